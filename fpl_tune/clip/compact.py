@@ -1,0 +1,132 @@
+"""The compact CLIP: an open_clip `CLIP` of 1.7 M parameters for the embedded world, with its weights.
+
+`python -m fpl_tune.clip.compact --out PATH` trains the weights anew (`fpl_tune.clip.pretrain`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import load_file
+
+from fpl_tune.clip import captions
+from fpl_tune.clip._torchvision import ensure_importable
+
+if TYPE_CHECKING:
+    from open_clip import CLIP
+    from open_clip.tokenizer import SimpleTokenizer
+
+N_POSITIONS = 40  # start, 16 context tokens, a name spelled in up to 21 characters, full stop, end
+EMBED_DIM = 96
+WIDTH, N_LAYERS, HEAD_WIDTH, PATCH = 128, 4, 32, 8
+MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
+
+
+@functools.cache
+def _bpe() -> SimpleTokenizer:
+    ensure_importable()
+    from open_clip.tokenizer import SimpleTokenizer
+
+    return SimpleTokenizer()
+
+
+class CompactTokenizer:
+    """CLIP's byte-pair encoding restricted to the pieces that the training captions use and the single bytes.
+
+    A piece outside the vocabulary is spelled byte by byte, so every text has an encoding. The last id is the end
+    token's, as pooling by the largest id needs.
+    """
+
+    n_positions = N_POSITIONS
+
+    def __init__(self) -> None:
+        pieces = {piece for text in captions.vocabulary_texts() for piece in _pieces(text.replace("{}", " "))}
+        single = list(_bpe().byte_encoder.values())
+        inventory = [*single, *(byte + "</w>" for byte in single)]
+        inventory += sorted(pieces - set(inventory)) + ["<start_of_text>", "<end_of_text>"]
+        self._ids = {piece: index for index, piece in enumerate(inventory)}
+        self._pieces = inventory
+
+    @property
+    def n_vocabulary(self) -> int:
+        return len(self._pieces)
+
+    @property
+    def sot(self) -> int:
+        return self.n_vocabulary - 2
+
+    @property
+    def eot(self) -> int:
+        return self.n_vocabulary - 1
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text, without start and end tokens."""
+        ids: list[int] = []
+        for piece in _pieces(text):
+            ids.extend(self._ids[part] for part in ([piece] if piece in self._ids else _spell(piece)))
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, words and punctuation marks apart by spaces."""
+        text = "".join(self._pieces[index] for index in ids if index < self.sot).replace("</w>", " ")
+        decoder = _bpe().byte_decoder
+        return bytes(b for c in text for b in ([decoder[c]] if c in decoder else c.encode())).decode(errors="replace").strip()
+
+
+def _pieces(text: str) -> list[str]:
+    bpe = _bpe()
+    return [bpe.decoder[index] for index in bpe.encode(text)]
+
+
+def _spell(piece: str) -> list[str]:
+    stem = piece.removesuffix("</w>")
+    return [*stem[:-1], stem[-1] + piece[len(stem) :]]
+
+
+def build() -> tuple[CLIP, CompactTokenizer]:
+    """The model with random weights (from torch's global generator) and its tokenizer."""
+    ensure_importable()
+    from open_clip.model import CLIP, CLIPTextCfg, CLIPVisionCfg
+
+    tokenizer = CompactTokenizer()
+    vision = CLIPVisionCfg(
+        layers=N_LAYERS, width=WIDTH, head_width=HEAD_WIDTH, patch_size=PATCH, image_size=32
+    )
+    text = CLIPTextCfg(
+        context_length=N_POSITIONS,
+        vocab_size=tokenizer.n_vocabulary,
+        width=WIDTH,
+        heads=WIDTH // HEAD_WIDTH,
+        layers=N_LAYERS,
+    )
+    return CLIP(EMBED_DIM, vision, text), tokenizer
+
+
+def weights_path() -> Path:
+    """The weights that ship with the package."""
+    return Path(str(resources.files("fpl_tune.clip"))) / "weights" / "compact.safetensors"
+
+
+def load(path: Path | None = None) -> tuple[CLIP, CompactTokenizer]:
+    """The trained model in float32 and evaluation mode, from `path` or the shipped weights, and its tokenizer."""
+    model, tokenizer = build()
+    stored = load_file(path or weights_path())
+    model.load_state_dict({name: value.float() for name, value in stored.items()})
+    return model.eval(), tokenizer
+
+
+def pixels(images: torch.Tensor) -> torch.Tensor:
+    """uint8 [n, 32, 32, 3] -> the model's input, float32 [n, 3, 32, 32]."""
+    mean, std = torch.tensor(MEAN), torch.tensor(STD)
+    return ((images.float() / 255 - mean) / std).movedim(-1, 1).contiguous()
+
+
+if __name__ == "__main__":
+    from fpl_tune.clip.pretrain import main
+
+    main()
