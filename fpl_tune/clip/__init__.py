@@ -1,0 +1,7 @@
+"""The frozen towers: `load_towers(name)` gives `Towers`, which turn contexts and class names, and images, into features."""
+
+from fpl_tune.clip.load import load_towers
+from fpl_tune.clip.sentences import Sentences
+from fpl_tune.clip.towers import Towers
+
+__all__ = ["Sentences", "Towers", "load_towers"]

@@ -1,0 +1,136 @@
+"""Frozen image features: pooled, per patch, and with visual prompt tokens.
+
+Letters in shapes: n images, C clients, B images of a client, M patches, D embedding width, w vision width.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fpl_tune.errors import ConfigError
+
+Place = Literal["front", "end"]
+
+
+def is_vit(visual: Any) -> bool:
+    """Whether the image half is open_clip's own vision transformer, its [cls] token projected."""
+    return (
+        hasattr(visual, "class_embedding")
+        and hasattr(visual, "transformer")
+        and getattr(visual, "attn_pool", None) is None
+        and visual.pool_type == "tok"
+    )
+
+
+def is_resnet(visual: Any) -> bool:
+    """Whether the image half is a ResNet with CLIP's attention pool."""
+    return hasattr(visual, "attnpool") and hasattr(visual, "stem")
+
+
+def patches(visual: Any, pixels: Tensor) -> Tensor:
+    """Projected features [n, M, D] of every place of the image, the class (or mean) token dropped.
+
+    A ResNet runs its attention pool with every token as query, a ViT its last LayerNorm and projection on all
+    tokens (FedOTP, Li et al. 2024, section 3).
+
+    Raises:
+        ConfigError: the image half is neither a CLIP ResNet nor a ViT with a class token.
+    """
+    if is_resnet(visual):
+        x = visual.stem(pixels)
+        for layer in (visual.layer1, visual.layer2, visual.layer3, visual.layer4):
+            x = layer(x)
+        return _pool_everywhere(visual.attnpool, x)
+    if is_vit(visual):
+        x = visual.transformer(visual._embeds(pixels))
+        return visual.ln_post(x[:, 1:]) @ visual.proj
+    raise ConfigError(
+        f"Patch features need a CLIP ResNet or a ViT with a class token, not {type(visual).__name__}: "
+        "use other towers (RN50, ViT-B-16, compact) or a method on pooled features."
+    )
+
+
+def _pool_everywhere(pool: Any, x: Tensor) -> Tensor:
+    tokens = x.flatten(2).transpose(1, 2)  # [n, M, w]
+    tokens = torch.cat([tokens.mean(dim=1, keepdim=True), tokens], dim=1)
+    tokens = tokens + pool.positional_embedding.to(x.dtype)
+    q, k, v = (
+        layer(tokens).unflatten(-1, (pool.num_heads, -1)).transpose(1, 2)
+        for layer in (pool.q_proj, pool.k_proj, pool.v_proj)
+    )
+    mixed = F.scaled_dot_product_attention(q[:, :, 1:], k, v)
+    return pool.c_proj(mixed.transpose(1, 2).flatten(2))
+
+
+def prompted(
+    visual: Any, pixels: Tensor, tokens: Tensor, *, deep: Tensor | None = None, place: Place = "front"
+) -> tuple[Tensor, Tensor]:
+    """Image features with visual prompt tokens, and how the class token looks at them.
+
+    The n tokens of a client enter after the positional embedding and before the first LayerNorm, behind the class
+    token (`front`, Fed-DPT, Wei et al. 2023) or behind the patches (`end`, MaPLe, Khattak et al. 2023); `deep`
+    replaces them at the input of blocks 1 to J.
+
+    Args:
+        pixels: [C, B, 3, H, W]; tokens: [C, n, w]; deep: [C, J, n, w].
+
+    Returns:
+        features [C, B, D] and q_cls·k_token of the last block per head, unscaled, [C, B, heads, n].
+
+    Raises:
+        ConfigError: the image half is no ViT with a class token, or an unknown place.
+    """
+    if not is_vit(visual):
+        raise ConfigError(
+            f"Visual prompt tokens need a ViT with a class token, not {type(visual).__name__}: "
+            "use ViT-B-16, ViT-B-32 or compact."
+        )
+    if place not in ("front", "end"):
+        raise ConfigError(f"Visual prompt tokens stand at 'front' or 'end', not {place!r}.")
+    n_clients, n_images = pixels.shape[:2]
+    n_tokens = tokens.shape[1]
+
+    def per_image(rows: Tensor) -> Tensor:  # [C, n, w] -> [C B, n, w]
+        return rows[:, None].expand(-1, n_images, -1, -1).flatten(0, 1)
+
+    with torch.no_grad():
+        x = _embedded(visual, pixels.flatten(0, 1))
+    first = 1 if place == "front" else x.shape[1]
+    x = visual.ln_pre(torch.cat([x[:, :first], per_image(tokens), x[:, first:]], dim=1))
+    *blocks, last = visual.transformer.resblocks
+    for j, block in enumerate([*blocks, last]):
+        if deep is not None and 1 <= j <= deep.shape[1]:
+            x = torch.cat([x[:, :first], per_image(deep[:, j - 1]), x[:, first + n_tokens :]], dim=1)
+        if block is not last:
+            x = block(x)
+    features, looks = _last_block(last, x, slice(first, first + n_tokens))
+    features = visual.ln_post(features) @ visual.proj
+    return features.unflatten(0, (n_clients, n_images)), looks.unflatten(0, (n_clients, n_images))
+
+
+def _embedded(visual: Any, pixels: Tensor) -> Tensor:
+    """Class token and patches [n, 1 + M, w] with their positions, before the first LayerNorm."""
+    x = visual.conv1(pixels).flatten(2).transpose(1, 2)
+    x = torch.cat([visual.class_embedding.to(x.dtype).expand(len(x), 1, -1), x], dim=1)
+    return x + visual.positional_embedding.to(x.dtype)
+
+
+def _last_block(block: Any, x: Tensor, prompts: slice) -> tuple[Tensor, Tensor]:
+    """The class token [n, w] after a block, and its unscaled look at the prompts [n, heads, tokens]."""
+    attn = block.attn
+    width, n_heads = x.shape[-1], attn.num_heads
+    weight, bias = attn.in_proj_weight, attn.in_proj_bias
+    y = block.ln_1(x)
+    q = F.linear(y[:, :1], weight[:width], bias[:width]).unflatten(-1, (n_heads, -1)).transpose(1, 2)
+    k, v = (
+        part.unflatten(-1, (n_heads, -1)).transpose(1, 2)
+        for part in F.linear(y, weight[width:], bias[width:]).chunk(2, dim=-1)
+    )
+    mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+    cls = x[:, :1] + block.ls_1(attn.out_proj(mixed))
+    cls = cls + block.ls_2(block.mlp(block.ln_2(cls)))
+    return cls[:, 0], (q @ k[:, :, prompts].transpose(-2, -1))[:, :, 0]

@@ -1,0 +1,140 @@
+"""Towers by name: the shipped compact CLIP, open_clip's models, OpenAI's and open_clip's checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fpl_tune.clip import checkpoint
+from fpl_tune.clip._torchvision import ensure_importable
+from fpl_tune.clip.towers import OPENAI_MEAN, OPENAI_STD, Towers
+from fpl_tune.errors import ConfigError, EnvironmentProblem, did_you_mean, unknown
+
+COMPACT = "compact"
+
+
+@dataclass(frozen=True)
+class OpenClipTokenizer:
+    """open_clip's byte-pair tokenizer in the shape `fpl_tune.clip.sentences.Tokenizer` asks for."""
+
+    tokenizer: Any
+    n_positions: int
+
+    @property
+    def sot(self) -> int:
+        return self.tokenizer.sot_token_id
+
+    @property
+    def eot(self) -> int:
+        return self.tokenizer.eot_token_id
+
+    def encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(self.tokenizer.clean_fn(text))
+
+
+def load_towers(
+    name: str,
+    pretrained: str | None = None,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+) -> Towers:
+    """The frozen towers called `name`.
+
+    Args:
+        name: `compact` (weights shipped with the package) or an open_clip model such as RN50, ViT-B-16, ViT-B-32.
+        pretrained: a tag of open_clip (`openai`, ...), or the path of a checkpoint in OpenAI's layout (scripted
+            archive or state dict, QuickGELU, sizes read from its tensors) or in open_clip's; None gives random
+            weights drawn from `seed`, with a warning.
+
+    Raises:
+        ConfigError: unknown name or tag, a text tower that takes no context, a checkpoint that does not fit.
+        EnvironmentProblem: weights that cannot be downloaded or read.
+    """
+    if name == COMPACT:
+        if pretrained is not None:
+            raise ConfigError(
+                f"The compact towers bring their own weights; leave out pretrained={pretrained!r}."
+            )
+        from fpl_tune.clip import compact
+
+        model, tokenizer = compact.load()
+        mean = getattr(compact, "MEAN", OPENAI_MEAN)
+        std = getattr(compact, "STD", OPENAI_STD)
+        return Towers(model.to(device=device, dtype=dtype), tokenizer, name=name, mean=mean, std=std)
+    ensure_importable()
+    import open_clip
+
+    if name not in open_clip.list_models():
+        raise unknown("model", name, [COMPACT, *open_clip.list_models()])
+    model = _model(name, pretrained, seed)
+    mean = tuple(getattr(model.visual, "image_mean", None) or OPENAI_MEAN)
+    std = tuple(getattr(model.visual, "image_std", None) or OPENAI_STD)
+    tokenizer = _tokenizer(name, model)
+    return Towers(model.to(device=device, dtype=dtype), tokenizer, name=name, mean=mean, std=std)
+
+
+def _model(name: str, pretrained: str | None, seed: int) -> Any:
+    import open_clip
+
+    if pretrained is None:
+        warnings.warn(f"{name} has random weights (seed {seed}): its accuracies mean nothing.", stacklevel=3)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return _created(name)
+    tags = open_clip.list_pretrained_tags_by_model(name)
+    if pretrained in tags:
+        return _downloaded(name, pretrained)
+    path = Path(pretrained).expanduser()
+    if not path.is_file():
+        raise ConfigError(
+            f"pretrained={pretrained!r} is neither a file nor a tag of {name}. {did_you_mean(pretrained, tags)}"
+        )
+    return checkpoint.model(name, path)
+
+
+def _created(name: str, **options: Any) -> Any:
+    import open_clip
+
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)  # open_clip repeats through the root logger what is said here
+    try:
+        return open_clip.create_model(name, pretrained_text=False, **options)
+    finally:
+        root.setLevel(level)
+
+
+def _downloaded(name: str, tag: str) -> Any:
+    import open_clip
+
+    quick = bool((open_clip.get_pretrained_cfg(name, tag) or {}).get("quick_gelu", False))
+    try:
+        return _created(name, pretrained=tag, force_quick_gelu=quick)
+    except (OSError, RuntimeError) as error:
+        raise EnvironmentProblem(
+            f"The weights {tag!r} of {name} could not be fetched ({_first_line(error)}): connect the machine, or "
+            "give the path of a checkpoint as `pretrained`."
+        ) from error
+
+
+def _tokenizer(name: str, model: Any) -> OpenClipTokenizer:
+    import open_clip
+
+    config = open_clip.get_model_config(name) or {}
+    if config.get("text_cfg", {}).get("hf_tokenizer_name"):
+        raise ConfigError(
+            f"{name!r} reads sentences with a tokenizer of its own, which prompts cannot be put into: "
+            "use a CLIP-style model such as RN50, ViT-B-16, ViT-B-32 or compact."
+        )
+    return OpenClipTokenizer(open_clip.SimpleTokenizer(), model.context_length)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,237 @@
+"""The two frozen towers of a CLIP model behind one door: names and contexts in, text features out; pixels in, image
+features out. Nothing here is trained; whatever is learned comes in as an argument and gradients flow back to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import warnings
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fpl_tune.clip import image
+from fpl_tune.clip.sentences import Position, Sentences, Tokenizer, tokenise
+from fpl_tune.clip.text import TextTower
+from fpl_tune.errors import ConfigError
+
+Triple = tuple[float, float, float]
+OPENAI_MEAN: Triple = (0.48145466, 0.4578275, 0.40821073)
+OPENAI_STD: Triple = (0.26862954, 0.26130258, 0.27577711)
+
+
+class Towers:
+    """An open_clip CLIP in eval mode with frozen weights, shared by everything that needs features.
+
+    Attributes:
+        name: how the towers are called in configurations.
+        embed_dim: D, the width of text and image features.
+        text_width: d, the width of a context token.
+        vision_width: width of the image tower's tokens.
+        n_positions: tokens the text tower reads, SOS and EOT included.
+        image_size: pixels along a side.
+        n_patches: M, or None where the image tower has no patch features.
+        scale: exp(logit_scale), the inverse temperature of the logits.
+        mean, std: pixel normalisation per channel, of values in [0, 1].
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: Tokenizer,
+        *,
+        name: str,
+        mean: Triple = OPENAI_MEAN,
+        std: Triple = OPENAI_STD,
+    ) -> None:
+        """Freezes `model`.
+
+        Raises:
+            ConfigError: the model's text half has no token and positional embeddings to put a context into.
+        """
+        self.model: Any = model.eval().requires_grad_(False)
+        text = model if hasattr(model, "token_embedding") else getattr(model, "text", None)
+        if not hasattr(text, "token_embedding") or getattr(text, "cls_emb", None) is not None:
+            raise ConfigError(
+                f"The text tower of {name!r} is not CLIP's, so a context cannot be put into its sentences: "
+                "use a CLIP-style model such as RN50, ViT-B-16, ViT-B-32 or compact."
+            )
+        self.text = TextTower(text)
+        self.tokenizer = tokenizer
+        self.name, self.mean, self.std = name, mean, std
+        visual = self.model.visual
+        size = visual.image_size
+        self.image_size = int(size[0] if isinstance(size, Sequence) else size)
+        self.text_width = self.text.width
+        self.n_positions = tokenizer.n_positions
+        self.scale = math.exp(float(self.model.logit_scale))
+        self.vision_width, self.n_patches = _image_sizes(visual)
+        self.embed_dim = self._embed_dim()
+
+    def _embed_dim(self) -> int:
+        projection = self.text.projection
+        if isinstance(projection, nn.Linear):
+            return projection.out_features
+        return self.text_width if projection is None else projection.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        return self.text.positional_embedding.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.text.positional_embedding.dtype
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """64 hex digits over weights, sizes and pixel normalisation; equal towers give equal features."""
+        digest = hashlib.sha256(f"{self.mean} {self.std} {self.text.pool} {_activation(self.model)}".encode())
+        for key, value in self.model.state_dict().items():
+            digest.update(f"{key} {tuple(value.shape)} {value.dtype}".encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+    # ------------------------------------------------------------------------------------------------- text
+
+    def sentences(
+        self, names: Sequence[str], n_ctx: int, *, position: Position = "end", ending: str = "."
+    ) -> Sentences:
+        """The K class names as tokenised sentences with room for `n_ctx` context tokens.
+
+        Raises:
+            ConfigError: see `fpl_tune.clip.sentences.tokenise`.
+        """
+        return tokenise(self.tokenizer, names, n_ctx, position=position, ending=ending)
+
+    def encode_prompts(
+        self,
+        context: Tensor,
+        sentences: Sentences,
+        *,
+        per_class: bool = False,
+        deep: Tensor | None = None,
+        plain: bool = False,
+    ) -> Tensor:
+        """Text features of every class under every context, not normalised, in the dtype of `context`.
+
+        Args:
+            context: [..., l, d], or [..., K, l, d] with `per_class`; leading axes of any number.
+            deep: [..., J, l, d], replaces the context tokens at the input of blocks 1 to J (MaPLe, Khattak et al.
+                2023, eq. 3); None leaves what the blocks made of them.
+            plain: run open_clip's own modules on whole sentences; slow, the reference of the fast path.
+
+        Returns:
+            [..., K, D], differentiable in `context` and `deep`.
+
+        Raises:
+            ConfigError: the shape of `context` or `deep` does not fit the sentences or the tower.
+        """
+        own = 1 if per_class else 0
+        self._check(context, sentences, own, deep)
+        lead = context.shape[: context.dim() - 2 - own]
+        if deep is not None:
+            lead = torch.broadcast_shapes(lead, deep.shape[:-3])
+            deep = deep.expand(*lead, *deep.shape[-3:]).reshape(-1, *deep.shape[-3:]).to(self.dtype)
+        tail = context.shape[context.dim() - 2 - own :]
+        rows = context.expand(*lead, *tail).reshape(math.prod(lead), *tail).to(self.dtype)
+        features = self.text(rows, sentences, deep=deep, plain=plain or not self._fast)
+        return features.to(context.dtype).unflatten(0, lead) if lead else features[0].to(context.dtype)
+
+    @cached_property
+    def _fast(self) -> bool:
+        if not self.text.packable:
+            warnings.warn(
+                f"The text tower of {self.name!r} is not causal or has unusual blocks: "
+                "sentences run at full length, without sharing (slow).",
+                stacklevel=3,
+            )
+        return self.text.packable
+
+    def _check(self, context: Tensor, sentences: Sentences, own: int, deep: Tensor | None) -> None:
+        expected = (sentences.n_ctx, self.text_width)
+        found = tuple(context.shape)
+        if found[-2:] != expected or (own and found[-3:-2] != (len(sentences),)):
+            shape = "[..., K, l, d]" if own else "[..., l, d]"
+            raise ConfigError(
+                f"A context is {shape} with K={len(sentences)}, l={expected[0]}, d={expected[1]}; found {found}."
+            )
+        if deep is not None:
+            n_blocks = len(self.text.transformer.resblocks)
+            if tuple(deep.shape[-2:]) != expected or deep.dim() < 3 or deep.shape[-3] >= n_blocks:
+                raise ConfigError(
+                    f"Deep prompts are [..., J, l, d] with J < {n_blocks} blocks, l={expected[0]}, "
+                    f"d={expected[1]}; found {tuple(deep.shape)}."
+                )
+
+    @torch.no_grad()
+    def encode_text(self, texts: Sequence[str]) -> Tensor:
+        """Features [n, D] of whole hand-written sentences, not normalised, without gradient."""
+        sentences = self.sentences(list(texts), 0, ending="")
+        return self.encode_prompts(self.text.positional_embedding.new_zeros(0, self.text_width), sentences)
+
+    # ----------------------------------------------------------------------------------------------- images
+
+    def normalise(self, images: Tensor | np.ndarray) -> Tensor:
+        """Pixels [..., 3, H, W] for the image tower, of images with channels last or third from last.
+
+        uint8 images hold 0 to 255, floating images 0 to 1.
+        """
+        images = torch.as_tensor(images, device=self.device)
+        if images.shape[-1] == 3 and images.shape[-3] != 3:
+            images = images.movedim(-1, -3)
+        pixels = images.to(self.dtype) / 255 if images.dtype == torch.uint8 else images.to(self.dtype)
+        mean, std = (pixels.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
+        return (pixels - mean) / std
+
+    @torch.no_grad()
+    def encode_images(self, pixels: Tensor, *, patches: bool = False) -> Tensor:
+        """Image features [..., D], or [..., M, D] with `patches`, not normalised, without gradient.
+
+        Args:
+            pixels: [..., 3, H, W], as `normalise` gives them.
+
+        Raises:
+            ConfigError: `patches` of an image tower that has none.
+        """
+        rows = pixels.reshape(-1, *pixels.shape[-3:]).to(self.dtype)
+        features = image.patches(self.model.visual, rows) if patches else self.model.encode_image(rows)
+        return features.to(pixels.dtype).reshape(*pixels.shape[:-3], *features.shape[1:])
+
+    def encode_prompted_images(
+        self, pixels: Tensor, tokens: Tensor, *, deep: Tensor | None = None, place: image.Place = "front"
+    ) -> tuple[Tensor, Tensor]:
+        """Image features [C, B, D] with visual prompt tokens, and q_cls·k_token [C, B, heads, n], unscaled.
+
+        Differentiable in `tokens` [C, n, vision_width] and `deep` [C, J, n, vision_width]; not normalised. See
+        `fpl_tune.clip.image.prompted`.
+
+        Raises:
+            ConfigError: the image tower is no ViT.
+        """
+        deep = None if deep is None else deep.to(self.dtype)
+        features, looks = image.prompted(
+            self.model.visual, pixels.to(self.dtype), tokens.to(self.dtype), deep=deep, place=place
+        )
+        return features.to(tokens.dtype), looks.to(tokens.dtype)
+
+
+def _image_sizes(visual: Any) -> tuple[int, int | None]:
+    """Width of the image tower's tokens, and number of patches or None."""
+    if image.is_resnet(visual):
+        positions, width = visual.attnpool.positional_embedding.shape
+        return width, positions - 1
+    if hasattr(visual, "conv1"):
+        patches = math.prod(visual.grid_size) if image.is_vit(visual) else None
+        return visual.conv1.out_channels, patches
+    return int(getattr(visual.trunk, "num_features", 0)), None
+
+
+def _activation(model: nn.Module) -> str:
+    """Names of the parameter-free modules: the same weights with another activation are another tower."""
+    kinds = {type(module).__name__ for module in model.modules() if not list(module.parameters())}
+    return " ".join(sorted(kinds))
