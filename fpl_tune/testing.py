@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -16,12 +16,13 @@ def toy_towers(
     *,
     dtype: torch.dtype = torch.float64,
     seed: int = 0,
-    **text: object,
+    quick_gelu: bool = False,
+    **text: Any,
 ) -> Towers:
     """The smallest open_clip CLIP with a ViT or a ResNet: 3 text blocks of width 32, embedding width 24.
 
-    Weights are random, drawn from `seed`, spread so that every block matters. `text` changes single fields of the
-    text tower (`no_causal_mask=True`, ...).
+    Weights are random, drawn from `seed`, spread so that every block matters. `text` changes single fields of
+    the text tower (`no_causal_mask=True`, ...).
     """
     ensure_importable()
     from open_clip import SimpleTokenizer
@@ -32,10 +33,10 @@ def toy_towers(
         vision = CLIPVisionCfg(layers=3, width=32, head_width=8, patch_size=8, image_size=32)
     else:
         vision = CLIPVisionCfg(layers=(1, 1, 1, 1), width=8, head_width=32, image_size=64)
-    words = CLIPTextCfg(**{"width": 32, "heads": 4, "layers": 3, **text})  # pyright: ignore[reportArgumentType]
+    words = CLIPTextCfg(**{"width": 32, "heads": 4, "layers": 3} | text)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = CLIP(24, vision, words, quick_gelu=kind == "resnet")
+        model = CLIP(24, vision, words, quick_gelu=quick_gelu)
         for key, value in model.named_parameters():
             if value.dim() == 1 and "logit" not in key:
                 torch.nn.init.normal_(value, mean=1.0 if "weight" in key else 0.0, std=0.1)

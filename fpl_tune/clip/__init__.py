@@ -1,4 +1,4 @@
-"""The frozen towers: `load_towers(name)` gives `Towers`, which turn contexts and class names, and images, into features."""
+"""The frozen towers: `load_towers(name)` gives `Towers`, which turn prompts and images into features."""
 
 from fpl_tune.clip.load import load_towers
 from fpl_tune.clip.sentences import Sentences

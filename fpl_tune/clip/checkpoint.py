@@ -104,7 +104,7 @@ def _content(path: Path) -> Any:
 
 
 def _sizes(state: State) -> dict[str, Any]:
-    """Arguments of open_clip's CLIP, read from the shapes of its tensors. Heads are 64 wide, as in all of OpenAI's."""
+    """Arguments of open_clip's CLIP from the shapes of its tensors; heads are 64 wide, as all of OpenAI's."""
     width = state["ln_final.weight"].shape[0]
     text = {
         "context_length": state["positional_embedding"].shape[0],

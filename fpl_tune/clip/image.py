@@ -71,9 +71,9 @@ def prompted(
 ) -> tuple[Tensor, Tensor]:
     """Image features with visual prompt tokens, and how the class token looks at them.
 
-    The n tokens of a client enter after the positional embedding and before the first LayerNorm, behind the class
-    token (`front`, Fed-DPT, Wei et al. 2023) or behind the patches (`end`, MaPLe, Khattak et al. 2023); `deep`
-    replaces them at the input of blocks 1 to J.
+    The n tokens of a client enter after the positional embedding and before the first LayerNorm, behind the
+    class token (`front`, Fed-DPT, Wei et al. 2023) or behind the patches (`end`, MaPLe, Khattak et al. 2023);
+    `deep` replaces them at the input of blocks 1 to J.
 
     Args:
         pixels: [C, B, 3, H, W]; tokens: [C, n, w]; deep: [C, J, n, w].

@@ -48,10 +48,9 @@ def load_towers(
     """The frozen towers called `name`.
 
     Args:
-        name: `compact` (weights shipped with the package) or an open_clip model such as RN50, ViT-B-16, ViT-B-32.
-        pretrained: a tag of open_clip (`openai`, ...), or the path of a checkpoint in OpenAI's layout (scripted
-            archive or state dict, QuickGELU, sizes read from its tensors) or in open_clip's; None gives random
-            weights drawn from `seed`, with a warning.
+        name: `compact` (weights shipped with the package) or an open_clip model (RN50, ViT-B-16, ViT-B-32).
+        pretrained: a tag of open_clip (`openai`, ...), or the path of a checkpoint in OpenAI's or open_clip's
+            layout (see `fpl_tune.clip.checkpoint`); None gives random weights drawn from `seed`, and warns.
 
     Raises:
         ConfigError: unknown name or tag, a text tower that takes no context, a checkpoint that does not fit.
@@ -65,18 +64,17 @@ def load_towers(
         from fpl_tune.clip import compact
 
         model, tokenizer = compact.load()
-        mean = getattr(compact, "MEAN", OPENAI_MEAN)
-        std = getattr(compact, "STD", OPENAI_STD)
-        return Towers(model.to(device=device, dtype=dtype), tokenizer, name=name, mean=mean, std=std)
+        model = model.to(device=device, dtype=dtype)
+        return Towers(model, tokenizer, name=name, mean=compact.MEAN, std=compact.STD)
     ensure_importable()
     import open_clip
 
     if name not in open_clip.list_models():
         raise unknown("model", name, [COMPACT, *open_clip.list_models()])
+    tokenizer = _tokenizer(name)
     model = _model(name, pretrained, seed)
-    mean = tuple(getattr(model.visual, "image_mean", None) or OPENAI_MEAN)
-    std = tuple(getattr(model.visual, "image_std", None) or OPENAI_STD)
-    tokenizer = _tokenizer(name, model)
+    mean = getattr(model.visual, "image_mean", None) or OPENAI_MEAN
+    std = getattr(model.visual, "image_std", None) or OPENAI_STD
     return Towers(model.to(device=device, dtype=dtype), tokenizer, name=name, mean=mean, std=std)
 
 
@@ -94,7 +92,8 @@ def _model(name: str, pretrained: str | None, seed: int) -> Any:
     path = Path(pretrained).expanduser()
     if not path.is_file():
         raise ConfigError(
-            f"pretrained={pretrained!r} is neither a file nor a tag of {name}. {did_you_mean(pretrained, tags)}"
+            f"pretrained={pretrained!r} is neither a file nor a tag of {name}. "
+            f"{did_you_mean(pretrained, tags)}"
         )
     return checkpoint.model(name, path)
 
@@ -119,21 +118,22 @@ def _downloaded(name: str, tag: str) -> Any:
         return _created(name, pretrained=tag, force_quick_gelu=quick)
     except (OSError, RuntimeError) as error:
         raise EnvironmentProblem(
-            f"The weights {tag!r} of {name} could not be fetched ({_first_line(error)}): connect the machine, or "
-            "give the path of a checkpoint as `pretrained`."
+            f"The weights {tag!r} of {name} could not be fetched ({_first_line(error)}): "
+            "connect the machine, or give the path of a checkpoint as `pretrained`."
         ) from error
 
 
-def _tokenizer(name: str, model: Any) -> OpenClipTokenizer:
+def _tokenizer(name: str) -> OpenClipTokenizer:
     import open_clip
 
     config = open_clip.get_model_config(name) or {}
-    if config.get("text_cfg", {}).get("hf_tokenizer_name"):
+    text = config.get("text_cfg", {})
+    if text.get("hf_tokenizer_name") or text.get("tokenizer_kwargs"):
         raise ConfigError(
             f"{name!r} reads sentences with a tokenizer of its own, which prompts cannot be put into: "
             "use a CLIP-style model such as RN50, ViT-B-16, ViT-B-32 or compact."
         )
-    return OpenClipTokenizer(open_clip.SimpleTokenizer(), model.context_length)
+    return OpenClipTokenizer(open_clip.SimpleTokenizer(), text.get("context_length", 77))
 
 
 def _first_line(error: BaseException) -> str:

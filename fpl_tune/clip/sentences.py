@@ -1,8 +1,8 @@
-"""Class names as sentences with room for a learned context, and which of their tokens can be run once for all.
+"""Class names as sentences with room for a learned context, and which of their tokens are run once for all.
 
-A tower with a causal mask computes a token from what stands before it. So whatever leads all sentences of a prompt
-and is the same in all of them (the *prefix*) is run once per prompt, and only what follows (the *suffix* of a
-class: name, full stop, EOT) once per class. Suffixes of equal length form a *group*, so nothing is padded.
+A tower with a causal mask computes a token from what stands before it. So whatever leads all sentences of a
+prompt and is the same in all of them (the *prefix*) is run once per prompt, and only what follows (the
+*suffix* of a class: name, full stop, EOT) once per class. Suffixes of equal length form a *group*: no padding.
 """
 
 from __future__ import annotations
@@ -20,9 +20,14 @@ Position = Literal["end", "middle", "front"]
 class Tokenizer(Protocol):
     """What the towers ask of a tokenizer. `encode` gives token ids without SOS and EOT."""
 
-    sot: int
-    eot: int
-    n_positions: int
+    @property
+    def sot(self) -> int: ...
+
+    @property
+    def eot(self) -> int: ...
+
+    @property
+    def n_positions(self) -> int: ...
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -108,7 +113,7 @@ def tokenise(
     2022, section 3.2). Underscores become spaces. `n_ctx=0` leaves the plain sentence.
 
     Raises:
-        ConfigError: no names, a negative `n_ctx`, an unknown position, or a sentence longer than the tower reads.
+        ConfigError: no names, a negative `n_ctx`, an unknown position, or a sentence too long for the tower.
     """
     if position not in ("end", "middle", "front"):
         raise ConfigError(
@@ -122,8 +127,8 @@ def tokenise(
     for name, sentence in zip(names, slots, strict=True):
         if len(sentence) > tokenizer.n_positions:
             raise ConfigError(
-                f"The sentence of class {name!r} has {len(sentence)} tokens ({n_ctx} of them context), but the "
-                f"text tower reads at most {tokenizer.n_positions}: shorten the name or use fewer context tokens."
+                f"The sentence of class {name!r} has {len(sentence)} tokens ({n_ctx} of them context), but "
+                f"the text tower reads at most {tokenizer.n_positions}: shorten the name or the context."
             )
     return Sentences(tuple(names), n_ctx, position, ending, slots)
 

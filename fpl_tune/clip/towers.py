@@ -1,5 +1,6 @@
-"""The two frozen towers of a CLIP model behind one door: names and contexts in, text features out; pixels in, image
-features out. Nothing here is trained; whatever is learned comes in as an argument and gradients flow back to it.
+"""The two frozen towers of a CLIP model behind one door: prompts or pixels in, features out.
+
+Nothing here is trained; whatever is learned comes in as an argument and gradients flow back to it.
 """
 
 from __future__ import annotations
@@ -121,8 +122,8 @@ class Towers:
 
         Args:
             context: [..., l, d], or [..., K, l, d] with `per_class`; leading axes of any number.
-            deep: [..., J, l, d], replaces the context tokens at the input of blocks 1 to J (MaPLe, Khattak et al.
-                2023, eq. 3); None leaves what the blocks made of them.
+            deep: [..., J, l, d], replaces the context tokens at the input of blocks 1 to J (MaPLe, Khattak et
+                al. 2023, section 3.2); None leaves what the blocks made of them.
             plain: run open_clip's own modules on whole sentences; slow, the reference of the fast path.
 
         Returns:
@@ -158,14 +159,15 @@ class Towers:
         if found[-2:] != expected or (own and found[-3:-2] != (len(sentences),)):
             shape = "[..., K, l, d]" if own else "[..., l, d]"
             raise ConfigError(
-                f"A context is {shape} with K={len(sentences)}, l={expected[0]}, d={expected[1]}; found {found}."
+                f"A context is {shape} with K={len(sentences)}, l={expected[0]}, d={expected[1]}, "
+                f"not of shape {found}."
             )
         if deep is not None:
             n_blocks = len(self.text.transformer.resblocks)
             if tuple(deep.shape[-2:]) != expected or deep.dim() < 3 or deep.shape[-3] >= n_blocks:
                 raise ConfigError(
                     f"Deep prompts are [..., J, l, d] with J < {n_blocks} blocks, l={expected[0]}, "
-                    f"d={expected[1]}; found {tuple(deep.shape)}."
+                    f"d={expected[1]}, not of shape {tuple(deep.shape)}."
                 )
 
     @torch.no_grad()
@@ -207,8 +209,8 @@ class Towers:
     ) -> tuple[Tensor, Tensor]:
         """Image features [C, B, D] with visual prompt tokens, and q_cls·k_token [C, B, heads, n], unscaled.
 
-        Differentiable in `tokens` [C, n, vision_width] and `deep` [C, J, n, vision_width]; not normalised. See
-        `fpl_tune.clip.image.prompted`.
+        Differentiable in `tokens` [C, n, vision_width] and `deep` [C, J, n, vision_width]; not normalised.
+        See `fpl_tune.clip.image.prompted`.
 
         Raises:
             ConfigError: the image tower is no ViT.

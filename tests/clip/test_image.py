@@ -1,0 +1,134 @@
+"""Image features against open_clip's own modules, and visual prompt tokens against a plain re-run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fpl_tune.clip import Towers
+from fpl_tune.errors import ConfigError
+from fpl_tune.testing import toy_towers
+
+
+@pytest.fixture(scope="module")
+def vit() -> Towers:
+    return toy_towers("vit")
+
+
+@pytest.fixture(scope="module")
+def resnet() -> Towers:
+    return toy_towers("resnet")
+
+
+def _pixels(towers: Towers, *lead: int) -> Tensor:
+    rng = torch.Generator().manual_seed(0)
+    size = towers.image_size
+    return torch.randn(*lead, 3, size, size, generator=rng, dtype=torch.float64)
+
+
+def _tokens(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def test_pooled_features_are_open_clips(vit, resnet):
+    for towers in (vit, resnet):
+        pixels = _pixels(towers, 2, 2)
+        ours = towers.encode_images(pixels)
+        torch.testing.assert_close(ours[1], towers.model.encode_image(pixels[1]))
+        assert not ours.requires_grad
+
+
+def test_resnet_patches_are_the_attention_pool_with_each_token_as_query(resnet):
+    """Token 0 of the pool run everywhere is the pooled feature; a patch is the pool asked by that patch."""
+    visual, pixels = resnet.model.visual, _pixels(resnet, 2)
+    x = visual.layer4(visual.layer3(visual.layer2(visual.layer1(visual.stem(pixels)))))
+    pool = visual.attnpool
+    tokens = x.flatten(2).permute(2, 0, 1)
+    tokens = torch.cat([tokens.mean(0, keepdim=True), tokens]) + pool.positional_embedding[:, None]
+    bias = torch.cat([pool.q_proj.bias, pool.k_proj.bias, pool.v_proj.bias])
+    everywhere, _ = F.multi_head_attention_forward(
+        tokens, tokens, tokens, tokens.shape[-1], pool.num_heads, None, bias, None, None, False, 0.0,
+        pool.c_proj.weight, pool.c_proj.bias, training=False, need_weights=False, use_separate_proj_weight=True,
+        q_proj_weight=pool.q_proj.weight, k_proj_weight=pool.k_proj.weight, v_proj_weight=pool.v_proj.weight,
+    )  # fmt: skip
+    torch.testing.assert_close(everywhere[0], resnet.encode_images(pixels))
+    torch.testing.assert_close(everywhere[1:].transpose(0, 1), resnet.encode_images(pixels, patches=True))
+
+
+def test_vit_patches_are_projected_tokens(vit):
+    visual, pixels = vit.model.visual, _pixels(vit, 2)
+    tokens = visual.ln_post(visual.transformer(visual._embeds(pixels))) @ visual.proj
+    torch.testing.assert_close(tokens[:, 0], vit.encode_images(pixels))
+    torch.testing.assert_close(tokens[:, 1:], vit.encode_images(pixels, patches=True))
+
+
+def test_without_tokens_prompted_images_are_images(vit):
+    pixels = _pixels(vit, 2, 3)
+    features, looks = vit.encode_prompted_images(pixels, torch.zeros(2, 0, vit.vision_width).double())
+    torch.testing.assert_close(features, vit.encode_images(pixels))
+    assert looks.shape == (2, 3, 4, 0)
+
+
+@pytest.mark.parametrize("place", ["front", "end"])
+@pytest.mark.parametrize("deep", [False, True])
+def test_prompted_images_against_whole_blocks(vit, place, deep):
+    """One image at a time through open_clip's blocks, with the attention weights asked of its own module."""
+    visual, pixels = vit.model.visual, _pixels(vit, 2, 3)
+    tokens = _tokens(2, 5, vit.vision_width).requires_grad_()
+    deeper = _tokens(2, 2, 5, vit.vision_width).requires_grad_() if deep else None
+    features, looks = vit.encode_prompted_images(pixels, tokens, deep=deeper, place=place)
+    first = 1 if place == "front" else 17
+    for client in range(2):
+        for image in range(3):
+            x = visual.conv1(pixels[client, image][None]).flatten(2).transpose(1, 2)
+            x = torch.cat([visual.class_embedding[None, None], x], dim=1) + visual.positional_embedding
+            x = torch.cat([x[:, :first], tokens[client][None], x[:, first:]], dim=1)
+            x = visual.ln_pre(x)
+            for j, block in enumerate(visual.transformer.resblocks):
+                if deeper is not None and 1 <= j <= 2:
+                    x = torch.cat([x[:, :first], deeper[client, j - 1][None], x[:, first + 5 :]], dim=1)
+                before, x = x, block(x)
+            expected = visual.ln_post(x[:, 0]) @ visual.proj
+            torch.testing.assert_close(features[client, image], expected[0])
+            last = visual.transformer.resblocks[-1]
+            y = last.ln_1(before)
+            _, weights = last.attn(y, y, y, need_weights=True, average_attn_weights=False)
+            scale = (vit.vision_width // 4) ** 0.5
+            seen = weights[0, :, 0, first : first + 5].log()  # log-softmax: scores up to a constant per head
+            given = looks[client, image] / scale
+            torch.testing.assert_close(given - given[:, :1], seen - seen[:, :1])
+
+
+def test_prompted_images_pass_gradients_to_tokens_and_deep_tokens(vit):
+    pixels = _pixels(vit, 2, 1)
+    tokens, deep = _tokens(2, 2, vit.vision_width), _tokens(2, 1, 2, vit.vision_width)
+
+    def run(tokens: Tensor, deep: Tensor) -> Tensor:
+        features, looks = vit.encode_prompted_images(pixels, tokens, deep=deep)
+        return features.sum(-1) + looks.sum((-1, -2))
+
+    step = 1e-6 * _tokens(2, 2, vit.vision_width)
+    tokens.requires_grad_()
+    deep.requires_grad_()
+    first, second = torch.autograd.grad(run(tokens, deep).sum(), [tokens, deep])
+    with torch.no_grad():
+        moved = (run(tokens + step, deep) - run(tokens - step, deep)).sum() / 2
+        torch.testing.assert_close((first * step).sum(), moved, rtol=1e-5, atol=1e-12)
+        moved = (run(tokens, deep + step[:, None]) - run(tokens, deep - step[:, None])).sum() / 2
+        torch.testing.assert_close((second * step[:, None]).sum(), moved, rtol=1e-5, atol=1e-12)
+
+
+def test_clients_do_not_see_each_others_tokens(vit):
+    pixels, tokens = _pixels(vit, 2, 2), _tokens(2, 3, vit.vision_width)
+    together, _ = vit.encode_prompted_images(pixels, tokens)
+    alone, _ = vit.encode_prompted_images(pixels[1:], tokens[1:])
+    torch.testing.assert_close(together[1:], alone)
+
+
+def test_what_needs_a_vit_is_refused_elsewhere(vit, resnet):
+    with pytest.raises(ConfigError, match="need a ViT"):
+        resnet.encode_prompted_images(_pixels(resnet, 1, 1), _tokens(1, 2, resnet.vision_width))
+    with pytest.raises(ConfigError, match="'front' or 'end', not 'back'"):
+        vit.encode_prompted_images(_pixels(vit, 1, 1), _tokens(1, 2, vit.vision_width), place="back")

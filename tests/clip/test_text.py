@@ -1,0 +1,157 @@
+"""The packed text path against open_clip's own modules on whole sentences, in features and gradients."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from fpl_tune.clip import Sentences, Towers
+from fpl_tune.testing import toy_towers
+
+NAMES = ("cat", "red_star", "accordion", "yin yang", "a very long name of a class", "dog")
+N_CTX = 4
+
+
+@pytest.fixture(scope="module", params=["GELU", "QuickGELU"])
+def kind_towers(request: pytest.FixtureRequest):
+    quick = request.param == "QuickGELU"
+    made = {dtype: toy_towers(dtype=dtype, quick_gelu=quick) for dtype in (torch.float64, torch.float32)}
+    return made.__getitem__
+
+
+@pytest.fixture(scope="module")
+def towers(kind_towers) -> Towers:
+    return kind_towers(torch.float64)
+
+
+def _inputs(towers: Towers, lead: tuple[int, ...], sentences: Sentences, per_class: bool, deep: bool):
+    rng = torch.Generator().manual_seed(1)
+    own = (len(sentences),) if per_class else ()
+    shapes = [(*lead, *own, sentences.n_ctx, towers.text_width)]
+    if deep:
+        shapes.append((*lead, 2, sentences.n_ctx, towers.text_width))
+    draws = [torch.randn(shape, generator=rng, dtype=torch.float64).to(towers.dtype) for shape in shapes]
+    return [x.requires_grad_() for x in draws]
+
+
+def _run(towers: Towers, sentences: Sentences, inputs: list[Tensor], **options: bool):
+    deep = inputs[1] if len(inputs) > 1 else None
+    features = towers.encode_prompts(inputs[0], sentences, deep=deep, **options)
+    weights = torch.randn(features.shape, generator=torch.Generator().manual_seed(2)).to(features.dtype)
+    return [features.detach(), *torch.autograd.grad((features * weights).sum(), inputs)]
+
+
+def _relative(ours: Tensor, reference: Tensor) -> float:
+    return ((ours - reference).norm() / reference.norm()).item()
+
+
+@pytest.mark.parametrize(
+    ("position", "per_class", "deep"),
+    list(itertools.product(["end", "middle", "front"], [False, True], [False, True])),
+)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_packed_equals_plain(kind_towers, dtype, position, per_class, deep):
+    towers, tolerance = kind_towers(dtype), 1e-9 if dtype == torch.float64 else 1e-4
+    sentences = towers.sentences(NAMES, N_CTX, position=position)
+    inputs = _inputs(towers, (2, 3), sentences, per_class, deep)
+    fast = _run(towers, sentences, inputs, per_class=per_class)
+    plain = _run(towers, sentences, inputs, per_class=per_class, plain=True)
+    for ours, reference in zip(fast, plain, strict=True):
+        assert reference.norm() > 0
+        assert _relative(ours, reference) <= tolerance
+
+
+@pytest.mark.parametrize("lead", [(), (3,), (2, 1, 2)])
+def test_leading_axes_are_kept_and_independent(towers, lead):
+    sentences = towers.sentences(NAMES, N_CTX)
+    (context,) = _inputs(towers, lead, sentences, False, False)
+    features = towers.encode_prompts(context, sentences)
+    assert features.shape == (*lead, len(NAMES), towers.embed_dim)
+    rows = context.detach().reshape(-1, N_CTX, towers.text_width)
+    alone = torch.stack([towers.encode_prompts(row, sentences) for row in rows])
+    torch.testing.assert_close(features.detach().reshape(alone.shape), alone, rtol=1e-10, atol=1e-10)
+
+
+def test_per_class_with_equal_contexts_is_the_shared_context(towers):
+    sentences = towers.sentences(NAMES, N_CTX)
+    (context,) = _inputs(towers, (2,), sentences, False, False)
+    context = context.detach()
+    repeated = context[:, None].expand(-1, len(NAMES), -1, -1)
+    torch.testing.assert_close(
+        towers.encode_prompts(repeated, sentences, per_class=True),
+        towers.encode_prompts(context, sentences),
+        rtol=1e-10,
+        atol=1e-10,
+    )
+
+
+def test_order_of_classes_does_not_matter(towers):
+    (context,) = _inputs(towers, (), towers.sentences(NAMES, N_CTX), False, False)
+    forward = towers.encode_prompts(context.detach(), towers.sentences(NAMES, N_CTX))
+    backward = towers.encode_prompts(context.detach(), towers.sentences(NAMES[::-1], N_CTX))
+    torch.testing.assert_close(backward, forward.flip(0), rtol=1e-10, atol=1e-10)
+
+
+def test_word_embeddings_as_context_give_the_written_sentence(towers):
+    import open_clip
+
+    ids = torch.tensor(towers.tokenizer.encode("a photo of a"))
+    context = towers.text.token_embedding(ids)
+    ours = towers.encode_prompts(context, towers.sentences(NAMES, len(ids)))
+    written = [f"a photo of a {name.replace('_', ' ')}." for name in NAMES]
+    reference = towers.model.encode_text(open_clip.tokenize(written))
+    torch.testing.assert_close(ours, reference, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(towers.encode_text(written), reference, rtol=1e-9, atol=1e-9)
+
+
+def test_one_class_and_equal_names(towers):
+    for names in (["cat"], ["cat", "cat"]):
+        sentences = towers.sentences(names, N_CTX)
+        inputs = _inputs(towers, (2,), sentences, False, False)
+        for ours, reference in zip(
+            _run(towers, sentences, inputs), _run(towers, sentences, inputs, plain=True), strict=True
+        ):
+            assert _relative(ours, reference) <= 1e-9
+
+
+def test_no_gradient_reaches_the_towers(towers):
+    sentences = towers.sentences(NAMES, N_CTX)
+    (context,) = _inputs(towers, (), sentences, False, False)
+    towers.encode_prompts(context, sentences).sum().backward()
+    assert context.grad is not None
+    assert all(p.grad is None and not p.requires_grad for p in towers.model.parameters())
+    assert not towers.model.training
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_tower_without_causal_mask_takes_the_plain_path_and_says_so_once(deep, recwarn):
+    towers = toy_towers(no_causal_mask=True)
+    sentences = towers.sentences(NAMES, N_CTX)
+    inputs = _inputs(towers, (2,), sentences, False, deep)
+    with pytest.warns(UserWarning, match="not causal"):
+        first = _run(towers, sentences, inputs)
+    recwarn.clear()
+    second = _run(towers, sentences, inputs)
+    assert not recwarn.list
+    plain = _run(towers, sentences, inputs, plain=True)
+    for ours, again, reference in zip(first, second, plain, strict=True):
+        assert torch.equal(ours, again)
+        assert torch.equal(ours, reference)
+
+
+@pytest.mark.parametrize("name", ["RN50", "ViT-B-32"])
+def test_towers_of_true_size(name):
+    from fpl_tune.clip import load_towers
+
+    with pytest.warns(UserWarning, match="random weights"):
+        towers = load_towers(name)
+    sentences = towers.sentences(["accordion", "yin_yang"], 16)
+    (context,) = _inputs(towers, (1,), sentences, False, False)
+    context = (0.02 * context.detach()).requires_grad_()
+    for ours, reference in zip(
+        _run(towers, sentences, [context]), _run(towers, sentences, [context], plain=True), strict=True
+    ):
+        assert _relative(ours, reference) <= 1e-4
