@@ -1,0 +1,46 @@
+# `make` prints this help. Two commands are enough for a start: `make study` and `make test`.
+.DEFAULT_GOAL := help
+SHELL := bash
+
+PYTHON ?= python3
+VENV ?= .venv
+# Where there is no CPU build at hand this is PyTorch's default build. Another one: make setup TORCH="torch==2.12.0"
+TORCH ?= torch==2.13.0
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+help: ## Print this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Make the virtual environment (.venv) with everything in it
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "fpl-tune needs Python 3.10 or newer: make setup PYTHON=python3.11"; exit 3; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $(READY)
+
+study: setup ## Run pFedMoAP's lambda sweep on the embedded world: table, report page, MLflow experiment
+	$(BIN)/fpl-tune study lambda_sweep
+
+test: setup ## Run the tests, in parallel
+	$(BIN)/python -m pytest -q -n auto
+
+lint: setup ## Check style, types and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --warnings --pythonpath $(BIN)/python
+
+bench: setup ## Measure what a step, a round and a trial cost, beside the plain path
+	$(BIN)/fpl-tune bench text
+	$(BIN)/fpl-tune bench round
+	$(BIN)/fpl-tune bench trial
+
+weights: setup ## Draw the embedded world and train the compact CLIP again (about half an hour on 2 cores)
+	$(BIN)/python -m fpl_tune.clip.pretrain --out compact.safetensors
+
+clean: ## Remove the environment and what tools left; outputs/ stays
+	rm -rf $(VENV) .pytest_cache .ruff_cache dist build .coverage
+
+.PHONY: help setup study test lint bench weights clean

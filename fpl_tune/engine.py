@@ -1,0 +1,225 @@
+"""The round: start, steps, merge. The only loop over steps.
+
+The cohorts of all seeds are concatenated along the client axis and trained as one batch, in blocks of clients if
+memory asks for it. A client's data order depends on (seed, client, round) alone, so neither the other clients of the
+cohort, nor the other seeds, nor the block size changes what it learns. A block of one client is the plain loop that
+the batched path is tested against.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fpl_tune import optim
+from fpl_tune.method import Local, Method, State, Task, Tree
+from fpl_tune.optim import OptimSpec
+from fpl_tune.task import ClientTask
+
+
+class Cohort(NamedTuple):
+    """Who trains in a round, for one seed."""
+
+    seed: int
+    round: int
+    """Counted from 1 over all stages."""
+    who: Tensor
+    """[C] client ids"""
+
+
+class RoundReport(NamedTuple):
+    """What a round tells about its training."""
+
+    loss: list[Tensor] | None
+    """Per seed: [C] mean training loss over the last local epoch, nan for clients without images; None where the
+    method learns nothing."""
+    up: list[int]
+    """Per seed: scalars sent by the cohort."""
+    down: list[int]
+
+
+def derive(*key: object) -> int:
+    """A seed for a generator from a key, stable across processes and versions: 63 bits of a digest."""
+    return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little") >> 1
+
+
+def generator(*key: object) -> torch.Generator:
+    """A CPU generator seeded by `derive(*key)`."""
+    return torch.Generator().manual_seed(derive(*key))
+
+
+def draw_cohort(n_clients: int, participation: float, seed: int, round_: int, *, everyone: bool = False) -> Tensor:
+    """[C] ascending client ids, drawn uniformly without replacement; C = max(1, floor(participation · N))."""
+    size = n_clients if everyone else max(1, int(participation * n_clients))
+    if size == n_clients:
+        return torch.arange(n_clients)
+    chosen = torch.randperm(n_clients, generator=generator("cohort", seed, round_))[:size]
+    return chosen.sort().values
+
+
+class _Plan(NamedTuple):
+    index: Tensor
+    """[C, T, B] positions in each client's table, the spare row where there is nothing left."""
+    factor: Tensor
+    """[C, T] multiplier of the learning rate."""
+    last: Tensor
+    """[C, T] bool: the step belongs to the last epoch."""
+
+
+def _plan(task: ClientTask, cohort: Cohort, epochs: int, spec: OptimSpec) -> _Plan:
+    """The batches of one seed's cohort: every image once an epoch, in an order of the client's own."""
+    sizes = task.train.size[cohort.who].tolist()
+    per_epoch = [-(-size // spec.batch) for size in sizes]
+    width = max(1, max(per_epoch, default=0) * epochs)
+    index = torch.full((len(sizes), width, spec.batch), task.train.spare, dtype=torch.int64)
+    factor, last = torch.zeros(len(sizes), width), torch.zeros(len(sizes), width, dtype=torch.bool)
+    for row, (client, size, steps) in enumerate(zip(cohort.who.tolist(), sizes, per_epoch, strict=True)):
+        rng = generator("order", cohort.seed, client, cohort.round)
+        for epoch in range(epochs if size else 0):
+            order = torch.full((steps * spec.batch,), task.train.spare, dtype=torch.int64)
+            order[:size] = torch.randperm(size, generator=rng)
+            span = slice(epoch * steps, (epoch + 1) * steps)
+            index[row, span] = order.view(steps, spec.batch)
+            factor[row, span] = optim.rate_factor(spec.schedule, epoch, epochs, place=row)
+            last[row, span] = epoch == epochs - 1
+    return _Plan(index.to(task.device), factor.to(task.device), last.to(task.device))
+
+
+def _pad_steps(plans: Sequence[_Plan], tasks: Sequence[ClientTask]) -> list[_Plan]:
+    """The plans of several seeds with the same number of steps, missing ones empty."""
+    width = max(plan.index.shape[1] for plan in plans)
+    padded = []
+    for plan, task in zip(plans, tasks, strict=True):
+        rows, steps, batch = plan.index.shape
+        blank = plan.index.new_full((rows, width - steps, batch), task.train.spare)
+        zero = plan.factor.new_zeros(rows, width - steps)
+        padded.append(
+            _Plan(
+                torch.cat([plan.index, blank], 1),
+                torch.cat([plan.factor, zero], 1),
+                torch.cat([plan.last, zero.bool()], 1),
+            )
+        )
+    return padded
+
+
+def _concat(locals_: Sequence[Local]) -> Local:
+    def join(trees: Sequence[Tree]) -> Tree:
+        return {name: torch.cat([tree[name] for tree in trees]) for name in trees[0]}
+
+    return Local(join([part.train for part in locals_]), join([part.fixed for part in locals_]))
+
+
+def _rows(local: Local, rows: slice) -> Local:
+    return Local(
+        {name: leaf[rows] for name, leaf in local.train.items()},
+        {name: leaf[rows] for name, leaf in local.fixed.items()},
+    )
+
+
+def run_round(
+    method: Method,
+    tasks: Sequence[ClientTask],
+    states: Sequence[State],
+    cohorts: Sequence[Cohort],
+    *,
+    epochs: int,
+    spec: OptimSpec,
+    block: int | None = None,
+) -> tuple[list[State], RoundReport]:
+    """One round of every seed: states [S] -> next states [S].
+
+    block: rows (clients of all seeds) trained at once; None trains them all at once. The result does not depend on it.
+    """
+    with torch.no_grad():
+        sent = [method.traffic(t, s, c.who) for t, s, c in zip(tasks, states, cohorts, strict=True)]
+        starts = [method.start(t, s, c.who) for t, s, c in zip(tasks, states, cohorts, strict=True)]
+    local = _concat(starts)
+    sizes = [len(c.who) for c in cohorts]
+    total = sum(sizes)
+    loss = None
+    if local.train:
+        plans = _pad_steps([_plan(t, c, epochs, spec) for t, c in zip(tasks, cohorts, strict=True)], tasks)
+        width = block or total
+        done = [
+            _train(method, tasks, cohorts, local, plans, slice(first, min(first + width, total)), spec)
+            for first in range(0, total, width)
+        ]
+        local, loss = _concat([d[0] for d in done]), torch.cat([d[1] for d in done])
+    states_after, first = [], 0
+    with torch.no_grad():
+        for task, state, cohort, size in zip(tasks, states, cohorts, sizes, strict=True):
+            states_after.append(method.merge(task, state, cohort.who, _rows(local, slice(first, first + size))))
+            first += size
+    report = RoundReport(
+        loss=None if loss is None else list(loss.split(sizes)),
+        up=[_scalars(t.up, n) for t, n in zip(sent, sizes, strict=True)],
+        down=[_scalars(t.down, n) for t, n in zip(sent, sizes, strict=True)],
+    )
+    return states_after, report
+
+
+def _scalars(sent: dict[str, int | Tensor], n_clients: int) -> int:
+    return sum(int(v.sum()) if isinstance(v, Tensor) else v * n_clients for v in sent.values())
+
+
+def _train(
+    method: Method,
+    tasks: Sequence[ClientTask],
+    cohorts: Sequence[Cohort],
+    local: Local,
+    plans: Sequence[_Plan],
+    block: slice,
+    spec: OptimSpec,
+) -> tuple[Local, Tensor]:
+    """All local steps of a block of rows. Returns what they hold and their mean loss [C] in the last epoch."""
+    pieces = _cut(block, [len(c.who) for c in cohorts])
+    train, fixed = _rows(local, block)
+    state = optim.start(spec, train)
+    factor = torch.cat([plans[s].factor[rows] for s, rows in pieces])
+    last = torch.cat([plans[s].last[rows] for s, rows in pieces])
+    total, counted = torch.zeros_like(factor[:, 0]), torch.zeros_like(factor[:, 0])
+    shared: Task = tasks[0]
+    for t in range(factor.shape[1]):
+        batches = [tasks[s].train.batch(cohorts[s].who[rows], plans[s].index[rows, t]) for s, rows in pieces]
+        batch = (
+            batches[0]
+            if len(batches) == 1
+            else type(batches[0])(
+                *(torch.cat(parts) if parts[0] is not None else None for parts in zip(*batches, strict=True))
+            )
+        )
+        alive = batch.mask.any(1)
+        leaves = {name: leaf.detach().requires_grad_() for name, leaf in train.items()}
+        loss, moved = method.loss(shared, Local(leaves, fixed), batch)
+        names = list(leaves)
+        found = torch.autograd.grad(loss.sum(), [leaves[n] for n in names], allow_unused=True)
+        grads = {n: torch.zeros_like(train[n]) if g is None else g for n, g in zip(names, found, strict=True)}
+        with torch.no_grad():
+            train, state = optim.step(spec, train, grads, state, alive, factor[:, t])
+            fixed = {n: _where(alive, leaf.detach(), fixed[n]) for n, leaf in moved.items()}
+            heard = alive & last[:, t]
+            total += torch.where(heard, loss.detach().to(total.dtype), 0)
+            counted += heard
+    return Local(train, fixed), torch.where(counted > 0, total / counted.clamp(min=1), float("nan"))
+
+
+def _where(alive: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    if new is old:
+        return old
+    return torch.where(alive.view(-1, *([1] * (new.ndim - 1))), new, old)
+
+
+def _cut(block: slice, sizes: Sequence[int]) -> list[tuple[int, slice]]:
+    """Which rows of which seed a block of the concatenated cohorts holds."""
+    pieces, first = [], 0
+    for seed, size in enumerate(sizes):
+        low, high = max(block.start, first), min(block.stop, first + size)
+        if low < high:
+            pieces.append((seed, slice(low - first, high - first)))
+        first += size
+    return pieces

@@ -1,0 +1,47 @@
+"""What goes wrong in a way the user can mend, each with the exit code of the command line.
+
+Every message states the rule, the value found and the remedy, in one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class FplTuneError(Exception):
+    """Base of all errors that are reported without a trace. `exit_code` is the process's."""
+
+    exit_code = 1
+
+
+class ConfigError(FplTuneError):
+    """Usage, configuration or an infeasible plan: nothing was started."""
+
+    exit_code = 2
+
+
+class EnvironmentProblem(FplTuneError):
+    """The machine lacks something: data, a writable folder, Ray, a tracking server, a GPU."""
+
+    exit_code = 3
+
+
+class BudgetSpent(FplTuneError):
+    """The budget ended with cells left; the same command continues."""
+
+    exit_code = 4
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A sentence that ends an error message: the nearest known names, or all of them."""
+    known = sorted(known)
+    near = get_close_matches(name, known, n=3, cutoff=0.5)
+    if near:
+        return f"Did you mean {' or '.join(repr(n) for n in near)}?"
+    return f"Known: {', '.join(known)}." if known else "There is none."
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
+    """`ConfigError` for a name that is not among the known ones."""
+    return ConfigError(f"There is no {kind} {name!r}. {did_you_mean(name, known)}")

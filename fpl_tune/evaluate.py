@@ -1,0 +1,168 @@
+"""From logits to metrics per client, and the rules by which a run is reported.
+
+Selection, early stopping and the choice of a round read validation figures only: the functions that choose are
+handed nothing else. Test figures are written down beside them and read by reports.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fpl_tune.method import Batch, Local, Method, State
+from fpl_tune.task import Classes, ClientData, ClientTask
+
+_ELEMENTS = 1 << 24  # of the largest tensor of a chunk: 64 MB in float32
+_PIXEL_IMAGES = 256  # images a chunk, where the image tower runs
+
+
+class Score(NamedTuple):
+    """One set of images under every client's model."""
+
+    accuracy: Tensor
+    """[N] share of the client's images that are classified rightly; nan for clients without images."""
+    loss: Tensor
+    """[N] mean cross-entropy"""
+
+
+@torch.no_grad()
+def evaluate(
+    method: Method, tasks: Sequence[ClientTask], states: Sequence[State], *, tests: bool = True
+) -> list[dict[str, Score]]:
+    """Every client's deployed model on its validation and test images: per seed, a score by set name."""
+    sets: list[dict[str, tuple[Classes, ClientData]]] = [
+        {"val": (t.known, t.val), **(t.tests if tests else {})} for t in tasks
+    ]
+    scores: list[dict[str, Score]] = [{} for _ in tasks]
+    deployed: dict[int, list[Local]] = {}
+    for name in sets[0]:
+        classes = sets[0][name][0]
+        under = [task.under(s[name][0]) for task, s in zip(tasks, sets, strict=True)]
+        if id(classes) not in deployed:
+            deployed[id(classes)] = [
+                method.deploy(t, s, torch.arange(t.n_clients, device=t.device))
+                for t, s in zip(under, states, strict=True)
+            ]
+        for seed, score in enumerate(_score(method, under, deployed[id(classes)], [s[name][1] for s in sets])):
+            scores[seed][name] = score
+    return scores
+
+
+def _score(
+    method: Method, tasks: Sequence[ClientTask], locals_: Sequence[Local], data: Sequence[ClientData]
+) -> list[Score]:
+    """One set of every seed, all clients of all seeds as rows of one batch."""
+    rows = [_distinct(local, held) for local, held in zip(locals_, data, strict=True)]
+    local = Local(
+        *(
+            {name: torch.cat([tree[name][r] for tree, r in zip(trees, rows, strict=True)]) for name in trees[0]}
+            for trees in ([part.train for part in locals_], [part.fixed for part in locals_])
+        )
+    )
+    total, width = sum(len(r) for r in rows), max(held.spare for held in data)
+    widest = max(tasks[0].embed_dim * (tasks[0].n_patches or 1 if method.needs == "patches" else 1), tasks[0].n_classes)
+    chunk = max(1, (_PIXEL_IMAGES if method.needs == "pixels" else _ELEMENTS // widest) // total)
+    right = torch.zeros(total, device=tasks[0].device)
+    loss = torch.zeros_like(right)
+    for first in range(0, width, chunk):
+        columns = torch.arange(first, min(first + chunk, width), device=tasks[0].device)
+        parts = [
+            held.batch(r, columns.clamp(max=held.spare).expand(len(r), -1)) for held, r in zip(data, rows, strict=True)
+        ]
+        batch = Batch(*(torch.cat(p) if p[0] is not None else None for p in zip(*parts, strict=True)))  # type: ignore[arg-type]
+        logits = method.logits(tasks[0], local, batch)
+        right += ((logits.argmax(-1) == batch.label) & batch.mask).sum(1)
+        nll = F.cross_entropy(logits.flatten(0, 1), batch.label.flatten(), reduction="none").view_as(batch.label)
+        loss += torch.where(batch.mask, nll, 0).sum(1)
+    scores = []
+    for r, held, good, bad in zip(
+        rows, data, right.split([len(r) for r in rows]), loss.split([len(r) for r in rows]), strict=True
+    ):
+        size = held.size[r].to(good.dtype)
+        empty = torch.full_like(good, math.nan)
+        accuracy = torch.where(size > 0, good / size.clamp(min=1), empty)
+        mean_loss = torch.where(size > 0, bad / size.clamp(min=1), empty)
+        clients = len(held.rows)
+        scores.append(
+            Score(
+                accuracy.expand(clients) if len(r) == 1 else accuracy,
+                mean_loss.expand(clients) if len(r) == 1 else mean_loss,
+            )
+        )
+    return scores
+
+
+def _distinct(local: Local, data: ClientData) -> Tensor:
+    """Client ids to evaluate: one stands for all where all deploy the same model on the same images."""
+    everyone = torch.arange(len(data.rows), device=data.device)
+    if not data.same_for_all:
+        return everyone
+    leaves = [*local.train.values(), *local.fixed.values()]
+    alike = all(bool((leaf == leaf[:1]).all()) for leaf in leaves)
+    return everyone[:1] if alike else everyone
+
+
+def summarise(scores: Mapping[str, Score], primary: str) -> dict[str, float]:
+    """Metrics of one seed and round. `val/acc_mean` and `test/acc_mean` are unweighted means over clients.
+
+    The primary test set is called `test`; others keep their name. With sets `base` and `novel`, `test/harmonic_mean`
+    is that of the mean accuracies over clients on the client's own, all base and all novel classes (FedPGP, Table 1).
+    """
+    metrics: dict[str, float] = {}
+    for name, score in scores.items():
+        room = "val" if name == "val" else "test" if name == primary else f"test/{name}"
+        accuracy = score.accuracy[~score.accuracy.isnan()].double()
+        if not len(accuracy):
+            continue
+        metrics[f"{room}/acc_mean"] = accuracy.mean().item()
+        metrics[f"{room}/acc_std"] = accuracy.std(unbiased=False).item()
+        metrics[f"{room}/acc_worst10"] = accuracy.sort().values[: max(1, len(accuracy) // 10)].mean().item()
+        metrics[f"{room}/loss"] = score.loss[~score.loss.isnan()].double().mean().item()
+    if {"base", "novel"} <= scores.keys():
+        three = [metrics["test/acc_mean"], metrics["test/base/acc_mean"], metrics["test/novel/acc_mean"]]
+        metrics["test/harmonic_mean"] = 0.0 if min(three) == 0 else 3 / sum(1 / v for v in three)
+    return metrics
+
+
+# -- rules ---------------------------------------------------------------------------------------------------
+
+
+def final_round(val: Sequence[float]) -> int:
+    """The last round."""
+    return len(val) - 1
+
+
+def best_val_round(val: Sequence[float]) -> int:
+    """The round of the highest mean validation accuracy, the earliest of equals."""
+    return max(range(len(val)), key=lambda i: (val[i], -i))
+
+
+CHOICES: dict[str, Callable[[Sequence[float]], int]] = {"final": final_round, "best_val": best_val_round}
+"""Rules that choose a round, from validation figures alone."""
+
+HABITS = ("best_test", "mean_last5")
+"""The papers' habits, shown for comparison and never chosen by: the best test round, the mean of the last five."""
+
+
+def report_rules(rounds: Sequence[Mapping[str, float]], metric: str = "test/acc_mean") -> dict[str, dict[str, float]]:
+    """Test figure, validation figure and round by rule, from one seed's records in order of rounds."""
+    val = [record["val/acc_mean"] for record in rounds]
+    rules: dict[str, dict[str, float]] = {}
+    for name, choose in CHOICES.items():
+        at = choose(val)
+        rules[name] = {"round": at + 1, "val/acc_mean": val[at], metric: rounds[at][metric]}
+    test = [record[metric] for record in rounds]
+    at = max(range(len(test)), key=lambda i: (test[i], -i))
+    rules["best_test"] = {"round": at + 1, "val/acc_mean": val[at], metric: test[at]}
+    last = slice(max(0, len(test) - 5), None)
+    rules["mean_last5"] = {
+        "round": len(test),
+        "val/acc_mean": math.fsum(val[last]) / len(val[last]),
+        metric: math.fsum(test[last]) / len(test[last]),
+    }
+    return rules

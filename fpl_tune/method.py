@@ -1,0 +1,263 @@
+"""The interface of a federated prompt-learning method, and the few helpers its files share.
+
+A method is a frozen dataclass of hyper-parameters with pure functions on explicit state: state in, state out.
+The towers are frozen and shared, so a client axis is one more batch axis: the parameters of a client are its
+slice of a leaf, the gradient of the summed losses is each client's own gradient, and an elementwise optimiser
+on the stacked leaf is C independent optimisers. Seeds ride on the same axis.
+
+Notation of shapes, here and in every method:
+    N all clients, C rows of a cohort (clients, of one seed or of several side by side), B batch, K classes,
+    l context tokens, d width of a context token, D width of the joint embedding, M patches, E experts.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from fpl_tune.errors import ConfigError
+
+Tree = dict[str, Tensor]
+
+
+class State(NamedTuple):
+    """What lives between rounds, split by who may see it. Nothing else survives a round."""
+
+    shared: Tree
+    """[...] every client downloads it."""
+    personal: Tree
+    """[N, ...] never leaves its client."""
+    server: Tree
+    """[...] never leaves the server: pools, keys."""
+
+
+class Local(NamedTuple):
+    """What lives during a round. Every leaf has a leading cohort axis [C, ...]."""
+
+    train: Tree
+    """Moved by gradients, each client its own slice."""
+    fixed: Tree
+    """Anchors, experts, banks: moved only by what `Method.loss` returns, never by gradients."""
+
+
+class Batch(NamedTuple):
+    """One step's images, one row a client."""
+
+    image: Tensor
+    """[C, B, D] pooled features, [C, B, M, D] patch features or [C, B, 3, H, W] pixels, as `Method.needs` says."""
+    label: Tensor
+    """[C, B] class ids, 0 where masked."""
+    mask: Tensor
+    """[C, B] bool, False for padding."""
+    index: Tensor
+    """[C, B] row in the client's own table; padding points at a spare last row, never at a real one."""
+    view: Tensor | None = None
+    """A second, augmented view of the same images, shaped as `image`, where the protocol provides one."""
+
+
+class Table(NamedTuple):
+    """All images of one split, client by client."""
+
+    image: Tensor
+    """[N, R, ...] as `Batch.image`; R is the largest client's number of images plus one spare row."""
+    label: Tensor
+    """[N, R]"""
+    mask: Tensor
+    """[N, R] bool, False in padding and in the spare last row."""
+
+
+class Traffic(NamedTuple):
+    """What one client sends and receives in one round: number of scalars by the name of the tensor.
+
+    A value is an int (the same for every client) or an int64 tensor [C]. A scalar travels as float32 (4 bytes).
+    """
+
+    up: dict[str, int | Tensor]
+    down: dict[str, int | Tensor]
+
+
+class Sizes(Protocol):
+    """The sizes of a task: known before any data is read, so that a method can refuse early."""
+
+    n_clients: int
+    n_classes: int
+    n_domains: int
+    embed_dim: int
+    """D"""
+    text_width: int
+    """d"""
+    vision_width: int | None
+    """Width of a token in the vision transformer; None for a ResNet."""
+    n_patches: int | None
+    """M; None where the image tower has no spatial features."""
+
+
+class Task(Sizes, Protocol):
+    """What a method is handed: towers, classes and clients' data of one seed.
+
+    `logits` and `loss` see the cohorts of several seeds side by side and may use only what all seeds share:
+    sizes, towers, classes. Whatever differs by client or seed comes to them in `Local.fixed`.
+    """
+
+    scale: float
+    """s = exp(logit_scale), 100 for the released CLIP weights."""
+    dtype: torch.dtype
+    device: torch.device
+    size: Tensor
+    """[N] number of training images of each client."""
+    domain: Tensor
+    """[N] domain id of each client, 0 where there is one domain."""
+    hand_text: Tensor
+    """[K, D] unit text features of the hand-written prompts."""
+
+    def text(self, context: Tensor, *, per_class: bool = False, deep: Tensor | None = None) -> Tensor:
+        """Unit text features [..., K, D] of contexts [..., l, d] (or [..., K, l, d] if `per_class`).
+
+        `deep` [..., J, l, d] replaces the context tokens at the input of blocks 1..J. Differentiable.
+        Without gradients, features of contexts seen before are remembered.
+        """
+        ...
+
+    def words(self, text: str) -> Tensor:
+        """[l, d] token embeddings of a text, to start a context from words."""
+        ...
+
+    def see(
+        self,
+        pixels: Tensor,
+        tokens: Tensor,
+        *,
+        deep: Tensor | None = None,
+        place: Literal["front", "end"] = "front",
+    ) -> tuple[Tensor, Tensor]:
+        """Pixels [C, B, 3, H, W] through the image tower with prompt tokens [C, n, w].
+
+        Returns raw features [C, B, D] and the last block's raw products q_cls · k_token [C, B, heads, n].
+        """
+        ...
+
+    def table(self, split: Literal["train", "val"]) -> Table:
+        """All training or validation images of this seed's clients. There is no table of test images."""
+        ...
+
+
+class Method(ABC):
+    """Abstract base of all methods. A subclass is final and a frozen dataclass; its fields are hyper-parameters.
+
+    Functions are pure. `who` [C] holds client ids (int64). No function may mix rows of a cohort but `merge`.
+    """
+
+    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pooled"
+    """What `Batch.image` holds."""
+
+    def check(self, sizes: Sizes) -> None:  # noqa: B027 - most methods fit every task
+        """Raises `ConfigError` if the hyper-parameters do not fit the task's sizes. Default: they do."""
+
+    @abstractmethod
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        """The state before round 1; `before` is what an earlier stage left."""
+
+    @abstractmethod
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        """What the cohort `who` trains from in this round."""
+
+    @abstractmethod
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        """[C, B, K]"""
+
+    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        """[C] losses, no term of which mixes clients, and the next `fixed`. Default: cross-entropy."""
+        return cross_entropy(self.logits(task, local, batch), batch), local.fixed
+
+    @abstractmethod
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        """The server's half of the round, written out: what leaves the client is what is read here."""
+
+    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
+        """What the clients `who` are evaluated with. Default: what they would train from."""
+        return self.start(task, state, who)
+
+    @abstractmethod
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        """Scalars that each client of a cohort receives before and sends after training, given the state before."""
+
+
+# -- trees and axes ------------------------------------------------------------------------------------------
+
+
+def spread(leaf: Tensor, count: int) -> Tensor:
+    """[...] -> [C, ...]: the same value for every client of a cohort, with storage of its own."""
+    return leaf.unsqueeze(0).repeat(count, *([1] * leaf.ndim))
+
+
+def put(leaf: Tensor, who: Tensor, rows: Tensor) -> Tensor:
+    """[N, ...] with the rows of `who` replaced by `rows` [C, ...]; a new tensor."""
+    return leaf.index_copy(0, who, rows)
+
+
+def average(rows: Tensor, weight: Tensor) -> Tensor:
+    """[C, ...] -> [...]: mean weighted by `weight` [C], which need not sum to one."""
+    share = (weight / weight.sum()).to(rows.dtype)
+    return torch.tensordot(share, rows, dims=1)
+
+
+def unit(features: Tensor) -> Tensor:
+    """Features scaled to length one along the last axis."""
+    return F.normalize(features, dim=-1)
+
+
+def cosine_logits(scale: float, image: Tensor, text: Tensor) -> Tensor:
+    """s · cos: raw or unit images [C, B, D] against unit text features [C, K, D] -> [C, B, K]."""
+    return scale * torch.einsum("cbd,ckd->cbk", unit(image), text)
+
+
+def mean_over(values: Tensor, mask: Tensor) -> Tensor:
+    """[C, B] -> [C]: mean of the entries whose mask is True; 0 where there is none."""
+    return torch.where(mask, values, 0).sum(1) / mask.sum(1).clamp(min=1)
+
+
+def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
+    """[C, B, K] -> [C]: mean cross-entropy of each client's real images."""
+    values = F.cross_entropy(logits.flatten(0, 1), batch.label.flatten(), reduction="none")
+    return mean_over(values.view_as(batch.label), batch.mask)
+
+
+def new_context(task: Task, n_ctx: int, rng: Generator, *lead: int) -> Tensor:
+    """[*lead, l, d] learnable context, N(0, 0.02²) as in CoOp; the same numbers on every device."""
+    return (0.02 * torch.randn(*lead, n_ctx, task.text_width, generator=rng)).to(task.device, task.dtype)
+
+
+def count(**tensors: Tensor) -> dict[str, int | Tensor]:
+    """Number of scalars of each tensor, for `Traffic`."""
+    return {name: tensor.numel() for name, tensor in tensors.items()}
+
+
+def require(holds: bool, field: str, rule: str, value: Any, remedy: str = "") -> None:
+    """Raises `ConfigError` naming field, rule and value unless the rule holds."""
+    if not holds:
+        raise ConfigError(f"method.{field} {rule}, but is {value!r}.{' ' + remedy if remedy else ''}")
+
+
+def trees_like(state: State, trees: Mapping[str, Tree]) -> State:
+    """A state rebuilt from stored trees, checked against the names and shapes of a fresh one.
+
+    Raises:
+        ConfigError: a leaf is missing, unexpected or of another shape.
+    """
+    rebuilt = {}
+    for part in State._fields:
+        wanted, found = getattr(state, part), trees.get(part, {})
+        if wanted.keys() != found.keys():
+            raise ConfigError(f"stored {part} state has leaves {sorted(found)}, the method has {sorted(wanted)}")
+        for name, leaf in wanted.items():
+            if leaf.shape != found[name].shape:
+                raise ConfigError(
+                    f"stored {part}.{name} is {tuple(found[name].shape)}, the method has {tuple(leaf.shape)}"
+                )
+        rebuilt[part] = {name: found[name].to(leaf.device, leaf.dtype) for name, leaf in wanted.items()}
+    return State(**rebuilt)

@@ -1,0 +1,103 @@
+"""The zoo: one paper, one file. A method is known by its file's name.
+
+`find` also knows the wrappers, methods of other packages by their entry point (group `fpl_tune.methods`), and any
+importable class as `package.module:Class`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from fpl_tune.errors import ConfigError, did_you_mean, unknown
+from fpl_tune.method import Method
+
+
+def _own(module: str) -> list[type[Method]]:
+    """The methods that a module defines itself."""
+    found = inspect.getmembers(import_module(module), inspect.isclass)
+    return [kind for _, kind in found if issubclass(kind, Method) and is_dataclass(kind) and kind.__module__ == module]
+
+
+@cache
+def catalogue() -> dict[str, type[Method]]:
+    """Name -> class: the files of this folder, the wrappers by their lower-case class name, and entry points."""
+    known: dict[str, type[Method]] = {}
+    for info in pkgutil.iter_modules(__path__):
+        for kind in _own(f"{__name__}.{info.name}"):
+            known[info.name] = kind
+    known.update({kind.__name__.lower(): kind for kind in _own("fpl_tune.wrappers")})
+    known.update({point.name: point.load() for point in entry_points(group="fpl_tune.methods")})
+    return known
+
+
+def find(name: str) -> type[Method]:
+    """The class of a method by its name or as `package.module:Class`.
+
+    Raises:
+        ConfigError: there is no such method.
+    """
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        try:
+            kind = getattr(import_module(module), attribute)
+        except (ImportError, AttributeError) as problem:
+            raise ConfigError(f"method {name!r} cannot be imported: {problem}.") from None
+        if not (inspect.isclass(kind) and issubclass(kind, Method) and is_dataclass(kind)):
+            raise ConfigError(f"method {name!r} must be a dataclass derived from fpl_tune.method.Method.")
+        return kind
+    if name not in catalogue():
+        raise unknown("method", name, catalogue())
+    return catalogue()[name]
+
+
+def build(node: Mapping[str, Any], where: str = "method") -> Method:
+    """A method from its configuration: `name` and hyper-parameters, wrapped methods nested under `inner`.
+
+    Raises:
+        ConfigError: unknown name or field, a value of the wrong type or outside its range.
+    """
+    values = dict(node)
+    kind = find(str(values.pop("name", "")))
+    known = {f.name: f for f in fields(kind)}
+    for name in values:
+        if name not in known:
+            raise ConfigError(f"{where} {node['name']!r} has no field {name!r}. {did_you_mean(name, known)}")
+    for name, value in values.items():
+        if isinstance(value, Mapping) and "name" in value:
+            values[name] = build(value, f"{where}.{name}")
+    try:
+        return _adapter(kind).validate_python(values)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        if isinstance(first.get("ctx", {}).get("error"), ConfigError):
+            raise first["ctx"]["error"] from None
+        raise ConfigError(f"{where}.{field}: {first['msg']}, but is {first['input']!r}.") from None
+
+
+@cache
+def _adapter(kind: type[Method]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind if hasattr(kind, "__pydantic_config__") else _with_config(kind))
+
+
+def _with_config(kind: type[Method]) -> type[Method]:
+    kind.__pydantic_config__ = ConfigDict(arbitrary_types_allowed=True, extra="forbid")  # type: ignore[attr-defined]
+    return kind
+
+
+def defaults(kind: type[Method]) -> dict[str, Any]:
+    """Hyper-parameters with their default values; fields without one (a wrapped method) are left out."""
+    known = {}
+    for f in fields(kind):
+        if f.default is not f.default_factory:
+            known[f.name] = f.default
+    return known

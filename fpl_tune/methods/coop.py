@@ -1,0 +1,53 @@
+"""CoOp, trained by every client alone: the local baseline of federated prompt learning.
+
+Zhou, Yang, Loy, Liu: Learning to Prompt for Vision-Language Models, IJCV 2022, https://arxiv.org/abs/2109.01134.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    State,
+    Task,
+    Traffic,
+    cosine_logits,
+    new_context,
+    put,
+    require,
+    spread,
+)
+
+
+@dataclass(frozen=True)
+class CoOp(Method):
+    """Every client keeps its own context, all from the same start; nothing is exchanged.
+
+    n_ctx: number of context tokens, >= 1.
+    """
+
+    n_ctx: int = 16
+
+    def __post_init__(self) -> None:
+        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        context = new_context(task, self.n_ctx, rng)
+        return State(shared={}, personal={"prompt": spread(context, task.n_clients)}, server={})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        return Local(train={"prompt": state.personal["prompt"][who]}, fixed={})
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        return cosine_logits(task.scale, batch.image, task.text(local.train["prompt"]))
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        return state._replace(personal={"prompt": put(state.personal["prompt"], who, local.train["prompt"])})
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        return Traffic(up={}, down={})

@@ -1,0 +1,123 @@
+"""SGD and AdamW on trees with a client axis, and learning-rate schedules.
+
+Every leaf is [C, ...] and every operation is elementwise, so that one update is C independent optimisers. A client
+that has run out of batches is left untouched, momentum included. Optimisers live inside a round: each client
+starts each round with a fresh one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fpl_tune.errors import ConfigError, did_you_mean
+from fpl_tune.method import Tree
+
+SCHEDULES = ("constant", "cosine", "shared_cosine")
+
+
+@dataclass
+class OptimSpec:
+    """The clients' optimiser. Defaults are those of CoOp and its federated descendants (SGD)."""
+
+    name: str = "sgd"
+    """sgd or adamw"""
+    lr: float = 0.002
+    """Learning rate of every leaf that `groups` does not name. 0 trains nothing."""
+    groups: dict[str, float] = field(default_factory=dict)
+    """Learning rates by leaf name or by the part of it before the first dot, e.g. {gate: 0.01}."""
+    momentum: float = 0.9
+    """SGD's momentum; 0 is plain gradient descent."""
+    weight_decay: float = 5e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's."""
+    batch: int = 32
+    """Images per step and client."""
+    schedule: str = "constant"
+    """constant; cosine over a client's local epochs; shared_cosine: one cosine scheduler that all clients of a round
+    step in turn, as the released code of PromptFL and pFedMoAP does (a client's rate then depends on its place)."""
+
+    def check(self) -> None:
+        """Raises `ConfigError` for values no optimiser can run with."""
+        if self.name not in ("sgd", "adamw"):
+            raise ConfigError(f"optim.name must be sgd or adamw, but is {self.name!r}.")
+        if self.schedule not in SCHEDULES:
+            raise ConfigError(f"There is no schedule {self.schedule!r}. {did_you_mean(self.schedule, SCHEDULES)}")
+        for name, rate in {"lr": self.lr, **{f"groups.{k}": v for k, v in self.groups.items()}}.items():
+            if not (math.isfinite(rate) and rate >= 0):
+                raise ConfigError(f"optim.{name} must be a finite number >= 0, but is {rate!r}.")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"optim.momentum must lie in [0, 1), but is {self.momentum!r}.")
+        if self.batch < 1:
+            raise ConfigError(f"optim.batch must be >= 1, but is {self.batch!r}.")
+
+    def rate(self, leaf: str) -> float:
+        """Learning rate of a leaf by its name."""
+        return self.groups.get(leaf, self.groups.get(leaf.split(".")[0], self.lr))
+
+
+class OptimState(NamedTuple):
+    """Moments [C, ...] of each leaf and the number of steps [C] each client has taken."""
+
+    first: Tree
+    second: Tree
+    steps: Tensor
+
+
+def start(spec: OptimSpec, train: Tree) -> OptimState:
+    """The state before the first step: zeros."""
+    zeros = {name: torch.zeros_like(leaf) for name, leaf in train.items()}
+    second = {name: torch.zeros_like(leaf) for name, leaf in train.items()} if spec.name == "adamw" else {}
+    anyone = next(iter(train.values()))
+    return OptimState(zeros, second, torch.zeros(len(anyone), dtype=torch.int64, device=anyone.device))
+
+
+def step(
+    spec: OptimSpec,
+    train: Tree,
+    grads: Mapping[str, Tensor],
+    state: OptimState,
+    alive: Tensor,
+    factor: Tensor,
+) -> tuple[Tree, OptimState]:
+    """One update of every client whose `alive` [C] is True; `factor` [C] multiplies its learning rates."""
+    steps = state.steps + alive
+    moved, first, second = {}, {}, {}
+    for name, leaf in train.items():
+        column = (-1, *([1] * (leaf.ndim - 1)))
+        on, rate = alive.view(column), spec.rate(name) * factor.to(leaf.dtype).view(column)
+        if spec.name == "sgd":
+            gradient = grads[name] + spec.weight_decay * leaf
+            m = spec.momentum * state.first[name] + gradient
+            new = leaf - rate * m
+        else:
+            b1, b2 = spec.betas
+            t = steps.clamp(min=1).view(column).to(leaf.dtype)
+            m = b1 * state.first[name] + (1 - b1) * grads[name]
+            v = b2 * state.second[name] + (1 - b2) * grads[name] ** 2
+            second[name] = torch.where(on, v, state.second[name])
+            update = (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + 1e-8)
+            new = leaf - rate * (update + spec.weight_decay * leaf)
+        moved[name] = torch.where(on, new, leaf)
+        first[name] = torch.where(on, m, state.first[name])
+    return moved, OptimState(first, second, steps)
+
+
+def rate_factor(schedule: str, epoch: int, epochs: int, place: int) -> float:
+    """Multiplier of the learning rate in a local epoch.
+
+    place: how many clients of the round came before (matters to `shared_cosine` only). That schedule is CoOp's: the
+    first epoch of all runs at a warm-up rate, here 0, and the cosine of period 2 · epochs goes on from client to
+    client.
+    """
+    if schedule == "constant":
+        return 1.0
+    if schedule == "cosine":
+        return (1 + math.cos(math.pi * epoch / epochs)) / 2
+    stepped = place * epochs + epoch
+    return 0.0 if stepped == 0 else (1 + math.cos(math.pi * (stepped - 1) / epochs)) / 2

@@ -1,0 +1,294 @@
+"""One configuration and its seeds: a whole federated simulation, paused after any round and continued bit for bit.
+
+No Ray, no MLflow. All randomness is derived from (seed, client, round), so that a checkpoint is the state, the round
+and the running totals; there are no generators to store.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from fpl_tune import config, methods
+from fpl_tune.config import RunSpec
+from fpl_tune.engine import Cohort, derive, draw_cohort, run_round
+from fpl_tune.errors import ConfigError, FplTuneError
+from fpl_tune.evaluate import evaluate, summarise
+from fpl_tune.method import Method, State, trees_like
+from fpl_tune.task import ClientTask, World
+
+Record = dict[str, Any]
+"""Metrics of one seed and round: `seed`, `round`, floats by name, and `clients/<set>` lists of accuracies."""
+
+BYTES_PER_SCALAR = 4
+
+
+class Diverged(FplTuneError):
+    """Training left the finite numbers: names seed, client and round."""
+
+
+class _Stage(NamedTuple):
+    method: Method
+    rounds: int
+    epochs: int
+
+
+def stages_of(run: RunSpec) -> list[_Stage]:
+    """The stages of a run: its own list, or one stage by the protocol."""
+    own = methods.build(run.method)
+    if not run.stages:
+        return [_Stage(own, run.protocol.rounds, run.protocol.epochs)]
+    return [
+        _Stage(own if s.method is None else methods.build(s.method, "stages.method"), s.rounds, s.epochs)
+        for s in run.stages
+    ]
+
+
+_worlds: dict[str, World] = {}
+
+
+def world_of(run: RunSpec, *, cache_dir: Path, device: str = "cpu", progress: Any = None) -> World:
+    """The world of a run, built once per process and shared by all trials that agree on towers, data and needs."""
+    needs = _needs(run)
+    key = json.dumps([config.as_dict(run)["clip"], config.as_dict(run)["data"], needs, device], sort_keys=True)
+    if key not in _worlds:
+        _worlds.clear()  # one world at a time: features of a large data set are the bulk of a trial's memory
+        _worlds[key] = World.build(run.clip, run.data, needs, cache_dir=cache_dir, device=device, progress=progress)
+    return _worlds[key]
+
+
+def _needs(run: RunSpec) -> str:
+    found = {stage.method.needs for stage in stages_of(run)}
+    if len(found) > 1:
+        raise ConfigError(f"All stages of a run must see the same kind of images, but they need {sorted(found)}.")
+    return found.pop()
+
+
+class Trial:
+    """A simulation of several seeds side by side, advanced round by round.
+
+    Args:
+        run: the configuration.
+        seeds: seeds trained together as one batch; each one's result is the same alone.
+        cache_dir: where image features are kept.
+        device: cpu or cuda.
+        block: clients (over all seeds) trained at once; None: all.
+    """
+
+    def __init__(
+        self,
+        run: RunSpec,
+        seeds: Sequence[int],
+        *,
+        cache_dir: Path,
+        device: str = "cpu",
+        block: int | None = None,
+        progress: Any = None,
+    ) -> None:
+        self.run, self.seeds, self.block = run, list(seeds), block
+        self.stages = stages_of(run)
+        self.world = world_of(run, cache_dir=cache_dir, device=device, progress=progress)
+        self.tasks: list[ClientTask] = [self.world.task(run.data, run.partition, seed) for seed in self.seeds]
+        _widen(self.tasks)
+        for stage in self.stages:
+            stage.method.check(self.tasks[0])
+        self.rounds = sum(stage.rounds for stage in self.stages)
+        self.round = 0
+        self.totals: list[dict[str, float]] = [{"up": 0, "down": 0, "seconds": 0.0} for _ in self.seeds]
+        self._held = 0  # the stage whose states these are
+        self.states = self._begin(self.stages[0].method, None)
+        if not self._learns():
+            self.rounds = 1
+
+    def _learns(self) -> bool:
+        task, state = self.tasks[0], self.states[0]
+        with torch.no_grad():
+            local = self.stages[0].method.start(task, state, torch.arange(1, device=task.device))
+        return bool(local.train)
+
+    def _begin(self, method: Method, before: list[State] | None) -> list[State]:
+        with torch.no_grad():
+            return [
+                method.init(
+                    task,
+                    torch.Generator().manual_seed(derive("init", seed)),
+                    None if before is None else before[i],
+                )
+                for i, (task, seed) in enumerate(zip(self.tasks, self.seeds, strict=True))
+            ]
+
+    @property
+    def done(self) -> bool:
+        return self.round >= self.rounds
+
+    def _next_stage(self) -> int:
+        """The number of the stage that the next round belongs to."""
+        ends = accumulate(stage.rounds for stage in self.stages)
+        return next(i for i, end in enumerate(ends) if self.round < end)
+
+    def step(self) -> list[Record]:
+        """One round of every seed. Returns a record per seed.
+
+        Raises:
+            Diverged: a loss or an accuracy is no finite number.
+        """
+        began = time.perf_counter()
+        coming = self._next_stage()
+        stage = self.stages[coming]
+        if coming != self._held:
+            self.states, self._held = self._begin(stage.method, self.states), coming
+        number = self.round + 1
+        protocol = self.run.protocol
+        cohorts = [
+            Cohort(
+                seed,
+                number,
+                draw_cohort(
+                    task.n_clients,
+                    protocol.participation,
+                    seed,
+                    number,
+                    everyone=number == 1 and protocol.first_round_all,
+                ).to(task.device),
+            )
+            for seed, task in zip(self.seeds, self.tasks, strict=True)
+        ]
+        self.states, report = run_round(
+            stage.method,
+            self.tasks,
+            self.states,
+            cohorts,
+            epochs=stage.epochs,
+            spec=self.run.optim,
+            block=self.block,
+        )
+        self.round = number
+        scores = None
+        if number % protocol.eval_every == 0 or self.done:
+            scores = evaluate(stage.method, self.tasks, self.states)
+        seconds = (time.perf_counter() - began) / len(self.seeds)
+        records: list[Record] = []
+        for i, seed in enumerate(self.seeds):
+            total = self.totals[i]
+            total["up"] += report.up[i] * BYTES_PER_SCALAR
+            total["down"] += report.down[i] * BYTES_PER_SCALAR
+            total["seconds"] += seconds
+            record: Record = {"seed": seed, "round": number}
+            if scores is not None:
+                record.update(summarise(scores[i], self.tasks[i].primary))
+                for name, score in scores[i].items():
+                    record[f"clients/{'test' if name == self.tasks[i].primary else name}"] = score.accuracy.tolist()
+            if report.loss is not None:
+                heard = report.loss[i][self.tasks[i].size[cohorts[i].who] > 0]
+                record["train/loss"] = heard.double().mean().item()
+            record["comm/up_bytes"], record["comm/down_bytes"] = int(total["up"]), int(total["down"])
+            record["time/seconds"] = total["seconds"]
+            self._watch(cohorts[i], record.get("train/loss", 0.0), self.states[i])
+            records.append(record)
+        return records
+
+    def _watch(self, cohort: Cohort, loss: float, state: State) -> None:
+        """Raises `Diverged` when a round ended with a loss or a state that is no finite number."""
+        leaves = [leaf for tree in state for leaf in tree.values() if leaf.is_floating_point()]
+        if not math.isfinite(loss) or not all(bool(leaf.isfinite().all()) for leaf in leaves):
+            raise Diverged(
+                f"Training of seed {cohort.seed} diverged in round {cohort.round}: the loss is no finite number. "
+                f"Lower optim.lr (now {self.run.optim.lr:g}) or optim.groups (now {self.run.optim.groups})."
+            )
+
+    def run_all(self, on_round: Callable[[list[Record]], None] | None = None) -> list[list[Record]]:
+        """All remaining rounds; records per seed."""
+        history: list[list[Record]] = [[] for _ in self.seeds]
+        while not self.done:
+            records = self.step()
+            for seed_history, record in zip(history, records, strict=True):
+                seed_history.append(record)
+            if on_round is not None:
+                on_round(records)
+        return history
+
+    def prompts(self) -> dict[int, dict[str, torch.Tensor]]:
+        """Per seed, what was learned: shared and personal leaves by `shared.<name>` and `personal.<name>`."""
+        return {
+            seed: {
+                f"{part}.{name}": leaf.detach().cpu().contiguous()
+                for part in ("shared", "personal")
+                for name, leaf in getattr(state, part).items()
+            }
+            for seed, state in zip(self.seeds, self.states, strict=True)
+        }
+
+    # -- checkpoints -----------------------------------------------------------------------------------------
+
+    def save(self, folder: Path) -> None:
+        """Writes the state after the last round; the file appears whole or not at all."""
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {
+            f"{seed}/{part}/{name}": leaf.detach().cpu().contiguous()
+            for seed, state in zip(self.seeds, self.states, strict=True)
+            for part in State._fields
+            for name, leaf in getattr(state, part).items()
+        }
+        meta = {
+            "round": self.round,
+            "stage": self._held,
+            "seeds": self.seeds,
+            "totals": self.totals,
+            "cell": config.identity(self.run),
+        }
+        temporary = folder / "state.safetensors.part"
+        save_file(tensors, temporary, metadata={"fpl_tune": json.dumps(meta)})
+        temporary.replace(folder / "state.safetensors")
+
+    def load(self, folder: Path) -> None:
+        """Continues from what `save` wrote.
+
+        Raises:
+            ConfigError: the checkpoint is of another configuration or other seeds.
+            OSError, ValueError: it cannot be read.
+        """
+        path = folder / "state.safetensors"
+        meta = _metadata(path)
+        if meta["cell"] != config.identity(self.run) or meta["seeds"] != self.seeds:
+            raise ConfigError(f"The checkpoint {path} is of another configuration or other seeds. Remove it.")
+        self.round, self._held = int(meta["round"]), int(meta["stage"])
+        tensors = load_file(path)
+        states = []
+        for seed, like in zip(self.seeds, self._fresh(self._held), strict=True):
+            trees: dict[str, dict[str, torch.Tensor]] = {part: {} for part in State._fields}
+            for key, leaf in tensors.items():
+                owner, part, name = key.split("/", 2)
+                if owner == str(seed):
+                    trees[part][name] = leaf
+            states.append(trees_like(like, trees))
+        self.states = states
+        self.totals = meta["totals"]
+
+    def _fresh(self, stage: int) -> list[State]:
+        """States as stage number `stage` begins with, its predecessors untrained: names and shapes of its leaves."""
+        states = None
+        for s in self.stages[: stage + 1]:
+            states = self._begin(s.method, states)
+        assert states is not None
+        return states
+
+
+def _metadata(path: Path) -> dict[str, Any]:
+    with safe_open(path, framework="pt") as opened:
+        return json.loads(opened.metadata()["fpl_tune"])
+
+
+def _widen(tasks: Sequence[ClientTask]) -> None:
+    """The same number of table rows for every seed, so that their tables can lie side by side."""
+    width = max(task.train.rows.shape[1] for task in tasks)
+    for task in tasks:
+        task.train.widen(width)

@@ -1,0 +1,97 @@
+"""The optimisers against torch's own, client by client."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from fpl_tune import optim
+from fpl_tune.errors import ConfigError
+from fpl_tune.optim import OptimSpec
+
+STEPS = 6
+
+
+def _gradient(leaf: torch.Tensor, t: int) -> torch.Tensor:
+    """Any smooth function of the leaf and the step will do."""
+    return torch.sin(leaf * (t + 1)) + 0.1 * leaf
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_equals_torch_for_each_client_alone(name: str) -> None:
+    torch.manual_seed(0)
+    spec = OptimSpec(name=name, lr=0.05, groups={"gate": 0.3}, momentum=0.9, weight_decay=0.01)
+    train = {
+        "prompt": torch.randn(3, 4, 5, dtype=torch.float64),
+        "gate.weight": torch.randn(3, 2, dtype=torch.float64),
+    }
+    ends = [6, 4, 0]  # clients run out of batches at different steps
+    moved, state = train, optim.start(spec, train)
+    for t in range(STEPS):
+        alive = torch.tensor([t < end for end in ends])
+        grads = {n: _gradient(leaf, t) for n, leaf in moved.items()}
+        moved, state = optim.step(spec, moved, grads, state, alive, torch.ones(3))
+    for client, end in enumerate(ends):
+        alone = {n: leaf[client].clone().requires_grad_() for n, leaf in train.items()}
+        groups = [{"params": [alone["prompt"]], "lr": 0.05}, {"params": [alone["gate.weight"]], "lr": 0.3}]
+        reference = (
+            torch.optim.SGD(groups, momentum=0.9, weight_decay=0.01)
+            if name == "sgd"
+            else torch.optim.AdamW(groups, weight_decay=0.01)
+        )
+        for t in range(end):
+            for leaf in alone.values():
+                leaf.grad = _gradient(leaf.detach(), t)
+            reference.step()
+        for n, leaf in alone.items():
+            torch.testing.assert_close(moved[n][client], leaf.detach(), atol=1e-12, rtol=1e-12)
+
+
+def test_finished_client_keeps_parameters_and_momentum() -> None:
+    spec = OptimSpec(lr=0.1)
+    train = {"prompt": torch.ones(2, 3)}
+    grads = {"prompt": torch.ones(2, 3)}
+    moved, state = optim.step(spec, train, grads, optim.start(spec, train), torch.tensor([True, False]), torch.ones(2))
+    assert torch.equal(moved["prompt"][1], train["prompt"][1])
+    assert torch.equal(state.first["prompt"][1], torch.zeros(3))
+    assert not torch.equal(moved["prompt"][0], train["prompt"][0])
+    assert state.steps.tolist() == [1, 0]
+
+
+def test_rate_by_leaf_or_by_its_group() -> None:
+    spec = OptimSpec(lr=1.0, groups={"gate": 2.0, "gate.bias": 3.0})
+    assert [spec.rate(n) for n in ("prompt", "gate.weight", "gate.bias")] == [1.0, 2.0, 3.0]
+
+
+def test_shared_cosine_has_the_multipliers_of_the_released_code() -> None:
+    """methods whose clients step one scheduler in turn: 5 local epochs, first client, then the second, then the third."""
+    found = [optim.rate_factor("shared_cosine", e, 5, place) for place in range(3) for e in range(5)]
+    first = [0.0, 1, 0.9045, 0.6545, 0.3455]  # warm-up, then half a cosine
+    second = [0.0955, 0, 0.0955, 0.3455, 0.6545]
+    third = [0.9045, 1, 0.9045, 0.6545, 0.3455]
+    assert found == pytest.approx(first + second + third, abs=1e-4)
+
+
+def test_cosine_falls_from_one_to_nearly_zero_within_a_round() -> None:
+    factors = [optim.rate_factor("cosine", e, 10, place=3) for e in range(10)]
+    assert factors[0] == 1
+    assert factors == sorted(factors, reverse=True)
+    assert factors[-1] == pytest.approx((1 + math.cos(0.9 * math.pi)) / 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "sdg"}, "sgd or adamw"),
+        ({"lr": -1.0}, "optim.lr must be a finite number >= 0"),
+        ({"groups": {"gate": math.nan}}, "optim.groups.gate"),
+        ({"momentum": 1.0}, r"\[0, 1\)"),
+        ({"batch": 0}, "optim.batch must be >= 1"),
+        ({"schedule": "cosin"}, "Did you mean 'cosine'"),
+    ],
+)
+def test_refuses_what_no_optimiser_can_run_with(change: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        OptimSpec(**change).check()
