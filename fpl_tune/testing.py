@@ -1,14 +1,24 @@
-"""Small worlds of the true architecture, for tests."""
+"""Small worlds of the true architecture, for tests, and the contract that every method keeps."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import pickle
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
+import safetensors.torch
 import torch
 
 from fpl_tune.clip._torchvision import ensure_importable
 from fpl_tune.clip.load import OpenClipTokenizer
 from fpl_tune.clip.towers import Towers
+from fpl_tune.engine import Cohort, generator, run_round
+from fpl_tune.evaluate import evaluate
+from fpl_tune.method import Local, Method, State, trees_like
+from fpl_tune.optim import OptimSpec
+from fpl_tune.task import Classes, ClientData, ClientTask
 
 
 def toy_towers(
@@ -41,3 +51,290 @@ def toy_towers(
             if value.dim() == 1 and "logit" not in key:
                 torch.nn.init.normal_(value, mean=1.0 if "weight" in key else 0.0, std=0.1)
     return Towers(model.to(dtype), tokenizer, name=f"toy-{kind}")
+
+
+# -- a task and the contract of a method ----------------------------------------------------------------------
+
+_NAMES = ("cat", "dog", "sea lion", "red star", "tree", "car")
+_COHORTS = ((0, 2), (1, 2), (2, 0, 1))
+"""Clients by round: one trains three times, two twice, the last one never."""
+
+
+@cache
+def _toy_classes(kind: Literal["vit", "resnet"], dtype: torch.dtype, n_classes: int) -> Classes:
+    return Classes(toy_towers(kind, dtype=dtype), _NAMES[:n_classes])
+
+
+def toy_task(
+    needs: Literal["pooled", "patches", "pixels"] = "pooled",
+    *,
+    kind: Literal["vit", "resnet"] = "vit",
+    seed: int = 0,
+    sizes: Sequence[int] = (9, 5, 7, 3),
+    n_classes: int = 6,
+    dtype: torch.dtype = torch.float64,
+) -> ClientTask:
+    """A task of random images around a centre per class and domain, on toy towers that all toy tasks share.
+
+    The clients hold `sizes` training images, two validation and three test images each; the second half of the
+    clients lives in a second domain.
+    """
+    known, rng = _toy_classes(kind, dtype, n_classes), torch.Generator().manual_seed(seed)
+    towers, n_clients = known.towers, len(sizes)
+    domain = torch.arange(n_clients) * 2 // n_clients
+    shape = {
+        "pooled": (towers.embed_dim,),
+        "patches": (towers.n_patches or 1, towers.embed_dim),
+        "pixels": (3, towers.image_size, towers.image_size),
+    }[needs]
+    centres = torch.randn(2, n_classes, *shape, generator=rng)
+
+    def clients(counts: Sequence[int]) -> ClientData:
+        at = domain.repeat_interleave(torch.tensor(counts))
+        labels = torch.randint(n_classes, (len(at),), generator=rng)
+        images = (centres[at, labels] + 0.5 * torch.randn(len(at), *shape, generator=rng)).to(dtype)
+        if needs == "pixels":
+            images = (images * 40 + 128).clamp(0, 255).to(torch.uint8)
+        cuts = np.cumsum(counts)[:-1]
+        index, label = np.split(np.arange(len(at)), cuts), np.split(labels.numpy(), cuts)
+        return ClientData(images, index, label, towers=towers, dtype=dtype)
+
+    few = [2] * n_clients
+    return ClientTask(
+        towers, known, clients(sizes), clients(few), {"test": (known, clients([3] * n_clients))}, domain, 2
+    )
+
+
+class Toy(NamedTuple):
+    """A method and the tasks of two seeds that it is checked on."""
+
+    method: Method
+    tasks: tuple[ClientTask, ClientTask]
+
+
+def toy(method: Method, *, kind: Literal["vit", "resnet"] = "vit") -> Toy:
+    """What every check takes."""
+    return Toy(
+        method,
+        (toy_task(method.needs, kind=kind), toy_task(method.needs, kind=kind, seed=1, sizes=(3, 9, 5, 7))),
+    )
+
+
+def play(
+    method: Method,
+    tasks: Sequence[ClientTask],
+    *,
+    cohorts: Sequence[Sequence[int]] = _COHORTS,
+    seeds: Sequence[int] = (0, 1),
+    block: int | None = None,
+    states: Sequence[State] | None = None,
+    first: int = 1,
+    spec: OptimSpec | None = None,
+    epochs: int = 2,
+) -> list[list[State]]:
+    """States by round (the initial ones first) and seed, of two local epochs a round in batches of four."""
+    spec = spec or OptimSpec(lr=0.05, batch=4)
+    if states is None:
+        states = [method.init(t, generator("init", s)) for t, s in zip(tasks, seeds, strict=False)]
+    history = [list(states)]
+    for round_, who in enumerate(cohorts, start=first):
+        drawn = [Cohort(s, round_, torch.tensor(who)) for s, _ in zip(seeds, tasks, strict=False)]
+        after, _ = run_round(method, tasks, history[-1], drawn, epochs=epochs, spec=spec, block=block)
+        history.append(after)
+    return history
+
+
+def assert_same(found: State | Local, wanted: State | Local, *, tolerance: float = 0.0) -> None:
+    """Equal names and shapes; numbers equal bit for bit, or floating ones to `tolerance`."""
+    for part in wanted._fields:
+        assert getattr(found, part).keys() == getattr(wanted, part).keys(), part
+        for name, leaf in getattr(wanted, part).items():
+            near = tolerance if leaf.is_floating_point() else 0.0
+            torch.testing.assert_close(
+                getattr(found, part)[name], leaf, rtol=near, atol=near, msg=lambda m, n=name: f"{n}: {m}"
+            )
+
+
+def _copy(state: State) -> State:
+    return State(*({name: leaf.clone() for name, leaf in tree.items()} for tree in state))
+
+
+def one_batch_equals_clients_alone(case: Toy) -> None:
+    """A cohort trained as one batch ends where the same clients trained one after another end."""
+    for task, seed in zip(case.tasks, (0, 1), strict=True):
+        together = play(case.method, [task], seeds=[seed])
+        alone = play(case.method, [task], seeds=[seed], block=1)
+        assert_same(together[-1][0], alone[-1][0], tolerance=1e-9)
+
+
+def cohort_order_does_not_matter(case: Toy) -> None:
+    """Neither in training nor in merging."""
+    forward = play(case.method, case.tasks[:1])
+    backward = play(case.method, case.tasks[:1], cohorts=[who[::-1] for who in _COHORTS])
+    assert_same(backward[-1][0], forward[-1][0], tolerance=1e-9)
+
+
+def absent_clients_are_untouched(case: Toy) -> None:
+    """Personal state of clients outside the cohort stays bit for bit."""
+    history = play(case.method, case.tasks[:1])
+    for who, (before,), (after,) in zip(_COHORTS, history[:-1], history[1:], strict=True):
+        absent = [client for client in range(case.tasks[0].n_clients) if client not in who]
+        for name, leaf in before.personal.items():
+            assert torch.equal(after.personal[name][absent], leaf[absent]), name
+
+
+def personal_state_stays_with_its_client(case: Toy) -> None:
+    """What others hold changes neither what a client trains from, nor its deployment, nor a merge without them."""
+    method, task = case.method, case.tasks[0]
+    (state,) = play(method, [task])[-1]
+    who = torch.tensor([1])
+    swapped = state._replace(personal={n: leaf[1:2].expand_as(leaf).clone() for n, leaf in state.personal.items()})
+    local = method.start(task, state, who)
+    assert_same(method.start(task, swapped, who), local)
+    assert_same(method.deploy(task, swapped, who), method.deploy(task, state, who))
+    merged, again = method.merge(task, state, who, local), method.merge(task, swapped, who, local)
+    assert_same(again._replace(personal={}), merged._replace(personal={}))
+
+
+def seeds_together_equal_seeds_alone(case: Toy) -> None:
+    """Seeds ride on the client axis without touching each other, in training and in evaluation."""
+    together = play(case.method, case.tasks)[-1]
+    scores = evaluate(case.method, case.tasks, together)
+    for seed, task in enumerate(case.tasks):
+        (alone,) = play(case.method, [task], seeds=[seed])[-1]
+        assert_same(together[seed], alone, tolerance=1e-9)
+        (single,) = evaluate(case.method, [task], [together[seed]])
+        for name, score in single.items():
+            torch.testing.assert_close(scores[seed][name].loss, score.loss, rtol=1e-6, atol=1e-6)
+            assert torch.equal(scores[seed][name].accuracy, score.accuracy)
+
+
+def shapes_never_change(case: Toy) -> None:
+    """Names, shapes and types of a state are those of `init`; personal leaves have N rows, local ones C."""
+    task = case.tasks[0]
+    history = [states[0] for states in play(case.method, [task])]
+    for state in history:
+        assert all(len(leaf) == task.n_clients for leaf in state.personal.values())
+        for part, first in zip(state, history[0], strict=True):
+            assert {n: (v.shape, v.dtype) for n, v in part.items()} == {n: (v.shape, v.dtype) for n, v in first.items()}
+            assert not any(leaf.requires_grad for leaf in part.values())
+            assert all(bool(leaf.isfinite().all()) for leaf in part.values() if leaf.is_floating_point())
+        for local in (case.method.start(task, state, torch.tensor([2, 0])),):
+            assert all(len(leaf) == 2 for tree in local for leaf in tree.values())
+            assert all(leaf.dtype == task.dtype for leaf in local.train.values())
+
+
+def arguments_are_not_written_to(case: Toy) -> None:
+    """A round, a deployment and an evaluation leave the state they were given as it was."""
+    for state, copied in [(s[0], _copy(s[0])) for s in play(case.method, case.tasks[:1])]:
+        play(case.method, case.tasks[:1], states=[state])
+        evaluate(case.method, case.tasks[:1], [state])
+        assert_same(state, copied)
+
+
+def pickling_keeps_the_method(case: Toy) -> None:
+    """Ray sends methods between processes."""
+    assert pickle.loads(pickle.dumps(case.method)) == case.method
+
+
+def everyone_can_be_deployed(case: Toy) -> None:
+    """At any time, clients that never trained included."""
+    for states in play(case.method, case.tasks[:1]):
+        (scores,) = evaluate(case.method, case.tasks[:1], states)
+        for score in scores.values():
+            assert score.loss.shape == score.accuracy.shape == (case.tasks[0].n_clients,)
+            assert bool(score.loss.isfinite().all())
+            assert bool(((score.accuracy >= 0) & (score.accuracy <= 1)).all())
+
+
+def state_survives_storage(case: Toy) -> None:
+    """A state stored as safetensors and read back goes on bit for bit."""
+    method, tasks = case.method, case.tasks[:1]
+    (state,) = play(method, tasks)[-2]
+    flat = {f"{part}/{n}": v.contiguous() for part in State._fields for n, v in getattr(state, part).items()}
+    stored = safetensors.torch.load(safetensors.torch.save(flat))
+    trees: dict[str, dict[str, torch.Tensor]] = {part: {} for part in State._fields}
+    for key, leaf in stored.items():
+        part, _, name = key.partition("/")
+        trees[part][name] = leaf
+    again = trees_like(method.init(tasks[0], generator("other")), trees)
+    assert_same(again, state)
+    last = [_COHORTS[-1]]
+    on = [play(method, tasks, states=[s], cohorts=last, first=3)[-1][0] for s in (state, again)]
+    assert_same(on[1], on[0])
+
+
+def check_accepts_the_task(case: Toy) -> None:
+    """The sizes that a method trains with are sizes that it accepts."""
+    case.method.check(case.tasks[0])
+
+
+def traffic_counts_scalars(case: Toy) -> None:
+    """Integers, the same for a client whoever else is in the cohort."""
+    method, task = case.method, case.tasks[0]
+    for (state,) in play(method, [task]):
+        who = torch.tensor([2, 0, 3])
+        both = [method.traffic(task, state, who), *(method.traffic(task, state, who[i : i + 1]) for i in range(3))]
+        for sent in zip(*both, strict=True):
+            for name, found in sent[0].items():
+                rows = found if isinstance(found, torch.Tensor) else torch.tensor([found] * 3)
+                assert rows.dtype == torch.int64
+                assert rows.shape == (3,)
+                assert bool((rows >= 0).all())
+                assert rows.tolist() == [int(single[name]) for single in sent[1:]], name
+
+
+def padding_is_silent(case: Toy) -> None:
+    """Images and labels under the mask change no loss."""
+    method, task = case.method, case.tasks[0]
+    (state,) = play(method, [task])[-1]
+    local = method.start(task, state, torch.arange(task.n_clients))
+    rows = torch.arange(task.train.spare).expand(task.n_clients, -1)
+    batch = task.train.batch(torch.arange(task.n_clients), torch.where(task.train.mask[:, :-1], rows, rows.max() + 1))
+    seen = batch.mask.view(*batch.mask.shape, *[1] * (batch.image.ndim - 2))
+    other = batch._replace(
+        image=torch.where(seen, batch.image, torch.full_like(batch.image, 0.7)),
+        label=torch.where(batch.mask, batch.label, 1),
+    )
+    with torch.no_grad():
+        losses = [method.loss(task, local, b)[0] for b in (batch, other)] if local.train else []
+    if losses:
+        torch.testing.assert_close(losses[1], losses[0], rtol=1e-9, atol=1e-9)
+
+
+def a_client_without_images_harms_nobody(case: Toy) -> None:
+    """It trains nothing, weighs nothing, and leaves no number that is not one."""
+    task = toy_task(case.method.needs, sizes=(9, 0, 7, 3))
+    for (state,) in play(case.method, [task]):
+        for tree in state:
+            assert all(bool(leaf.isfinite().all()) for leaf in tree.values() if leaf.is_floating_point())
+
+
+CONTRACT: tuple[Callable[[Toy], None], ...] = (
+    one_batch_equals_clients_alone,
+    cohort_order_does_not_matter,
+    absent_clients_are_untouched,
+    personal_state_stays_with_its_client,
+    seeds_together_equal_seeds_alone,
+    shapes_never_change,
+    arguments_are_not_written_to,
+    pickling_keeps_the_method,
+    everyone_can_be_deployed,
+    state_survives_storage,
+    check_accepts_the_task,
+    traffic_counts_scalars,
+    padding_is_silent,
+    a_client_without_images_harms_nobody,
+)
+"""What every method keeps, each a function that asserts."""
+
+
+def check_method(method: Method, *, kind: Literal["vit", "resnet"] = "vit") -> None:
+    """Runs the whole contract; for methods that live outside this package.
+
+    Raises:
+        AssertionError: the method breaks one of `CONTRACT`.
+    """
+    case = toy(method, kind=kind)
+    for check in CONTRACT:
+        check(case)
