@@ -1,0 +1,48 @@
+"""Data sets, federated partitions, few-shot draws and the image feature cache.
+
+`load` lists a data set, `split` deals it to clients, `features` turns its images into cached tensors.
+Everything is imported on first use, so that naming the options costs no import of the array libraries.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fpl_tune.data.spec import DataSpec, PartitionSpec
+
+if TYPE_CHECKING:
+    from fpl_tune.data.cache import features
+    from fpl_tune.data.pool import Dataset, Pool
+    from fpl_tune.data.protocol import Split, TestSet, split
+    from fpl_tune.data.registry import load, natural
+
+_HOME = {
+    "Dataset": "pool",
+    "Pool": "pool",
+    "Split": "protocol",
+    "TestSet": "protocol",
+    "features": "cache",
+    "load": "registry",
+    "natural": "registry",
+    "split": "protocol",
+}
+
+__all__ = [
+    "DataSpec",
+    "Dataset",
+    "PartitionSpec",
+    "Pool",
+    "Split",
+    "TestSet",
+    "features",
+    "load",
+    "natural",
+    "split",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

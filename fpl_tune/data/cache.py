@@ -1,0 +1,186 @@
+"""Frozen image features, computed once per (images, towers, kind, transform) and memory-mapped ever after."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol, get_args
+
+import numpy as np
+import torch
+from filelock import FileLock
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fpl_tune.data.pool import Pool, digest
+from fpl_tune.data.transform import Transform, transform
+from fpl_tune.errors import ConfigError, unknown
+
+Needs = Literal["pooled", "patches", "pixels"]
+Progress = Callable[[str, int, int], object]
+"""Called with the pool's key, images done and images in all, after every batch."""
+
+_VERSION = "1"  # of what is written; another number makes all old files strangers
+_BATCH = 128  # images decoded at a time, the only decoded ones in memory
+_memory: dict[str, Tensor] = {}  # what could not be written, for the rest of the process
+
+
+class Encoder(Protocol):
+    """What this room needs of the towers."""
+
+    name: str
+    embed_dim: int
+    image_size: int
+    n_patches: int | None
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def encode_images(self, pixels: Tensor, *, patches: bool = False) -> Tensor: ...
+
+
+def features(
+    pool: Pool,
+    towers: Encoder,
+    needs: str = "pooled",
+    *,
+    cache_dir: str | Path,
+    progress: Progress | None = None,
+) -> Tensor:
+    """The images of a pool as the towers see them, from the cache where it holds them.
+
+    Returns:
+        `pooled`: float32 [n, D] raw features; `patches`: float16 [n, M, D]; `pixels`: uint8 [n, 3, S, S], not
+        normalised. Memory-mapped; writing to it changes this process's copy only.
+
+    One process computes while others wait for it. A file that is not what its name promises is computed again. Without
+    room or permission to write, features live in memory for the rest of the process, which is said once.
+
+    Raises:
+        ConfigError: unknown `needs`, or towers without patches.
+        EnvironmentProblem: an image cannot be read.
+    """
+    if needs not in get_args(Needs):
+        raise unknown("kind of image features", needs, get_args(Needs))
+    job = _Job(pool, towers, needs, progress)
+    key = digest([_VERSION, pool.stamp(), towers.fingerprint, str(towers.dtype), needs, pool.transform])[:16]
+    stem = re.sub(r"[^\w.-]+", "_", f"{pool.key}-{towers.name}-{needs}")[:80]
+    path = Path(cache_dir) / f"{stem}-{key}.npy"
+    if key in _memory:
+        return _memory[key]
+    found = _read(path, job)
+    if found is None:
+        found = _build(path, job)
+    if found is None:
+        found = _memory[key] = torch.from_numpy(job.run(np.empty(job.shape, job.dtype)))
+    return found
+
+
+@dataclass
+class _Job:
+    """The features to compute and where they have got to."""
+
+    pool: Pool
+    towers: Encoder
+    needs: str
+    progress: Progress | None
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype({"pooled": np.float32, "patches": np.float16, "pixels": np.uint8}[self.needs])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        n, towers = len(self.pool), self.towers
+        if self.needs == "pooled":
+            return n, towers.embed_dim
+        if self.needs == "pixels":
+            return n, 3, towers.image_size, towers.image_size
+        if towers.n_patches is None:
+            raise ConfigError(f"Towers {towers.name} have no patch features. Choose a ResNet or ViT CLIP, as RN50.")
+        return n, towers.n_patches, towers.embed_dim
+
+    def run(self, into: NDArray) -> NDArray:
+        """Fills `into` batch by batch; files are read by several threads, one batch at a time."""
+        n, size, how = len(self.pool), self.towers.image_size, transform(self.pool.transform)
+        with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as threads, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # odd metadata; whether the pixels can be read is what counts
+            for start in range(0, n, _BATCH):
+                rows = range(start, min(start + _BATCH, n))
+                kept = list(threads.map(lambda i: how.shrink(self.pool.read(i), size), rows))
+                into[rows.start : rows.stop] = self._encode(torch.from_numpy(np.stack(kept)), how)
+                if self.progress is not None:
+                    self.progress(self.pool.key, rows.stop, n)
+        return into
+
+    @torch.no_grad()
+    def _encode(self, kept: Tensor, how: Transform) -> NDArray:
+        towers = self.towers
+        pixels = how.pixels(kept.to(towers.device), towers.image_size)
+        if self.needs == "pixels":
+            return pixels.round().to(torch.uint8).cpu().numpy()
+        pixels = how.normalise(pixels, towers.mean, towers.std).to(towers.dtype)
+        encoded = towers.encode_images(pixels, patches=self.needs == "patches")
+        return encoded.float().cpu().numpy().astype(self.dtype)
+
+
+def _read(path: Path, job: _Job) -> Tensor | None:
+    """What the file holds, or None if there is none or it is not what it should be."""
+    if not path.exists():
+        return None
+    try:
+        array = np.load(path, mmap_mode="c")
+        whole = array.shape == job.shape and array.dtype == job.dtype
+    except (OSError, ValueError, EOFError):
+        whole, array = False, None
+    if array is None or not whole:
+        warnings.warn(f"Cached features {path} are damaged or cut short; computing them again.", stacklevel=3)
+        return None
+    return torch.from_numpy(array)
+
+
+def _build(path: Path, job: _Job) -> Tensor | None:
+    """Computes the features into the cache, or gives None if the cache cannot hold them.
+
+    What a killed process leaves behind is a file of another name, overwritten by the next one.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{path}.lock"):
+            if path.exists() and (found := _read(path, job)) is not None:
+                return found
+            unfinished = path.with_name(path.name + ".tmp")
+            try:
+                array = np.lib.format.open_memmap(unfinished, "w+", job.dtype, job.shape)
+                _reserve(unfinished)
+                job.run(array)
+                array.flush()
+                os.replace(unfinished, path)
+            finally:
+                unfinished.unlink(missing_ok=True)
+        return _read(path, job)
+    except OSError as error:
+        warnings.warn(
+            f"Cannot cache {job.pool.key} in {path.parent} ({error.strerror or error}); its features are kept in "
+            "memory and computed again by the next process. Free some space or set another cache folder.",
+            stacklevel=3,
+        )
+        return None
+
+
+def _reserve(path: Path) -> None:
+    """Takes the disk space now: a full disk is an error here, and a crash when met through a memory map."""
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)

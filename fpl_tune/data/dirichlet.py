@@ -1,0 +1,169 @@
+"""Label skew by Dirichlet draws. n images, N clients, K classes, β the concentration."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpl_tune.data.partition import Deal, Shares
+from fpl_tune.data.pool import Ints
+from fpl_tune.errors import ConfigError
+
+Floats = NDArray[np.float64]
+
+
+def by_label(
+    train: Ints,
+    test: Ints,
+    n_clients: int,
+    alpha: float,
+    min_size: int,
+    rng: np.random.Generator,
+    *,
+    min_test: int | None = None,
+    balanced: bool = True,
+) -> Deal:
+    """Each class is cut over the clients in shares ~ Dir(β·1_N), training and test images at the same places.
+
+    Hsu et al. 2019 in the form of Li et al. 2022 ("labeldir"). Balanced: a client that already holds n / N training
+    images gets nothing of the classes that follow. The draw is repeated until every client has `min_size` training
+    and `min_test` (by default `min_size`) test images. `train` and `test` are labels of the images to be dealt.
+
+    Raises `ConfigError` when no draw can satisfy, or none of many did satisfy, the minimum.
+    """
+    least = np.array([min_size, min_size if min_test is None else min_test])
+    for kind, label, size in zip(("training", "test"), (train, test), least, strict=True):
+        if len(label) < n_clients * size:
+            raise ConfigError(
+                f"{len(label)} {kind} images cannot give {n_clients} clients {size} each. "
+                "Lower partition.n_clients or partition.min_size."
+            )
+    n_classes = int(max(train.max(initial=0), test.max(initial=0))) + 1
+    sizes = np.stack([np.bincount(train, minlength=n_classes), np.bincount(test, minlength=n_classes)])
+    best = np.array([-1, -1])
+    tries = int(np.clip(10_000_000 // (n_classes * n_clients), 100, 10_000))
+    for _ in range(tries):
+        cuts = _cuts(sizes, n_clients, alpha, rng, balanced)
+        smallest = np.diff(cuts, axis=-1).sum(1).min(-1)
+        if (smallest >= least).all():
+            return Deal(_deal(train, cuts[0], rng), _deal(test, cuts[1], rng), n_clients)
+        best = max(best, smallest, key=lambda sizes: min(sizes - least))
+    raise ConfigError(
+        f"None of {tries} Dirichlet draws with alpha {alpha:g} gave each of {n_clients} clients {least[0]} training "
+        f"and {least[1]} test images; the best gave {best[0]} and {best[1]}. "
+        "Raise partition.alpha, or lower partition.n_clients or partition.min_size."
+    )
+
+
+def _cuts(sizes: Ints, n_clients: int, alpha: float, rng: np.random.Generator, balanced: bool) -> Ints:
+    """Where each class's list is cut, for training and test images [2, K, N + 1]."""
+    fair, held = sizes[0].sum() / n_clients, np.zeros(n_clients)
+    shares = _dirichlet(rng, alpha, n_clients, sizes.shape[1])
+    cuts = np.zeros((2, sizes.shape[1], n_clients + 1), dtype=np.int64)
+    for k, share in enumerate(shares):
+        if balanced:
+            share = np.where(held < fair, share, 0)
+            if not share.sum() > 0:  # only clients that are full drew anything: the others take equal parts
+                share = (held < fair).astype(float)
+        edges = np.cumsum(share / share.sum())
+        edges[-1] = 1
+        cuts[:, k, 1:] = (edges * sizes[:, k, None]).astype(np.int64)
+        held += np.diff(cuts[0, k])
+    return cuts
+
+
+def _dirichlet(rng: np.random.Generator, alpha: float, n_clients: int, n: int) -> Floats:
+    """[n, N]; equal shares for an infinite concentration."""
+    if math.isinf(alpha):
+        return np.full((n, n_clients), 1 / n_clients)
+    return rng.dirichlet(np.full(n_clients, alpha), size=n)
+
+
+def _deal(label: Ints, cuts: Ints, rng: np.random.Generator) -> Shares:
+    """Shuffles each class and deals it as `cuts` [K, N + 1] say."""
+    shuffled = rng.permutation(len(label))
+    row = shuffled[np.argsort(label[shuffled], kind="stable")]
+    n_clients = cuts.shape[1] - 1
+    client = np.repeat(np.tile(np.arange(n_clients), len(cuts)), np.diff(cuts, axis=1).reshape(-1))
+    return Shares(row, client)
+
+
+def fixed_by_label(train: Ints, test: Ints, n_clients: int, alpha: float) -> Deal:
+    """The published code's draw for DomainNet and Office: one generator, started at 0 again before each class.
+
+    So the deal is the same in every run and classes of equal size are dealt in equal shares; a second try would be the
+    first one again, so there is none.
+    """
+    n_classes = int(max(train.max(initial=0), test.max(initial=0))) + 1
+    fair, held = len(train) / n_clients, np.zeros(n_clients)
+    parts: tuple[list[Shares], list[Shares]] = ([], [])
+    for k in range(n_classes):
+        rng = np.random.RandomState(0)
+        rows = [np.flatnonzero(label == k) for label in (train, test)]
+        for part in rows:
+            rng.shuffle(part)
+        share = rng.dirichlet(np.full(n_clients, alpha)) * (held < fair)
+        edges = np.cumsum(share / share.sum())
+        for into, part in zip(parts, rows, strict=True):
+            cuts = (edges * len(part)).astype(int)[:-1]
+            sizes = np.diff([0, *cuts, len(part)])
+            into.append(Shares(part, np.repeat(np.arange(n_clients), sizes)))
+        held += np.bincount(parts[0][-1].client, minlength=n_clients)
+    joined = (Shares(*(np.concatenate(arrays) for arrays in zip(*part, strict=True))) for part in parts)
+    return Deal(next(joined), next(joined), n_clients)
+
+
+def by_superclass(
+    train: Ints,
+    test: Ints,
+    coarse: Ints,
+    n_clients: int,
+    alpha: float,
+    rng: np.random.Generator,
+    *,
+    within: float = 10.0,
+) -> Deal:
+    """Two-level draw ("labeldir100", for CIFAR-100): each client takes n / N images of training and test set together.
+
+    Its super-classes are mixed ~ Dir(β·1), the classes within each ~ Dir(10·1), and it draws without replacement;
+    what is exhausted drops out. What it draws from the test set are its test images. `coarse` [K] is each class's
+    super-class.
+    """
+    label = np.concatenate([train, test])
+    shuffled = rng.permutation(len(label))
+    order = shuffled[np.argsort(label[shuffled], kind="stable")]
+    left = np.bincount(label, minlength=len(coarse))
+    next_row = np.cumsum(left) - left
+    n_coarse, quota = int(coarse.max()) + 1, len(label) // n_clients
+    rows: list[Ints] = []
+    for _ in range(n_clients):
+        mix = _dirichlet(rng, alpha, n_coarse, 1)[0][coarse]
+        for group in range(n_coarse):
+            mix[coarse == group] *= _dirichlet(rng, within, int((coarse == group).sum()), 1)[0]
+        taken = _fill(quota, mix, coarse, left, rng)
+        rows += [order[start : start + count] for start, count in zip(next_row, taken, strict=True)]
+        next_row, left = next_row + taken, left - taken
+    row = np.concatenate(rows)
+    client = np.repeat(np.arange(n_clients), quota)
+    is_train = row < len(train)
+    return Deal(
+        Shares(row[is_train], client[is_train]), Shares(row[~is_train] - len(train), client[~is_train]), n_clients
+    )
+
+
+def _fill(quota: int, mix: Floats, coarse: Ints, left: Ints, rng: np.random.Generator) -> Ints:
+    """How many of each class [K]: `quota` draws from `mix`, a draw of an exhausted class drawn again."""
+    n_coarse = int(coarse.max()) + 1
+    weight = np.bincount(coarse, mix, minlength=n_coarse)  # of super-classes, whatever of them is exhausted
+    taken = np.zeros_like(left)
+    while (missing := quota - int(taken.sum())) > 0:
+        open_ = left > taken
+        inside = np.bincount(coarse, mix * open_, minlength=n_coarse)
+        # a class gone leaves its share to its super-class, a super-class gone to the others
+        share = np.where(open_, mix, 0) * np.divide(weight, inside, out=np.zeros(n_coarse), where=inside > 0)[coarse]
+        if not share.sum() > 0:
+            share = open_.astype(float)
+        taken = np.minimum(taken + rng.multinomial(missing, share / share.sum()), left)
+    return taken

@@ -1,0 +1,73 @@
+"""Which of its images a client trains on, and which it validates on."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from fpl_tune.data.partition import Shares
+from fpl_tune.data.pool import Ints
+
+
+def by_client(shares: Shares, n_clients: int) -> list[Ints]:
+    """The rows of each client in ascending order."""
+    order = np.lexsort((shares.row, shares.client))
+    cuts = np.searchsorted(shares.client[order], np.arange(1, n_clients))
+    return np.split(shares.row[order].astype(np.int64), cuts)
+
+
+def draw(shares: Shares, label: Ints, shots: int | None, val: float, rng: np.random.Generator) -> tuple[Shares, Shares]:
+    """Training and validation images of each client, drawn without replacement class by class.
+
+    Of a images that a client holds of a class it trains on s = min(shots, a) and validates on v = round(val · s) of
+    the others, at least one; where fewer than s + v are held, validation comes first, but one is always trained on.
+    `label` [n] is of the whole pool.
+    """
+    shuffled = rng.permutation(len(shares.row))
+    return _cut(Shares(shares.row[shuffled], shares.client[shuffled]), label, shots, val)
+
+
+def _cut(shares: Shares, label: Ints, shots: int | None, val: float) -> tuple[Shares, Shares]:
+    """The first images of each client and class are trained on, the next ones validated on."""
+    held = label[shares.row]
+    group = shares.client * (int(label.max(initial=0)) + 1) + held
+    order = np.argsort(group, kind="stable")
+    _, start, inverse, size = np.unique(group[order], return_index=True, return_inverse=True, return_counts=True)
+    asked = size if shots is None else np.minimum(size, shots)
+    n_val = np.minimum(np.maximum(np.rint(val * asked), 1), size - 1).astype(np.int64) if val else np.zeros_like(size)
+    n_train = np.minimum(asked, size - n_val)
+    rank = np.arange(len(order)) - start[inverse]
+    train = order[rank < n_train[inverse]]
+    validate = order[(rank >= n_train[inverse]) & (rank < (n_train + n_val)[inverse])]
+    return (
+        Shares(shares.row[train], shares.client[train]),
+        Shares(shares.row[validate], shares.client[validate]),
+    )
+
+
+def draw_published(
+    shares: Shares, label: Ints, shots: int | None, val: float, rng: np.random.Generator, *, n_classes: int, seed: int
+) -> tuple[Shares, Shares]:
+    """As `draw`, but the images come first that the published code of PromptFL and its descendants draws.
+
+    It continues, for every run, the Python generator that dealt the classes: client by client, labels in the order of
+    their first appearance in the list.
+    """
+    stream = random.Random(seed)
+    stream.shuffle(list(range(n_classes)))
+    _, first = np.unique(label, return_index=True)
+    appearance = np.full(n_classes, -1)
+    appearance[label[np.sort(first)]] = np.arange(len(first))
+    order = np.lexsort((shares.row, appearance[label[shares.row]], shares.client))
+    row, client = shares.row[order], shares.client[order]
+    cuts = np.flatnonzero((np.diff(client) != 0) | (np.diff(label[row]) != 0)) + 1
+    drawn = [
+        position
+        for images in np.split(np.arange(len(row)), cuts)
+        if shots is not None and len(images) >= shots
+        for position in stream.sample(images.tolist(), shots)
+    ]
+    rest = rng.permutation(np.setdiff1d(np.arange(len(row)), drawn))
+    ordered = np.concatenate([np.array(drawn, dtype=np.int64), rest])
+    return _cut(Shares(row[ordered], client[ordered]), label, shots, val)

@@ -1,0 +1,88 @@
+"""Who holds which image: every partition as a function from labels and domains to pairs (row, client).
+
+n images, N clients, K classes. A partition deals training and test images by the same rule, so that a client's test
+labels follow its training labels. Deterministic functions of the generator they are given.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpl_tune.data.pool import Ints
+from fpl_tune.errors import ConfigError
+
+
+class Shares(NamedTuple):
+    """Pairs [m]: image `row` of a pool is held by `client`. Only `classes` gives an image to several clients."""
+
+    row: Ints
+    client: Ints
+
+
+class Deal(NamedTuple):
+    """Who holds what of the training and of the test images, for `n_clients` clients."""
+
+    train: Shares
+    test: Shares
+    n_clients: int
+
+
+def assign_disjoint(n_classes: int, n_clients: int, seed: int) -> NDArray[np.bool_]:
+    """Which client owns which class [N, K]: each class has one owner, the last client owns all that is left.
+
+    Classes are shuffled by Python's generator and dealt in slices of round(K / N), as the published code of
+    PromptFL and its descendants does with seed 2023. Raises `ConfigError` if a client would own no class.
+    """
+    order = list(range(n_classes))
+    random.Random(seed).shuffle(order)
+    each = round(n_classes / n_clients)
+    owns = np.zeros((n_clients, n_classes), dtype=bool)
+    for client in range(n_clients):
+        stop = (client + 1) * each if client < n_clients - 1 else n_classes
+        owns[client, order[client * each : stop]] = True
+    if not owns.any(1).all():
+        fit = [n for n in range(1, n_classes + 1) if (n - 1) * round(n_classes / n) < n_classes]
+        near = min(fit, key=lambda n: abs(n - n_clients))
+        raise ConfigError(
+            f"{n_classes} disjoint classes cannot be dealt to {n_clients} clients in slices of {each} so that each "
+            f"owns one. partition.n_clients={near} can be."
+        )
+    return owns
+
+
+def assign_classes(n_classes: int, n_clients: int, per_client: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Which client owns which class [N, K]: each draws `per_client` different ones, whatever others draw."""
+    if per_client > n_classes:
+        raise ConfigError(
+            f"partition.classes_per_client must be at most the number of classes, {n_classes}, but is {per_client}."
+        )
+    drawn = rng.random((n_clients, n_classes)).argsort(1)[:, :per_client]
+    owns = np.zeros((n_clients, n_classes), dtype=bool)
+    np.put_along_axis(owns, drawn, True, 1)
+    return owns
+
+
+def by_class(owns: NDArray[np.bool_], label: Ints) -> Shares:
+    """Every image goes to all owners [N, K] of its class."""
+    client, owned = np.nonzero(owns)
+    order = np.argsort(label, kind="stable")
+    start = np.searchsorted(label[order], np.arange(owns.shape[1] + 1))
+    size = np.diff(start)[owned]
+    first = np.repeat(start[owned] - (np.cumsum(size) - size), size)
+    return Shares(order[first + np.arange(len(first))], np.repeat(client, size))
+
+
+def by_domain(domain: Ints, client_of: Ints) -> Shares:
+    """Every image goes to the client of its domain; -1 in `client_of` [number of domains] means to nobody."""
+    client = client_of[domain]
+    row = np.flatnonzero(client >= 0)
+    return Shares(row, client[row])
+
+
+def iid(n: int, n_clients: int, rng: np.random.Generator) -> Shares:
+    """Shuffled and cut into parts whose sizes differ by one at most."""
+    return Shares(rng.permutation(n), np.arange(n) * n_clients // max(n, 1))

@@ -1,0 +1,184 @@
+"""What a loaded data set is: class names, domains, and two pools of labelled images that are read one by one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from typing_extensions import Self
+
+from fpl_tune.errors import EnvironmentProblem
+
+Ints = NDArray[np.int64]
+
+
+def digest(parts: Iterable[str | bytes]) -> str:
+    """Hex digest (SHA-256) of a sequence of texts and bytes; where one ends and the next begins counts."""
+    total = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        total.update(len(data).to_bytes(8, "little"))
+        total.update(data)
+    return total.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class Pool(ABC):
+    """n labelled images of one split. Making one reads no pixels."""
+
+    key: str
+    """Names the pool in caches and messages, as "pacs-train"."""
+    names: tuple[str, ...]
+    """One per image: its path below the root, or what stands for it. The same on every machine."""
+    label: Ints
+    """[n] class ids."""
+    domain: Ints
+    """[n] positions in `Dataset.domains`."""
+    transform: str
+    """Name of the transform in `fpl_tune.data.transform`."""
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    @abstractmethod
+    def read(self, i: int) -> Image.Image | NDArray[np.uint8]:
+        """One image in RGB: a PIL image or uint8 [h, w, 3]. Raises `EnvironmentProblem` if it cannot be read."""
+
+    @abstractmethod
+    def stamp(self) -> str:
+        """Hex digest that changes when the images do, as cheap as the file system allows."""
+
+    def take(self, rows: Ints) -> Self:
+        """The pool of the images `rows`, in their order."""
+        names = tuple(self.names[i] for i in rows.tolist())
+        return replace(self, names=names, label=self.label[rows], domain=self.domain[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class FilePool(Pool):
+    """Images in files."""
+
+    root: str = ""
+
+    def path(self, i: int) -> Path:
+        return Path(self.root, self.names[i])
+
+    def read(self, i: int) -> Image.Image:
+        return read_image(self.path(i))
+
+    def stamp(self) -> str:
+        return digest(_stat_line(self.root, name) for name in self.names)
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayPool(Pool):
+    """Images that come as one array: drawn worlds, CIFAR. The array is made when the first image is read."""
+
+    fetch: Callable[[], NDArray[np.uint8]] = field(default=lambda: np.empty((0, 1, 1, 3), np.uint8))
+    """All images uint8 [m, h, w, 3]; a function of a module, so that the pool can be sent to other processes."""
+    version: str = ""
+    """What `fetch` gives is a function of this text."""
+    rows: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    """[n] where each image is in the array."""
+
+    def read(self, i: int) -> NDArray[np.uint8]:
+        return self.fetch()[self.rows[i]]
+
+    def stamp(self) -> str:
+        return digest([self.version, self.rows.tobytes()])
+
+    def take(self, rows: Ints) -> Self:
+        return replace(super().take(rows), rows=self.rows[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedPool(Pool):
+    """Images of several pools, one after the other."""
+
+    parts: tuple[Pool, ...] = ()
+    place: Ints = field(default_factory=lambda: np.empty((0, 2), np.int64))
+    """[n, 2] each image's part and its row there."""
+
+    def read(self, i: int) -> Image.Image | NDArray[np.uint8]:
+        part, row = self.place[i].tolist()
+        return self.parts[part].read(row)
+
+    def stamp(self) -> str:
+        return digest([*(part.stamp() for part in self.parts), self.place.tobytes()])
+
+    def take(self, rows: Ints) -> Self:
+        return replace(super().take(rows), place=self.place[rows])
+
+
+def join(first: Pool, second: Pool) -> JoinedPool:
+    """The images of two pools of one data set, under the first one's name and transform."""
+    parts = (first, second)
+    place = [np.stack([np.full(len(part), k), np.arange(len(part))], 1) for k, part in enumerate(parts)]
+    return JoinedPool(
+        key=first.key,
+        names=first.names + second.names,
+        label=np.concatenate([part.label for part in parts]),
+        domain=np.concatenate([part.domain for part in parts]),
+        transform=first.transform,
+        parts=parts,
+        place=np.concatenate(place).astype(np.int64),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A loaded data set. `train` and `test` share no image."""
+
+    name: str
+    classes: tuple[str, ...]
+    """K names in the order of the labels, cleaned for prompts."""
+    domains: tuple[str, ...]
+    template: str
+    """The data set's own hand-written prompt, with {} for the class name."""
+    train: Pool
+    test: Pool
+    coarse: Ints | None = None
+    """[K] super-class of each class, where the data set has them (CIFAR-100)."""
+    notes: tuple[str, ...] = ()
+    """What was decided for want of an official split or a complete download, one sentence each."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hex digest over class names, domains and the names, labels and domains of all images."""
+        parts: list[str | bytes] = [self.name, "\n".join(self.classes), "\n".join(self.domains)]
+        for pool in (self.train, self.test):
+            parts += ["\n".join(pool.names), pool.label.tobytes(), pool.domain.tobytes()]
+        return digest(parts)[:16]
+
+
+def read_image(path: Path) -> Image.Image:
+    """The image in RGB, whatever its mode. Raises `EnvironmentProblem` naming the file if it cannot be read."""
+    try:
+        with Image.open(path) as image:
+            if image.mode in ("P", "PA") or "transparency" in image.info:
+                return image.convert("RGBA").convert("RGB")
+            return image.convert("RGB")
+    except Image.DecompressionBombError as error:
+        raise EnvironmentProblem(f"Image {path} is too large to be read safely ({error}). Make it smaller.") from None
+    except (OSError, ValueError, SyntaxError) as error:
+        reason = "the file is empty" if path.is_file() and not path.stat().st_size else str(error)
+        raise EnvironmentProblem(
+            f"Cannot read image {path}: {reason}. `fpl-tune data check` lists all such files; "
+            "fetch them again, or delete them and set data.drop_missing=true."
+        ) from None
+
+
+def _stat_line(root: str, name: str) -> str:
+    try:
+        found = os.stat(os.path.join(root, name))
+    except OSError:
+        return f"{name} missing"
+    return f"{name} {found.st_size} {found.st_mtime_ns}"

@@ -1,0 +1,219 @@
+"""From a data set to what each client trains on, validates on and is tested on."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fpl_tune.data import fewshot
+from fpl_tune.data.dealing import Images, Request, deal
+from fpl_tune.data.listing import kept_domains
+from fpl_tune.data.partition import Deal, Shares
+from fpl_tune.data.pool import Dataset, Ints, Pool, digest
+from fpl_tune.data.registry import resolve
+from fpl_tune.data.spec import DataSpec, PartitionSpec
+from fpl_tune.errors import ConfigError
+
+
+@dataclass(frozen=True, eq=False)
+class TestSet:
+    """What N clients are tested on."""
+
+    __test__ = False  # not a test case
+
+    index: list[Ints]
+    """N arrays of rows of `Dataset.test`; the same object for all clients where they share the set."""
+    classes: Ints
+    """Class ids that the test logits run over."""
+    label: list[Ints]
+    """N arrays of class ids, one per row of `index`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A data set dealt to N clients."""
+
+    train: list[Ints]
+    """N arrays of rows of `Dataset.train`."""
+    val: list[Ints]
+    """N arrays of rows of `Dataset.train`, none of them in the client's `train`."""
+    tests: dict[str, TestSet]
+    """By name; the first one is what the protocol is about."""
+    classes: Ints
+    """Class ids that the training logits run over."""
+    domain: Ints
+    """[N] the domain that most of the client's training images come from."""
+    train_label: list[Ints]
+    """N arrays of class ids, one per row of `train`. The pool's labels unless `compat_scrambled_labels`."""
+    val_label: list[Ints]
+    """N arrays of class ids, one per row of `val`."""
+    dataset_fingerprint: str
+    """Of the data set that the rows belong to."""
+
+    @property
+    def n_clients(self) -> int:
+        return len(self.train)
+
+    @cached_property
+    def hash(self) -> str:
+        """Short hex over files, labels and clients: runs are comparable where it is equal."""
+        parts: list[str | bytes] = [self.dataset_fingerprint, self.classes.tobytes()]
+        sets = [(self.train, self.train_label), (self.val, self.val_label)]
+        for name, test in self.tests.items():
+            parts += [name, test.classes.tobytes()]
+            shared = all(rows is test.index[0] for rows in test.index)
+            sets.append((test.index[:1], test.label[:1]) if shared else (test.index, test.label))
+        parts += [array.tobytes() for rows, labels in sets for arrays in (rows, labels) for array in arrays]
+        return digest(parts)[:12]
+
+
+def split(dataset: Dataset, data: DataSpec, partition: PartitionSpec, seed: int) -> Split:
+    """Deals a data set to clients, draws what each trains and validates on, and says what each is tested on.
+
+    The same arguments give the same split on every machine.
+
+    Raises:
+        ConfigError: unknown name, infeasible partition, a client without training or test images.
+    """
+    spec = resolve(data, partition)
+    if spec.file is not None:
+        from fpl_tune.data.exchange import import_split  # it needs this module
+
+        return import_split(spec.file, dataset)
+    kept_domains(dataset.name, dataset.domains, spec.held_out or None)
+    known = _training_classes(dataset, spec)
+    dealt, rows = _dealt(dataset, spec, known, seed)
+    train, val = _drawn(dataset, data, spec, dealt, rows[0], known, seed)
+    own = fewshot.by_client(Shares(rows[1][dealt.test.row], dealt.test.client), dealt.n_clients)
+    train_label, val_label = ([dataset.train.label[i] for i in part] for part in (train, val))
+    own_label = [dataset.test.label[i] for i in own]
+    if spec.compat_scrambled_labels:
+        rng = _generator(spec, seed, "scramble")
+        (train, val), (train_label, val_label) = _scrambled(dataset.train, (train, val), rng)
+        (own,), (own_label,) = _scrambled(dataset.test, (own,), rng)
+        warnings.warn(
+            "partition.compat_scrambled_labels: labels are paired with the wrong images, as in published code. "
+            "Accuracies of this run are at best each client's share of its most frequent class.",
+            stacklevel=2,
+        )
+    domain = np.array([_commonest(dataset.train.domain[i]) for i in train], dtype=np.int64)
+    tests = _tests(dataset, spec, known, TestSet(own, known, own_label), domain)
+    _assert_sound(train, val, tests)
+    return Split(train, val, tests, known, domain, train_label, val_label, dataset.fingerprint)
+
+
+def _generator(spec: PartitionSpec, seed: int, purpose: str) -> np.random.Generator:
+    """One stream per purpose, so that no draw depends on how much another one consumed."""
+    return np.random.default_rng([spec.seed, *([seed] if spec.vary else []), zlib.crc32(purpose.encode())])
+
+
+def _training_classes(dataset: Dataset, spec: PartitionSpec) -> Ints:
+    """All classes, or the first half (rounded up) where the other half is held out as novel."""
+    n = len(dataset.classes)
+    return np.arange((n + 1) // 2 if spec.evaluation == "base_to_novel" else n, dtype=np.int64)
+
+
+def _dealt(dataset: Dataset, spec: PartitionSpec, known: Ints, seed: int) -> tuple[Deal, tuple[Ints, Ints]]:
+    """The partition of the images of known classes and domains that are not held out, and those images' rows."""
+    source = np.array([domain not in spec.held_out for domain in dataset.domains])
+    if not source.any():
+        raise ConfigError(f"partition.held_out={list(spec.held_out)} leaves no domain to train on. Hold out fewer.")
+    pools = (dataset.train, dataset.test)
+    rows = tuple(np.flatnonzero(source[pool.domain] & (pool.label < len(known))) for pool in pools)
+    images = [Images(pool.label[i], pool.domain[i]) for pool, i in zip(pools, rows, strict=True)]
+    if spec.compat_fixed_split:
+        warnings.warn(
+            "partition.compat_fixed_split: the partition ignores the seed and repeats itself from class to class, as "
+            "in published code. Spread over seeds does not contain the partition's.",
+            stacklevel=3,
+        )
+    request = Request(
+        spec=spec,
+        train=images[0],
+        test=images[1],
+        n_classes=len(known),
+        domains=tuple(np.flatnonzero(source).tolist()),
+        coarse=dataset.coarse,
+        rng=_generator(spec, seed, "deal"),
+    )
+    return deal(request), (rows[0], rows[1])
+
+
+def _drawn(
+    dataset: Dataset, data: DataSpec, spec: PartitionSpec, dealt: Deal, rows: Ints, known: Ints, seed: int
+) -> tuple[list[Ints], list[Ints]]:
+    """What each client trains and validates on, as rows of the training pool."""
+    label, rng = dataset.train.label[rows], _generator(spec, seed, "few-shot")
+    if spec.name == "disjoint" and not spec.vary:
+        parts = fewshot.draw_published(
+            dealt.train, label, data.shots, data.val, rng, n_classes=len(known), seed=spec.seed
+        )
+    else:
+        parts = fewshot.draw(dealt.train, label, data.shots, data.val, rng)
+    train, val = (fewshot.by_client(Shares(rows[part.row], part.client), dealt.n_clients) for part in parts)
+    return train, val
+
+
+def _scrambled(
+    pool: Pool, parts: tuple[list[Ints], ...], rng: np.random.Generator
+) -> tuple[list[list[Ints]], list[list[Ints]]]:
+    """Rows and labels with the pairing lost: a client's labels meet the first images of its whole domain's list."""
+    rows: list[list[Ints]] = [[] for _ in parts]
+    labels: list[list[Ints]] = [[] for _ in parts]
+    for mine in zip(*parts, strict=True):
+        dealt = np.concatenate(mine)
+        listed = np.flatnonzero(np.isin(pool.domain, np.unique(pool.domain[dealt])))[: len(dealt)]
+        shuffled = pool.label[rng.permutation(dealt)]
+        cuts = np.cumsum([len(part) for part in mine])[:-1]
+        for into, pieces in ((rows, np.split(listed, cuts)), (labels, np.split(shuffled, cuts))):
+            for where, piece in zip(into, pieces, strict=True):
+                where.append(piece)
+    return rows, labels
+
+
+def _commonest(values: Ints) -> int:
+    return int(np.bincount(values).argmax()) if len(values) else 0
+
+
+def _tests(dataset: Dataset, spec: PartitionSpec, known: Ints, own: TestSet, domain: Ints) -> dict[str, TestSet]:
+    """What the protocol tests on, its main set first."""
+    n_clients, pool = len(own.index), dataset.test
+
+    def everyone(rows: Ints, classes: Ints = known) -> TestSet:
+        return TestSet([rows] * n_clients, classes, [pool.label[rows]] * n_clients)
+
+    if spec.evaluation == "base_to_novel":
+        novel = np.arange(len(known), len(dataset.classes), dtype=np.int64)
+        base_rows, novel_rows = (np.flatnonzero(np.isin(pool.label, classes)) for classes in (known, novel))
+        return {"test": own, "base": everyone(base_rows), "novel": everyone(novel_rows, novel)}
+    if spec.evaluation == "leave_one_domain_out":
+        target = [dataset.domains.index(name) for name in spec.held_out]
+        return {"test": everyone(np.flatnonzero(np.isin(pool.domain, target))), "own": own}
+    if spec.evaluation == "domains":
+        whole = [np.flatnonzero(pool.domain == d) for d in range(len(dataset.domains))]
+        main = TestSet([whole[d] for d in domain], known, [pool.label[whole[d]] for d in domain])
+        return {"test": main} | {
+            f"domain/{name}": everyone(rows) for name, rows in zip(dataset.domains, whole, strict=True)
+        }
+    return {"test": own}
+
+
+def _assert_sound(train: list[Ints], val: list[Ints], tests: dict[str, TestSet]) -> None:
+    """No client without training or test images, none that validates on what it trains on."""
+    for client, (mine, held) in enumerate(zip(train, val, strict=True)):
+        if not len(mine):
+            raise ConfigError(
+                f"Client {client} of {len(train)} has no training image. Lower partition.n_clients or raise data.shots."
+            )
+        assert not np.isin(mine, held, assume_unique=True).any(), f"client {client} validates on training images"
+    for name, test in tests.items():
+        empty = [client for client, rows in enumerate(test.index) if not len(rows)]
+        if empty:
+            raise ConfigError(
+                f"{len(empty)} of {len(train)} clients have no image in {name!r}, first client {empty[0]}. "
+                "Lower partition.n_clients or raise data.max_test."
+            )

@@ -1,0 +1,87 @@
+"""Image transforms of the protocols: which pixels a tower of a given size sees.
+
+The sources' tables agree on two: CLIP's own (bicubic resize of the shorter side, centre crop) for everything but
+CIFAR, and for CIFAR in the PromptFL family CIFAR's statistics followed by bilinear enlargement without antialiasing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from fpl_tune.errors import unknown
+
+Picture = Image.Image | NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Transform:
+    """How a picture becomes pixels [3, S, S], and by which statistics these are normalised."""
+
+    resize: Literal["crop", "stretch"]
+    """`crop`: shorter side to S, bicubic, centre crop. `stretch`: both sides to S, bilinear, no antialiasing."""
+    mean: tuple[float, float, float] | None = None
+    """None: the towers' own statistics."""
+    std: tuple[float, float, float] | None = None
+
+    def shrink(self, picture: Picture, size: int) -> NDArray[np.uint8]:
+        """What has to be kept of a picture, uint8 [3, h, w]: [3, size, size], or all of it if it is stretched."""
+        if self.resize == "crop" and picture_size(picture) != (size, size):
+            picture = _crop(picture, size)
+        return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
+
+    def pixels(self, kept: Tensor, size: int) -> Tensor:
+        """Float pixels [n, 3, size, size] from 0 to 255, not normalised, of kept ones uint8 [n, 3, h, w]."""
+        pixels = kept.float()
+        if pixels.shape[-2:] == (size, size):
+            return pixels
+        return F.interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False, antialias=False)
+
+    def normalise(self, pixels: Tensor, towers_mean: Sequence[float], towers_std: Sequence[float]) -> Tensor:
+        """Pixels from 0 to 255 by these statistics, or by the towers' where there are none."""
+        mean, std = (
+            torch.tensor(own or theirs, device=pixels.device)[:, None, None]
+            for own, theirs in ((self.mean, towers_mean), (self.std, towers_std))
+        )
+        return (pixels.float() / 255 - mean) / std
+
+
+TRANSFORMS = {
+    "clip": Transform("crop"),
+    "cifar10": Transform("stretch", (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    "cifar100": Transform("stretch", (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+}
+
+
+def transform(name: str) -> Transform:
+    """The transform `name`. Raises `ConfigError` for an unknown one."""
+    if name not in TRANSFORMS:
+        raise unknown("transform", name, TRANSFORMS)
+    return TRANSFORMS[name]
+
+
+def picture_size(picture: Picture) -> tuple[int, int]:
+    """Width and height."""
+    return picture.size if isinstance(picture, Image.Image) else (picture.shape[1], picture.shape[0])
+
+
+def _crop(picture: Picture, size: int) -> Image.Image:
+    """The shorter side to `size` (bicubic), then the middle, rounded as torchvision rounds."""
+    image = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
+    width, height = image.size
+    if width <= height:
+        new = (size, max(size, int(size * height / width)))
+    else:
+        new = (max(size, int(size * width / height)), size)
+    if new != image.size:
+        image = image.resize(new, Image.Resampling.BICUBIC)
+    left, top = round((new[0] - size) / 2), round((new[1] - size) / 2)
+    return image.crop((left, top, left + size, top + size))

@@ -1,0 +1,62 @@
+"""The embedded data set: *Shapes* as pools of drawn images."""
+
+from __future__ import annotations
+
+import functools
+from functools import partial
+from typing import Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpl_tune.data import shapes
+from fpl_tune.data.listing import kept_domains
+from fpl_tune.data.pool import ArrayPool, Dataset, digest
+from fpl_tune.data.spec import DataSpec
+from fpl_tune.errors import unknown
+
+Kind = Literal["shape", "object"]
+
+
+def load_shapes(spec: DataSpec) -> Dataset:
+    """The drawn world with its six styles as domains, and shapes or coloured shapes as classes."""
+    if spec.classes not in ("", "shape", "object"):
+        raise unknown("data.classes of shapes", spec.classes, ("shape", "object"))
+    kind = cast(Kind, spec.classes or "shape")
+    styles = kept_domains("shapes", shapes.STYLES, spec.domains)
+    train, test = (
+        _pool(split, styles, per_class, kind)
+        for split, per_class in (("train", spec.train_per_class), ("test", spec.test_per_class))
+    )
+    return Dataset("shapes", tuple(shapes.class_names(kind)), styles, "a photo of a {}.", train, test)
+
+
+def _pool(split: str, styles: tuple[str, ...], per_class: int, kind: Kind) -> ArrayPool:
+    """The styles' images one style after the other, each in the order of the classes."""
+    n_classes = len(shapes.class_names(kind))
+    per_style = per_class * n_classes
+    label = np.tile(np.repeat(np.arange(n_classes, dtype=np.int64), per_class), len(styles))
+    return ArrayPool(
+        key=f"shapes-{kind}-{split}",
+        names=tuple(f"{style}/{split}/{kind}/{i}" for style in styles for i in range(per_style)),
+        label=label,
+        domain=np.repeat(np.arange(len(styles), dtype=np.int64), per_style),
+        transform="clip",
+        fetch=partial(_drawn, split, styles, per_class, kind),
+        version=f"{_world()} {split} {styles} {per_class} {kind}",
+        rows=np.arange(len(label)),
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def _drawn(split: str, styles: tuple[str, ...], per_class: int, kind: Kind) -> NDArray[np.uint8]:
+    parts = [shapes.pool(style, split, per_class=per_class, classes=kind)[0] for style in styles]
+    return np.concatenate(parts)
+
+
+@functools.cache
+def _world() -> str:
+    """Changes when what is drawn changes: a digest of one image of each shape in each style."""
+    every = np.arange(len(shapes.SHAPES))
+    drawn = (shapes.draw(len(every), style=style, seed=0, shape=every)[0] for style in shapes.STYLES)
+    return digest(images.tobytes() for images in drawn)[:16]
