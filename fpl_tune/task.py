@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fpl_tune.clip import Towers, load_towers
 from fpl_tune.data import Dataset, DataSpec, PartitionSpec, Split, features, load, split
@@ -230,6 +230,9 @@ class ClientTask:
         place: Literal["front", "end"] = "front",
     ) -> tuple[Tensor, Tensor]:
         return self.towers.encode_prompted_images(pixels, tokens, deep=deep, place=place)
+
+    def visual(self) -> nn.Module:
+        return self.towers.model.visual
 
     def table(self, split: Literal["train", "val"]) -> Table:
         return {"train": self.train, "val": self.val}[split].table()

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from fpl_tune import config, methods
 from fpl_tune.config import RunSpec
 from fpl_tune.engine import Cohort, derive, draw_cohort, run_round
-from fpl_tune.errors import ConfigError, FplTuneError
+from fpl_tune.errors import ConfigError, EnvironmentProblem, FplTuneError
 from fpl_tune.evaluate import evaluate, summarise
 from fpl_tune.method import Method, State, trees_like
 from fpl_tune.task import ClientTask, World
@@ -292,3 +292,19 @@ def _widen(tasks: Sequence[ClientTask]) -> None:
     width = max(task.train.rows.shape[1] for task in tasks)
     for task in tasks:
         task.train.widen(width)
+
+
+def device_of(wanted: str) -> str:
+    """`auto` is cuda where there is one, else cpu.
+
+    Raises:
+        EnvironmentProblem: cuda is asked for and there is none.
+    """
+    if wanted not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"execution.device must be auto, cpu or cuda, but is {wanted!r}.")
+    there = torch.cuda.is_available()
+    if wanted == "cuda" and not there:
+        raise EnvironmentProblem(
+            "execution.device=cuda asks for a GPU, but PyTorch sees none. Use execution.device=cpu."
+        )
+    return "cuda" if there and wanted != "cpu" else "cpu"

@@ -1,0 +1,191 @@
+"""Verbs that read: `ls`, `show`, `report`, `ui`."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fpl_tune import config, methods
+from fpl_tune.cli import output
+from fpl_tune.errors import ConfigError, EnvironmentProblem, unknown
+from fpl_tune.evaluate import CHOICES, HABITS
+from fpl_tune.paths import output_root, shipped
+
+
+def ls(kind: str, format: str) -> None:
+    """Prints one row an entry."""
+    listings: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "methods": _methods,
+        "data": _data,
+        "studies": _studies,
+        "towers": _towers,
+        "results": _results,
+    }
+    rows = listings[kind]()
+    if not rows and format == "table":
+        output.console().print(f"No {kind} here yet.")
+        return
+    output.emit(rows, format)
+
+
+def _methods() -> list[dict[str, Any]]:
+    rows = []
+    for name, kind in methods.catalogue().items():
+        module = inspect.getdoc(sys.modules[kind.__module__]) or ""
+        url = re.search(r"https?://\S+?(?=[.,;]?(?:\s|$))", module)
+        rows.append(
+            {
+                "method": name,
+                "what": module.splitlines()[0].rstrip("."),
+                "needs": kind.needs,
+                "options": ", ".join(f.name for f in fields(kind)),
+                "paper": url.group(0) if url else "",
+            }
+        )
+    for path in sorted(shipped("conf", "method").glob("*.yaml")):
+        if path.stem not in methods.catalogue():
+            rows.append({"method": path.stem, "what": _headline(path), "needs": "", "options": "", "paper": ""})
+    return rows
+
+
+def _data() -> list[dict[str, Any]]:
+    return [{"data": path.stem, "what": _headline(path)} for path in sorted(shipped("conf", "data").glob("*.yaml"))]
+
+
+def _studies() -> list[dict[str, Any]]:
+    return [{"study": name, "what": _headline(path)} for name, path in config.list_studies().items()]
+
+
+def _towers() -> list[dict[str, Any]]:
+    rows = []
+    for path in sorted(shipped("conf", "clip").glob("*.yaml")):
+        node = yaml.safe_load(path.read_text(encoding="utf-8"))
+        rows.append(
+            {
+                "clip": path.stem,
+                "towers": node["name"],
+                "weights": node["pretrained"] or "shipped",
+                "what": _headline(path),
+            }
+        )
+    return rows
+
+
+def _results() -> list[dict[str, Any]]:
+    from fpl_tune.study.store import Store
+
+    rows = []
+    for folder in sorted(output_root().iterdir()):
+        if (folder / "study.yaml").is_file():
+            frame = Store(output_root(), folder.name).frame()
+            rows.append({"study": folder.name, "cells": frame["cell"].nunique(), "seeds": frame["seed"].nunique()})
+    return rows
+
+
+def _headline(path: Path) -> str:
+    """The first comment line of a YAML file."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("# ") and not line.startswith("# @package"):
+            return line[2:].rstrip(".")
+    return ""
+
+
+def stored(name: str) -> Any:
+    """The store of a study that has results.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    from fpl_tune.study.store import Store
+
+    root = output_root()
+    known = [folder.name for folder in root.iterdir() if (folder / "study.yaml").is_file()]
+    if name not in known:
+        raise unknown("study with results", name, known)
+    return Store(root, name)
+
+
+def show(name: str, rule: str | None, format: str) -> None:
+    """Prints mean and deviation over seeds by cell."""
+    store = stored(name)
+    chosen = rule or store.spec().report.rule
+    if chosen not in (*CHOICES, *HABITS):
+        raise unknown("reporting rule", chosen, (*CHOICES, *HABITS))
+    table(store, chosen, format)
+
+
+def table(store: Any, rule: str, format: str) -> None:
+    """The study's table under a reporting rule; the best cell, chosen on validation, in bold."""
+    spec = store.spec()
+    metric = spec.report.metric
+    frame = store.summary(rule=rule, metric=metric)
+    val = store.summary(rule=rule, metric="val/acc_mean").set_index("cell")["mean"]
+    rows, best, top = [], None, float("-inf")
+    for i, record in enumerate(frame.to_dict("records")):
+        mean_val = float(val.get(record["cell"], float("nan")))
+        if record["role"] != "reference" and mean_val > top:
+            best, top = i, mean_val
+        if format == "table":
+            rows.append(
+                {
+                    "cell": record["label"],
+                    "validation %": output.percent(mean_val),
+                    "test %": output.percent(record["mean"], record["std"]),
+                    "seeds": int(record["n"]),
+                    "id": record["cell"],
+                }
+            )
+        else:
+            rows.append({**record, "val/acc_mean": mean_val})
+    habit = " (a habit of the papers: it looks at test figures)" if rule == "best_test" else ""
+    output.emit(
+        rows,
+        format,
+        title=spec.title or spec.name,
+        best=best,
+        caption=f"{metric} by the rule '{rule}'{habit}; ± is the standard deviation over seeds; best on validation in bold",
+    )
+
+
+def report(name: str, out: Path | None) -> None:
+    """Builds the report again and says where it lies."""
+    from fpl_tune.report import build
+
+    print(build(stored(name), out))
+
+
+def ui(port: int) -> None:
+    """Runs `mlflow ui` on this folder's store until it is stopped."""
+    if not 1 <= port <= 65535:
+        raise ConfigError(f"--port must lie in 1..65535, but is {port}.")
+    root = output_root()
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlflow.db'}"
+    if uri.startswith("sqlite") and not (root / "mlflow.db").is_file():
+        raise EnvironmentProblem(f"There is no MLflow store in {root}. Run a study first: fpl-tune study lambda_sweep.")
+    output.console().print(f"MLflow on http://127.0.0.1:{port}  (stop with Ctrl-C)")
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "ui",
+        "--backend-store-uri",
+        uri,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
+    code = subprocess.call(command)
+    if code not in (0, 130, -2):
+        raise EnvironmentProblem(
+            f"mlflow ui ended with code {code}. Is port {port} taken? Choose another: --port {port + 1}."
+        )

@@ -1,0 +1,99 @@
+"""Printing: one table or its JSON or CSV, and lines that stay plain without a terminal or with NO_COLOR."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+Row = Mapping[str, Any]
+
+
+def console() -> Console:
+    """Where people read: width and colours as the terminal has them."""
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def emit(rows: Sequence[Row], format: str, *, title: str = "", best: int | None = None, caption: str = "") -> None:
+    """Prints rows: a table for people (`best` is set in bold), a JSON list, or CSV with a header."""
+    if format == "json":
+        print(json.dumps([{k: _plain(v) for k, v in row.items()} for row in rows], indent=1, ensure_ascii=False))
+        return
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    if format == "csv":
+        writer = csv.DictWriter(sys.stdout, fieldnames=columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({k: _plain(v) for k, v in row.items()} for row in rows)
+        return
+    table = Table(title=title or None, caption=caption or None, title_justify="left", caption_justify="left")
+    for name in columns:
+        numeric = all(isinstance(row.get(name), int | float) or row.get(name) is None for row in rows)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for i, row in enumerate(rows):
+        table.add_row(*(Text(_shown(row.get(name))) for name in columns), style="bold green" if i == best else None)
+    console().print(table)
+
+
+def emit_object(value: Mapping[str, Any], format: str) -> None:
+    """Prints one object: JSON, or `field  value` lines."""
+    if format == "json":
+        print(json.dumps({k: _plain(v) for k, v in value.items()}, indent=1, ensure_ascii=False))
+        return
+    emit([{"field": k, "value": _shown(v)} for k, v in value.items()], format)
+
+
+def percent(mean: float, std: float | None = None) -> str:
+    """87.3 ± 0.4 from shares; the deviation is left out where there is none."""
+    if mean is None or math.isnan(mean):
+        return "–"
+    if std is None or math.isnan(std):
+        return f"{100 * mean:.1f}"
+    return f"{100 * mean:.1f} ± {100 * std:.1f}"
+
+
+def duration(seconds: float) -> str:
+    """1 h 02 min, 3 min 05 s, 12.3 s"""
+    if seconds >= 3600:
+        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
+    if seconds >= 60:
+        return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+    return f"{seconds:.1f} s"
+
+
+def size(count: float) -> str:
+    """1.3 MB and the like, powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no nan; numpy and torch scalars become Python's."""
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _shown(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(str(v) for v in value)
+    return str(value)

@@ -1,0 +1,108 @@
+"""The rooms of the package and who may import whom. Nothing else may."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "fpl_tune"
+
+EVERYBODY = {"errors"}
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "paths": set(),
+    "method": set(),
+    "methods": {"method"},
+    "wrappers": {"method"},
+    "clip": {"data"},  # the compact CLIP is trained on the embedded world
+    "data": set(),
+    "optim": {"method"},
+    "task": {"clip", "data", "method"},
+    "engine": {"method", "optim", "task"},
+    "evaluate": {"method", "task"},
+    "conf": set(),
+    "config": {"methods", "method", "data", "optim", "task", "paths"},
+    "trial": {"config", "methods", "method", "engine", "evaluate", "task", "optim"},
+    "study": {"trial", "config", "methods", "method", "engine", "evaluate", "task", "data", "paths", "optim", "tune"},
+    "tune": {"study", "trial", "config", "paths"},
+    "track": {"study", "config", "paths", "evaluate"},
+    "report": {"study", "config", "paths", "evaluate", "methods"},
+    "bench": {"trial", "config", "methods", "method", "engine", "evaluate", "task", "clip", "data", "optim", "paths"},
+    "testing": {"clip", "task", "method", "methods", "engine", "evaluate", "optim", "data"},
+}
+"""Room -> rooms it may import. `cli`, `__main__` and the package itself may import all."""
+
+FREE = {"cli", "__main__", "__init__"}
+
+LIBRARIES = {
+    "ray": {"tune"},
+    "mlflow": {"track"},
+    "optuna": {"study"},
+    "hydra": {"config"},
+    "omegaconf": {"config"},
+    "typer": {"cli"},
+    "open_clip": {"clip", "testing"},
+}
+"""Library -> the only rooms that may import it."""
+
+
+def _room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def _imports(path: Path) -> set[str]:
+    """Dotted names of everything a file imports, wherever in the file."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            module = node.module or ""
+            names.update(f"{module}.{alias.name}" if module == "fpl_tune" else module for alias in node.names)
+    return names
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_one_way(path: Path) -> None:
+    room = _room(path)
+    for name in _imports(path):
+        top, *rest = name.split(".")
+        if top == "fpl_tune" and rest and room not in FREE:
+            target = rest[0]
+            if target.startswith("__"):
+                continue
+            assert target == room or target in EVERYBODY | ALLOWED[room], f"{path.name}: {room} may not import {target}"
+        if top in LIBRARIES:
+            assert room in LIBRARIES[top], f"{path.name}: only {LIBRARIES[top]} may import {top}"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "methods").glob("*.py")), ids=lambda p: p.name)
+def test_a_method_imports_no_other_method(path: Path) -> None:
+    others = {f"fpl_tune.methods.{p.stem}" for p in (PACKAGE / "methods").glob("[!_]*.py")}  # _x.py: shared helpers
+    assert not others & _imports(path)
+
+
+def test_the_table_names_every_room() -> None:
+    assert {_room(path) for path in FILES} - FREE <= ALLOWED.keys()
+
+
+def test_no_method_is_named_outside_its_file() -> None:
+    """No branch on a method's name: the engine and all that surrounds it know methods by the interface only."""
+    names = {p.stem for p in (PACKAGE / "methods").glob("[!_]*.py")}
+    for path in FILES:
+        if _room(path) in {"methods", "wrappers"}:
+            continue
+        compared = {
+            side.value
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Compare)
+            for side in [node.left, *node.comparators]
+            if isinstance(side, ast.Constant) and isinstance(side.value, str)
+        }
+        assert not compared & names, f"{path.name} compares with a method's name: {compared & names}"
