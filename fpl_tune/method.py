@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from fpl_tune.errors import ConfigError
 
@@ -139,6 +139,10 @@ class Task(Sizes, Protocol):
 
         Returns raw features [C, B, D] and the last block's raw products q_cls · k_token [C, B, heads, n].
         """
+        ...
+
+    def visual(self) -> nn.Module:
+        """The frozen image tower, pixels [n, 3, H, W] -> raw features [n, D], for methods that train its weights."""
         ...
 
     def table(self, split: Literal["train", "val"]) -> Table:
