@@ -40,16 +40,12 @@ def model(name: str, path: Path) -> Any:
         ) from error
     if ("visual.proj" in state) == isinstance(config.get("vision_cfg", {}).get("layers"), list):
         kind = "a ViT" if "visual.proj" in state else "a ResNet"
-        raise ConfigError(
-            f"{path} holds {kind}, which {name} is not: give the name of the checkpoint's model."
-        )
+        raise ConfigError(f"{path} holds {kind}, which {name} is not: give the name of the checkpoint's model.")
     quick = openai or bool(config.get("quick_gelu", False))
     return _filled(open_clip.model.CLIP, state, config, sizes, quick, f"{path} has other sizes than {name}")
 
 
-def _filled(
-    clip: Any, state: State, config: dict[str, Any], sizes: dict[str, Any], quick: bool, note: str
-) -> Any:
+def _filled(clip: Any, state: State, config: dict[str, Any], sizes: dict[str, Any], quick: bool, note: str) -> Any:
     named = {key: config[key] for key in ("embed_dim", "vision_cfg", "text_cfg") if key in config}
     candidate = clip(**named, quick_gelu=quick)
     wanted = {key: value.shape for key, value in candidate.state_dict().items()}
@@ -59,9 +55,7 @@ def _filled(
     try:
         candidate.load_state_dict(state)
     except RuntimeError as error:
-        raise ConfigError(
-            f"The checkpoint does not fill a CLIP: {' '.join(str(error).split())[:200]}"
-        ) from error
+        raise ConfigError(f"The checkpoint does not fill a CLIP: {' '.join(str(error).split())[:200]}") from error
     return candidate
 
 
@@ -71,9 +65,7 @@ def _read(path: Path) -> tuple[State, bool]:
         content = _content(path)
     except (OSError, RuntimeError, ValueError, pickle.UnpicklingError, EOFError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise EnvironmentProblem(
-            f"The checkpoint {path} cannot be read ({first}): is the file whole?"
-        ) from error
+        raise EnvironmentProblem(f"The checkpoint {path} cannot be read ({first}): is the file whole?") from error
     scripted = isinstance(content, torch.jit.ScriptModule)
     state: Any = content.state_dict() if scripted else content
     while isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
@@ -85,9 +77,7 @@ def _read(path: Path) -> tuple[State, bool]:
     precisions = {value.dtype for value in state.values() if value.is_floating_point()}
     openai = openai or (torch.float16 in precisions and len(precisions) > 1)
     state = {key: value for key, value in state.items() if key not in _OPENAI_SIZES}
-    return {
-        key: value.float() if value.is_floating_point() else value for key, value in state.items()
-    }, openai
+    return {key: value.float() if value.is_floating_point() else value for key, value in state.items()}, openai
 
 
 def _content(path: Path) -> Any:

@@ -58,9 +58,7 @@ def load_towers(
     """
     if name == COMPACT:
         if pretrained is not None:
-            raise ConfigError(
-                f"The compact towers bring their own weights; leave out pretrained={pretrained!r}."
-            )
+            raise ConfigError(f"The compact towers bring their own weights; leave out pretrained={pretrained!r}.")
         from fpl_tune.clip import compact
 
         model, tokenizer = compact.load()
@@ -92,8 +90,7 @@ def _model(name: str, pretrained: str | None, seed: int) -> Any:
     path = Path(pretrained).expanduser()
     if not path.is_file():
         raise ConfigError(
-            f"pretrained={pretrained!r} is neither a file nor a tag of {name}. "
-            f"{did_you_mean(pretrained, tags)}"
+            f"pretrained={pretrained!r} is neither a file nor a tag of {name}. {did_you_mean(pretrained, tags)}"
         )
     return checkpoint.model(name, path)
 

@@ -2,15 +2,19 @@
 
 A tower with a causal mask computes a token from what stands before it. So whatever leads all sentences of a
 prompt and is the same in all of them (the *prefix*) is run once per prompt, and only what follows (the
-*suffix* of a class: name, full stop, EOT) once per class. Suffixes of equal length form a *group*: no padding.
+*suffix* of a class: name, full stop, EOT) once per class. Suffixes of equal length form a *group*, so that
+nothing is padded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
 
 from fpl_tune.errors import ConfigError
 
@@ -32,44 +36,38 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]: ...
 
 
-class Run(NamedTuple):
-    """Neighbouring tokens of one kind: of the vocabulary, or of the context.
-
-    In a run of words, `start` and `stop` are positions in the sentence; in a run of context tokens they are
-    indices into the context.
-    """
-
-    context: bool
-    start: int
-    stop: int
-
-
 class Group(NamedTuple):
-    """Classes whose sentences have the same length (so the same layout) after the prefix."""
+    """Classes whose suffixes have the same length; their suffixes lie one after the other."""
 
-    classes: tuple[int, ...]
-    start: int  # position of the first token of the suffix
+    start: int  # row of the first token of the first suffix
+    n_classes: int
     length: int  # tokens of each suffix, the last being EOT
-    runs: tuple[Run, ...]
 
 
 class Layout(NamedTuple):
-    """A way to run K sentences: `prefix` tokens once per prompt, then the suffixes, group by group."""
+    """The R tokens that one prompt costs: the prefix, then all suffixes, group by group.
 
-    prefix: tuple[Run, ...]
+    Rows `context` hold context token `slot` (of class `owner`, where contexts are a class's own), all others the
+    vocabulary's `ids`. `ends` are the rows of the EOT tokens, `inverse[k]` the place of class k among them.
+    """
+
     n_prefix: int
     groups: tuple[Group, ...]
+    ids: Tensor  # [R]
+    positions: Tensor  # [R]
+    context: Tensor  # rows
+    slot: Tensor
+    owner: Tensor
+    ends: Tensor  # [K]
+    inverse: Tensor  # [K]
 
     @property
-    def n_suffix(self) -> int:
-        """Tokens of all suffixes together."""
-        return sum(len(group.classes) * group.length for group in self.groups)
+    def n_tokens(self) -> int:
+        """R, the tokens of a prompt that are run through the blocks."""
+        return len(self.ids)
 
-    @property
-    def inverse(self) -> tuple[int, ...]:
-        """For each class, its place in the order of the groups."""
-        order = [k for group in self.groups for k in group.classes]
-        return tuple(sorted(range(len(order)), key=order.__getitem__))
+    def to(self, device: torch.device) -> Layout:
+        return Layout(*(value.to(device) if isinstance(value, Tensor) else value for value in self))
 
 
 @dataclass(frozen=True)
@@ -84,6 +82,7 @@ class Sentences:
     position: Position
     ending: str
     slots: tuple[tuple[int, ...], ...]
+    _layouts: dict[tuple[bool, torch.device], Layout] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -93,15 +92,12 @@ class Sentences:
         """Tokens of each sentence, SOS and EOT included."""
         return tuple(len(slots) for slots in self.slots)
 
-    @cached_property
-    def shared(self) -> Layout:
-        """The layout for a context that all classes share."""
-        return _layout(self.slots, per_class=False)
-
-    @cached_property
-    def per_class(self) -> Layout:
-        """The layout for a context of each class's own: only what stands before it is shared."""
-        return _layout(self.slots, per_class=True)
+    def layout(self, *, per_class: bool, device: torch.device) -> Layout:
+        """How to run the sentences with a context that all classes share, or with one of each class's own."""
+        key = (per_class, device)
+        if key not in self._layouts:
+            self._layouts[key] = _layout(self.slots, per_class=per_class).to(device)
+        return self._layouts[key]
 
 
 def tokenise(
@@ -116,9 +112,7 @@ def tokenise(
         ConfigError: no names, a negative `n_ctx`, an unknown position, or a sentence too long for the tower.
     """
     if position not in ("end", "middle", "front"):
-        raise ConfigError(
-            f"The class name stands at 'end', 'middle' or 'front' of the context, not {position!r}."
-        )
+        raise ConfigError(f"The class name stands at 'end', 'middle' or 'front' of the context, not {position!r}.")
     if n_ctx < 0:
         raise ConfigError(f"The number of context tokens must be at least 0, not {n_ctx}.")
     if not names:
@@ -149,26 +143,27 @@ def _layout(slots: Sequence[tuple[int, ...]], *, per_class: bool) -> Layout:
         if len(set(column)) > 1 or (per_class and column[0] < 0):
             break
         n_prefix += 1
-    by_length: dict[tuple[bool, ...], list[int]] = {}
-    for k, sentence in enumerate(slots):
-        by_length.setdefault(tuple(slot < 0 for slot in sentence[n_prefix:]), []).append(k)
-    groups = [
-        Group(
-            tuple(classes), n_prefix, len(kinds), _runs(slots[classes[0]], n_prefix, len(slots[classes[0]]))
-        )
-        for kinds, classes in sorted(by_length.items(), key=lambda item: (len(item[0]), item[0]))
-    ]
-    return Layout(_runs(slots[0], 0, n_prefix), n_prefix, tuple(groups))
-
-
-def _runs(sentence: Sequence[int], start: int, stop: int) -> tuple[Run, ...]:
-    """The tokens `start` to `stop` of a sentence as runs of words and runs of context."""
-    runs: list[Run] = []
-    for position in range(start, stop):
-        slot = sentence[position]
-        first = -1 - slot if slot < 0 else position
-        if runs and runs[-1].context == (slot < 0) and runs[-1].stop == first:
-            runs[-1] = runs[-1]._replace(stop=first + 1)
+    order = sorted(range(len(slots)), key=lambda k: len(slots[k]))
+    groups: list[Group] = []
+    rows = [(slots[0][position], position, 0) for position in range(n_prefix)]
+    ends: list[int] = []
+    for k in order:
+        length = len(slots[k]) - n_prefix
+        if groups and groups[-1].length == length:
+            groups[-1] = groups[-1]._replace(n_classes=groups[-1].n_classes + 1)
         else:
-            runs.append(Run(slot < 0, first, first + 1))
-    return tuple(runs)
+            groups.append(Group(len(rows), 1, length))
+        rows += [(slots[k][position], position, k) for position in range(n_prefix, len(slots[k]))]
+        ends.append(len(rows) - 1)
+    context = [row for row, (slot, _, _) in enumerate(rows) if slot < 0]
+    return Layout(
+        n_prefix,
+        tuple(groups),
+        ids=torch.tensor([max(slot, 0) for slot, _, _ in rows]),
+        positions=torch.tensor([position for _, position, _ in rows]),
+        context=torch.tensor(context, dtype=torch.long),
+        slot=torch.tensor([-1 - rows[row][0] for row in context], dtype=torch.long),
+        owner=torch.tensor([rows[row][2] for row in context], dtype=torch.long),
+        ends=torch.tensor(ends),
+        inverse=torch.tensor(order).argsort(),
+    )

@@ -145,13 +145,13 @@ class Towers:
 
     @cached_property
     def _fast(self) -> bool:
-        if not self.text.packable:
+        if not self.text.blocks:
             warnings.warn(
                 f"The text tower of {self.name!r} is not causal or has unusual blocks: "
                 "sentences run at full length, without sharing (slow).",
                 stacklevel=3,
             )
-        return self.text.packable
+        return bool(self.text.blocks)
 
     def _check(self, context: Tensor, sentences: Sentences, own: int, deep: Tensor | None) -> None:
         expected = (sentences.n_ctx, self.text_width)
@@ -159,8 +159,7 @@ class Towers:
         if found[-2:] != expected or (own and found[-3:-2] != (len(sentences),)):
             shape = "[..., K, l, d]" if own else "[..., l, d]"
             raise ConfigError(
-                f"A context is {shape} with K={len(sentences)}, l={expected[0]}, d={expected[1]}, "
-                f"not of shape {found}."
+                f"A context is {shape} with K={len(sentences)}, l={expected[0]}, d={expected[1]}, not of shape {found}."
             )
         if deep is not None:
             n_blocks = len(self.text.transformer.resblocks)

@@ -50,7 +50,7 @@ def test_resnet_patches_are_the_attention_pool_with_each_token_as_query(resnet):
     bias = torch.cat([pool.q_proj.bias, pool.k_proj.bias, pool.v_proj.bias])
     everywhere, _ = F.multi_head_attention_forward(
         tokens, tokens, tokens, tokens.shape[-1], pool.num_heads, None, bias, None, None, False, 0.0,
-        pool.c_proj.weight, pool.c_proj.bias, training=False, need_weights=False, use_separate_proj_weight=True,
+        pool.c_proj.weight, pool.c_proj.bias, False, None, False, None, True,
         q_proj_weight=pool.q_proj.weight, k_proj_weight=pool.k_proj.weight, v_proj_weight=pool.v_proj.weight,
     )  # fmt: skip
     torch.testing.assert_close(everywhere[0], resnet.encode_images(pixels))
@@ -86,6 +86,7 @@ def test_prompted_images_against_whole_blocks(vit, place, deep):
             x = torch.cat([visual.class_embedding[None, None], x], dim=1) + visual.positional_embedding
             x = torch.cat([x[:, :first], tokens[client][None], x[:, first:]], dim=1)
             x = visual.ln_pre(x)
+            before = x
             for j, block in enumerate(visual.transformer.resblocks):
                 if deeper is not None and 1 <= j <= 2:
                     x = torch.cat([x[:, :first], deeper[client, j - 1][None], x[:, first + 5 :]], dim=1)

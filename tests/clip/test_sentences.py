@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from fpl_tune.clip.sentences import tokenise
 from fpl_tune.errors import ConfigError
@@ -32,24 +33,40 @@ def test_position_of_the_name(position, slots):
     assert tokenise(Letters(), ["a_b"], 3, position=position).slots == (slots,)
 
 
+def _layout(names, n_ctx, *, per_class=False, **options):
+    sentences = tokenise(Letters(), names, n_ctx, **options)
+    return sentences.layout(per_class=per_class, device=torch.device("cpu"))
+
+
 def test_prefix_is_what_leads_all_sentences():
-    sentences = tokenise(Letters(), ["ab", "ac", "abc"], 2)
-    layout = sentences.shared
+    layout = _layout(["ab", "ac", "abc"], 2)
     assert layout.n_prefix == 4  # SOS, two of context, "a"
-    assert [(group.classes, group.length) for group in layout.groups] == [((0, 1), 3), ((2,), 4)]
-    assert layout.n_prefix + layout.n_suffix == 4 + 3 + 3 + 4
-    assert sentences.per_class.n_prefix == 1  # contexts differ, only SOS leads all
+    assert [(group.n_classes, group.length) for group in layout.groups] == [(2, 3), (1, 4)]
+    assert layout.n_tokens == 4 + 3 + 3 + 4
+    assert layout.ids.tolist() == [900, 0, 0, A, B, DOT, 901, C, DOT, 901, B, C, DOT, 901]
+    assert layout.positions.tolist() == [0, 1, 2, 3, 4, 5, 6, 4, 5, 6, 4, 5, 6, 7]
+    assert layout.context.tolist() == [1, 2]
+    assert layout.slot.tolist() == [0, 1]
+
+
+def test_contexts_of_each_class_share_the_first_token_only():
+    layout = _layout(["ab", "c"], 2, per_class=True)
+    assert layout.n_prefix == 1
+    assert layout.n_tokens == 1 + 5 + 6
+    assert layout.owner.tolist() == [1, 1, 0, 0]
+    assert layout.slot.tolist() == [0, 1, 0, 1]
 
 
 def test_prefix_leaves_every_class_its_eot():
-    assert tokenise(Letters(), ["a", "a"], 2).shared.n_prefix == 5
-    assert tokenise(Letters(), ["a", "ab"], 2, ending="").shared.n_prefix == 4
+    assert _layout(["a", "a"], 2).n_prefix == 5
+    assert _layout(["a", "ab"], 2, ending="").n_prefix == 4
 
 
-def test_inverse_restores_the_order_of_the_classes():
-    layout = tokenise(Letters(), ["abc", "a", "cab", "b"], 1).shared
-    order = [k for group in layout.groups for k in group.classes]
-    assert [order[place] for place in layout.inverse] == [0, 1, 2, 3]
+def test_ends_are_eot_and_inverse_restores_the_order_of_the_classes():
+    layout = _layout(["abc", "a", "cab", "b"], 1)
+    assert set(layout.ids[layout.ends].tolist()) == {Letters.eot}
+    last_letters = layout.ids[layout.ends - 2][layout.inverse]
+    assert last_letters.tolist() == [C, A, B, B]
 
 
 def test_longest_sentence_fits_and_one_more_is_refused():
