@@ -112,8 +112,11 @@ class Task(Sizes, Protocol):
     """[N] number of training images of each client."""
     domain: Tensor
     """[N] domain id of each client, 0 where there is one domain."""
-    hand_text: Tensor
-    """[K, D] unit text features of the hand-written prompts."""
+
+    @property
+    def hand_text(self) -> Tensor:
+        """[K, D] unit text features of the hand-written prompts."""
+        ...
 
     def text(self, context: Tensor, *, per_class: bool = False, deep: Tensor | None = None) -> Tensor:
         """Unit text features [..., K, D] of contexts [..., l, d] (or [..., K, l, d] if `per_class`).
