@@ -23,13 +23,16 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("zeroshot", {}),
     ("coop", {"n_ctx": 2}),
     ("promptfl", {"n_ctx": 2}),
+    ("pfedmoap", {"n_ctx": 2, "experts": 3, "d_gating": 12, "heads": 3}),
+    ("pfedmoap", {"n_ctx": 2, "experts": 3, "gate": "linear", "selection": "random"}),
+    ("pfedmoap", {"n_ctx": 2, "experts": 4, "d_gating": 24, "aggregate_gate": True, "attention_scale": "sqrt"}),
 ]
 
 
 def node(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a method: its file in conf/method where there is one, and overrides by dotted field."""
     file = PACKAGE / "conf" / "method" / f"{name}.yaml"
-    found = yaml.safe_load(file.read_text()) if file.exists() else {"name": name}
+    found: dict[str, Any] = yaml.safe_load(file.read_text()) if file.exists() else {"name": name}
     found = found.get("method", found)
     for field, value in overrides.items():
         at = found

@@ -1,0 +1,248 @@
+"""pFedMoAP: every client mixes its own prompt with prompts of other clients, image by image, by a gate of its own.
+
+Luo, Chen, Wu: Mixture of Experts Made Personalized: Federated Prompt Learning for Vision-Language Models, ICLR 2025,
+https://arxiv.org/abs/2410.10114. Where the released code (ljaiverson/pFedMoAP, a481de3) differs from the paper, the
+paper is followed: experts are the nearest of the pool of the round before (the code takes a fixed random order and
+sees prompts of the same round), and every gate is its client's own from the start. The code's attention scale of 10
+instead of 1/√d_head is kept as the default, since the printed figures were made with it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    Sizes,
+    State,
+    Task,
+    Traffic,
+    Tree,
+    average,
+    cosine_logits,
+    mean_over,
+    new_context,
+    put,
+    require,
+    spread,
+    unit,
+)
+
+_ELEMENTS = 1 << 24  # attention weights held at once: 64 MB in float32
+
+
+@dataclass(frozen=True)
+class PFedMoAP(Method):
+    """One prompt averaged as in PromptFL; a personal gate over the client's prompt and the prompts of E-1 others.
+
+    Logits are s · ⟨pool(f), MoE⟩ + λ · s · cos(f, T_local) (Eq. 10). A client without experts - at its first
+    participation, or alone - trains and is evaluated as PromptFL's; then the gate rests.
+
+    lam: λ, weight of the local prompt's own logits, >= 0 (Fig. 4).
+    experts: E = K + 1, the local prompt included, 2 to the number of clients (Table 8).
+    d_gating: width of the gate's attention; divides the width of the embedding, which is pooled by keeping every
+        (D / d_gating)-th number (Table 9).
+    heads: of the attention, divides d_gating.
+    attention_scale: factor of the attention's dot products, or "sqrt" for 1/√(d_gating / heads).
+    selection: `nearest` in l2 distance to the client's entry in the pool (section 3.2), or `random`: the first in
+        one order drawn at the start, as the released code does.
+    gate: `attention`, or `linear` weights from the image alone, softmax(W f + b), mixing features of full width and
+        compared by cosine (Table 7).
+    aggregate_gate: the gates are averaged by the server too and nobody keeps one (Table 7).
+    n_ctx: number of context tokens, >= 1.
+    """
+
+    lam: float = 0.5
+    experts: int = 10
+    d_gating: int = 128
+    heads: int = 8
+    attention_scale: float | Literal["sqrt"] = 10.0
+    selection: Literal["nearest", "random"] = "nearest"
+    gate: Literal["attention", "linear"] = "attention"
+    aggregate_gate: bool = False
+    n_ctx: int = 16
+
+    def __post_init__(self) -> None:
+        require(math.isfinite(self.lam) and self.lam >= 0, "lam", "must be a finite number >= 0", self.lam)
+        require(self.experts >= 2, "experts", "counts the local one and must be >= 2", self.experts)
+        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require(self.heads >= 1, "heads", "must be >= 1", self.heads)
+        fits = self.d_gating >= 1 and self.d_gating % self.heads == 0
+        require(fits, "d_gating", f"must be a multiple of method.heads = {self.heads}", self.d_gating)
+
+    def check(self, sizes: Sizes) -> None:
+        n, width = sizes.n_clients, sizes.embed_dim
+        require(self.experts <= n, "experts", f"must be at most the number of clients, {n}", self.experts)
+        if self.gate == "attention":
+            remedy = f"Set method.d_gating to a divisor of {width}."
+            rule = f"must divide the width of the embedding, {width}"
+            require(width % self.d_gating == 0, "d_gating", rule, self.d_gating, remedy)
+
+    # -- state --------------------------------------------------------------------------------------------------
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        n, prompt = task.n_clients, new_context(task, self.n_ctx, rng)
+        attention = self.gate == "attention"
+        shape = (4, self.d_gating, self.d_gating) if attention else (self.experts, task.embed_dim)
+        gate = {
+            f"gate.{name}": ((2 * torch.rand(size, generator=rng) - 1) / math.sqrt(shape[-1])).to(prompt)
+            for name, size in (("weight", shape), ("bias", shape[:-1]))
+        }
+        personal = {
+            "own": spread(prompt, n),
+            "experts": prompt.new_zeros(n, self.experts - 1, *prompt.shape),
+            "usable": torch.zeros(n, self.experts - 1, dtype=torch.bool, device=task.device),
+        }
+        server = {
+            "pool": spread(prompt, n),
+            "entered": torch.zeros(n, dtype=torch.bool, device=task.device),
+            "order": torch.randperm(n, generator=rng).to(task.device),
+        }
+        if self.aggregate_gate:
+            return State({"prompt": prompt, **gate}, personal, server)
+        return State({"prompt": prompt}, {**personal, **{k: spread(v, n) for k, v in gate.items()}}, server)
+
+    def _gate(self, state: State, who: Tensor) -> Tree:
+        if self.aggregate_gate:
+            return {k: spread(v, len(who)) for k, v in state.shared.items() if k.startswith("gate.")}
+        return {k: v[who] for k, v in state.personal.items() if k.startswith("gate.")}
+
+    def _local(self, task: Task, prompt: Tensor, gate: Tree, experts: Tensor, usable: Tensor) -> Local:
+        """What a client works with: its prompt [C, l, d], gate, and experts [C, E-1, l, d], encoded once each."""
+        distinct, at = experts.flatten(2).flatten(0, 1).unique(dim=0, return_inverse=True)
+        text = task.text(distinct.unflatten(1, experts.shape[2:]))  # [U, K, D]
+        features = text[..., :: self._step(text)][at].unflatten(0, experts.shape[:2]).transpose(1, 2)
+        fixed = {"experts": experts, "usable": usable, "features": features}
+        return Local({"prompt": prompt, **gate}, fixed)
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        chosen, usable = choose_experts(state, who, self.experts - 1, self.selection)
+        prompt = spread(state.shared["prompt"], len(who))
+        experts = torch.where(usable[..., None, None], state.server["pool"][chosen], 0)
+        return self._local(task, prompt, self._gate(state, who), experts, usable)
+
+    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
+        """What a client held after its last local training; the global prompt for those who never trained."""
+        trained = state.server["entered"][who].view(-1, 1, 1)
+        prompt = torch.where(trained, state.personal["own"][who], state.shared["prompt"])
+        experts, usable = state.personal["experts"][who], state.personal["usable"][who]
+        return self._local(task, prompt, self._gate(state, who), experts, usable)
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        prompt, usable = local.train["prompt"], local.fixed["usable"]
+        shared = {"prompt": average(prompt, task.size[who])}  # Eq. 6
+        personal = {
+            "own": put(state.personal["own"], who, prompt),
+            "experts": put(state.personal["experts"], who, local.fixed["experts"]),
+            "usable": put(state.personal["usable"], who, usable),
+        }
+        gated = usable.any(1)
+        for name in ("gate.weight", "gate.bias"):  # weight decay moves what no gradient reaches: not kept
+            leaf = local.train[name]
+            if self.aggregate_gate:
+                weight = task.size[who] * gated
+                shared[name] = average(leaf, weight) if weight.any() else state.shared[name]
+            else:
+                personal[name] = put(state.personal[name], who[gated], leaf[gated])
+        server = {
+            "pool": put(state.server["pool"], who, prompt),  # Eq. 7
+            "entered": state.server["entered"].index_fill(0, who, True),
+            "order": state.server["order"],
+        }
+        return State(shared, personal, server)
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        """Prompts of the experts come down as they are, each client's own number of them."""
+        size = state.shared["prompt"].numel()
+        _, usable = choose_experts(state, who, self.experts - 1, self.selection)
+        up: dict[str, int | Tensor] = {"prompt": size}
+        down: dict[str, int | Tensor] = {"prompt": size, "experts": usable.sum(1) * size}
+        if self.aggregate_gate:
+            gate = sum(leaf.numel() for name, leaf in state.shared.items() if name.startswith("gate."))
+            up["gate"], down["gate"] = usable.any(1).long() * gate, gate
+        return Traffic(up, down)
+
+    # -- forward ------------------------------------------------------------------------------------------------
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        image, text = unit(batch.image), task.text(local.train["prompt"])
+        own = cosine_logits(task.scale, image, text)
+        rows = max(1, _ELEMENTS // (len(text) * text.shape[1] * self.experts * self.heads))
+        mixed = torch.cat([self._mixed(local, part, text) for part in image.split(rows, 1)], 1)
+        gated = local.fixed["usable"].any(1).view(-1, 1, 1)
+        return torch.where(gated, task.scale * mixed + self.lam * own, own)
+
+    def attention(self, local: Local, image: Tensor, text: Tensor) -> Tensor:
+        """Weights [C, h, B, K, E] of the experts, the local one first, for unit images [C, B, D] and the local
+        prompt's text features [C, K, D]. They sum to one over E. The linear gate has h = K = 1."""
+        weight, bias = local.train["gate.weight"], local.train["gate.bias"]
+        if self.gate == "linear":
+            scores = (image @ weight.mT + bias.unsqueeze(1))[:, None, :, None]
+        else:
+            query = self._heads(image[..., :: self._step(image)] @ weight[:, 0].mT + bias[:, None, 0])
+            key = self._heads(self._features(local, text) @ weight[:, None, 1].mT + bias[:, None, None, 1])
+            sharp = math.sqrt(self.heads / self.d_gating) if self.attention_scale == "sqrt" else self.attention_scale
+            scores = sharp * torch.einsum("cbhx,ckehx->chbke", query, key)
+        usable = F.pad(local.fixed["usable"], (1, 0), value=True)[:, None, None, None]
+        return scores.masked_fill(~usable, -torch.inf).softmax(-1)
+
+    def _mixed(self, local: Local, image: Tensor, text: Tensor) -> Tensor:
+        """Unit images [C, B, D] against what the gate makes of the experts (Eq. 11) -> [C, B, K]."""
+        share, features = self.attention(local, image, text), self._features(local, text)
+        if self.gate == "linear":
+            weight = share[:, 0, :, 0]  # [C, B, E]
+            dots = torch.einsum("cbd,cked->cbke", image, features)
+            square = torch.einsum("cbe,ckef,cbf->cbk", weight, features @ features.mT, weight)
+            return torch.einsum("cbe,cbke->cbk", weight, dots) / square.clamp(min=1e-12).sqrt()
+        weight, bias = local.train["gate.weight"], local.train["gate.bias"]
+        image = image[..., :: self._step(image)]
+        value = self._heads(features @ weight[:, None, 2].mT + bias[:, None, None, 2])
+        # <image, W_O mix + b_O> = <W_O' image, mix> + <image, b_O>: no mixed feature [C, B, K, G] is formed
+        dots = torch.einsum("cbhx,ckehx->chbke", self._heads(image @ weight[:, 3]), value)
+        return (share * dots).sum((1, 4)) + image @ bias[:, 3].unsqueeze(-1)
+
+    def _step(self, features: Tensor) -> int:
+        """Every so many numbers of a feature [..., D] one is kept for the gate."""
+        return 1 if self.gate == "linear" else features.shape[-1] // self.d_gating
+
+    def _heads(self, features: Tensor) -> Tensor:
+        return features.unflatten(-1, (self.heads, -1))
+
+    def _features(self, local: Local, text: Tensor) -> Tensor:
+        """[C, K, E, G] pooled text features of all experts, the local one first."""
+        return torch.cat([text[..., :: self._step(text)].unsqueeze(2), local.fixed["features"]], 2)
+
+
+def choose_experts(state: State, who: Tensor, n: int, selection: str) -> tuple[Tensor, Tensor]:
+    """Ids [C, n] of the other clients whose pool entries serve `who`, and which of them [C, n] may be used.
+
+    A client without an entry of its own gets none: it has nothing to measure distances from.
+    """
+    pool, entered, order = (state.server[name] for name in ("pool", "entered", "order"))
+    if selection == "nearest":
+        flat = pool.flatten(1)
+        rank = torch.cdist(flat[who], flat, compute_mode="donot_use_mm_for_euclid_dist")
+    else:
+        rank = order.to(pool.dtype).expand(len(who), -1)
+    others = torch.arange(len(pool), device=who.device) != who.unsqueeze(1)
+    rank = torch.where(entered & others, rank, torch.inf)
+    nearest, chosen = rank.sort(dim=1, stable=True)
+    return chosen[:, :n], nearest[:, :n].isfinite() & entered[who].unsqueeze(1)
+
+
+def expert_shares(method: PFedMoAP, task: Task, local: Local, batch: Batch) -> Tensor:
+    """[C, E] mean attention on the local expert (first) and on the others in falling order (Fig. 6).
+
+    The weights of an image are averaged over heads and classes and sorted before images are averaged.
+    """
+    weights = method.attention(local, unit(batch.image), task.text(local.train["prompt"])).mean((1, 3))
+    others = weights[..., 1:].sort(dim=-1, descending=True).values
+    return torch.stack([mean_over(w, batch.mask) for w in (weights[..., 0], *others.unbind(-1))], 1)

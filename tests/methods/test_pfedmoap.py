@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fpl_tune.engine import generator
+from fpl_tune.errors import ConfigError
+from fpl_tune.method import Batch, Local, State, cross_entropy, unit
+from fpl_tune.methods import pfedmoap
+from fpl_tune.methods.pfedmoap import PFedMoAP, choose_experts, expert_shares
+from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.optim import OptimSpec
+from fpl_tune.task import ClientTask
+from fpl_tune.testing import assert_same, play, toy_task
+
+SMALL: dict[str, Any] = {"n_ctx": 2, "experts": 3, "d_gating": 12, "heads": 3}
+EVERYONE = torch.arange(4)
+
+
+@pytest.fixture(scope="module")
+def task() -> ClientTask:
+    return toy_task()
+
+
+def all_images(task: ClientTask) -> Batch:
+    rows = torch.arange(task.train.spare).expand(task.n_clients, -1)
+    return task.train.batch(EVERYONE, torch.where(task.train.mask[:, :-1], rows, task.train.spare))
+
+
+def after_rounds(method: PFedMoAP, task: ClientTask, *cohorts: list[int]) -> State:
+    return play(method, [task], cohorts=cohorts)[-1][0]
+
+
+def test_the_first_round_is_promptfl(task: ClientTask) -> None:
+    mixed = after_rounds(PFedMoAP(**SMALL), task, [0, 1, 2, 3])
+    plain = play(PromptFL(n_ctx=2), [task], cohorts=[[0, 1, 2, 3]])[-1][0]
+    torch.testing.assert_close(mixed.shared, plain.shared, rtol=0, atol=1e-12)
+
+
+def test_a_lonely_client_stays_with_promptfl(task: ClientTask) -> None:
+    mixed = after_rounds(PFedMoAP(**SMALL), task, [2], [2], [2])
+    plain = play(PromptFL(n_ctx=2), [task], cohorts=[[2], [2], [2]])[-1][0]
+    torch.testing.assert_close(mixed.shared, plain.shared, rtol=0, atol=1e-12)
+
+
+def test_the_gate_of_a_first_participation_does_not_even_decay(task: ClientTask) -> None:
+    method = PFedMoAP(**SMALL)
+    spec = OptimSpec(lr=0.1, batch=4, weight_decay=0.1)
+    first, second, third = (s[0] for s in play(method, [task], cohorts=[[0, 1], [0, 2]], spec=spec))
+    for name in ("gate.weight", "gate.bias"):
+        assert torch.equal(second.personal[name], first.personal[name])
+        assert torch.equal(third.personal[name][1:], first.personal[name][1:])
+        assert not torch.equal(third.personal[name][0], first.personal[name][0])
+
+
+def reference(method: PFedMoAP, task: ClientTask, local: Local, batch: Batch, client: int) -> Tensor:
+    """Eqs. 9 to 11 for one client with torch's own attention, class by class."""
+    image = F.normalize(batch.image[client], dim=-1)
+    own = task.text(local.train["prompt"][client])
+    usable = local.fixed["usable"][client]
+    others = task.text(local.fixed["experts"][client][usable])
+    step = task.embed_dim // method.d_gating
+    weight, bias = local.train["gate.weight"][client], local.train["gate.bias"][client]
+    # torch divides the dot products by the root of the width of a head
+    factor = 1.0
+    if method.attention_scale != "sqrt":
+        factor = method.attention_scale * (method.d_gating / method.heads) ** 0.5
+    projection = torch.cat([weight[0] * factor, weight[1], weight[2]])
+    offset = torch.cat([bias[0] * factor, bias[1], bias[2]])
+    columns = []
+    for c in range(task.n_classes):
+        experts = torch.cat([own[c : c + 1], others[:, c]])[:, ::step].unsqueeze(1)  # [E, 1, G]
+        mixed, _ = F.multi_head_attention_forward(
+            image[:, ::step].unsqueeze(1), experts, experts, method.d_gating, method.heads,
+            projection, offset, None, None, False, 0.0, weight[3], bias[3],
+        )  # fmt: skip
+        columns.append((image[:, ::step] * mixed[:, 0]).sum(-1))
+    return task.scale * (torch.stack(columns, -1) + method.lam * image @ own.T)
+
+
+@pytest.mark.parametrize("scale", [10.0, "sqrt"])
+def test_logits_loss_and_gradient_are_those_of_multi_head_attention(task: ClientTask, scale: Any) -> None:
+    method = PFedMoAP(**SMALL, attention_scale=scale, lam=0.7)
+    state = after_rounds(method, task, [0, 1, 2, 3])
+    start, batch = method.start(task, state, EVERYONE), all_images(task)
+    local = start._replace(train={k: v.clone().requires_grad_() for k, v in start.train.items()})
+    found = method.logits(task, local, batch)
+    for client in range(4):
+        wanted = reference(method, task, local, batch, client)
+        torch.testing.assert_close(found[client], wanted, rtol=0, atol=1e-9)
+        seen = batch.mask[client]
+        loss = F.cross_entropy(wanted[seen], batch.label[client][seen])
+        grads = torch.autograd.grad(loss, list(local.train.values()))
+        ours = torch.autograd.grad(cross_entropy(found, batch)[client], list(local.train.values()), retain_graph=True)
+        for mine, theirs in zip(ours, grads, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
+
+
+def test_the_linear_gate_mixes_whole_features_by_weights_of_the_image(task: ClientTask) -> None:
+    method = PFedMoAP(n_ctx=2, experts=3, gate="linear", lam=0.3)
+    state = after_rounds(method, task, [0, 1, 2, 3])
+    local, batch = method.start(task, state, EVERYONE), all_images(task)
+    found = method.logits(task, local, batch)
+    for client in range(4):
+        own = task.text(local.train["prompt"][client])
+        experts = torch.stack([own, *task.text(local.fixed["experts"][client])])
+        for image, logits in zip(unit(batch.image[client]), found[client], strict=True):
+            weight = F.linear(image, local.train["gate.weight"][client], local.train["gate.bias"][client])
+            mixed = torch.einsum("e,ekd->kd", weight.softmax(0), experts)
+            wanted = F.cosine_similarity(image, mixed) + 0.3 * F.cosine_similarity(image, own)
+            torch.testing.assert_close(logits, task.scale * wanted, rtol=0, atol=1e-9)
+
+
+def test_attention_sums_to_one_and_forgets_what_may_not_be_used(task: ClientTask) -> None:
+    method = PFedMoAP(**{**SMALL, "experts": 4})
+    local = method.start(task, after_rounds(method, task, [0, 1, 2]), torch.tensor([0, 1]))
+    weights = method.attention(local, unit(task.table("train").image[:2]), task.text(local.train["prompt"]))
+    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+    assert local.fixed["usable"].tolist() == [[True, True, False]] * 2
+    assert bool((weights[..., 3] == 0).all())
+    assert bool((weights[..., :3] > 0).all())
+
+
+def test_permuting_the_experts_changes_nothing(task: ClientTask) -> None:
+    method = PFedMoAP(**{**SMALL, "experts": 4})
+    local, batch = method.start(task, after_rounds(method, task, [0, 1, 2, 3]), EVERYONE), all_images(task)
+    turn = torch.tensor([2, 0, 1])
+    fixed = {**local.fixed, "features": local.fixed["features"][:, :, turn]}
+    torch.testing.assert_close(
+        method.logits(task, local._replace(fixed=fixed), batch), method.logits(task, local, batch), rtol=0, atol=1e-10
+    )
+
+
+def test_cutting_the_batch_for_memory_changes_nothing(task: ClientTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = PFedMoAP(**SMALL)
+    local, batch = method.start(task, after_rounds(method, task, [0, 1, 2, 3]), EVERYONE), all_images(task)
+    whole = method.logits(task, local, batch)
+    monkeypatch.setattr(pfedmoap, "_ELEMENTS", 1)
+    torch.testing.assert_close(method.logits(task, local, batch), whole, rtol=0, atol=1e-10)
+
+
+def with_pool(pool: Tensor, entered: list[bool]) -> State:
+    n = len(pool)
+    return State({}, {}, {"pool": pool, "entered": torch.tensor(entered), "order": torch.arange(n).flip(0)})
+
+
+def test_experts_are_the_nearest_entries_of_others() -> None:
+    pool = torch.randn(9, 2, 5, generator=generator("pool"), dtype=torch.float64)
+    entered = [True, True, False, True, True, False, True, True, True]
+    ids, usable = choose_experts(with_pool(pool, entered), torch.arange(9), 3, "nearest")
+    for client in range(9):
+        if not entered[client]:
+            assert not usable[client].any()
+            continue
+        others = [j for j in range(9) if j != client and entered[j]]
+        wanted = sorted(others, key=lambda j, i=client: float((pool[i] - pool[j]).norm()))[:3]
+        assert ids[client].tolist() == wanted
+        assert usable[client].all()
+
+
+def test_random_experts_are_the_first_of_one_order() -> None:
+    state = with_pool(torch.zeros(5, 1, 2), [True, True, True, False, True])
+    ids, usable = choose_experts(state, torch.tensor([0, 4, 3]), 2, "random")
+    assert ids[:2].tolist() == [[4, 2], [2, 1]]  # the order is 4, 3, 2, 1, 0, and 3 has no entry
+    assert usable.tolist() == [[True, True], [True, True], [False, False]]
+
+
+def test_no_more_experts_than_entries() -> None:
+    state = with_pool(torch.randn(4, 1, 2), [True, False, True, False])
+    ids, usable = choose_experts(state, torch.tensor([0]), 3, "nearest")
+    assert usable.tolist() == [[True, False, False]]
+    assert ids[0, 0] == 2
+
+
+def test_evaluation_holds_what_the_client_trained_with(task: ClientTask) -> None:
+    method = PFedMoAP(**SMALL)
+    *_, (before,), (after,) = play(method, [task], cohorts=[[0, 1, 2], [0, 1]])
+    started, deployed = method.start(task, before, torch.tensor([0, 1])), method.deploy(task, after, EVERYONE)
+    for name, leaf in started.fixed.items():  # experts of the pool before the round, not those of the pool after
+        torch.testing.assert_close(deployed.fixed[name][:2], leaf)
+    assert torch.equal(deployed.train["prompt"][:2], after.server["pool"][:2])
+    assert torch.equal(deployed.train["prompt"][2], before.server["pool"][2])
+    assert torch.equal(deployed.train["prompt"][3], after.shared["prompt"])
+    assert not deployed.fixed["usable"][2:].any()
+
+
+def test_an_aggregated_gate_is_the_mean_of_the_gates_that_worked(task: ClientTask) -> None:
+    method = PFedMoAP(**SMALL, aggregate_gate=True)
+    state = after_rounds(method, task, [0, 1])
+    who = torch.tensor([0, 1, 3])  # 3 has never trained: its gate rests
+    local = method.start(task, state, who)
+    local.train["gate.bias"] = torch.arange(3.0, dtype=task.dtype).view(3, 1, 1).expand_as(local.train["gate.bias"])
+    merged = method.merge(task, state, who, local)
+    torch.testing.assert_close(merged.shared["gate.bias"], torch.full((4, 12), 5 / 14, dtype=task.dtype))
+    assert "gate.bias" not in merged.personal
+
+
+def test_shares_of_the_experts_sum_to_one_in_falling_order(task: ClientTask) -> None:
+    method = PFedMoAP(**{**SMALL, "experts": 4})
+    local = method.start(task, after_rounds(method, task, [0, 1, 2, 3]), EVERYONE)
+    shares = expert_shares(method, task, local, all_images(task))
+    assert shares.shape == (4, 4)
+    torch.testing.assert_close(shares.sum(1), torch.ones(4, dtype=task.dtype))
+    assert bool((shares[:, 1:].diff(dim=1) <= 0).all())
+
+
+@pytest.mark.parametrize(
+    ("width", "scalars"), [(32, 4_224), (64, 16_640), (128, 66_048), (256, 263_168), (512, 1_050_624)]
+)
+def test_the_gate_has_the_parameters_of_table_9(width: int, scalars: int) -> None:
+    sizes: Any = SimpleNamespace(
+        n_clients=2, embed_dim=1024, text_width=512, device=torch.device("cpu"), dtype=torch.float32
+    )
+    method = PFedMoAP(d_gating=width, experts=2)
+    method.check(sizes)
+    state = method.init(sizes, generator("gate"))
+    gate = sum(leaf[0].numel() for name, leaf in state.personal.items() if name.startswith("gate."))
+    assert gate == scalars
+    assert state.shared["prompt"].numel() == 8_192
+    assert float(state.personal["gate.weight"].abs().max()) <= width**-0.5
+
+
+def test_traffic_counts_the_experts_that_exist(task: ClientTask) -> None:
+    method, size = PFedMoAP(**{**SMALL, "experts": 4}), 2 * 32
+    first, second, _ = (s[0] for s in play(method, [task], cohorts=[[0, 1, 2], [0]]))
+    before, after = (method.traffic(task, s, torch.tensor([0, 3])) for s in (first, second))
+    assert before.up == after.up == {"prompt": size}
+    assert before.down["prompt"] == size
+    assert torch.as_tensor(before.down["experts"]).tolist() == [0, 0]
+    assert torch.as_tensor(after.down["experts"]).tolist() == [2 * size, 0]
+
+
+def test_seeds_of_different_pools_do_not_meet() -> None:
+    method, task, other = PFedMoAP(**SMALL), toy_task(), toy_task(seed=5)
+    both = play(method, [task, other], seeds=[0, 5])[-1]
+    assert_same(both[1], play(method, [other], seeds=[5])[-1][0], tolerance=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"lam": -0.1}, r"method\.lam must be a finite number >= 0, but is -0\.1"),
+        ({"experts": 1}, r"method\.experts counts the local one and must be >= 2"),
+        ({"heads": 5}, r"method\.d_gating must be a multiple of method\.heads = 5"),
+        ({"n_ctx": 0}, r"method\.n_ctx must be >= 1"),
+        ({"experts": 5, "d_gating": 12, "heads": 3}, r"experts must be at most the number of clients, 4"),
+        ({"experts": 4}, r"d_gating must divide the width of the embedding, 24, but is 128\. Set method\.d_gating"),
+    ],
+)
+def test_refusals(task: ClientTask, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        PFedMoAP(**fields).check(task)
