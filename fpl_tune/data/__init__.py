@@ -13,11 +13,14 @@ from fpl_tune.data.spec import DataSpec, PartitionSpec
 
 if TYPE_CHECKING:
     from fpl_tune.data.cache import features
+    from fpl_tune.data.exchange import export_split, import_split
     from fpl_tune.data.pool import Dataset, Pool
     from fpl_tune.data.protocol import Split, TestSet, split
-    from fpl_tune.data.registry import load, natural
+    from fpl_tune.data.registry import load, natural, resolve
 
 _HOME = {
+    "export_split": "exchange",
+    "import_split": "exchange",
     "Dataset": "pool",
     "Pool": "pool",
     "Split": "protocol",
@@ -25,6 +28,7 @@ _HOME = {
     "features": "cache",
     "load": "registry",
     "natural": "registry",
+    "resolve": "registry",
     "split": "protocol",
 }
 
@@ -35,9 +39,12 @@ __all__ = [
     "Pool",
     "Split",
     "TestSet",
+    "export_split",
     "features",
+    "import_split",
     "load",
     "natural",
+    "resolve",
     "split",
 ]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -32,6 +32,15 @@ class TestSet:
     label: list[Ints]
     """N arrays of class ids, one per row of `index`."""
 
+    @property
+    def shared(self) -> bool:
+        """Whether all clients are tested on the same images."""
+        return all(rows is self.index[0] for rows in self.index)
+
+
+Held = tuple[list[Ints], list[Ints]]
+"""N arrays of rows and N arrays of their class ids."""
+
 
 @dataclass(frozen=True, eq=False)
 class Split:
@@ -51,24 +60,30 @@ class Split:
     """N arrays of class ids, one per row of `train`. The pool's labels unless `compat_scrambled_labels`."""
     val_label: list[Ints]
     """N arrays of class ids, one per row of `val`."""
-    dataset_fingerprint: str
-    """Of the data set that the rows belong to."""
+    hash: str
+    """Short hex over files, labels and clients: runs are comparable where it is equal."""
 
     @property
     def n_clients(self) -> int:
         return len(self.train)
 
-    @cached_property
-    def hash(self) -> str:
-        """Short hex over files, labels and clients: runs are comparable where it is equal."""
-        parts: list[str | bytes] = [self.dataset_fingerprint, self.classes.tobytes()]
-        sets = [(self.train, self.train_label), (self.val, self.val_label)]
-        for name, test in self.tests.items():
-            parts += [name, test.classes.tobytes()]
-            shared = all(rows is test.index[0] for rows in test.index)
-            sets.append((test.index[:1], test.label[:1]) if shared else (test.index, test.label))
-        parts += [array.tobytes() for rows, labels in sets for arrays in (rows, labels) for array in arrays]
-        return digest(parts)[:12]
+
+def identity(dataset: Dataset, train: Held, val: Held, tests: dict[str, TestSet], classes: Ints) -> str:
+    """Short hex over class names, and over files and labels of each client. The pools may hold other images besides."""
+    parts: list[str | bytes] = ["\n".join(dataset.classes), classes.tobytes()]
+    for (rows, labels), pool in ((train, dataset.train), (val, dataset.train)):
+        parts += _named(pool, rows, labels)
+    for name, test in tests.items():
+        n = 1 if test.shared else len(test.index)
+        parts += [name, test.classes.tobytes(), str(test.shared)]
+        parts += _named(dataset.test, test.index[:n], test.label[:n])
+    return digest(parts)[:12]
+
+
+def _named(pool: Pool, rows: list[Ints], labels: list[Ints]) -> Iterator[str | bytes]:
+    for mine, named in zip(rows, labels, strict=True):
+        yield "\n".join([pool.names[i] for i in mine.tolist()])
+        yield named.tobytes()
 
 
 def split(dataset: Dataset, data: DataSpec, partition: PartitionSpec, seed: int) -> Split:
@@ -103,7 +118,8 @@ def split(dataset: Dataset, data: DataSpec, partition: PartitionSpec, seed: int)
     domain = np.array([_commonest(dataset.train.domain[i]) for i in train], dtype=np.int64)
     tests = _tests(dataset, spec, known, TestSet(own, known, own_label), domain)
     _assert_sound(train, val, tests)
-    return Split(train, val, tests, known, domain, train_label, val_label, dataset.fingerprint)
+    name = identity(dataset, (train, train_label), (val, val_label), tests, known)
+    return Split(train, val, tests, known, domain, train_label, val_label, name)
 
 
 def _generator(spec: PartitionSpec, seed: int, purpose: str) -> np.random.Generator:

@@ -1,0 +1,228 @@
+"""The data sets in the layout of CoOp (Zhou et al., 2022): a folder of images and `split_zhou_<Name>.json`.
+
+The list gives [path, label, class name] for training, validation and test. As in the federated papers' code its
+validation images are left out; clients validate on training images that are theirs. Where the list is missing the
+images are split again as the layout's documentation says, with `data.split_seed`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fpl_tune.data.files import Rows, cut, images_in, locate, present, subfolders
+from fpl_tune.data.pool import Dataset
+from fpl_tune.data.sources import source
+from fpl_tune.data.spec import DataSpec
+from fpl_tune.errors import EnvironmentProblem
+
+_SHARES = (0.5, 0.2)  # training and validation; the rest is the test set
+_VALIDATION = 0.2  # of an official training list
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a data set of this layout keeps what."""
+
+    folders: tuple[str, ...]
+    images: str
+    split: str
+    template: str
+    again: Callable[[Path, DataSpec], tuple[Rows, Rows, list[str]]]
+    """Splits again without the list: training rows, test rows, class names."""
+
+
+def load_coop(spec: DataSpec) -> Dataset:
+    """One of the six data sets of the layout, by `spec.name`.
+
+    Raises `EnvironmentProblem` for a list that is no such list, or names images that are not there.
+    """
+    layout = LAYOUTS[spec.name]
+    folder = locate(spec, layout.folders, (layout.split, layout.images), source(spec.name).origin)
+    images = folder / layout.images
+    if not images.is_dir():
+        raise EnvironmentProblem(f"{folder} has {layout.split} but no {layout.images}/. {source(spec.name).origin}")
+    notes: tuple[str, ...] = ()
+    if (folder / layout.split).is_file():
+        train, test, names = _listed(folder / layout.split)
+        train, test = (present(rows, images, spec, layout.split) for rows in (train, test))
+    else:
+        train, test, names = layout.again(folder, spec)
+        train, test = (present(rows, images, spec, "the data set's own list") for rows in (train, test))
+        notes = (f"{layout.split} is missing: split again, seed {spec.split_seed}; not the papers' split",)
+    cleaned = tuple(name.replace("_", " ") for name in names)
+    pools = (rows.pool(f"{spec.name}-{split}", images) for rows, split in ((train, "train"), (test, "test")))
+    return Dataset(spec.name, cleaned, ("images",), layout.template, next(pools), next(pools), notes=notes)
+
+
+def _listed(path: Path) -> tuple[Rows, Rows, list[str]]:
+    content = _json(path)
+    name_of: dict[int, str] = {}
+    parts = []
+    try:
+        for part in ("train", "test"):
+            rows = Rows()
+            for image, label, name in content[part]:
+                if name_of.setdefault(int(label), str(name)) != name:
+                    raise ValueError(f"label {label} is both {name_of[label]!r} and {name!r}")
+                rows.add([str(image)], int(label))
+            parts.append(rows)
+        if sorted(name_of) != list(range(len(name_of))):
+            raise ValueError("labels are not 0, 1, 2, ...")
+    except (KeyError, TypeError, ValueError) as error:
+        raise EnvironmentProblem(
+            f"{path} is not a list of this layout ({error}): it should be "
+            '{"train": [[path, label, class name], ...], "val": ..., "test": ...}. Fetch it again.'
+        ) from None
+    return parts[0], parts[1], [name_of[label] for label in range(len(name_of))]
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise EnvironmentProblem(f"Cannot read {path}: {error}. Fetch it again.") from None
+
+
+def _lines(path: Path) -> list[list[str]]:
+    if not path.is_file():
+        raise EnvironmentProblem(f"Neither the split list nor {path} is there. Fetch one of them.")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [line.split() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def _by_class(groups: Mapping[str, list[str]], spec: DataSpec) -> tuple[Rows, Rows, list[str]]:
+    """50 % training, 20 % validation (left out), 30 % test of every class."""
+    train, test = Rows(), Rows()
+    for label, (name, images) in enumerate(groups.items()):
+        first, _, last = cut(images, _SHARES, spec.split_seed, name)
+        train.add(first, label)
+        test.add(last, label)
+    return train, test, list(groups)
+
+
+def _without_validation(groups: Mapping[int, list[str]], spec: DataSpec) -> Rows:
+    """An official training list without the 20 % of every class that are kept for validation."""
+    rows = Rows()
+    for label, images in sorted(groups.items()):
+        rows.add(cut(images, [1 - _VALIDATION], spec.split_seed, str(label))[0], label)
+    return rows
+
+
+def _folders(images: str, rename: Mapping[str, str | None] | None = None) -> Callable[[Path, DataSpec], Any]:
+    """One folder a class; `rename` to None drops a folder."""
+
+    def again(folder: Path, spec: DataSpec) -> tuple[Rows, Rows, list[str]]:
+        root = folder / images
+        called = {name: (rename or {}).get(name, name) for name in subfolders(root)}
+        groups = {new: images_in(root / name, root) for name, new in called.items() if new is not None}
+        return _by_class(dict(sorted(groups.items())), spec)
+
+    return again
+
+
+def _flowers(folder: Path, spec: DataSpec) -> tuple[Rows, Rows, list[str]]:
+    from scipy.io import loadmat
+
+    names = _json(folder / "cat_to_name.json")
+    if not (folder / "imagelabels.mat").is_file():
+        raise EnvironmentProblem(f"Neither the split list nor {folder}/imagelabels.mat is there. Fetch one of them.")
+    groups: dict[str, list[str]] = {names[str(k)]: [] for k in range(1, len(names) + 1)}
+    for number, label in enumerate(loadmat(folder / "imagelabels.mat")["labels"][0].tolist(), start=1):
+        groups[names[str(label)]].append(f"image_{number:05d}.jpg")
+    return _by_class(groups, spec)
+
+
+def _pets(folder: Path, spec: DataSpec) -> tuple[Rows, Rows, list[str]]:
+    names: dict[int, str] = {}
+    groups: dict[str, dict[int, list[str]]] = {"trainval": {}, "test": {}}
+    for part, by_label in groups.items():
+        for image, number, *_ in _lines(folder / "annotations" / f"{part}.txt"):
+            label = int(number) - 1
+            names[label] = image.rsplit("_", 1)[0].lower()
+            by_label.setdefault(label, []).append(f"{image}.jpg")
+    test = Rows()
+    for label, images in sorted(groups["test"].items()):
+        test.add(images, label)
+    return _without_validation(groups["trainval"], spec), test, [names[label] for label in range(len(names))]
+
+
+def _ucf(folder: Path, spec: DataSpec) -> tuple[Rows, Rows, list[str]]:
+    lists = folder / "ucfTrainTestlist"
+    names = [_spaced(name) for _, name in _lines(lists / "classInd.txt")]
+    parts: list[dict[int, list[str]]] = []
+    for part in ("trainlist01.txt", "testlist01.txt"):
+        groups: dict[int, list[str]] = {}
+        for video, *_ in _lines(lists / part):
+            action, file = video.split("/")
+            groups.setdefault(names.index(_spaced(action)), []).append(
+                f"{_spaced(action)}/{file.replace('.avi', '.jpg')}"
+            )
+        parts.append(groups)
+    test = Rows()
+    for label, images in sorted(parts[1].items()):
+        test.add(images, label)
+    return _without_validation(parts[0], spec), test, names
+
+
+def _spaced(action: str) -> str:
+    """ApplyEyeMakeup -> Apply_Eye_Makeup; one action is spelled in two ways in the official lists."""
+    return "_".join(re.findall("[A-Z][^A-Z]*", action.replace("HandStand", "Handstand")))
+
+
+_CALTECH = {
+    "BACKGROUND_Google": None,
+    "Faces_easy": None,
+    "airplanes": "airplane",
+    "Faces": "face",
+    "Leopards": "leopard",
+    "Motorbikes": "motorbike",
+}
+LAYOUTS = {
+    "oxford_pets": Layout(
+        ("oxford_pets", "OxfordPets"),
+        "images",
+        "split_zhou_OxfordPets.json",
+        "a photo of a {}, a type of pet.",
+        _pets,
+    ),
+    "flowers102": Layout(
+        ("oxford_flowers", "flowers102"),
+        "jpg",
+        "split_zhou_OxfordFlowers.json",
+        "a photo of a {}, a type of flower.",
+        _flowers,
+    ),
+    "food101": Layout(
+        ("food-101", "food101"),
+        "images",
+        "split_zhou_Food101.json",
+        "a photo of {}, a type of food.",
+        _folders("images"),
+    ),
+    "caltech101": Layout(
+        ("caltech-101", "caltech101"),
+        "101_ObjectCategories",
+        "split_zhou_Caltech101.json",
+        "a photo of a {}.",
+        _folders("101_ObjectCategories", _CALTECH),
+    ),
+    "dtd": Layout(
+        ("dtd", "DTD"),
+        "images",
+        "split_zhou_DescribableTextures.json",
+        "{} texture.",
+        _folders("images"),
+    ),
+    "ucf101": Layout(
+        ("ucf101", "UCF101"),
+        "UCF-101-midframes",
+        "split_zhou_UCF101.json",
+        "a photo of a person doing {}.",
+        _ucf,
+    ),
+}

@@ -1,0 +1,136 @@
+"""Data sets as folders: one folder a class, or domain/class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fpl_tune.data.files import Rows, cut, images_in, locate, plain, subfolders
+from fpl_tune.data.pool import Dataset
+from fpl_tune.data.sources import source
+from fpl_tune.data.spec import DataSpec
+from fpl_tune.errors import ConfigError, EnvironmentProblem
+
+TEMPLATE = "a photo of a {}."
+PACS_DOMAINS = ("photo", "art_painting", "cartoon", "sketch")
+OFFICEHOME_DOMAINS = ("art", "clipart", "product", "real_world")
+
+
+def load_folder(spec: DataSpec) -> Dataset:
+    """Your own images: root/class/*, or root/train/class/* and root/test/class/* (or val/ in place of test/)."""
+    root = _own_root(spec)
+    held = subfolders(root)
+    given = next((name for name in ("test", "val") if name in held), None)
+    train, test = Rows(), Rows()
+    if "train" in held and given:
+        classes = sorted(subfolders(held["train"]))
+        stray = set(subfolders(held[given])) - set(classes)
+        if stray:
+            raise ConfigError(f"{root}/{given} has classes that train/ lacks: {sorted(stray)}. Rename or remove them.")
+        for rows, part in ((train, "train"), (test, given)):
+            for label, name in enumerate(classes):
+                rows.add(images_in(held[part] / name, root), label)
+        note = f"split by the folders train/ and {given}/"
+    else:
+        classes = list(held)
+        for label, name in enumerate(classes):
+            _divide(spec, images_in(held[name], root), name, label, 0, train, test)
+        note = _own_split_note(spec)
+    return _dataset("folder", root, classes, ("images",), train, test, (note,))
+
+
+def load_domains(spec: DataSpec) -> Dataset:
+    """Your own images of several domains: root/domain/class/*."""
+    root = _own_root(spec)
+    return by_domain(spec, root, {name: (name,) for name in subfolders(root)})
+
+
+def load_pacs(spec: DataSpec) -> Dataset:
+    """PACS: domain/class/*, split 80/20 per domain and class, since its federated users state no split."""
+    root = locate(spec, ("PACS", "pacs"), PACS_DOMAINS, source("pacs").origin)
+    return by_domain(spec, root, {name: (name,) for name in PACS_DOMAINS})
+
+
+def load_officehome(spec: DataSpec) -> Dataset:
+    """OfficeHome: Domain/Class_Name/*, split 80/20 per domain and class, since its federated users state no split."""
+    folders = ("OfficeHome", "office_home", "OfficeHomeDataset_10072016")
+    root = locate(spec, folders, ("Art", "art"), source("officehome").origin)
+    return by_domain(spec, root, {name: (name,) for name in OFFICEHOME_DOMAINS})
+
+
+def by_domain(
+    spec: DataSpec,
+    root: Path,
+    domains: Mapping[str, Sequence[str]],
+    rename: Mapping[str, str] | None = None,
+) -> Dataset:
+    """Folders domain/class/*, split by `data.test_share`.
+
+    Args:
+        domains: a domain's name and the folders that may hold it, compared without case and punctuation.
+        rename: class folders whose class is called otherwise, by the folder's `plain` name.
+
+    Raises `EnvironmentProblem` if a domain's folder is missing.
+    """
+    held = {plain(name): path for name, path in subfolders(root).items()}
+    folder_of: dict[str, Path] = {}
+    for domain, candidates in domains.items():
+        found = [held[plain(name)] for name in candidates if plain(name) in held]
+        if not found:
+            raise EnvironmentProblem(
+                f"{root} lacks the domain folder {candidates[0]!r}; it has {sorted(p.name for p in held.values())}. "
+                "Complete the download, or choose data.domains."
+            )
+        folder_of[domain] = found[0]
+    inside = {domain: subfolders(path) for domain, path in folder_of.items()}
+    named = {name: (rename or {}).get(plain(name), name) for folders in inside.values() for name in folders}
+    classes = sorted(set(named.values()))
+    train, test = Rows(), Rows()
+    for number, (domain, folders) in enumerate(inside.items()):
+        for name, folder in folders.items():
+            label = classes.index(named[name])
+            _divide(spec, images_in(folder, root), f"{domain}/{named[name]}", label, number, train, test)
+    return _dataset(spec.name, root, classes, tuple(domains), train, test, (_own_split_note(spec),))
+
+
+def _own_root(spec: DataSpec) -> Path:
+    if not spec.root:
+        raise EnvironmentProblem(f"data={spec.name} needs files: set data.root. Expected: {source(spec.name).layout}")
+    root = Path(spec.root).expanduser()
+    if not root.is_dir() or not subfolders(root):
+        raise EnvironmentProblem(
+            f"data.root={spec.root} is not a folder of folders. Expected: {source(spec.name).layout}"
+        )
+    return root
+
+
+def _divide(spec: DataSpec, names: list[str], group: str, label: int, domain: int, train: Rows, test: Rows) -> None:
+    parts = cut(names, [1 - spec.test_share], spec.split_seed, group)
+    for rows, part in zip((train, test), parts, strict=True):
+        rows.add(part, label, domain)
+
+
+def _own_split_note(spec: DataSpec) -> str:
+    return (
+        f"no official split: {spec.test_share:g} of each domain and class held out for testing, seed {spec.split_seed}"
+    )
+
+
+def _dataset(
+    name: str,
+    root: Path,
+    classes: Sequence[str],
+    domains: tuple[str, ...],
+    train: Rows,
+    test: Rows,
+    notes: tuple[str, ...],
+) -> Dataset:
+    empty = [name for label, name in enumerate(classes) if label not in set(train.label)]
+    if empty or not classes:
+        raise EnvironmentProblem(
+            f"{root} has {len(empty)} class folders without a training image, first {empty[:1]}. "
+            "Complete the download, or remove the folders."
+        )
+    cleaned = tuple(name.replace("_", " ") for name in classes)
+    pools = (rows.pool(f"{name}-{split}", root) for rows, split in ((train, "train"), (test, "test")))
+    return Dataset(name, cleaned, domains, TEMPLATE, next(pools), next(pools), notes=notes)
