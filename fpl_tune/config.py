@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import ConfigCompositionException, HydraException, OverrideParseException
+from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -57,7 +58,10 @@ class ProtocolSpec:
 
 @dataclass
 class StageSpec:
-    """One stage of a method that trains in several: its method (None: the run's own) and schedule."""
+    """One stage of a method that trains in several, and its schedule.
+
+    method: None for the run's own, fields that differ from it, or another method with its `name`.
+    """
 
     method: Any = None
     rounds: int = 1
@@ -264,7 +268,7 @@ def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any
     for text in overrides:
         try:
             OverridesParser.create().parse_override(text)
-        except OverrideParseException as problem:
+        except HydraException as problem:
             raise ConfigError(f"{text!r} is no override: {str(problem).splitlines()[0]} Write key=value.") from None
     GlobalHydra.instance().clear()
     try:
@@ -281,6 +285,9 @@ def _plain(node: DictConfig) -> dict[str, Any]:
     found = OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
     assert isinstance(found, dict)
     return {str(k): v for k, v in found.items()}
+
+
+_KINDS = {"Float": "a number", "Integer": "a whole number", "Boolean": "true or false"}
 
 
 def _readable(problem: Exception, path: Path) -> ConfigError:
@@ -300,9 +307,8 @@ def _readable(problem: Exception, path: Path) -> ConfigError:
         return ConfigError(f"There is no field {dotted!r}. {did_you_mean(dotted, known_fields(dotted))}")
     if value := re.search(r"Value '(.*?)' of type '(\w+)' could not be converted to (\w+)", full):
         where = re.search(r"full_key: ([\w.\[\]]+)", full)
-        return ConfigError(
-            f"{where.group(1) if where else 'a field'} must be {value.group(3)}, but is {value.group(1)!r}."
-        )
+        wanted = _KINDS.get(value.group(3), value.group(3))
+        return ConfigError(f"{where.group(1) if where else 'a field'} must be {wanted}, but is {value.group(1)!r}.")
     if isinstance(problem, ConfigCompositionException) and cause is not None:
         text = f"{text}: {cause}"
     return ConfigError(f"{path.name}: {' '.join(text.split())}")
@@ -361,10 +367,15 @@ def check(run: RunSpec) -> None:
     check_template(run.clip)
     methods.build(run.method)
     for stage in run.stages:
-        if stage.method is not None:
-            methods.build(stage.method, "stages.method")
+        methods.build(stage_method(run, stage), "stages.method")
         if stage.rounds < 1 or stage.epochs < 1:
             raise ConfigError(f"A stage has at least one round and one epoch, but is {stage!r}.")
+
+
+def stage_method(run: RunSpec, stage: StageSpec) -> dict[str, Any]:
+    """A stage's method: the run's own, the run's own with some fields changed, or (with a name) another one."""
+    changes = dict(stage.method or {})
+    return changes if "name" in changes else {**run.method, **changes}
 
 
 def as_dict(run: RunSpec) -> dict[str, Any]:
@@ -405,3 +416,30 @@ def get_field(node: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
             return default
         here = here[part]
     return here
+
+
+def to_study(node: Mapping[str, Any]) -> StudySpec:
+    """The typed study of a composed or stored dict.
+
+    Raises:
+        ConfigError: an unknown field or a value of the wrong type.
+    """
+    try:
+        return _typed(StudySpec, node)
+    except OmegaConfBaseException as problem:
+        raise _readable(problem, Path("study.yaml")) from None
+
+
+@cache
+def choose(group: str, option: str) -> dict[str, Any]:
+    """What choosing an option of a group sets: top-level parts of a composed run by name. Copy before changing.
+
+    Raises:
+        ConfigError: the group has no such option.
+    """
+    if group == "method" and ":" in option:
+        return {"method": {"name": option, **methods.defaults(methods.find(option))}, "stages": []}
+    base = _compose("run", shipped("conf"), ())
+    chosen = _compose("run", shipped("conf"), (f"{group}={option}",))
+    brought = {"method", "stages"} if group == "method" else {group}
+    return {name: value for name, value in chosen.items() if name in brought or value != base[name]}

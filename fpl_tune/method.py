@@ -95,6 +95,11 @@ class Sizes(Protocol):
     """Width of a token in the vision transformer; None for a ResNet."""
     n_patches: int | None
     """M; None where the image tower has no spatial features."""
+    n_text_blocks: int
+    n_vision_blocks: int | None
+    """Transformer blocks of the towers; None for a ResNet."""
+    same_classes: bool
+    """Every test set runs over the training classes; False in base-to-novel."""
 
 
 class Task(Sizes, Protocol):

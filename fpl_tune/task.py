@@ -61,6 +61,9 @@ class PromptMemory:
             self._features.move_to_end(key)
         return found
 
+    def __getitem__(self, key: bytes) -> Tensor:
+        return self._features[key]
+
     def put(self, key: bytes, value: Tensor) -> None:
         self._features[key] = value
         self._held += value.nbytes
@@ -101,27 +104,42 @@ class Classes:
             self._sentences[n_ctx] = self.towers.sentences(self.names, n_ctx, position=self.position)  # type: ignore[arg-type]
         sentences = self._sentences[n_ctx]
 
-        def run() -> Tensor:
+        if torch.is_grad_enabled() and (context.requires_grad or (deep is not None and deep.requires_grad)):
             return unit(self.towers.encode_prompts(context, sentences, per_class=per_class, deep=deep))
+        with torch.no_grad():
+            return self._remembered(context, sentences, per_class, deep)
 
-        learning = context.requires_grad or (deep is not None and deep.requires_grad)
-        if torch.is_grad_enabled() and learning:
-            return run()
-        key = _digest(context, deep, per_class)
-        found = self.memory.get(key)
-        if found is None:
-            with torch.no_grad():
-                found = run()
-            self.memory.put(key, found)
-        return found
+    def _remembered(self, context: Tensor, sentences: Any, per_class: bool, deep: Tensor | None) -> Tensor:
+        """Row by row (prompt by prompt) from memory; what is missing is encoded as one batch, equal rows once."""
+        n_own = 3 if per_class else 2
+        lead = context.shape[:-n_own]
+        rows = context.reshape(-1, *context.shape[-n_own:])
+        deeper = None if deep is None else deep.expand(*lead, *deep.shape[-3:]).reshape(-1, *deep.shape[-3:])
+        keys = _digests(rows, deeper, per_class)
+        first = {key: i for i, key in reversed(list(enumerate(keys)))}
+        missing = sorted(i for key, i in first.items() if self.memory.get(key) is None)
+        fresh: dict[bytes, Tensor] = {}
+        if missing:
+            some = None if deeper is None else deeper[missing]
+            features = unit(self.towers.encode_prompts(rows[missing], sentences, per_class=per_class, deep=some))
+            fresh = {keys[i]: features[j] for j, i in enumerate(missing)}
+        found = torch.stack([fresh[key] if key in fresh else self.memory[key] for key in keys])
+        for key, value in fresh.items():
+            self.memory.put(key, value.clone())  # a row of its own: a view would keep the whole batch alive
+        return found.view(*lead, *found.shape[1:])
 
 
-def _digest(context: Tensor, deep: Tensor | None, per_class: bool) -> bytes:
-    digest = hashlib.blake2b(repr((tuple(context.shape), per_class, deep is None)).encode(), digest_size=16)
-    for tensor in (context, deep):
-        if tensor is not None:
-            digest.update(tensor.detach().contiguous().cpu().view(torch.uint8).numpy())
-    return digest.digest()
+def _digests(rows: Tensor, deep: Tensor | None, per_class: bool) -> list[bytes]:
+    """A digest of each row's numbers [R, ...], its deep prompts [R, J, l, d] included."""
+    parts = [rows.detach().flatten(1).cpu()] + ([] if deep is None else [deep.detach().flatten(1).cpu()])
+    shape = repr((tuple(rows.shape[1:]), per_class, None if deep is None else tuple(deep.shape[1:]))).encode()
+    found = []
+    for row in zip(*parts, strict=True):
+        digest = hashlib.blake2b(shape, digest_size=16)
+        for numbers in row:
+            digest.update(numbers.contiguous().view(torch.uint8).numpy())
+        found.append(digest.digest())
+    return found
 
 
 class ClientData:
@@ -209,6 +227,9 @@ class ClientTask:
         self.embed_dim, self.text_width = self.towers.embed_dim, self.towers.text_width
         self.vision_width = self.towers.vision_width if is_vit(self.towers.model.visual) else None
         self.n_patches = self.towers.n_patches
+        self.n_text_blocks, self.n_vision_blocks = self.towers.n_text_blocks, self.towers.n_vision_blocks
+        self.vision_width = None if self.n_vision_blocks is None else self.towers.vision_width
+        self.same_classes = all(classes.names == self.known.names for classes, _ in self.tests.values())
         self.scale = self.towers.scale
         self.dtype, self.device = self.train.dtype, self.train.device
         self.size = self.train.size
@@ -315,14 +336,16 @@ class World:
             name: (self.classes(t.classes), clients(self.test_images, t.index, t.label, t.classes))
             for name, t in drawn.tests.items()
         }
+        # Domains count those that somebody trains on: a held-out domain has no keys or prompts of its own.
+        trained_domains, trained_domain = np.unique(drawn.domain, return_inverse=True)
         return ClientTask(
             towers=self.towers,
             known=self.classes(drawn.classes),
             train=clients(self.train_images, drawn.train, drawn.train_label, drawn.classes),
             val=clients(self.train_images, drawn.val, drawn.val_label, drawn.classes),
             tests=tests,
-            domain=torch.as_tensor(drawn.domain, device=device),
-            n_domains=len(self.dataset.domains),
+            domain=torch.as_tensor(trained_domain, device=device),
+            n_domains=len(trained_domains),
             split_hash=drawn.hash,
             primary=next(iter(drawn.tests)),
         )

@@ -44,13 +44,9 @@ class _Stage(NamedTuple):
 
 def stages_of(run: RunSpec) -> list[_Stage]:
     """The stages of a run: its own list, or one stage by the protocol."""
-    own = methods.build(run.method)
     if not run.stages:
-        return [_Stage(own, run.protocol.rounds, run.protocol.epochs)]
-    return [
-        _Stage(own if s.method is None else methods.build(s.method, "stages.method"), s.rounds, s.epochs)
-        for s in run.stages
-    ]
+        return [_Stage(methods.build(run.method), run.protocol.rounds, run.protocol.epochs)]
+    return [_Stage(methods.build(config.stage_method(run, s), "stages.method"), s.rounds, s.epochs) for s in run.stages]
 
 
 _worlds: dict[str, World] = {}

@@ -1,0 +1,103 @@
+"""Configuration: what is composed, what is refused and how, and what a cell's identity is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fpl_tune import config
+from fpl_tune.config import compose_run, compose_study, identity
+from fpl_tune.errors import ConfigError
+
+
+def test_defaults_and_overrides() -> None:
+    run = compose_run(["method=promptfl", "method.n_ctx=4", "optim.lr=0.5", "protocol=quick"])
+    assert run.method == {"name": "promptfl", "n_ctx": 4}
+    assert (run.optim.lr, run.protocol.rounds) == (0.5, 3)
+    assert run.partition.name == "disjoint", "auto is resolved to the data set's natural partition"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("method=promtfl", "There is no method 'promtfl'. Did you mean 'promptfl'"),
+        ("protocol=quik", "There is no protocol 'quik'. Did you mean 'quick'"),
+        ("optim.lrr=1", "There is no field 'optim.lrr'. Did you mean 'optim.lr'"),
+        ("method.nctx=3", "There is no field 'method.nctx'. Did you mean 'method.n_ctx'"),
+        ("optim.lr=abc", "optim.lr must be a number, but is 'abc'"),
+        ("protocol.rounds=2.5", "protocol.rounds must be a whole number, but is '2.5'"),
+        ("optim", "'optim' is no override"),
+    ],
+)
+def test_bad_overrides_are_one_line_with_a_remedy(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose_run([override])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("method.n_ctx=0", "method.n_ctx must be >= 1, but is 0"),
+        ("method.n_ctx=many", "method.n_ctx"),
+        ("optim.lr=-1", "optim.lr must be a finite number >= 0"),
+        ("protocol.participation=0", r"protocol.participation must lie in (0, 1]"),
+        ("protocol.rounds=0", "protocol.rounds must be >= 1"),
+        ("clip.template=photo", "clip.template must be 'generic', 'dataset' or a text with {}"),
+    ],
+)
+def test_values_no_run_can_have_are_refused_before_data_is_read(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.check(compose_run([override]))
+    assert message in str(caught.value)
+
+
+def test_unknown_study_and_unreadable_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="There is no study 'lambda_swep'. Did you mean 'lambda_sweep'"):
+        compose_study("lambda_swep")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies" / "mine.yaml").write_text("defaults: [/study, _self_]\nsedes: 3\n")
+    with pytest.raises(ConfigError, match=r"sedes"):
+        compose_study("mine")
+    (tmp_path / "studies" / "mine.yaml").write_text("defaults: [/study, _self_]\nseeds: 3\nname: ../escape\n")
+    with pytest.raises(ConfigError, match="A study's name holds letters"):
+        compose_study("mine")
+
+
+def test_own_studies_come_before_the_shipped_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies" / "lambda_sweep.yaml").write_text("defaults: [/study, _self_]\ntitle: mine\n")
+    assert compose_study("lambda_sweep")[0].title == "mine"
+
+
+def test_identity_is_the_content() -> None:
+    one = compose_run(["method.n_ctx=4"])
+    assert identity(one) == identity(compose_run(["method=promptfl", "method.n_ctx=4"]))
+    assert identity(one) != identity(compose_run(["method.n_ctx=5"]))
+    elsewhere = compose_run(["method.n_ctx=4", "data.root=/somewhere/else"])
+    assert identity(one) == identity(elsewhere), "where the data lies is no part of what a cell is"
+    assert len(identity(one)) == 8
+
+
+def test_fields_by_dotted_name() -> None:
+    node = config.as_dict(compose_run())
+    config.set_field(node, "optim.lr", 0.3)
+    assert config.get_field(node, "optim.lr") == 0.3
+    assert config.get_field(node, "optim.nothing", "none") == "none"
+    config.set_field(node, "optim.groups.gate", 0.1)
+    with pytest.raises(ConfigError, match="Did you mean 'optim.momentum'"):
+        config.set_field(node, "optim.momentun", 0.3)
+    assert config.to_run(node).optim.groups == {"gate": 0.1}
+
+
+def test_a_class_of_another_package_is_a_method() -> None:
+    run = compose_run(["method=promptfl"])
+    run.method = {"name": "fpl_tune.methods.coop:CoOp", "n_ctx": 2}
+    config.check(run)
+    run.method = {"name": "os:system"}
+    with pytest.raises(ConfigError, match="must be a dataclass derived from"):
+        config.check(run)
