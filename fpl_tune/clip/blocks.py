@@ -41,8 +41,8 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, Tensor | None]:
-        grad = grad.contiguous()
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None, Tensor | None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        grad = grads[0].contiguous()
         return linear(grad, ctx.weight.t()), None, None, grad if ctx.needs_input_grad[3] else None
 
 
@@ -83,16 +83,15 @@ class Block(NamedTuple):
     @classmethod
     def of(cls, module: Any) -> Block | None:
         """The weights of open_clip's usual block; None if the block has more to it."""
-        attn, mlp = getattr(module, "attn", None), getattr(module, "mlp", None)
-        usual = (
+        attn: Any = getattr(module, "attn", None)
+        mlp: Any = getattr(module, "mlp", None)
+        if not (
             isinstance(attn, nn.MultiheadAttention)
             and attn.in_proj_bias is not None
-            and isinstance(mlp, nn.Sequential)
             and [name for name, _ in mlp.named_children()] == ["c_fc", "gelu", "c_proj"]
             and all(isinstance(scale, nn.Identity) for scale in (module.ls_1, module.ls_2))
-        )
-        activation = Activation.of(mlp.gelu) if usual else None
-        if activation is None:
+            and Activation.of(mlp.gelu) is not None
+        ):
             return None
         return cls(
             module.ln_1,
@@ -101,7 +100,7 @@ class Block(NamedTuple):
             module.ln_2,
             (mlp.c_fc.weight, mlp.c_fc.bias),
             (mlp.c_proj.weight, mlp.c_proj.bias),
-            activation,
+            cast(Activation, Activation.of(mlp.gelu)),
             attn.num_heads,
         )
 
@@ -145,10 +144,10 @@ class _Mlp(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         block: Block = ctx.block
         x, mean, rstd, hidden = ctx.saved_tensors
-        grad = grad.contiguous()
+        grad = grads[0].contiguous()
         inner = block.activation.backward_(linear(grad, block.down[0].t()), hidden)
         inner = linear(inner, block.up[0].t())
         norm, by_input = block.norm_2, [True, False, False]
@@ -174,9 +173,9 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         queries, keys, values, weights = ctx.saved_tensors
-        grad = grad.unflatten(-1, (ctx.n_heads, -1)).transpose(1, 2).flatten(0, 1)
+        grad = grads[0].unflatten(-1, (ctx.n_heads, -1)).transpose(1, 2).flatten(0, 1)
         by_heads = _attend_backward(grad, queries, keys, values, weights, ctx.layout, ctx.ends)
         by_heads = by_heads.unflatten(1, (-1, ctx.n_heads)).permute(1, 3, 0, 2, 4)
         return by_heads.flatten(2), None, None, None
@@ -222,7 +221,7 @@ def _attend_backward(
         d_weights[:, rows, n : n + length] = part.view(len(q), -1, length)
         seen = _per_class(weights[:, rows, n : n + length], n_classes)
         out[2, :, own] = (seen.transpose(1, 2) @ above).view(len(q), -1, v.shape[-1])
-    d_scores = torch._softmax_backward_data(d_weights, weights, -1, weights.dtype).mul_(q.shape[-1] ** -0.5)
+    d_scores = torch.ops.aten._softmax_backward_data(d_weights, weights, -1, weights.dtype).mul_(q.shape[-1] ** -0.5)
     d_queries = d_scores[..., :n] @ k[:, :n]
     out[1, :, :n] = d_scores[..., :n].transpose(1, 2) @ q
     for rows, own, n_classes, length in _slices(layout, ends):

@@ -67,7 +67,9 @@ class Layout(NamedTuple):
         return len(self.ids)
 
     def to(self, device: torch.device) -> Layout:
-        return Layout(*(value.to(device) if isinstance(value, Tensor) else value for value in self))
+        """The same layout, its indices on `device`."""
+        indices = {key: value.to(device) for key, value in self._asdict().items() if isinstance(value, Tensor)}
+        return self._replace(**indices)
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,29 @@ and of the last block the EOT token only (the only one that is read).
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from fpl_tune.clip.blocks import Block
-from fpl_tune.clip.sentences import Sentences
+from fpl_tune.clip.sentences import Layout, Sentences
+
+_AT_ONCE = 16384  # tokens without gradients; more at once is not faster
+
+
+class Cost(NamedTuple):
+    """What encoding costs: tokens run through the blocks, and operations (a multiplication and an addition are
+    two) of the matrix products, forward and backward."""
+
+    tokens: int
+    forward: int
+    backward: int
+
+    @property
+    def operations(self) -> int:
+        return self.forward + self.backward
 
 
 class TextTower(nn.Module):
@@ -36,7 +52,15 @@ class TextTower(nn.Module):
 
     @property
     def width(self) -> int:
+        """d, of a token."""
         return self.positional_embedding.shape[1]
+
+    @property
+    def embed_dim(self) -> int:
+        """D, of a feature."""
+        if isinstance(self.projection, nn.Linear):
+            return self.projection.out_features
+        return self.width if self.projection is None else self.projection.shape[1]
 
     @cached_property
     def blocks(self) -> list[Block]:
@@ -45,14 +69,35 @@ class TextTower(nn.Module):
         usual = self.mask is not None and self.pool in ("argmax", "eos") and len(blocks) > 1
         return [block for block in blocks if block is not None] if usual and None not in blocks else []
 
-    def forward(self, context: Tensor, sentences: Sentences, *, deep: Tensor | None, plain: bool) -> Tensor:
+    def forward(
+        self, context: Tensor, sentences: Sentences, *, deep: Tensor | None, plain: bool, block: int | None
+    ) -> Tensor:
         """Text features [P, K, D] of contexts [P, l, d], or [P, K, l, d] for contexts of each class's own.
 
-        `deep` [P, J, l, d] replaces the context at the input of blocks 1 to J.
+        `deep` [P, J, l, d] replaces the context at the input of blocks 1 to J. At most `block` tokens are run at
+        once (but at least one prompt); where gradients are asked for and that needs several turns, activations
+        are computed again in the backward pass. None sets no limit with gradients, and a generous one without.
         """
-        if plain:
-            return self._plain(context, sentences, deep)
-        return self._packed(context, sentences, deep)
+        layout = sentences.layout(per_class=context.dim() == 4, device=context.device)
+        tokens = len(sentences) * len(self.positional_embedding) if plain else layout.n_tokens
+        wants_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (context, deep))
+        if block is None:
+            block = len(context) * tokens if wants_grad else _AT_ONCE
+        turn = max(1, block // tokens)
+
+        def run(context: Tensor, deep: Tensor | None) -> Tensor:
+            if plain:
+                return self._plain(context, sentences, deep)
+            return self._packed(context, layout, deep)
+
+        if len(context) <= turn:
+            return run(context, deep)
+        contexts = context.split(turn)
+        deeps = [None] * len(contexts) if deep is None else deep.split(turn)
+        pairs = zip(contexts, deeps, strict=True)
+        if wants_grad:
+            return torch.cat([checkpoint(run, *pair, use_reentrant=False) for pair in pairs])
+        return torch.cat([run(*pair) for pair in pairs])
 
     def _project(self, x: Tensor) -> Tensor:
         if isinstance(self.projection, nn.Linear):
@@ -97,11 +142,10 @@ class TextTower(nn.Module):
 
     # ------------------------------------------------------------------------------------------ packed path
 
-    def _packed(self, context: Tensor, sentences: Sentences, deep: Tensor | None) -> Tensor:
-        per_class = context.dim() == 4
-        layout = sentences.layout(per_class=per_class, device=context.device)
+    def _packed(self, context: Tensor, layout: Layout, deep: Tensor | None) -> Tensor:
         words = (self.token_embedding(layout.ids) + self.positional_embedding[layout.positions])[None]
-        own = context[:, layout.owner, layout.slot] if per_class else context[:, layout.slot]
+        shared = context.dim() == 3
+        own = context[:, layout.slot] if shared else context[:, layout.owner, layout.slot]
         own = own + self.positional_embedding[layout.positions[layout.context]]
         first, *blocks, last = self.blocks
         x = first.first(words, own, layout)
@@ -117,3 +161,40 @@ def _placed(context: Tensor, index: Tensor, is_context: Tensor, x: Tensor) -> Te
     if context.shape[-2] == 0:
         return x
     return torch.where(is_context, context.gather(2, index), x)
+
+
+def cost(
+    tower: TextTower, sentences: Sentences, n_prompts: int, *, per_class: bool = False, plain: bool = False
+) -> Cost:
+    """Tokens and operations of encoding `n_prompts` prompts, with gradients by the contexts.
+
+    Weights are frozen, so the backward pass of a linear layer costs as much as its forward pass, and that of
+    attention (two products become four) twice as much. `plain` counts the reference path.
+    """
+    if plain or not tower.blocks:
+        return _plain_cost(tower, sentences, n_prompts)
+    layout = sentences.layout(per_class=per_class, device=tower.positional_embedding.device)
+    n_classes, n_rows, width = len(sentences), layout.n_tokens, tower.width
+    n_blocks, hidden = len(tower.blocks), len(tower.blocks[0].up[0])
+    qkv, rest = 3 * width**2, width**2 + 2 * width * hidden
+    linear = n_prompts * ((n_blocks - 1) * n_rows * (qkv + rest) + n_classes * rest)
+    linear += n_prompts * n_classes * width * tower.embed_dim
+    fresh = n_prompts * len(layout.context) * qkv  # of the first block, only context rows depend on the prompt
+    linear += fresh
+    own = sum(group.n_classes * group.length**2 for group in layout.groups)
+    own_last = sum(group.n_classes * group.length for group in layout.groups)
+    pairs = (n_blocks - 1) * (n_rows * layout.n_prefix + own) + n_classes * layout.n_prefix + own_last
+    attention = 2 * n_prompts * pairs * width
+    forward = linear + n_rows * qkv + attention
+    return Cost(n_prompts * n_rows, 2 * forward, 2 * (linear + 2 * attention))
+
+
+def _plain_cost(tower: TextTower, sentences: Sentences, n_prompts: int) -> Cost:
+    length, width = tower.positional_embedding.shape
+    n_sentences = n_prompts * len(sentences)
+    modules = tower.transformer.resblocks
+    hidden = modules[0].mlp.c_fc.weight.shape[0]
+    linear = len(modules) * length * (4 * width**2 + 2 * width * hidden) + width * tower.embed_dim
+    attention = len(modules) * 2 * length**2 * width
+    forward, backward = linear + attention, linear + 2 * attention
+    return Cost(n_sentences * length, 2 * n_sentences * forward, 2 * n_sentences * backward)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
@@ -37,6 +38,8 @@ class Towers:
         n_positions: tokens the text tower reads, SOS and EOT included.
         image_size: pixels along a side.
         n_patches: M, or None where the image tower has no patch features.
+        n_text_blocks: transformer blocks of the text tower.
+        n_vision_blocks: those of the image tower; None where it is no ViT.
         scale: exp(logit_scale), the inverse temperature of the logits.
         mean, std: pixel normalisation per channel, of values in [0, 1].
     """
@@ -72,13 +75,9 @@ class Towers:
         self.n_positions = tokenizer.n_positions
         self.scale = math.exp(float(self.model.logit_scale))
         self.vision_width, self.n_patches = _image_sizes(visual)
-        self.embed_dim = self._embed_dim()
-
-    def _embed_dim(self) -> int:
-        projection = self.text.projection
-        if isinstance(projection, nn.Linear):
-            return projection.out_features
-        return self.text_width if projection is None else projection.shape[1]
+        self.embed_dim = self.text.embed_dim
+        self.n_text_blocks = len(self.text.transformer.resblocks)
+        self.n_vision_blocks = len(visual.transformer.resblocks) if image.is_vit(visual) else None
 
     @property
     def device(self) -> torch.device:
@@ -109,6 +108,11 @@ class Towers:
         """
         return tokenise(self.tokenizer, names, n_ctx, position=position, ending=ending)
 
+    def words(self, text: str) -> Tensor:
+        """[l, d] token embeddings of a text, without SOS and EOT, to start a context from words."""
+        ids = torch.tensor(self.tokenizer.encode(text), dtype=torch.int64, device=self.device)
+        return self.text.token_embedding(ids)
+
     def encode_prompts(
         self,
         context: Tensor,
@@ -117,6 +121,7 @@ class Towers:
         per_class: bool = False,
         deep: Tensor | None = None,
         plain: bool = False,
+        block: int | None = None,
     ) -> Tensor:
         """Text features of every class under every context, not normalised, in the dtype of `context`.
 
@@ -125,6 +130,8 @@ class Towers:
             deep: [..., J, l, d], replaces the context tokens at the input of blocks 1 to J (MaPLe, Khattak et
                 al. 2023, section 3.2); None leaves what the blocks made of them.
             plain: run open_clip's own modules on whole sentences; slow, the reference of the fast path.
+            block: tokens run at once; None takes the environment's FPL_TUNE_TEXT_BLOCK, or no limit. With
+                gradients, a smaller block trades a second forward pass for memory. The result is the same.
 
         Returns:
             [..., K, D], differentiable in `context` and `deep`.
@@ -140,7 +147,8 @@ class Towers:
             deep = deep.expand(*lead, *deep.shape[-3:]).reshape(-1, *deep.shape[-3:]).to(self.dtype)
         tail = context.shape[context.dim() - 2 - own :]
         rows = context.expand(*lead, *tail).reshape(math.prod(lead), *tail).to(self.dtype)
-        features = self.text(rows, sentences, deep=deep, plain=plain or not self._fast)
+        block = block or _block_of_environment()
+        features = self.text(rows, sentences, deep=deep, plain=plain or not self._fast, block=block)
         return features.to(context.dtype).unflatten(0, lead) if lead else features[0].to(context.dtype)
 
     @cached_property
@@ -219,6 +227,15 @@ class Towers:
             self.model.visual, pixels.to(self.dtype), tokens.to(self.dtype), deep=deep, place=place
         )
         return features.to(tokens.dtype), looks.to(tokens.dtype)
+
+
+def _block_of_environment() -> int | None:
+    value = os.environ.get("FPL_TUNE_TEXT_BLOCK")
+    if not value:
+        return None
+    if not value.isdigit() or int(value) < 1:
+        raise ConfigError(f"FPL_TUNE_TEXT_BLOCK is a number of tokens of at least 1, not {value!r}.")
+    return int(value)
 
 
 def _image_sizes(visual: Any) -> tuple[int, int | None]:

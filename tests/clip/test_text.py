@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from fpl_tune.clip import Sentences, Towers
+from fpl_tune.clip.text import cost
+from fpl_tune.errors import ConfigError
 from fpl_tune.testing import toy_towers
 
 NAMES = ("cat", "red_star", "accordion", "yin yang", "a very long name of a class", "dog")
@@ -115,6 +117,68 @@ def test_one_class_and_equal_names(towers):
             _run(towers, sentences, inputs), _run(towers, sentences, inputs, plain=True), strict=True
         ):
             assert _relative(ours, reference) <= 1e-9
+
+
+@pytest.mark.parametrize("block", [1, 70, 10_000])
+@pytest.mark.parametrize(
+    ("per_class", "deep", "plain"), [(False, False, False), (True, True, False), (False, True, True)]
+)
+def test_result_does_not_depend_on_the_block(towers, monkeypatch, block, per_class, deep, plain):
+    sentences = towers.sentences(NAMES, N_CTX)
+    inputs = _inputs(towers, (5,), sentences, per_class, deep)
+    whole = _run(towers, sentences, inputs, per_class=per_class, plain=plain)
+    monkeypatch.setenv("FPL_TUNE_TEXT_BLOCK", str(block))
+    for ours, reference in zip(_run(towers, sentences, inputs, per_class=per_class, plain=plain), whole, strict=True):
+        torch.testing.assert_close(ours, reference, rtol=1e-10, atol=1e-10)
+    with torch.no_grad():
+        features = towers.encode_prompts(
+            inputs[0], sentences, deep=inputs[1] if deep else None, per_class=per_class, plain=plain
+        )
+    torch.testing.assert_close(features, whole[0], rtol=1e-10, atol=1e-10)
+
+
+def test_a_block_bounds_what_is_kept_for_the_gradient(towers):
+    """Tensors kept between forward and backward: with blocks, the inputs of the blocks and nothing else."""
+    sentences = towers.sentences(NAMES, N_CTX)
+    (context,) = _inputs(towers, (8,), sentences, False, False)
+
+    def kept(block: int | None) -> int:
+        sizes = []
+
+        def pack(tensor: Tensor) -> Tensor:
+            sizes.append(tensor.numel())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            towers.encode_prompts(context, sentences, block=block)
+        return sum(sizes)
+
+    assert kept(1) < kept(None) / 10
+
+
+@pytest.mark.parametrize("value", ["0", "-3", "much"])
+def test_a_bad_block_is_refused(towers, monkeypatch, value):
+    monkeypatch.setenv("FPL_TUNE_TEXT_BLOCK", value)
+    with pytest.raises(ConfigError, match=f"at least 1, not '{value}'"):
+        towers.encode_prompts(torch.zeros(N_CTX, 32), towers.sentences(NAMES, N_CTX))
+
+
+@pytest.mark.parametrize("per_class", [False, True])
+@pytest.mark.parametrize("plain", [False, True])
+def test_cost_is_what_is_counted(towers, per_class, plain):
+    """Matrix products by PyTorch's own counter, attention as two products (it cannot count the fused one)."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    sentences = towers.sentences(NAMES, N_CTX)
+    inputs = _inputs(towers, (3,), sentences, per_class, False)
+    expected = cost(towers.text, sentences, 3, per_class=per_class, plain=plain)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as forward:
+        features = towers.encode_prompts(inputs[0], sentences, per_class=per_class, plain=plain)
+    with FlopCounterMode(display=False) as backward:
+        features.sum().backward()
+    assert forward.get_total_flops() == expected.forward
+    assert backward.get_total_flops() == expected.backward
 
 
 def test_no_gradient_reaches_the_towers(towers):
