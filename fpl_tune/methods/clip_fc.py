@@ -1,0 +1,51 @@
+"""CLIP-FC: one linear layer on the image feature, averaged over clients, against hand-written prompts.
+
+A baseline of FedAPT: Su, Yang, Li, Xue: Federated Adaptive Prompt Tuning for Multi-Domain Collaborative Learning,
+AAAI 2024, https://arxiv.org/abs/2211.07864 (its Table 1). The model is in the official code
+(leondada/FedAPT, supervised/PromptModels/clip_base.py:141-177), a script that trains it is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor
+
+from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, average, cosine_logits, count, spread
+from fpl_tune.methods._layers import linear, new_linear
+
+
+@dataclass(frozen=True)
+class CLIPFC(Method):
+    """Image feature W f + b of the raw feature f, D to D.
+
+    start_from: `random`, PyTorch's default as in the official model, which begins below zero-shot; `identity`
+        begins as zero-shot CLIP.
+    weights: `uniform` average over the cohort (FedAPT's Eq. 12) or by `size`.
+    """
+
+    start_from: Literal["random", "identity"] = "random"
+    weights: Literal["uniform", "size"] = "uniform"
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        weight, bias = new_linear(task, task.embed_dim, task.embed_dim, rng)
+        if self.start_from == "identity":
+            weight, bias = torch.eye(task.embed_dim).to(weight), torch.zeros_like(bias)
+        return State(shared={"weight": weight, "bias": bias}, personal={}, server={})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        image = linear(batch.image, local.train["weight"], local.train["bias"])
+        return cosine_logits(task.scale, image, task.hand_text.expand(len(image), -1, -1))
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        weight = torch.ones_like(who) if self.weights == "uniform" else task.size[who]
+        return state._replace(shared={name: average(rows, weight) for name, rows in local.train.items()})
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        sent = count(**state.shared)
+        return Traffic(up=sent, down=sent)

@@ -1,0 +1,112 @@
+"""FedCLIP: an attention adapter on the image feature, averaged over clients.
+
+Lu, Hu, Wang, Xie: FedCLIP: Fast Generalization and Personalization for CLIP in Federated Learning, IEEE Data
+Engineering Bulletin 2023, https://arxiv.org/abs/2302.13485. Official code: microsoft/PersonalizedFL, fedclip
+(commit 441670e, nets/models.py). FedAPT (https://github.com/leondada/FedAPT) compares with a form of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    State,
+    Task,
+    Traffic,
+    Tree,
+    average,
+    cosine_logits,
+    count,
+    cross_entropy,
+    mean_over,
+    put,
+    spread,
+    unit,
+)
+from fpl_tune.methods._layers import linear, new_linear
+
+
+@dataclass(frozen=True)
+class FedCLIP(Method):
+    """Image feature a(f) ⊙ f against hand-written prompts; a is a two-layer network of D units each.
+
+    form: `sigmoid` is FedAPT's a = sigmoid(W₂ relu(W₁ f)), `softmax` the official a = softmax(W₂ tanh(W₁ f)).
+    objective: `ce`, cross-entropy over all classes, or the official `contrastive`, symmetric InfoNCE between the
+        images of a batch and their class sentences, where images of one class are each other's negatives.
+    weights: `uniform` average over the cohort (both codes) or by `size`.
+    broadcast: False is what FedAPT's script for one client per domain does (prompt-fedclip.py:127): the average is
+        evaluated but never sent back, so that clients train alone.
+    """
+
+    form: Literal["sigmoid", "softmax"] = "sigmoid"
+    objective: Literal["ce", "contrastive"] = "ce"
+    weights: Literal["uniform", "size"] = "uniform"
+    broadcast: bool = True
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        adapter: Tree = {}
+        for layer in ("first", "second"):
+            adapter[f"{layer}.weight"], adapter[f"{layer}.bias"] = new_linear(task, task.embed_dim, task.embed_dim, rng)
+        own = {} if self.broadcast else {name: spread(leaf, task.n_clients) for name, leaf in adapter.items()}
+        return State(shared=adapter, personal=own, server={})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        if self.broadcast:
+            return self.deploy(task, state, who)
+        return Local(train={name: leaf[who] for name, leaf in state.personal.items()}, fixed={})
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        text = task.hand_text.expand(len(batch.image), -1, -1)
+        return cosine_logits(task.scale, self._adapted(local, batch.image), text)
+
+    def _adapted(self, local: Local, image: Tensor) -> Tensor:
+        """[C, B, D] features weighted by the adapter's attention."""
+        leaf = local.train
+        hidden = linear(image, leaf["first.weight"], leaf["first.bias"])
+        hidden = hidden.relu() if self.form == "sigmoid" else hidden.tanh()
+        score = linear(hidden, leaf["second.weight"], leaf["second.bias"])
+        return image * (score.sigmoid() if self.form == "sigmoid" else score.softmax(-1))
+
+    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        if self.objective == "ce":
+            return cross_entropy(self.logits(task, local, batch), batch), local.fixed
+        image, text = unit(self._adapted(local, batch.image)), task.hand_text[batch.label]
+        return contrastive(task.scale * image @ text.mT, batch.mask), local.fixed
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        weight = torch.ones_like(who) if self.weights == "uniform" else task.size[who]
+        shared = {name: average(rows, weight) for name, rows in local.train.items()}
+        own = {name: put(leaf, who, local.train[name]) for name, leaf in state.personal.items()}
+        return state._replace(shared=shared, personal=own)
+
+    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
+        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        sent = count(**state.shared)
+        return Traffic(up=sent, down=sent if self.broadcast else {})
+
+
+def contrastive(similarity: Tensor, mask: Tensor) -> Tensor:
+    """[C, B, B] scaled similarities of images and their own sentences, [C, B] -> [C]: InfoNCE over both axes.
+
+    Padding is nobody's negative; the diagonal stays, so that padded rows are finite before they are dropped.
+    """
+    own = torch.eye(similarity.shape[-1], dtype=torch.bool, device=similarity.device)
+    absent = ~mask[:, None] & ~own
+    target = torch.arange(similarity.shape[-1], device=similarity.device).expand(mask.shape)
+
+    def one_way(scores: Tensor) -> Tensor:
+        scores = scores.masked_fill(absent, float("-inf"))
+        values = F.cross_entropy(scores.flatten(0, 1), target.flatten(), reduction="none").view_as(target)
+        return mean_over(values, mask)
+
+    return (one_way(similarity) + one_way(similarity.mT)) / 2

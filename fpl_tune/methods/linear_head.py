@@ -1,0 +1,60 @@
+"""A linear classifier on frozen image features, by federated averaging: the "tuning" rows of FedAPT's Table 1.
+
+McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks from
+Decentralized Data, AISTATS 2017, https://arxiv.org/abs/1602.05629; compared with prompts in FedAPT (Su et al., AAAI
+2024, https://arxiv.org/abs/2211.07864), whose ViT-tuning head has 512 · 345 + 345 parameters, so that its ViT is
+CLIP's ViT-B/32. Around `proximal` this is the head-only FedProx.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor
+
+from fpl_tune.errors import ConfigError
+from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, average, count, spread, unit
+from fpl_tune.methods._layers import linear, new_linear
+
+
+@dataclass(frozen=True)
+class LinearHead(Method):
+    """Logits W f + b over the training classes; other classes (base-to-novel) are refused.
+
+    feature: `raw` as the tower gives it, or `unit` length times s, the scale of CLIP's own logits.
+    start_from: `random`, PyTorch's default, or `text`: W are the hand-written prompts' features, which with `unit`
+        begins as zero-shot CLIP.
+    weights: average over the cohort by `size` (FedAvg) or `uniform` (FedAPT's Eq. 12).
+    """
+
+    feature: Literal["raw", "unit"] = "raw"
+    start_from: Literal["random", "text"] = "random"
+    weights: Literal["size", "uniform"] = "size"
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        weight, bias = new_linear(task, task.embed_dim, task.n_classes, rng)
+        if self.start_from == "text":
+            weight, bias = task.hand_text.clone(), torch.zeros_like(bias)
+        return State(shared={"weight": weight, "bias": bias}, personal={}, server={})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        if len(state.shared["bias"]) != task.n_classes:
+            raise ConfigError(
+                f"linear_head has one row for each of its {len(state.shared['bias'])} training classes and cannot "
+                f"tell {task.n_classes} others apart. Use a method with prompts, or a partition without novel classes."
+            )
+        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        image = task.scale * unit(batch.image) if self.feature == "unit" else batch.image
+        return linear(image, local.train["weight"], local.train["bias"])
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        weight = task.size[who] if self.weights == "size" else torch.ones_like(who)
+        return state._replace(shared={name: average(rows, weight) for name, rows in local.train.items()})
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        sent = count(**state.shared)
+        return Traffic(up=sent, down=sent)

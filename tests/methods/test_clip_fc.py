@@ -1,0 +1,82 @@
+"""CLIP-FC: one linear layer before the cosine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fpl_tune import methods
+from fpl_tune.errors import ConfigError
+from fpl_tune.method import cosine_logits
+from fpl_tune.methods.clip_fc import CLIPFC
+from fpl_tune.testing import play, toy_task
+
+
+def test_loss_and_gradient_are_those_of_clients_alone(whole_batch):
+    task = toy_task()
+    method = CLIPFC()
+    local = method.start(task, method.init(task, torch.Generator().manual_seed(1)), torch.arange(4))
+    for leaf in local.train.values():
+        leaf.requires_grad_()
+    batch = whole_batch(task)
+    loss, _ = method.loss(task, local, batch)
+    found = torch.autograd.grad(loss.sum(), [local.train["weight"], local.train["bias"]])
+    for client in range(4):
+        real = batch.mask[client]
+        weight, bias = (local.train[n][client].detach().clone().requires_grad_() for n in ("weight", "bias"))
+        mapped = torch.stack([weight @ f + bias for f in batch.image[client, real]])
+        logits = task.scale * (mapped / mapped.norm(dim=1, keepdim=True)) @ task.hand_text.T
+        wanted = -logits.log_softmax(1)[torch.arange(int(real.sum())), batch.label[client, real]].mean()
+        torch.testing.assert_close(loss[client], wanted)
+        for one, other in zip(found, torch.autograd.grad(wanted, [weight, bias]), strict=True):
+            torch.testing.assert_close(one[client], other)
+
+
+def test_identity_starts_as_zero_shot(whole_batch):
+    task = toy_task()
+    method = CLIPFC(start_from="identity")
+    local = method.start(task, method.init(task, torch.Generator()), torch.arange(4))
+    batch = whole_batch(task)
+    wanted = cosine_logits(task.scale, batch.image, task.hand_text.expand(4, -1, -1))
+    torch.testing.assert_close(method.logits(task, local, batch), wanted)
+
+
+def test_random_start_is_pytorchs():
+    task = toy_task()
+    weight = CLIPFC().init(task, torch.Generator().manual_seed(0)).shared["weight"]
+    bound = task.embed_dim**-0.5
+    assert weight.abs().max() <= bound
+    assert weight.abs().max() > 0.9 * bound
+    assert abs(weight.mean()) < 0.1 * bound
+
+
+def test_layer_has_the_published_number_of_parameters(paper_task):
+    task = paper_task()
+    state = CLIPFC().init(task, torch.Generator())
+    assert sum(leaf.numel() for leaf in state.shared.values()) == 262_656
+    assert sum(CLIPFC().traffic(task, state, torch.arange(6)).up.values()) == 262_656
+
+
+def test_training_lowers_the_loss(whole_batch):
+    task = toy_task()
+    method = CLIPFC(start_from="identity")
+    states = play(method, [task], cohorts=[(0, 1, 2, 3)] * 4)
+    everyone, batch = torch.arange(4), whole_batch(task)
+    first, last = (method.loss(task, method.deploy(task, s[0], everyone), batch)[0] for s in (states[0], states[-1]))
+    assert bool((last < first).all())
+
+
+def test_average_is_uniform_by_default():
+    task = toy_task(sizes=(9, 5, 7, 3))
+    for weights, wanted in (("uniform", 3.0), ("size", 2.0)):
+        method = CLIPFC(weights=weights)
+        state = method.init(task, torch.Generator())
+        local = method.start(task, state, torch.tensor([0, 3]))
+        local.train["bias"][:] = torch.tensor([[1.0], [5.0]])
+        merged = method.merge(task, state, torch.tensor([0, 3]), local)
+        torch.testing.assert_close(merged.shared["bias"], torch.full_like(state.shared["bias"], wanted))
+
+
+def test_unknown_start_is_refused():
+    with pytest.raises(ConfigError, match="start_from"):
+        methods.build({"name": "clip_fc", "start_from": "zeros"})

@@ -1,0 +1,110 @@
+"""FedCLIP: its two published forms, what it collapses to, what travels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fpl_tune import methods
+from fpl_tune.errors import ConfigError
+from fpl_tune.method import cosine_logits, unit
+from fpl_tune.methods.fedclip import FedCLIP, contrastive
+from fpl_tune.testing import play, toy_task
+
+
+def _reference_loss(task, leaf, image, label, form, objective):
+    """One client's loss without a client axis or padding."""
+    hidden = image @ leaf["first.weight"].T + leaf["first.bias"]
+    score = (hidden.relu() if form == "sigmoid" else hidden.tanh()) @ leaf["second.weight"].T + leaf["second.bias"]
+    adapted = image * (1 / (1 + (-score).exp()) if form == "sigmoid" else score.exp() / score.exp().sum(1, keepdim=True))
+    adapted = adapted / adapted.norm(dim=1, keepdim=True)
+    if objective == "ce":
+        logits = task.scale * adapted @ task.hand_text.T
+        return (logits.logsumexp(1) - logits[torch.arange(len(label)), label]).mean()
+    alike = task.scale * adapted @ task.hand_text[label].T
+    own = alike.diagonal()
+    return ((alike.logsumexp(1) - own).mean() + (alike.logsumexp(0) - own).mean()) / 2
+
+
+@pytest.mark.parametrize("form", ["sigmoid", "softmax"])
+@pytest.mark.parametrize("objective", ["ce", "contrastive"])
+def test_loss_and_gradient_are_those_of_clients_alone(form, objective, whole_batch):
+    task = toy_task()
+    method = FedCLIP(form=form, objective=objective)
+    state = method.init(task, torch.Generator().manual_seed(0))
+    local = method.start(task, state, torch.arange(4))
+    for leaf in local.train.values():
+        leaf.requires_grad_()
+    batch = whole_batch(task)
+    loss, _ = method.loss(task, local, batch)
+    found = torch.autograd.grad(loss.sum(), list(local.train.values()))
+    for client in range(4):
+        leaf = {n: v[client].detach().clone().requires_grad_() for n, v in local.train.items()}
+        real = batch.mask[client]
+        image, label = batch.image[client, real], batch.label[client, real]
+        wanted = _reference_loss(task, leaf, image, label, form, objective)
+        torch.testing.assert_close(loss[client], wanted)
+        grads = torch.autograd.grad(wanted, list(leaf.values()))
+        for one, other in zip(found, grads, strict=True):
+            torch.testing.assert_close(one[client], other, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("form", ["sigmoid", "softmax"])
+def test_equal_attention_is_zero_shot(form, whole_batch):
+    task = toy_task()
+    method = FedCLIP(form=form)
+    local = method.start(task, method.init(task, torch.Generator()), torch.arange(4))
+    for name in ("second.weight", "second.bias"):
+        local.train[name].zero_()
+    batch = whole_batch(task)
+    wanted = cosine_logits(task.scale, batch.image, task.hand_text.expand(4, -1, -1))
+    torch.testing.assert_close(method.logits(task, local, batch), wanted)
+
+
+def test_contrastive_loss_is_zero_without_negatives_and_counts_duplicates_as_negatives():
+    alone = contrastive(torch.tensor([[[7.0]]]), torch.tensor([[True]]))
+    assert alone.item() == 0
+    twins = unit(torch.ones(1, 2, 3).double())
+    both = contrastive(5 * twins @ twins.mT, torch.ones(1, 2, dtype=torch.bool))
+    torch.testing.assert_close(both, torch.tensor([2.0]).double().log())
+
+
+def test_adapter_has_the_published_number_of_parameters(paper_task):
+    task = paper_task()
+    state = FedCLIP().init(task, torch.Generator())
+    assert sum(leaf.numel() for leaf in state.shared.values()) == 525_312
+    sent = FedCLIP().traffic(task, state, torch.arange(6))
+    assert sum(sent.up.values()) == sum(sent.down.values()) == 525_312
+
+
+def test_without_broadcast_clients_train_alone_and_the_average_is_evaluated():
+    task = toy_task()
+    alone = FedCLIP(broadcast=False)
+    first, after, last = (states[0] for states in play(alone, [task], cohorts=[(0, 1), (0, 1)]))
+    for name, leaf in last.shared.items():
+        torch.testing.assert_close(leaf, (last.personal[name][0] + last.personal[name][1]) / 2)
+        assert torch.equal(last.personal[name][2], first.personal[name][2])
+        assert not torch.equal(last.personal[name][0], last.personal[name][1])
+        torch.testing.assert_close(alone.deploy(task, last, torch.tensor([3])).train[name][0], leaf)
+    assert sum(alone.traffic(task, after, torch.arange(2)).down.values()) == 0
+    together = play(FedCLIP(), [task], cohorts=[(0, 1)])[-1][0]
+    for name, leaf in after.shared.items():  # the first round is the same either way
+        torch.testing.assert_close(leaf, together.shared[name])
+
+
+def test_weights_of_the_average():
+    task = toy_task(sizes=(9, 5, 7, 3))
+    for weights, share in (("uniform", [0.5, 0.5]), ("size", [9 / 12, 3 / 12])):
+        method = FedCLIP(weights=weights)
+        state = method.init(task, torch.Generator())
+        local = method.start(task, state, torch.tensor([0, 3]))
+        local.train["first.bias"][:] = torch.tensor([[1.0], [5.0]])
+        merged = method.merge(task, state, torch.tensor([0, 3]), local)
+        wanted = torch.full_like(state.shared["first.bias"], share[0] + 5 * share[1])
+        torch.testing.assert_close(merged.shared["first.bias"], wanted)
+
+
+@pytest.mark.parametrize(("field", "value"), [("form", "tanh"), ("objective", "mse"), ("weights", "median")])
+def test_unknown_choices_are_refused_by_name(field, value):
+    with pytest.raises(ConfigError, match=field):
+        methods.build({"name": "fedclip", field: value})
