@@ -1,0 +1,216 @@
+"""Fed-DPT: a text prompt per domain and visual tokens that tell how much an image belongs to each.
+
+Wei, Wang, Shah, Chellappa: Dual Prompt Tuning for Domain-Aware Federated Learning, 2023,
+https://arxiv.org/abs/2310.03103. There is no official code: what the paper leaves open is a field or said here.
+Visual tokens enter after the positional embedding and before the first LayerNorm; both kinds of prompt start from
+N(0, 0.02²); text features are unit before they are mixed (Eq. 6) and again after; averages over clients are uniform;
+evaluated is the server's state, its text prompts without the lag of Eq. 8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    Sizes,
+    State,
+    Task,
+    Traffic,
+    Tree,
+    cosine_logits,
+    count,
+    cross_entropy,
+    mean_over,
+    new_context,
+    put,
+    require,
+    spread,
+    unit,
+)
+
+
+@dataclass(frozen=True)
+class FedDPT(Method):
+    """n domains: text prompts [n, m, d] and visual tokens [n, w]; a client belongs to one domain.
+
+    n_ctx: m, tokens of a text prompt, >= 1.
+    text: who trains the text prompts. `own`: a client its domain's, others follow by momentum; `all`: every client
+        all n; `shared`: one prompt for all domains, no mixing (domain-agnostic); `hand`: hand-written (visual only).
+    visual: `average`: every client trains all n tokens; `split`: its domain's only, others follow by momentum;
+        `none`: no tokens, then `text` must be `shared` or `hand`: with `shared` and `ce` this is PromptFL, averaged
+        uniformly.
+    momentum: α of Eq. 8, in [0, 1): share of the old external prompt that a step keeps; 0 overwrites external
+        prompts at the start of a round.
+    visual_momentum: the same for external tokens under `split`.
+    temperature: τ_d of Eq. 5, > 0; towards 0 an image reads one domain's prompt, towards infinity the mean.
+    attention: q·k of Eq. 5 with several heads. `scaled`: mean over heads of q·k / √head width, as attention itself
+        scales; `raw`: their sum, the product of the whole vectors, which makes weights nearly one-hot.
+    objective: `cosine` is Eq. 7 with its sign mended, 1 - cos of image and true class, no negatives; `ce` is
+        cross-entropy over all classes.
+    """
+
+    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
+    n_ctx: int = 16
+    text: Literal["own", "all", "shared", "hand"] = "own"
+    visual: Literal["average", "split", "none"] = "average"
+    momentum: float = 0.99
+    visual_momentum: float = 0.99
+    temperature: float = 0.1
+    attention: Literal["scaled", "raw"] = "scaled"
+    objective: Literal["cosine", "ce"] = "cosine"
+
+    def __post_init__(self) -> None:
+        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require(self.temperature > 0, "temperature", "must be > 0", self.temperature)
+        for name in ("momentum", "visual_momentum"):
+            require(0 <= getattr(self, name) < 1, name, "must lie in [0, 1)", getattr(self, name))
+        mixes = self.text in ("own", "all")
+        require(
+            not (mixes and self.visual == "none"),
+            "text",
+            "must be shared or hand where visual is none, as visual tokens weigh the domains",
+            self.text,
+        )
+
+    def check(self, sizes: Sizes) -> None:
+        require(
+            sizes.vision_width is not None,
+            "name",
+            "needs the tokens of a vision transformer, which these towers lack",
+            "feddpt",
+            "Use clip=compact, vit_b32 or vit_b16.",
+        )
+
+    # -- state -----------------------------------------------------------------------------------------------
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        n, shared, personal = task.n_domains, {}, {}
+        if self.text != "hand":
+            shared["text"] = new_context(task, self.n_ctx, rng, 1 if self.text == "shared" else n)
+        if self.visual != "none":
+            width = task.vision_width or 0
+            shared["visual"] = (0.02 * torch.randn(n, width, generator=rng)).to(task.device, task.dtype)
+        for name in self._followed():
+            personal[name] = _others(spread(shared[name], task.n_clients), task.domain)
+        return State(shared, personal, server={})
+
+    def _followed(self) -> dict[str, float]:
+        """Leaves of which a client trains only its domain's row, with the momentum by which the others follow."""
+        followed = {"text": self.momentum} if self.text == "own" else {}
+        return followed | ({"visual": self.visual_momentum} if self.visual == "split" else {})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        train = {name: spread(leaf, len(who)) for name, leaf in state.shared.items()}
+        domain = task.domain[who]
+        fixed: Tree = {}
+        for name in self._followed():
+            fixed[f"{name}.external"] = state.personal[name][who]
+            fixed[f"{name}.received"] = _others(train[name], domain)
+            fixed["place"] = (torch.arange(task.n_domains, device=domain.device) - domain[:, None]) % task.n_domains
+            train[name] = train[name][torch.arange(len(who)), domain].unsqueeze(1)
+        return Local(train, fixed)
+
+    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
+        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
+
+    # -- forward ---------------------------------------------------------------------------------------------
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        image, looks = task.see(batch.image, self._tokens(task, local, batch))
+        text = self._text(task, local) if self.text != "hand" else task.hand_text.expand(len(image), 1, -1, -1)
+        if text.shape[1] == 1:
+            return cosine_logits(task.scale, image, text[:, 0])
+        return mixed_logits(task.scale, image, text, self._weights(task, looks))
+
+    def _tokens(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        """[C, n, w] visual tokens, none of them where there are none to learn."""
+        if self.visual == "none":
+            return batch.image.new_zeros(len(batch.image), 0, task.vision_width or 0)
+        own = local.train["visual"]
+        if "visual.external" not in local.fixed:
+            return own
+        return _in_order(torch.cat([own, local.fixed["visual.external"]], 1), local.fixed["place"])
+
+    def _weights(self, task: Task, looks: Tensor) -> Tensor:
+        """Eq. 5: [C, B, heads, n] -> [C, B, n], how much an image belongs to each domain."""
+        heads = looks.shape[-2]
+        head_width = (task.vision_width or 0) / heads
+        score = looks.mean(-2) / head_width**0.5 if self.attention == "scaled" else looks.sum(-2)
+        return (score / self.temperature).softmax(-1)
+
+    def _text(self, task: Task, local: Local) -> Tensor:
+        """Unit text features [C, n, K, D]; others' prompts carry no gradient and are encoded without one."""
+        own = task.text(local.train["text"])
+        if "text.external" not in local.fixed or task.n_domains == 1:
+            return own
+        with torch.no_grad():
+            others = task.text(local.fixed["text.external"])
+        return _in_order(torch.cat([own, others], 1), local.fixed["place"])
+
+    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        fixed = dict(local.fixed)
+        for name, kept in self._followed().items():  # Eq. 8
+            old, received = fixed[f"{name}.external"], fixed[f"{name}.received"]
+            fixed[f"{name}.external"] = kept * old + (1 - kept) * received
+        logits = self.logits(task, local._replace(fixed=fixed), batch)
+        if self.objective == "ce":
+            return cross_entropy(logits, batch), fixed
+        cosine = logits.gather(-1, batch.label.unsqueeze(-1)).squeeze(-1) / task.scale
+        return mean_over(1 - cosine, batch.mask), fixed
+
+    # -- server ----------------------------------------------------------------------------------------------
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        shared, personal = dict(state.shared), dict(state.personal)
+        domain = task.domain[who]
+        for name, rows in local.train.items():
+            if name in self._followed():
+                shared[name] = _by_domain(rows[:, 0], domain, state.shared[name])
+                personal[name] = put(personal[name], who, local.fixed[f"{name}.external"])
+            else:
+                shared[name] = rows.mean(0)
+        return state._replace(shared=shared, personal=personal)
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        own = {name: leaf[0] if name in self._followed() else leaf for name, leaf in state.shared.items()}
+        return Traffic(up=count(**own), down=count(**state.shared))
+
+
+def mixed_logits(scale: float, image: Tensor, text: Tensor, weight: Tensor) -> Tensor:
+    """s · cos of images with Σᵢ wᵢ tᵢ (Eq. 6), without building that sum for every image and class.
+
+    image [C, B, D] raw, text [C, n, K, D] unit, weight [C, B, n] -> [C, B, K].
+    """
+    dots = torch.einsum("cbd,cnkd,cbn->cbk", unit(image), text, weight)
+    gram = torch.einsum("cnkd,cmkd->cknm", text, text)
+    squared = torch.einsum("cbn,cknm,cbm->cbk", weight, gram, weight)
+    return scale * dots / squared.clamp(min=1e-12).sqrt()
+
+
+def _others(rows: Tensor, domain: Tensor) -> Tensor:
+    """[C, n, ...] -> [C, n - 1, ...]: the domains that follow the client's own in cyclic order."""
+    n = rows.shape[1]
+    order = (domain[:, None] + torch.arange(1, n, device=domain.device)) % n
+    return rows[torch.arange(len(rows), device=domain.device)[:, None], order]
+
+
+def _in_order(rows: Tensor, place: Tensor) -> Tensor:
+    """[C, n, ...], the client's own domain first -> in order of the domains; `place` [C, n] is where each lies."""
+    return rows[torch.arange(len(rows), device=place.device)[:, None], place]
+
+
+def _by_domain(rows: Tensor, domain: Tensor, old: Tensor) -> Tensor:
+    """Mean of the cohort's rows [C, ...] by domain -> [n, ...]; domains without a client keep what they had."""
+    member = F.one_hot(domain, len(old)).to(rows.dtype)  # [C, n]
+    column = (-1, *([1] * (old.ndim - 1)))
+    number = member.sum(0).view(column)
+    mean = (member.T @ rows.flatten(1)).view_as(old) / number.clamp(min=1)
+    return torch.where(number > 0, mean, old)

@@ -1,0 +1,219 @@
+"""Fed-DPT: domain weights, momentum, who trains which prompt, and what the ablations collapse to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fpl_tune import methods
+from fpl_tune.engine import generator
+from fpl_tune.errors import ConfigError
+from fpl_tune.method import unit
+from fpl_tune.methods.feddpt import FedDPT, mixed_logits
+from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.testing import play, toy_task
+
+EVERYONE = torch.arange(4)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return toy_task("pixels")
+
+
+def _trained(method, task):
+    """A state in which all leaves differ from their start and from each other."""
+    return play(method, [task], cohorts=[(0, 2), (1, 3)], epochs=1)[-1][0]
+
+
+@pytest.mark.parametrize("attention", ["scaled", "raw"])
+@pytest.mark.parametrize("objective", ["cosine", "ce"])
+def test_loss_and_gradient_are_those_of_clients_alone(task, attention, objective, whole_batch, plain_text):
+    """Against Eqs. 3 to 8 written for one client and one image at a time, with every domain's prompt in its place."""
+    method = FedDPT(n_ctx=2, attention=attention, objective=objective, momentum=0.5)
+    state = _trained(method, task)
+    local = method.start(task, state, EVERYONE)
+    for leaf in local.train.values():
+        leaf.requires_grad_()
+    batch = whole_batch(task)
+    loss, fixed = method.loss(task, local, batch)
+    found = torch.autograd.grad(loss.sum(), [local.train["text"], local.train["visual"]])
+    for client in range(4):
+        domain = int(task.domain[client])
+        own, tokens = (local.train[n][client].detach().clone().requires_grad_() for n in ("text", "visual"))
+        external = 0.5 * state.personal["text"][client, 0] + 0.5 * state.shared["text"][1 - domain]
+        torch.testing.assert_close(fixed["text.external"][client, 0], external)
+        prompts = [own[0], external] if domain == 0 else [external, own[0]]
+        text = [plain_text(task, prompt) for prompt in prompts]
+        values = []
+        for image, label in zip(batch.image[client][batch.mask[client]], batch.label[client], strict=False):
+            features, looks = task.see(image[None, None], tokens[None])
+            heads = looks[0, 0]  # [heads, n]
+            score = heads.mean(0) / 8**0.5 if attention == "scaled" else heads.sum(0)
+            weight = (score / 0.1).exp() / (score / 0.1).exp().sum()
+            mixed = unit(weight[0] * text[0] + weight[1] * text[1])  # [K, D]
+            cosine = mixed @ unit(features[0, 0])
+            values.append(1 - cosine[label] if objective == "cosine" else -(task.scale * cosine).log_softmax(0)[label])
+        wanted = torch.stack(values).mean()
+        torch.testing.assert_close(loss[client], wanted)
+        for one, other in zip(found, torch.autograd.grad(wanted, [own, tokens]), strict=True):
+            torch.testing.assert_close(one[client], other, rtol=1e-6, atol=1e-9)
+
+
+def test_mixed_logits_equal_the_mixture_written_out():
+    rng = torch.Generator().manual_seed(0)
+    image = torch.randn(2, 3, 5, generator=rng).double()
+    text = unit(torch.randn(2, 4, 6, 5, generator=rng).double())
+    weight = torch.rand(2, 3, 4, generator=rng).double().softmax(-1)
+    mixed = unit(torch.einsum("cbn,cnkd->cbkd", weight, text))
+    wanted = 7 * torch.einsum("cbd,cbkd->cbk", unit(image), mixed)
+    torch.testing.assert_close(mixed_logits(7.0, image, text, weight), wanted)
+
+
+def test_weights_sum_to_one_and_temperature_goes_from_one_hot_to_uniform(task, whole_batch):
+    state = _trained(FedDPT(n_ctx=2), task)
+    batch = whole_batch(task)
+    shares = {}
+    for temperature in (1e-6, 0.1, 1e6):
+        method = FedDPT(n_ctx=2, temperature=temperature)
+        local = method.deploy(task, state, EVERYONE)
+        _, looks = task.see(batch.image, local.train["visual"])
+        shares[temperature] = method._weights(task, looks)
+        torch.testing.assert_close(shares[temperature].sum(-1), torch.ones(batch.label.shape).double())
+    assert bool((shares[1e-6].max(-1).values > 0.999).all())
+    torch.testing.assert_close(shares[1e6], torch.full_like(shares[1e6], 0.5), atol=1e-4, rtol=0)
+    assert bool((shares[0.1].max(-1).values < 0.999).any())
+
+
+def test_client_trains_its_domains_prompt_and_no_other(task):
+    method = FedDPT(n_ctx=2)
+    (before,), (after,) = play(method, [task], cohorts=[(0, 1)], epochs=1)
+    assert task.domain.tolist() == [0, 0, 1, 1]
+    assert not torch.equal(after.shared["text"][0], before.shared["text"][0])
+    assert torch.equal(after.shared["text"][1], before.shared["text"][1])
+
+
+def test_prompts_of_one_domain_are_averaged_and_tokens_over_all(task):
+    method = FedDPT(n_ctx=2)
+    state = method.init(task, torch.Generator().manual_seed(0))
+    who = torch.tensor([3, 0, 1])
+    local = method.start(task, state, who)
+    local.train["text"][:] = torch.tensor([8.0, 1.0, 3.0]).view(3, 1, 1, 1)
+    local.train["visual"][:] = torch.tensor([0.0, 3.0, 6.0]).view(3, 1, 1)
+    merged = method.merge(task, state, who, local)
+    assert bool((merged.shared["text"][0] == 2).all())
+    assert bool((merged.shared["text"][1] == 8).all())
+    torch.testing.assert_close(merged.shared["visual"], torch.full_like(state.shared["visual"], 3.0))
+
+
+def test_external_prompts_follow_by_momentum_and_stay_with_the_client(task):
+    """After s steps towards a constant prompt, what is left of the old one is α to the s (Eq. 8)."""
+    method = FedDPT(n_ctx=2, momentum=0.9)
+    state = method.init(task, torch.Generator().manual_seed(0))
+    old = torch.full_like(state.personal["text"], 4.0)
+    state = state._replace(personal={"text": old})
+    (_, (after,)) = play(method, [task], states=[state], cohorts=[(0,)], epochs=1)  # 9 images in batches of 4
+    received = state.shared["text"][1]
+    torch.testing.assert_close(after.personal["text"][0, 0], received + 0.9**3 * (4 - received))
+    assert torch.equal(after.personal["text"][1:], old[1:])
+
+
+def test_without_momentum_external_prompts_are_the_received_ones(task, whole_batch):
+    method = FedDPT(n_ctx=2, momentum=0.0)
+    state = _trained(method, task)
+    local = method.start(task, state, EVERYONE)
+    _, fixed = method.loss(task, local, whole_batch(task))
+    for client in range(4):
+        assert torch.equal(fixed["text.external"][client, 0], state.shared["text"][1 - task.domain[client]])
+
+
+def test_training_without_lag_sees_what_is_deployed(task, whole_batch):
+    """With everybody's prompts in step the training and the deployed forward are the same function."""
+    batch = whole_batch(task)
+    for options in ({}, {"visual": "split"}, {"text": "all"}, {"text": "shared"}):
+        method = FedDPT(n_ctx=2, **options)
+        state = method.init(task, torch.Generator().manual_seed(0))
+        trained = method.logits(task, method.start(task, state, EVERYONE), batch)
+        torch.testing.assert_close(trained, method.logits(task, method.deploy(task, state, EVERYONE), batch))
+
+
+def test_split_trains_one_token_and_momentum_carries_the_others(task):
+    method = FedDPT(n_ctx=2, visual="split", visual_momentum=0.5)
+    (before,), (after,) = play(method, [task], cohorts=[(2, 3)], epochs=1)
+    assert torch.equal(after.shared["visual"][0], before.shared["visual"][0])
+    assert not torch.equal(after.shared["visual"][1], before.shared["visual"][1])
+    assert method.start(task, after, torch.tensor([0])).train["visual"].shape[1] == 1
+
+
+def test_shared_prompt_without_tokens_is_promptfl(whole_batch):
+    """Trained on pixels as PromptFL trains on the features of the same pixels."""
+    task = toy_task("pixels", sizes=(5, 5, 5, 5))
+    dpt, promptfl = FedDPT(n_ctx=2, text="shared", visual="none", objective="ce"), PromptFL(n_ctx=2)
+    mine = dpt.init(task, generator("init", 0))
+    theirs = promptfl.init(task, generator("init", 0))
+    assert torch.equal(mine.shared["text"][0], theirs.shared["prompt"])
+    batch = whole_batch(task)
+    pooled = batch._replace(image=task.towers.encode_images(batch.image))
+    local, other = dpt.start(task, mine, EVERYONE), promptfl.start(task, theirs, EVERYONE)
+    for leaf in (local.train["text"], other.train["prompt"]):
+        leaf.requires_grad_()
+    one, two = dpt.loss(task, local, batch)[0], promptfl.loss(task, other, pooled)[0]
+    torch.testing.assert_close(one, two)
+    (left,) = torch.autograd.grad(one.sum(), local.train["text"])
+    (right,) = torch.autograd.grad(two.sum(), other.train["prompt"])
+    torch.testing.assert_close(left[:, 0], right)
+    merged = dpt.merge(task, mine, EVERYONE, local._replace(train={"text": left}))
+    wanted = promptfl.merge(task, theirs, EVERYONE, other._replace(train={"prompt": right}))
+    torch.testing.assert_close(merged.shared["text"][0], wanted.shared["prompt"])
+
+
+def test_visual_only_reads_the_hand_written_prompts(task, whole_batch):
+    method = FedDPT(text="hand")
+    state = method.init(task, torch.Generator().manual_seed(0))
+    assert set(state.shared) == {"visual"}
+    batch, local = whole_batch(task), method.start(task, state, EVERYONE)
+    features, _ = task.see(batch.image, local.train["visual"])
+    wanted = task.scale * unit(features) @ task.hand_text.T
+    torch.testing.assert_close(method.logits(task, local, batch), wanted)
+
+
+def test_one_domain_reads_its_prompt_whatever_the_tokens(whole_batch):
+    task = toy_task("pixels", sizes=(5, 5))
+    task.n_domains, task.domain = 1, torch.zeros(2, dtype=torch.int64)
+    method = FedDPT(n_ctx=2)
+    state = play(method, [task], cohorts=[(0, 1)], epochs=1)[-1][0]
+    assert state.shared["text"].shape[0] == state.shared["visual"].shape[0] == 1
+    assert bool(state.shared["text"].isfinite().all())
+
+
+def test_learned_and_sent_scalars_are_the_published_ones(paper_task):
+    task = paper_task()
+    state = FedDPT().init(task, torch.Generator())
+    assert sum(leaf.numel() for leaf in state.shared.values()) == 53_760
+    sent = FedDPT().traffic(task, state, torch.arange(6))
+    assert sent.down == {"text": 6 * 16 * 512, "visual": 6 * 768}
+    assert sent.up == {"text": 16 * 512, "visual": 6 * 768}
+    split = FedDPT(text="all", visual="split")
+    state = split.init(task, torch.Generator())
+    assert split.traffic(task, state, torch.arange(6)).up == {"text": 6 * 16 * 512, "visual": 768}
+
+
+def test_resnet_towers_are_refused():
+    with pytest.raises(ConfigError, match="vision transformer"):
+        FedDPT().check(toy_task("pixels", kind="resnet"))
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"n_ctx": 0}, "n_ctx"),
+        ({"temperature": 0.0}, "temperature"),
+        ({"momentum": 1.0}, "momentum"),
+        ({"visual_momentum": -0.1}, "visual_momentum"),
+        ({"visual": "none"}, "text"),
+        ({"attention": "cosine"}, "attention"),
+    ],
+)
+def test_values_out_of_range_are_refused_by_name(values, field):
+    with pytest.raises(ConfigError, match=field):
+        methods.build({"name": "feddpt", **values})
