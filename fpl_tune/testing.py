@@ -43,7 +43,8 @@ def toy_towers(
         vision = CLIPVisionCfg(layers=3, width=32, head_width=8, patch_size=8, image_size=32)
     else:
         vision = CLIPVisionCfg(layers=(1, 1, 1, 1), width=8, head_width=32, image_size=64)
-    words = CLIPTextCfg(**{"width": 32, "heads": 4, "layers": 3} | text)
+    words = CLIPTextCfg(width=32, heads=4, layers=3)
+    vars(words).update(text)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = CLIP(24, vision, words, quick_gelu=quick_gelu)

@@ -231,18 +231,15 @@ class Private(Method):
         return loss, {**local.fixed, **moved}
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        keys, drawn = state.personal["noise.key"][who], state.personal["noise.drawn"][who]
+        key, drawn = state.personal["noise.key"], state.personal["noise.drawn"]
         noisy = dict(local.train)
         for name in _uploaded(local):
-            noise = torch.stack(
-                [_noise(local.train[name][0], k, t, name) for k, t in zip(keys.tolist(), drawn.tolist(), strict=True)]
-            )
-            noisy[name] = local.train[name] + self.sigma * noise
+            rows = zip(local.train[name], key[who].tolist(), drawn[who].tolist(), strict=True)
+            noisy[name] = torch.stack([leaf + self.sigma * _noise(leaf, k, t, name) for leaf, k, t in rows])
         heard = self.inner.merge(task, state, who, local._replace(train=noisy))
         kept = self.inner.merge(task, state, who, local).personal
-        return heard._replace(
-            personal={**kept, "noise.drawn": put(state.personal["noise.drawn"], who, drawn + 1)},
-        )
+        noise = {"noise.key": key, "noise.drawn": put(drawn, who, drawn[who] + 1)}
+        return heard._replace(personal={**kept, **noise})
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
         return self.inner.deploy(task, state, who)

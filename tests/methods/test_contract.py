@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import yaml
 
 import fpl_tune
 from fpl_tune import methods
+from fpl_tune.config import choose
 from fpl_tune.testing import CONTRACT, Toy, check_method, toy
 
 PACKAGE = Path(fpl_tune.__file__).parent
@@ -26,25 +28,34 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("pfedmoap", {"n_ctx": 2, "experts": 3, "d_gating": 12, "heads": 3}),
     ("pfedmoap", {"n_ctx": 2, "experts": 3, "gate": "linear", "selection": "random"}),
     ("pfedmoap", {"n_ctx": 2, "experts": 4, "d_gating": 24, "aggregate_gate": True, "attention_scale": "sqrt"}),
+    ("fedprox", {"inner.n_ctx": 2, "mu": 0.5}),
+    ("promptfl_ft", {"inner.n_ctx": 2}),
+    ("promptfl_dp", {"inner.n_ctx": 2}),
+    ("fedprox_dp", {"inner.inner.n_ctx": 2}),
+    ("pfedmoap_dp", {"inner.n_ctx": 2, "inner.experts": 3, "inner.d_gating": 12, "inner.heads": 3}),
+    ("fedclip", {}),
+    ("fedclip", {"form": "softmax", "objective": "contrastive"}),
+    ("fedclip", {"broadcast": False}),
+    ("clip_fc", {}),
+    ("linear_head", {}),
 ]
 
 
 def node(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a method: its file in conf/method where there is one, and overrides by dotted field."""
-    file = PACKAGE / "conf" / "method" / f"{name}.yaml"
-    found: dict[str, Any] = yaml.safe_load(file.read_text()) if file.exists() else {"name": name}
-    found = found.get("method", found)
+    """The configuration of a method or composition as composed, with overrides by dotted field."""
+    found = deepcopy(choose("method", name)["method"])
     for field, value in overrides.items():
         at = found
         *outer, last = field.split(".")
         for step in outer:
             at = at[step]
+        assert last in at, f"{name} has no field {field}"
         at[last] = value
     return found
 
 
 def source_files() -> list[Path]:
-    return sorted(p for p in (PACKAGE / "methods").glob("*.py") if p.name != "__init__.py")
+    return sorted(p for p in (PACKAGE / "methods").glob("*.py") if not p.name.startswith("_"))
 
 
 @pytest.fixture(scope="module", params=METHODS, ids=[f"{name}-{i}" for i, (name, _) in enumerate(METHODS)])
@@ -84,9 +95,7 @@ def test_every_method_cites_its_paper_and_has_a_test_of_its_own(file: Path) -> N
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in METHODS}))
 def test_stages_of_compositions_can_be_built(name: str) -> None:
-    file = PACKAGE / "conf" / "method" / f"{name}.yaml"
-    stages = yaml.safe_load(file.read_text()).get("stages", []) if file.exists() else []
-    for stage in stages:
+    for stage in choose("method", name).get("stages", []):
         if stage["method"] is not None:
             methods.build(stage["method"])
         assert stage["rounds"] >= 1

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fpl_tune.errors import ConfigError
+from fpl_tune.methods.coop import CoOp
+from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.testing import play, toy_task
+
+
+def test_a_client_is_promptfl_with_that_client_alone() -> None:
+    task = toy_task()
+    (state,) = play(CoOp(n_ctx=2), [task], cohorts=[[0, 1, 2, 3]] * 2)[-1]
+    for client in range(4):
+        (alone,) = play(PromptFL(n_ctx=2), [task], cohorts=[[client]] * 2)[-1]
+        torch.testing.assert_close(
+            state.personal["prompt"][client], alone.shared["prompt"], rtol=0, atol=1e-10
+        )
+
+
+def test_all_clients_start_alike_and_send_nothing() -> None:
+    task = toy_task()
+    ((state,),) = play(CoOp(n_ctx=2), [task], cohorts=[])
+    assert bool((state.personal["prompt"] == state.personal["prompt"][:1]).all())
+    traffic = CoOp(n_ctx=2).traffic(task, state, torch.arange(4))
+    assert traffic.up == traffic.down == {}
+
+
+def test_refuses_an_empty_context() -> None:
+    with pytest.raises(ConfigError, match=r"method\.n_ctx must be >= 1, but is 0"):
+        CoOp(n_ctx=0)

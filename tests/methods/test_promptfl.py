@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fpl_tune.engine import generator
+from fpl_tune.errors import ConfigError
+from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.optim import OptimSpec
+from fpl_tune.testing import play, toy_task
+
+
+def test_a_round_is_a_step_of_every_client_and_the_mean_weighted_by_images() -> None:
+    """One full-batch step of plain gradient descent, written out with torch's own cross-entropy."""
+    task, spec = toy_task(), OptimSpec(lr=0.1, batch=16, momentum=0.0, weight_decay=0.0)
+    (before,), (after,) = play(PromptFL(n_ctx=2), [task], cohorts=[[0, 2]], spec=spec, epochs=1)
+    table, total = task.table("train"), torch.zeros_like(before.shared["prompt"])
+    for client, size in ((0, 9), (2, 7)):
+        prompt = before.shared["prompt"].clone().requires_grad_()
+        image = F.normalize(table.image[client, :size], dim=-1)
+        loss = F.cross_entropy(task.scale * image @ task.text(prompt).T, table.label[client, :size])
+        (gradient,) = torch.autograd.grad(loss, prompt)
+        total += size / 16 * (prompt.detach() - 0.1 * gradient)
+    torch.testing.assert_close(after.shared["prompt"], total, rtol=0, atol=1e-10)
+
+
+def test_a_prompt_of_the_papers_has_8192_numbers() -> None:
+    task = toy_task()
+    task.text_width = 512
+    state = PromptFL().init(task, generator("prompt"))
+    traffic = PromptFL().traffic(task, state, torch.arange(4))
+    assert traffic.up == traffic.down == {"prompt": 8_192}
+    assert 0.019 < float(state.shared["prompt"].std()) < 0.021
+
+
+def test_refuses_an_empty_context() -> None:
+    with pytest.raises(ConfigError, match=r"method\.n_ctx must be >= 1, but is 0"):
+        PromptFL(n_ctx=0)

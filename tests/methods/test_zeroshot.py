@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from fpl_tune.methods.zeroshot import ZeroShot
+from fpl_tune.testing import play, toy_task
+
+
+def test_logits_are_scaled_cosines_with_the_hand_written_prompts() -> None:
+    task = toy_task()
+    table = task.table("train")
+    who = torch.arange(4)
+    batch = task.train.batch(who, torch.arange(task.train.spare).expand(4, -1))
+    text = task.towers.encode_text([f"a photo of a {name}." for name in task.known.names])
+    found = ZeroShot().logits(task, ZeroShot().start(task, play(ZeroShot(), [task])[-1][0], who), batch)
+    wanted = task.scale * F.cosine_similarity(table.image[:, :-1].unsqueeze(2), text, dim=-1)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-9)
+
+
+def test_nothing_is_learned_and_nothing_is_sent() -> None:
+    task = toy_task()
+    state = ZeroShot().init(task, torch.Generator())
+    traffic = ZeroShot().traffic(task, state, torch.arange(4))
+    assert (state.shared, state.personal, state.server) == ({}, {}, {})
+    assert traffic.up == traffic.down == {}
