@@ -24,7 +24,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fpl_tune import methods
-from fpl_tune.data import DataSpec, PartitionSpec, natural
+from fpl_tune.data import DataSpec, PartitionSpec
+from fpl_tune.data.registry import resolve
 from fpl_tune.errors import ConfigError, did_you_mean, unknown
 from fpl_tune.optim import OptimSpec
 from fpl_tune.paths import shipped
@@ -262,9 +263,12 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, 
     return spec, node
 
 
+_OPEN = ("axes.", "optim.groups.", "search.space.", "report.paper.")  # fields that take any key, without Hydra's `+`
+
+
 def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any]:
     _register()
-    overrides = list(overrides)
+    overrides = [f"++{text}" if text.startswith(_OPEN) else text for text in overrides]
     for text in overrides:
         try:
             OverridesParser.create().parse_override(text)
@@ -346,7 +350,7 @@ def _typed(kind: type[Any], node: Mapping[str, Any]) -> Any:
 
 
 def to_run(node: Mapping[str, Any]) -> RunSpec:
-    """The run of a composed dict: study fields dropped, `auto` partition resolved.
+    """The run of a composed dict: study fields dropped, the partition's open fields resolved.
 
     Raises:
         ConfigError: an unknown field or a value of the wrong type.
@@ -355,8 +359,7 @@ def to_run(node: Mapping[str, Any]) -> RunSpec:
         run: RunSpec = _typed(RunSpec, {k: v for k, v in node.items() if k in RUN_FIELDS})
     except OmegaConfBaseException as problem:
         raise _readable(problem, Path("configuration")) from None
-    if run.partition.name == "auto":
-        run.partition = natural(run.data)
+    run.partition = resolve(run.data, run.partition)
     return run
 
 

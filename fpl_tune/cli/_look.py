@@ -152,7 +152,7 @@ def table(store: Any, rule: str, format: str) -> None:
         format,
         title=spec.title or spec.name,
         best=best,
-        caption=f"{metric} by the rule '{rule}'{habit}; ± is the standard deviation over seeds; best on validation in bold",
+        caption=f"{metric} by the rule '{rule}'{habit}; ± is the deviation over seeds; best on validation in bold",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from fpl_tune.cli import output
-from fpl_tune.study.runner import Listener
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.job import Job
+from fpl_tune.study.runner import Listener, Outcome
+from fpl_tune.study.store import Store
+from fpl_tune.trial import Record
 
 
 class Watcher(Listener):
@@ -27,29 +30,36 @@ class Watcher(Listener):
             TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
         )
         self._tasks: dict[str, TaskID] = {}
-        self._labels: dict[str, str] = {}
         self._rounds: dict[str, int] = {}
-        self._total = self._done = self._cells = self._complete = self._failed = 0
-        self._began = self._last_line = time.monotonic()
+        self._known: dict[str, int] = {}
+        self._done = self._complete = self._failed = self._before = 0
+        self._began = time.monotonic()
         self._best: tuple[float, str] | None = None
         self._live: Live | None = None
 
-    def begin(self, store: Any, cells: Sequence[Any], todo: Sequence[Any]) -> None:
-        """todo: the cells that will run."""
-        self._cells, self._complete = len(cells), len(cells) - len(todo)
-        self._total = sum(rounds_of(cell) for cell in todo)
-        for result in (r for cell in cells for r in store.results(cell)):
-            self._count_best(result[0], result[1])
+    def begin(self, store: Store, cells: Sequence[Cell], todo: Sequence[Job]) -> None:
+        self._known = {job.cell.id: rounds_of(job.cell) for job in todo}
+        self._before = len(cells) - len(self._known)
+        self._began = time.monotonic()
+        for cell in cells:
+            if cell.id not in self._known:
+                self._count_best(cell, [r for s in store.seeds(cell) if (r := store.result(cell, s))])
         if self._quiet or not todo:
             return
         if self._console.is_terminal:
             self._live = Live(self._draw(), console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
         else:
-            self._console.print(f"{len(todo)} cells to run, {self._complete} done before")
-        self._began = time.monotonic()
+            self._console.print(f"{len(self._known)} cells to run, {self._before} done before")
 
-    def progress(self, cell: Any, records: Sequence[dict[str, Any]]) -> None:
+    def stale(self, cell: Cell, reasons: Sequence[str]) -> None:
+        if not self._quiet:
+            self._console.print(f"{cell.label} runs again: {'; '.join(reasons)}", style="yellow")
+
+    def started(self, cell: Cell, seeds: Sequence[int]) -> None:
+        self._known.setdefault(cell.id, rounds_of(cell))
+
+    def progress(self, cell: Cell, records: Sequence[Record]) -> None:
         if cell.id not in self._tasks:
             self._tasks[cell.id] = self._bars.add_task(cell.label, total=rounds_of(cell))
         number = max(record["round"] for record in records)
@@ -58,43 +68,45 @@ class Watcher(Listener):
         self._bars.update(self._tasks[cell.id], completed=number)
         self._refresh()
 
-    def finished(self, cell: Any, results: dict[int, dict[str, Any]]) -> None:
-        """results: seed -> result of every seed of the cell."""
-        self._done += rounds_of(cell) - self._rounds.pop(cell.id, 0)
+    def finished(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
+        self._done += self._known.get(cell.id, 0) - self._rounds.pop(cell.id, 0)
         if cell.id in self._tasks:
             self._bars.remove_task(self._tasks.pop(cell.id))
-        good = [r for r in results.values() if r["status"] == "done"]
-        self._complete += bool(good)
-        self._failed += len(good) < len(results)
-        text = "failed"
-        if good:
-            val = sum(r["rules"]["final"]["val/acc_mean"] for r in good) / len(good)
-            self._count_best(cell, val)
-            text = f"validation {100 * val:.1f} %"
+        good = self._count_best(cell, list(results.values()))
+        self._complete += 1
+        self._failed += any(r["status"] in ("failed", "diverged") for r in results.values())
         if not self._quiet and self._live is None:
-            self._console.print(f"{cell.label}: {text}  ({self._complete}/{self._cells} cells, {self._eta()})")
+            states = {r["status"] for r in results.values()} - {"done"}
+            text = ", ".join(sorted(states)) if good is None else f"validation {100 * good:.1f} %"
+            self._console.print(f"{cell.label}: {text}  ({self._complete}/{len(self._known)} cells, {self._eta()})")
         self._refresh()
 
-    def end(self, store: Any, outcome: Any) -> None:
+    def end(self, store: Store, outcome: Outcome) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None
 
-    def _count_best(self, cell: Any, val: float) -> None:
-        if cell.role != "reference" and (self._best is None or val > self._best[0]):
-            self._best = (val, cell.label)
+    def _count_best(self, cell: Cell, results: Sequence[dict[str, Any]]) -> float | None:
+        """Mean validation accuracy of a cell, kept if it is the best so far; None where no seed is done."""
+        good = [r["rules"]["final"]["val/acc_mean"] for r in results if r["status"] == "done"]
+        if not good:
+            return None
+        mean = sum(good) / len(good)
+        if cell.role != "reference" and (self._best is None or mean > self._best[0]):
+            self._best = (mean, cell.label)
+        return mean
 
     def _eta(self) -> str:
         if not self._done:
             return "measuring the pace"
-        left = (time.monotonic() - self._began) / self._done * (self._total - self._done)
+        left = (time.monotonic() - self._began) / self._done * (sum(self._known.values()) - self._done)
         return f"about {output.duration(max(left, 0))} left"
 
     def _draw(self) -> Table:
-        head = f"[bold]{self._complete}[/]/{self._cells} cells done"
+        head = f"[bold]{self._before + self._complete}[/]/{self._before + len(self._known)} cells done"
         if self._failed:
             head += f", [red]{self._failed} failed[/]"
-        if self._best and not math.isnan(self._best[0]):
+        if self._best:
             head += f"   best on validation: [green]{self._best[1]}[/] {100 * self._best[0]:.1f} %"
         table = Table.grid(padding=(0, 1))
         table.add_row(f"{head}   {self._eta()}   [dim]{output.duration(time.monotonic() - self._began)}[/]")
@@ -106,7 +118,7 @@ class Watcher(Listener):
             self._live.update(self._draw())
 
 
-def rounds_of(cell: Any) -> int:
+def rounds_of(cell: Cell) -> int:
     """Communication rounds of a cell, all stages together."""
     stages = cell.run.stages
     return sum(stage.rounds for stage in stages) if stages else cell.run.protocol.rounds
