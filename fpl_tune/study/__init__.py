@@ -1,0 +1,1 @@
+"""Studies: cells, seeds, store, execution, search, pruning, plan."""

@@ -1,0 +1,271 @@
+"""Cells: what a study runs. Axes are gridded; references stand beside them; each cell is one run configuration.
+
+A cell's id is the digest of its canonical configuration, so that the same configuration is the same cell in
+whatever order axes were written, and `lam=1` is `lam=1.0`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, Literal, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from fpl_tune import config, methods
+from fpl_tune.config import GROUPS, RunSpec, StudySpec
+from fpl_tune.errors import ConfigError, did_you_mean
+from fpl_tune.method import Method
+
+Role = Literal["cell", "reference", "trial"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One configuration of a study, without its seed."""
+
+    id: str
+    """8 hex digits of the canonical configuration."""
+    number: int
+    """Place in the study, from 0."""
+    label: str
+    """Only what varies: "lam=0.5"; for references "promptfl"."""
+    role: Role
+    varied: dict[str, Any]
+    """Dotted field (or group) -> value."""
+    run: RunSpec
+
+
+def axes_of(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Axes as dotted name -> values, nested mappings flattened.
+
+    Raises:
+        ConfigError: an axis without a list of values, an empty one, or one that names a value twice.
+    """
+    found: dict[str, list[Any]] = {}
+
+    def walk(node: Mapping[str, Any], prefix: str) -> None:
+        for name, value in node.items():
+            dotted = f"{prefix}{name}"
+            if isinstance(value, Mapping):
+                walk(value, f"{dotted}.")
+            elif not isinstance(value, Sequence) or isinstance(value, str) or not value:
+                raise ConfigError(
+                    f"An axis is a list of at least one value, but axes.{dotted} is {value!r}. "
+                    f"Write axes.{dotted}=[a,b]."
+                )
+            elif len({repr(v) for v in value}) < len(value):
+                raise ConfigError(f"The values of an axis differ, but axes.{dotted} is {list(value)!r}.")
+            else:
+                found[dotted] = list(value)
+
+    walk(axes, "")
+    return found
+
+
+def apply(node: dict[str, Any], dotted: str, value: Any) -> None:
+    """Sets a field, a group (`method: promptfl`) or a bundle of both (a mapping) of a composed dict in place.
+
+    Raises:
+        ConfigError: there is no such field or option.
+    """
+    if isinstance(value, Mapping) and dotted not in GROUPS:
+        for name, part in _flat(value).items():
+            if name != "label":
+                apply(node, name, part)
+    elif dotted in GROUPS and isinstance(value, str):
+        root = node["data"].get("root")
+        node.update(deepcopy(config.choose(dotted, value)))
+        if dotted == "data" and node["data"].get("root") is None:
+            node["data"]["root"] = root
+    else:
+        config.set_field(node, dotted, deepcopy(value))
+
+
+def _flat(bundle: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides by dotted name, groups' own names kept; groups first, since they bring the fields."""
+    found: dict[str, Any] = {}
+    for name, value in bundle.items():
+        if isinstance(value, Mapping) and name != "optim.groups":
+            found.update({f"{name}.{inner}": part for inner, part in _flat(value).items()})
+        else:
+            found[name] = value
+    return dict(sorted(found.items(), key=lambda item: item[0] not in GROUPS))
+
+
+def expand(spec: StudySpec, node: dict[str, Any]) -> list[Cell]:
+    """All cells of the axes, then the references; equal configurations once.
+
+    A reference stands at every value of the axes that it leaves open: those outside the method.
+
+    Raises:
+        ConfigError: an axis or reference that names no field, or a value that its field refuses.
+    """
+    return merge(
+        [
+            *((varied, made, "cell") for varied, made in grid(spec, node)),
+            *((varied, made, "reference") for varied, made in _references(spec, node)),
+        ]
+    )
+
+
+def merge(made: Sequence[tuple[dict[str, Any], RunSpec, Role]], first: int = 0) -> list[Cell]:
+    """Cells from what varies and what runs, numbered from `first`; equal configurations once."""
+    cells: dict[str, Cell] = {}
+    for varied, run, role in made:
+        key = config.identity(run)
+        cells.setdefault(key, Cell(key, first + len(cells), label(varied), role, varied, run))
+    return list(cells.values())
+
+
+def grid(spec: StudySpec, node: dict[str, Any]) -> Iterator[tuple[dict[str, Any], RunSpec]]:
+    """What varies, and the run, at every point of the axes."""
+    return _points(node, axes_of(spec.axes))
+
+
+def _references(spec: StudySpec, node: dict[str, Any]) -> Iterator[tuple[dict[str, Any], RunSpec]]:
+    for reference in spec.references:
+        if not isinstance(reference, Mapping) or not reference:
+            raise ConfigError(
+                f"A reference is a mapping of overrides, but is {reference!r}. Write {{method: promptfl}}."
+            )
+        overrides = _flat(reference)
+        open_axes = {
+            name: values
+            for name, values in axes_of(spec.axes).items()
+            if name.split(".")[0] != "method" and name not in overrides and not isinstance(values[0], Mapping)
+        }
+        chosen = {name: [value] for name, value in overrides.items() if name != "label"}
+        for varied, run in _points(node, chosen | open_axes):
+            if "label" in overrides:
+                varied = {"label": overrides["label"], **varied}
+            yield varied, run
+
+
+def base_node(node: Mapping[str, Any]) -> dict[str, Any]:
+    """The run's part of a composed study."""
+    return {name: deepcopy(node[name]) for name in config.RUN_FIELDS}
+
+
+def _points(node: dict[str, Any], axes: Mapping[str, list[Any]]) -> Iterator[tuple[dict[str, Any], RunSpec]]:
+    composer = Composer(node)
+    for values in itertools.product(*axes.values()):
+        varied = dict(zip(axes, values, strict=True))
+        yield varied, composer.at(varied)
+
+
+class Composer:
+    """Checked, canonical runs of a composed dict under overrides, thousands a second.
+
+    Groups, bundles and whatever the partition may depend on go through the whole configuration once per combination;
+    the fields of method, optimiser and schedule are then set on a copy.
+    """
+
+    def __init__(self, node: Mapping[str, Any]) -> None:
+        self._node = base_node(node)
+        self._bases: dict[str, RunSpec] = {}
+
+    def at(self, overrides: Mapping[str, Any]) -> RunSpec:
+        """The run with overrides by dotted name.
+
+        Raises:
+            ConfigError: there is no such field, or it refuses the value.
+        """
+        light = {n: v for n, v in overrides.items() if n.split(".")[0] in _LIGHT and n not in GROUPS}
+        run = deepcopy(self._base({n: v for n, v in overrides.items() if n not in light}))
+        for name, value in light.items():
+            _set(run, name, value)
+        config.check(run)
+        run.method = canonical(run.method)
+        return run
+
+    def _base(self, overrides: Mapping[str, Any]) -> RunSpec:
+        key = repr(sorted(overrides.items(), key=lambda item: item[0]))
+        if key not in self._bases:
+            here = deepcopy(self._node)
+            for name, value in sorted(overrides.items(), key=lambda item: item[0] not in GROUPS):
+                apply(here, name, value)
+            run = config.to_run(here)
+            config.check(run)
+            run.method = canonical(run.method)
+            for stage in run.stages:
+                stage.method = None if stage.method is None else canonical(stage.method)
+            self._bases[key] = run
+        return self._bases[key]
+
+
+_LIGHT = ("method", "optim", "protocol")
+
+
+def _set(run: RunSpec, dotted: str, value: Any) -> None:
+    """Sets a field of method, optimiser or schedule in place, in the field's own type."""
+    room, _, name = dotted.partition(".")
+    if room == "method":
+        config.set_field({"method": run.method}, dotted, value)
+        return
+    owner = getattr(run, room)
+    hints = _hints(type(owner))
+    field, _, key = name.partition(".")
+    if field not in hints or (key and not isinstance(getattr(owner, field), dict)):
+        raise ConfigError(f"There is no field {dotted!r}. {did_you_mean(dotted, config.known_fields(dotted))}")
+    try:
+        if key:
+            getattr(owner, field)[key] = float(value)
+        else:
+            setattr(owner, field, _adapter(type(owner), field).validate_python(value))
+    except (ValidationError, TypeError, ValueError):
+        wanted = getattr(hints[field], "__name__", hints[field])
+        raise ConfigError(f"{dotted} must be {wanted}, but is {value!r}.") from None
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+@cache
+def _adapter(kind: type, field: str) -> TypeAdapter[Any]:
+    return TypeAdapter(_hints(kind)[field])
+
+
+def canonical(node: Mapping[str, Any]) -> dict[str, Any]:
+    """A method's configuration with every field filled in and of its own type."""
+    return _written(str(node["name"]), node, methods.build(node))
+
+
+def _written(name: str, node: Mapping[str, Any], built: Method) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": name}
+    for f in fields(built):  # type: ignore[arg-type]
+        value = getattr(built, f.name)
+        if isinstance(value, Method):
+            value = _written(str(node[f.name]["name"]), node[f.name], value)
+        found[f.name] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def label(varied: Mapping[str, Any]) -> str:
+    """Short text of what varies: the last part of each name, values of groups alone."""
+    shorts = [name.rsplit(".", 1)[-1] for name in varied]
+    parts = []
+    for (name, value), short in zip(varied.items(), shorts, strict=True):
+        if isinstance(value, Mapping):
+            parts.append(shown(value))
+        elif name in GROUPS or name == "label":
+            parts.append(str(value))
+        else:
+            parts.append(f"{short if shorts.count(short) == 1 else name}={shown(value)}")
+    return ", ".join(parts) or "base"
+
+
+def shown(value: Any) -> str:
+    """A value as labels and tables show it."""
+    if isinstance(value, Mapping):
+        return str(value["label"]) if "label" in value else label(_flat(value))
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple):
+        return "+".join(shown(v) for v in value)
+    return "none" if value is None else str(value)

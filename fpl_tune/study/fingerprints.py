@@ -1,0 +1,82 @@
+"""What a result depends on: configuration, the method's source, data, versions."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from fpl_tune import config, methods
+from fpl_tune.config import RunSpec
+from fpl_tune.data import DataSpec, load
+
+
+def fingerprints(run: RunSpec) -> dict[str, Any]:
+    """`config`, `method` (source), `data` and `versions` of a run."""
+    return {
+        "config": config.identity(run),
+        "method": method_source(run),
+        "data": data_print(run.data),
+        "versions": versions(),
+    }
+
+
+def why_stale(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Reasons for which a stored result no longer answers to what would run now; other versions are no reason."""
+    words = {"config": "configuration", "method": "method source", "data": "data"}
+    return [word for key, word in words.items() if stored.get(key) != now[key]]
+
+
+def method_source(run: RunSpec) -> str:
+    """Digest of the code of all methods of a run, wrapped ones included; comments and layout do not count."""
+    nodes = [run.method, *(stage.method for stage in run.stages if stage.method is not None)]
+    kinds = sorted({name for node in nodes for name in _names(node)})
+    return _digest([_code(name) for name in kinds])
+
+
+def _names(node: Any) -> list[str]:
+    if not isinstance(node, Mapping) or "name" not in node:
+        return []
+    return [str(node["name"]), *(name for value in node.values() for name in _names(value))]
+
+
+@cache
+def _code(name: str) -> str:
+    tree = ast.parse(inspect.getsource(inspect.getmodule(methods.find(name))))  # type: ignore[arg-type]
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(part) is not None:
+            part.body = part.body[1:]
+    return ast.dump(tree)
+
+
+def data_print(data: DataSpec) -> str:
+    """Fingerprint of a data set as it lies on disk; the data set is listed once per process."""
+    return _data_print(json.dumps(asdict(data), sort_keys=True))
+
+
+@cache
+def _data_print(text: str) -> str:
+    return load(DataSpec(**json.loads(text))).fingerprint
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions that figures may depend on."""
+    found = {"python": platform.python_version()}
+    for name in ("fpl-tune", "torch", "open_clip_torch", "numpy", "optuna", "ray"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _digest(parts: list[str]) -> str:
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=6).hexdigest()

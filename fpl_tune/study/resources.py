@@ -1,0 +1,91 @@
+"""What a trial gets of the machine: threads, trials at once, device."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fpl_tune.config import StudySpec
+from fpl_tune.errors import ConfigError, EnvironmentProblem
+from fpl_tune.paths import cache_root
+from fpl_tune.study.job import Setup
+
+CORES_OF_LARGE_TOWERS = 4
+"""A trial on large towers fills this many cores; one on the compact towers fills one."""
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def setup_of(spec: StudySpec, folder: Path) -> Setup:
+    """The setup of a study on this machine. The thread count is the same for both executors, as figures depend on it.
+
+    Raises:
+        ConfigError: a value that cannot be.
+        EnvironmentProblem: a GPU is asked for and there is none.
+    """
+    execution = spec.execution
+    if execution.executor not in ("ray", "inline"):
+        raise ConfigError(f"execution.executor must be ray or inline, but is {execution.executor!r}.")
+    for name in ("parallel", "threads", "block"):
+        value = getattr(execution, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"execution.{name} must be >= 1, but is {value}.")
+    if execution.checkpoint_every < 1 or execution.retries < 0:
+        raise ConfigError("execution.checkpoint_every must be >= 1 and execution.retries >= 0.")
+    device, n_gpus = _device(execution.device)
+    wide = 1 if spec.clip.name == "compact" else CORES_OF_LARGE_TOWERS
+    parallel = execution.parallel or (max(1, n_gpus) if n_gpus else max(1, cores() // wide))
+    return Setup(
+        folder=folder,
+        cache_dir=cache_root(),
+        device=device,
+        threads=execution.threads or (1 if wide == 1 else max(1, cores() // parallel)),
+        parallel=parallel,
+        gpus=execution.gpus if execution.gpus is not None else min(1.0, n_gpus / parallel),
+        block=execution.block,
+        checkpoint_every=execution.checkpoint_every,
+        address=execution.address or os.environ.get("RAY_ADDRESS"),
+    )
+
+
+def _device(wanted: str) -> tuple[str, int]:
+    """The device and how many GPUs there are."""
+    if wanted not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"execution.device must be auto, cpu or cuda, but is {wanted!r}.")
+    if wanted == "cpu":
+        return "cpu", 0
+    import torch
+
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if wanted == "cuda" and not found:
+        raise EnvironmentProblem(
+            "execution.device=cuda needs a GPU that torch can use, but there is none. Use device=auto."
+        )
+    return ("cuda", found) if found else ("cpu", 0)
+
+
+def seconds_of(budget: str | float | None) -> float | None:
+    """Seconds of a budget such as 90s, 30m, 2h, 1d.
+
+    Raises:
+        ConfigError: it is no time, or none at all.
+    """
+    if budget is None:
+        return None
+    text = str(budget).strip().lower()
+    unit = {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(text[-1:])
+    try:
+        found = float(text[:-1]) * unit if unit else float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise ConfigError(f"A budget is a time above 0 such as 90s, 30m or 2h, but is {budget!r}.")
+    return found

@@ -1,0 +1,318 @@
+"""The study's truth on disk: configurations, histories, results. Written by the driver alone, every file at once.
+
+A folder `<root>/<study>/`; `result.json` is written last, so that a seed is finished exactly if it is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from safetensors.torch import save_file
+
+from fpl_tune import config
+from fpl_tune.config import ProtocolSpec, RunSpec, StageSpec, StudySpec
+from fpl_tune.data import DataSpec, PartitionSpec
+from fpl_tune.errors import ConfigError
+from fpl_tune.optim import OptimSpec
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.results import COSTS, METRICS
+from fpl_tune.study.statistics import aggregate
+from fpl_tune.task import ClipSpec
+from fpl_tune.trial import Record
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import Tensor
+
+FINAL = ("done", "diverged", "pruned")
+"""States that are not tried again unless asked to."""
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+class Store:
+    """One study's folder.
+
+    Args:
+        root: the output folder.
+        name: the study's name.
+    """
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.root, self.name = root, name
+        self.folder = root / name
+        self._results: dict[tuple[str, int], dict[str, Any]] = {}
+        self._cells: dict[str, Cell] = {}
+
+    @classmethod
+    def open(cls, root: Path, name: str) -> Store:
+        """A study that exists.
+
+        Raises:
+            ConfigError: there is none of that name.
+        """
+        store = cls(root, name)
+        if not (store.folder / "study.yaml").is_file():
+            known = sorted(p.parent.name for p in root.glob("*/study.yaml"))
+            raise ConfigError(
+                f"There is no study {name!r} in {root}. "
+                + (f"Known: {', '.join(known)}." if known else f"Run `fpl-tune study {name}` first.")
+            )
+        return store
+
+    # -- the study -------------------------------------------------------------------------------------------
+
+    def begin(self, node: Mapping[str, Any], cells: Sequence[Cell]) -> None:
+        """Writes the resolved study and its cells; cells of earlier settings stay on disk, out of the tables."""
+        write(self.folder / "study.yaml", yaml.safe_dump(_plain(node), sort_keys=False))
+        for cell in cells:
+            self._write_cell(cell)
+        self._index([cell.id for cell in cells])
+
+    def add(self, cells: Sequence[Cell]) -> None:
+        """Adds the cells that a search asked for."""
+        for cell in cells:
+            self._write_cell(cell)
+        self._index([*self._order(), *(cell.id for cell in cells)])
+
+    def spec(self) -> StudySpec:
+        return config.to_study(self.node())
+
+    def node(self) -> dict[str, Any]:
+        """The resolved study as a plain dict."""
+        return yaml.safe_load((self.folder / "study.yaml").read_text())
+
+    def cells(self) -> list[Cell]:
+        """Cells of the study in its order."""
+        return [self.cell(key) for key in self._order()]
+
+    def cell(self, key: str) -> Cell:
+        """A cell by its id, its number, or its label.
+
+        Raises:
+            ConfigError: there is no such cell.
+        """
+        if key in self._cells:
+            return self._cells[key]
+        path = self.folder / "cells" / key / "cell.json"
+        if not path.is_file():
+            for known in self._order():
+                found = self.cell(known)
+                if key in (str(found.number), found.label):
+                    return found
+            raise ConfigError(f"There is no cell {key!r} in {self.name}. Cells have an id, a number and a label.")
+        node = json.loads(path.read_text())
+        parts = (node[k] for k in ("id", "number", "label", "role", "varied"))
+        self._cells[key] = Cell(*parts, run=_run(node["run"]))
+        return self._cells[key]
+
+    def _write_cell(self, cell: Cell) -> None:
+        self._cells[cell.id] = cell
+        path = self.folder / "cells" / cell.id / "cell.json"
+        node = {k: getattr(cell, k) for k in ("id", "number", "label", "role", "varied")}
+        node["run"] = _plain(asdict(cell.run))
+        node["fingerprints"] = self.fingerprints(cell)
+        text = json.dumps(node, indent=1)
+        if not path.is_file() or path.read_text() != text:
+            write(path, text)
+
+    def fingerprints(self, cell: Cell) -> dict[str, Any]:
+        """What the cell's results depend on, as it was when they were made; empty before."""
+        path = self.folder / "cells" / cell.id / "cell.json"
+        return json.loads(path.read_text()).get("fingerprints", {}) if path.is_file() else {}
+
+    def stamp(self, cell: Cell, prints: Mapping[str, Any]) -> None:
+        """Notes what the results that are about to be made depend on."""
+        path = self.folder / "cells" / cell.id / "cell.json"
+        node = json.loads(path.read_text())
+        if node.get("fingerprints") != prints:
+            write(path, json.dumps({**node, "fingerprints": dict(prints)}, indent=1))
+
+    def _order(self) -> list[str]:
+        path = self.folder / "cells.json"
+        return json.loads(path.read_text()) if path.is_file() else []
+
+    def _index(self, keys: Sequence[str]) -> None:
+        write(self.folder / "cells.json", json.dumps(list(dict.fromkeys(keys)), indent=0))
+
+    # -- results ---------------------------------------------------------------------------------------------
+
+    def place(self, cell: Cell, seed: int) -> Path:
+        return self.folder / "cells" / cell.id / f"seed={seed}"
+
+    def finished(self, cell: Cell, seed: int) -> bool:
+        found = self.result(cell, seed)
+        return found is not None and found["status"] in FINAL
+
+    def result(self, cell: Cell, seed: int) -> dict[str, Any] | None:
+        key = (cell.id, seed)
+        if key not in self._results:
+            path = self.place(cell, seed) / "result.json"
+            if not path.is_file():
+                return None
+            self._results[key] = json.loads(path.read_text())
+        return self._results[key]
+
+    def history(self, cell: Cell, seed: int) -> list[Record]:
+        """Records by round; empty where nothing was stored."""
+        path = self.place(cell, seed) / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+    def put(
+        self,
+        cell: Cell,
+        seed: int,
+        history: Sequence[Record],
+        result: Mapping[str, Any],
+        prompts: Mapping[str, Tensor] | Path | None = None,
+    ) -> None:
+        """Stores one seed; `prompts` are tensors, or the file they lie in, which is moved."""
+        place = self.place(cell, seed)
+        write(place / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in history))
+        if isinstance(prompts, Path):
+            os.replace(prompts, place / "prompts.safetensors")
+        elif prompts:
+            temporary = place / "prompts.safetensors.part"
+            save_file(dict(prompts), temporary)
+            temporary.replace(place / "prompts.safetensors")
+        write(place / "result.json", json.dumps(result, indent=1))
+        self._results[cell.id, seed] = dict(result)
+
+    def forget(self, cell: Cell, seed: int) -> None:
+        """Takes a seed's result away, so that it runs again."""
+        self._results.pop((cell.id, seed), None)
+        place = self.place(cell, seed)
+        (place / "result.json").unlink(missing_ok=True)
+        shutil.rmtree(place, ignore_errors=True)
+
+    def seeds(self, cell: Cell) -> list[int]:
+        """Seeds that have a result."""
+        folder = self.folder / "cells" / cell.id
+        found = (int(p.parent.name.partition("=")[2]) for p in folder.glob("seed=*/result.json"))
+        return sorted(found)
+
+    # -- tables ----------------------------------------------------------------------------------------------
+
+    def frame(self) -> pd.DataFrame:
+        """One row per cell, seed and reporting rule; a seed without figures has one row, rule `final`."""
+        import pandas as pd
+
+        cells = self.cells()
+        names = list(dict.fromkeys(name for cell in cells for name in cell.varied))
+        wanted = set(self.spec().seed_list())
+        rows = []
+        for cell in cells:
+            node = config.as_dict(cell.run)
+            shown = {name: _shown(cell.varied.get(name, _field(node, name))) for name in names}
+            for seed in sorted(wanted & set(self.seeds(cell))):
+                result = self.result(cell, seed)
+                assert result is not None
+                for rule, figures in (result["rules"] or {"final": {}}).items():
+                    rows.append(
+                        {
+                            "cell": cell.id,
+                            "seed": seed,
+                            "status": result["status"],
+                            "rule": rule,
+                            "rounds": result["rounds"],
+                            **shown,
+                            **{name: figures.get(name) for name in METRICS},
+                            **{name: result[name] for name in COSTS},
+                            "label": cell.label,
+                            "role": cell.role,
+                        }
+                    )
+        fixed = ["cell", "seed", "status", "rule", "rounds", *names, *METRICS, *COSTS, "label", "role"]
+        return pd.DataFrame(rows, columns=pd.Index(fixed))
+
+    def write_csv(self) -> Path:
+        """Writes results.csv."""
+        path = self.folder / "results.csv"
+        write(path, self.frame().to_csv(index=False))
+        return path
+
+    def summary(self, rule: str = "final", metric: str = "test/acc_mean") -> pd.DataFrame:
+        """One row per cell in the study's order: mean, std, sem, n, min, max of a metric over finished seeds."""
+        import pandas as pd
+
+        frame = self.frame()
+        names = list(frame.columns[5 : list(frame.columns).index(METRICS[0])])
+        wanted = self.spec().seed_list()
+        chosen = frame[(frame["rule"] == rule) & frame["status"].isin(["done", "pruned"])]
+        rows = []
+        for cell in self.cells():
+            states = [r["status"] for s in self.seeds(cell) if s in wanted and (r := self.result(cell, s))]
+            values = chosen.loc[chosen["cell"] == cell.id, metric].astype(float).tolist()
+            node = config.as_dict(cell.run)
+            shown = {name: _shown(cell.varied.get(name, _field(node, name))) for name in names}
+            rows.append(
+                {
+                    "cell": cell.id,
+                    "label": cell.label,
+                    "role": cell.role,
+                    "status": _status(states, len(wanted)),
+                    **shown,
+                    **aggregate(values),
+                }
+            )
+        fixed = ["cell", "label", "role", "status", *names, "mean", "std", "sem", "n", "min", "max"]
+        return pd.DataFrame(rows, columns=pd.Index(fixed))
+
+
+def _status(states: Sequence[str], seeds: int) -> str:
+    """Of a cell from its seeds': the worst of them, `pending` where some are missing."""
+    for status in ("failed", "diverged", "pruned"):
+        if status in states:
+            return status
+    return "done" if len(states) >= seeds else "running" if states else "pending"
+
+
+def _field(node: Mapping[str, Any], name: str) -> Any:
+    """What a cell holds where another one varies; a group is shown by its name."""
+    found = config.get_field(node, name)
+    return found.get("name") if isinstance(found, Mapping) else found
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return value.get("label", json.dumps(value))
+    return json.dumps(value) if isinstance(value, list) else value
+
+
+def _run(node: Mapping[str, Any]) -> RunSpec:
+    """The run of a stored cell: written by us, so its types need no check where the fields are still the same."""
+    try:
+        parts = {f.name: _TYPES[f.name](**node[f.name]) for f in fields(RunSpec) if f.name in _TYPES}
+        stages = [StageSpec(**stage) for stage in node["stages"]]
+        return RunSpec(**parts, method=node["method"], stages=stages)
+    except TypeError:
+        return config.to_run(node)
+
+
+_TYPES: dict[str, Any] = {
+    "clip": ClipSpec,
+    "data": DataSpec,
+    "partition": PartitionSpec,
+    "optim": OptimSpec,
+    "protocol": ProtocolSpec,
+}
+
+
+def _plain(node: Any) -> Any:
+    """Tuples as lists: what YAML and JSON can hold."""
+    if isinstance(node, Mapping):
+        return {key: _plain(value) for key, value in node.items()}
+    return [_plain(value) for value in node] if isinstance(node, list | tuple) else node

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fpl_tune import config
+from fpl_tune.errors import ConfigError
+from fpl_tune.study.cells import Composer, axes_of, canonical, expand, label
+
+
+def labels(made: tuple[Any, Any]) -> list[str]:
+    return [cell.label for cell in expand(*made)]
+
+
+def test_axes_are_gridded_in_the_order_written_and_the_last_varies_fastest(compose: Callable[..., Any]) -> None:
+    made = compose("axes: {optim: {lr: [0.01, 0.1]}, method: {n_ctx: [2, 4]}}")
+    assert labels(made) == ["lr=0.01, n_ctx=2", "lr=0.01, n_ctx=4", "lr=0.1, n_ctx=2", "lr=0.1, n_ctx=4"]
+    first = expand(*made)[0]
+    assert first.varied == {"optim.lr": 0.01, "method.n_ctx": 2}
+    assert first.run.optim.lr == 0.01
+    assert first.run.method == {"name": "promptfl", "n_ctx": 2}
+
+
+def test_fast_path_of_the_composer_equals_composing_by_hydra(compose: Callable[..., Any]) -> None:
+    spec, _ = compose("axes: {}", "optim.lr=0.5", "protocol.rounds=7", "method.n_ctx=3", "+optim.groups.gate=1")
+    _, node = compose("axes: {}")
+    fast = Composer(node).at({"optim.lr": 0.5, "protocol.rounds": 7, "method.n_ctx": 3, "optim.groups.gate": 1})
+    slow = config.to_run({name: value for name, value in config.as_dict(spec).items()})
+    assert config.as_dict(fast) == config.as_dict(slow)
+
+
+def test_equal_values_written_differently_are_one_cell(compose: Callable[..., Any]) -> None:
+    ids = {expand(*compose(f"axes: {{optim: {{lr: [{text}]}}}}"))[0].id for text in ("1", "1.0", "1e0")}
+    assert len(ids) == 1
+    assert canonical({"name": "pfedmoap", "lam": 1}) == canonical({"name": "pfedmoap", "lam": 1.0, "heads": 8})
+
+
+def test_references_leave_the_axes_of_the_method_and_stand_at_the_others(compose: Callable[..., Any]) -> None:
+    made = compose("axes: {data: {shots: [2, 4]}, method: {n_ctx: [2, 4]}}\nreferences: [{method: zeroshot}]")
+    cells = expand(*made)
+    assert [c.role for c in cells] == ["cell"] * 4 + ["reference"] * 2
+    assert [c.label for c in cells[4:]] == ["zeroshot, shots=2", "zeroshot, shots=4"]
+    assert [c.number for c in cells] == list(range(6))
+
+
+def test_group_axes_bring_the_fields_of_their_option(compose: Callable[..., Any]) -> None:
+    cells = expand(*compose("axes: {method: [promptfl, zeroshot], protocol.rounds: [1]}"))
+    assert [c.label for c in cells] == ["promptfl, rounds=1", "zeroshot, rounds=1"]
+    assert [c.run.method["name"] for c in cells] == ["promptfl", "zeroshot"]
+
+
+def test_bundles_vary_several_fields_at_once(compose: Callable[..., Any]) -> None:
+    body = "axes: {variant: [{label: short, method.n_ctx: 2, protocol: {rounds: 1}}, {label: plain, method: zeroshot}]}"
+    cells = expand(*compose(body))
+    assert [c.label for c in cells] == ["short", "plain"]
+    assert (cells[0].run.method["n_ctx"], cells[0].run.protocol.rounds) == (2, 1)
+    assert cells[1].run.method == {"name": "zeroshot"}
+
+
+@pytest.mark.parametrize(
+    ("axes", "says"),
+    [
+        ("{optim: {lrr: [1]}}", "no field 'optim.lrr'. Did you mean 'optim.lr'"),
+        ("{method: {nctx: [1]}}", "no field 'method.nctx'. Did you mean 'method.n_ctx'"),
+        ("{method: [promtfl]}", "no method 'promtfl'. Did you mean 'promptfl'"),
+        ("{optim: {lr: []}}", "at least one value"),
+        ("{optim: {lr: 3}}", "An axis is a list"),
+        ("{optim: {lr: [a]}}", "optim.lr must be float, but is 'a'"),
+        ("{optim: {lr: [0.1, 0.1]}}", "values of an axis differ"),
+        ("{protocol: {rounds: [0]}}", "protocol.rounds must be >= 1"),
+        ("{method: {n_ctx: [0]}}", "method.n_ctx must be >= 1"),
+    ],
+)
+def test_refused_axes(compose: Callable[..., Any], axes: str, says: str) -> None:
+    made = compose(f"axes: {axes}")
+    with pytest.raises(ConfigError, match=says.replace("(", r"\(")):
+        expand(*made)
+
+
+def test_label_names_only_what_is_needed() -> None:
+    assert label({"method.lam": 0.5, "optim.lr": 0.0100}) == "lam=0.5, lr=0.01"
+    assert label({"data.seed": 1, "partition.seed": 2}) == "data.seed=1, partition.seed=2"
+    assert label({"method": "promptfl"}) == "promptfl"
+    assert label({}) == "base"
+
+
+def test_axes_may_be_dotted_or_nested() -> None:
+    assert axes_of({"method": {"lam": [0, 1]}}) == axes_of({"method.lam": [0, 1]}) == {"method.lam": [0, 1]}

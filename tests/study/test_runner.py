@@ -1,0 +1,316 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from fpl_tune.errors import ConfigError
+from fpl_tune.study import inline, runner
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.job import Running
+from fpl_tune.study.lock import locked, owner
+from fpl_tune.study.runner import Listener, run_study
+from fpl_tune.study.store import Store
+from fpl_tune.trial import Diverged, Record, Trial
+
+Compose = Callable[..., Any]
+
+
+class Log(Listener):
+    """Notes what a listener hears."""
+
+    def __init__(self) -> None:
+        self.rounds: list[tuple[str, int]] = []
+        self.cells: list[str] = []
+        self.stales: list[str] = []
+        self.todo = 0
+        self.ended = 0
+
+    def begin(self, store: Store, cells: Sequence[Cell], todo: Sequence[Any]) -> None:
+        self.todo = len(todo)
+
+    def stale(self, cell: Cell, reasons: Sequence[str]) -> None:
+        self.stales.append(f"{cell.label}: {', '.join(reasons)}")
+
+    def progress(self, cell: Cell, records: Sequence[Record]) -> None:
+        self.rounds += [(f"{cell.label}/{r['seed']}", int(r["round"])) for r in records]
+
+    def finished(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
+        self.cells.append(cell.label)
+
+    def end(self, store: Store, outcome: Any) -> None:
+        self.ended += 1
+
+
+def figures(root: Path, name: str = "tiny") -> pd.DataFrame:
+    """results.csv without what a clock wrote."""
+    return pd.read_csv(root / name / "results.csv").drop(columns="time/seconds")
+
+
+def test_a_study_runs_every_cell_once_and_repeats_for_nothing(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log()
+    made = compose("axes: {optim: {lr: [0.01, 0.1]}}\nreferences: [{method: zeroshot, optim.lr: 0.1}]")
+    outcome = run_study(*made, root=tmp_path, listeners=[log])
+    assert (outcome.done, outcome.failed, outcome.skipped, outcome.pending, outcome.exit_code) == (3, 0, 0, 0, 0)
+    assert sorted(log.rounds) == sorted(
+        [(f"lr={lr}/{s}", r) for lr in ("0.01", "0.1") for s in (1, 2) for r in (1, 2)]
+        + [(f"zeroshot, lr=0.1/{s}", 1) for s in (1, 2)]
+    )
+    assert sorted(log.cells) == ["lr=0.01", "lr=0.1", "zeroshot, lr=0.1"]
+    table = pd.read_csv(tmp_path / "tiny" / "results.csv")
+    assert list(table.columns) == [
+        *("cell", "seed", "status", "rule", "rounds", "optim.lr", "method"),
+        *("val/acc_mean", "test/acc_mean", "comm/up_bytes", "comm/down_bytes", "time/seconds", "label", "role"),
+    ]
+    assert len(table) == 3 * 2 * 4
+    sent = set(table.loc[table["label"] == "lr=0.1", "comm/up_bytes"])
+    assert sent == {16 * 128 * 4 * 4 * 2}  # context tokens x width x bytes x clients x rounds
+
+    monkeypatch.setattr(inline, "execute", lambda *_: pytest.fail("nothing is left to run"))
+    again = run_study(*made, root=tmp_path, listeners=[log])
+    assert (again.done, again.skipped, again.exit_code) == (0, 3, 0)
+    assert log.ended == 2
+
+
+def test_summary_is_over_seeds(compose: Compose, tmp_path: Path) -> None:
+    run_study(*compose(), root=tmp_path)
+    store = Store.open(tmp_path, "tiny")
+    summary = store.summary()
+    for row in summary.to_dict("records"):
+        values = [store.result(store.cell(row["cell"]), s)["rules"]["final"]["test/acc_mean"] for s in (1, 2)]  # type: ignore[index]
+        assert row["n"] == 2
+        assert row["mean"] == pytest.approx(sum(values) / 2)
+        assert row["std"] == pytest.approx(abs(values[0] - values[1]) / math.sqrt(2))
+        assert row["sem"] == pytest.approx(row["std"] / math.sqrt(2))
+
+
+def test_extending_by_seeds_and_values_runs_only_what_is_missing(compose: Compose, tmp_path: Path) -> None:
+    run_study(*compose(), root=tmp_path)
+    log = Log()
+    outcome = run_study(*compose("axes: {optim: {lr: [0.01, 0.1, 1]}}", "seeds=3"), root=tmp_path, listeners=[log])
+    ran = {who for who, _ in log.rounds}
+    assert ran == {"lr=0.01/3", "lr=0.1/3", "lr=1/1", "lr=1/2", "lr=1/3"}
+    assert (outcome.done, outcome.skipped) == (3, 0)
+
+
+def _interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """The process dies, without a word, before the trial's round `after` + 1."""
+    step = Trial.step
+
+    def dying(self: Trial) -> list[Record]:
+        if self.round >= after:
+            raise KeyboardInterrupt
+        return step(self)
+
+    monkeypatch.setattr(Trial, "step", dying)
+
+
+@pytest.mark.parametrize("after", [1, 2, 3, 4])
+def test_killed_and_continued_equals_undisturbed(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    made = compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=5")
+    run_study(*made, root=tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        _interrupt(patch, after)
+        with pytest.raises(KeyboardInterrupt):
+            run_study(*made, root=tmp_path / "killed")
+    log = Log()
+    stepped: list[int] = []
+    step = Trial.step
+    monkeypatch.setattr(Trial, "step", lambda self: (stepped.append(self.round + 1), step(self))[1])
+    run_study(*made, root=tmp_path / "killed", listeners=[log])
+    assert stepped == list(range(after // 2 * 2 + 1, 6))  # checkpoints lie after rounds 2 and 4
+    assert [r for who, r in log.rounds if who == "lr=0.1/1"] == [1, 2, 3, 4, 5]
+    pd.testing.assert_frame_equal(figures(tmp_path / "whole"), figures(tmp_path / "killed"), check_exact=True)
+    cell = Store.open(tmp_path / "killed", "tiny").cells()[0]
+    for seed in (1, 2):
+        files = [
+            Store.open(tmp_path / which, "tiny").place(cell, seed) / "prompts.safetensors"
+            for which in ("whole", "killed")
+        ]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    assert not list((tmp_path / "killed" / "tiny" / "cells" / cell.id).glob("ckpt-*"))
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", "history.json"])
+def test_a_damaged_checkpoint_is_dropped(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    made = compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=3")
+    with monkeypatch.context() as patch:
+        _interrupt(patch, 2)
+        with pytest.raises(KeyboardInterrupt):
+            run_study(*made, root=tmp_path)
+    (damaged,) = (tmp_path / "tiny").rglob(name)
+    damaged.write_bytes(damaged.read_bytes()[:20])
+    log = Log()
+    assert run_study(*made, root=tmp_path, listeners=[log]).exit_code == 0
+    assert [r for who, r in log.rounds if who.endswith("/1")] == [1, 2, 3]
+
+
+def test_stop_ends_after_the_round_and_continues(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import signal
+
+    class Stop(Log):
+        def progress(self, cell: Cell, records: Sequence[Record]) -> None:
+            super().progress(cell, records)
+            if records[0]["round"] == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    made = compose("axes: {optim: {lr: [0.1, 0.2]}}", "protocol.rounds=5", "execution.checkpoint_every=100")
+    stopped = run_study(*made, root=tmp_path, listeners=[stop := Stop()])
+    assert (stopped.exit_code, stopped.pending) == (130, 2)
+    assert max(r for _, r in stop.rounds) == 3
+    log, steps, step = Log(), [], Trial.step
+    monkeypatch.setattr(Trial, "step", lambda self: (steps.append(self.round), step(self))[1])
+    assert run_study(*made, root=tmp_path, listeners=[log]).exit_code == 0
+    assert steps == [3, 4, 0, 1, 2, 3, 4]
+
+
+def test_one_bad_seed_does_not_take_the_others_along(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, tried = Trial.step, []
+
+    def failing(self: Trial) -> list[Record]:
+        tried.append(tuple(self.seeds))
+        if 2 in self.seeds:
+            raise RuntimeError("no\nluck")
+        return step(self)
+
+    monkeypatch.setattr(Trial, "step", failing)
+    made = compose("axes: {optim: {lr: [0.1]}}", "seeds=3", "execution.retries=2", "protocol.rounds=1")
+    outcome = run_study(*made, root=tmp_path)
+    assert tried == [(1, 2, 3), (1,), (2,), (2,), (2,), (3,)]
+    assert (outcome.failed, outcome.exit_code) == (1, 1)
+    assert outcome.failures == ("lr=0.1, seed 2: RuntimeError: no luck",)
+    store = Store.open(tmp_path, "tiny")
+    assert store.frame().groupby("seed")["status"].first().tolist() == ["done", "failed", "done"]
+    assert store.summary()["n"].tolist() == [2]  # never averaged away: the cell says so
+    assert store.summary()["status"].tolist() == ["failed"]
+    monkeypatch.setattr(Trial, "step", step)
+    assert run_study(*made, root=tmp_path).exit_code == 0
+    assert Store.open(tmp_path, "tiny").summary()["n"].tolist() == [3]
+
+
+def test_a_diverged_seed_is_not_tried_again(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, tried = Trial.step, []
+
+    def diverging(self: Trial) -> list[Record]:
+        tried.append((tuple(self.seeds), self.round))
+        if self.round == 1 and 2 in self.seeds:
+            raise Diverged("seed 2 diverged")
+        return step(self)
+
+    monkeypatch.setattr(Trial, "step", diverging)
+    made = compose("axes: {optim: {lr: [0.1]}}")
+    assert run_study(*made, root=tmp_path).exit_code == 1
+    assert tried == [((1, 2), 0), ((1, 2), 1), ((1,), 0), ((1,), 1), ((2,), 0), ((2,), 1)]
+    store = Store.open(tmp_path, "tiny")
+    found = store.result(store.cells()[0], 2)
+    assert found is not None
+    assert (found["status"], found["rounds"], found["rules"]) == ("diverged", 1, {})
+    tried.clear()
+    run_study(*made, root=tmp_path)
+    assert tried == []
+
+
+def test_a_changed_method_is_stale_and_runs_again(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = compose("axes: {optim: {lr: [0.1]}}\nreferences: [{method: zeroshot}]")
+    run_study(*made, root=tmp_path)
+    real = runner.fingerprints
+
+    def edited(run: Any) -> dict[str, Any]:
+        return {**real(run), "method": "another"} if run.method["name"] == "promptfl" else real(run)
+
+    monkeypatch.setattr(runner, "fingerprints", edited)
+    log = Log()
+    outcome = run_study(*made, root=tmp_path, listeners=[log])
+    assert log.stales == ["lr=0.1: method source"]
+    assert set(log.cells) == {"lr=0.1"}
+    assert (outcome.done, outcome.skipped) == (1, 1)
+
+
+def test_budget_ends_with_cells_left_and_continues(compose: Compose, tmp_path: Path) -> None:
+    made = compose("axes: {optim: {lr: [0.1, 0.2, 0.3]}}", "budget=0.000001s")
+    outcome = run_study(*made, root=tmp_path)
+    assert (outcome.exit_code, outcome.pending) == (4, 3)
+    assert run_study(*compose("axes: {optim: {lr: [0.1, 0.2, 0.3]}}"), root=tmp_path).done == 3
+
+
+def test_two_processes_on_one_study(compose: Compose, tmp_path: Path) -> None:
+    made = compose()
+    with locked(tmp_path / "tiny"):
+        held = owner(tmp_path / "tiny")
+        assert held is not None
+        assert held["pid"] == os.getpid()
+        with pytest.raises(ConfigError, match=f"one process at a time, but tiny is run by process {os.getpid()}"):
+            run_study(*made, root=tmp_path)
+    assert owner(tmp_path / "tiny") is None
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("budget=0s", "A budget is a time above 0"),
+        ("budget=soon", "A budget is a time above 0"),
+        ("seeds=0", "seeds must be a number >= 1"),
+        ("seeds=[1,1]", "different seeds"),
+        ("execution.executor=rai", "must be ray or inline"),
+        ("execution.parallel=0", "execution.parallel must be >= 1"),
+        ("execution.checkpoint_every=0", "checkpoint_every must be >= 1"),
+        ("execution.device=gpu", "must be auto, cpu or cuda"),
+    ],
+)
+def test_refused_before_anything_is_written(compose: Compose, tmp_path: Path, override: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        run_study(*compose("axes: {}", override), root=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_method_that_does_not_fit_its_task_is_refused_at_once(compose: Compose, tmp_path: Path) -> None:
+    made = compose("axes: {method: [pfedmoap], method.experts: [4, 400], method.d_gating: [32]}")
+    with pytest.raises(ConfigError, match="experts"):
+        run_study(*made, root=tmp_path)
+    assert not list((tmp_path / "tiny").rglob("result.json"))
+
+
+def test_nothing_is_left_half_written(compose: Compose, tmp_path: Path) -> None:
+    run_study(*compose("axes: {optim: {lr: [0.1]}}"), root=tmp_path)
+    store = Store.open(tmp_path, "tiny")
+    cell = store.cells()[0]
+    assert [r["round"] for r in store.history(cell, 1)] == [1, 2]
+    assert not list((tmp_path / "tiny").rglob("*.part"))
+
+
+def test_history_ahead_of_its_state_is_cut(compose: Compose, tmp_path: Path) -> None:
+    made = compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=4")
+    from fpl_tune.study.cells import expand
+    from fpl_tune.study.job import Job
+    from fpl_tune.study.resources import setup_of
+
+    job = Job(expand(*made)[0], (1,))
+    setup = setup_of(made[0], tmp_path)
+    first = Running(job, setup)
+    first.advance(0.0)
+    first.advance(0.0)  # checkpoint
+    path = first.folder / "history.json"
+    stored = json.loads(path.read_text())
+    stored["rounds"].append([{"seed": 1, "round": 3}])
+    path.write_text(json.dumps(stored))
+    again = Running(job, setup)
+    assert [r[0]["round"] for r in again.advance(0.0)] == [1, 2, 3]
+    assert "val/acc_mean" in again.history[2][0]
