@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "conf": set(),
     "config": {"methods", "method", "data", "optim", "task", "paths"},
     "trial": {"config", "methods", "method", "engine", "evaluate", "task", "optim"},
-    "study": {"trial", "config", "methods", "method", "engine", "evaluate", "task", "data", "paths", "optim", "tune"},
+    "study": {"trial", "config", "methods", "method", "engine", "evaluate", "task", "clip", "data", "paths", "optim", "tune"},
     "tune": {"study", "trial", "config", "paths"},
     "track": {"study", "config", "paths", "evaluate"},
     "report": {"study", "config", "paths", "evaluate", "methods"},
