@@ -1,0 +1,139 @@
+"""The main table of a report, in Markdown, LaTeX (booktabs) and CSV."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from fpl_tune.report import words
+from fpl_tune.report.facts import Facts
+from fpl_tune.study.cells import shown
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell as text."""
+
+    cells: list[str]
+    sort: list[float | str]
+    """What the page sorts by, one for each of `cells`."""
+    best: bool
+    reference: bool
+
+
+def header(facts: Facts) -> list[str]:
+    """Column names of `rows`."""
+    metric = words.quantity(facts.metric, over="")
+    versus = f"Δ vs {facts.reference}" if facts.reference is not None else "Δ"
+    return [
+        "cell", *map(words.short, facts.axes), "status", "seeds", "validation accuracy (%)", f"{metric} ± std",
+        versus, "p (clients)", "p (seeds)", "MB", "time",
+    ]  # fmt: skip
+
+
+def rows(facts: Facts, tests: pd.DataFrame) -> list[Row]:
+    """A row per cell; `tests` is what `significance.against_reference` found."""
+    found = []
+    tested = tests.to_dict("index")
+    for cell in facts.cells:
+        row = {name: facts.table[name][cell.id] for name in facts.table.columns}
+        test = tested.get(cell.id, dict.fromkeys(tests.columns, math.nan))
+        delta = words.signed(test["difference"], facts.metric)
+        if not math.isnan(test["half"]):
+            delta += f" ± {words.figure(test['half'], facts.metric)}"
+        axes = [None if row[axis] != row[axis] else row[axis] for axis in facts.axes]
+        columns: list[tuple[str, float | str]] = [
+            (cell.label, cell.number),
+            *(("–", "") if v is None else (shown(v), v if isinstance(v, (int, float)) else shown(v)) for v in axes),
+            (str(row["status"]), str(row["status"])),
+            (str(row["n"]), int(row["n"])),
+            (words.figure(row["val"], "val/acc_mean"), row["val"]),
+            (words.plus_minus(row["mean"], row["std"], facts.metric), row["mean"]),
+            (delta, test["difference"]),
+            (words.p_value(test["p_clients"]), test["p_clients"]),
+            (words.p_value(test["p_seeds"]), test["p_seeds"]),
+            (words.megabytes(row["bytes"]), row["bytes"]),
+            (words.duration(row["seconds"]), row["seconds"]),
+        ]
+        best = facts.best is not None and cell.id == facts.best.id
+        reference = facts.reference in (facts.family(cell), cell.label)
+        found.append(Row([text for text, _ in columns], [key for _, key in columns], best, reference))
+    return found
+
+
+def note(facts: Facts) -> str:
+    """What the figures of the table are."""
+    n = sorted({int(n) for n in facts.table["n"] if n})
+    seeds = "–".join(str(v) for v in ([n[0], n[-1]] if len(n) > 1 else n)) or "no"
+    return (
+        f"± is the standard deviation over {seeds} seeds; the figure is that of the rule “{facts.rule}”. "
+        "The best cell (bold) is chosen by validation accuracy. Δ is paired over seeds, with its 95 % t interval; "
+        "p (clients): Wilcoxon over clients, p (seeds): paired t over seeds, both after Holm's correction."
+    )
+
+
+def markdown(facts: Facts, body: Sequence[Row]) -> str:
+    """A pipe table, the best cell in bold."""
+    lines = [_pipe(header(facts)), _pipe(["---"] * len(header(facts)))]
+    lines += [_pipe([f"**{c}**" if row.best else c for c in map(_escape_pipe, row.cells)]) for row in body]
+    return "\n".join([*lines, "", note(facts), ""])
+
+
+def _pipe(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escape_pipe(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+_LATEX: list[tuple[str, str]] = [
+    ("±", r"$\pm$"), ("Δ", r"$\Delta$"), ("–", "--"), ("“", "``"), ("”", "''"), ("λ", r"$\lambda$"), ("μ", r"$\mu$"),
+    ("α", r"$\alpha$"), ("×", r"$\times$"), ("<", r"$<$"), (">", r"$>$"),
+]  # fmt: skip
+
+
+def latex_text(text: str) -> str:
+    """Text with LaTeX's own characters escaped."""
+    escape: Callable[[re.Match[str]], str] = lambda m: (  # noqa: E731
+        {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}.get(m[0], "\\" + m[0])
+    )
+    text = re.sub(r"[\\{}$&#%_~^]", escape, text)
+    for sign, code in _LATEX:
+        text = text.replace(sign, code)
+    return text
+
+
+def latex(facts: Facts, body: Sequence[Row]) -> str:
+    """A booktabs table, references below a rule, the best cell in bold. Needs \\usepackage{booktabs}."""
+    columns = header(facts)
+    caption = f"{facts.spec.title or facts.spec.name}. {note(facts)}"
+    lines = [
+        r"\begin{table}",
+        r"  \centering",
+        rf"  \caption{{{latex_text(caption)}}}",
+        rf"  \begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
+        r"    \toprule",
+        f"    {' & '.join(map(latex_text, columns))} \\\\",
+        r"    \midrule",
+    ]
+    references = {cell.label for cell in facts.references}
+    own = [row for row in body if row.cells[0] not in references]
+    below = [row for row in body if row.cells[0] in references]
+    for part in (own, below):
+        if part is below and own and below:
+            lines.append(r"    \midrule")
+        for row in part:
+            cells = [rf"\textbf{{{latex_text(c)}}}" if row.best else latex_text(c) for c in row.cells]
+            lines.append(f"    {' & '.join(cells)} \\\\")
+    return "\n".join([*lines, r"    \bottomrule", r"  \end{tabular}", r"\end{table}", ""])
+
+
+def csv(facts: Facts, tests: pd.DataFrame) -> str:
+    """All columns of the table and the tests as numbers, shares not percents."""
+    named = tests.rename(columns={"half": "difference_half", "clients": "paired_clients", "seeds": "paired_seeds"})
+    return facts.table.join(named).to_csv()

@@ -1,0 +1,80 @@
+"""How figures and names are written: in tables, axes and MLflow's notes alike."""
+
+from __future__ import annotations
+
+import math
+
+_SETS = {"val": "validation", "test": "test"}
+
+
+def percent(metric: str) -> bool:
+    """Whether a metric is a share that people read in percent."""
+    return "acc" in metric or metric.endswith("harmonic_mean")
+
+
+def quantity(metric: str, over: str = ", mean over clients") -> str:
+    """A metric in words with its unit: `test/acc_mean` is "test accuracy (%, mean over clients)"."""
+    room, _, name = metric.rpartition("/")
+    where = " ".join(_SETS.get(part, part) for part in room.split("/") if part)
+    if name == "acc_mean":
+        return f"{where} accuracy (%{over})"
+    words = name.replace("acc_", "accuracy, ").replace("_", " ")
+    return f"{where} {words}{' (%)' if percent(metric) else ''}".strip()
+
+
+def short(dotted: str) -> str:
+    """A field without its group where that says enough: `method.lam` is `lam`, `optim.lr` is `lr`."""
+    return dotted.rpartition(".")[2] if dotted.count(".") == 1 else dotted
+
+
+_SYMBOLS = {"lam": "λ", "mu": "μ", "tau": "τ", "gamma": "γ", "alpha": "α"}
+
+
+def axis_name(dotted: str) -> str:
+    """A field as an axis is titled: its symbol where papers write one, and its name."""
+    name = short(dotted)
+    return f"{_SYMBOLS[name]} ({name})" if name in _SYMBOLS else name
+
+
+def points(value: float) -> str:
+    """Percentage points with two digits, as papers print them."""
+    return "–" if math.isnan(value) else f"{value:.2f}"
+
+
+def figure(value: float, metric: str, digits: int = 2) -> str:
+    """A value of a metric: percent without its sign, or four significant digits; `–` for none."""
+    if value is None or math.isnan(value):
+        return "–"
+    return f"{100 * value:.{digits}f}" if percent(metric) else f"{value:.4g}"
+
+
+def plus_minus(mean: float, spread: float, metric: str) -> str:
+    """`97.61 ± 0.11`; without a spread the mean alone."""
+    if spread is None or math.isnan(spread):
+        return figure(mean, metric)
+    return f"{figure(mean, metric)} ± {figure(spread, metric)}"
+
+
+def signed(value: float, metric: str) -> str:
+    """A difference with its sign."""
+    return "–" if math.isnan(value) else f"{100 * value:+.2f}" if percent(metric) else f"{value:+.4g}"
+
+
+def p_value(p: float) -> str:
+    """`0.032`, `< 0.001`, or `–`."""
+    return "–" if p is None or math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def megabytes(count: float) -> str:
+    """Bytes in MB (10^6)."""
+    return "–" if math.isnan(count) else f"{count / 1e6:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """`12.3 s`, `4 min 05 s`, `2 h 03 min`."""
+    if math.isnan(seconds):
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

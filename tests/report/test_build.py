@@ -1,0 +1,154 @@
+"""The report as a whole: what is on the page, and that it is self-contained and honest."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+
+from fpl_tune import config, report
+from fpl_tune.report.facts import Facts
+from fpl_tune.study.cells import expand
+
+
+class Page(HTMLParser):
+    """Rows of every table, titles of sections, and what the page would load."""
+
+    VOID = ("meta", "br", "link", "img", "input")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.open: list[str] = []
+        self.loads: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        self.loads += [v for k, v in attrs if k in ("src", "href") and v and not v.startswith("#")]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loads += [v for k, v in attrs if k in ("src", "href") and v and not v.startswith("#")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("td", "th"):
+            self.rows[-1][-1] += data
+
+
+def test_page_is_well_formed_and_needs_no_other_file(make_store):
+    text = report.build(make_store()).read_text()
+    page = Page(text)
+    assert page.open == []
+    assert page.loads == []
+    assert "url(http" not in text
+    assert "@import" not in text
+
+
+def test_page_holds_every_cell_with_its_mean_and_std_over_seeds(make_store):
+    store = make_store()
+    rows: dict[str, list[str]] = {}
+    for row in Page(report.build(store).read_text()).rows:
+        rows.setdefault(row[0], row)
+    frame = store.frame()
+    for cell in store.cells():
+        test = frame[(frame["cell"] == cell.id) & (frame["rule"] == "final")]["test/acc_mean"]
+        assert f"{100 * test.mean():.2f} ± {100 * test.std(ddof=1):.2f}" in rows[cell.label]
+
+
+def test_ids_in_the_page_are_unique(make_store):
+    body = "axes: {method: {n_ctx: [2, 4]}, optim: {lr: [0.01, 0.1]}}\nreferences: [{method: zeroshot}]\nseeds: 2\n"
+    text = report.build(make_store(body=body)).read_text()
+    ids = re.findall(r'\sid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    assert text.count("<svg") >= 3
+
+
+def test_best_cell_is_chosen_by_validation_alone(make_store):
+    store = make_store()
+    best_test = Facts(store).table["mean"].idxmax()
+    other = next(cell for cell in store.cells() if cell.role == "cell" and cell.id != best_test)
+    for seed in (1, 2, 3):
+        history = [{**r, "val/acc_mean": 0.999} for r in store.history(other, seed)]
+        result = store.result(other, seed)
+        assert result is not None
+        result["rules"]["final"]["val/acc_mean"] = 0.999
+        store.put(other, seed, history, result)
+    facts = Facts(store)
+    assert facts.best is not None
+    assert facts.best.id == other.id
+
+
+def test_unfinished_and_failed_cells_are_named(make_store):
+    store = make_store(fill=lambda cell, seed: cell.number == 1 or (cell.number == 0 and seed == 1))
+    failed = store.cells()[2]
+    result = {"status": "failed", "error": "x", "rounds": 0, "rules": {}, "comm/up_bytes": 0, "comm/down_bytes": 0,
+              "time/seconds": 0.0, "split_hash": ""}  # fmt: skip
+    store.put(failed, 1, [], result)
+    facts = Facts(store)
+    assert facts.table["status"].tolist() == ["running", "done", "failed", "pending"]
+    assert facts.table["n"].tolist() == [1, 3, 0, 0]
+    page = Page(report.build(store).read_text())
+    assert any(row[0] == failed.label and "failed" in row for row in page.rows)
+
+
+def test_a_study_without_results_still_has_a_page(make_store):
+    text = report.build(make_store(fill=lambda cell, seed: False)).read_text()
+    assert "0 of 4" in text
+
+
+def test_text_of_the_user_is_escaped(make_store):
+    body = "title: '<b>&_%'\naxes: {optim: {lr: [0.01, 0.1]}}\nseeds: 2\n"
+    store = make_store(body=body)
+    page = report.build(store).read_text()
+    assert "<h1>&lt;b&gt;&amp;_%</h1>" in page
+    assert r"\&\_\%" in (store.folder / "table.tex").read_text()
+
+
+def test_tables_agree_with_each_other(make_store):
+    store = make_store()
+    report.build(store)
+    facts = Facts(store)
+    table = pd.read_csv(store.folder / "table.csv", index_col="cell")
+    assert table["mean"].tolist() == pytest.approx(facts.table["mean"].tolist(), abs=0)
+    markdown = (store.folder / "table.md").read_text().splitlines()
+    latex = (store.folder / "table.tex").read_text()
+    for cell in store.cells():
+        figure = f"{100 * facts.table.loc[cell.id, 'mean']:.2f}"
+        assert any(line.strip("| *").startswith(cell.label) and figure in line for line in markdown)
+        assert figure in latex
+    assert latex.count(r"\midrule") == 2
+    assert latex.count("{") == latex.count("}")
+
+
+def test_out_folder_takes_all_files(make_store, tmp_path):
+    store = make_store()
+    page = report.build(store, tmp_path / "elsewhere")
+    assert page == tmp_path / "elsewhere" / "report.html"
+    assert (tmp_path / "elsewhere" / "figures" / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert not (store.folder / "report.html").exists()
+
+
+def test_resolved_study_runs_the_same_cells(make_store):
+    """What the page gives as the reproduction command."""
+    store = make_store(["optim.momentum=0.5"])
+    spec, node = config.compose_study(str(store.folder / "study.yaml"))
+    assert [c.id for c in expand(spec, node)] == [c.id for c in store.cells()]
+
+
+def test_a_metric_that_results_do_not_hold_is_read_from_histories(make_store):
+    store = make_store()
+    cell = store.cells()[0]
+    facts = Facts(store, metric="train/loss")
+    assert facts.table.loc[cell.id, "mean"] == pytest.approx(1 / 4)
+    assert report.build(store, metric="train/loss").is_file()
