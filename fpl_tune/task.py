@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fpl_tune.clip import Towers, load_towers
-from fpl_tune.clip.image import is_vit
 from fpl_tune.data import Dataset, DataSpec, PartitionSpec, Split, features, load, split
 from fpl_tune.errors import ConfigError
 from fpl_tune.method import Batch, Sizes, Table, unit
@@ -225,7 +224,6 @@ class ClientTask:
         self.n_clients = len(self.train.rows)
         self.n_classes = len(self.known.names)
         self.embed_dim, self.text_width = self.towers.embed_dim, self.towers.text_width
-        self.vision_width = self.towers.vision_width if is_vit(self.towers.model.visual) else None
         self.n_patches = self.towers.n_patches
         self.n_text_blocks, self.n_vision_blocks = self.towers.n_text_blocks, self.towers.n_vision_blocks
         self.vision_width = None if self.n_vision_blocks is None else self.towers.vision_width
