@@ -53,6 +53,10 @@ class Pool(ABC):
         """One image in RGB: a PIL image or uint8 [h, w, 3]. Raises `EnvironmentProblem` if it cannot be read."""
 
     @abstractmethod
+    def content(self, i: int) -> bytes:
+        """What tells one image from another. Raises `OSError` if there is none."""
+
+    @abstractmethod
     def stamp(self) -> str:
         """Hex digest that changes when the images do, as cheap as the file system allows."""
 
@@ -74,6 +78,9 @@ class FilePool(Pool):
     def read(self, i: int) -> Image.Image:
         return read_image(self.path(i))
 
+    def content(self, i: int) -> bytes:
+        return self.path(i).read_bytes()
+
     def stamp(self) -> str:
         return digest(_stat_line(self.root, name) for name in self.names)
 
@@ -91,6 +98,9 @@ class ArrayPool(Pool):
 
     def read(self, i: int) -> NDArray[np.uint8]:
         return self.fetch()[self.rows[i]]
+
+    def content(self, i: int) -> bytes:
+        return self.read(i).tobytes()
 
     def stamp(self) -> str:
         return digest([self.version, self.rows.tobytes()])
@@ -110,6 +120,10 @@ class JoinedPool(Pool):
     def read(self, i: int) -> Image.Image | NDArray[np.uint8]:
         part, row = self.place[i].tolist()
         return self.parts[part].read(row)
+
+    def content(self, i: int) -> bytes:
+        part, row = self.place[i].tolist()
+        return self.parts[part].content(row)
 
     def stamp(self) -> str:
         return digest([*(part.stamp() for part in self.parts), self.place.tobytes()])
