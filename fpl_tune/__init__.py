@@ -1,3 +1,20 @@
 """Hyper-parameter search and ablation studies for personalised federated prompt learning."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from fpl_tune.api import load_study, run, run_study
+
+__all__ = ["__version__", "load_study", "run", "run_study"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("load_study", "run", "run_study"):
+        from fpl_tune import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

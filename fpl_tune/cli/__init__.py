@@ -170,6 +170,49 @@ def bench(
     command.bench(kind.value, overrides or [], format.value)
 
 
+@data_app.command("ls", epilog="Example: fpl-tune data ls --root ~/data")
+def data_ls(
+    root: Annotated[str | None, typer.Option(help="Look which of them are there.")] = None,
+    format: Formats = Format.table,
+) -> None:
+    """Data sets, and where their files are expected."""
+    from fpl_tune.cli import _data as command
+
+    command.ls(root, format.value)
+
+
+@data_app.command("check", epilog="Example: fpl-tune data check data=pacs data.root=~/data")
+def data_check(overrides: Overrides = None, format: Formats = Format.table) -> None:
+    """Read every image: counts against the published sizes, duplicates, unreadable files."""
+    from fpl_tune.cli import _data as command
+
+    command.check(overrides or [], format.value)
+
+
+@data_app.command("prepare", epilog="Example: fpl-tune data prepare data=pacs data.root=~/data clip=rn50")
+def data_prepare(overrides: Overrides = None, format: Formats = Format.table) -> None:
+    """Fill the feature cache before a study does."""
+    from fpl_tune.cli import _data as command
+
+    command.prepare(overrides or [], format.value)
+
+
+@data_app.command(
+    "show", epilog="Example: fpl-tune data show partition=dirichlet partition.alpha=0.1 --figure split.png"
+)
+def data_show(
+    overrides: Overrides = None,
+    seed: Annotated[int, typer.Option(help="Seed of the run whose split is shown.")] = 1,
+    figure: Annotated[Path | None, typer.Option(help="Draw clients by classes to this file (png, pdf, svg).")] = None,
+    export: Annotated[Path | None, typer.Option(help="Write the split to this file, for partition=file.")] = None,
+    format: Formats = Format.table,
+) -> None:
+    """What every client of a split holds, and the split's hash."""
+    from fpl_tune.cli import _data as command
+
+    command.show(overrides or [], seed, figure, export, format.value)
+
+
 def main() -> None:
     """Entry point of the console script: errors the user can mend are one line and a documented exit code."""
     from fpl_tune.errors import FplTuneError

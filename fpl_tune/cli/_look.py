@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from fpl_tune import config, methods
+from fpl_tune.api import stored
 from fpl_tune.cli import output
 from fpl_tune.errors import ConfigError, EnvironmentProblem, unknown
 from fpl_tune.evaluate import CHOICES, HABITS
@@ -99,21 +100,6 @@ def _headline(path: Path) -> str:
     return ""
 
 
-def stored(name: str) -> Any:
-    """The store of a study that has results.
-
-    Raises:
-        ConfigError: there is none of that name.
-    """
-    from fpl_tune.study.store import Store
-
-    root = output_root()
-    known = [folder.name for folder in root.iterdir() if (folder / "study.yaml").is_file()]
-    if name not in known:
-        raise unknown("study with results", name, known)
-    return Store(root, name)
-
-
 def show(name: str, rule: str | None, format: str) -> None:
     """Prints mean and deviation over seeds by cell."""
     store = stored(name)
@@ -138,6 +124,7 @@ def table(store: Any, rule: str, format: str) -> None:
             rows.append(
                 {
                     "cell": record["label"],
+                    "": "",
                     "validation %": output.percent(mean_val),
                     "test %": output.percent(record["mean"], record["std"]),
                     "seeds": int(record["n"]),
@@ -147,6 +134,8 @@ def table(store: Any, rule: str, format: str) -> None:
         else:
             rows.append({**record, "val/acc_mean": mean_val})
     habit = " (a habit of the papers: it looks at test figures)" if rule == "best_test" else ""
+    if format == "table" and best is not None:
+        rows[best][""] = "best"
     output.emit(
         rows,
         format,

@@ -1,0 +1,95 @@
+"""Use from Python and notebooks: `fpl_tune.run`, `fpl_tune.run_study`, `fpl_tune.load_study`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from fpl_tune import config
+from fpl_tune.errors import unknown
+from fpl_tune.paths import cache_root, output_root
+from fpl_tune.trial import Trial, device_of
+
+if TYPE_CHECKING:
+    from fpl_tune.study.store import Store
+
+
+def run(*overrides: str, seeds: int | Sequence[int] = 1) -> pd.DataFrame:
+    """One simulation, for example `run("method=promptfl", "optim.lr=0.01", seeds=3)`.
+
+    Returns:
+        A row per seed and round with all metrics; accuracies are shares, bytes and seconds are running totals.
+
+    Raises:
+        ConfigError: an unknown key or a value no run can have.
+    """
+    spec = config.compose_run(overrides)
+    config.check(spec)
+    chosen = list(range(1, seeds + 1)) if isinstance(seeds, int) else list(seeds)
+    trial = Trial(spec, chosen, cache_dir=cache_root(), device=device_of("auto"))
+    history = trial.run_all()
+    return pd.DataFrame([record for records in history for record in records])
+
+
+@dataclass(frozen=True)
+class StudyFrames:
+    """A study's results as frames."""
+
+    store: Store
+
+    @property
+    def results(self) -> pd.DataFrame:
+        """A row per cell, seed and reporting rule: the content of results.csv."""
+        return self.store.frame()
+
+    @property
+    def rounds(self) -> pd.DataFrame:
+        """A row per cell, seed and round with all metrics."""
+        return pd.DataFrame(
+            [
+                {"cell": cell.id, "label": cell.label, **record}
+                for cell in self.store.cells()
+                for seed in self.store.seeds(cell)
+                for record in self.store.history(cell, seed)
+            ]
+        )
+
+    def summary(self, rule: str = "final", metric: str = "test/acc_mean") -> pd.DataFrame:
+        """A row per cell: mean, std, sem, n, min and max over seeds."""
+        return self.store.summary(rule=rule, metric=metric)
+
+
+def run_study(name: str, *overrides: str) -> StudyFrames:
+    """Runs or continues a study as `fpl-tune study` does, without its terminal output and without MLflow."""
+    from fpl_tune.study import runner
+
+    spec, node = config.compose_study(name, overrides)
+    runner.run_study(spec, node, root=output_root())
+    return load_study(spec.name)
+
+
+def load_study(name: str) -> StudyFrames:
+    """The results of a study in `outputs/` (or FPL_TUNE_OUTPUT).
+
+    Raises:
+        ConfigError: there is no such study.
+    """
+    return StudyFrames(stored(name))
+
+
+def stored(name: str) -> Store:
+    """The store of a study that has results.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    from fpl_tune.study.store import Store
+
+    root = output_root()
+    known = sorted(folder.name for folder in root.iterdir() if (folder / "study.yaml").is_file())
+    if name not in known:
+        raise unknown("study with results", name, known)
+    return Store(root, name)

@@ -1,0 +1,82 @@
+"""`fpl-tune data`: what is expected where, whether it is whole, its features, its splits."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.progress import Progress
+
+from fpl_tune import config
+from fpl_tune.cli import output
+from fpl_tune.clip import load_towers
+from fpl_tune.data import check as checking
+from fpl_tune.data import load, split
+from fpl_tune.data import prepare as preparing
+from fpl_tune.data.exchange import export_split
+from fpl_tune.data.show import overview
+from fpl_tune.paths import cache_root
+from fpl_tune.trial import stages_of
+
+
+@contextmanager
+def _progress(what: str, format: str) -> Iterator[Callable[..., None] | None]:
+    """A bar on the terminal for what takes longer; nothing where the output is read by a program."""
+    talk = output.console()
+    if format != "table" or not talk.is_terminal:
+        yield None
+        return
+    with Progress(console=talk, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total, *_: bar.update(task, completed=done, total=total)
+
+
+def _print(value: Any, tables: Sequence[Any], format: str) -> None:
+    if format == "table":
+        for table in tables:
+            output.console().print(table)
+    else:
+        print(json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def ls(root: str | None, format: str) -> None:
+    """All data sets: what they are and where their files are expected."""
+    rows = checking.catalogue(root)
+    _print(rows, [checking.catalogue_table(rows)] if format == "table" else [], format)
+
+
+def check(overrides: Sequence[str], format: str) -> None:
+    """Reads every image; exit code 3 if the data cannot be trusted."""
+    run = config.compose_run(overrides)
+    with _progress("reading", format) as progress:
+        report = checking.check(run.data, progress=progress)
+    _print(report.to_dict(), report.tables(), format)
+    if not report.sound:
+        sys.exit(3)
+
+
+def prepare(overrides: Sequence[str], format: str) -> None:
+    """Fills the feature cache."""
+    run = config.compose_run(overrides)
+    towers = load_towers(run.clip.name, run.clip.pretrained)
+    with _progress("encoding", format) as progress:
+        needs = stages_of(run)[0].method.needs
+        done = preparing.prepare(run.data, towers, needs, cache_dir=cache_root(), progress=progress)
+    _print(preparing.to_dicts(done), [preparing.table(done)], format)
+
+
+def show(overrides: Sequence[str], seed: int, figure: Path | None, export: Path | None, format: str) -> None:
+    """Clients by classes of one seed's split; as a picture and as a file that can be imported, if asked for."""
+    run = config.compose_run(overrides)
+    dataset = load(run.data)
+    drawn = split(dataset, run.data, run.partition, seed)
+    found = overview(drawn, dataset)
+    _print(found.to_dict(), [found.table()], format)
+    if figure is not None:
+        found.figure().savefig(figure, dpi=150)
+    if export is not None:
+        export_split(drawn, dataset, export)
