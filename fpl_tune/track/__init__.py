@@ -1,0 +1,11 @@
+"""Records in MLflow: every cell of a study exactly once, made from the study's store, which stays the truth.
+
+The only room that imports mlflow, and only when something is written. The tracking server may be away: the study goes
+on, and what is missing is sent by the next run, or by `repair`.
+"""
+
+from fpl_tune.track.checks import Finding, inspect, repair
+from fpl_tune.track.recorder import Recorder, sync
+from fpl_tune.track.transfer import export_study, import_study
+
+__all__ = ["Finding", "Recorder", "export_study", "import_study", "inspect", "repair", "sync"]

@@ -1,0 +1,264 @@
+"""What of a study belongs into MLflow, as plain data made from the store: the same store gives the same entries."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from fpl_tune import config
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.results import METRICS
+from fpl_tune.study.statistics import aggregate
+from fpl_tune.study.store import Store
+from fpl_tune.trial import Record
+
+FORMAT = 1
+"""Raised when the same store shall give other runs than before; they are then written anew."""
+
+Draw = Callable[[Cell, Mapping[int, Sequence[Record]]], bytes]
+"""Makes a cell's figure (PNG) from its histories by seed."""
+
+KEY_LENGTH, PARAM_LENGTH, TAG_LENGTH, DIGEST_LENGTH = 250, 6000, 5000, 36
+"""Limits of MLflow's stores: characters of a name, a parameter's value, a tag's value (its oldest server), a digest."""
+
+
+class Point(NamedTuple):
+    """One value of a metric."""
+
+    key: str
+    step: int
+    value: float
+    timestamp: int
+    """Milliseconds since 1970, from the store, so that a rebuilt run equals the first one."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run of MLflow."""
+
+    kind: str
+    """study, cell or seed"""
+    key: str
+    """Unique in the study: "study", a cell's id, or "<id>/<seed>"."""
+    name: str
+    status: str
+    """FINISHED, FAILED, KILLED or RUNNING"""
+    start: int
+    end: int
+    digest: str
+    """Changes exactly if what is written changes."""
+    params: dict[str, str] = field(default_factory=dict)
+    metrics: list[Point] = field(default_factory=list)
+    tags: dict[str, str] = field(default_factory=dict)
+    datasets: list[tuple[str, str]] = field(default_factory=list)
+    """Name, and the hash of the partition as digest."""
+    parent: str | None = None
+    """Key of the run that this one hangs below."""
+
+
+def digest(*parts: Any) -> str:
+    """16 hex digits of plain data."""
+    return hashlib.blake2b(json.dumps([FORMAT, *parts]).encode(), digest_size=8).hexdigest()
+
+
+def metric_name(name: str) -> str:
+    """A name that MLflow takes: letters, digits, `_ - . /` and spaces, 250 at most."""
+    return re.sub(r"[^\w\-. /]", "_", name, flags=re.ASCII).strip("/ ")[:KEY_LENGTH]
+
+
+def parameters(cell: Cell, seeds: Sequence[int]) -> dict[str, str]:
+    """The cell's configuration by dotted name, what varies first; the place of the data is left out."""
+    flat = dict(_flat(config.as_dict(cell.run)))
+    flat.pop("data.root", None)
+    ordered = {name: flat.get(name, value) for name, value in cell.varied.items() if name != "label"}
+    ordered = {name: _text(value) for name, value in {**ordered, **flat}.items()}
+    return {metric_name(k): v[:PARAM_LENGTH] for k, v in {**ordered, "seeds": _text(list(seeds))}.items()}
+
+
+def _flat(node: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in node.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        elif value not in ({}, []):
+            yield f"{prefix}{name}", value
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, (list, dict)) else str(value)
+
+
+def curves(histories: Mapping[int, Sequence[Record]], start: int) -> list[Point]:
+    """Every figure by round, averaged over the seeds that have it; `step` is the round."""
+    found: dict[tuple[str, int], list[float]] = {}
+    elapsed: dict[int, float] = {}
+    for history in histories.values():
+        for record in history:
+            number = int(record["round"])
+            elapsed[number] = max(elapsed.get(number, 0.0), float(record.get("time/seconds", 0.0)))
+            for name, value in record.items():
+                if name not in ("seed", "round") and isinstance(value, (int, float)) and math.isfinite(value):
+                    found.setdefault((metric_name(name), number), []).append(float(value))
+    return [
+        Point(name, number, math.fsum(values) / len(values), start + round(1000 * elapsed[number]))
+        for (name, number), values in sorted(found.items())
+    ]
+
+
+def aggregates(results: Mapping[int, Mapping[str, Any]], rule: str, end: int) -> list[Point]:
+    """Over seeds: `agg/<metric>_{mean,std,sem,n}` under the study's rule, `<rule>/<metric>` means under every rule."""
+    last = max((int(r["rounds"]) for r in results.values()), default=0)
+    found: dict[str, float] = {}
+    rules = dict.fromkeys(name for r in results.values() for name in r["rules"])
+    for name in rules:
+        for metric in METRICS:
+            values = [float(r["rules"][name][metric]) for r in results.values() if name in r["rules"]]
+            over_seeds = aggregate(values)
+            found[f"{name}/{metric}"] = over_seeds["mean"]
+            if name == rule:
+                found |= {f"agg/{metric}_{k}": over_seeds[k] for k in ("mean", "std", "sem", "n")}
+    points = {metric_name(k): float(v) for k, v in found.items() if v is not None and math.isfinite(v)}
+    return [Point(k, last, v, end) for k, v in sorted(points.items())]
+
+
+# -- entries -------------------------------------------------------------------------------------------------
+
+
+def study_entry(store: Store, status: str) -> Entry:
+    """The parent run: note and tags, no parameters or metrics, so that it can grow with the study."""
+    spec = store.spec()
+    ends = [_times(r)[1] for cell in store.cells() for s in store.seeds(cell) if (r := store.result(cell, s))]
+    note = f"## {spec.title or spec.name}\n\n{spec.note}\n\nThe artifact `report.html` shows curves and tables.\n"
+    if (store.folder / "table.md").is_file():
+        note += "\n" + (store.folder / "table.md").read_text()
+    tags = {"mlflow.note.content": note[:TAG_LENGTH], "fpl.status": status.lower()}
+    return Entry(
+        "study", "study", spec.name, status, min(ends, default=0), max(ends, default=0), digest(status, tags), tags=tags
+    )  # fmt: skip
+
+
+def complete(store: Store, cell: Cell, seeds: Sequence[int]) -> bool:
+    """Whether every seed has a result: only then a cell's means are what they will stay."""
+    return all(store.result(cell, seed) is not None for seed in seeds)
+
+
+def cell_digest(store: Store, cell: Cell, seeds: Sequence[int], rule: str) -> str:
+    """The digest of a cell's entry, from results alone: a history is written with its result and never without."""
+    return digest(cell.id, cell.label, cell.role, list(seeds), rule, [store.result(cell, seed) for seed in seeds])
+
+
+def cell_entry(store: Store, cell: Cell, seeds: Sequence[int], rule: str) -> Entry:
+    """A cell over the given seeds, all of which have results."""
+    results = {s: r for s in seeds if (r := store.result(cell, s)) is not None}
+    counted = {s: r for s, r in results.items() if r["status"] in ("done", "pruned")} or results
+    histories = {s: store.history(cell, s) for s in counted}
+    start, end = min(_times(r)[0] for r in results.values()), max(_times(r)[1] for r in results.values())
+    states = {r["status"] for r in results.values()}
+    tags = {**_tags(store, cell, results), "fpl.seeds": _text(list(results))}
+    if errors := [f"seed {s}: {r['error']}" for s, r in results.items() if r.get("error")]:
+        tags["fpl.error"] = "; ".join(errors)[:TAG_LENGTH]
+    return Entry(
+        kind="cell",
+        key=cell.id,
+        name=cell.label,
+        status="FINISHED" if states <= {"done", "pruned"} else "FAILED",
+        start=start,
+        end=end,
+        digest=cell_digest(store, cell, seeds, rule),
+        params=parameters(cell, list(results)),
+        metrics=[*curves(histories, start), *aggregates(counted, rule, end)],
+        tags=tags,
+        datasets=_datasets(cell, results),
+        parent="study",
+    )
+
+
+def seed_entry(store: Store, cell: Cell, seed: int, rule: str) -> Entry:
+    """One seed of a cell, nested below it."""
+    alone = cell_entry(store, cell, [seed], rule)
+    metrics = [point for point in alone.metrics if not point.key.startswith("agg/")]
+    return Entry(
+        "seed", f"{cell.id}/{seed}", f"{cell.label}, seed {seed}", alone.status, alone.start, alone.end,
+        alone.digest, alone.params, metrics, {**alone.tags, "fpl.seed": str(seed)}, alone.datasets, cell.id,
+    )  # fmt: skip
+
+
+def _tags(store: Store, cell: Cell, results: Mapping[int, Mapping[str, Any]]) -> dict[str, str]:
+    order = ["failed", "diverged", "pruned", "done"]
+    prints = store.fingerprints(cell)
+    return {
+        "fpl.cell": cell.id,
+        "fpl.role": cell.role,
+        "fpl.method": str(cell.run.method.get("name", "")),
+        "fpl.dataset": cell.run.data.name,
+        "fpl.partition_hash": ",".join(sorted({str(r["split_hash"]) for r in results.values()}))[:TAG_LENGTH],
+        "fpl.code_fingerprint": str(prints.get("method", "")),
+        "fpl.status": min((str(r["status"]) for r in results.values()), key=order.index),
+        "mlflow.source.name": "fpl-tune",
+        "mlflow.source.type": "LOCAL",
+    }
+
+
+def _datasets(cell: Cell, results: Mapping[int, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    hashes = sorted({str(r["split_hash"]) for r in results.values() if r["split_hash"]})
+    return [(f"{cell.run.data.name}, {cell.run.partition.name}", h[:DIGEST_LENGTH]) for h in hashes]
+
+
+def _times(result: Mapping[str, Any]) -> tuple[int, int]:
+    """Start and end of a seed, in milliseconds since 1970."""
+    end = round(1000 * datetime.fromisoformat(result["finished"]).timestamp())
+    return end - round(1000 * float(result["time/seconds"])), end
+
+
+# -- artifacts -----------------------------------------------------------------------------------------------
+
+
+def cell_files(store: Store, cell: Cell, seeds: Sequence[int], draw: Draw | None) -> dict[str, bytes | Path]:
+    """Path below the run's artifacts -> content: configuration, prompts, accuracies of clients, figure."""
+    files: dict[str, bytes | Path] = {
+        "config/run.yaml": yaml.safe_dump(_plain(config.as_dict(cell.run)), sort_keys=False).encode()
+    }
+    histories = {s: store.history(cell, s) for s in seeds}
+    files["clients.csv"] = _clients_csv(histories)
+    for seed in seeds:
+        prompts = store.place(cell, seed) / "prompts.safetensors"
+        if prompts.is_file():
+            files[f"prompts/seed={seed}.safetensors"] = prompts
+    if draw is not None and any(histories.values()):
+        files["figures/curve.png"] = draw(cell, histories)
+    return files
+
+
+def study_files(store: Store) -> dict[str, bytes | Path]:
+    """The report, its figures and tables, and the resolved study."""
+    names = ("report.html", "table.md", "table.tex", "table.csv", "results.csv", "study.yaml")
+    paths = [store.folder / name for name in names] + sorted((store.folder / "figures").glob("*.png"))
+    return {str(path.relative_to(store.folder)): path for path in paths if path.is_file()}
+
+
+def _clients_csv(histories: Mapping[int, Sequence[Record]]) -> bytes:
+    """One row per seed, set and client: accuracy in the last evaluated round."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["seed", "round", "set", "client", "accuracy"])
+    for seed, history in histories.items():
+        evaluated = [r for r in history if any(k.startswith("clients/") for k in r)]
+        for name, values in (evaluated[-1] if evaluated else {}).items():
+            if name.startswith("clients/"):
+                for client, value in enumerate(values):
+                    writer.writerow([seed, evaluated[-1]["round"], name.removeprefix("clients/"), client, value])
+    return text.getvalue().encode()
+
+
+def _plain(node: Any) -> Any:
+    return json.loads(json.dumps(node))

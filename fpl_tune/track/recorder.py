@@ -1,0 +1,199 @@
+"""Follows a study and writes it to MLflow, in a thread of its own and from the store alone."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.job import Job
+from fpl_tune.study.runner import Listener, Outcome
+from fpl_tune.study.store import Store, write
+from fpl_tune.track import ledger, server
+from fpl_tune.track.ledger import Draw
+from fpl_tune.track.server import Book
+
+_log = logging.getLogger("fpl_tune.track")
+
+
+class Recorder(Listener):
+    """Writes every finished cell of a study to MLflow while the next ones run.
+
+    Nothing that goes wrong here stops the study: one warning is given, and what is missing is sent at the end, by the
+    next run of the study, or by `repair`. Cells finished before are sent too if MLflow lacks them.
+
+    Args:
+        uri: tracking server; None: MLFLOW_TRACKING_URI, else SQLite in `root`.
+        root: the output folder.
+        seeds: a nested run for every seed too.
+        draw: makes a cell's figure; None: no figure.
+        warn: takes the warning; None: logged.
+    """
+
+    def __init__(
+        self,
+        uri: str | None,
+        root: Path,
+        *,
+        seeds: bool = False,
+        draw: Draw | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        self.uri, self.seeds, self.draw = server.resolve(uri, root), seeds, draw
+        self.warn = warn or _log.warning
+        self.problem: str | None = None
+        """What went wrong; None while nothing did."""
+        self._thread: ThreadPoolExecutor | None = None
+        self._writer: Writer | None = None
+
+    def begin(self, store: Store, cells: Sequence[Cell], todo: Sequence[Job]) -> None:
+        server.load()  # not in the thread, where the import of other libraries could meet it half done
+        self._thread = ThreadPoolExecutor(1, "mlflow")
+        if todo:
+            self._later(self._begin, store)
+
+    def _begin(self, store: Store) -> None:
+        self._writer = Writer(store, self.uri, seeds=self.seeds, draw=self.draw)
+        self._writer.parent("RUNNING")
+
+    def finished(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
+        self._later(self._finished, cell)
+
+    def _finished(self, cell: Cell) -> None:
+        if self._writer is not None:
+            self._writer.cell(cell)
+
+    def end(self, store: Store, outcome: Outcome) -> None:
+        """Sends what is left, closes the parent run, and waits for both."""
+        assert self._thread is not None
+        self._later(self._end, store, _status(outcome), always=True)
+        self._thread.shutdown(wait=True)
+
+    def _end(self, store: Store, status: str) -> None:
+        writer = self._writer or Writer(store, self.uri, seeds=self.seeds, draw=self.draw)
+        writer.everything(status)
+        self.problem = None
+
+    def _later(self, call: Callable[..., None], *args: Any, always: bool = False) -> None:
+        """Runs in the thread, unless something went wrong before."""
+
+        def guarded() -> None:
+            if self.problem is not None and not always:
+                return
+            try:
+                call(*args)
+            except Exception as problem:
+                self._failed(problem)
+
+        assert self._thread is not None
+        self._thread.submit(guarded)
+
+    def _failed(self, problem: Exception) -> None:
+        first = self.problem is None
+        self.problem = str(problem) if isinstance(problem, EnvironmentProblem) else server.why(problem, self.uri)
+        if first:
+            self.warn(
+                f"{self.problem} The study goes on, and its store keeps everything: the next run of the study sends "
+                "what is missing, or `fpl-tune doctor --fix`."
+            )
+
+
+class Writer:
+    """Makes the runs of one store in MLflow equal to it.
+
+    Raises:
+        EnvironmentProblem: MLflow cannot be reached.
+    """
+
+    def __init__(self, store: Store, uri: str, *, seeds: bool = False, draw: Draw | None = None) -> None:
+        self.store, self.nested, self.draw = store, seeds, draw
+        spec = store.spec()
+        self.seeds, self.rule = spec.seed_list(), spec.report.rule
+        database = uri.startswith(("sqlite:", "postgresql", "mysql", "mssql"))
+        own = uri == f"sqlite:///{store.root.resolve()}/mlflow.db"
+        client = server.connect(uri)
+        artifacts = store.root / "mlartifacts" / store.name if database else None
+        self.book = Book(client, store.name, "local" if own else identity(store), artifacts)
+
+    def parent(self, status: str) -> None:
+        """The study's run; with its report once it is no longer running."""
+        entry = ledger.study_entry(self.store, status)
+        if status == "RUNNING" or not self.book.holds(entry.key, entry.digest, None):
+            self.book.write(entry, {} if status == "RUNNING" else ledger.study_files(self.store))
+            self.book.note(entry.tags["mlflow.note.content"])
+
+    def cell(self, cell: Cell) -> None:
+        """A cell and, where asked for, its seeds."""
+        for key, seeds in self.due(cell).items():
+            digest = ledger.cell_digest(self.store, cell, seeds, self.rule)
+            parent = "study" if key == cell.id else cell.id
+            if not self.book.holds(key, digest, parent):
+                self._write(cell, key, seeds)
+
+    def _write(self, cell: Cell, key: str, seeds: Sequence[int]) -> None:
+        if key == cell.id:
+            files = ledger.cell_files(self.store, cell, seeds, self.draw)
+            self.book.write(ledger.cell_entry(self.store, cell, seeds, self.rule), files)
+        else:
+            self.book.write(ledger.seed_entry(self.store, cell, seeds[0], self.rule), {})
+
+    def due(self, cell: Cell) -> dict[str, list[int]]:
+        """Keys of the runs that a cell has in MLflow, with the seeds of each; none for a cell that lacks a seed."""
+        if not ledger.complete(self.store, cell, self.seeds):
+            return {}
+        nested = {f"{cell.id}/{seed}": [seed] for seed in self.seeds} if self.nested else {}
+        return {cell.id: self.seeds, **nested}
+
+    def everything(self, status: str) -> None:
+        """All complete cells, then the study's run in its final state."""
+        if "study" not in self.book.runs:
+            self.parent("RUNNING")
+        for cell in self.store.cells():
+            self.cell(cell)
+        self.parent(status)
+
+
+def identity(store: Store) -> str:
+    """An id that a store keeps wherever it is moved, made once."""
+    path = store.folder / "tracking.json"
+    if not path.is_file():
+        write(path, json.dumps({"id": uuid.uuid4().hex}))
+    return str(json.loads(path.read_text())["id"])
+
+
+def status_of(store: Store) -> str:
+    """The state of the study's run, as the store tells it once nothing runs."""
+    cells = store.cells()
+    seeds = store.spec().seed_list()
+    if not all(ledger.complete(store, cell, seeds) for cell in cells):
+        return "KILLED"
+    results = [store.result(cell, seed) for cell in cells for seed in seeds]
+    bad = {"failed", "diverged"}
+    return "FAILED" if any(r and r["status"] in bad for r in results) else "FINISHED"
+
+
+def _status(outcome: Outcome) -> str:
+    return "KILLED" if outcome.pending else "FAILED" if outcome.failed else "FINISHED"
+
+
+def sync(store: Store, uri: str | None = None, *, seeds: bool | None = None, draw: Draw | None = None) -> None:
+    """Makes MLflow equal to a store that nobody runs; repeating it, also after a kill, changes nothing more.
+
+    Raises:
+        EnvironmentProblem: MLflow cannot be reached.
+    """
+    tracking = store.spec().tracking
+    resolved = server.resolve(uri or tracking.uri, store.root)
+    nested = tracking.seeds if seeds is None else seeds
+    try:
+        Writer(store, resolved, seeds=nested, draw=draw).everything(status_of(store))
+    except EnvironmentProblem:
+        raise
+    except Exception as problem:
+        raise EnvironmentProblem(server.why(problem, resolved)) from problem
