@@ -1,0 +1,58 @@
+"""What both forms of FedAPT share: frozen keys, the reader of domains, and which keys a deployed client unlocks."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from fpl_tune.method import Batch, Task, Tree, mean_over, spread
+
+Keys = Literal["uniform", "normal", "binary", "orthogonal", "none"]
+
+
+def draw_keys(task: Task, kind: Keys, n_ctx: int, rng: Generator) -> Tensor:
+    """[n, l, d] one frozen key per domain."""
+    shape = (task.n_domains, n_ctx, task.text_width)
+    if kind == "uniform":
+        keys = torch.rand(shape, generator=rng)
+    elif kind == "binary":
+        keys = torch.randint(2, shape, generator=rng).float()
+    else:
+        keys = torch.randn(shape, generator=rng)
+    if kind == "orthogonal":
+        width = n_ctx * task.text_width
+        columns = torch.linalg.qr(keys.flatten(1).T.double()).Q  # [l d, n], orthonormal
+        keys = (columns.T * math.sqrt(width)).reshape(shape)
+    return (keys if kind != "none" else torch.zeros(shape)).to(task.device, task.dtype)
+
+
+def unlocked(unlock: str | int, task: Task, keys: Tensor, who: Tensor) -> Tree:
+    """What a deployed client holds: all keys to read the image's, or the one key that it always uses."""
+    if unlock == "image":
+        return {"keys": spread(keys, len(who))}
+    if unlock == "own":
+        return {"key": keys[task.domain[who]]}
+    one = torch.zeros_like(keys[0]) if unlock == "none" else keys[int(unlock)]
+    return {"key": spread(one, len(who))}
+
+
+def domain_loss(reader: Tensor, batch: Batch, domain: Tensor) -> Tensor:
+    """[C]: cross-entropy (Eq. 11) of Q f, f the raw feature, with the client's domain [C]; reader [C, n, D]."""
+    read = batch.image @ reader.mT
+    target = domain[:, None].expand(batch.label.shape)
+    values = F.cross_entropy(read.flatten(0, 1), target.flatten(), reduction="none")
+    return mean_over(values.view_as(batch.label), batch.mask)
+
+
+def domain_weights(reader: Tensor, image: Tensor, temperature: float) -> Tensor:
+    """[C, B, n]: softmax over domains of the standardised reading of raw features [C, B, D] (official code)."""
+    read = image @ reader.mT
+    if read.shape[-1] == 1:
+        return torch.ones_like(read)
+    centred = read - read.mean(-1, keepdim=True)
+    deviation = read.std(-1, keepdim=True).clamp(min=1e-12)  # unbiased
+    return (centred / deviation / temperature).softmax(-1)

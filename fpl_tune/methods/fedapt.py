@@ -1,0 +1,119 @@
+"""FedAPT, supervised: one meta prompt that frozen keys unlock for each domain, and a reader of domains.
+
+Su, Yang, Li, Xue: Federated Adaptive Prompt Tuning for Multi-Domain Collaborative Learning, AAAI 2024,
+https://arxiv.org/abs/2211.07864. Official code: leondada/FedAPT (commit dcbda2c, supervised). Where they differ the
+paper's value is the default: its scripts for one client per domain start with 24 context tokens, not 16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    Sizes,
+    State,
+    Task,
+    Traffic,
+    Tree,
+    average,
+    cosine_logits,
+    count,
+    cross_entropy,
+    new_context,
+    require,
+    spread,
+    unit,
+)
+from fpl_tune.methods._domains import Keys, domain_loss, domain_weights, draw_keys, unlocked
+
+
+@dataclass(frozen=True)
+class FedAPT(Method):
+    """Meta prompt p [K, l, d] and reader Q [n, D]; a client of domain i trains p ⊙ (1 + kᵢ) and Q on the label i.
+
+    Class-specific prompts have no meaning for other classes: novel classes are refused.
+
+    n_ctx: l, >= 1.
+    keys: how the server draws the keys kᵢ [l, d] (Table 9): `uniform` in [0, 1), `normal`, `binary` 0 or 1, or
+        `orthogonal` to each other with entries of mean square one; `none` is PromptFL with class-specific
+        prompts.
+    temperature: τ > 0 of the softmax over domains; towards 0 an image unlocks the key of one domain.
+    unlock: what is evaluated (Table 4). `image`: the keys that the reader finds in the image (Eq. 5); `own`: the key
+        of the client's domain, as in training; `none`: the meta prompt alone; or a domain's number: its key for all.
+    inference: `precomputed` text features of every key, mixed by image (Figure 3); `exact` encodes every image's
+        own prompt. They agree as τ goes to 0.
+    weights: `uniform` average over the cohort (Eq. 12) or by `size`.
+    """
+
+    n_ctx: int = 16
+    keys: Keys = "uniform"
+    temperature: float = 0.01
+    unlock: Literal["image", "own", "none"] | int = "image"
+    inference: Literal["precomputed", "exact"] = "precomputed"
+    weights: Literal["uniform", "size"] = "uniform"
+
+    def __post_init__(self) -> None:
+        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require(self.temperature > 0, "temperature", "must be > 0", self.temperature)
+
+    def check(self, sizes: Sizes) -> None:
+        require(
+            sizes.same_classes,
+            "name",
+            "has a prompt for each training class and none for novel ones",
+            "fedapt",
+            "Use fedapt_unsupervised, whose prompt serves all classes, or another partition.",
+        )
+        if isinstance(self.unlock, int):
+            rule = f"must name one of the {sizes.n_domains} domains, from 0"
+            require(0 <= self.unlock < sizes.n_domains, "unlock", rule, self.unlock)
+        width = self.n_ctx * sizes.text_width
+        fits = self.keys != "orthogonal" or sizes.n_domains <= width
+        require(fits, "keys", f"can be orthogonal for at most n_ctx * d = {width} domains", sizes.n_domains)
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        prompt = new_context(task, self.n_ctx, rng, task.n_classes)
+        reader = (2 * torch.rand(task.n_domains, task.embed_dim, generator=rng) - 1) / task.embed_dim**0.5
+        shared = {"prompt": prompt, "reader": reader.to(task.device, task.dtype)}
+        return State(shared, personal={}, server={"keys": draw_keys(task, self.keys, self.n_ctx, rng)})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        train = {name: spread(leaf, len(who)) for name, leaf in state.shared.items()}
+        domain = task.domain[who]
+        return Local(train, fixed={"key": state.server["keys"][domain], "domain": domain})
+
+    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        reading = domain_loss(local.train["reader"], batch, local.fixed["domain"])
+        return cross_entropy(self.logits(task, local, batch), batch) + reading, local.fixed
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        prompt = local.train["prompt"]
+        if "key" in local.fixed:  # the key that the client holds
+            text = task.text(prompt * (1 + local.fixed["key"][:, None]), per_class=True)
+            return cosine_logits(task.scale, batch.image, text)
+        weight, keys = domain_weights(local.train["reader"], batch.image, self.temperature), local.fixed["keys"]
+        if self.inference == "exact":
+            key = torch.einsum("cbn,cnld->cbld", weight, keys)
+            text = task.text(prompt[:, None] * (1 + key[:, :, None]), per_class=True)  # [C, B, K, D]
+            return task.scale * torch.einsum("cbd,cbkd->cbk", unit(batch.image), text)
+        text = task.text(prompt[:, None] * (1 + keys[:, :, None]), per_class=True)  # [C, n, K, D]
+        return task.scale * torch.einsum("cbd,cnkd,cbn->cbk", unit(batch.image), text, weight)
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        weight = torch.ones_like(who) if self.weights == "uniform" else task.size[who]
+        return state._replace(shared={name: average(rows, weight) for name, rows in local.train.items()})
+
+    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
+        train = {name: spread(leaf, len(who)) for name, leaf in state.shared.items()}
+        return Local(train, fixed=unlocked(self.unlock, task, state.server["keys"], who))
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        sent = count(**state.shared)  # keys travel once, before training
+        return Traffic(up=sent, down=sent)

@@ -1,0 +1,164 @@
+"""FedAPT with labels: keys, the reader of domains, and both ways to infer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fpl_tune import methods
+from fpl_tune.errors import ConfigError
+from fpl_tune.method import unit
+from fpl_tune.methods._domains import domain_weights, draw_keys
+from fpl_tune.methods.fedapt import FedAPT
+from fpl_tune.testing import play, toy_task
+
+EVERYONE = torch.arange(4)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return toy_task()
+
+
+def _trained(method, task):
+    return play(method, [task], cohorts=[(0, 2), (1, 3)], epochs=1)[-1][0]
+
+
+def test_loss_and_gradient_are_those_of_clients_alone(task, whole_batch, plain_text):
+    """Cross-entropy under p ⊙ (1 + k) plus cross-entropy of the reader, each client with its domain's key."""
+    method = FedAPT(n_ctx=2)
+    state = _trained(method, task)
+    local, batch = method.start(task, state, EVERYONE), whole_batch(task)
+    for leaf in local.train.values():
+        leaf.requires_grad_()
+    loss, _ = method.loss(task, local, batch)
+    found = torch.autograd.grad(loss.sum(), [local.train["prompt"], local.train["reader"]])
+    for client in range(4):
+        domain = int(task.domain[client])
+        prompt, reader = (local.train[n][client].detach().clone().requires_grad_() for n in ("prompt", "reader"))
+        text = plain_text(task, prompt + prompt * state.server["keys"][domain], per_class=True)
+        image, label = batch.image[client][batch.mask[client]], batch.label[client][batch.mask[client]]
+        logits = task.scale * unit(image) @ text.T
+        wanted = -logits.log_softmax(1)[torch.arange(len(label)), label].mean()
+        wanted = wanted - (image @ reader.T).log_softmax(1)[:, domain].mean()
+        torch.testing.assert_close(loss[client], wanted)
+        for one, other in zip(found, torch.autograd.grad(wanted, [prompt, reader]), strict=True):
+            torch.testing.assert_close(one[client], other, rtol=1e-6, atol=1e-9)
+
+
+def test_precomputed_inference_equals_the_prompt_of_every_image_as_the_choice_gets_hard(task, whole_batch):
+    state, batch = _trained(FedAPT(n_ctx=2), task), whole_batch(task)
+    apart = []
+    for temperature in (1.0, 0.1, 1e-4):
+        logits = []
+        for inference in ("precomputed", "exact"):
+            method = FedAPT(n_ctx=2, temperature=temperature, inference=inference)
+            logits.append(method.logits(task, method.deploy(task, state, EVERYONE), batch))
+        apart.append((logits[0] - logits[1]).abs().max().item())
+    assert apart[0] > 1e-4
+    assert apart[-1] < 1e-9
+
+
+def test_hard_choice_of_the_right_domain_is_the_clients_own_forward(task, whole_batch):
+    """A reader that knows the domain unlocks the key that the client trained with."""
+    state, batch = _trained(FedAPT(n_ctx=2), task), whole_batch(task)
+    first = torch.zeros(task.n_domains, task.embed_dim, dtype=task.dtype)
+    image = batch.image.clone()
+    image[..., 0] = torch.where(task.domain == 0, 5.0, -5.0)[:, None].double()
+    first[0, 0], first[1, 0] = 1.0, -1.0
+    state = state._replace(shared={**state.shared, "reader": first})
+    batch = batch._replace(image=image)
+    method = FedAPT(n_ctx=2, temperature=1e-3)
+    own = method.logits(task, method.start(task, state, EVERYONE), batch)
+    torch.testing.assert_close(method.logits(task, method.deploy(task, state, EVERYONE), batch), own)
+
+
+def test_no_keys_is_promptfl_with_a_prompt_for_each_class(task, whole_batch, plain_text):
+    method = FedAPT(n_ctx=2, keys="none")
+    state, batch = _trained(method, task), whole_batch(task)
+    wanted = task.scale * unit(batch.image) @ plain_text(task, state.shared["prompt"], per_class=True).T
+    for unlock in ("image", "own", "none", 1):
+        deployed = FedAPT(n_ctx=2, keys="none", unlock=unlock).deploy(task, state, EVERYONE)
+        torch.testing.assert_close(method.logits(task, deployed, batch), wanted)
+
+
+def test_unlocking_a_fixed_key_takes_the_trained_model_apart(task, whole_batch, plain_text):
+    state, batch = _trained(FedAPT(n_ctx=2), task), whole_batch(task)
+    for unlock, keys in (("none", [0 * state.server["keys"][0]] * 4), (1, [state.server["keys"][1]] * 4)):
+        method = FedAPT(n_ctx=2, unlock=unlock)
+        logits = method.logits(task, method.deploy(task, state, EVERYONE), batch)
+        for client, key in enumerate(keys):
+            text = plain_text(task, state.shared["prompt"] * (1 + key), per_class=True)
+            torch.testing.assert_close(logits[client], task.scale * unit(batch.image[client]) @ text.T)
+
+
+def test_domain_weights_are_those_of_the_official_formula():
+    rng = torch.Generator().manual_seed(0)
+    reader, image = torch.randn(1, 5, 7, generator=rng).double(), torch.randn(1, 3, 7, generator=rng).double()
+    found = domain_weights(reader, image, 0.5)
+    for i in range(3):
+        read = torch.stack([(reader[0, d] * image[0, i]).sum() for d in range(5)])
+        score = (read - read.mean()) / (((read - read.mean()) ** 2).sum() / 4).sqrt()
+        torch.testing.assert_close(found[0, i], (score / 0.5).exp() / (score / 0.5).exp().sum())
+    torch.testing.assert_close(domain_weights(reader, 100 * image, 0.5), found)  # the scale of features is no matter
+    assert bool((domain_weights(reader[:, :1], image, 0.5) == 1).all())
+
+
+@pytest.mark.parametrize("kind", ["uniform", "normal", "binary", "orthogonal", "none"])
+def test_keys_are_drawn_as_named(kind, paper_task):
+    task = paper_task()
+    keys = draw_keys(task, kind, 16, torch.Generator().manual_seed(0))
+    assert keys.shape == (6, 16, 512)
+    mean, square = keys.mean().item(), (keys**2).mean().item()
+    expected = {"uniform": (0.5, 1 / 3), "normal": (0, 1), "binary": (0.5, 0.5), "orthogonal": (0, 1), "none": (0, 0)}
+    assert mean == pytest.approx(expected[kind][0], abs=0.02)
+    assert square == pytest.approx(expected[kind][1], abs=0.03)
+    gram = keys.flatten(1) @ keys.flatten(1).T / (16 * 512)
+    if kind == "orthogonal":
+        torch.testing.assert_close(gram, torch.eye(6), atol=1e-5, rtol=0)
+    if kind == "uniform":
+        assert bool(((keys >= 0) & (keys < 1)).all())
+    if kind == "binary":
+        assert set(keys.unique().tolist()) == {0.0, 1.0}
+
+
+def test_keys_never_move_and_the_reader_learns_the_domains(task, whole_batch):
+    method = FedAPT(n_ctx=2)
+    history = play(method, [task], cohorts=[(0, 1, 2, 3)] * 6, epochs=2)
+    (before,), (after,) = history[0], history[-1]
+    assert torch.equal(after.server["keys"], before.server["keys"])
+    batch = whole_batch(task)
+    shares = [
+        (batch.image @ s.shared["reader"].T).softmax(-1).gather(-1, task.domain[:, None, None].expand(-1, 9, 1))
+        for s in (before, after)
+    ]
+    assert shares[1][batch.mask].mean() > shares[0][batch.mask].mean()
+
+
+def test_learned_and_sent_scalars_are_the_published_ones(paper_task):
+    task = paper_task()
+    state = FedAPT().init(task, torch.Generator())
+    assert sum(leaf.numel() for leaf in state.shared.values()) == 2_829_312
+    assert state.shared["prompt"].numel() == 2_826_240
+    sent = FedAPT().traffic(task, state, torch.arange(6))
+    assert sum(sent.up.values()) == sum(sent.down.values()) == 2_829_312
+    assert sum(leaf.numel() for leaf in FedAPT(n_ctx=8).init(task, torch.Generator()).shared.values()) == 1_416_192
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [({"n_ctx": 0}, "n_ctx"), ({"temperature": -1.0}, "temperature"), ({"keys": "ones"}, "keys")],
+)
+def test_values_out_of_range_are_refused_by_name(values, field):
+    with pytest.raises(ConfigError, match=field):
+        methods.build({"name": "fedapt", **values})
+
+
+def test_what_the_task_does_not_have_is_refused(paper_task):
+    with pytest.raises(ConfigError, match="one of the 6 domains"):
+        FedAPT(unlock=6).check(paper_task())
+    with pytest.raises(ConfigError, match="orthogonal"):
+        FedAPT(n_ctx=1, keys="orthogonal").check(paper_task(text_width=4))
+    with pytest.raises(ConfigError, match="novel"):
+        FedAPT().check(paper_task(same_classes=False))
+    FedAPT(unlock=5, keys="orthogonal").check(paper_task())

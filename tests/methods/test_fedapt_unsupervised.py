@@ -1,0 +1,195 @@
+"""FedAPT without labels: what each stage's loss is, and that labels are never read."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from fpl_tune import methods
+from fpl_tune.engine import generator
+from fpl_tune.errors import ConfigError
+from fpl_tune.method import unit
+from fpl_tune.methods.fedapt_unsupervised import FedAPTUnsupervised
+from fpl_tune.task import Classes
+from fpl_tune.testing import play, toy_task
+
+EVERYONE = torch.arange(4)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return toy_task()
+
+
+def _method(**options):
+    return FedAPTUnsupervised(**{"n_ctx": 2, **options})
+
+
+def _started(method, task, whole_batch, *, view=False):
+    """The cohort of everyone with gradients on, and its batch, in a state that has left its start."""
+    before = play(_method(augment=False), [task], cohorts=[(0, 2)], epochs=1)[-1][0]
+    state = method.init(task, generator("init"), before)
+    local, batch = method.start(task, state, EVERYONE), whole_batch(task)
+    for leaf in local.train.values():
+        leaf.requires_grad_()
+    if view:
+        moved = torch.randn(batch.image.shape, generator=torch.Generator().manual_seed(5)).double()
+        batch = batch._replace(view=batch.image + 0.3 * moved)
+    return state, local, batch
+
+
+def _median_sureness(task):
+    """The zero-shot probability that half of the training images exceed."""
+    table = task.table("train")
+    teacher = (task.scale * unit(table.image) @ task.hand_text.T).softmax(-1).amax(-1)
+    return teacher[table.mask].quantile(0.5).item()
+
+
+def _logits(task, prompt, key, image, plain_text):
+    return task.scale * unit(image) @ plain_text(task, prompt * (1 + key)).T
+
+
+def _compare(loss, found, wanted, leaves, client):
+    torch.testing.assert_close(loss[client], wanted)
+    for one, other in zip(found, torch.autograd.grad(wanted, leaves), strict=True):
+        torch.testing.assert_close(one[client], other, rtol=1e-6, atol=1e-9)
+
+
+def test_first_stage_learns_the_augmented_view_of_what_zero_shot_is_sure_of(task, whole_batch, plain_text):
+    method = _method(threshold=(threshold := _median_sureness(task)))
+    state, local, batch = _started(method, task, whole_batch, view=True)
+    loss, _ = method.loss(task, local, batch)
+    found = torch.autograd.grad(loss.sum(), list(local.train.values()))
+    some = []
+    for client in range(4):
+        prompt, reader = (local.train[n][client].detach().clone().requires_grad_() for n in ("prompt", "reader"))
+        domain, real = int(task.domain[client]), batch.mask[client]
+        clean, view = batch.image[client][real], batch.view[client][real]
+        teacher = (task.scale * unit(clean) @ task.hand_text.T).softmax(1)
+        sure = teacher.max(1).values > threshold
+        some.append(sure)
+        student = _logits(task, prompt, state.server["keys"][domain], view, plain_text).log_softmax(1)
+        picked = [-student[i, teacher[i].argmax()] for i in range(len(view)) if sure[i]]
+        wanted = torch.stack(picked).mean() if picked else 0 * prompt.sum()
+        wanted = wanted - (view @ reader.T).log_softmax(1)[:, domain].mean()
+        _compare(loss, found, wanted, [prompt, reader], client)
+    assert 0 < torch.cat(some).sum() < len(torch.cat(some))  # the threshold parts the images
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_second_stage_is_agreement_attraction_and_dispersion(task, whole_batch, plain_text, double):
+    method = _method(phase=2, neighbours=3, disperse=0.5, double_softmax=double)
+    state, local, batch = _started(method, task, whole_batch, view=True)
+    loss, fixed = method.loss(task, local, batch)
+    found = torch.autograd.grad(loss.sum(), list(local.train.values()))
+    for client in range(4):
+        prompt, reader = (local.train[n][client].detach().clone().requires_grad_() for n in ("prompt", "reader"))
+        domain, real = int(task.domain[client]), batch.mask[client]
+        clean, view = batch.image[client][real], batch.view[client][real]
+        key, number = state.server["keys"][domain], len(clean)
+        shares = _logits(task, prompt, key, clean, plain_text).softmax(1)
+        second = _logits(task, prompt, key, view, plain_text)
+        second = (second.softmax(1) if double else second).log_softmax(1)
+        old, new = state.personal["scores"][client], shares.detach()
+        intra = -(old[:number] * second).sum(1).mean()
+        near, apart = 0, 0
+        for i in range(number):
+            like = [-2.0 if j == i else float(unit(clean[i]) @ unit(clean[j])) for j in range(number)]
+            chosen = sorted(range(number), key=lambda j, like=like: -like[j])[: min(3, number - 1)]
+            near = near + sum((new[j] * (new[j].log() - shares[i])).sum() for j in chosen)
+            apart = apart + sum((shares[i] * shares[j]).sum() for j in range(number) if j != i)
+        wanted = intra + near / number + 0.5 * apart / number - (clean @ reader.T).log_softmax(1)[:, domain].mean()
+        _compare(loss, found, wanted, [prompt, reader], client)
+        torch.testing.assert_close(fixed["scores"][client, :number], new)
+        assert torch.equal(fixed["scores"][client, number:], old[number:])  # padding writes nowhere
+
+
+def test_banks_hold_predictions_of_the_first_stages_model_and_stay_with_their_client(task, plain_text):
+    first = play(_method(augment=False), [task], cohorts=[(0, 2)], epochs=1)[-1][0]
+    second = _method(phase=2, augment=False)
+    state = second.init(task, generator("init"), first)
+    assert torch.equal(state.shared["prompt"], first.shared["prompt"])
+    assert torch.equal(state.server["keys"], first.server["keys"])
+    table = task.table("train")
+    for client in range(4):
+        key = first.server["keys"][task.domain[client]]
+        wanted = _logits(task, first.shared["prompt"], key, table.image[client], plain_text).softmax(1)
+        torch.testing.assert_close(state.personal["scores"][client], wanted)
+    after = play(second, [task], states=[state], cohorts=[(1,)])[-1][0]
+    assert torch.equal(after.personal["scores"][[0, 2, 3]], state.personal["scores"][[0, 2, 3]])
+    assert not torch.equal(after.personal["scores"][1], state.personal["scores"][1])
+
+
+@pytest.mark.parametrize("phase", [1, 2])
+def test_labels_are_never_read(task, phase, whole_batch):
+    method = _method(phase=phase, augment=False, threshold=_median_sureness(task))
+    _, local, batch = _started(method, task, whole_batch)
+    other = batch._replace(label=(batch.label + 1) % task.n_classes)
+    assert torch.equal(method.loss(task, local, batch)[0], method.loss(task, local, other)[0])
+
+
+def test_no_neighbours_and_no_dispersion_leave_agreement_alone(task, whole_batch):
+    method = _method(phase=2, augment=False, neighbours=0, disperse=0.0)
+    _, local, batch = _started(method, task, whole_batch)
+    logits = method.logits(task, local, batch)
+    agreement = -(local.fixed["scores"][:, :-1] * logits.log_softmax(-1)).sum(-1)
+    read = (batch.image @ local.train["reader"].mT).log_softmax(-1)
+    reading = -read.gather(-1, task.domain[:, None, None].expand(-1, 9, 1)).squeeze(-1)
+    wanted = torch.stack([(agreement + reading)[c][batch.mask[c]].mean() for c in range(4)])
+    torch.testing.assert_close(method.loss(task, local, batch)[0], wanted)
+
+
+def test_client_with_a_single_image_has_no_neighbour():
+    task = toy_task(sizes=(1, 5, 7, 3))
+    method = _method(phase=2, augment=False)
+    for before, after in pairwise(s[0] for s in play(method, [task], cohorts=[(0, 1)])):
+        assert bool(after.shared["prompt"].isfinite().all())
+        assert not torch.equal(after.shared["prompt"], before.shared["prompt"])
+
+
+def test_augmented_view_is_the_students(task, whole_batch):
+    """The same image as its view is no augmentation; without views in the data a run must say so."""
+    _, local, batch = _started(_method(), task, whole_batch)
+    same = batch._replace(view=batch.image)
+    plain = _method(augment=False).loss(task, local, batch)[0]
+    torch.testing.assert_close(_method().loss(task, local, same)[0], plain)
+    with pytest.raises(ConfigError, match="augment"):
+        _method().check(task)
+    _method(augment=False).check(task)
+
+
+def test_one_prompt_serves_other_classes(task, whole_batch):
+    state, _, batch = _started(_method(), task, whole_batch)
+    novel = task.under(Classes(task.towers, ("cow", "bee")))
+    assert _method().logits(novel, _method().deploy(novel, state, EVERYONE), batch).shape[-1] == 2
+
+
+def test_learned_and_sent_scalars_are_the_published_ones(paper_task):
+    task = paper_task()
+    state = FedAPTUnsupervised().init(task, torch.Generator())
+    sent = FedAPTUnsupervised().traffic(task, state, torch.arange(6))
+    assert sum(sent.up.values()) == sum(sent.down.values()) == 11_264
+    assert state.shared["prompt"].numel() == 8_192
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"n_ctx": 0}, "n_ctx"),
+        ({"phase": 3}, "phase"),
+        ({"threshold": 1.0}, "threshold"),
+        ({"neighbours": -1}, "neighbours"),
+        ({"disperse": -0.5}, "disperse"),
+        ({"temperature": 0.0}, "temperature"),
+    ],
+)
+def test_values_out_of_range_are_refused_by_name(values, field):
+    with pytest.raises(ConfigError, match=field):
+        methods.build({"name": "fedapt_unsupervised", **values})
+
+
+def test_a_domain_that_is_not_there_is_refused(paper_task):
+    with pytest.raises(ConfigError, match="one of the 6 domains"):
+        FedAPTUnsupervised(unlock=6, augment=False).check(paper_task())
