@@ -1,0 +1,80 @@
+"""FedCoCoOp: federated averaging of a context that a small network shifts for every image.
+
+Zhou, Yang, Loy, Liu: Conditional Prompt Learning for Vision-Language Models, CVPR 2022,
+https://arxiv.org/abs/2203.05557; federated in FedPGP (Cui et al., ICML 2024, https://arxiv.org/abs/2405.09771),
+which gives no settings: they are CoCoOp's. FedPGP's released loop averages only a tensor called `ctx`, so that the
+network would pass from client to client; here both are averaged by number of training images.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    Sizes,
+    State,
+    Task,
+    Traffic,
+    Tree,
+    average,
+    count,
+    require,
+    spread,
+    unit,
+)
+from fpl_tune.methods._layers import linear, new_linear, word_context
+
+
+@dataclass(frozen=True)
+class FedCoCoOp(Method):
+    """Context of image x: every token plus π(f̂), π a network D -> D/r -> d on the unit image feature.
+
+    The text tower runs for every image and class: B · K sentences a client and step. A small `optim.batch` (1 in
+    CoCoOp) keeps the rounds of other methods within reach.
+
+    n_ctx: tokens of the context, >= 1.
+    words: text whose first `n_ctx` tokens the context starts from; empty: N(0, 0.02²).
+    reduction: r, >= 1, at most D. With π's second layer at zero this is PromptFL.
+    """
+
+    n_ctx: int = 4
+    words: str = "a photo of a"
+    reduction: int = 16
+
+    def __post_init__(self) -> None:
+        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require(self.reduction >= 1, "reduction", "must be >= 1", self.reduction)
+
+    def check(self, sizes: Sizes) -> None:
+        rule = f"must be at most the feature width {sizes.embed_dim}"
+        require(self.reduction <= sizes.embed_dim, "reduction", rule, self.reduction)
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        hidden = task.embed_dim // self.reduction
+        shared: Tree = {"prompt": word_context(task, self.words, self.n_ctx, rng)}
+        for layer, n_in, n_out in (("first", task.embed_dim, hidden), ("second", hidden, task.text_width)):
+            shared[f"net.{layer}.weight"], shared[f"net.{layer}.bias"] = new_linear(task, n_in, n_out, rng)
+        return State(shared, personal={}, server={})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        leaf, image = local.train, unit(batch.image)
+        hidden = linear(image, leaf["net.first.weight"], leaf["net.first.bias"]).relu()
+        shift = linear(hidden, leaf["net.second.weight"], leaf["net.second.bias"])  # [C, B, d]
+        text = task.text(leaf["prompt"][:, None] + shift[:, :, None])  # [C, B, K, D]
+        return task.scale * torch.einsum("cbd,cbkd->cbk", image, text)
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        return state._replace(shared={name: average(rows, task.size[who]) for name, rows in local.train.items()})
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        sent = count(**state.shared)
+        return Traffic(up=sent, down=sent)

@@ -1,0 +1,93 @@
+"""FedMaPLe: federated averaging of deep prompts in both towers, the visual ones mapped from the textual ones.
+
+Khattak, Rasheed, Maaz, Khan, Khan: MaPLe: Multi-modal Prompt Learning, CVPR 2023, https://arxiv.org/abs/2210.03117
+(code: muzairkhattak/multimodal-prompt-learning, commit 69bce21); federated in FedPGP (Cui et al., ICML 2024,
+https://arxiv.org/abs/2405.09771), which gives no settings: they are MaPLe's. FedPGP's released loop averages only a
+tensor called `ctx`; here everything learned is averaged, by number of training images.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    Sizes,
+    State,
+    Task,
+    Traffic,
+    Tree,
+    average,
+    cosine_logits,
+    count,
+    new_context,
+    require,
+    spread,
+)
+from fpl_tune.methods._layers import new_linear, word_context
+
+
+@dataclass(frozen=True)
+class FedMaPLe(Method):
+    """J text prompts [J, l, d], one for each of the first J blocks, and J linear maps d -> w to visual prompts.
+
+    n_ctx: l, tokens of a prompt, >= 1.
+    depth: J, >= 1 and at most the number of blocks of either tower; 1 prompts the input only (shallow).
+    words: text whose first `n_ctx` tokens the first prompt starts from; empty: N(0, 0.02²), as the deeper ones do.
+    """
+
+    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
+    n_ctx: int = 2
+    depth: int = 9
+    words: str = "a photo of a"
+
+    def __post_init__(self) -> None:
+        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require(self.depth >= 1, "depth", "must be >= 1", self.depth)
+
+    def check(self, sizes: Sizes) -> None:
+        require(
+            sizes.vision_width is not None,
+            "name",
+            "needs the tokens of a vision transformer, which these towers lack",
+            "fedmaple",
+            "Use clip=compact, vit_b32 or vit_b16.",
+        )
+        blocks = min(sizes.n_text_blocks, sizes.n_vision_blocks or 0)
+        rule = f"must be at most {blocks}, the number of blocks of the shallower tower"
+        require(self.depth <= blocks, "depth", rule, self.depth)
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        shared: Tree = {"prompt": word_context(task, self.words, self.n_ctx, rng)}
+        if self.depth > 1:
+            shared["deep"] = new_context(task, self.n_ctx, rng, self.depth - 1)
+        # MaPLe draws one map for the input and one more, cloned for all deeper blocks.
+        weight, bias = new_linear(task, task.text_width, task.vision_width or 0, rng, 2)
+        drawn = [0] + [1] * (self.depth - 1)
+        shared["map.weight"], shared["map.bias"] = weight[drawn], bias[drawn]  # [J, w, d], [J, w]
+        return State(shared, personal={}, server={})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        leaf = local.train
+        deep = leaf.get("deep")  # [C, J - 1, l, d]
+        prompts = leaf["prompt"][:, None] if deep is None else torch.cat([leaf["prompt"][:, None], deep], 1)
+        tokens = prompts @ leaf["map.weight"].mT + leaf["map.bias"][:, :, None]  # [C, J, l, w]
+        deeper = None if deep is None else tokens[:, 1:]
+        image, _ = task.see(batch.image, tokens[:, 0], deep=deeper, place="end")
+        return cosine_logits(task.scale, image, task.text(leaf["prompt"], deep=deep))
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        return state._replace(shared={name: average(rows, task.size[who]) for name, rows in local.train.items()})
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        sent = count(**state.shared)
+        return Traffic(up=sent, down=sent)

@@ -1,0 +1,112 @@
+"""FedCoCoOp: a context for every image."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fpl_tune import methods
+from fpl_tune.errors import ConfigError
+from fpl_tune.method import unit
+from fpl_tune.methods.fedcocoop import FedCoCoOp
+from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.testing import toy_task
+
+EVERYONE = torch.arange(4)
+
+
+def _small(**options):
+    return FedCoCoOp(**{"n_ctx": 2, "reduction": 4, **options})
+
+
+def test_loss_and_gradient_are_those_of_images_alone(whole_batch, plain_text):
+    """One image, one context, one pass of open_clip's text tower at a time."""
+    task = toy_task(sizes=(3, 2, 2, 1))
+    method = _small()
+    local = method.start(task, method.init(task, torch.Generator().manual_seed(0)), EVERYONE)
+    names = list(local.train)
+    for leaf in local.train.values():
+        leaf.requires_grad_()
+    batch = whole_batch(task)
+    loss, _ = method.loss(task, local, batch)
+    found = torch.autograd.grad(loss.sum(), [local.train[n] for n in names])
+    for client in range(4):
+        leaf = {n: local.train[n][client].detach().clone().requires_grad_() for n in names}
+        values = []
+        for image, label in zip(batch.image[client][batch.mask[client]], batch.label[client], strict=False):
+            image = image / image.norm()
+            hidden = (leaf["net.first.weight"] @ image + leaf["net.first.bias"]).clamp(min=0)
+            shift = leaf["net.second.weight"] @ hidden + leaf["net.second.bias"]
+            text = plain_text(task, leaf["prompt"] + shift)
+            values.append(-(task.scale * text @ image).log_softmax(0)[label])
+        wanted = torch.stack(values).mean()
+        torch.testing.assert_close(loss[client], wanted)
+        grads = torch.autograd.grad(wanted, [leaf[n] for n in names])
+        for one, other in zip(found, grads, strict=True):
+            torch.testing.assert_close(one[client], other, rtol=1e-6, atol=1e-9)
+
+
+def test_silent_network_is_promptfl(whole_batch):
+    task = toy_task()
+    method = _small(words="")
+    state = method.init(task, torch.Generator().manual_seed(3))
+    plain = PromptFL(n_ctx=2).init(task, torch.Generator().manual_seed(3))
+    assert torch.equal(state.shared["prompt"], plain.shared["prompt"])
+    local, batch = method.start(task, state, EVERYONE), whole_batch(task)
+    for name in ("net.second.weight", "net.second.bias"):
+        local.train[name].zero_()
+    wanted = PromptFL(n_ctx=2).logits(task, PromptFL(n_ctx=2).start(task, plain, EVERYONE), batch)
+    torch.testing.assert_close(method.logits(task, local, batch), wanted)
+
+
+def test_context_starts_from_the_first_words():
+    task = toy_task()
+    state = _small(n_ctx=3).init(task, torch.Generator())
+    assert torch.equal(state.shared["prompt"], task.words("a photo of"))
+    with pytest.raises(ConfigError, match="at most 4"):
+        _small(n_ctx=5).init(task, torch.Generator())
+
+
+def test_network_has_the_published_number_of_parameters(paper_task):
+    task = paper_task()
+    state = FedCoCoOp(words="").init(task, torch.Generator())
+    net = sum(leaf.numel() for name, leaf in state.shared.items() if name.startswith("net."))
+    assert net == 33_312
+    sent = FedCoCoOp().traffic(task, state, EVERYONE)
+    assert sum(sent.up.values()) == sum(sent.down.values()) == 33_312 + 4 * 512
+
+
+def test_network_is_averaged_by_size_like_the_context():
+    task = toy_task(sizes=(9, 5, 7, 3))
+    method = _small()
+    state, who = method.init(task, torch.Generator()), torch.tensor([0, 3])
+    local = method.start(task, state, who)
+    for leaf in local.train.values():
+        leaf[0], leaf[1] = 1.0, 5.0
+    for leaf in method.merge(task, state, who, local).shared.values():
+        torch.testing.assert_close(leaf, torch.full_like(leaf, 2.0))
+
+
+def test_images_of_one_class_read_different_prompts(whole_batch):
+    task = toy_task()
+    method = _small()
+    local = method.start(task, method.init(task, torch.Generator().manual_seed(0)), EVERYONE)
+    batch = whole_batch(task)
+    shifted = batch._replace(image=batch.image + 1)
+    mine, others = (unit(b.image) for b in (batch, shifted))
+    fixed = task.text(local.train["prompt"])
+    for b, image in ((batch, mine), (shifted, others)):
+        static = task.scale * torch.einsum("cbd,ckd->cbk", image, fixed)
+        assert (method.logits(task, local, b) - static).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize(("values", "field"), [({"n_ctx": 0}, "n_ctx"), ({"reduction": 0}, "reduction")])
+def test_values_out_of_range_are_refused_by_name(values, field):
+    with pytest.raises(ConfigError, match=field):
+        methods.build({"name": "fedcocoop", **values})
+
+
+def test_reduction_beyond_the_feature_width_is_refused(paper_task):
+    with pytest.raises(ConfigError, match="feature width 512"):
+        FedCoCoOp(reduction=513).check(paper_task())
+    FedCoCoOp(reduction=512).check(paper_task())

@@ -1,0 +1,123 @@
+"""FedMaPLe: prompts in both towers, coupled."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fpl_tune import methods
+from fpl_tune.errors import ConfigError
+from fpl_tune.method import unit
+from fpl_tune.methods.fedmaple import FedMaPLe
+from fpl_tune.testing import play, toy_task
+
+EVERYONE = torch.arange(4)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return toy_task("pixels", sizes=(3, 2, 2, 1))
+
+
+def _image_feature(visual, image, tokens):
+    """One image through open_clip's own blocks: tokens[0] at the end of the input, tokens[j] instead of them later."""
+    x = visual.conv1(image[None]).flatten(2).transpose(1, 2)
+    x = torch.cat([visual.class_embedding.expand(1, 1, -1), x], 1) + visual.positional_embedding
+    x = visual.ln_pre(torch.cat([x, tokens[0][None]], 1))
+    for j, block in enumerate(visual.transformer.resblocks):
+        if 1 <= j < len(tokens):
+            x = torch.cat([x[:, : -tokens.shape[1]], tokens[j][None]], 1)
+        x = block(x)
+    return (visual.ln_post(x[:, 0]) @ visual.proj)[0]
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_loss_and_gradient_are_those_of_images_alone(task, depth, whole_batch, plain_text):
+    method = FedMaPLe(n_ctx=2, depth=depth)
+    state = play(method, [task], cohorts=[(0, 1)], epochs=1)[-1][0]
+    local = method.start(task, state, EVERYONE)
+    names = list(local.train)
+    for leaf in local.train.values():
+        leaf.requires_grad_()
+    batch = whole_batch(task)
+    loss, _ = method.loss(task, local, batch)
+    found = torch.autograd.grad(loss.sum(), [local.train[n] for n in names])
+    for client in range(4):
+        leaf = {n: local.train[n][client].detach().clone().requires_grad_() for n in names}
+        prompts = [leaf["prompt"], *(leaf["deep"] if depth > 1 else [])]
+        maps = zip(prompts, leaf["map.weight"], leaf["map.bias"], strict=True)
+        tokens = torch.stack([torch.nn.functional.linear(p, w, b) for p, w, b in maps])
+        text = plain_text(task, leaf["prompt"], deep=leaf.get("deep"))
+        values = []
+        for image, label in zip(batch.image[client][batch.mask[client]], batch.label[client], strict=False):
+            feature = unit(_image_feature(task.visual(), image, tokens))
+            values.append(-(task.scale * text @ feature).log_softmax(0)[label])
+        wanted = torch.stack(values).mean()
+        torch.testing.assert_close(loss[client], wanted)
+        for one, other in zip(found, torch.autograd.grad(wanted, [leaf[n] for n in names]), strict=True):
+            torch.testing.assert_close(one[client], other, rtol=1e-6, atol=1e-9)
+
+
+def test_visual_prompts_follow_the_textual_ones(task, whole_batch):
+    """The image feature depends on the text prompt through the map, and only through it."""
+    method = FedMaPLe(n_ctx=2, depth=1)
+    local = method.start(task, method.init(task, torch.Generator().manual_seed(0)), EVERYONE)
+    batch = whole_batch(task)
+
+    def image_tokens(prompt, weight):
+        return prompt @ weight.mT + local.train["map.bias"][:, 0, None]
+
+    moved = local.train["prompt"] + 0.1
+    for weight, same in ((local.train["map.weight"][:, 0], False), (0 * local.train["map.weight"][:, 0], True)):
+        before, _ = task.see(batch.image, image_tokens(local.train["prompt"], weight), place="end")
+        after, _ = task.see(batch.image, image_tokens(moved, weight), place="end")
+        assert torch.allclose(before, after) == same
+
+
+def test_maps_of_deeper_blocks_start_equal_and_part_in_training(task):
+    method = FedMaPLe(n_ctx=2, depth=3)
+    (before,), (after,) = play(method, [task], cohorts=[(0, 1, 2, 3)], epochs=2)
+    assert torch.equal(before.shared["map.weight"][1], before.shared["map.weight"][2])
+    assert not torch.equal(before.shared["map.weight"][0], before.shared["map.weight"][1])
+    assert not torch.equal(after.shared["map.weight"][1], after.shared["map.weight"][2])
+
+
+def test_first_prompt_starts_from_words(task):
+    state = FedMaPLe(n_ctx=2, depth=2).init(task, torch.Generator())
+    assert torch.equal(state.shared["prompt"], task.words("a photo"))
+    assert state.shared["deep"].shape == (1, 2, task.text_width)
+
+
+def test_learned_and_sent_scalars_are_those_of_maple(paper_task):
+    """MaPLe's paper counts 3.55 M parameters: nine prompts of 2 x 512 and nine maps from 512 to 768."""
+    task = paper_task()
+    state = FedMaPLe(words="").init(task, torch.Generator())
+    sent = FedMaPLe(words="").traffic(task, state, EVERYONE)
+    assert sum(sent.up.values()) == sum(sent.down.values()) == 9 * 2 * 512 + 9 * (512 * 768 + 768) == 3_555_072
+
+
+def test_everything_is_averaged_by_size():
+    task = toy_task("pixels", sizes=(9, 5, 7, 3))
+    method = FedMaPLe(n_ctx=2, depth=2)
+    state, who = method.init(task, torch.Generator()), torch.tensor([0, 3])
+    local = method.start(task, state, who)
+    for leaf in local.train.values():
+        leaf[0], leaf[1] = 1.0, 5.0
+    for leaf in method.merge(task, state, who, local).shared.values():
+        torch.testing.assert_close(leaf, torch.full_like(leaf, 2.0))
+
+
+def test_towers_that_do_not_fit_are_refused(paper_task):
+    FedMaPLe().check(paper_task())
+    with pytest.raises(ConfigError, match="vision transformer"):
+        FedMaPLe().check(toy_task("pixels", kind="resnet"))
+    with pytest.raises(ConfigError, match="depth must be at most 4"):
+        FedMaPLe().check(paper_task(n_text_blocks=4))
+    with pytest.raises(ConfigError, match="depth must be at most 3"):
+        FedMaPLe(depth=4).check(toy_task("pixels"))
+
+
+@pytest.mark.parametrize(("values", "field"), [({"n_ctx": 0}, "n_ctx"), ({"depth": 0}, "depth")])
+def test_values_out_of_range_are_refused_by_name(values, field):
+    with pytest.raises(ConfigError, match=field):
+        methods.build({"name": "fedmaple", **values})
