@@ -14,8 +14,7 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
-from fpl_tune.errors import ConfigError
-from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, average, count, spread, unit
+from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, average, count, require, spread, unit
 from fpl_tune.methods._layers import linear, new_linear
 
 
@@ -33,6 +32,15 @@ class LinearHead(Method):
     start_from: Literal["random", "text"] = "random"
     weights: Literal["size", "uniform"] = "size"
 
+    def check(self, sizes: Sizes) -> None:
+        require(
+            sizes.same_classes,
+            "name",
+            "has a row for each training class and none for novel ones",
+            "linear_head",
+            "Use a method with prompts, or another partition.",
+        )
+
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         weight, bias = new_linear(task, task.embed_dim, task.n_classes, rng)
         if self.start_from == "text":
@@ -40,11 +48,6 @@ class LinearHead(Method):
         return State(shared={"weight": weight, "bias": bias}, personal={}, server={})
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
-        if len(state.shared["bias"]) != task.n_classes:
-            raise ConfigError(
-                f"linear_head has one row for each of its {len(state.shared['bias'])} training classes and cannot "
-                f"tell {task.n_classes} others apart. Use a method with prompts, or a partition without novel classes."
-            )
         return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:

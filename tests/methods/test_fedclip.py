@@ -16,7 +16,9 @@ def _reference_loss(task, leaf, image, label, form, objective):
     """One client's loss without a client axis or padding."""
     hidden = image @ leaf["first.weight"].T + leaf["first.bias"]
     score = (hidden.relu() if form == "sigmoid" else hidden.tanh()) @ leaf["second.weight"].T + leaf["second.bias"]
-    adapted = image * (1 / (1 + (-score).exp()) if form == "sigmoid" else score.exp() / score.exp().sum(1, keepdim=True))
+    adapted = image * (
+        1 / (1 + (-score).exp()) if form == "sigmoid" else score.exp() / score.exp().sum(1, keepdim=True)
+    )
     adapted = adapted / adapted.norm(dim=1, keepdim=True)
     if objective == "ce":
         logits = task.scale * adapted @ task.hand_text.T

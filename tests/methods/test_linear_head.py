@@ -8,7 +8,6 @@ import torch
 from fpl_tune.errors import ConfigError
 from fpl_tune.method import cosine_logits
 from fpl_tune.methods.linear_head import LinearHead
-from fpl_tune.task import Classes
 from fpl_tune.testing import play, toy_task
 
 
@@ -77,9 +76,7 @@ def test_uniform_average_ignores_sizes():
         torch.testing.assert_close(merged.shared["bias"], torch.full_like(state.shared["bias"], wanted))
 
 
-def test_other_classes_are_refused():
-    task = toy_task()
-    state = LinearHead().init(task, torch.Generator())
-    novel = task.under(Classes(task.towers, ("cow", "bee")))
-    with pytest.raises(ConfigError, match="6 training classes"):
-        LinearHead().deploy(novel, state, torch.arange(4))
+def test_novel_classes_are_refused(paper_task):
+    LinearHead().check(paper_task())
+    with pytest.raises(ConfigError, match="novel"):
+        LinearHead().check(paper_task(same_classes=False))

@@ -1,0 +1,74 @@
+"""The whole image tower and a linear classifier by federated averaging: the "full" rows of FedAPT's Table 1.
+
+McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks from
+Decentralized Data, AISTATS 2017, https://arxiv.org/abs/1602.05629; compared with prompts in FedAPT (Su et al., AAAI
+2024, https://arxiv.org/abs/2211.07864) and Fed-DPT (https://arxiv.org/abs/2310.03103). No code of theirs for it is
+public. Here the tower starts from CLIP's weights (theirs: ImageNet's, but for FedAPT's ViT, whose size is CLIP's)
+and keeps its BatchNorm statistics. Around `proximal` this is FedProx.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Generator, Tensor
+from torch.func import functional_call
+
+from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, Tree, average, count, require
+from fpl_tune.methods._layers import new_linear
+
+
+@dataclass(frozen=True)
+class FullModel(Method):
+    """Logits W f(x) + b over the training classes, f the tower with each client's own weights while it trains.
+
+    The one method with weights per client: a cohort needs four times its number of towers in memory (weights,
+    gradients, momentum, and the next), and clients run one after another. Optimiser groups: `tower` and `head`.
+
+    weights: average over the cohort by `size` (FedAvg) or `uniform` (FedAPT's Eq. 12).
+    """
+
+    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
+    weights: Literal["size", "uniform"] = "size"
+
+    def check(self, sizes: Sizes) -> None:
+        require(
+            sizes.same_classes,
+            "name",
+            "has a row for each training class and none for novel ones",
+            "full_model",
+            "Use a method with prompts, or another partition.",
+        )
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        shared: Tree = {f"tower.{n}": p.detach().to(task.dtype) for n, p in task.visual().named_parameters()}
+        shared["head.weight"], shared["head.bias"] = new_linear(task, task.embed_dim, task.n_classes, rng)
+        return State(shared, personal={}, server={})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        return Local(train={n: leaf.expand(len(who), *leaf.shape) for n, leaf in state.shared.items()}, fixed={})
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        rows = []
+        for client, pixels in enumerate(batch.image):
+            features = self._tower(task, {n: leaf[client] for n, leaf in local.train.items()}, pixels)
+            rows.append(features @ local.train["head.weight"][client].mT + local.train["head.bias"][client])
+        return torch.stack(rows)
+
+    @staticmethod
+    def _tower(task: Task, leaves: Tree, pixels: Tensor) -> Tensor:
+        """Raw features [B, D] of one client's pixels [B, 3, H, W] under its own weights."""
+        tower = task.visual()
+        own = {name: leaves[f"tower.{name}"].to(frozen.dtype) for name, frozen in tower.named_parameters()}
+        dtype = next(iter(own.values())).dtype
+        return functional_call(tower, own, (pixels.to(dtype),)).to(pixels.dtype)
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        weight = task.size[who] if self.weights == "size" else torch.ones_like(who)
+        return state._replace(shared={name: average(rows, weight) for name, rows in local.train.items()})
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        sent = count(**state.shared)
+        return Traffic(up=sent, down=sent)

@@ -1,0 +1,90 @@
+"""The whole image tower under FedAvg."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+import torch
+
+from fpl_tune.errors import ConfigError
+from fpl_tune.methods.full_model import FullModel
+from fpl_tune.optim import OptimSpec
+from fpl_tune.testing import play, toy_task
+
+EVERYONE = torch.arange(4)
+
+
+@pytest.mark.parametrize("kind", ["vit", "resnet"])
+def test_a_client_trains_as_a_copy_of_the_tower_would(kind):
+    """Two local epochs of SGD by torch.optim on a deep copy, batches in the engine's order (one batch an epoch)."""
+    task = toy_task("pixels", kind=kind, sizes=(5, 3))
+    method, spec = FullModel(), OptimSpec(lr=0.01, batch=8, momentum=0.9, weight_decay=1e-3)
+    (before,), (after,) = play(method, [task], cohorts=[(0,)], spec=spec, epochs=2)
+    tower = deepcopy(task.visual()).requires_grad_()
+    head = torch.nn.Linear(task.embed_dim, task.n_classes).double()
+    head.load_state_dict({"weight": before.shared["head.weight"], "bias": before.shared["head.bias"]})
+    optimiser = torch.optim.SGD([*tower.parameters(), *head.parameters()], lr=0.01, momentum=0.9, weight_decay=1e-3)
+    table = task.table("train")
+    image, label = table.image[0][table.mask[0]], table.label[0][table.mask[0]]
+    for _ in range(2):
+        loss = torch.nn.functional.cross_entropy(head(tower(image)), label)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    for name, parameter in tower.named_parameters():
+        torch.testing.assert_close(after.shared[f"tower.{name}"], parameter.detach(), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(after.shared["head.weight"], head.weight.detach(), rtol=1e-6, atol=1e-9)
+
+
+def test_it_starts_from_the_frozen_tower_and_leaves_it_alone(whole_batch):
+    task = toy_task("pixels")
+    frozen = deepcopy(task.visual().state_dict())
+    method = FullModel()
+    (before,), (after,) = play(method, [task], cohorts=[(0, 1, 2, 3)], epochs=1)
+    batch = whole_batch(task)
+    features = task.towers.encode_images(batch.image)
+    wanted = features @ before.shared["head.weight"].T + before.shared["head.bias"]
+    torch.testing.assert_close(method.logits(task, method.deploy(task, before, EVERYONE), batch), wanted)
+    for name, value in task.visual().state_dict().items():
+        assert torch.equal(value, frozen[name]), name
+    moved = [n for n, leaf in after.shared.items() if not torch.equal(leaf, before.shared[n])]
+    assert set(moved) >= {"tower.conv1.weight", "tower.proj", "head.weight"}
+
+
+def test_groups_of_the_optimiser_are_tower_and_head():
+    task = toy_task("pixels")
+    spec = OptimSpec(lr=0.01, groups={"tower": 0.0}, batch=8)
+    (before,), (after,) = play(FullModel(), [task], cohorts=[(0, 1)], spec=spec, epochs=1)
+    for name, leaf in after.shared.items():
+        still = name.startswith("tower.")
+        if still:
+            torch.testing.assert_close(leaf, before.shared[name])
+        else:
+            assert not torch.equal(leaf, before.shared[name])
+
+
+def test_every_weight_travels(paper_task):
+    task = toy_task("pixels")
+    state = FullModel().init(task, torch.Generator())
+    tower = sum(p.numel() for p in task.visual().parameters())
+    sent = FullModel().traffic(task, state, EVERYONE)
+    assert sum(sent.up.values()) == sum(sent.down.values()) == tower + task.n_classes * (task.embed_dim + 1)
+
+
+def test_uniform_average_ignores_sizes():
+    task = toy_task("pixels", sizes=(9, 5, 7, 3))
+    for weights, wanted in (("uniform", 3.0), ("size", 2.0)):
+        method = FullModel(weights=weights)
+        state, who = method.init(task, torch.Generator()), torch.tensor([0, 3])
+        local = method.start(task, state, who)
+        rows = {n: torch.stack([torch.full_like(leaf[0], v) for v in (1.0, 5.0)]) for n, leaf in local.train.items()}
+        merged = method.merge(task, state, who, local._replace(train=rows))
+        for leaf in merged.shared.values():
+            torch.testing.assert_close(leaf, torch.full_like(leaf, wanted))
+
+
+def test_novel_classes_are_refused(paper_task):
+    FullModel().check(paper_task())
+    with pytest.raises(ConfigError, match="novel"):
+        FullModel().check(paper_task(same_classes=False))
