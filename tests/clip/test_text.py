@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fpl_tune.clip import Sentences, Towers
+from fpl_tune.clip import Sentences, Towers, blocks
 from fpl_tune.clip.text import cost
 from fpl_tune.errors import ConfigError
 from fpl_tune.testing import toy_towers
@@ -165,11 +165,12 @@ def test_a_bad_block_is_refused(towers, monkeypatch, value):
 
 @pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize("plain", [False, True])
-def test_cost_is_what_is_counted(towers, per_class, plain):
+def test_cost_is_what_is_counted(towers, monkeypatch, per_class, plain):
     """Matrix products by PyTorch's own counter, attention as two products (it cannot count the fused one)."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
+    monkeypatch.setattr(blocks, "_SCALAR_LOOP", 0)
     sentences = towers.sentences(NAMES, N_CTX)
     inputs = _inputs(towers, (3,), sentences, per_class, False)
     expected = cost(towers.text, sentences, 3, per_class=per_class, plain=plain)
