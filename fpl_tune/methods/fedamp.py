@@ -1,0 +1,97 @@
+"""Prompt + FedAMP: clients are drawn towards a cloud prompt of their own, a mixture of prompts like theirs.
+
+Huang, Chu, Zhou, Wang, Liu, Pei, Zhang: Personalized Cross-Silo Federated Learning on Non-IID Data, AAAI 2021,
+https://arxiv.org/abs/2007.03797, with the λ and α that pFedPrompt (App. A.3) found best for prompts. PromptFolio's
+version weighs by 1 - exp(+distance) and detaches the attraction; neither is done here. The cloud prompts are
+mixed from the latest uploads of all clients, those that have not trained yet standing at the common start.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    Sizes,
+    State,
+    Task,
+    Traffic,
+    Tree,
+    cosine_logits,
+    count,
+    cross_entropy,
+    new_context,
+    put,
+    require,
+    spread,
+)
+
+
+@dataclass(frozen=True)
+class FedAMP(Method):
+    """Client c minimises CE + λ / (2α) · ‖V_c - u_c‖² from its own V_c; u_c = Σ_j ξ_cj V_j (Eqs. 3 to 6).
+
+    lam: λ, weight of the attraction, >= 0; 0 is CoOp.
+    alpha: α, step towards the others, > 0: ξ_cj = α/σ · exp(-‖V_c - V_j‖² / σ), ξ_cc what is missing to one.
+        α · (N - 1) / σ must be at most one, so that the mixture is convex.
+    sigma: σ, squared distance over which prompts stop attracting, > 0; not given for prompts.
+    n_ctx: number of context tokens, >= 1.
+    """
+
+    lam: float = 5e-6
+    alpha: float = 5e-3
+    sigma: float = 1.0
+    n_ctx: int = 16
+
+    def __post_init__(self) -> None:
+        require(math.isfinite(self.lam) and self.lam >= 0, "lam", "must be a finite number >= 0", self.lam)
+        require(self.alpha > 0, "alpha", "must be > 0", self.alpha)
+        require(self.sigma > 0, "sigma", "must be > 0", self.sigma)
+        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+
+    def check(self, sizes: Sizes) -> None:
+        most = self.sigma / max(1, sizes.n_clients - 1)
+        rule = f"must be at most method.sigma / (clients - 1) = {most:.6g} for convex mixtures"
+        require(self.alpha <= most, "alpha", rule, self.alpha)
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        prompts = spread(new_context(task, self.n_ctx, rng), task.n_clients)
+        return State(shared={}, personal={"prompt": prompts}, server={"prompt": prompts.clone()})
+
+    def mixture(self, prompts: Tensor, who: Tensor) -> Tensor:
+        """ξ [C, N]: shares of all clients' prompts [N, l, d] in the cloud prompts of `who`; rows sum to one."""
+        flat = prompts.flatten(1)
+        distance = torch.cdist(flat[who], flat, compute_mode="donot_use_mm_for_euclid_dist").square()
+        share = self.alpha / self.sigma * torch.exp(-distance / self.sigma)
+        own = F.one_hot(who, len(prompts)).bool()
+        share = share.masked_fill(own, 0)
+        return torch.where(own, 1 - share.sum(1, keepdim=True), share)
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        prompts = state.server["prompt"]
+        cloud = torch.einsum("cn,nld->cld", self.mixture(prompts, who), prompts)
+        return Local(train={"prompt": state.personal["prompt"][who]}, fixed={"cloud": cloud})
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        return cosine_logits(task.scale, batch.image, task.text(local.train["prompt"]))
+
+    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        away = (local.train["prompt"] - local.fixed["cloud"]).flatten(1).square().sum(1)
+        fit = cross_entropy(self.logits(task, local, batch), batch)
+        return fit + self.lam / (2 * self.alpha) * away, local.fixed
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        prompt = local.train["prompt"]
+        personal = {"prompt": put(state.personal["prompt"], who, prompt)}
+        return State({}, personal, {"prompt": put(state.server["prompt"], who, prompt)})
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        """The client's prompt goes up, its cloud prompt comes down."""
+        return Traffic(up=count(prompt=state.server["prompt"][0]), down=count(cloud=state.server["prompt"][0]))

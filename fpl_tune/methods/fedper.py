@@ -1,0 +1,66 @@
+"""Prompt + FedPer: the first context tokens are averaged, the last ones stay with their client.
+
+Arivazhagan, Aggarwal, Singh, Choudhary: Federated Learning with Personalization Layers, 2019,
+https://arxiv.org/abs/1912.00818, on prompts as in pFedPrompt (Guo, Guo, Wang, Xu, WWW 2023), which keeps the tokens
+next to the class name and does not say how many; half of them is what PromptFolio's baseline keeps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    State,
+    Task,
+    Traffic,
+    average,
+    cosine_logits,
+    count,
+    new_context,
+    put,
+    require,
+    spread,
+)
+
+
+@dataclass(frozen=True)
+class FedPer(Method):
+    """The context is a shared base followed by tokens of the client's own.
+
+    n_own: last tokens that stay with the client; 0 is PromptFL, n_ctx is CoOp.
+    n_ctx: number of context tokens, >= 1.
+    """
+
+    n_own: int = 8
+    n_ctx: int = 16
+
+    def __post_init__(self) -> None:
+        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        fits = 0 <= self.n_own <= self.n_ctx
+        require(fits, "n_own", f"must lie between 0 and method.n_ctx = {self.n_ctx}", self.n_own)
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        base, own = new_context(task, self.n_ctx, rng).split([self.n_ctx - self.n_own, self.n_own])
+        return State(shared={"base": base.clone()}, personal={"own": spread(own, task.n_clients)}, server={})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        base, own = spread(state.shared["base"], len(who)), state.personal["own"][who]
+        return Local(train={"base": base, "own": own}, fixed={})
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        context = torch.cat([local.train["base"], local.train["own"]], 1)
+        return cosine_logits(task.scale, batch.image, task.text(context))
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        base = average(local.train["base"], task.size[who])
+        return State({"base": base}, {"own": put(state.personal["own"], who, local.train["own"])}, state.server)
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        sent = count(base=state.shared["base"])
+        return Traffic(up=sent, down=sent)

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fpl_tune.engine import generator
+from fpl_tune.errors import ConfigError
+from fpl_tune.method import Batch, Local
+from fpl_tune.methods.fedpgp import FedPGP
+from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.task import ClientTask
+from fpl_tune.testing import play, toy_task
+
+EVERYONE = torch.arange(4)
+
+
+@pytest.fixture(scope="module")
+def task() -> ClientTask:
+    return toy_task()
+
+
+def first_batch(task: ClientTask) -> Batch:
+    return task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
+
+
+def begin(method: FedPGP, task: ClientTask) -> Local:
+    """Everyone's leaves, scaled up so that every term matters."""
+    local = method.start(task, play(method, [task], cohorts=[[0, 1, 2, 3]])[-1][0], EVERYONE)
+    return local._replace(train={n: (10 * leaf).requires_grad_() for n, leaf in local.train.items()})
+
+
+def test_without_rank_and_contrast_it_is_promptfl(task: ClientTask) -> None:
+    found, wanted = (play(m, [task])[-1][0] for m in (FedPGP(n_ctx=2, mu=0.0, rank=0), PromptFL(n_ctx=2)))
+    torch.testing.assert_close(found.shared["prompt"], wanted.shared["prompt"], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("rank", [2, "full"])
+@pytest.mark.parametrize("pairs", ["both", "negative", "positive"])
+def test_loss_and_gradient_follow_the_equations(task: ClientTask, rank: Any, pairs: Any) -> None:
+    method = FedPGP(n_ctx=3, rank=rank, mu=0.7, temperature=0.4, pairs=pairs)
+    local, batch = begin(method, task), first_batch(task)
+    losses, _ = method.loss(task, local, batch)
+    found = torch.autograd.grad(losses.sum(), list(local.train.values()))
+    total = torch.zeros((), dtype=task.dtype)
+    for client in range(4):
+        leaf = {n: v[client] for n, v in local.train.items()}
+        own = leaf["prompt"] + (leaf["delta"] if rank == "full" else leaf["u"] @ leaf["v"])
+        z_i, z_g = task.text(own), task.text(leaf["prompt"])
+        scores = task.scale * F.normalize(batch.image[client], dim=-1) @ z_i.T
+        terms = []
+        for c in range(task.n_classes):
+            near, apart = (F.cosine_similarity(z_g[c], z, dim=0) for z in (task.hand_text[c], z_i[c]))
+            share = torch.exp(near / 0.4) / (torch.exp(near / 0.4) + torch.exp(apart / 0.4))
+            terms.append({"both": -share.log(), "negative": apart, "positive": 1 - near}[pairs])
+        loss = F.cross_entropy(scores, batch.label[client]) + 0.7 * torch.stack(terms).mean()
+        torch.testing.assert_close(losses[client], loss, rtol=1e-10, atol=1e-10)
+        total = total + loss
+    for ours, theirs in zip(found, torch.autograd.grad(total, list(local.train.values())), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
+        assert float(ours.abs().max()) > 0
+
+
+def test_global_and_personal_text_agree_at_the_start(task: ClientTask) -> None:
+    """The personal term starts near, not at, zero: cos(z_G, z_i) is about 1."""
+    method = FedPGP(n_ctx=8)
+    local = method.start(task, method.init(task, generator("start")), EVERYONE)
+    z_i, z_g = task.text(method.personal(local)), task.text(local.train["prompt"])
+    apart = (z_i * z_g).sum(-1)
+    assert bool((apart > 0.99).all())
+    assert bool((apart < 1).all())
+    near = (z_g * task.hand_text).sum(-1)
+    wanted = -torch.log(torch.exp(near / 0.5) / (torch.exp(near / 0.5) + torch.exp(torch.tensor(1 / 0.5))))
+    torch.testing.assert_close(method.contrast(z_g, z_i, task.hand_text), wanted, rtol=0.02, atol=0)
+
+
+def test_the_placeholder_anchor_is_the_text_of_as_many_x(task: ClientTask) -> None:
+    placeholder, hand = (FedPGP(n_ctx=3, rank=2, anchor=a) for a in ("placeholder", "hand"))
+    local, batch = begin(hand, task), first_batch(task)
+    anchor = F.normalize(task.towers.encode_text([f"X X X {name}." for name in task.known.names]), dim=-1)
+    z_i, z_g = task.text(placeholder.personal(local)), task.text(local.train["prompt"])
+    gap = placeholder.loss(task, local, batch)[0] - hand.loss(task, local, batch)[0]
+    wanted = hand.contrast(z_g, z_i, anchor) - hand.contrast(z_g, z_i, task.hand_text)
+    torch.testing.assert_close(gap, wanted.mean(-1), rtol=1e-8, atol=1e-10)
+    assert float(gap.detach().abs().min()) > 1e-6
+
+
+def test_what_is_evaluated_is_the_new_global_prompt_and_ones_own_term(task: ClientTask) -> None:
+    method = FedPGP(n_ctx=2, rank=1)
+    state = play(method, [task], cohorts=[[0, 1]])[-1][0]
+    local = method.deploy(task, state, EVERYONE)
+    torch.testing.assert_close(
+        method.personal(local)[1], state.shared["prompt"] + state.personal["u"][1] @ state.personal["v"][1]
+    )
+
+
+def test_parameters_of_the_paper(task: ClientTask) -> None:
+    wide = toy_task()
+    wide.text_width = 512
+    state = FedPGP().init(wide, generator("sizes"))
+    assert sum(leaf[0].numel() for leaf in state.personal.values()) == 4_224
+    traffic = FedPGP().traffic(wide, state, EVERYONE)
+    assert traffic.up == traffic.down == {"prompt": 8_192}
+    full = FedPGP(rank="full").init(wide, generator("sizes"))
+    assert {n: leaf[0].numel() for n, leaf in full.personal.items()} == {"delta": 8_192}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mu": -1.0}, r"method\.mu must be a finite number >= 0"),
+        ({"temperature": 0.0}, r"method\.temperature must be > 0, but is 0\.0"),
+        ({"rank": 17}, r"method\.rank must be 'full' or lie between 0 and method\.n_ctx = 16, but is 17"),
+        ({"rank": 40, "n_ctx": 64}, r"method\.rank must be at most the width of a context token, 32, but is 40"),
+    ],
+)
+def test_refusals(task: ClientTask, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        FedPGP(**fields).check(task)
