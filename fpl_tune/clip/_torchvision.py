@@ -1,4 +1,4 @@
-"""Makes torchvision importable where its build does not match torch's (a CUDA torchvision beside a CPU torch)."""
+"""Makes torchvision importable where its build does not match torch's (CUDA beside CPU)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Captions of the embedded world: what the compact CLIP read while it was trained, and so its vocabulary.
 
-As alt text from the web, a caption is often wrong, leaves attributes out, names the style or does not, and starts with
-words that say nothing. Some styles are rare and some colours of a shape never occur, so that the trained model's
-zero-shot accuracy differs between styles and leaves room for learned prompts.
+As alt text from the web, a caption is often wrong, leaves attributes out, names the style or does not, and
+starts with words that say nothing. Some styles are rare and some colours of a shape never occur, so that the
+trained model's zero-shot accuracy differs between styles and leaves room for learned prompts.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ def corrupt(what: Attributes, rng: np.random.Generator) -> Attributes:
     return Attributes(shape, colour, what.texture)
 
 
-def write(style: str, shape: int, colour: int, texture: int, rng: np.random.Generator) -> str:
-    """One caption for an image of these attributes."""
+def write(style: str, claims: Attributes, row: int, rng: np.random.Generator) -> str:
+    """One caption that says what `claims` has in this row."""
+    shape, colour, texture = (values[row] for values in claims)
     name = SHAPES[shape]
     if rng.random() < PLAIN:
         return f"a photo of a {name}."

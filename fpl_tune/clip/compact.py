@@ -38,8 +38,8 @@ def _bpe() -> SimpleTokenizer:
 class CompactTokenizer:
     """CLIP's byte-pair encoding restricted to the pieces that the training captions use and the single bytes.
 
-    A piece outside the vocabulary is spelled byte by byte, so every text has an encoding. The last id is the end
-    token's, as pooling by the largest id needs.
+    A piece outside the vocabulary is spelled byte by byte, so every text has an encoding. The end token has the
+    last id, as pooling by the largest id needs.
     """
 
     n_positions = N_POSITIONS
@@ -48,7 +48,7 @@ class CompactTokenizer:
         pieces = {piece for text in captions.vocabulary_texts() for piece in _pieces(text.replace("{}", " "))}
         single = list(_bpe().byte_encoder.values())
         inventory = [*single, *(byte + "</w>" for byte in single)]
-        inventory += sorted(pieces - set(inventory)) + ["<start_of_text>", "<end_of_text>"]
+        inventory += [*sorted(pieces - set(inventory)), "<start_of_text>", "<end_of_text>"]
         self._ids = {piece: index for index, piece in enumerate(inventory)}
         self._pieces = inventory
 
@@ -75,7 +75,11 @@ class CompactTokenizer:
         """Text of ids, words and punctuation marks apart by spaces."""
         text = "".join(self._pieces[index] for index in ids if index < self.sot).replace("</w>", " ")
         decoder = _bpe().byte_decoder
-        return bytes(b for c in text for b in ([decoder[c]] if c in decoder else c.encode())).decode(errors="replace").strip()
+        return (
+            bytes(b for c in text for b in ([decoder[c]] if c in decoder else c.encode()))
+            .decode(errors="replace")
+            .strip()
+        )
 
 
 def _pieces(text: str) -> list[str]:
@@ -94,9 +98,7 @@ def build() -> tuple[CLIP, CompactTokenizer]:
     from open_clip.model import CLIP, CLIPTextCfg, CLIPVisionCfg
 
     tokenizer = CompactTokenizer()
-    vision = CLIPVisionCfg(
-        layers=N_LAYERS, width=WIDTH, head_width=HEAD_WIDTH, patch_size=PATCH, image_size=32
-    )
+    vision = CLIPVisionCfg(layers=N_LAYERS, width=WIDTH, head_width=HEAD_WIDTH, patch_size=PATCH, image_size=32)
     text = CLIPTextCfg(
         context_length=N_POSITIONS,
         vocab_size=tokenizer.n_vocabulary,
@@ -113,7 +115,7 @@ def weights_path() -> Path:
 
 
 def load(path: Path | None = None) -> tuple[CLIP, CompactTokenizer]:
-    """The trained model in float32 and evaluation mode, from `path` or the shipped weights, and its tokenizer."""
+    """The trained model (float32, evaluation mode) from `path` or the shipped weights, and its tokenizer."""
     model, tokenizer = build()
     stored = load_file(path or weights_path())
     model.load_state_dict({name: value.float() for name, value in stored.items()})

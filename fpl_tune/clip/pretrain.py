@@ -1,7 +1,11 @@
-"""Contrastive training of the compact CLIP on captioned images of the embedded world (Radford et al., ICML 2021).
+"""Contrastive training of the compact CLIP on captioned images of *Shapes* (Radford et al., ICML 2021).
 
-Captions that read the same are one class of positives (Yang et al., UniCL, CVPR 2022): with 20 shapes a batch holds
-many, and calling them negatives would teach that equal texts differ.
+A linear map from features to the words of the caption, shared by both towers, is trained beside and thrown away
+(predicting words from images: Joulin et al., ECCV 2016): a contrastive loss alone takes ten times the steps to tell
+colours apart.
+
+Captions that read the same are one class of positives (Yang et al., UniCL, CVPR 2022): with 20 shapes a batch
+holds many, and calling them negatives would teach that equal texts differ.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -25,7 +29,8 @@ if TYPE_CHECKING:
 
     from fpl_tune.clip.compact import CompactTokenizer
 
-N_IMAGES, BATCH, STEPS, PEAK_RATE = 40_000, 256, 2_000, 2e-3
+N_IMAGES, STEPS, PEAK_RATE = 30_000, 2_600, 1e-3
+BATCH, PAIRS = 128, 64  # every image is asked for its caption's words, the first `PAIRS` meet their captions
 LEAD = 0.3  # share of batches whose captions start with tokens that say nothing, as a learned prompt's may
 
 
@@ -53,16 +58,18 @@ def corpus(n: int, seed: int) -> Corpus:
 
 
 def text_features(model: CLIP, tokens: Tensor) -> Tensor:
-    """Unit text features [n, D] of tokens [n, L], L up to the model's positions: a causal tower needs no padding."""
+    """Unit text features [n, D] of tokens [n, L], L up to `N_POSITIONS`: a causal tower needs no padding."""
     length = tokens.shape[1]
-    x = model.token_embedding(tokens) + model.positional_embedding[:length]
-    assert model.attn_mask is not None and isinstance(model.text_projection, torch.nn.Parameter)
-    x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask[:length, :length]))
-    return F.normalize(x[torch.arange(len(x)), tokens.argmax(-1)] @ model.text_projection, dim=-1)
+    mask, positions = cast(Tensor, model.attn_mask), cast(Tensor, model.positional_embedding)
+    embed, norm = cast(torch.nn.Module, model.token_embedding), cast(torch.nn.Module, model.ln_final)
+    x = embed(tokens) + positions[:length]
+    x = norm(model.transformer(x, attn_mask=mask[:length, :length]))
+    ends = x[torch.arange(len(x)), tokens.argmax(-1)]
+    return F.normalize(ends @ cast(Tensor, model.text_projection), dim=-1)
 
 
 def tokenise(texts: list[str], tokenizer: CompactTokenizer, lead: list[int] | None = None) -> Tensor:
-    """Token ids [n, L], L the longest of these texts, cut to the model's positions; `lead` follows the start token."""
+    """Token ids [n, L], L the longest of these texts (at most `n_positions`); `lead` follows the start token."""
     rows = [[tokenizer.sot, *(lead or []), *tokenizer.encode(text)] for text in texts]
     length = min(max(map(len, rows)) + 1, tokenizer.n_positions)
     tokens = torch.zeros(len(rows), length, dtype=torch.long)
@@ -80,6 +87,22 @@ def contrastive_loss(image: Tensor, text: Tensor, texts: list[str], scale: Tenso
     return (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
 
 
+class WordHead(torch.nn.Module):
+    """Which words of the vocabulary a caption holds, from unit features of either tower."""
+
+    def __init__(self, n_vocabulary: int) -> None:
+        super().__init__()
+        self.words = range(2 * 256, n_vocabulary - 2)  # neither bytes nor start and end
+        self.linear = torch.nn.Linear(compact.EMBED_DIM, len(self.words))
+        torch.nn.init.constant_(self.linear.bias, -3.0)
+
+    def loss(self, features: Tensor, tokens: Tensor) -> Tensor:
+        """Logistic loss, summed over words, of features [n, D] for the captions' tokens [n, L]."""
+        held = (tokens[:, :, None] == torch.tensor(self.words)).any(1).float()
+        logits = self.linear(10 * features)
+        return F.binary_cross_entropy_with_logits(logits, held, reduction="sum") / len(features)
+
+
 @torch.no_grad()
 def zero_shot(model: CLIP, tokenizer: CompactTokenizer, per_class: int = 50, seed: int = 0) -> dict[str, float]:
     """Accuracy per style over the 20 shapes of the test split, prompt "a photo of a {}."."""
@@ -95,13 +118,15 @@ def zero_shot(model: CLIP, tokenizer: CompactTokenizer, per_class: int = 50, see
 
 
 def train(*, steps: int = STEPS, seed: int = 0, n_images: int = N_IMAGES, save: Path | None = None) -> CLIP:
-    """Train from scratch; `save` is written every 500 steps and at the end. Same seed and threads, same weights."""
+    """Train from scratch; `save` is written on the way. Same seed and threads, same weights."""
     torch.manual_seed(seed)
     model, tokenizer = compact.build()
     pairs = corpus(n_images, seed)
     rng = np.random.default_rng([seed, steps])
-    decayed = [p for p in model.parameters() if p.ndim > 1]
-    rest = [p for p in model.parameters() if p.ndim <= 1]
+    head = WordHead(tokenizer.n_vocabulary)
+    trained = [*model.parameters(), *head.parameters()]
+    decayed = [p for p in trained if p.ndim > 1]
+    rest = [p for p in trained if p.ndim <= 1]
     groups = [{"params": decayed, "weight_decay": 0.05}, {"params": rest, "weight_decay": 0.0}]
     optimiser = torch.optim.AdamW(groups, lr=PEAK_RATE, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, PEAK_RATE, total_steps=steps, pct_start=0.1)
@@ -109,15 +134,17 @@ def train(*, steps: int = STEPS, seed: int = 0, n_images: int = N_IMAGES, save: 
     model.train()
     for step in range(1, steps + 1):
         rows = rng.choice(len(pairs.images), BATCH, replace=False)
-        texts = [captions.write(pairs.styles[r], *(int(v[r]) for v in pairs.claims), rng) for r in rows]
+        texts = [captions.write(str(pairs.styles[r]), pairs.claims, r, rng) for r in rows]
         n_lead = int(rng.integers(1, 17)) if rng.random() < LEAD else 0
         lead = rng.integers(tokenizer.sot, size=n_lead).tolist()
         image = model.encode_image(compact.pixels(pairs.images[torch.from_numpy(rows)]), normalize=True)
-        text = text_features(model, tokenise(texts, tokenizer, lead))
-        loss = contrastive_loss(image, text, texts, model.logit_scale.exp())
+        plain, paired = tokenise(texts, tokenizer), texts[:PAIRS]
+        text = text_features(model, tokenise(paired, tokenizer, lead))
+        loss = contrastive_loss(image[:PAIRS], text, paired, model.logit_scale.exp())
+        loss = loss + 0.3 * (head.loss(image, plain) + head.loss(text, plain[:PAIRS]))
         optimiser.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(trained, 5.0)
         optimiser.step()
         schedule.step()
         with torch.no_grad():
@@ -139,7 +166,10 @@ def store(model: CLIP, path: Path) -> None:
 def report(accuracy: dict[str, float]) -> float:
     """Print accuracy per style in percent; returns the mean."""
     mean = sum(accuracy.values()) / len(accuracy)
-    print("  ".join(f"{style} {100 * value:.1f}" for style, value in accuracy.items()), f" mean {100 * mean:.1f}")
+    print(
+        "  ".join(f"{style} {100 * value:.1f}" for style, value in accuracy.items()),
+        f" mean {100 * mean:.1f}",
+    )
     return mean
 
 
@@ -156,4 +186,4 @@ def main() -> None:
     if compact.weights_path().exists():
         print("shipped weights")
         shipped = report(zero_shot(*compact.load(), per_class=100))
-        print(f"difference of the means {100 * (new - shipped):+.2f} points (within one: {abs(new - shipped) <= 0.01})")
+        print(f"difference of means {100 * (new - shipped):+.2f} points; within one: {abs(new - shipped) <= 0.01}")

@@ -1,0 +1,252 @@
+"""How the embedded world looks: shapes placed in a picture, and the six styles that paint it.
+
+Symbols: n images, P = 32 · 32 pixels. The picture spans [-1, 1]², y upwards.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpl_tune.data.outlines import OUTLINES, Floats
+
+SIDE = 32
+Ints = NDArray[np.int64]
+SHAPES = tuple(OUTLINES)
+COLOURS = ("red", "orange", "yellow", "green", "cyan", "blue", "purple", "pink", "brown", "grey")
+TEXTURES = ("plain", "striped", "dotted", "checked")
+
+_PALETTE = np.array(
+    [
+        (0.85, 0.13, 0.13),
+        (0.95, 0.52, 0.08),
+        (0.95, 0.87, 0.15),
+        (0.18, 0.62, 0.22),
+        (0.20, 0.78, 0.82),
+        (0.13, 0.28, 0.80),
+        (0.48, 0.18, 0.64),
+        (0.96, 0.55, 0.76),
+        (0.48, 0.28, 0.12),
+        (0.52, 0.52, 0.52),
+    ],
+    dtype=np.float32,
+)
+
+
+class Attributes(NamedTuple):
+    """What each image shows: indices [n] into `SHAPES`, `COLOURS`, `TEXTURES`."""
+
+    shape: Ints
+    colour: Ints
+    texture: Ints
+
+
+@dataclass(frozen=True)
+class _Look:
+    """How hard a style is: radius, largest turn (radians), edge wobble, share of cropped shapes, noise."""
+
+    radius: tuple[float, float]
+    turn: float
+    wobble: float
+    cropped: float
+    noise: float
+
+
+_LOOKS = {
+    "clipart": _Look((0.55, 0.90), 0.25, 0.00, 0.15, 0.02),
+    "infograph": _Look((0.45, 0.70), 0.20, 0.00, 0.10, 0.03),
+    "painting": _Look((0.55, 0.90), 0.30, 0.03, 0.15, 0.04),
+    "quickdraw": _Look((0.55, 0.90), 0.30, 0.04, 0.10, 0.01),
+    "photo": _Look((0.55, 0.90), 0.25, 0.01, 0.15, 0.05),
+    "sketch": _Look((0.55, 0.90), 0.25, 0.02, 0.10, 0.05),
+}
+
+
+class _Scene(NamedTuple):
+    """A placed shape before it is painted: distance and local coordinates [n, P], paint [n, P, 3]."""
+
+    distance: Floats
+    x: Floats
+    y: Floats
+    paint: Floats
+    ink: Floats  # [n, 1, 3] the colour of its lines
+
+    @property
+    def inside(self) -> Floats:
+        return self.cover(0.0)
+
+    def cover(self, grow: float) -> Floats:
+        """Share of each pixel that the shape, grown by `grow`, covers [n, P, 1]."""
+        return np.clip(0.5 - (self.distance - np.float32(grow)) * (SIDE / 2), 0, 1)[..., None]
+
+    def line(self, width: float) -> Floats:
+        return np.clip(0.5 - (np.abs(self.distance) - np.float32(width / 2)) * (SIDE / 2), 0, 1)[..., None]
+
+
+def _uniform(rng: np.random.Generator, low: float, high: float, *shape: int) -> Floats:
+    return low + (high - low) * rng.random(shape, dtype=np.float32)
+
+
+def _normal(rng: np.random.Generator, *shape: int) -> Floats:
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+@functools.cache
+def _grid() -> tuple[Floats, Floats]:
+    centres = (np.arange(SIDE, dtype=np.float32) + 0.5) * (2 / SIDE) - 1
+    y, x = np.meshgrid(-centres, centres, indexing="ij")
+    return x.reshape(-1), y.reshape(-1)
+
+
+@functools.cache
+def _stretch(n_cells: int) -> Floats:
+    """Linear interpolation of `n_cells` values to a row of pixels [SIDE, n_cells]."""
+    at = np.linspace(0, n_cells - 1, SIDE)
+    return np.maximum(0, 1 - np.abs(at[:, None] - np.arange(n_cells))).astype(np.float32)
+
+
+def _haze(rng: np.random.Generator, n: int, n_cells: int, channels: int = 1) -> Floats:
+    """Smooth noise of unit size at the cells [n, P, channels]."""
+    rows, cells = _stretch(n_cells), _normal(rng, n, channels, n_cells, n_cells)
+    return np.moveaxis((rows @ cells @ rows.T).reshape(n, channels, SIDE * SIDE), 1, 2)
+
+
+def _blend(under: Floats, over: Floats | np.floating, share: Floats) -> Floats:
+    return under + (over - under) * share
+
+
+def _pattern(texture: Ints, x: Floats, y: Floats) -> Floats:
+    """0 where the ground colour shows, 1 where the texture's marks are [n, P]."""
+    across, along = np.sin(7.5 * x), np.sin(7.5 * y)
+    marks = {
+        "plain": np.zeros_like(x),
+        "striped": across,
+        "dotted": across * along - 0.35,
+        "checked": across * along,
+    }
+    code = texture[:, None]
+    chosen = np.select([code == TEXTURES.index(name) for name in marks], list(marks.values()))
+    return np.clip(chosen * 4, 0, 1).astype(np.float32)
+
+
+def _place(rng: np.random.Generator, look: _Look, what: Attributes) -> _Scene:
+    n = len(what.shape)
+    radius = _uniform(rng, *look.radius, n, 1)
+    turn, room = _uniform(rng, -look.turn, look.turn, n, 1), np.maximum(0, 1 - radius) * 0.5
+    px, py = _grid()
+    px, py = px - room * _uniform(rng, -1, 1, n, 1), py - room * _uniform(rng, -1, 1, n, 1)
+    x = (np.cos(turn) * px + np.sin(turn) * py) / radius
+    y = (np.cos(turn) * py - np.sin(turn) * px) / (radius * _uniform(rng, 0.85, 1.15, n, 1))
+    bend, phase = look.wobble / radius, _uniform(rng, 0, 6.3, 4, n, 1)
+    x, y = (
+        x + bend * (np.sin(5 * y + phase[0]) + 0.5 * np.sin(11 * y + phase[1])),
+        y + bend * (np.sin(5 * x + phase[2]) + 0.5 * np.sin(11 * x + phase[3])),
+    )
+    distance = np.empty_like(x)
+    for index in np.unique(what.shape):
+        these = what.shape == index
+        distance[these] = OUTLINES[SHAPES[index]](x[these], y[these])
+    side, cropped = _uniform(rng, 0, 6.3, n, 1), rng.random((n, 1)) < look.cropped
+    edge = np.where(cropped, _uniform(rng, 0.05, 0.5, n, 1), np.float32(9))
+    distance = np.maximum(distance, np.cos(side) * x + np.sin(side) * y - edge)
+    colour = np.clip(_PALETTE[what.colour] + 0.06 * _normal(rng, n, 3), 0, 1)[:, None]
+    marks = _pattern(what.texture, x, y)[..., None]
+    other = np.where(colour.mean(-1, keepdims=True) > 0.55, colour * 0.45, 1 - (1 - colour) * 0.35)
+    return _Scene(distance * radius, x, y, _blend(colour, other, marks), colour)
+
+
+def _clutter(rng: np.random.Generator, canvas: Floats, n_specks: int, size: tuple[float, float]) -> Floats:
+    """Discs and bars of any colour behind the shape."""
+    n, (x, y) = len(canvas), _grid()
+    for _ in range(n_specks):
+        cx, cy, r = _uniform(rng, -1, 1, n, 1), _uniform(rng, -1, 1, n, 1), _uniform(rng, *size, n, 1)
+        stretch = _uniform(rng, 0.4, 2.5, n, 1)
+        bar = np.maximum(np.abs(x - cx) - r * stretch, np.abs(y - cy) - r / stretch)
+        distance = np.where(rng.random((n, 1)) < 0.5, np.hypot(x - cx, y - cy) - r, bar)
+        share = np.clip(0.5 - distance * (SIDE / 2), 0, 1).astype(np.float32)[..., None]
+        canvas = _blend(canvas, _PALETTE[rng.integers(len(_PALETTE), size=n)][:, None], share)
+    return canvas
+
+
+def _clipart(rng: np.random.Generator, scene: _Scene) -> Floats:
+    n = len(scene.distance)
+    ground = np.broadcast_to(_uniform(rng, 0.78, 1.0, n, 1, 3), scene.paint.shape)
+    picture = _blend(_clutter(rng, ground, 1, (0.08, 0.2)), scene.paint, scene.inside)
+    return _blend(picture, scene.ink * 0.15, scene.line(0.07))
+
+
+def _infograph(rng: np.random.Generator, scene: _Scene) -> Floats:
+    n, (x, y) = len(scene.distance), _grid()
+    ground = np.broadcast_to(_uniform(rng, 0.82, 1.0, n, 1, 3), scene.paint.shape)
+    pitch = _uniform(rng, 6, 12, n, 1)
+    rules = (np.cos(pitch * y + _uniform(rng, 0, 6.3, n, 1)) > 0.8) & (_haze(rng, n, 9)[..., 0] > -0.2)
+    ground = _blend(ground, np.float32(0.35), 0.8 * rules[..., None].astype(np.float32))
+    height = _uniform(rng, 0.0, 0.9, n, 6)
+    bars = y < (-1 + height[:, np.clip(((x + 1) * 3).astype(int), 0, 5)])
+    tint = _PALETTE[rng.integers(len(_PALETTE), size=n)][:, None]
+    ground = _blend(ground, tint, 0.7 * bars[..., None].astype(np.float32))
+    picture = _blend(_clutter(rng, ground, 1, (0.06, 0.2)), np.float32(1), 0.6 * scene.cover(0.12))
+    return _blend(picture, scene.paint, scene.inside)
+
+
+def _painting(rng: np.random.Generator, scene: _Scene) -> Floats:
+    n = len(scene.distance)
+    ground = _uniform(rng, 0.2, 0.85, n, 1, 3) + 0.10 * _haze(rng, n, 6, 3)
+    strokes = 0.06 * _haze(rng, n, 12, 3)
+    soft = 1 / (1 + np.exp(np.clip(scene.distance * 28, -30, 30)))[..., None]
+    picture = _blend(ground, scene.paint * 0.8 + 0.1, soft * (0.9 + 0.08 * _haze(rng, n, 7))) + strokes
+    warm = np.array([1.05, 0.97, 0.82], dtype=np.float32)
+    return np.round(picture * 8) / 8 * warm
+
+
+def _quickdraw(rng: np.random.Generator, scene: _Scene) -> Floats:
+    n = len(scene.distance)
+    gaps = np.clip(0.5 + 3 * (_haze(rng, n, 6) + 1.0), 0, 1)
+    return _blend(np.ones_like(scene.paint), scene.ink * 0.5, scene.line(0.06) * gaps)
+
+
+def _photo(rng: np.random.Generator, scene: _Scene) -> Floats:
+    n, (x, y) = len(scene.distance), _grid()
+    ground = _uniform(rng, 0.1, 0.9, n, 1, 3) + 0.10 * _haze(rng, n, 4, 3) + 0.07 * _haze(rng, n, 16)
+    ground = _clutter(rng, ground.astype(np.float32), 1, (0.1, 0.25))
+    shadow = np.roll(scene.inside.reshape(n, SIDE, SIDE, 1), (2, 2), axis=(1, 2)).reshape(n, -1, 1)
+    picture = _blend(_blend(ground, np.float32(0), 0.4 * shadow), scene.paint, scene.inside)
+    light = 1 + _uniform(rng, -0.35, 0.35, n, 1) * x + _uniform(rng, -0.35, 0.35, n, 1) * y
+    contrast = _uniform(rng, 0.6, 1.0, n, 1, 1)
+    return 0.5 + (picture * light[..., None] - 0.5) * contrast + _uniform(rng, -0.12, 0.12, n, 1, 1)
+
+
+def _sketch(rng: np.random.Generator, scene: _Scene) -> Floats:
+    n = len(scene.distance)
+    paper = _uniform(rng, 0.82, 0.96, n, 1, 1) + 0.03 * _haze(rng, n, 8)
+    hatching = (np.sin(9 * (scene.x + scene.y)) > 0.3)[..., None]
+    dark = 1 - scene.paint.mean(-1, keepdims=True)
+    pencil = scene.ink * 0.35 + 0.12
+    picture = _blend(np.repeat(paper, 3, -1), pencil, 0.75 * dark * scene.inside * hatching)
+    return _blend(picture, pencil, scene.line(0.07) * np.clip(0.75 + 0.3 * _haze(rng, n, 9), 0, 1))
+
+
+_PAINT: dict[str, Callable[[np.random.Generator, _Scene], Floats]] = {
+    "clipart": _clipart,
+    "infograph": _infograph,
+    "painting": _painting,
+    "quickdraw": _quickdraw,
+    "photo": _photo,
+    "sketch": _sketch,
+}
+
+
+STYLES = tuple(_PAINT)
+
+
+def render(style: str, what: Attributes, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Images [n, 32, 32, 3] of one style, with its noise."""
+    look = _LOOKS[style]
+    picture = _PAINT[style](rng, _place(rng, look, what))
+    picture = picture + look.noise * _normal(rng, *picture.shape)
+    return (np.clip(picture, 0, 1) * 255 + 0.5).astype(np.uint8).reshape(-1, SIDE, SIDE, 3)
