@@ -115,7 +115,7 @@ class FedDPT(Method):
             fixed[f"{name}.external"] = state.personal[name][who]
             fixed[f"{name}.received"] = _others(train[name], domain)
             fixed["place"] = (torch.arange(task.n_domains, device=domain.device) - domain[:, None]) % task.n_domains
-            train[name] = train[name][torch.arange(len(who)), domain].unsqueeze(1)
+            train[name] = train[name][torch.arange(len(who), device=who.device), domain].unsqueeze(1)
         return Local(train, fixed)
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:

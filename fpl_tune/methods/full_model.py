@@ -51,7 +51,7 @@ class FullModel(Method):
         return Local(train={n: leaf.expand(len(who), *leaf.shape) for n, leaf in state.shared.items()}, fixed={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        rows = []
+        rows = []  # torch.func.vmap has no derivative for the fused attention of the towers' blocks
         for client, pixels in enumerate(batch.image):
             features = self._tower(task, {n: leaf[client] for n, leaf in local.train.items()}, pixels)
             rows.append(features @ local.train["head.weight"][client].mT + local.train["head.bias"][client])
