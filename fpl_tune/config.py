@@ -189,6 +189,8 @@ class StudySpec(RunSpec):
     """small (embedded world) or paper: a `paper` block of overrides in the study file replaces the small one."""
     paper_scale: list[str] = field(default_factory=list)
     """Overrides applied by scale=paper."""
+    let: dict[str, Any] = field(default_factory=dict)
+    """Values that the file names in several places as ${let.<name>}, e.g. what scale=paper changes inside axes."""
     search: SearchSpec = field(default_factory=SearchSpec)
     prune: PruneSpec = field(default_factory=PruneSpec)
     execution: ExecutionSpec = field(default_factory=ExecutionSpec)
@@ -263,7 +265,8 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, 
     return spec, node
 
 
-_OPEN = ("axes.", "optim.groups.", "search.space.", "report.paper.")  # fields that take any key, without Hydra's `+`
+# Fields that take any key, without Hydra's `+`.
+_OPEN = ("axes.", "optim.groups.", "search.space.", "report.paper.", "let.")
 
 
 def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any]:

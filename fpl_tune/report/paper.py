@@ -1,8 +1,9 @@
 """The papers' printed figures beside ours.
 
 A study names what it answers to in `report.paper`:
-    paper, table, protocol: which rows of paper_targets.csv (all optional; each one given must match)
-    cells: {label of a cell: printed name of the method}, where the names do not say it themselves
+    paper, table, protocol, metric: which rows of paper_targets.csv (each one given must match)
+    figure: a figure instead of a table; its values are not printed, so that there is nothing to set beside ours
+    cells: {label of a cell, its data set left out: printed name of the method}, where names do not say it themselves
     expected: what the paper shows, in words
     defects: known reasons for which the printed figures cannot be matched
 """
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from fpl_tune.report.facts import Facts
+from fpl_tune.study.cells import label
 
 if TYPE_CHECKING:
     from fpl_tune.study.cells import Cell
@@ -80,10 +82,12 @@ def beside(facts: Facts) -> PaperBlock | None:
     if not asked:
         return None
     printed = targets()
-    for column in ("paper", "table", "protocol"):
+    for column in ("paper", "table", "protocol", "metric"):
         if asked.get(column) is not None:
             wanted = plain(str(asked[column]))
             printed = printed.loc[[plain(str(v)) == wanted for v in printed[column]]]
+    if asked.get("table") is None:
+        printed = printed.iloc[:0]
     named = asked.get("cells", {})
     rows = [row for cell in facts.cells if (row := _row(facts, cell, printed, named)) is not None]
     tau = pd.Series([r.ours for r in rows]).corr(pd.Series([r.mean for r in rows]), method="kendall")
@@ -106,12 +110,14 @@ def _row(facts: Facts, cell: Cell, printed: pd.DataFrame, named: dict[str, str])
     ours = facts.table.loc[cell.id]
     if math.isnan(ours["mean"]):
         return None
-    candidates = {plain(str(named[cell.label]))} if cell.label in named else _printed_names(cell)
+    own = next((name for name in (cell.label, _without_data(cell)) if name in named), None)
+    candidates = _printed_names(cell) if own is None else {plain(str(named[own]))}
     found = printed.loc[[plain(str(name)) in candidates for name in printed["method"]]]
     found = found.loc[found["mean"].notna()]
     if found.empty:
         return None
-    same = found.loc[[_same_data(str(name), cell.run.data.name) for name in found["dataset"]]]
+    data = cell.run.data
+    same = found.loc[[_same_data(str(name), {data.name, data.name + data.classes}) for name in found["dataset"]]]
     shown = same if len(same) else found.loc[[not _is_average(str(name)) for name in found["dataset"]]]
     shown = shown if len(shown) else found
     dataset = str(shown["dataset"].iloc[0]) if len(shown) == 1 else f"mean over {len(shown)} data sets"
@@ -125,17 +131,22 @@ def _row(facts: Facts, cell: Cell, printed: pd.DataFrame, named: dict[str, str])
 
 def _printed_names(cell: Cell) -> set[str]:
     """Printed names that mean the cell: its label, and its method's where it differs from others by method alone."""
-    names = {plain(cell.label)}
+    names = {plain(cell.label), plain(_without_data(cell))}
     if set(cell.varied) <= {"method", "data", "label"}:
         for name in {plain(str(cell.varied.get("method", ""))), plain(str(cell.run.method.get("name", "")))} - {""}:
             names |= {name, *ALIASES.get(name, ())}
     return names
 
 
+def _without_data(cell: Cell) -> str:
+    """The cell's label as it is where one data set is all there is."""
+    return label({name: value for name, value in cell.varied.items() if name != "data"})
+
+
 def _is_average(printed: str) -> bool:
     return "average" in printed.lower()
 
 
-def _same_data(printed: str, ours: str) -> bool:
+def _same_data(printed: str, ours: set[str]) -> bool:
     base, _, domain = printed.partition("/")
-    return plain(base) == plain(ours) and domain in ("", "Average")
+    return plain(base) in {plain(name) for name in ours} and domain in ("", "Average")
