@@ -30,6 +30,7 @@ def _run(desk: Desk, job: Job, setup: Setup) -> None:
     while not isinstance(running, Failure):
         rounds = attempt(lambda: running.advance(0.0, lambda: desk.stopping))
         if isinstance(rounds, Failure):
+            desk.heard(job, running.untold())
             return desk.failed(job, rounds)
         if not desk.heard(job, rounds):
             return None

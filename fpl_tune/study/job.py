@@ -55,6 +55,9 @@ class Setup:
     device: str = "cpu"
     threads: int = 1
     parallel: int = 1
+    """Trials at once on this machine."""
+    parallel_given: bool = False
+    """The user said so; else a cluster runs as many as it has cores for."""
     gpus: float = 0.0
     block: int | None = None
     checkpoint_every: int = 5
@@ -136,6 +139,10 @@ class Running:
                 self.checkpoint()
             if halt or time.perf_counter() >= until:
                 break
+        return self.untold()
+
+    def untold(self) -> list[list[Record]]:
+        """Rounds that have not been told before."""
         fresh, self._told = self.history[self._told :], len(self.history)
         return fresh
 

@@ -49,6 +49,7 @@ def setup_of(spec: StudySpec, folder: Path) -> Setup:
         device=device,
         threads=execution.threads or (1 if wide == 1 else max(1, cores() // parallel)),
         parallel=parallel,
+        parallel_given=execution.parallel is not None,
         gpus=execution.gpus if execution.gpus is not None else min(1.0, n_gpus / parallel),
         block=execution.block,
         checkpoint_every=execution.checkpoint_every,
