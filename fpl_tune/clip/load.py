@@ -125,10 +125,10 @@ def _tokenizer(name: str) -> OpenClipTokenizer:
 
     config = open_clip.get_model_config(name) or {}
     text = config.get("text_cfg", {})
-    if text.get("hf_tokenizer_name") or text.get("tokenizer_kwargs"):
+    if "multimodal_cfg" in config or any(text.get(key) for key in ("hf_model_name", "hf_tokenizer_name")):
         raise ConfigError(
-            f"{name!r} reads sentences with a tokenizer of its own, which prompts cannot be put into: "
-            "use a CLIP-style model such as RN50, ViT-B-16, ViT-B-32 or compact."
+            f"The text tower or tokenizer of {name!r} is not CLIP's, so a context cannot be put into its "
+            "sentences: use a CLIP-style model such as RN50, ViT-B-16, ViT-B-32 or compact."
         )
     return OpenClipTokenizer(open_clip.SimpleTokenizer(), text.get("context_length", 77))
 

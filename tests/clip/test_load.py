@@ -1,0 +1,188 @@
+"""Towers by name and from files: whatever the layout, the features are those of the model that was saved."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from fpl_tune.clip import load_towers
+from fpl_tune.clip._torchvision import ensure_importable
+from fpl_tune.errors import ConfigError, EnvironmentProblem
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _importable() -> None:
+    ensure_importable()
+
+
+def _small(kind: str, *, quick: bool) -> Any:
+    """An open_clip CLIP whose heads are 64 wide, as in OpenAI's checkpoints, but small."""
+    from open_clip.model import CLIP, CLIPTextCfg, CLIPVisionCfg
+
+    if kind == "vit":
+        vision = CLIPVisionCfg(layers=2, width=64, patch_size=16, image_size=32)
+    else:
+        vision = CLIPVisionCfg(layers=(1, 2, 1, 1), width=8, image_size=64)
+    text = CLIPTextCfg(width=128, heads=2, layers=2, vocab_size=49408)
+    torch.manual_seed(0)
+    return CLIP(16, vision, text, quick_gelu=quick).eval()
+
+
+class _Scripted(nn.Module):
+    """A module with the parameters of `model` under their names, to be scripted as OpenAI's archives are."""
+
+    def __init__(self, state: dict[str, Tensor]) -> None:
+        super().__init__()
+        for key, value in state.items():
+            *parents, leaf = key.split(".")
+            owner: nn.Module = self
+            for parent in parents:
+                if parent not in dict(owner.named_children()):
+                    owner.add_module(parent, nn.Module())
+                owner = owner.get_submodule(parent)
+            owner.register_buffer(leaf, value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def _saved(model: Any, layout: str, path: Path) -> Path:
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    sizes = {"input_resolution": torch.tensor(32), "context_length": torch.tensor(77)}
+    if layout == "openai":
+        torch.save(state | sizes, path)
+    elif layout == "openai, half":
+        halves = {k: v.half() if k.endswith("conv1.weight") else v for k, v in state.items()}
+        torch.save(halves, path)
+    elif layout == "openai, scripted":
+        torch.jit.script(_Scripted(state | sizes)).save(str(path))
+    elif layout == "open_clip":
+        torch.save({"state_dict": {f"module.{key}": value for key, value in state.items()}, "epoch": 3}, path)
+    else:
+        path = path.with_suffix(".safetensors")
+        safetensors.torch.save_file(state, path)
+    return path
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize(("kind", "name"), [("vit", "ViT-B-32"), ("resnet", "RN50")])
+@pytest.mark.parametrize(
+    ("layout", "quick"),
+    [
+        ("openai", True),
+        ("openai, scripted", True),
+        ("open_clip", False),
+        ("safetensors", False),
+    ],
+)
+def test_features_are_those_of_the_saved_model(tmp_path, kind, name, layout, quick):
+    import open_clip
+
+    model = _small(kind, quick=quick)
+    path = _saved(model, layout, tmp_path / "weights.pt")
+    with pytest.warns(UserWarning, match=f"other sizes than {name}"):
+        towers = load_towers(name, str(path))
+    texts = ["a photo of a cat.", "a drawing"]
+    with torch.no_grad():
+        reference = model.encode_text(open_clip.tokenize(texts))
+        torch.testing.assert_close(towers.encode_text(texts), reference, rtol=1e-4, atol=1e-5)
+        pixels = torch.randn(2, 3, towers.image_size, towers.image_size)
+        torch.testing.assert_close(towers.encode_images(pixels), model.encode_image(pixels))
+
+
+def test_mixed_precision_tells_openai_apart(tmp_path):
+    path = _saved(_small("vit", quick=True), "openai, half", tmp_path / "weights.pt")
+    with pytest.warns(UserWarning, match="other sizes"):
+        towers = load_towers("ViT-B-32", str(path))
+    assert type(towers.model.visual.transformer.resblocks[0].mlp.gelu).__name__ == "QuickGELU"
+    assert towers.dtype == torch.float32
+
+
+def test_dtype_and_device_are_taken(tmp_path):
+    path = _saved(_small("vit", quick=False), "open_clip", tmp_path / "weights.pt")
+    with pytest.warns(UserWarning, match="other sizes"):
+        towers = load_towers("ViT-B-32", str(path), dtype=torch.bfloat16)
+    assert towers.dtype == torch.bfloat16
+    features = towers.encode_prompts(torch.zeros(2, 4, 128), towers.sentences(["cat", "dog"], 4))
+    assert features.dtype == torch.float32
+    assert features.isfinite().all()
+
+
+def test_random_weights_follow_the_seed_and_leave_the_generator_alone(monkeypatch):
+    import open_clip
+
+    config = {
+        "embed_dim": 16,
+        "vision_cfg": {"layers": 1, "width": 64, "patch_size": 16, "image_size": 32},
+        "text_cfg": {"width": 64, "heads": 1, "layers": 2, "context_length": 77, "vocab_size": 49408},
+    }
+    monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, "tiny", config)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    prints = []
+    for seed in (0, 0, 1):
+        with pytest.warns(UserWarning, match=rf"tiny has random weights \(seed {seed}\)"):
+            prints.append(load_towers("tiny", seed=seed).fingerprint)
+    assert prints[0] == prints[1] != prints[2]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_compact_is_loaded_with_its_own_pixel_normalisation():
+    from fpl_tune.clip import compact
+
+    if not compact.weights_path().exists():
+        pytest.skip("the compact weights are not in this checkout")
+    towers = load_towers("compact")
+    assert towers.mean == compact.MEAN
+    assert towers.image_size == 32
+    assert towers.text.blocks
+    with pytest.raises(ConfigError, match="leave out pretrained='openai'"):
+        load_towers("compact", "openai")
+
+
+@pytest.mark.parametrize(
+    ("name", "pretrained", "message"),
+    [
+        ("RN5", None, "no model 'RN5'. Did you mean 'RN50'"),
+        ("RN50", "openia", "neither a file nor a tag of RN50. Did you mean 'openai'"),
+        ("ViT-B-16-SigLIP", None, "text tower or tokenizer of .* is not CLIP's"),
+        ("coca_ViT-B-32", None, "not CLIP's"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused(name, pretrained, message):
+    with pytest.raises(ConfigError, match=message):
+        load_towers(name, pretrained)
+
+
+def test_files_that_hold_no_fitting_clip_are_refused(tmp_path):
+    broken = tmp_path / "broken.pt"
+    broken.write_bytes(b"not a checkpoint")
+    with pytest.raises(EnvironmentProblem, match="cannot be read"):
+        load_towers("RN50", str(broken))
+    other = tmp_path / "other.pt"
+    torch.save({"weight": torch.zeros(2)}, other)
+    with pytest.raises(ConfigError, match="holds no CLIP"):
+        load_towers("RN50", str(other))
+    torch.save([1, 2], other)
+    with pytest.raises(ConfigError, match="no table of tensors"):
+        load_towers("RN50", str(other))
+    vit = _saved(_small("vit", quick=False), "open_clip", tmp_path / "vit.pt")
+    with pytest.raises(ConfigError, match="holds a ViT, which RN50 is not"):
+        load_towers("RN50", str(vit))
+    state = _small("vit", quick=False).state_dict()
+    del state["visual.proj"]
+    torch.save(state, other)
+    with pytest.raises(ConfigError, match="holds no CLIP"):
+        load_towers("RN50", str(other))
+
+
+def test_importing_the_package_does_not_import_open_clip():
+    code = "import sys, fpl_tune.clip; sys.exit('open_clip' in sys.modules or 'torchvision' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
