@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import torch
@@ -33,20 +33,24 @@ _memory: dict[str, Tensor] = {}  # what could not be written, for the rest of th
 class Encoder(Protocol):
     """What this room needs of the towers."""
 
-    name: str
-    embed_dim: int
-    image_size: int
-    n_patches: int | None
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
     @property
-    def fingerprint(self) -> str: ...
+    def name(self) -> str: ...
+    @property
+    def embed_dim(self) -> int: ...
+    @property
+    def image_size(self) -> int: ...
+    @property
+    def n_patches(self) -> int | None: ...
+    @property
+    def mean(self) -> tuple[float, ...]: ...
+    @property
+    def std(self) -> tuple[float, ...]: ...
+    @property
+    def fingerprint(self) -> Any: ...  # a text, cached or not
     @property
     def device(self) -> torch.device: ...
     @property
     def dtype(self) -> torch.dtype: ...
-
     def encode_images(self, pixels: Tensor, *, patches: bool = False) -> Tensor: ...
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from rich.table import Table
+from rich.text import Text
 
 from fpl_tune.data.cache import Progress
 from fpl_tune.data.files import is_image
@@ -70,7 +71,7 @@ class Report:
         found = Table("", "images", "what", "first of them")
         for finding in self.findings:
             mark = "[red]![/red]" if finding.serious else ""
-            found.add_row(mark, f"{finding.count:,}", finding.what, "\n".join(finding.examples))
+            found.add_row(mark, f"{finding.count:,}", Text(finding.what), Text("\n".join(finding.examples)))
         return [counts, found]
 
 
@@ -211,7 +212,7 @@ def catalogue_table(rows: list[dict[str, str]]) -> Table:
     last = "there" if "there" in rows[0] else "files"
     table.add_column("below data.root" if last == "there" else "expected below data.root", overflow="fold")
     for row in rows:
-        table.add_row(row["name"], row["what"], row["partition"], row[last])
+        table.add_row(row["name"], row["what"], row["partition"], Text(row[last]))
     return table
 
 

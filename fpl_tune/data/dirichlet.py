@@ -43,7 +43,7 @@ def by_label(
     n_classes = int(max(train.max(initial=0), test.max(initial=0))) + 1
     sizes = np.stack([np.bincount(train, minlength=n_classes), np.bincount(test, minlength=n_classes)])
     best = np.array([-1, -1])
-    tries = int(np.clip(10_000_000 // (n_classes * n_clients), 100, 10_000))
+    tries = int(np.clip(10_000_000 // (n_classes * n_clients), 100, 5_000))
     for _ in range(tries):
         cuts = _cuts(sizes, n_clients, alpha, rng, balanced)
         smallest = np.diff(cuts, axis=-1).sum(1).min(-1)

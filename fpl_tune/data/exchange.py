@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -38,7 +39,8 @@ def export_split(drawn: Split, dataset: Dataset, path: str | Path) -> Path:
         unfinished.write_text(json.dumps(content, separators=(",", ":")), encoding="utf-8")
         os.replace(unfinished, path)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
         raise EnvironmentProblem(f"Cannot write the split to {path}: {error.strerror}.") from None
     return path
 

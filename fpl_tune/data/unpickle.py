@@ -15,11 +15,10 @@ _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "dtype"): np.dtype,
     ("_codecs", "encode"): lambda text, encoding="utf-8": text.encode(encoding),  # how protocol 2 writes bytes
 }
-_RECONSTRUCT = np.empty(0).__reduce__()[0]
-_SCALAR = np.int64(0).__reduce__()[0]
-for _module in ("numpy.core.multiarray", "numpy._core.multiarray"):
-    _ALLOWED[_module, "_reconstruct"] = _RECONSTRUCT
-    _ALLOWED[_module, "scalar"] = _SCALAR
+for _package in ("numpy.core", "numpy._core"):  # numpy moved between versions; the makers are numpy's own
+    _ALLOWED[f"{_package}.multiarray", "_reconstruct"] = np.empty(1).__reduce__()[0]
+    _ALLOWED[f"{_package}.multiarray", "scalar"] = np.int64(0).__reduce__()[0]
+    _ALLOWED[f"{_package}.numeric", "_frombuffer"] = np.empty(1).__reduce_ex__(5)[0]
 
 
 class _Restricted(pickle.Unpickler):

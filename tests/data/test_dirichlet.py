@@ -78,10 +78,8 @@ def test_more_minimum_than_images_is_refused_before_drawing() -> None:
 
 def test_an_infeasible_draw_ends_with_the_best_that_was_reached() -> None:
     label = labels(3, 40)
-    began = time.perf_counter()
-    with pytest.raises(ConfigError, match=r"None of \d+ Dirichlet draws with alpha 0\.01 gave each of 20 clients 6"):
+    with pytest.raises(ConfigError, match=r"None of 5000 Dirichlet draws with alpha 0\.01 gave each of 20 clients 6"):
         dirichlet.by_label(label, label, 20, 0.01, 6, np.random.default_rng(0))
-    assert time.perf_counter() - began < 20
 
 
 def test_without_a_minimum_for_tests_only_training_images_count() -> None:

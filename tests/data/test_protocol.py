@@ -120,7 +120,7 @@ def test_whole_target_domains_move_their_training_images_to_the_test_pool() -> N
     moved = next(i for i in rows.tolist() if "/train/" in data.test.names[i])
     whole = load(SMALL)
     original = whole.train.names.index(data.test.names[moved])
-    assert np.array_equal(data.test.read(moved), whole.train.read(original))
+    assert np.array_equal(np.asarray(data.test.read(moved)), np.asarray(whole.train.read(original)))
 
 
 def test_global_protocol_tests_on_every_domain_and_first_on_the_clients_own(shapes: Dataset) -> None:
@@ -270,7 +270,7 @@ def test_caps_keep_every_class_and_domain(shapes: Dataset) -> None:
     assert (np.bincount(capped.test.domain * 20 + capped.test.label) == 1).all()
     assert set(capped.train.names) < set(shapes.train.names)
     again = shapes.train.names.index(capped.train.names[7])
-    assert np.array_equal(capped.train.read(7), shapes.train.read(again))
+    assert np.array_equal(np.asarray(capped.train.read(7)), np.asarray(shapes.train.read(again)))
 
 
 def test_chosen_domains_come_in_the_order_asked_for(shapes: Dataset) -> None:
@@ -279,4 +279,4 @@ def test_chosen_domains_come_in_the_order_asked_for(shapes: Dataset) -> None:
     row = int(np.flatnonzero(some.test.domain == 1)[0])
     same_row = shapes.test.names.index(some.test.names[row])
     assert shapes.domains[shapes.test.domain[same_row]] == "clipart"
-    assert np.array_equal(some.test.read(row), shapes.test.read(same_row))
+    assert np.array_equal(np.asarray(some.test.read(row)), np.asarray(shapes.test.read(same_row)))

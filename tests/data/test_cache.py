@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fpl_tune.data import DataSpec, Pool, cache, features, load
+from fpl_tune.errors import ConfigError, EnvironmentProblem
+
+
+@dataclass
+class Eye:
+    """A tower that looks at mean colours and counts what it was shown."""
+
+    name: str = "eye"
+    embed_dim: int = 3
+    image_size: int = 8
+    n_patches: int | None = 4
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    fingerprint: str = "eye-1"
+    seen: int = 0
+    largest: int = 0
+    delay: float = 0.0
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32
+
+    def encode_images(self, pixels: torch.Tensor, *, patches: bool = False) -> torch.Tensor:
+        self.seen += len(pixels)
+        self.largest = max(self.largest, len(pixels))
+        time.sleep(self.delay)
+        if not patches:
+            return pixels.mean((-1, -2))
+        quarters = pixels.unfold(-2, 4, 4).unfold(-2, 4, 4).mean((-1, -2))  # [n, 3, 2, 2]
+        return quarters.flatten(-2).transpose(-1, -2)
+
+
+@pytest.fixture
+def pool() -> Pool:
+    return load(DataSpec("shapes", train_per_class=2, test_per_class=1, domains=["photo", "sketch"])).train
+
+
+def means(pool: Pool) -> np.ndarray:
+    """The same in a plain loop: the shapes are 32×32, resized to 8×8."""
+    how = cache.transform(pool.transform)
+    return np.stack([how.shrink(pool.read(i), 8).reshape(3, -1).mean(1) / 255 for i in range(len(pool))])
+
+
+def test_features_agree_with_a_plain_loop(pool: Pool, tmp_path: Path) -> None:
+    held = features(pool, Eye(), cache_dir=tmp_path)
+    assert held.dtype == torch.float32
+    np.testing.assert_allclose(held.numpy(), means(pool), atol=1e-6)
+
+
+def test_kinds_of_features(pool: Pool, tmp_path: Path) -> None:
+    kinds = ("pooled", "patches", "pixels")
+    pooled, patches, pixels = (features(pool, Eye(), needs, cache_dir=tmp_path) for needs in kinds)
+    assert (patches.dtype, tuple(patches.shape)) == (torch.float16, (len(pool), 4, 3))
+    assert (pixels.dtype, tuple(pixels.shape)) == (torch.uint8, (len(pool), 3, 8, 8))
+    torch.testing.assert_close(patches.float().mean(1), pooled, atol=2e-3, rtol=0)
+    torch.testing.assert_close(pixels.float().mean((-1, -2)) / 255, pooled)
+
+
+def test_nothing_is_encoded_twice_and_a_hit_is_fast(pool: Pool, tmp_path: Path) -> None:
+    eye = Eye()
+    first = features(pool, eye, cache_dir=tmp_path)
+    began = time.process_time()
+    second = features(pool, eye, cache_dir=tmp_path)
+    assert time.process_time() - began < 1
+    assert eye.seen == len(pool)
+    assert torch.equal(first, second)
+
+
+def test_one_batch_at_a_time_and_progress_is_told(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_BATCH", 32)
+    told: list[tuple[str, int, int]] = []
+    eye = Eye()
+    features(pool, eye, cache_dir=tmp_path, progress=lambda *step: told.append(step))
+    assert eye.largest == 32
+    assert told == [(pool.key, done, 80) for done in (32, 64, 80)]
+
+
+def test_other_towers_images_and_transforms_have_other_features(pool: Pool, tmp_path: Path) -> None:
+    eye = Eye()
+    for towers, images in (
+        (eye, pool),
+        (replace(eye, fingerprint="eye-2"), pool),
+        (eye, pool.take(np.arange(7))),
+        (eye, replace(pool, transform="cifar10")),
+    ):
+        features(images, towers, cache_dir=tmp_path)
+    assert len(list(tmp_path.glob("*.npy"))) == 4
+
+
+@pytest.mark.parametrize("damage", ["truncated", "garbage", "empty", "other"])
+def test_a_damaged_file_is_said_and_built_again(pool: Pool, tmp_path: Path, damage: str) -> None:
+    eye = Eye()
+    good = features(pool, eye, cache_dir=tmp_path).clone()
+    (path,) = tmp_path.glob("*.npy")
+    if damage == "other":
+        np.save(path, np.zeros((3, 3)))
+    else:
+        whole = path.read_bytes()
+        path.write_bytes({"truncated": whole[:-4], "garbage": b"x" * len(whole), "empty": b""}[damage])
+    with pytest.warns(UserWarning, match="damaged or cut short"):
+        again = features(pool, eye, cache_dir=tmp_path)
+    assert torch.equal(good, again)
+    assert eye.seen == 2 * len(pool)
+
+
+def test_what_a_killed_build_left_behind_does_not_count(pool: Pool, tmp_path: Path) -> None:
+    features(pool, Eye(), cache_dir=tmp_path)
+    (path,) = tmp_path.glob("*.npy")
+    unfinished = path.with_name(path.name + ".tmp")
+    path.rename(unfinished)
+    eye = Eye()
+    features(pool, eye, cache_dir=tmp_path)
+    assert eye.seen == len(pool)
+    assert not unfinished.exists()
+
+
+def _build_in_process(pool: Pool, folder: Path, result: multiprocessing.Queue) -> None:
+    eye = Eye(delay=0.3)
+    held = features(pool, eye, cache_dir=folder)
+    result.put((eye.seen, held.sum().item()))
+
+
+def test_one_process_builds_while_others_wait(pool: Pool, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork" if os.name == "posix" else "spawn")
+    result = context.Queue()
+    workers = [context.Process(target=_build_in_process, args=(pool, tmp_path, result)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    got = [result.get(timeout=60) for _ in workers]
+    for worker in workers:
+        worker.join()
+    assert sorted(seen for seen, _ in got) == [0, 0, len(pool)]
+    assert len({total for _, total in got}) == 1
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_without_room_features_stay_in_memory_and_it_is_said_once(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def full(path: Path) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(cache, "_reserve", full)
+    monkeypatch.setattr(cache, "_memory", {})
+    eye = Eye()
+    with pytest.warns(UserWarning, match=f"Cannot cache .*{os.strerror(code)}"):
+        first = features(pool, eye, cache_dir=tmp_path)
+    second = features(pool, eye, cache_dir=tmp_path)  # a second warning would be an error here
+    assert eye.seen == len(pool)
+    assert torch.equal(first, second)
+    assert not list(tmp_path.glob("*.npy*tmp"))
+
+
+def test_a_cache_that_is_no_folder(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_memory", {})
+    (tmp_path / "file").touch()
+    with pytest.warns(UserWarning, match="Cannot cache"):
+        assert len(features(pool, Eye(), cache_dir=tmp_path / "file" / "cache")) == len(pool)
+
+
+def test_an_unreadable_image_ends_the_build_with_its_name(odd_images: Path, tmp_path: Path) -> None:
+    data = load(DataSpec("folder", root=str(odd_images)))
+    with pytest.raises(EnvironmentProblem, match=r"dog/(truncated|empty)\.jpg"):
+        features(data.train, Eye(), cache_dir=tmp_path / "cache")
+    assert not list((tmp_path / "cache").glob("*.npy*tmp"))
+    (odd_images / "dog" / "truncated.jpg").unlink()
+    (odd_images / "dog" / "empty.jpg").unlink()
+    data = load(DataSpec("folder", root=str(odd_images)))
+    assert len(features(data.train, Eye(), cache_dir=tmp_path / "cache")) == len(data.train)
+
+
+def test_a_changed_file_is_encoded_again(odd_images: Path, tmp_path: Path) -> None:
+    pool = load(DataSpec("folder", root=str(odd_images))).train
+    cats = pool.take(np.flatnonzero(pool.label == 0))
+    eye = Eye()
+    features(cats, eye, cache_dir=tmp_path)
+    path = odd_images / cats.names[0]
+    path.write_bytes((odd_images / cats.names[1]).read_bytes())
+    os.utime(path, ns=(1, 1))
+    held = features(cats, eye, cache_dir=tmp_path)
+    assert eye.seen == 2 * len(cats)
+    assert torch.equal(held[0], held[1])
+
+
+def test_bad_requests(pool: Pool, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'pooled'"):
+        features(pool, Eye(), "pool", cache_dir=tmp_path)
+    with pytest.raises(ConfigError, match="no patch features"):
+        features(pool, Eye(n_patches=None), "patches", cache_dir=tmp_path)
