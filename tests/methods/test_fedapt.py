@@ -77,17 +77,18 @@ def test_no_keys_is_promptfl_with_a_prompt_for_each_class(task, whole_batch, pla
     method = FedAPT(n_ctx=2, keys="none")
     state, batch = _trained(method, task), whole_batch(task)
     wanted = task.scale * unit(batch.image) @ plain_text(task, state.shared["prompt"], per_class=True).T
-    for unlock in ("image", "own", "none", 1):
-        deployed = FedAPT(n_ctx=2, keys="none", unlock=unlock).deploy(task, state, EVERYONE)
+    fixed = FedAPT(n_ctx=2, keys="none", unlock=1), FedAPT(n_ctx=2, keys="none", unlock="own")
+    for unlocking in (method, *fixed, FedAPT(n_ctx=2, keys="none", unlock="none")):
+        deployed = unlocking.deploy(task, state, EVERYONE)
         torch.testing.assert_close(method.logits(task, deployed, batch), wanted)
 
 
 def test_unlocking_a_fixed_key_takes_the_trained_model_apart(task, whole_batch, plain_text):
     state, batch = _trained(FedAPT(n_ctx=2), task), whole_batch(task)
-    for unlock, keys in (("none", [0 * state.server["keys"][0]] * 4), (1, [state.server["keys"][1]] * 4)):
-        method = FedAPT(n_ctx=2, unlock=unlock)
+    keys = state.server["keys"]
+    for method, key in ((FedAPT(n_ctx=2, unlock="none"), 0 * keys[0]), (FedAPT(n_ctx=2, unlock=1), keys[1])):
         logits = method.logits(task, method.deploy(task, state, EVERYONE), batch)
-        for client, key in enumerate(keys):
+        for client in range(4):
             text = plain_text(task, state.shared["prompt"] * (1 + key), per_class=True)
             torch.testing.assert_close(logits[client], task.scale * unit(batch.image[client]) @ text.T)
 

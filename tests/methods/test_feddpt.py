@@ -130,8 +130,12 @@ def test_without_momentum_external_prompts_are_the_received_ones(task, whole_bat
 def test_training_without_lag_sees_what_is_deployed(task, whole_batch):
     """With everybody's prompts in step the training and the deployed forward are the same function."""
     batch = whole_batch(task)
-    for options in ({}, {"visual": "split"}, {"text": "all"}, {"text": "shared"}):
-        method = FedDPT(n_ctx=2, **options)
+    for method in (
+        FedDPT(n_ctx=2),
+        FedDPT(n_ctx=2, visual="split"),
+        FedDPT(n_ctx=2, text="all"),
+        FedDPT(n_ctx=2, text="shared"),
+    ):
         state = method.init(task, torch.Generator().manual_seed(0))
         trained = method.logits(task, method.start(task, state, EVERYONE), batch)
         torch.testing.assert_close(trained, method.logits(task, method.deploy(task, state, EVERYONE), batch))
