@@ -20,12 +20,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.study.inline import attempt
+from fpl_tune.study.job import Desk, Failure, Job, Product, Running, Setup, stop_asked
+from fpl_tune.study.resources import cores
+from fpl_tune.trial import Record
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
+    "RAY_worker_niceness": "0",  # a trial is the work, not something beside it
     "RAY_worker_niceness": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -49,11 +54,6 @@ except ImportError as problem:
         f"execution.executor=ray needs Ray Tune, but it cannot be imported ({problem}). "
         "Install 'ray[tune]', or use execution.executor=inline."
     ) from None
-
-from fpl_tune.study.inline import attempt
-from fpl_tune.study.job import Desk, Failure, Job, Product, Running, Setup, stop_asked
-from fpl_tune.study.resources import cores
-from fpl_tune.trial import Record
 
 STEP_SECONDS = 0.5
 """Rounds of one step: at least so long, so that what a step costs Ray is a small share of it."""

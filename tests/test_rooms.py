@@ -40,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
         "tune",
     },
     "tune": {"study", "trial", "config", "paths"},
-    "track": {"study", "config", "paths", "evaluate"},
+    "track": {"study", "trial", "config", "paths", "evaluate"},
     "report": {"study", "config", "paths", "evaluate", "methods"},
     "api": {"study", "trial", "config", "paths"},
     "bench": {
