@@ -1,8 +1,8 @@
 """Contrastive training of the compact CLIP on captioned images of *Shapes* (Radford et al., ICML 2021).
 
 A linear map from features to the words of the caption, shared by both towers, is trained beside and thrown away
-(predicting words from images: Joulin et al., ECCV 2016): a contrastive loss alone takes ten times the steps to tell
-colours apart.
+(predicting words from images: Joulin et al., ECCV 2016): with the contrastive loss alone, zero-shot accuracy over
+shapes and over colours was still near chance after 600 steps of 256.
 
 Captions that read the same are one class of positives (Yang et al., UniCL, CVPR 2022): with 20 shapes a batch
 holds many, and calling them negatives would teach that equal texts differ.
