@@ -26,7 +26,7 @@ def ensure_importable() -> None:
             library = torch.library.Library("torchvision", "FRAGMENT")
             library.define(f"{missing.group(1)}() -> ()")
             _libraries.append(library)
-            for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+            for name in [name for name in list(sys.modules) if name.split(".")[0] == "torchvision"]:
                 del sys.modules[name]
         else:
             return
