@@ -28,6 +28,15 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("pfedmoap", {"n_ctx": 2, "experts": 3, "d_gating": 12, "heads": 3}),
     ("pfedmoap", {"n_ctx": 2, "experts": 3, "gate": "linear", "selection": "random"}),
     ("pfedmoap", {"n_ctx": 2, "experts": 4, "d_gating": 24, "aggregate_gate": True, "attention_scale": "sqrt"}),
+    ("fedpgp", {"n_ctx": 3, "rank": 2}),
+    ("fedpgp", {"n_ctx": 3, "rank": "full", "pairs": "negative"}),
+    ("fedpgp", {"n_ctx": 3, "rank": 0, "pairs": "positive", "anchor": "placeholder"}),
+    ("fedper", {"n_ctx": 3, "n_own": 1}),
+    ("fedper", {"n_ctx": 2, "n_own": 0}),
+    ("fedamp", {"n_ctx": 2, "lam": 0.01, "alpha": 0.1}),
+    ("pfedprompt", {"n_ctx": 2}),
+    ("pfedprompt", {"n_ctx": 2, "alpha": 1.0, "memory": "image", "features": "patches", "weighted": True}),
+    ("fedotp", {"n_ctx": 2, "iterations": 5}),
     ("fedprox", {"inner.n_ctx": 2, "mu": 0.5}),
     ("promptfl_ft", {"inner.n_ctx": 2}),
     ("promptfl_dp", {"inner.n_ctx": 2}),
@@ -38,6 +47,19 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("fedclip", {"broadcast": False}),
     ("clip_fc", {}),
     ("linear_head", {}),
+    ("linear_head_fedprox", {}),
+    ("feddpt", {"n_ctx": 2}),
+    ("feddpt", {"n_ctx": 2, "visual": "split", "objective": "ce"}),
+    ("feddpt", {"n_ctx": 2, "text": "all", "attention": "raw"}),
+    ("feddpt", {"n_ctx": 2, "text": "shared", "visual": "none"}),
+    ("fedapt", {"n_ctx": 2}),
+    ("fedapt", {"n_ctx": 2, "inference": "exact", "keys": "orthogonal"}),
+    ("fedapt_unsupervised", {"n_ctx": 2}),
+    ("fedapt_unsupervised", {"n_ctx": 2, "phase": 2}),
+    ("fedcocoop", {"n_ctx": 2, "words": ""}),
+    ("fedmaple", {"n_ctx": 2, "depth": 3}),
+    ("full_model", {}),
+    ("full_model_fedprox", {}),
 ]
 
 
@@ -95,8 +117,9 @@ def test_every_method_cites_its_paper_and_has_a_test_of_its_own(file: Path) -> N
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in METHODS}))
 def test_stages_of_compositions_can_be_built(name: str) -> None:
-    for stage in choose("method", name).get("stages", []):
-        if stage["method"] is not None:
-            methods.build(stage["method"])
+    chosen = choose("method", name)
+    for stage in chosen.get("stages", []):
+        changes = stage["method"] or {}
+        methods.build(changes if "name" in changes else {**chosen["method"], **changes})
         assert stage["rounds"] >= 1
         assert stage["epochs"] >= 1

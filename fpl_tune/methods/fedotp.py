@@ -1,0 +1,103 @@
+"""FedOTP: a global and a local prompt share an image's patches by partial optimal transport.
+
+Li, Huang, Wang, Shi: Global and Local Prompts Cooperation via Optimal Transport for Federated Learning, CVPR 2024,
+https://arxiv.org/abs/2403.00041. Official code: HongxiaLee/FedOTP, 9948611. It stops the iteration when the error,
+averaged over everything in the batch, is small, at 100 steps at the latest; here the number of steps is fixed, so
+that clients cannot meet in it, and the iteration runs on logarithms, since exp(-100) is nothing in half precision.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    Sizes,
+    State,
+    Task,
+    Traffic,
+    average,
+    count,
+    new_context,
+    put,
+    require,
+    spread,
+    unit,
+)
+
+
+@dataclass(frozen=True)
+class FedOTP(Method):
+    """Logit of a class: s · Σ_mn T_mn · cos(patch_m, text_n), n the global or the local prompt; T has no gradient.
+
+    gamma: γ, share of the patches' mass that is transported, in (0, 1]; 1 is balanced transport.
+    epsilon: weight of the entropy, > 0: 0.01 in the few-shot scripts, 0.1 in CIFAR's. The larger, the evener T.
+    iterations: of the scaling, >= 1; where epsilon is small, patches may exceed their mass until it has converged.
+    n_ctx: number of context tokens of either prompt, >= 1.
+    """
+
+    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "patches"
+
+    gamma: float = 0.8
+    epsilon: float = 0.01
+    iterations: int = 100
+    n_ctx: int = 16
+
+    def __post_init__(self) -> None:
+        require(0 < self.gamma <= 1, "gamma", "must lie in (0, 1]", self.gamma)
+        require(self.epsilon > 0, "epsilon", "must be > 0", self.epsilon)
+        require(self.iterations >= 1, "iterations", "must be >= 1", self.iterations)
+        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+
+    def check(self, sizes: Sizes) -> None:
+        rule = "'fedotp' must have an image tower with spatial features"
+        require(sizes.n_patches is not None, "name", rule, sizes.n_patches, "Use RN50 or a ViT.")
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        shared, own = new_context(task, self.n_ctx, rng, 2)
+        return State({"prompt": shared.clone()}, {"own": spread(own, task.n_clients)}, {})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        prompt = spread(state.shared["prompt"], len(who))
+        return Local(train={"prompt": prompt, "own": state.personal["own"][who]}, fixed={})
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        text = task.text(torch.stack([local.train["prompt"], local.train["own"]], 1))  # [C, 2, K, D]
+        rows = text.transpose(1, 2).flatten(1, 2).unsqueeze(1)  # [C, 1, K 2, D]
+        alike = (rows @ unit(batch.image).mT).unflatten(2, (-1, 2))  # [C, B, K, 2, M]
+        with torch.no_grad():
+            plan = transport(alike, self.gamma, self.epsilon, self.iterations)
+        return task.scale * (plan * alike).sum((-1, -2))
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        prompt = average(local.train["prompt"], task.size[who])
+        return State({"prompt": prompt}, {"own": put(state.personal["own"], who, local.train["own"])}, state.server)
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        sent = count(prompt=state.shared["prompt"])
+        return Traffic(up=sent, down=sent)
+
+
+def transport(alike: Tensor, gamma: float, epsilon: float, iterations: int) -> Tensor:
+    """Plans T [..., 2, M] between M patches and two prompts with similarities `alike` [..., 2, M].
+
+    Maximises Σ T · alike + ε · entropy where every prompt receives γ/2 and no patch gives more than 1/M (FedOTP,
+    Eqs. 8 to 11: Dykstra's iteration u = min(a / K v, 1), v = b / Kᵀ u, on logarithms). What prompts receive is exact
+    after any number of iterations, what patches give in the limit.
+    """
+    kernel = (alike - 1) / epsilon
+    give, take = -math.log(alike.shape[-1]), math.log(gamma / 2)
+    v = torch.zeros_like(kernel[..., :1])
+    u = v
+    for _ in range(iterations):
+        first, second = (kernel + v).unbind(-2)
+        u = (give - torch.logaddexp(first, second)).clamp(max=0).unsqueeze(-2)
+        v = take - (kernel + u).logsumexp(-1, keepdim=True)
+    return (kernel + u + v).exp()

@@ -1,0 +1,134 @@
+"""pFedPrompt: a prompt by consensus, and each client's memory of its own training images at inference.
+
+Guo, Guo, Wang, Xu: pFedPrompt: Learning Personalized Prompt for Vision-Language Models in Federated Learning, WWW
+2023, https://doi.org/10.1145/3543507.3583518. No code was released. The paper searches α by accuracy, as far as
+stated on the test set; here it is chosen on each client's own validation images, or given.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    Sizes,
+    State,
+    Table,
+    Task,
+    Traffic,
+    average,
+    cosine_logits,
+    count,
+    mean_over,
+    new_context,
+    require,
+    spread,
+    unit,
+)
+
+GRID = tuple(0.1 + 0.245 * k for k in range(20))
+"""The values of α on which all printed best ones lie (Tables 3 and 5)."""
+
+
+@dataclass(frozen=True)
+class PFedPrompt(Method):
+    """Trains as PromptFL; predicts with s · cos(f, text) + α · Σ_m cos(f, key_m) · value_m (Eqs. 4 to 7).
+
+    alpha: α, weight of the memory, >= 0; 0 is PromptFL; "val" takes for each client the best of `GRID` on its own
+        validation images, by accuracy, then by loss.
+    memory: `class`: one key a class, the mean of its images' features; `image`: one key a training image (Table 3).
+    features: `pooled`; or `patches`: the mean over all positions of the spatial feature, for the consensus too, as
+        Eq. 7 is printed.
+    weighted: average by number of images as PromptFL does; the paper takes the plain mean (Eq. 2).
+    n_ctx: number of context tokens, >= 1.
+    """
+
+    alpha: float | Literal["val"] = "val"
+    memory: Literal["class", "image"] = "class"
+    features: Literal["pooled", "patches"] = "pooled"
+    weighted: bool = False
+    n_ctx: int = 16
+
+    def __post_init__(self) -> None:
+        fits = self.alpha == "val" or (math.isfinite(self.alpha) and self.alpha >= 0)
+        require(fits, "alpha", "must be 'val' or a finite number >= 0", self.alpha)
+        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+
+    @property
+    def needs(self) -> Literal["pooled", "patches", "pixels"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.features
+
+    def check(self, sizes: Sizes) -> None:
+        fits = self.features == "pooled" or sizes.n_patches is not None
+        require(fits, "features", "must be 'pooled' on an image tower without spatial features", self.features)
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        return State(shared={"prompt": new_context(task, self.n_ctx, rng)}, personal={}, server={})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        return Local(train={"prompt": spread(state.shared["prompt"], len(who))}, fixed={})
+
+    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
+        """The consensus beside each client's memory, built anew from its training images: it needs no state."""
+        memory = self._memory(task, task.table("train"), who)
+        local = self.start(task, state, who)._replace(fixed=memory)
+        if self.alpha == "val":
+            alpha = self._choose(task, local, who)
+        else:
+            alpha = torch.full_like(who, self.alpha, dtype=task.dtype)
+        return local._replace(fixed={**memory, "alpha": alpha})
+
+    def _image(self, image: Tensor) -> Tensor:
+        """[..., D] unit features of images [..., D] or [..., M, D]."""
+        return unit(image.mean(-2) if self.features == "patches" else image)
+
+    def _memory(self, task: Task, table: Table, who: Tensor) -> dict[str, Tensor]:
+        """Keys [C, S, D], unit or zero where there is nothing, and values [C, S, K]."""
+        truth = F.one_hot(table.label[who], task.n_classes).to(task.dtype) * table.mask[who].unsqueeze(-1)
+        key = self._image(table.image[who])
+        if self.memory == "image":
+            return {"key": key, "value": truth}
+        return {"key": unit(truth.mT @ key), "value": spread(torch.eye(task.n_classes).to(key), len(who))}
+
+    def _choose(self, task: Task, local: Local, who: Tensor) -> Tensor:
+        """[C] the best α of `GRID` on each client's validation images, the smallest of equals."""
+        held = task.table("val")
+        batch = Batch(held.image[who], held.label[who], held.mask[who], index=held.label[who])
+        consensus, bonus = self._terms(task, local, batch)
+        accuracy, loss = [], []
+        for alpha in GRID:
+            logits = consensus + alpha * bonus
+            accuracy.append(mean_over((logits.argmax(-1) == batch.label).to(task.dtype), batch.mask))
+            nll = F.cross_entropy(logits.mT, batch.label, reduction="none")
+            loss.append(mean_over(nll, batch.mask))
+        best = torch.stack(accuracy)
+        behind = best < best.max(0).values
+        return torch.tensor(GRID).to(best)[torch.stack(loss).masked_fill(behind, torch.inf).argmin(0)]
+
+    def _terms(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logits [C, B, K] of the consensus and of the memory."""
+        image = self._image(batch.image)
+        affinity = image @ local.fixed["key"].mT  # [C, B, S]
+        return cosine_logits(task.scale, image, task.text(local.train["prompt"])), affinity @ local.fixed["value"]
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        if "key" not in local.fixed:  # while training: the memory is for inference only
+            return cosine_logits(task.scale, self._image(batch.image), task.text(local.train["prompt"]))
+        consensus, bonus = self._terms(task, local, batch)
+        return consensus + local.fixed["alpha"].view(-1, 1, 1) * bonus
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        weight = task.size[who] if self.weighted else torch.ones_like(who)
+        return state._replace(shared={"prompt": average(local.train["prompt"], weight)})
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        sent = count(prompt=state.shared["prompt"])
+        return Traffic(up=sent, down=sent)

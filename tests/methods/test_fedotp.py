@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.optimize import linprog
+from torch import Tensor
+
+from fpl_tune.engine import generator
+from fpl_tune.errors import ConfigError
+from fpl_tune.methods.fedotp import FedOTP, transport
+from fpl_tune.task import ClientTask
+from fpl_tune.testing import play, toy_task
+
+EVERYONE = torch.arange(4)
+
+
+@pytest.fixture(scope="module")
+def task() -> ClientTask:
+    return toy_task("patches")
+
+
+def similarities(*lead: int, seed: int = 0) -> Tensor:
+    return 0.2 + 0.1 * torch.randn(*lead, 2, 9, generator=generator("alike", seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("gamma", [0.3, 0.8, 1.0])
+@pytest.mark.parametrize("epsilon", [0.05, 0.3])
+def test_prompts_receive_their_share_and_patches_give_at_most_theirs(gamma: float, epsilon: float) -> None:
+    plan = transport(similarities(5), gamma, epsilon, 400)
+    torch.testing.assert_close(plan.sum(-1), torch.full((5, 2), gamma / 2, dtype=plan.dtype))
+    assert float(plan.sum(-2).max()) <= (1 + 1e-4) / 9
+    assert bool((plan >= 0).all())
+    if gamma == 1:
+        torch.testing.assert_close(plan.sum(-2), torch.full((5, 9), 1 / 9, dtype=plan.dtype), rtol=1e-4, atol=0)
+
+
+def test_prompts_receive_exactly_their_share_after_any_number_of_iterations() -> None:
+    for iterations in (1, 3):
+        received = transport(similarities(4), 0.8, 0.01, iterations).sum(-1)
+        torch.testing.assert_close(received, torch.full_like(received, 0.4))
+
+
+@pytest.mark.parametrize("gamma", [0.4, 0.8])
+def test_with_little_entropy_it_is_the_linear_programme(gamma: float) -> None:
+    alike = similarities(1, seed=3)[0]
+    plan = transport(alike, gamma, 0.002, 20_000)
+    receive = np.kron(np.eye(2), np.ones(9))
+    give = np.kron(np.ones(2), np.eye(9))
+    best = linprog(-alike.flatten().numpy(), give, np.full(9, 1 / 9), receive, np.full(2, gamma / 2))
+    assert float((plan * alike).sum()) == pytest.approx(-best.fun, abs=1e-3)
+
+
+def test_much_entropy_spreads_evenly() -> None:
+    plan = transport(similarities(3), 0.8, 1e4, 50)
+    torch.testing.assert_close(plan, torch.full_like(plan, 0.8 / 18), rtol=1e-3, atol=0)
+
+
+def test_exchanging_the_prompts_exchanges_the_plans() -> None:
+    alike = similarities(3)
+    turned = transport(alike.flip(-2), 0.8, 0.05, 50).flip(-2)
+    torch.testing.assert_close(turned, transport(alike, 0.8, 0.05, 50), rtol=1e-9, atol=1e-12)
+
+
+def plain_iteration(alike: Tensor, gamma: float, epsilon: float, iterations: int) -> Tensor:
+    """The same iteration on one pair of prompts, without logarithms: similarities [2, M] -> plan [2, M]."""
+    kernel, n = torch.exp(-(1 - alike) / epsilon).T, alike.shape[1]
+    v = torch.ones(2, dtype=alike.dtype)
+    u = torch.ones(n, dtype=alike.dtype)
+    for _ in range(iterations):
+        u = torch.minimum(1 / (n * kernel @ v), torch.ones_like(u))
+        v = gamma / 2 / (kernel.T @ u)
+    return (u[:, None] * kernel * v).T
+
+
+def test_logits_and_gradient_are_those_of_the_equations(task: ClientTask) -> None:
+    method = FedOTP(n_ctx=2, epsilon=0.1, iterations=7)
+    local = method.start(task, play(method, [task], cohorts=[[0, 1, 2, 3]])[-1][0], EVERYONE)
+    leaves = {n: leaf.requires_grad_() for n, leaf in local.train.items()}
+    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
+    found, total = method.logits(task, local, batch), torch.zeros((), dtype=task.dtype)
+    for client in range(4):
+        text = [task.text(leaves[n][client]) for n in ("prompt", "own")]
+        for image, logits in zip(F.normalize(batch.image[client], dim=-1), found[client], strict=True):
+            for c in range(task.n_classes):
+                alike = torch.stack([image @ t[c] for t in text])
+                plan = plain_iteration(alike.detach(), 0.8, 0.1, 7)
+                wanted = task.scale * (plan * alike).sum()
+                torch.testing.assert_close(logits[c], wanted, rtol=1e-9, atol=1e-9)
+                total = total + wanted * (c + 1)
+    weight = torch.arange(1.0, task.n_classes + 1, dtype=task.dtype)
+    ours = torch.autograd.grad((found * weight).sum(), list(leaves.values()))
+    for mine, theirs in zip(ours, torch.autograd.grad(total, list(leaves.values())), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
+
+
+def test_single_precision_survives_small_entropy() -> None:
+    alike = similarities(20).float() * 3
+    plan = transport(alike, 0.8, 0.01, 100)
+    assert bool(plan.isfinite().all())
+    torch.testing.assert_close(plan.sum(-1), torch.full((20, 2), 0.4), rtol=1e-4, atol=0)
+
+
+def test_evaluation_takes_the_new_global_prompt_and_ones_own(task: ClientTask) -> None:
+    method = FedOTP(n_ctx=2, iterations=5)
+    state = play(method, [task], cohorts=[[0, 1]])[-1][0]
+    local = method.deploy(task, state, EVERYONE)
+    assert torch.equal(local.train["prompt"], state.shared["prompt"].expand(4, -1, -1))
+    assert torch.equal(local.train["own"], state.personal["own"])
+    assert not torch.equal(state.shared["prompt"], state.personal["own"][3])
+    assert method.traffic(task, state, EVERYONE).up == {"prompt": 64}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"gamma": 1.1}, r"method\.gamma must lie in \(0, 1\], but is 1\.1"),
+        ({"epsilon": 0.0}, r"method\.epsilon must be > 0"),
+        ({"iterations": 0}, r"method\.iterations must be >= 1"),
+        ({}, r"method\.name 'fedotp' must have an image tower with spatial features"),
+    ],
+)
+def test_refusals(fields: dict[str, Any], message: str) -> None:
+    task = toy_task()
+    task.n_patches = None
+    with pytest.raises(ConfigError, match=message):
+        FedOTP(**fields).check(task)
