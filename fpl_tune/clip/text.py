@@ -78,6 +78,8 @@ class TextTower(nn.Module):
         once (but at least one prompt); where gradients are asked for and that needs several turns, activations
         are computed again in the backward pass. None sets no limit with gradients, and a generous one without.
         """
+        if not len(context):
+            return context.new_zeros(0, len(sentences), self.embed_dim)
         layout = sentences.layout(per_class=context.dim() == 4, device=context.device)
         tokens = len(sentences) * len(self.positional_embedding) if plain else layout.n_tokens
         wants_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (context, deep))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 
 import pytest
 import torch
@@ -180,6 +181,31 @@ def test_cost_is_what_is_counted(towers, monkeypatch, per_class, plain):
         features.sum().backward()
     assert forward.get_total_flops() == expected.forward
     assert backward.get_total_flops() == expected.backward
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_no_prompts_give_no_features(towers, plain):
+    sentences = towers.sentences(NAMES, N_CTX)
+    features = towers.encode_prompts(torch.zeros(2, 0, N_CTX, 32), sentences, plain=plain)
+    assert features.shape == (2, 0, len(NAMES), towers.embed_dim)
+
+
+def test_second_derivatives_are_refused_rather_than_wrong(towers):
+    sentences = towers.sentences(NAMES, N_CTX)
+    (context,) = _inputs(towers, (), sentences, False, False)
+    features = towers.encode_prompts(context, sentences)
+    (first,) = torch.autograd.grad(features.square().sum(), context, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+def test_towers_and_sentences_travel_between_processes(towers):
+    sentences = towers.sentences(NAMES, N_CTX)
+    context = torch.zeros(N_CTX, 32)
+    expected = towers.encode_prompts(context, sentences)
+    there, sent = pickle.loads(pickle.dumps((towers, sentences)))
+    assert torch.equal(there.encode_prompts(context, sent), expected)
+    assert there.fingerprint == towers.fingerprint
 
 
 def test_no_gradient_reaches_the_towers(towers):
