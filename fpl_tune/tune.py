@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import socket
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -31,7 +33,6 @@ QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
     "RAY_worker_niceness": "0",  # a trial is the work, not something beside it
-    "RAY_worker_niceness": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
@@ -266,6 +267,7 @@ def _connected(setup: Setup) -> Iterator[int]:
         logging.getLogger(name).setLevel(logging.ERROR)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
     home = None
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -289,6 +291,9 @@ def _connected(setup: Setup) -> Iterator[int]:
             f"Ray must run, but it cannot {where} ({' '.join(str(problem).split())[:200]}). "
             "Use execution.executor=inline to do without it."
         ) from None
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in handlers.items():  # ray.init put its own there
+            signal.signal(number, handler)
     try:
         parallel = setup.parallel
         if setup.address is not None and not setup.parallel_given:

@@ -81,13 +81,13 @@ def run_study(spec: StudySpec, node: dict[str, Any], *, root: Path, listeners: I
     began = time.monotonic()
     check_seeds(spec)
     seconds_of(spec.budget)
-    search = Search.plan(spec, node, root / spec.name)
+    search = Search.plan(spec, node)
     cells = search.references if search else expand(spec, node)
     setup = setup_of(spec, root / spec.name)
     with locked(root / spec.name):
         store = Store(root, spec.name)
         driver = Driver(store, spec, search, listeners, began)
-        driver.begin(node, cells)
+        driver.begin(node, [*cells, *(search.open(store.folder) if search else ())])
         if not driver.exhausted:
             preflight.check([job.cell.run for job in driver.queue], setup)
             with _signals(driver):
@@ -132,6 +132,9 @@ class Driver:
         self.store.begin(node, cells)
         for cell in cells:
             self._enqueue(cell)
+        for cell in cells:
+            if cell.id not in self._open:
+                self._inform(cell)
         if self.search:
             self._ask()
         for listener in self.listeners:
@@ -139,6 +142,8 @@ class Driver:
 
     def _enqueue(self, cell: Cell) -> None:
         """Queues the seeds of a cell that have no final result; stale results are taken away first."""
+        if cell.id in self._seen:
+            return
         now = fingerprints(cell.run)
         stored = self.store.fingerprints(cell)
         reasons = why_stale(stored, now) if stored and self.store.seeds(cell) else []
@@ -174,7 +179,7 @@ class Driver:
                 if result is not None and result["status"] in bad and seed not in self._open.get(cell.id, ()):
                     failures.append(f"{cell.label}, seed {seed}: {result['error']}")
                     failed.add(cell.id)
-        pending = len(self._open) + (self.search.left if self.search else 0)
+        pending = len(self._open) + (self.search.unasked if self.search else 0)
         done = len(self._seen) - len(self._open) - len(self._skipped - failed) - len(failed)
         code = 1 if failed else 0
         if pending:
@@ -228,11 +233,11 @@ class Driver:
         """Asks the search for as many trials as it gives; what the store knows already is told at once."""
         assert self.search is not None
         while cells := self.search.ask():
-            self.store.add(cells)
+            self.store.add([cell for cell in cells if cell.id not in self._seen])
             for cell in cells:
                 self._enqueue(cell)
                 if cell.id not in self._open:
-                    self._tell(cell)
+                    self._inform(cell)
 
     def heard(self, job: Job, rounds: list[list[Record]]) -> bool:
         history = self._flying[job.cell.id, job.seeds]
@@ -287,14 +292,19 @@ class Driver:
 
     def _tell(self, cell: Cell) -> None:
         """A cell is complete: the search and the listeners hear of it."""
-        seeds = self.spec.seed_list()
-        results = {seed: self.store.result(cell, seed) for seed in seeds}
-        found = {seed: result for seed, result in results.items() if result is not None}
-        if self.search and cell.role == "trial":
-            self.search.tell(cell, {s: (r, self.store.history(cell, s)) for s, r in found.items()})
-        if cell.id not in self._skipped:
-            for listener in self.listeners:
-                listener.finished(cell, found)
+        self._inform(cell)
+        for listener in self.listeners:
+            listener.finished(cell, self._results(cell))
+
+    def _inform(self, cell: Cell) -> None:
+        """The search hears of a complete cell."""
+        if self.search:
+            histories = ((s, r, self.store.history(cell, s)) for s, r in self._results(cell).items())
+            self.search.tell(cell, {seed: (result, history) for seed, result, history in histories})
+
+    def _results(self, cell: Cell) -> dict[int, dict[str, Any]]:
+        found = {seed: self.store.result(cell, seed) for seed in self.spec.seed_list()}
+        return {seed: result for seed, result in found.items() if result is not None}
 
 
 @contextmanager
