@@ -3,47 +3,72 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
 
 import yaml
 
-from fpl_tune import config
+from fpl_tune import config, report
 from fpl_tune.cli import output
 from fpl_tune.cli._look import table
 from fpl_tune.cli.live import Watcher
 from fpl_tune.paths import output_root
+from fpl_tune.report import figures
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.runner import Listener, Outcome, run_study
+from fpl_tune.study.store import Store
+from fpl_tune.trial import Record
+
+
+class _Reporter(Listener):
+    """Builds the report page when the study ends, before the recorder attaches it."""
+
+    def __init__(self) -> None:
+        self.page: Path | None = None
+
+    def end(self, store: Store, outcome: Outcome) -> None:
+        if outcome.done or outcome.skipped:
+            self.page = report.build(store)
+
+
+def _figure(cell: Cell, history: Mapping[int, Sequence[Record]]) -> bytes:
+    """A cell's learning curve as PNG, for its MLflow run."""
+    image = BytesIO()
+    figures.cell_curve(history, cell.label).savefig(image, format="png", dpi=110)
+    return image.getvalue()
 
 
 def study(name: str, overrides: Sequence[str], format: str, cfg: bool) -> None:
     """Runs what is not done, then prints the table and says where report and records lie."""
-    from fpl_tune.study.runner import run_study
-
     spec, node = config.compose_study(name, overrides)
     if cfg:
         print(yaml.safe_dump(node, sort_keys=False, allow_unicode=True), end="")
         return
     root = output_root()
-    listeners: list[Any] = [Watcher(quiet=format != "table")]
+    reporter = _Reporter()
+    listeners: list[Listener] = [Watcher(quiet=format != "table"), reporter]
     if spec.tracking.enabled:
         from fpl_tune.track import Recorder
 
-        listeners.append(Recorder(spec.tracking.uri, root, seeds=spec.tracking.seeds))
+        recorder = Recorder(spec.tracking.uri, root, seeds=spec.tracking.seeds, draw=_figure, warn=output.warn)
+        listeners.append(recorder)
     outcome = run_study(spec, node, root=root, listeners=listeners)
-    from fpl_tune.report import build
-    from fpl_tune.study.store import Store
-
-    store = Store(root, spec.name)
-    if outcome.done or outcome.skipped:
-        page = build(store)
+    if reporter.page is not None:
+        store = Store(root, spec.name)
         table(store, spec.report.rule, format)
         if format == "table":
             talk = output.console()
-            talk.print(f"report   {page}\ncells    {store.folder / 'results.csv'}\nMLflow   fpl-tune ui")
-            talk.print(
-                f"{outcome.done} cells run, {outcome.skipped} done before, {outcome.failed} failed, "
-                f"{outcome.pending} left, in {output.duration(outcome.seconds)}"
-            )
+            talk.print(f"report   {reporter.page}\nresults  {store.folder / 'results.csv'}")
+            if spec.tracking.enabled:
+                talk.print("MLflow   fpl-tune ui")
+    for failure in outcome.failures:
+        output.warn(failure)
+    if format == "table":
+        output.console().print(
+            f"{outcome.done} cells run, {outcome.skipped} done before, {outcome.failed} failed, "
+            f"{outcome.pending} left, in {output.duration(outcome.seconds)}"
+        )
     sys.exit(outcome.exit_code)
 
 

@@ -21,6 +21,11 @@ def console() -> Console:
     return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
+def warn(message: str) -> None:
+    """One line on standard error."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(message, style="yellow", markup=False)
+
+
 def emit(rows: Sequence[Row], format: str, *, title: str = "", best: int | None = None, caption: str = "") -> None:
     """Prints rows: a table for people (`best` is set in bold), a JSON list, or CSV with a header."""
     if format == "json":
