@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from fpl_tune.study.lock import owner
 from fpl_tune.study.store import Store
-from fpl_tune.track import ledger, server
+from fpl_tune.track import ledger
 from fpl_tune.track.ledger import Draw
-from fpl_tune.track.recorder import Writer, status_of
+from fpl_tune.track.recorder import Writer, writer_of
 
 
 class Finding(NamedTuple):
@@ -27,7 +27,7 @@ def inspect(store: Store, uri: str | None = None) -> list[Finding]:
     Raises:
         EnvironmentProblem: MLflow cannot be reached.
     """
-    return _compare(store, _writer(store, uri, None))
+    return _compare(store, writer_of(store, uri))
 
 
 def repair(store: Store, uri: str | None = None, *, draw: Draw | None = None) -> list[Finding]:
@@ -36,20 +36,15 @@ def repair(store: Store, uri: str | None = None, *, draw: Draw | None = None) ->
     Raises:
         EnvironmentProblem: MLflow cannot be reached.
     """
-    writer = _writer(store, uri, draw)
+    writer = writer_of(store, uri, draw=draw)
     found = _compare(store, writer)
     for finding in found:
         if finding.kind == "orphan":
             for run in writer.book.runs.pop(finding.key):
                 writer.book.client.delete_run(run.info.run_id)
     if owner(store.folder) is None:
-        writer.everything(status_of(store))
+        writer.everything()
     return found
-
-
-def _writer(store: Store, uri: str | None, draw: Draw | None) -> Writer:
-    tracking = store.spec().tracking
-    return Writer(store, server.resolve(uri or tracking.uri, store.root), seeds=tracking.seeds, draw=draw)
 
 
 def _compare(store: Store, writer: Writer) -> list[Finding]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from fpl_tune import config
+from fpl_tune.config import StudySpec
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import METRICS
 from fpl_tune.study.statistics import aggregate
@@ -134,9 +135,8 @@ def aggregates(results: Mapping[int, Mapping[str, Any]], rule: str, end: int) ->
 # -- entries -------------------------------------------------------------------------------------------------
 
 
-def study_entry(store: Store, status: str) -> Entry:
+def study_entry(store: Store, spec: StudySpec, status: str) -> Entry:
     """The parent run: note and tags, no parameters or metrics, so that it can grow with the study."""
-    spec = store.spec()
     ends = [_times(r)[1] for cell in store.cells() for s in store.seeds(cell) if (r := store.result(cell, s))]
     note = f"## {spec.title or spec.name}\n\n{spec.note}\n\nThe artifact `report.html` shows curves and tables.\n"
     if (store.folder / "table.md").is_file():

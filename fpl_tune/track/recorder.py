@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from fpl_tune.config import StudySpec
 from fpl_tune.errors import EnvironmentProblem
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.job import Job
@@ -59,7 +60,7 @@ class Recorder(Listener):
             self._later(self._begin, store)
 
     def _begin(self, store: Store) -> None:
-        self._writer = Writer(store, self.uri, seeds=self.seeds, draw=self.draw)
+        self._writer = writer_of(store, self.uri, seeds=self.seeds, draw=self.draw)
         self._writer.parent("RUNNING")
 
     def finished(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
@@ -76,7 +77,7 @@ class Recorder(Listener):
         self._thread.shutdown(wait=True)
 
     def _end(self, store: Store, status: str) -> None:
-        writer = self._writer or Writer(store, self.uri, seeds=self.seeds, draw=self.draw)
+        writer = self._writer or writer_of(store, self.uri, seeds=self.seeds, draw=self.draw)
         writer.everything(status)
         self.problem = None
 
@@ -111,19 +112,19 @@ class Writer:
         EnvironmentProblem: MLflow cannot be reached.
     """
 
-    def __init__(self, store: Store, uri: str, *, seeds: bool = False, draw: Draw | None = None) -> None:
-        self.store, self.nested, self.draw = store, seeds, draw
-        spec = store.spec()
-        self.seeds, self.rule = spec.seed_list(), spec.report.rule
+    def __init__(
+        self, store: Store, spec: StudySpec, uri: str, *, seeds: bool = False, draw: Draw | None = None
+    ) -> None:
+        self.store, self.spec, self.nested, self.draw = store, spec, seeds, draw
+        self.seeds, self.rule = self.spec.seed_list(), self.spec.report.rule
         database = uri.startswith(("sqlite:", "postgresql", "mysql", "mssql"))
-        own = uri == f"sqlite:///{store.root.resolve()}/mlflow.db"
         client = server.connect(uri)
         artifacts = store.root / "mlartifacts" / store.name if database else None
-        self.book = Book(client, store.name, "local" if own else identity(store), artifacts)
+        self.book = Book(client, store.name, identity(store, uri), artifacts)
 
     def parent(self, status: str) -> None:
         """The study's run; with its report once it is no longer running."""
-        entry = ledger.study_entry(self.store, status)
+        entry = ledger.study_entry(self.store, self.spec, status)
         if status == "RUNNING" or not self.book.holds(entry.key, entry.digest, None):
             self.book.write(entry, {} if status == "RUNNING" else ledger.study_files(self.store))
             self.book.note(entry.tags["mlflow.note.content"])
@@ -150,32 +151,34 @@ class Writer:
         nested = {f"{cell.id}/{seed}": [seed] for seed in self.seeds} if self.nested else {}
         return {cell.id: self.seeds, **nested}
 
-    def everything(self, status: str) -> None:
-        """All complete cells, then the study's run in its final state."""
+    def everything(self, status: str | None = None) -> None:
+        """All complete cells, then the study's run in its final state: `status`, or what the store tells."""
         if "study" not in self.book.runs:
             self.parent("RUNNING")
-        for cell in self.store.cells():
+        cells = self.store.cells()
+        for cell in cells:
             self.cell(cell)
-        self.parent(status)
+        self.parent(status or self.state(cells))
+
+    def state(self, cells: Sequence[Cell]) -> str:
+        """The state of the study's run once nothing runs."""
+        if not all(ledger.complete(self.store, cell, self.seeds) for cell in cells):
+            return "KILLED"
+        results = [self.store.result(cell, seed) for cell in cells for seed in self.seeds]
+        return "FAILED" if any(r and r["status"] in ("failed", "diverged") for r in results) else "FINISHED"
 
 
-def identity(store: Store) -> str:
-    """An id that a store keeps wherever it is moved, made once."""
+def identity(store: Store, uri: str) -> str:
+    """What tells a store from another of its name on a shared server: an id made once, which it keeps when moved.
+
+    In the database of its own output folder there is no other: a study that is deleted and run anew takes up its runs.
+    """
+    if uri == f"sqlite:///{store.root.resolve()}/mlflow.db":
+        return "local"
     path = store.folder / "tracking.json"
     if not path.is_file():
         write(path, json.dumps({"id": uuid.uuid4().hex}))
     return str(json.loads(path.read_text())["id"])
-
-
-def status_of(store: Store) -> str:
-    """The state of the study's run, as the store tells it once nothing runs."""
-    cells = store.cells()
-    seeds = store.spec().seed_list()
-    if not all(ledger.complete(store, cell, seeds) for cell in cells):
-        return "KILLED"
-    results = [store.result(cell, seed) for cell in cells for seed in seeds]
-    bad = {"failed", "diverged"}
-    return "FAILED" if any(r and r["status"] in bad for r in results) else "FINISHED"
 
 
 def _status(outcome: Outcome) -> str:
@@ -188,12 +191,20 @@ def sync(store: Store, uri: str | None = None, *, seeds: bool | None = None, dra
     Raises:
         EnvironmentProblem: MLflow cannot be reached.
     """
-    tracking = store.spec().tracking
-    resolved = server.resolve(uri or tracking.uri, store.root)
-    nested = tracking.seeds if seeds is None else seeds
     try:
-        Writer(store, resolved, seeds=nested, draw=draw).everything(status_of(store))
+        writer_of(store, uri, seeds=seeds, draw=draw).everything()
     except EnvironmentProblem:
         raise
     except Exception as problem:
-        raise EnvironmentProblem(server.why(problem, resolved)) from problem
+        raise EnvironmentProblem(server.why(problem, server.resolve(uri, store.root))) from problem
+
+
+def writer_of(store: Store, uri: str | None = None, *, seeds: bool | None = None, draw: Draw | None = None) -> Writer:
+    """The writer of a store, where its study's `tracking` says unless told otherwise.
+
+    Raises:
+        EnvironmentProblem: MLflow cannot be reached.
+    """
+    spec = store.spec()
+    resolved = server.resolve(uri or spec.tracking.uri, store.root)
+    return Writer(store, spec, resolved, seeds=spec.tracking.seeds if seeds is None else seeds, draw=draw)

@@ -1,0 +1,329 @@
+"""MLflow after a study: what is in it, exactly once, whatever happened on the way."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fpl_tune import track
+from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.study.results import make_result
+from fpl_tune.study.store import Store
+from fpl_tune.track import ledger, recorder, server
+
+SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
+
+
+def runs_of(uri: str, name: str = "toy") -> list[Any]:
+    client = server.connect(uri)
+    experiment = client.get_experiment_by_name(name)
+    return list(client.search_runs([experiment.experiment_id])) if experiment else []
+
+
+def picture(uri: str, store: Store) -> dict[str, Any]:
+    """All that MLflow's database says of a store's live runs: parameters, points of metrics, status, files."""
+    database = sqlite3.connect(uri.removeprefix("sqlite:///"))
+    owner = recorder.identity(store, uri)
+    found: dict[str, Any] = {}
+    live = "SELECT run_uuid, name, status, artifact_uri FROM runs WHERE lifecycle_stage = 'active'"
+    for key, name, status, place in database.execute(live).fetchall():
+        tags = dict(database.execute("SELECT key, value FROM tags WHERE run_uuid = ?", [key]))
+        if tags["fpl.store"] != owner:
+            continue
+        assert tags["fpl.key"] not in found, "a run is there twice"
+        files = Path(place.removeprefix("file://"))
+        found[tags["fpl.key"]] = {
+            "name": name,
+            "status": status,
+            "params": dict(database.execute("SELECT key, value FROM params WHERE run_uuid = ?", [key])),
+            "points": sorted(
+                database.execute("SELECT key, step, value, timestamp FROM metrics WHERE run_uuid = ?", [key])
+            ),
+            "tags": {k: v for k, v in tags.items() if k.startswith("fpl.") and k != "fpl.store"},
+            "inputs": database.execute(
+                "SELECT count(*) FROM inputs WHERE destination_id = ? AND destination_type = 'RUN'", [key]
+            ).fetchone(),
+            "files": sorted(str(p.relative_to(files)) for p in files.rglob("*") if p.is_file()),
+            "nested": tags.get("mlflow.parentRunId") is not None,
+        }
+    database.close()
+    return found
+
+
+# -- what is written -----------------------------------------------------------------------------------------
+
+
+def test_one_parent_and_one_child_per_cell(make_store, uri):
+    store = make_store()
+    track.sync(store)
+    runs = {run.data.tags["fpl.key"]: run for run in runs_of(uri)}
+    assert set(runs) == {"study", *(cell.id for cell in store.cells())}
+    parent = runs.pop("study")
+    assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
+    assert {run.info.run_name for run in runs.values()} == {cell.label for cell in store.cells()}
+    assert {run.info.status for run in [parent, *runs.values()]} == {"FINISHED"}
+    experiment = server.connect(uri).get_experiment_by_name("toy")
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+    assert "report.html" in experiment.tags["mlflow.note.content"]
+
+
+def test_a_child_holds_curves_and_aggregates_over_seeds(make_store, uri):
+    store = make_store(rounds=3)
+    track.sync(store)
+    cell = store.cells()[1]
+    client = server.connect(uri)
+    run = next(r for r in runs_of(uri) if r.data.tags["fpl.key"] == cell.id)
+    histories = [store.history(cell, seed) for seed in (1, 2, 3)]
+    curve = client.get_metric_history(run.info.run_id, "test/acc_mean")
+    assert [p.step for p in curve] == [1, 2, 3]
+    for point in curve:
+        mean = sum(h[point.step - 1]["test/acc_mean"] for h in histories) / 3
+        assert point.value == pytest.approx(mean, abs=1e-12)
+    last = pd.Series([h[-1]["test/acc_mean"] for h in histories])
+    metrics = run.data.metrics
+    assert metrics["agg/test/acc_mean_mean"] == pytest.approx(last.mean(), abs=1e-12)
+    assert metrics["agg/test/acc_mean_std"] == pytest.approx(last.std(ddof=1), abs=1e-12)
+    assert metrics["agg/test/acc_mean_sem"] == pytest.approx(last.std(ddof=1) / math.sqrt(3), abs=1e-12)
+    assert metrics["agg/test/acc_mean_n"] == 3
+    assert metrics["final/test/acc_mean"] == pytest.approx(last.mean(), abs=1e-12)
+    assert metrics["best_val/val/acc_mean"] >= metrics["final/val/acc_mean"]
+    assert metrics["comm/up_bytes"] == 3000
+    assert run.data.params["method.n_ctx"] == "4"
+    assert run.data.params["seeds"] == "[1, 2, 3]"
+    assert {d.dataset.digest for d in run.inputs.dataset_inputs} == {"split1", "split2", "split3"}
+
+
+def test_artifacts_of_a_cell_can_be_used(make_store, uri, tmp_path):
+    store = make_store()
+    track.sync(store, draw=lambda cell, histories: b"\x89PNG" + cell.id.encode())
+    cell = store.cells()[0]
+    client = server.connect(uri)
+    run = next(r for r in runs_of(uri) if r.data.tags["fpl.key"] == cell.id)
+    folder = Path(client.download_artifacts(run.info.run_id, "", str(tmp_path / "down")))
+    prompts = load_file(folder / "prompts" / "seed=2.safetensors")
+    assert torch.equal(prompts["shared.context"], torch.zeros(2, 3))
+    clients = pd.read_csv(folder / "clients.csv")
+    test = clients[(clients["set"] == "test") & (clients["seed"] == 2)]["accuracy"]
+    assert test.tolist() == store.history(cell, 2)[-1]["clients/test"]
+    assert (folder / "figures" / "curve.png").read_bytes() == b"\x89PNG" + cell.id.encode()
+    assert "n_ctx: 2" in (folder / "config" / "run.yaml").read_text()
+
+
+def test_seeds_are_nested_on_request(make_store, uri):
+    store = make_store(body=SMALL)
+    track.sync(store, seeds=True)
+    found = picture(uri, store)
+    assert len(found) == 1 + 2 * (1 + 2)
+    cell = store.cells()[0]
+    alone = {(n, s): v for n, s, v, _ in found[f"{cell.id}/2"]["points"]}
+    for record in store.history(cell, 2):
+        assert alone["test/acc_mean", record["round"]] == record["test/acc_mean"]
+
+
+def test_names_and_limits_of_mlflow_are_kept(make_store, uri):
+    store = make_store(body=SMALL, name="toy")
+    cell = store.cells()[0]
+    for seed in (1, 2):
+        history = [
+            {**r, "odd:*name?": 1.0, "nan": math.nan, **{f"m/{i:03d}": float(i) for i in range(300)}}
+            for r in store.history(cell, seed)
+        ]
+        store.put(cell, seed, history, make_result("done", history, split_hash="x" * 60))
+    track.sync(store)
+    run = next(r for r in runs_of(uri) if r.data.tags["fpl.key"] == cell.id)
+    assert run.data.metrics["odd__name_"] == 1.0
+    assert "nan" not in run.data.metrics
+    assert run.data.metrics["m/299"] == 299
+    assert len(run.inputs.dataset_inputs[0].dataset.digest) == 36
+
+
+def test_failed_and_unfinished_cells(make_store, uri):
+    store = make_store(body=SMALL, fill=lambda cell, seed: cell.number == 0)
+    cell = store.cells()[1]
+    store.put(cell, 1, [], make_result("failed", [], error="out of memory"))
+    track.sync(store)
+    assert set(picture(uri, store)) == {"study", store.cells()[0].id}
+    assert picture(uri, store)["study"]["status"] == "KILLED"
+    store.put(cell, 2, [], make_result("failed", [], error="out of memory"))
+    track.sync(store)
+    found = picture(uri, store)
+    assert found[cell.id]["status"] == found["study"]["status"] == "FAILED"
+    assert found[cell.id]["tags"]["fpl.status"] == "failed"
+    assert "out of memory" in found[cell.id]["tags"]["fpl.error"]
+
+
+# -- exactly once --------------------------------------------------------------------------------------------
+
+
+def test_repeating_changes_nothing(make_store, uri):
+    store = make_store()
+    track.sync(store)
+    before, ids = picture(uri, store), {r.info.run_id for r in runs_of(uri)}
+    track.sync(Store(store.root, store.name))
+    assert picture(uri, store) == before
+    assert {r.info.run_id for r in runs_of(uri)} == ids
+
+
+def test_more_seeds_and_cells_give_what_one_go_would(make_store, uri, tmp_path):
+    store = make_store(body=SMALL)
+    track.sync(store)
+    grown = make_store(["seeds=3", "axes.method.n_ctx=[2,4,8]"], body=SMALL)
+    track.sync(grown)
+    other = tmp_path / "other"
+    shutil.copytree(grown.folder, other / "toy")
+    track.sync(Store(other, "toy"), uri)
+    one_go = picture(uri, Store(other, "toy"))
+    ours = {k: v for k, v in picture(uri, grown).items()}
+    assert len(ours) == len(one_go) == 4
+    assert {k: v["points"] for k, v in ours.items()} == {k: v["points"] for k, v in one_go.items()}
+
+
+def test_two_stores_of_one_name_share_a_server(make_store, uri, tmp_path):
+    store = make_store(body=SMALL)
+    other = tmp_path / "other"
+    shutil.copytree(store.folder, other / "toy")
+    track.sync(store, uri)
+    before = picture(uri, store)
+    theirs = Store(other, "toy")
+    track.sync(theirs, uri)
+    track.repair(theirs, uri)
+    assert picture(uri, store)["study"] == before["study"]
+    assert len(runs_of(uri)) == 6
+
+
+class Killed(BaseException):
+    """The process is gone: nothing after it runs."""
+
+
+class Mortal:
+    """A client that dies before or after its n-th call, or between the two halves of a batch."""
+
+    def __init__(self, client: Any, deadline: int, how: str) -> None:
+        self._client, self._left, self._how = client, deadline, how
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._client, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self._left -= 1
+            if self._left == 0 and self._how == "before":
+                raise Killed
+            if self._left == 0 and name == "log_batch" and self._how == "half":
+                for kind, values in kwargs.items():
+                    kwargs[kind] = values[: len(values) // 2]
+            result = call(*args, **kwargs)
+            if self._left == 0:
+                raise Killed
+            return result
+
+        return counted
+
+
+def dying_sync(monkeypatch: pytest.MonkeyPatch, store: Store, uri: str, deadline: int, how: str) -> bool:
+    """A sync that is killed at a call; whether it was."""
+    with monkeypatch.context() as patch:
+        connect = server.connect
+        patch.setattr(server, "connect", lambda uri: Mortal(connect(uri), deadline, how))
+        try:
+            track.sync(store, uri, seeds=True)
+        except Killed:
+            return True
+        return False
+
+
+def test_killed_at_every_call_and_repeated_equals_undisturbed(make_store, uri, tmp_path, monkeypatch):
+    """Every call of a sync is a kill point, before it, after it, or within it; every third repetition is killed too."""
+    made = make_store(body="axes: {method: {n_ctx: [2]}}\nseeds: 2\n", rounds=2, clients=2)
+    track.sync(made, uri, seeds=True)
+    undisturbed = picture(uri, made)
+    points, killed = 0, True
+    while killed:
+        root = tmp_path / f"point{points}"
+        shutil.copytree(made.folder, root / "toy")
+        store = Store(root, "toy")
+        how = ("before", "after", "half")[points % 3]
+        killed = dying_sync(monkeypatch, store, uri, points + 1, how)
+        if points % 3 == 0:
+            dying_sync(monkeypatch, Store(root, "toy"), uri, points // 2 + 1, "after")
+        track.sync(Store(root, "toy"), uri, seeds=True)
+        assert picture(uri, store) == undisturbed, f"killed {how} call {points + 1}"
+        points += killed
+    assert points >= 30
+
+
+# -- bad weather ---------------------------------------------------------------------------------------------
+
+
+def test_an_experiment_that_someone_deleted_comes_back(make_store, uri):
+    store = make_store(body=SMALL)
+    track.sync(store)
+    client = server.connect(uri)
+    before = picture(uri, store)
+    client.delete_experiment(client.get_experiment_by_name("toy").experiment_id)
+    track.sync(store)
+    assert picture(uri, store) == before
+
+
+def test_a_deleted_parent_is_made_again_and_children_hang_on_it(make_store, uri):
+    store = make_store(body=SMALL)
+    track.sync(store)
+    client = server.connect(uri)
+    parent = next(r for r in runs_of(uri) if r.data.tags["fpl.key"] == "study")
+    client.delete_run(parent.info.run_id)
+    track.sync(store)
+    runs = {r.data.tags["fpl.key"]: r for r in runs_of(uri)}
+    assert len(runs) == 3
+    for cell in store.cells():
+        assert runs[cell.id].data.tags["mlflow.parentRunId"] == runs["study"].info.run_id
+
+
+def test_a_stray_run_id_in_the_environment_does_not_matter(make_store, uri, monkeypatch):
+    monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)
+    store = make_store(body=SMALL)
+    track.sync(store)
+    assert len(picture(uri, store)) == 3
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [("http://127.0.0.1:9", "MLFLOW_TRACKING_URI"), ("/some/folder", "no longer writes to folders")],
+)
+def test_unreachable_is_said_in_one_line(make_store, uri, words, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(EnvironmentProblem, match=words) as raised:
+        track.sync(make_store(body=SMALL), uri)
+    assert "\n" not in str(raised.value)
+
+
+def test_secrets_are_not_printed():
+    assert server.masked("postgresql://me:s3cret@host/db") == "postgresql://me:***@host/db"
+    assert server.masked("http://token@host:5000") == "http://token:***@host:5000"
+    assert "s3cret" not in server.why(OSError("no http://me:s3cret@host"), "http://me:s3cret@host")
+
+
+def test_default_is_sqlite_in_the_output_folder_and_the_environment_wins(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert server.resolve(None, tmp_path) == f"sqlite:///{tmp_path.resolve()}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
+    assert server.resolve(None, tmp_path) == "http://host:5000"
+    assert server.resolve("http://mine", tmp_path) == "http://mine"
+
+
+def test_entries_are_plain_data_of_the_store_alone(make_store):
+    store = make_store(body=SMALL)
+    cell = store.cells()[0]
+    first = ledger.cell_entry(store, cell, [1, 2], "final")
+    again = ledger.cell_entry(Store(store.root, store.name), cell, [1, 2], "final")
+    assert first == again
+    assert first.digest != ledger.cell_entry(store, cell, [1], "final").digest
+    assert json.dumps(first.params)
+    assert all(p.timestamp <= first.end for p in first.metrics)
