@@ -17,13 +17,14 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fpl_tune.data.augment import View, look
 from fpl_tune.data.pool import Pool, digest
 from fpl_tune.data.transform import Transform, transform
 from fpl_tune.errors import ConfigError, unknown
 
 Needs = Literal["pooled", "patches", "pixels"]
-Progress = Callable[[str, int, int], object]
-"""Called with the pool's key, images done and images in all, after every batch."""
+Progress = Callable[[int, int, str], object]
+"""Called with images done, images in all and the pool's key, after every batch."""
 
 _VERSION = "1"  # of what is written; another number makes all old files strangers
 _BATCH = 128  # images decoded at a time, the only decoded ones in memory
@@ -60,9 +61,10 @@ def features(
     needs: str = "pooled",
     *,
     cache_dir: str | Path,
+    view: View | None = None,
     progress: Progress | None = None,
 ) -> Tensor:
-    """The images of a pool as the towers see them, from the cache where it holds them.
+    """The images of a pool as the towers see them, or one random view of each, from the cache where it holds them.
 
     Returns:
         `pooled`: float32 [n, D] raw features; `patches`: float16 [n, M, D]; `pixels`: uint8 [n, 3, S, S], not
@@ -77,9 +79,9 @@ def features(
     """
     if needs not in get_args(Needs):
         raise unknown("kind of image features", needs, get_args(Needs))
-    job = _Job(pool, towers, needs, progress)
-    key = digest([_VERSION, pool.stamp(), towers.fingerprint, str(towers.dtype), needs, pool.transform])[:16]
-    stem = re.sub(r"[^\w.-]+", "_", f"{pool.key}-{towers.name}-{needs}")[:80]
+    job = _Job(pool, towers, needs, view, progress)
+    key = digest([_VERSION, pool.stamp(), towers.fingerprint, str(towers.dtype), needs, pool.transform, str(view)])[:16]
+    stem = re.sub(r"[^\w.-]+", "_", "-".join([pool.key, towers.name, needs, *map(str, view or ())]))[:80]
     path = Path(cache_dir) / f"{stem}-{key}.npy"
     if key in _memory:
         return _memory[key]
@@ -98,6 +100,7 @@ class _Job:
     pool: Pool
     towers: Encoder
     needs: str
+    view: View | None
     progress: Progress | None
 
     @property
@@ -117,16 +120,22 @@ class _Job:
 
     def run(self, into: NDArray) -> NDArray:
         """Fills `into` batch by batch; files are read by several threads, one batch at a time."""
-        n, size, how = len(self.pool), self.towers.image_size, transform(self.pool.transform)
+        n, how = len(self.pool), transform(self.pool.transform)
         with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as threads, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # odd metadata; whether the pixels can be read is what counts
             for start in range(0, n, _BATCH):
                 rows = range(start, min(start + _BATCH, n))
-                kept = list(threads.map(lambda i: how.shrink(self.pool.read(i), size), rows))
+                kept = list(threads.map(self._kept, rows))
                 into[rows.start : rows.stop] = self._encode(torch.from_numpy(np.stack(kept)), how)
                 if self.progress is not None:
-                    self.progress(self.pool.key, rows.stop, n)
+                    self.progress(rows.stop, n, self.pool.key)
         return into
+
+    def _kept(self, row: int) -> NDArray[np.uint8]:
+        picture, size = self.pool.read(row), self.towers.image_size
+        if self.view is not None:
+            picture = look(self.view, picture, size, self.pool.names[row])
+        return transform(self.pool.transform).shrink(picture, size)
 
     @torch.no_grad()
     def _encode(self, kept: Tensor, how: Transform) -> NDArray:

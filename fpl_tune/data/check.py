@@ -37,7 +37,7 @@ class Finding:
     count: int
     examples: tuple[str, ...] = ()
     serious: bool = True
-    """Whether figures of this data set are not to be trusted, or cannot be computed."""
+    """Whether this is not the data set that was published, or cannot be computed with."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _read_all(pool: Pool, progress: Progress | None) -> Iterator[tuple[int, str,
             stop = min(start + _AT_ONCE, len(pool))
             yield from threads.map(one, range(start, stop))
             if progress is not None:
-                progress(pool.key, stop, len(pool))
+                progress(stop, len(pool), pool.key)
 
 
 def _duplicates(seen: Mapping[str, list[tuple[str, int, str]]]) -> Iterator[Finding]:
@@ -145,7 +145,7 @@ def _duplicates(seen: Mapping[str, list[tuple[str, int, str]]]) -> Iterator[Find
         kinds[what].append(text)
         extra[what] += len(cases) - 1
     for what, cases in kinds.items():
-        yield Finding(what, extra[what], tuple(cases[:_SHOWN]), serious="one side" not in what)
+        yield Finding(what, extra[what], tuple(cases[:_SHOWN]), serious=False)
 
 
 def _strangers(dataset: Dataset) -> Iterator[Finding]:

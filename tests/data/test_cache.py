@@ -86,11 +86,11 @@ def test_nothing_is_encoded_twice_and_a_hit_is_fast(pool: Pool, tmp_path: Path) 
 
 def test_one_batch_at_a_time_and_progress_is_told(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_BATCH", 32)
-    told: list[tuple[str, int, int]] = []
+    told: list[tuple[int, int, str]] = []
     eye = Eye()
     features(pool, eye, cache_dir=tmp_path, progress=lambda *step: told.append(step))
     assert eye.largest == 32
-    assert told == [(pool.key, done, 80) for done in (32, 64, 80)]
+    assert told == [(done, 80, pool.key) for done in (32, 64, 80)]
 
 
 def test_other_towers_images_and_transforms_have_other_features(pool: Pool, tmp_path: Path) -> None:
