@@ -15,7 +15,7 @@ from fpl_tune.task import ClientTask
 from fpl_tune.testing import assert_same, play, toy_task
 
 EVERYONE = torch.arange(4)
-TWO = {"n_ctx": 2}
+TWO: dict[str, Any] = {"n_ctx": 2}
 
 
 @pytest.fixture(scope="module")

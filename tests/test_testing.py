@@ -1,0 +1,99 @@
+"""The contract finds what it is there to find: methods that break one rule each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fpl_tune import testing
+from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, Tree
+from fpl_tune.methods.coop import CoOp
+from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.testing import Toy, toy
+
+
+@dataclass(frozen=True)
+class MixesClients(PromptFL):
+    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        loss, fixed = super().loss(task, local, batch)
+        return loss * loss.detach().mean(), fixed
+
+
+@dataclass(frozen=True)
+class SeesPadding(PromptFL):
+    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        return super().loss(task, local, batch._replace(mask=torch.ones_like(batch.mask)))
+
+
+@dataclass(frozen=True)
+class TakesTheFirst(PromptFL):
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        return state._replace(shared={"prompt": local.train["prompt"][0]})
+
+
+@dataclass(frozen=True)
+class WritesInPlace(CoOp):
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        state.personal["prompt"][who] = local.train["prompt"]
+        return state
+
+
+@dataclass(frozen=True)
+class MovesTheAbsent(CoOp):
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        return state._replace(personal={"prompt": state.personal["prompt"] + 1e-9})
+
+
+@dataclass(frozen=True)
+class LooksAtOthers(CoOp):
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        mean = state.personal["prompt"].mean(0, keepdim=True)
+        return Local(train={"prompt": (state.personal["prompt"][who] + mean) / 2}, fixed={})
+
+
+@dataclass(frozen=True)
+class Grows(PromptFL):
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        merged = super().merge(task, state, who, local)
+        return merged._replace(server={"seen": who.new_zeros(len(state.server.get("seen", ())) + 1)})
+
+
+@dataclass(frozen=True)
+class CountsBytes(PromptFL):
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        return Traffic(up={"prompt": torch.full_like(who, 4.0, dtype=torch.float32)}, down={})
+
+
+@dataclass(frozen=True)
+class DividesByNothing(PromptFL):
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        weight = 1 / task.size[who].view(-1, 1, 1)
+        return state._replace(shared={"prompt": (local.train["prompt"] * weight).sum(0)})
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (MixesClients, testing.one_batch_equals_clients_alone),
+        (MixesClients, testing.seeds_together_equal_seeds_alone),
+        (SeesPadding, testing.padding_is_silent),
+        (TakesTheFirst, testing.cohort_order_does_not_matter),
+        (WritesInPlace, testing.arguments_are_not_written_to),
+        (MovesTheAbsent, testing.absent_clients_are_untouched),
+        (LooksAtOthers, testing.personal_state_stays_with_its_client),
+        (Grows, testing.shapes_never_change),
+        (CountsBytes, testing.traffic_counts_scalars),
+        (DividesByNothing, testing.a_client_without_images_harms_nobody),
+    ],
+    ids=lambda value: value.__name__,
+)
+def test_a_broken_method_is_found(broken: type[Any], check: Callable[[Toy], None]) -> None:
+    sound: Method = broken.__bases__[0](n_ctx=1)
+    check(toy(sound))
+    with pytest.raises(AssertionError):
+        check(toy(broken(n_ctx=1)))
