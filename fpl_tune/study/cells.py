@@ -192,7 +192,8 @@ class Composer:
             config.check(run)
             run.method = canonical(run.method)
             for stage in run.stages:
-                stage.method = None if stage.method is None else canonical(stage.method)
+                if "name" in (stage.method or {}):  # otherwise fields laid over the run's own method
+                    stage.method = canonical(stage.method)
             self._bases[key] = run
         return self._bases[key]
 
