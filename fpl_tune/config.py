@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -252,7 +253,9 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, 
         raise unknown("study", name, known)
     node = _compose(path.stem, path.resolve().parent, overrides)
     if node["scale"] == "paper" and node["paper_scale"]:
-        node = _compose(path.stem, path.resolve().parent, [*node["paper_scale"], *overrides])
+        overrides = [*node["paper_scale"], *overrides]
+        node = _compose(path.stem, path.resolve().parent, overrides)
+    _prefer_choices(node, overrides)
     if node["scale"] not in ("small", "paper"):
         raise ConfigError(f"scale must be small or paper, but is {node['scale']!r}.")
     node["name"] = node["name"] if node["name"] != "study" else path.stem
@@ -263,6 +266,25 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, 
     spec = _typed(StudySpec, node)
     check(to_run(node))
     return spec, node
+
+
+def _prefer_choices(node: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Lets an option chosen from outside replace what the study's file says of that group, in place.
+
+    Hydra lays the file over the chosen option: `method=promptfl` would keep the file's `method.d_gating`, and
+    `protocol=quick` the file's rounds. Single fields given from outside are laid over the choice again.
+    """
+    given = [
+        (o.key_or_group, o.value())
+        for o in OverridesParser.create().parse_overrides(list(overrides))
+        if not o.is_delete()
+    ]
+    for group, option in given:
+        if group in GROUPS and isinstance(option, str):
+            node.update(deepcopy(choose(group, option)))
+    for dotted, value in given:
+        if dotted.split(".")[0] in GROUPS and "." in dotted:
+            set_field(node, dotted, value)
 
 
 # Fields that take any key, without Hydra's `+`.

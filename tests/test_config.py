@@ -74,6 +74,12 @@ def test_own_studies_come_before_the_shipped_ones(tmp_path: Path, monkeypatch: p
     assert compose_study("lambda_sweep")[0].title == "mine"
 
 
+def test_an_option_chosen_from_outside_wins_over_the_file() -> None:
+    spec, _ = compose_study("lambda_sweep", ["method=promptfl", "~axes.method", "protocol=quick", "protocol.epochs=4"])
+    assert spec.method == {"name": "promptfl", "n_ctx": 16}, "the file's d_gating belongs to another method"
+    assert (spec.protocol.rounds, spec.protocol.epochs) == (3, 4)
+
+
 def test_identity_is_the_content() -> None:
     one = compose_run(["method.n_ctx=4"])
     assert identity(one) == identity(compose_run(["method=promptfl", "method.n_ctx=4"]))
