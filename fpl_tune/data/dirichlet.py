@@ -63,15 +63,20 @@ def _cuts(sizes: Ints, n_clients: int, alpha: float, rng: np.random.Generator, b
     shares = _dirichlet(rng, alpha, n_clients, sizes.shape[1])
     cuts = np.zeros((2, sizes.shape[1], n_clients + 1), dtype=np.int64)
     for k, share in enumerate(shares):
-        if balanced:
-            share = np.where(held < fair, share, 0)
-            if not share.sum() > 0:  # only clients that are full drew anything: the others take equal parts
-                share = (held < fair).astype(float)
-        edges = np.cumsum(share / share.sum())
-        edges[-1] = 1
+        edges = _edges(share, held < fair if balanced else np.ones(n_clients, dtype=bool))
         cuts[:, k, 1:] = (edges * sizes[:, k, None]).astype(np.int64)
         held += np.diff(cuts[0, k])
     return cuts
+
+
+def _edges(share: Floats, takes: NDArray[np.bool_]) -> Floats:
+    """[N] where the clients' parts of a class end, in [0, 1]; only those who take get any."""
+    share = np.where(takes, share, 0)
+    if not share.sum() > 0:  # only clients that are full drew anything: the others take equal parts
+        share = takes.astype(float)
+    edges = np.cumsum(share / share.sum())
+    edges[-1] = 1
+    return edges
 
 
 def _dirichlet(rng: np.random.Generator, alpha: float, n_clients: int, n: int) -> Floats:
@@ -104,11 +109,9 @@ def fixed_by_label(train: Ints, test: Ints, n_clients: int, alpha: float) -> Dea
         rows = [np.flatnonzero(label == k) for label in (train, test)]
         for part in rows:
             rng.shuffle(part)
-        share = rng.dirichlet(np.full(n_clients, alpha)) * (held < fair)
-        edges = np.cumsum(share / share.sum())
+        edges = _edges(rng.dirichlet(np.full(n_clients, alpha)), held < fair)
         for into, part in zip(parts, rows, strict=True):
-            cuts = (edges * len(part)).astype(int)[:-1]
-            sizes = np.diff([0, *cuts, len(part)])
+            sizes = np.diff((edges * len(part)).astype(int), prepend=0)
             into.append(Shares(part, np.repeat(np.arange(n_clients), sizes)))
         held += np.bincount(parts[0][-1].client, minlength=n_clients)
     joined = (Shares(*(np.concatenate(arrays) for arrays in zip(*part, strict=True))) for part in parts)
