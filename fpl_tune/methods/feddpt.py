@@ -53,8 +53,9 @@ class FedDPT(Method):
     temperature: τ_d of Eq. 5, > 0; towards 0 an image reads one domain's prompt, towards infinity the mean.
     attention: q·k of Eq. 5 with several heads. `scaled`: mean over heads of q·k / √head width, as attention itself
         scales; `raw`: their sum, the product of the whole vectors, which makes weights nearly one-hot.
-    objective: `cosine` is Eq. 7 with its sign mended, 1 - cos of image and true class, no negatives; `ce` is
-        cross-entropy over all classes.
+    objective: `ce`, cross-entropy over all classes, or `cosine`, Eq. 7 with its sign mended: 1 - cos of image and
+        true class. The paper prefers the second, but it has no negatives: on the embedded world its training loss
+        falls to 0.27 in six rounds and accuracy with it, from 49 to 25 %, where cross-entropy rises to 53 %.
     """
 
     needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
@@ -65,7 +66,7 @@ class FedDPT(Method):
     visual_momentum: float = 0.99
     temperature: float = 0.1
     attention: Literal["scaled", "raw"] = "scaled"
-    objective: Literal["cosine", "ce"] = "cosine"
+    objective: Literal["ce", "cosine"] = "ce"
 
     def __post_init__(self) -> None:
         require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
