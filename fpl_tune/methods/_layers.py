@@ -1,6 +1,9 @@
-"""What several methods learn besides contexts: linear layers with a client axis, and contexts that start from words."""
+"""What several methods need besides contexts: linear layers with a client axis, contexts that start from words, and
+prompts for every image."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Generator, Tensor
@@ -33,3 +36,15 @@ def word_context(task: Task, words: str, n_ctx: int, rng: Generator) -> Tensor:
     rule = f"must be at most {len(tokens)}, the number of tokens of method.words {words!r}"
     require(n_ctx <= len(tokens), "n_ctx", rule, n_ctx, "Give more words, or words='' to start at random.")
     return tokens[:n_ctx].clone()
+
+
+SENTENCES = 1 << 12
+"""Sentences encoded at once where every image has prompts of its own."""
+
+
+def image_by_image(score: Callable[..., Tensor], n_classes: int, *rows: Tensor) -> Tensor:
+    """`score` over slices of the image axis of rows [C, B, ...], joined to [C, B, K]: an evaluation hands over as many
+    images as have room beside each other, but not beside the K sentences that each of them is compared with."""
+    step = max(1, SENTENCES // (len(rows[0]) * n_classes))
+    parts = zip(*(tensor.split(step, dim=1) for tensor in rows), strict=True)
+    return torch.cat([score(*part) for part in parts], dim=1)

@@ -32,6 +32,7 @@ from fpl_tune.method import (
     unit,
 )
 from fpl_tune.methods._domains import Keys, domain_loss, domain_weights, draw_keys, unlocked
+from fpl_tune.methods._layers import image_by_image
 
 
 @dataclass(frozen=True)
@@ -99,10 +100,14 @@ class FedAPT(Method):
             text = task.text(prompt * (1 + local.fixed["key"][:, None]), per_class=True)
             return cosine_logits(task.scale, batch.image, text)
         weight, keys = domain_weights(local.train["reader"], batch.image, self.temperature), local.fixed["keys"]
-        if self.inference == "exact":
+
+        def exact(image: Tensor, weight: Tensor) -> Tensor:
             key = torch.einsum("cbn,cnld->cbld", weight, keys)
             text = task.text(prompt[:, None] * (1 + key[:, :, None]), per_class=True)  # [C, B, K, D]
-            return task.scale * torch.einsum("cbd,cbkd->cbk", unit(batch.image), text)
+            return task.scale * torch.einsum("cbd,cbkd->cbk", unit(image), text)
+
+        if self.inference == "exact":
+            return image_by_image(exact, task.n_classes, batch.image, weight)
         text = task.text(prompt[:, None] * (1 + keys[:, :, None]), per_class=True)  # [C, n, K, D]
         return task.scale * torch.einsum("cbd,cnkd,cbn->cbk", unit(batch.image), text, weight)
 

@@ -28,7 +28,7 @@ from fpl_tune.method import (
     spread,
     unit,
 )
-from fpl_tune.methods._layers import linear, new_linear, word_context
+from fpl_tune.methods._layers import image_by_image, linear, new_linear, word_context
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,12 @@ class FedCoCoOp(Method):
         leaf, image = local.train, unit(batch.image)
         hidden = linear(image, leaf["net.first.weight"], leaf["net.first.bias"]).relu()
         shift = linear(hidden, leaf["net.second.weight"], leaf["net.second.bias"])  # [C, B, d]
-        text = task.text(leaf["prompt"][:, None] + shift[:, :, None])  # [C, B, K, D]
-        return task.scale * torch.einsum("cbd,cbkd->cbk", image, text)
+
+        def score(image: Tensor, shift: Tensor) -> Tensor:
+            text = task.text(leaf["prompt"][:, None] + shift[:, :, None])  # [C, B, K, D]
+            return task.scale * torch.einsum("cbd,cbkd->cbk", image, text)
+
+        return image_by_image(score, task.n_classes, image, shift)
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
         return state._replace(shared={name: average(rows, task.size[who]) for name, rows in local.train.items()})

@@ -8,6 +8,7 @@ import torch
 from fpl_tune import methods
 from fpl_tune.errors import ConfigError
 from fpl_tune.method import unit
+from fpl_tune.methods import _layers
 from fpl_tune.methods.fedcocoop import FedCoCoOp
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.testing import toy_task
@@ -85,6 +86,17 @@ def test_network_is_averaged_by_size_like_the_context():
         leaf[0], leaf[1] = 1.0, 5.0
     for leaf in method.merge(task, state, who, local).shared.values():
         torch.testing.assert_close(leaf, torch.full_like(leaf, 2.0))
+
+
+def test_images_are_scored_the_same_in_slices_of_any_size(whole_batch, monkeypatch):
+    task = toy_task()
+    method = _small()
+    local = method.start(task, method.init(task, torch.Generator().manual_seed(0)), EVERYONE)
+    batch = whole_batch(task)
+    wanted = method.logits(task, local, batch)
+    for sentences in (1, 2 * 4 * task.n_classes, 7 * 4 * task.n_classes):
+        monkeypatch.setattr(_layers, "SENTENCES", sentences)
+        torch.testing.assert_close(method.logits(task, local, batch), wanted)
 
 
 def test_images_of_one_class_read_different_prompts(whole_batch):
