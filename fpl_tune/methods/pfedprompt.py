@@ -69,6 +69,8 @@ class PFedPrompt(Method):
     def check(self, sizes: Sizes) -> None:
         fits = self.features == "pooled" or sizes.n_patches is not None
         require(fits, "features", "must be 'pooled' on an image tower without spatial features", self.features)
+        rule, remedy = "remembers training classes and has nothing for novel ones", "Use another partition or method."
+        require(sizes.same_classes, "name", rule, "pfedprompt", remedy)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State(shared={"prompt": new_context(task, self.n_ctx, rng)}, personal={}, server={})

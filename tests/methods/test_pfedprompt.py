@@ -121,11 +121,12 @@ def test_only_the_prompt_travels(task: ClientTask) -> None:
     [
         ({"alpha": -1.0}, r"method\.alpha must be 'val' or a finite number >= 0, but is -1\.0"),
         ({"n_ctx": 0}, r"method\.n_ctx must be >= 1"),
+        ({}, r"method\.name remembers training classes and has nothing for novel ones, but is 'pfedprompt'"),
         ({"features": "patches"}, r"method\.features must be 'pooled' on an image tower without spatial features"),
     ],
 )
 def test_refusals(fields: dict[str, Any], message: str) -> None:
     task = toy_task()
-    task.n_patches = None
+    task.n_patches, task.same_classes = None, False
     with pytest.raises(ConfigError, match=message):
         PFedPrompt(**fields).check(task)
