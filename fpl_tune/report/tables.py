@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -46,7 +47,7 @@ def rows(facts: Facts, tests: pd.DataFrame) -> list[Row]:
         if not math.isnan(test["half"]):
             delta += f" ± {words.figure(test['half'], facts.metric)}"
         axes = [None if row[axis] != row[axis] else row[axis] for axis in facts.axes]
-        columns: list[tuple[str, float | str]] = [
+        columns: list[tuple[str, Any]] = [
             (cell.label, cell.number),
             *(("–", "") if v is None else (shown(v), v if isinstance(v, (int, float)) else shown(v)) for v in axes),
             (str(row["status"]), str(row["status"])),

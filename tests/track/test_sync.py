@@ -72,6 +72,7 @@ def test_one_parent_and_one_child_per_cell(make_store, uri):
     assert {run.info.run_name for run in runs.values()} == {cell.label for cell in store.cells()}
     assert {run.info.status for run in [parent, *runs.values()]} == {"FINISHED"}
     experiment = server.connect(uri).get_experiment_by_name("toy")
+    assert experiment is not None
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
     assert "report.html" in experiment.tags["mlflow.note.content"]
 
@@ -268,7 +269,9 @@ def test_an_experiment_that_someone_deleted_comes_back(make_store, uri):
     track.sync(store)
     client = server.connect(uri)
     before = picture(uri, store)
-    client.delete_experiment(client.get_experiment_by_name("toy").experiment_id)
+    experiment = client.get_experiment_by_name("toy")
+    assert experiment is not None
+    client.delete_experiment(experiment.experiment_id)
     track.sync(store)
     assert picture(uri, store) == before
 

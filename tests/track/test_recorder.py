@@ -1,0 +1,220 @@
+"""The recorder beside a study: off its way, and harmless when MLflow is away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fpl_tune import track
+from fpl_tune.errors import ConfigError
+from fpl_tune.study.runner import Outcome
+from fpl_tune.study.store import Store
+from fpl_tune.track import recorder as recording
+from fpl_tune.track import server
+
+SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
+DONE = Outcome(2, 0, 0, 0, 1.0, 0)
+
+
+def experiment_id(client: Any) -> str:
+    found = client.get_experiment_by_name("toy")
+    assert found is not None
+    return found.experiment_id
+
+
+def statuses(uri: str) -> dict[str, str]:
+    client = server.connect(uri)
+    found = client.search_runs([experiment_id(client)])
+    return {run.data.tags["fpl.key"]: run.info.status for run in found}
+
+
+def follow(recorder: track.Recorder, store: Store, outcome: Outcome = DONE) -> None:
+    """What the driver tells a listener over a study."""
+    cells = store.cells()
+    recorder.begin(store, cells, [object()])  # type: ignore[list-item]
+    for cell in cells:
+        recorder.progress(cell, store.history(cell, 1)[:1])
+        recorder.finished(cell, {})
+    recorder.end(store, outcome)
+
+
+def test_follows_a_study(make_store, uri, tmp_path):
+    store = make_store(body=SMALL)
+    (store.folder / "report.html").write_text("<!doctype html>")
+    warnings: list[str] = []
+    follow(track.Recorder(None, tmp_path, warn=warnings.append), store)
+    assert warnings == []
+    assert statuses(uri) == {"study": "FINISHED", **{cell.id: "FINISHED" for cell in store.cells()}}
+    client = server.connect(uri)
+    runs = client.search_runs([experiment_id(client)])
+    parent = next(run for run in runs if run.data.tags["fpl.kind"] == "study")
+    assert "report.html" in {f.path for f in client.list_artifacts(parent.info.run_id)}
+
+
+def test_the_driver_does_not_wait_for_mlflow(make_store, uri, tmp_path, monkeypatch):
+    """Telling the recorder of a cell costs nothing although writing it takes long."""
+    store = make_store(body=SMALL)
+    write = recording.Writer._write
+
+    def slow(*args: Any) -> None:
+        time.sleep(0.5)
+        write(*args)
+
+    monkeypatch.setattr(recording.Writer, "_write", slow)
+    recorder = track.Recorder(None, tmp_path)
+    recorder.begin(store, store.cells(), [object()])  # type: ignore[list-item]
+    began = time.perf_counter()
+    for cell in store.cells():
+        recorder.finished(cell, {})
+    assert time.perf_counter() - began < 0.25
+    recorder.end(store, DONE)
+    assert len(statuses(uri)) == 3
+
+
+def test_an_absent_server_costs_one_warning_and_nothing_else(make_store, uri, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    store = make_store(body=SMALL)
+    warnings: list[str] = []
+    recorder = track.Recorder("http://me:s3cret@127.0.0.1:9", tmp_path, warn=warnings.append)
+    follow(recorder, store)
+    assert len(warnings) == 1
+    assert "keeps everything" in warnings[0]
+    assert "s3cret" not in warnings[0]
+    assert recorder.problem is not None
+    track.sync(store, uri)
+    assert len(statuses(uri)) == 3
+
+
+def test_a_server_that_comes_back_is_sent_everything_at_the_end(make_store, uri, tmp_path, monkeypatch):
+    store = make_store(body=SMALL)
+    connect, calls = server.connect, []
+
+    def flaky(where: str) -> Any:
+        calls.append(where)
+        if len(calls) == 1:
+            raise ConnectionError("away")
+        return connect(where)
+
+    monkeypatch.setattr(server, "connect", flaky)
+    warnings: list[str] = []
+    recorder = track.Recorder(None, tmp_path, warn=warnings.append)
+    follow(recorder, store)
+    assert len(warnings) == 1
+    assert recorder.problem is None
+    assert len(statuses(uri)) == 3
+
+
+def test_a_stopped_study_is_closed_as_killed_and_finished_later(make_store, uri, tmp_path):
+    store = make_store(body=SMALL, fill=lambda cell, seed: cell.number == 0)
+    follow_some = Outcome(1, 0, 0, 1, 1.0, 130)
+    recorder = track.Recorder(None, tmp_path)
+    recorder.begin(store, store.cells(), [object()])  # type: ignore[list-item]
+    recorder.finished(store.cells()[0], {})
+    recorder.end(store, follow_some)
+    assert statuses(uri)["study"] == "KILLED"
+    whole = make_store(body=SMALL)
+    follow(track.Recorder(None, tmp_path), whole)
+    assert set(statuses(uri).values()) == {"FINISHED"}
+
+
+def test_nothing_is_written_for_a_finished_study(make_store, uri, tmp_path):
+    store = make_store(body=SMALL)
+    track.sync(store)
+    client = server.connect(uri)
+    before = [run.to_dictionary() for run in client.search_runs([experiment_id(client)])]
+    recorder = track.Recorder(None, tmp_path)
+    recorder.begin(store, store.cells(), [])
+    recorder.end(store, Outcome(0, 0, 2, 0, 0.1, 0))
+    assert [run.to_dictionary() for run in client.search_runs([experiment_id(client)])] == before
+
+
+def test_inspect_names_what_differs_and_repair_mends_it(make_store, uri):
+    store = make_store()
+    cells = store.cells()
+    assert {f.kind for f in track.inspect(store)} == {"missing"}
+    track.sync(store)
+    assert track.inspect(store) == []
+    client = server.connect(uri)
+    experiment = experiment_id(client)
+    runs = {r.data.tags["fpl.key"]: r for r in client.search_runs([experiment])}
+
+    client.update_run(runs["study"].info.run_id, status="RUNNING")  # the driver was killed
+    client.delete_run(runs[cells[0].id].info.run_id)  # someone deleted a run
+    client.delete_tag(runs[cells[1].id].info.run_id, "fpl.complete")  # killed between two calls
+    client.create_run(experiment, tags=runs[cells[2].id].data.tags)  # created twice
+    client.create_run(experiment, tags={**runs[cells[3].id].data.tags, "fpl.key": "gone"})
+    history = store.history(cells[3], 1)
+    result = store.result(cells[3], 1)
+    assert result is not None
+    store.put(cells[3], 1, history, {**result, "rounds": 99})  # the store went on
+
+    kinds = {f.key: f.kind for f in track.inspect(store)}
+    expected = ["missing", "partial", "duplicate", "stale"]
+    assert kinds == {
+        "study": "zombie",
+        "gone": "orphan",
+        **{cell.id: kind for cell, kind in zip(cells, expected, strict=True)},
+    }
+    track.repair(store)
+    assert track.inspect(store) == []
+    assert set(statuses(uri)) == {"study", *(cell.id for cell in cells)}
+
+
+def test_a_study_moves_as_one_folder(make_store, uri, tmp_path, blank_database):
+    store = make_store(body=SMALL)
+    track.sync(store)
+    parcel = track.export_study(store, tmp_path / "parcel")
+    laptop = tmp_path / "laptop"
+    moved = track.import_study(parcel, laptop)
+    assert moved.frame().equals(store.frame())
+    track.sync(moved)
+    there = statuses(f"sqlite:///{laptop.resolve()}/mlflow.db")
+    assert there == statuses(uri)
+
+
+def test_nothing_is_overwritten_by_moving(make_store, tmp_path):
+    store = make_store(body=SMALL)
+    with pytest.raises(ConfigError, match="exists"):
+        track.export_study(store, tmp_path)
+    with pytest.raises(ConfigError, match="exists"):
+        track.import_study(store.folder, tmp_path)
+    with pytest.raises(ConfigError, match=r"no study|has none"):
+        track.import_study(tmp_path, tmp_path / "x")
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from fpl_tune import track
+from fpl_tune.study.store import Store
+print("ready", flush=True)
+track.sync(Store(Path(sys.argv[1]), "toy"), seeds=True)
+print("done", flush=True)
+"""
+
+
+def test_a_process_killed_while_it_writes_leaves_nothing_that_a_repetition_does_not_mend(make_store, uri):
+    store = make_store(rounds=20)
+    for delay in (0.3, 0.9):
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(store.root)],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            cwd=Path(__file__).parents[2],
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    track.sync(store, seeds=True)
+    found = statuses(uri)
+    assert len(found) == 1 + 4 * 4
+    assert set(found.values()) == {"FINISHED"}
