@@ -12,6 +12,7 @@ from fpl_tune.engine import generator
 from fpl_tune.errors import ConfigError
 from fpl_tune.method import unit
 from fpl_tune.methods.fedapt_unsupervised import FedAPTUnsupervised
+from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.task import Classes
 from fpl_tune.testing import play, toy_task
 
@@ -158,6 +159,16 @@ def test_augmented_view_is_the_students(task, whole_batch):
     with pytest.raises(ConfigError, match="augment"):
         _method().check(task)
     _method(augment=False).check(task)
+
+
+def test_no_keys_is_promptfls_prompt(task, whole_batch):
+    method = _method(keys="none")
+    state, batch = method.init(task, generator("init")), whole_batch(task)
+    plain = PromptFL(n_ctx=2)
+    same = plain.init(task, generator("init"))._replace(shared={"prompt": state.shared["prompt"]})
+    wanted = plain.logits(task, plain.deploy(task, same, EVERYONE), batch)
+    for local in (method.start(task, state, EVERYONE), method.deploy(task, state, EVERYONE)):
+        torch.testing.assert_close(method.logits(task, local, batch), wanted)
 
 
 def test_one_prompt_serves_other_classes(task, whole_batch):
