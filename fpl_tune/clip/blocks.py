@@ -1,7 +1,7 @@
 """Residual blocks of a frozen causal text tower over packed tokens, with their gradients written out.
 
 Letters in shapes: P prompts, R tokens of a prompt (see `fpl_tune.clip.sentences.Layout`), K classes, d width,
-H heads, m tokens of the longest suffix.
+H heads, n tokens of the prefix, m of the longest suffix, G classes of a group, s tokens of their suffixes.
 
 Weights are frozen, so a linear layer keeps nothing for its gradient and a block only its input, queries, keys,
 values, attention weights and the MLP's hidden layer. Second derivatives are not defined.

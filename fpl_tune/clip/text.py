@@ -1,7 +1,7 @@
 """Prompted text encoding through a frozen CLIP text tower: the plain path and the packed one.
 
 Letters in shapes: P prompts (clients, experts, images: all leading axes flattened), K classes, l context
-tokens, d text width, D embedding width, H heads, G classes of a group, s tokens of a suffix.
+tokens, d text width, D embedding width.
 
 The plain path runs every sentence at its full length through open_clip's own modules. The packed path gives
 the same features from the tokens that matter: the shared prefix once per prompt, each suffix without padding,
