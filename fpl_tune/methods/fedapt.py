@@ -68,9 +68,9 @@ class FedAPT(Method):
         require(
             sizes.same_classes,
             "name",
-            "has a prompt for each training class and none for novel ones",
+            "must be a method with one prompt for all classes, as the partition tests on novel ones",
             "fedapt",
-            "Use fedapt_unsupervised, whose prompt serves all classes, or another partition.",
+            "Use fedapt_unsupervised or another partition.",
         )
         if isinstance(self.unlock, int):
             rule = f"must name one of the {sizes.n_domains} domains, from 0"

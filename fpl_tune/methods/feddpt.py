@@ -85,7 +85,7 @@ class FedDPT(Method):
         require(
             sizes.vision_width is not None,
             "name",
-            "needs the tokens of a vision transformer, which these towers lack",
+            "must be a method without visual prompts, as the image tower is no vision transformer",
             "feddpt",
             "Use clip=compact, vit_b32 or vit_b16.",
         )

@@ -55,13 +55,13 @@ class FedMaPLe(Method):
         require(
             sizes.vision_width is not None,
             "name",
-            "needs the tokens of a vision transformer, which these towers lack",
+            "must be a method without visual prompts, as the image tower is no vision transformer",
             "fedmaple",
             "Use clip=compact, vit_b32 or vit_b16.",
         )
         blocks = min(sizes.n_text_blocks, sizes.n_vision_blocks or 0)
         rule = f"must be at most {blocks}, the number of blocks of the shallower tower"
-        require(self.depth <= blocks, "depth", rule, self.depth)
+        require(self.depth <= blocks, "depth", rule, self.depth, f"Set method.depth={blocks}.")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         shared: Tree = {"prompt": word_context(task, self.words, self.n_ctx, rng)}

@@ -37,9 +37,9 @@ class FullModel(Method):
         require(
             sizes.same_classes,
             "name",
-            "has a row for each training class and none for novel ones",
+            "must be a method with prompts, as the partition tests on novel classes",
             "full_model",
-            "Use a method with prompts, or another partition.",
+            "Use promptfl or another partition.",
         )
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
