@@ -113,7 +113,7 @@ class PruneSpec:
     """Early stopping of cells in rounds; off by default."""
 
     rule: str | None = None
-    """halving (noise-aware successive halving), or None"""
+    """halving (noise-aware successive halving), plateau (no gain for first_rung · reduction rounds), or None"""
     reduction: int = 3
     """One in so many goes on at each rung."""
     first_rung: int = 1

@@ -48,7 +48,7 @@ def setup_of(spec: StudySpec, folder: Path) -> Setup:
         cache_dir=cache_root(),
         device=device,
         threads=execution.threads or (1 if wide == 1 else max(1, cores() // parallel)),
-        parallel=parallel,
+        parallel=parallel if execution.executor == "ray" else 1,
         parallel_given=execution.parallel is not None,
         gpus=execution.gpus if execution.gpus is not None else min(1.0, n_gpus / parallel),
         block=execution.block,

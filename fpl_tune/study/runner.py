@@ -16,7 +16,7 @@ from typing import Any
 
 from fpl_tune.config import StudySpec
 from fpl_tune.errors import ConfigError
-from fpl_tune.study import preflight
+from fpl_tune.study import preflight, prune
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.fingerprints import fingerprints, why_stale
 from fpl_tune.study.job import STOP_FILE, Failure, Job, Product, stop_asked
@@ -81,6 +81,7 @@ def run_study(spec: StudySpec, node: dict[str, Any], *, root: Path, listeners: I
     began = time.monotonic()
     check_seeds(spec)
     seconds_of(spec.budget)
+    prune.check(spec.prune)
     search = Search.plan(spec, node)
     cells = search.references if search else expand(spec, node)
     setup = setup_of(spec, root / spec.name)
@@ -114,7 +115,7 @@ class Driver:
         self.listeners, self.began = list(listeners), began
         self.queue: deque[Job] = deque()
         self.signal: int | None = None
-        self.pruner = Pruner(spec.prune, store)
+        self.pruner = Pruner(spec.prune)
         budget = seconds_of(spec.budget)
         self._deadline = None if budget is None else began + budget
         self._flying: dict[tuple[str, tuple[int, ...]], list[list[Record]]] = {}
@@ -135,10 +136,18 @@ class Driver:
         for cell in cells:
             if cell.id not in self._open:
                 self._inform(cell)
+                self._remember(cell)
         if self.search:
             self._ask()
         for listener in self.listeners:
             listener.begin(self.store, cells, list(self.queue))
+
+    def _remember(self, cell: Cell) -> None:
+        """What finished cells reached at the rungs counts for those that come."""
+        histories = [self.store.history(cell, seed) for seed in self._results(cell)]
+        rounds = [list(records) for records in zip(*histories, strict=False)]
+        for number in range(1, len(rounds) + 1 if self.spec.prune.rule else 0):
+            self.pruner.keep(cell, rounds[:number])
 
     def _enqueue(self, cell: Cell) -> None:
         """Queues the seeds of a cell that have no final result; stale results are taken away first."""

@@ -28,7 +28,7 @@ from fpl_tune.evaluate import CHOICES
 from fpl_tune.study.cells import Cell, Composer, axes_of, expand, grid, label
 from fpl_tune.study.fingerprints import method_source
 from fpl_tune.study.results import MAXIMISED, MINIMISED, figure
-from fpl_tune.study.space import Param, Space, read_space
+from fpl_tune.study.space import Param, Space, names_of, read_space
 from fpl_tune.study.statistics import aggregate
 from fpl_tune.trial import Record
 
@@ -116,14 +116,17 @@ class Search:
             raise ConfigError("A search reads validation figures, but data.val is 0. Set it above 0, such as 0.25.")
         parts = []
         for i, (varied, run) in enumerate(points):
-            names = [str(varied[k]) for k in ("method",) if isinstance(varied.get(k), str)]
-            space = read_space([*names, str(run.method["name"])], search, axes)
+            space = read_space(names_of(run.method, varied.get("method")), search, axes)
             part = _Part(search, rule, constraints, composer, varied, space, config.as_dict(run), i, len(points))
             part.first = len(references)
             part.key = _key(config.identity(run), method_source(run), search, space)
             part.check()
             parts.append(part)
         return cls(parts, references)
+
+    def trials_of(self, cell: Cell) -> int:
+        """Budget of trials inside a cell of the axes."""
+        return next(part.total for part in self.parts if part.varied == cell.varied)
 
     def open(self, folder: Path) -> list[Cell]:
         """Opens the study's database; cells of the trials that it knows."""
@@ -212,10 +215,11 @@ class _Part:
             except ConfigError as problem:
                 if "no field" in str(problem):
                     raise ConfigError(f"search.space.{name}: {problem}") from None
-        self._grid = list(self.space.grid(self.node)) if self.search.sampler == "grid" else []
+        self._grid = list(self.space.grid(self.node, self.varied)) if self.search.sampler == "grid" else []
 
     def open(self, storage: optuna.storages.BaseStorage) -> None:
-        directions = ["maximize" if name in MAXIMISED else "minimize" for name in self.search.objectives]
+        way = optuna.study.StudyDirection
+        directions = [way.MAXIMIZE if name in MAXIMISED else way.MINIMIZE for name in self.search.objectives]
         self.study = optuna.create_study(
             storage=storage, study_name=self.key, directions=directions, load_if_exists=True
         )
@@ -290,7 +294,7 @@ class _Part:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # ranges may have been widened since earlier trials
             for param in self.space.params:
-                if self.space.active(chosen, self.node, param):
+                if self.space.active({**self.varied, **chosen}, self.node, param):
                     chosen[param.name] = _value(trial, param)
         trial.set_user_attr("params", chosen)
         return chosen

@@ -68,7 +68,7 @@ class Space:
                 return False
         return True
 
-    def grid(self, node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def grid(self, node: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Every combination, inactive parameters left out, none twice.
 
         Raises:
@@ -84,11 +84,23 @@ class Space:
         for values in itertools.product(*(param.values() for param in self.params)):
             chosen: dict[str, Any] = {}
             for param, value in zip(self.params, values, strict=True):
-                if self.active(chosen, node, param):
+                if self.active({**given, **chosen}, node, param):
                     chosen[param.name] = value
             if repr(chosen) not in seen:
                 seen.add(repr(chosen))
                 yield chosen
+
+
+def names_of(node: Mapping[str, Any], option: Any = None) -> list[str]:
+    """Names under which a method's space may lie: its option, compositions that are made alike, its own name."""
+    alike = []
+    for path in sorted(shipped("conf", "method").glob("*.yaml")):
+        composed = yaml.safe_load(path.read_text())
+        composed = composed.get("method", composed)
+        inner = [n["inner"].get("name") if isinstance(n.get("inner"), Mapping) else None for n in (composed, node)]
+        if composed.get("name") == node["name"] and inner[0] == inner[1]:
+            alike.append(path.stem)
+    return [*([option] if isinstance(option, str) else []), *alike, str(node["name"])]
 
 
 def read_space(names: Sequence[str], search: SearchSpec, axes: Sequence[str]) -> Space:

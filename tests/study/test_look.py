@@ -1,0 +1,192 @@
+"""What is asked of stored studies: compare, best, export, verify, replay, diff, retry."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+
+from fpl_tune import config
+from fpl_tune.clip import load_towers
+from fpl_tune.config import PruneSpec
+from fpl_tune.errors import ConfigError
+from fpl_tune.study import manage, runner
+from fpl_tune.study.best import best, export, nearest_words, verify
+from fpl_tune.study.cells import expand
+from fpl_tune.study.compare import compare, paired_p
+from fpl_tune.study.lock import locked
+from fpl_tune.study.replay import replay_pruning, replay_random
+from fpl_tune.study.runner import run_study
+from fpl_tune.study.store import Store
+
+Compose = Callable[..., Any]
+MakeStore = Callable[..., Store]
+
+
+def test_compare_pairs_cells_and_seeds(make_store: MakeStore, tmp_path: Path) -> None:
+    a = make_store(name="a", root=tmp_path / "a")
+    b = make_store(name="b", root=tmp_path / "b", level=lambda cell: 0.6 + 0.1 * cell.number)
+    found = compare(a, b)
+    assert not found.warnings
+    assert [row["cell"] for row in found.rows] == [cell.label for cell in a.cells()]
+    cell = a.cells()[0]
+    pairs = []
+    for seed in (1, 2, 3):
+        one, two = a.result(cell, seed), b.result(cell, seed)
+        assert one is not None
+        assert two is not None
+        pairs.append((one["rules"]["final"]["test/acc_mean"], two["rules"]["final"]["test/acc_mean"]))
+    row = found.rows[0]
+    assert row["difference"] == pytest.approx(statistics.mean(y - x for x, y in pairs))
+    plain: Any = stats.ttest_rel([y for _, y in pairs], [x for x, _ in pairs])
+    assert row["p"] == pytest.approx(float(plain.pvalue))
+
+
+def test_compare_warns_of_other_partitions_and_refuses_strangers(make_store: MakeStore, tmp_path: Path) -> None:
+    a = make_store(name="a", root=tmp_path / "a")
+    b = make_store(name="b", root=tmp_path / "b")
+    cell = b.cells()[0]
+    result = b.result(cell, 2)
+    assert result is not None
+    b.put(cell, 2, b.history(cell, 2), {**result, "split_hash": "other"})
+    (warning,) = compare(a, b).warnings
+    assert "seeds 2 were trained on different partitions" in warning
+    other = make_store(name="c", root=tmp_path / "c", body="axes: {method: {n_ctx: [3]}}\nseeds: 3\n")
+    with pytest.raises(ConfigError, match="share none"):
+        compare(a, other)
+
+
+def test_paired_p_at_its_edges() -> None:
+    assert paired_p([0.5]) != paired_p([0.5])  # nan
+    assert paired_p([0.0, 0.0]) == 1.0
+    assert paired_p([0.1, 0.1]) == 0.0
+
+
+def test_best_reads_validation_only(make_store: MakeStore) -> None:
+    store = make_store()
+    chosen = best(store)
+    assert chosen.cell.label == "n_ctx=8"
+    assert chosen.seeds == 3
+    # Reversing all test figures changes what is reported, not what is chosen.
+    for cell in store.cells():
+        for seed in (1, 2, 3):
+            result = store.result(cell, seed)
+            assert result is not None
+            rules = {n: {**r, "test/acc_mean": 1 - r["test/acc_mean"]} for n, r in result["rules"].items()}
+            store.put(cell, seed, store.history(cell, seed), {**result, "rules": rules})
+    again = best(store)
+    assert again.cell.id == chosen.cell.id
+    assert again.test == pytest.approx(1 - chosen.test)
+    with pytest.raises(ConfigError, match="reads test figures"):
+        best(store, "best_test")
+
+
+def test_an_exported_cell_is_a_study_of_the_same_configuration(compose: Compose, tmp_path: Path) -> None:
+    body = "axes: {method: [promptfl, fedprox], optim.lr: [0.1]}"
+    run_study(*compose(body, "protocol.rounds=1"), root=tmp_path)
+    store = Store.open(tmp_path, "tiny")
+    for cell in store.cells():
+        folder = tmp_path / f"export-{cell.id}"
+        names = {path.name for path in export(store, cell, folder)}
+        assert names == {
+            f"tiny-{cell.id}.yaml",
+            "environment.txt",
+            "prompts-seed1.safetensors",
+            "prompts-seed2.safetensors",
+            "reproduce.sh",
+            "words.txt",
+        }
+        (again,) = expand(*config.compose_study(str(folder / f"tiny-{cell.id}.yaml")))
+        assert again.id == cell.id
+        lines = (folder / "words.txt").read_text().splitlines()
+        assert len(lines) == 2
+        assert len(lines[0].partition(": ")[2].split(" ")) == 16
+    with pytest.raises(ConfigError, match="empty folder"):
+        export(store, store.cells()[0], tmp_path)
+
+
+def test_nearest_words_of_words_are_themselves() -> None:
+    towers = load_towers("compact")
+    context = towers.words("a photo of a red star")
+    assert nearest_words(towers, context) == [["a", "photo", "of", "a", "red", "star"]]
+    assert nearest_words(towers, torch.zeros(3)) == []
+
+
+def test_verify_runs_rounds_again(compose: Compose, tmp_path: Path) -> None:
+    run_study(*compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=3"), root=tmp_path)
+    store = Store.open(tmp_path, "tiny")
+    cell = store.cells()[0]
+    found = verify(store, cell, rounds=2)
+    assert (found.agrees, found.rounds, found.worst) == (True, 2, 0.0)
+    history = store.history(cell, 2)
+    history[1]["val/acc_mean"] += 0.25
+    result = store.result(cell, 2)
+    assert result is not None
+    store.put(cell, 2, history, result)
+    wrong = verify(store, cell, rounds=2)
+    assert not wrong.agrees
+    assert wrong.worst == pytest.approx(0.25)
+    assert wrong.where == "val/acc_mean, seed 2, round 2"
+
+
+def test_replay_of_pruning_saves_rounds_and_tells_what_it_lost(make_store: MakeStore) -> None:
+    body = "axes: {method: {n_ctx: [2, 3, 4, 5, 6, 7, 8, 9]}}\nprotocol: {rounds: 9}\nseeds: 3\n"
+    store = make_store(body=body, rounds=9, level=lambda cell: 0.9 - 0.1 * cell.number)
+    found = replay_pruning(store, PruneSpec(reduction=2, confidence=0))
+    assert (found.cells, found.rounds) == (8, 72)
+    assert found.pruned == 7  # each is worse than the one before it
+    assert found.kept == 9 + 7
+    assert found.saved_seconds == pytest.approx(7 * 8 * 0.5 * 3)
+    assert (found.best, found.best_replayed) == ("n_ctx=2", "n_ctx=2")
+    cautious = replay_pruning(store, PruneSpec(reduction=2, confidence=1000))
+    assert (cautious.kept, cautious.pruned) == (72, 0)
+
+
+def test_replay_of_random_search_equals_going_through_all_draws(make_store: MakeStore) -> None:
+    store = make_store(body="axes: {method: {n_ctx: [2, 3, 4, 5]}}\nseeds: 2\n")
+    val = [statistics.mean(store.history(cell, s)[-1]["val/acc_mean"] for s in (1, 2)) for cell in store.cells()]
+    rows = replay_random(store)
+    for row in rows:
+        draws = itertools.combinations(val, int(row["trials"]))
+        assert row["val/acc_mean"] == pytest.approx(statistics.mean(max(draw) for draw in draws))
+    assert rows[-1]["val/acc_mean"] == max(val)
+
+
+def test_diff_says_what_would_run_and_why(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_study(*compose("axes: {optim: {lr: [0.1, 0.2]}}", "protocol.rounds=1"), root=tmp_path)
+    store = Store.open(tmp_path, "tiny")
+    made = compose("axes: {optim: {lr: [0.1, 0.3]}}", "protocol.rounds=1", "seeds=3")
+    rows = manage.diff(*made, store)
+    assert [(r["label"], r["state"], r["why"]) for r in rows] == [
+        ("lr=0.1", "partly", "seeds 3"),
+        ("lr=0.3", "new", ""),
+        ("lr=0.2", "gone", "not in the study"),
+    ]
+    real = runner.fingerprints
+    monkeypatch.setattr(manage, "fingerprints", lambda run: {**real(run), "data": "other"})
+    assert [(r["label"], r["why"]) for r in manage.diff(*made, store) if r["state"] == "stale"] == [("lr=0.1", "data")]
+
+
+def test_status_stop_and_retry(make_store: MakeStore) -> None:
+    store = make_store(fill=lambda cell, seed: seed < 3)
+    found = manage.status(store)
+    assert (found["cells"], found["seeds"], found["seeds_wanted"], found["run_by"]) == (4, 8, 12, None)
+    with pytest.raises(ConfigError, match="nobody runs toy"):
+        manage.stop(store)
+    with locked(store.folder):
+        manage.stop(store)
+        assert (store.folder / "study.stop").exists()
+        with pytest.raises(ConfigError, match="one process at a time"):
+            manage.retry_failed(store)
+    cell = store.cells()[1]
+    result = store.result(cell, 1)
+    assert result is not None
+    store.put(cell, 1, [], {**result, "status": "failed"})
+    assert manage.retry_failed(store) == [f"{cell.label}, seed 1"]
+    assert store.seeds(cell) == [2]
