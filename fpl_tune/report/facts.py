@@ -150,11 +150,20 @@ class Facts:
         return self.by_label.get(str(self.reference))
 
     def notable(self, limit: int) -> list[Cell]:
-        """The references and, of the study's own cells, all, or the `limit` best by validation in the study's order."""
-        finished = [cell for cell in self.own if self.table.loc[cell.id, "n"] > 0]
-        by_val = sorted(finished, key=lambda cell: -self.table.loc[cell.id, "val"])[:limit]
-        chosen = {cell.id for cell in by_val} | {cell.id for cell in self.references}
-        return [cell for cell in self.cells if cell.id in chosen and self.table.loc[cell.id, "n"] > 0]
+        """At most about `limit` cells to draw, in the study's order: one of each reference, and the best by validation.
+
+        Of a reference that stands at several places of the axes, the one at the best cell's place.
+        """
+        finished = [cell for cell in self.cells if self.table.loc[cell.id, "n"] > 0]
+        near = self.best.varied if self.best is not None else {}
+        shown_references: dict[str, Cell] = {}
+        for cell in finished:
+            here = all(near.get(name) == value for name, value in cell.varied.items() if name in self.axes)
+            if cell.role == "reference" and (here or self.family(cell) not in shown_references):
+                shown_references[self.family(cell)] = cell
+        own = sorted((c for c in finished if c.role != "reference"), key=lambda c: -self.table.loc[c.id, "val"])
+        kept = own[: max(limit - len(shown_references), 1)] + list(shown_references.values())[: max(limit - 1, 1)]
+        return sorted(kept, key=lambda cell: cell.number)
 
     def seeds(self, cell: Cell) -> list[int]:
         """Seeds of a cell that ended well."""

@@ -232,10 +232,10 @@ def pareto(facts: Facts) -> Figure:
     own = (table["role"] != "reference").to_numpy()
     ax.errorbar(mega[own], table["mean"][own], yerr=np.nan_to_num(table["std"][own]), fmt="o", ms=5, lw=0.8,
                 color=COLOURS[0], alpha=0.8, label="cells")  # fmt: skip
-    for i, (_, row) in enumerate(table[~own].iterrows()):
-        ax.plot(
-            row["bytes"] / 1e6, row["mean"], _MARKERS[1 + i % 7], ms=7, color=COLOURS[1 + i % 7], label=row["label"]
-        )
+    for i, name in enumerate(dict.fromkeys(map(facts.family, facts.references))):
+        ids = [cell.id for cell in facts.references if facts.family(cell) == name and cell.id in table.index]
+        style = {"ms": 7, "color": COLOURS[1 + i % 7], "label": name}
+        ax.plot(mega[ids], table["mean"][ids], _MARKERS[1 + i % 7], **style)
     front = pareto_front(mega.tolist(), table["mean"].tolist())
     ax.step(mega.iloc[front], table["mean"].iloc[front], where="post", color=INK, lw=1.0, label="front")
     for place in front[:6]:

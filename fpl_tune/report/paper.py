@@ -23,6 +23,7 @@ from fpl_tune.report.facts import Facts
 from fpl_tune.study.cells import label
 
 if TYPE_CHECKING:
+    from fpl_tune.config import RunSpec
     from fpl_tune.study.cells import Cell
 
 ALIASES = {
@@ -116,8 +117,7 @@ def _row(facts: Facts, cell: Cell, printed: pd.DataFrame, named: dict[str, str])
     found = found.loc[found["mean"].notna()]
     if found.empty:
         return None
-    data = cell.run.data
-    same = found.loc[[_same_data(str(name), {data.name, data.name + data.classes}) for name in found["dataset"]]]
+    same = found.loc[[_same_data(str(name), cell.run) for name in found["dataset"]]]
     shown = same if len(same) else found.loc[[not _is_average(str(name)) for name in found["dataset"]]]
     shown = shown if len(shown) else found
     dataset = str(shown["dataset"].iloc[0]) if len(shown) == 1 else f"mean over {len(shown)} data sets"
@@ -139,14 +139,18 @@ def _printed_names(cell: Cell) -> set[str]:
 
 
 def _without_data(cell: Cell) -> str:
-    """The cell's label as it is where one data set is all there is."""
-    return label({name: value for name, value in cell.varied.items() if name != "data"})
+    """The cell's label as it is where one data set, or one domain to hold out, is all there is."""
+    return label({name: v for name, v in cell.varied.items() if name not in ("data", "partition.held_out")})
 
 
 def _is_average(printed: str) -> bool:
     return "average" in printed.lower()
 
 
-def _same_data(printed: str, ours: set[str]) -> bool:
-    base, _, domain = printed.partition("/")
-    return plain(base) in {plain(name) for name in ours} and domain in ("", "Average")
+def _same_data(printed: str, run: RunSpec) -> bool:
+    """Whether a figure is of the run's data set, and of the domain that is held out or of all."""
+    base, _, domain = printed.replace(" target=", "/").partition("/")
+    domains = run.partition.held_out or ["", "average"]
+    return plain(base) in {plain(name) for name in (run.data.name, run.data.name + run.data.classes)} and (
+        plain(domain) in {plain(name) for name in domains}
+    )

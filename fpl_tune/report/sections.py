@@ -89,10 +89,10 @@ def main_table(facts: Facts, tests: pd.DataFrame) -> Section:
 
 def learning(facts: Facts, tests: pd.DataFrame) -> Section | None:
     """How fast is it learned?"""
-    cells = facts.notable(SHOWN - len(facts.references))
+    cells = facts.notable(SHOWN)
     if not cells:
         return None
-    caption = f"Mean over seeds with the standard deviation; the {len(cells)} cells that validation puts first."
+    caption = "Mean over seeds with the standard deviation: references, and the cells that validation puts first."
     return Section("learning", "Learning curves", drawn={"learning": (figures.learning_curves(facts, cells), caption)})
 
 
@@ -134,7 +134,7 @@ def costs(facts: Facts, tests: pd.DataFrame) -> Section | None:
 
 def clients(facts: Facts, tests: pd.DataFrame) -> Section | None:
     """Who gains, who loses?"""
-    drawn = figures.client_boxes(facts, facts.notable(SHOWN - len(facts.references)))
+    drawn = figures.client_boxes(facts, facts.notable(SHOWN))
     if drawn is None:
         return None
     return Section("clients", "Clients", drawn={"clients": (drawn, "One point per client and seed; box: quartiles.")})
