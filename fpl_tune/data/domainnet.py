@@ -98,12 +98,11 @@ def _pairs(path: Path) -> list[tuple[str, str]]:
 
 
 def _below(image: str, root: Path) -> str:
-    """The path below the root of a path that may begin with the root's own name."""
-    parts = image.replace("\\", "/").split("/")
-    parts = [part for part in parts if part not in ("", ".", "..")]
-    if parts[0].lower() == root.name.lower() or parts[0] in ("DomainNet", "office_caltech_10"):
-        parts = parts[1:]
-    return "/".join(parts)
+    """The path below the root of a path that may lead there from wherever the list was written."""
+    parts = [part for part in image.replace("\\", "/").split("/") if part not in ("", ".", "..")]
+    ours = {root.name.lower(), "domainnet", "office_caltech_10"}
+    above = [i for i, part in enumerate(parts[:-1]) if part.lower() in ours]
+    return "/".join(parts[above[-1] + 1 :] if above else parts)
 
 
 def _lists(root: Path, spec: DataSpec) -> tuple[dict[str, Rows], list[str]]:

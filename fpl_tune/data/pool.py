@@ -24,7 +24,7 @@ def digest(parts: Iterable[str | bytes]) -> str:
     """Hex digest (SHA-256) of a sequence of texts and bytes; where one ends and the next begins counts."""
     total = hashlib.sha256()
     for part in parts:
-        data = part.encode() if isinstance(part, str) else part
+        data = part.encode(errors="surrogateescape") if isinstance(part, str) else part
         total.update(len(data).to_bytes(8, "little"))
         total.update(data)
     return total.hexdigest()

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import errno
-import multiprocessing
 import os
+import subprocess
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -132,23 +134,42 @@ def test_what_a_killed_build_left_behind_does_not_count(pool: Pool, tmp_path: Pa
     assert not unfinished.exists()
 
 
-def _build_in_process(pool: Pool, folder: Path, result: multiprocessing.Queue) -> None:
-    eye = Eye(delay=0.3)
-    held = features(pool, eye, cache_dir=folder)
-    result.put((eye.seen, held.sum().item()))
+def test_one_builds_while_others_wait(pool: Pool, tmp_path: Path) -> None:
+    eyes = [Eye(delay=0.3) for _ in range(3)]  # each call has its own lock, so threads stand for processes
+    with ThreadPoolExecutor(3) as threads:
+        got = list(threads.map(lambda eye: features(pool, eye, cache_dir=tmp_path), eyes))
+    assert sorted(eye.seen for eye in eyes) == [0, 0, len(pool)]
+    assert torch.equal(got[0], got[1])
+    assert torch.equal(got[0], got[2])
 
 
-def test_one_process_builds_while_others_wait(pool: Pool, tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork" if os.name == "posix" else "spawn")
-    result = context.Queue()
-    workers = [context.Process(target=_build_in_process, args=(pool, tmp_path, result)) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    got = [result.get(timeout=60) for _ in workers]
-    for worker in workers:
-        worker.join()
-    assert sorted(seen for seen, _ in got) == [0, 0, len(pool)]
-    assert len({total for _, total in got}) == 1
+_SLOW = """
+import sys, time, torch
+from types import SimpleNamespace
+from fpl_tune.data import DataSpec, features, load
+def encode(pixels, patches=False):
+    time.sleep(60)
+towers = SimpleNamespace(name="eye", embed_dim=3, image_size=8, n_patches=4, mean=(0.0,) * 3, std=(1.0,) * 3,
+                         fingerprint="eye-1", device=torch.device("cpu"), dtype=torch.float32, encode_images=encode)
+spec = DataSpec("shapes", train_per_class=2, test_per_class=1, domains=["photo", "sketch"])
+features(load(spec).train, towers, cache_dir=sys.argv[1])
+"""
+
+
+def test_a_build_that_is_killed_is_done_again_by_the_next(pool: Pool, tmp_path: Path) -> None:
+    builder = subprocess.Popen([sys.executable, "-c", _SLOW, str(tmp_path)])
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("*.npy.tmp")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    builder.kill()
+    builder.wait()
+    (left,) = tmp_path.glob("*.npy.tmp")
+    eye = Eye()
+    held = features(pool, eye, cache_dir=tmp_path)
+    assert eye.seen == len(pool)
+    np.testing.assert_allclose(held.numpy(), means(pool), atol=1e-6)
+    assert left.with_suffix("").is_file()
+    assert not left.exists()
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])

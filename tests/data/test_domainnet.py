@@ -61,7 +61,7 @@ def test_lists_of_other_domains_need_not_be_there(tmp_path: Path, picture: MakeI
         load(DataSpec("domainnet", root=str(tmp_path), classes="345"))
 
 
-@pytest.mark.parametrize("prefix", ["DomainNet/", ""])
+@pytest.mark.parametrize("prefix", ["DomainNet/", "", "../data/DomainNet/"])
 def test_ten_classes_by_the_pickles(tmp_path: Path, picture: MakeImage, prefix: str) -> None:
     write_pickles(tmp_path / "DomainNet", DOMAINS, TEN, picture, prefix)
     data = load(DataSpec("domainnet", root=str(tmp_path)))

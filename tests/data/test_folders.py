@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -115,3 +116,11 @@ def test_odd_images_are_read_in_colour_and_broken_ones_are_named(odd_images: Pat
     assert {"dog/SHOUT.JPG", "dog/grey.jpg", "dog/cmyk.jpg", "dog/alpha.png", "dog/palette.png"} < set(read)
     assert set(read.values()) == {(8, 8, 3)}
     assert not any(name.endswith((".doc", ".db")) for name in read)
+
+
+def test_names_that_are_no_valid_text_are_no_problem(folders: MakeFolders) -> None:
+    root = folders("cat", "dog")
+    (root / "cat" / "image_0000.jpg").rename(root / "cat" / os.fsdecode(b"caf\xe9.jpg"))
+    data = load(DataSpec("folder", root=str(root)))
+    assert len(data.fingerprint) == 16
+    assert len(data.train.stamp()) == 64
