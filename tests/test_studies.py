@@ -1,0 +1,232 @@
+"""Every study file: composes at both scales, answers to printed figures that exist, and runs a round."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fpl_tune import config, methods
+from fpl_tune.config import RunSpec, StudySpec
+from fpl_tune.report.paper import _printed_names, _without_data, plain, targets
+from fpl_tune.study import preflight
+from fpl_tune.study.cells import Cell, expand
+from fpl_tune.study.job import Setup
+from fpl_tune.study.preflight import TaskSizes
+from fpl_tune.study.search import Search
+from fpl_tune.trial import Trial, stages_of
+
+PAPERS = """
+pfedmoap_t1 pfedmoap_t2 pfedmoap_t3 pfedmoap_t4 pfedmoap_t6 pfedmoap_t7 pfedmoap_t8 pfedmoap_t9 pfedmoap_f3 pfedmoap_f4
+pfedmoap_f5 pfedmoap_f6 pfedprompt_t1 pfedprompt_t2 pfedprompt_t4 pfedprompt_t5 pfedprompt_t6 pfedprompt_f4
+pfedprompt_f5 pfedprompt_f6 fedpgp_t1 fedpgp_t2 fedpgp_t3 fedpgp_t4 fedpgp_t5 fedpgp_t6 fedpgp_t7 fedpgp_t9 fedpgp_t11
+fedpgp_f2 fedpgp_f4 feddpt_t1 feddpt_t2 feddpt_t3 feddpt_t4a feddpt_t4b feddpt_t4c feddpt_t4d feddpt_t5 feddpt_t6
+fedapt_t1 fedapt_t2 fedapt_t3 fedapt_t4 fedapt_t5 fedapt_t6 fedapt_t8 fedapt_t9 fedapt_t10 fedapt_f5 fedapt_f6
+""".split()
+"""Tables and figures with experiments of the five papers."""
+OURS = "lambda_sweep mu_sweep rank_sweep joint_search zoo defects pareto privacy".split()
+STUDIES = sorted({*PAPERS, *OURS, *config.list_studies()})
+
+NOT_OFFERED = {
+    "feddpt_t4d": {"Fed-DPT 0.5 epoch/round"},
+    "fedapt_t3": {"FedCLIP (unsupervised)"},
+    "fedapt_t6": {"FedAPT (tuned tau, value lost in extraction)"},
+    "fedapt_t8": {"FedAPT per-sample text encoding (minutes)", "FedAPT precomputed keys (seconds)"},
+}
+"""Printed rows without a cell of ours; the studies' headers say why."""
+
+Composed = tuple[StudySpec, dict[str, Any], list[Cell]]
+
+
+@cache
+def composed(name: str, scale: str) -> Composed:
+    spec, node = config.compose_study(name, [f"scale={scale}"])
+    return spec, node, expand(spec, node)
+
+
+def header(name: str) -> str:
+    lines = config.list_studies()[name].read_text(encoding="utf-8").splitlines()
+    end = next(i for i, line in enumerate(lines) if not line.startswith("#"))
+    return "\n".join(lines[:end])
+
+
+def test_every_table_and_figure_has_its_study() -> None:
+    assert {*PAPERS, *OURS} <= set(config.list_studies())
+
+
+def test_the_zoo_holds_every_method() -> None:
+    wrappers = {name for name, kind in methods.catalogue().items() if kind.__module__ == "fpl_tune.wrappers"}
+    _, node, _ = composed("zoo", "small")
+    assert {bundle["method"] for bundle in node["axes"]["variant"]} == set(config.options("method")) - wrappers
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_header_names_command_and_cost(name: str) -> None:
+    said = header(name)
+    assert f"fpl-tune study {name}" in said
+    assert "Cost:" in said
+    if composed(name, "small")[0].paper_scale:
+        assert "scale=paper" in said or "whose file says more" in said
+
+
+# -- configurations ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.filterwarnings("ignore:partition.compat_|data.permute_classnames")
+def test_small_cells_fit_their_task(name: str, tmp_path: Path) -> None:
+    spec, node, cells = composed(name, "small")
+    assert len({cell.label for cell in cells}) == len(cells) >= 1
+    assert {cell.run.data.name for cell in cells} == {"shapes"}
+    assert {cell.run.clip.name for cell in cells} == {"compact"}
+    if spec.report.x is not None:
+        assert any(spec.report.x in cell.varied for cell in cells)
+    if spec.search.sampler is None:
+        preflight.check([cell.run for cell in cells], Setup(folder=tmp_path, cache_dir=tmp_path))
+    else:
+        search = Search.plan(spec, node)
+        assert search is not None
+        assert len(search.parts) == sum(cell.role == "cell" for cell in cells)
+
+
+# Facts of OpenAI's towers: widths of embedding, text and vision, patches, blocks of text and vision.
+TOWERS = {
+    "RN50": (1024, 512, None, 49, None),
+    "ViT-B-16": (512, 512, 768, 196, 12),
+    "ViT-B-32": (512, 512, 768, 49, 12),
+}
+DOMAINS = {"domainnet": 6, "office_caltech10": 4, "officehome": 4, "pacs": 4}
+
+
+def paper_sizes(run: RunSpec) -> TaskSizes:
+    embed, text, vision, patches, blocks = TOWERS[run.clip.name]
+    partition, domains = run.partition, DOMAINS.get(run.data.name, 1) - len(run.partition.held_out)
+    clients = {"domain": domains, "domain_dirichlet": domains * (partition.n_clients or 0)}.get(partition.name)
+    return TaskSizes(
+        n_clients=clients if clients is not None else partition.n_clients or 0,
+        n_classes=10, n_domains=domains, embed_dim=embed, text_width=text, vision_width=vision, n_patches=patches,
+        n_text_blocks=12, n_vision_blocks=blocks, same_classes=partition.evaluation != "base_to_novel",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_paper_scale_is_the_papers_data_and_towers(name: str) -> None:
+    spec, _, cells = composed(name, "paper")
+    assert spec.paper_scale
+    for cell in cells:
+        assert cell.run.data.name != "shapes", cell.label
+        assert cell.run.optim.lr < 0.02, cell.label  # the drawn world's rate
+        for stage in stages_of(cell.run):
+            stage.method.check(paper_sizes(cell.run))
+            assert stage.method.needs != "patches" or cell.run.clip.name in TOWERS
+
+
+@pytest.mark.parametrize("name", ["zoo", "defects", "privacy", "joint_search", "pareto"])
+def test_paper_scale_of_our_own_studies(name: str) -> None:
+    spec, node, cells = composed(name, "paper")
+    assert "shapes" not in {cell.run.data.name for cell in cells}
+    if spec.search.sampler is not None:
+        assert Search.plan(spec, node) is not None
+
+
+# -- printed figures -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [n for n in PAPERS if "_t" in n])
+def test_printed_rows_have_cells(name: str) -> None:
+    spec, _, cells = composed(name, "paper")
+    asked: Mapping[str, Any] = spec.report.paper
+    assert asked["expected"]
+    printed = targets()
+    for column in ("paper", "table", "protocol", "metric"):
+        if column in asked:
+            printed = printed[[plain(str(v)) == plain(str(asked[column])) for v in printed[column]]]
+    assert len(printed), "no printed figure"
+    rows = {plain(method) for method in printed["method"]}
+    named = asked.get("cells", {})
+    assert {plain(method) for method in named.values()} <= rows
+    labels = {label for cell in (*cells, *composed(name, "small")[2]) for label in (cell.label, _without_data(cell))}
+    assert set(named) <= labels
+    ours = {plain(printed_name) for printed_name in named.values()}.union(*(_printed_names(cell) for cell in cells))
+    assert rows - ours == {plain(method) for method in NOT_OFFERED.get(name, ())}
+
+
+@pytest.mark.parametrize("name", [n for n in PAPERS if "_f" in n])
+def test_figures_say_what_they_show(name: str) -> None:
+    asked = composed(name, "paper")[0].report.paper
+    number = re.fullmatch(r"\w+_f(\d+)", name)
+    assert number
+    assert str(asked["figure"]) == number.group(1)
+    assert asked["expected"]
+    assert plain(str(asked["paper"])) in {plain(paper) for paper in targets()["paper"]}
+
+
+# -- a round -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def tiny(run: RunSpec) -> RunSpec:
+    """The same run on a few images: one round of one epoch, each stage too."""
+    run = deepcopy(run)
+    fine = run.data.classes == "object"
+    run.data.train_per_class, run.data.test_per_class = (3, 1) if fine else (12, 4)
+    run.data.shots = None if run.data.shots is None else min(run.data.shots, 2)
+    run.data.max_test = None
+    run.protocol.rounds = run.protocol.epochs = run.protocol.eval_every = 1
+    for stage in run.stages:
+        stage.rounds = stage.epochs = 1
+    return run
+
+
+_ran: set[str] = set()
+
+
+def one_round(cell: Cell, cache_dir: Path) -> None:
+    run = tiny(cell.run)
+    if config.identity(run) in _ran:
+        return
+    _ran.add(config.identity(run))
+    trial = Trial(run, [1], cache_dir=cache_dir)
+    before = trial.prompts()[1]
+    (records,) = trial.run_all()
+    after = trial.prompts()[1]
+    assert [record["round"] for record in records] == list(range(1, len(trial.stages) + 1)), cell.label
+    for record in records:
+        assert 0 <= record["test/acc_mean"] <= 1, cell.label
+        assert math.isfinite(record.get("train/loss", 0.0)), cell.label
+    learned = [key for key, leaf in after.items() if key not in before or not torch.equal(leaf, before[key])]
+    assert bool(learned) == (run.method["name"] != "zeroshot"), cell.label
+
+
+@pytest.mark.parametrize("name", [n for n in STUDIES if n not in ("pfedmoap_f4", "mu_sweep", "rank_sweep")])
+@pytest.mark.filterwarnings("ignore:partition.compat_|data.permute_classnames")
+def test_one_round_of_every_method(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cells = composed(name, "small")[2]
+    first: dict[str, Cell] = {}
+    for cell in cells:
+        first.setdefault(repr([type(stage.method).__name__ for stage in stages_of(cell.run)] + [kinds(cell)]), cell)
+    for cell in first.values():
+        one_round(cell, tmp_path_factory.getbasetemp().parent / "features-of-studies")
+
+
+def kinds(cell: Cell) -> list[str]:
+    """Names of a cell's method and of what it wraps."""
+    node, names = cell.run.method, []
+    while isinstance(node, Mapping):
+        names.append(str(node["name"]))
+        node = node.get("inner")
+    return names
