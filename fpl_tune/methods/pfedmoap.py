@@ -119,7 +119,7 @@ class PFedMoAP(Method):
         """What a client works with: its prompt [C, l, d], gate, and experts [C, E-1, l, d], encoded once each."""
         distinct, at = experts.flatten(2).flatten(0, 1).unique(dim=0, return_inverse=True)
         text = task.text(distinct.unflatten(1, experts.shape[2:]))  # [U, K, D]
-        features = text[..., :: self._step(text)][at].unflatten(0, experts.shape[:2]).transpose(1, 2)
+        features = text[..., :: self._step(text)][at].unflatten(0, experts.shape[:2])  # [C, E-1, K, G]
         fixed = {"experts": experts, "usable": usable, "features": features}
         return Local({"prompt": prompt, **gate}, fixed)
 
@@ -181,33 +181,34 @@ class PFedMoAP(Method):
         return torch.where(gated, task.scale * mixed + self.lam * own, own)
 
     def attention(self, local: Local, image: Tensor, text: Tensor) -> Tensor:
-        """Weights [C, h, B, K, E] of the experts, the local one first, for unit images [C, B, D] and the local
+        """Weights [C, h, B, E, K] of the experts, the local one first, for unit images [C, B, D] and the local
         prompt's text features [C, K, D]. They sum to one over E. The linear gate has h = K = 1."""
         weight, bias = local.train["gate.weight"], local.train["gate.bias"]
         if self.gate == "linear":
-            scores = (image @ weight.mT + bias.unsqueeze(1))[:, None, :, None]
+            scores = (image @ weight.mT + bias.unsqueeze(1))[:, None, :, :, None]
         else:
             query = self._heads(image[..., :: self._step(image)] @ weight[:, 0].mT + bias[:, None, 0])
             key = self._heads(self._features(local, text) @ weight[:, None, 1].mT + bias[:, None, None, 1])
             sharp = math.sqrt(self.heads / self.d_gating) if self.attention_scale == "sqrt" else self.attention_scale
-            scores = sharp * torch.einsum("cbhx,ckehx->chbke", query, key)
-        usable = F.pad(local.fixed["usable"], (1, 0), value=True)[:, None, None, None]
-        return scores.masked_fill(~usable, -torch.inf).softmax(-1)
+            scores = torch.einsum("cbhx,cekhx->chbek", sharp * query, key)
+        usable = F.pad(local.fixed["usable"], (1, 0), value=True)[:, None, None, :, None]
+        return scores.masked_fill(~usable, -torch.inf).softmax(3)
 
     def _mixed(self, local: Local, image: Tensor, text: Tensor) -> Tensor:
         """Unit images [C, B, D] against what the gate makes of the experts (Eq. 11) -> [C, B, K]."""
         share, features = self.attention(local, image, text), self._features(local, text)
         if self.gate == "linear":
-            weight = share[:, 0, :, 0]  # [C, B, E]
-            dots = torch.einsum("cbd,cked->cbke", image, features)
-            square = torch.einsum("cbe,ckef,cbf->cbk", weight, features @ features.mT, weight)
-            return torch.einsum("cbe,cbke->cbk", weight, dots) / square.clamp(min=1e-12).sqrt()
+            weight = share[:, 0, :, :, 0]  # [C, B, E]
+            dots = torch.einsum("cbd,cekd->cbek", image, features)
+            alike = torch.einsum("cekd,cfkd->ckef", features, features)
+            square = torch.einsum("cbe,ckef,cbf->cbk", weight, alike, weight)
+            return torch.einsum("cbe,cbek->cbk", weight, dots) / square.clamp(min=1e-12).sqrt()
         weight, bias = local.train["gate.weight"], local.train["gate.bias"]
         image = image[..., :: self._step(image)]
         value = self._heads(features @ weight[:, None, 2].mT + bias[:, None, None, 2])
         # <image, W_O mix + b_O> = <W_O' image, mix> + <image, b_O>: no mixed feature [C, B, K, G] is formed
-        dots = torch.einsum("cbhx,ckehx->chbke", self._heads(image @ weight[:, 3]), value)
-        return (share * dots).sum((1, 4)) + image @ bias[:, 3].unsqueeze(-1)
+        dots = torch.einsum("cbhx,cekhx->chbek", self._heads(image @ weight[:, 3]), value)
+        return (share * dots).sum((1, 3)) + image @ bias[:, 3].unsqueeze(-1)
 
     def _step(self, features: Tensor) -> int:
         """Every so many numbers of a feature [..., D] one is kept for the gate."""
@@ -217,8 +218,8 @@ class PFedMoAP(Method):
         return features.unflatten(-1, (self.heads, -1))
 
     def _features(self, local: Local, text: Tensor) -> Tensor:
-        """[C, K, E, G] pooled text features of all experts, the local one first."""
-        return torch.cat([text[..., :: self._step(text)].unsqueeze(2), local.fixed["features"]], 2)
+        """[C, E, K, G] pooled text features of all experts, the local one first."""
+        return torch.cat([text[..., :: self._step(text)].unsqueeze(1), local.fixed["features"]], 1)
 
 
 def choose_experts(state: State, who: Tensor, n: int, selection: str) -> tuple[Tensor, Tensor]:
@@ -243,6 +244,6 @@ def expert_shares(method: PFedMoAP, task: Task, local: Local, batch: Batch) -> T
 
     The weights of an image are averaged over heads and classes and sorted before images are averaged.
     """
-    weights = method.attention(local, unit(batch.image), task.text(local.train["prompt"])).mean((1, 3))
+    weights = method.attention(local, unit(batch.image), task.text(local.train["prompt"])).mean((1, 4))
     others = weights[..., 1:].sort(dim=-1, descending=True).values
     return torch.stack([mean_over(w, batch.mask) for w in (weights[..., 0], *others.unbind(-1))], 1)

@@ -120,17 +120,17 @@ def test_attention_sums_to_one_and_forgets_what_may_not_be_used(task: ClientTask
     method = PFedMoAP(**{**SMALL, "experts": 4})
     local = method.start(task, after_rounds(method, task, [0, 1, 2]), torch.tensor([0, 1]))
     weights = method.attention(local, unit(task.table("train").image[:2]), task.text(local.train["prompt"]))
-    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+    torch.testing.assert_close(weights.sum(3), torch.ones_like(weights[:, :, :, 0]))
     assert local.fixed["usable"].tolist() == [[True, True, False]] * 2
-    assert bool((weights[..., 3] == 0).all())
-    assert bool((weights[..., :3] > 0).all())
+    assert bool((weights[:, :, :, 3] == 0).all())
+    assert bool((weights[:, :, :, :3] > 0).all())
 
 
 def test_permuting_the_experts_changes_nothing(task: ClientTask) -> None:
     method = PFedMoAP(**{**SMALL, "experts": 4})
     local, batch = method.start(task, after_rounds(method, task, [0, 1, 2, 3]), EVERYONE), all_images(task)
     turn = torch.tensor([2, 0, 1])
-    fixed = {**local.fixed, "features": local.fixed["features"][:, :, turn]}
+    fixed = {**local.fixed, "features": local.fixed["features"][:, turn]}
     torch.testing.assert_close(
         method.logits(task, local._replace(fixed=fixed), batch), method.logits(task, local, batch), rtol=0, atol=1e-10
     )
