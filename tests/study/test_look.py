@@ -161,8 +161,8 @@ def test_replay_of_random_search_equals_going_through_all_draws(make_store: Make
 def test_diff_says_what_would_run_and_why(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_study(*compose("axes: {optim: {lr: [0.1, 0.2]}}", "protocol.rounds=1"), root=tmp_path)
     store = Store.open(tmp_path, "tiny")
-    made = compose("axes: {optim: {lr: [0.1, 0.3]}}", "protocol.rounds=1", "seeds=3")
-    rows = manage.diff(*made, store)
+    spec, node = compose("axes: {optim: {lr: [0.1, 0.3]}}", "protocol.rounds=1", "seeds=3")
+    rows = manage.diff(spec, node, store)
     assert [(r["label"], r["state"], r["why"]) for r in rows] == [
         ("lr=0.1", "partly", "seeds 3"),
         ("lr=0.3", "new", ""),
@@ -170,7 +170,9 @@ def test_diff_says_what_would_run_and_why(compose: Compose, tmp_path: Path, monk
     ]
     real = runner.fingerprints
     monkeypatch.setattr(manage, "fingerprints", lambda run: {**real(run), "data": "other"})
-    assert [(r["label"], r["why"]) for r in manage.diff(*made, store) if r["state"] == "stale"] == [("lr=0.1", "data")]
+    assert [(r["label"], r["why"]) for r in manage.diff(spec, node, store) if r["state"] == "stale"] == [
+        ("lr=0.1", "data")
+    ]
 
 
 def test_status_stop_and_retry(make_store: MakeStore) -> None:

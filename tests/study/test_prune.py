@@ -13,6 +13,7 @@ from fpl_tune.study.cells import expand
 from fpl_tune.study.prune import Pruner, score
 from fpl_tune.study.runner import run_study
 from fpl_tune.study.store import Store
+from fpl_tune.trial import Record, Trial
 
 Compose = Callable[..., Any]
 
@@ -102,14 +103,23 @@ def test_refused(change: dict[str, Any], says: str) -> None:
         Pruner(PruneSpec(**change))
 
 
-def test_a_pruned_cell_is_stored_at_its_round_and_not_run_again(compose: Compose, tmp_path: Path) -> None:
-    body = "axes: {optim: {lr: [0.02, 0.05, 1000.0]}}\nprune: {rule: halving, reduction: 2, confidence: 0}"
+def test_a_pruned_cell_is_stored_at_its_round_and_not_run_again(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Trial.step
+
+    def graded(self: Trial) -> list[Record]:
+        return [{**record, "val/acc_mean": 1 - self.run.optim.lr} for record in step(self)]
+
+    monkeypatch.setattr(Trial, "step", graded)
+    body = "axes: {optim: {lr: [0.1, 0.2, 0.05]}}\nprune: {rule: halving, reduction: 2, confidence: 0}"
     made = compose(body, "protocol.rounds=4")
     outcome = run_study(*made, root=tmp_path)
     assert outcome.exit_code == 0
     store = Store.open(tmp_path, "tiny")
-    found = store.result(store.cells()[2], 1)
+    assert store.summary()["status"].tolist() == ["done", "pruned", "done"]
+    found = store.result(store.cells()[1], 1)
     assert found is not None
-    assert (found["status"], found["rounds"] < 4) == ("pruned", True)
-    assert len(store.history(store.cells()[2], 1)) == found["rounds"]
+    assert (found["status"], found["rounds"]) == ("pruned", 1)
+    assert len(store.history(store.cells()[1], 1)) == 1
     assert run_study(*made, root=tmp_path).skipped == 3
