@@ -139,7 +139,7 @@ def _references(ax: Axes, facts: Facts, axis: str, where: Mapping[str, float], f
 
 def slices(facts: Facts, axis: str) -> Figure:
     """Every cell's metric by one axis, the best by validation ringed: for studies that vary much at once."""
-    figure, (ax,) = blank(6.0, 3.4)
+    figure, (ax,) = blank(4.9, 3.2)
     table = facts.table.loc[[cell.id for cell in facts.own]].dropna(subset=["mean", axis])
     values = _ordered(table[axis])
     places, is_number = _positions(values)
@@ -147,11 +147,10 @@ def slices(facts: Facts, axis: str) -> Figure:
     ax.scatter([where[shown(v)] for v in table[axis]], table["mean"], s=22, color=COLOURS[0], alpha=0.7, lw=0)
     if facts.best is not None and facts.best.id in table.index:
         row = table.loc[facts.best.id]
-        ax.plot([where[shown(row[axis])]], [row["mean"]], "o", mfc="none", mec=INK, ms=13, label="best by validation")
+        ax.plot([where[shown(row[axis])]], [row["mean"]], "o", mfc="none", mec=INK, ms=13)
     _place(ax, axis, values, places, is_number)
     ax.set_ylabel(quantity(facts.metric, over=""))
     _percent_axis(ax, facts.metric)
-    _legend(ax)
     return figure
 
 

@@ -64,10 +64,13 @@ def curve(facts: Facts, tests: pd.DataFrame) -> Section | None:
     numbers = [a for a in axes if numeric(facts.table[a])]
     x = named if named in axes else (numbers or axes)[0]
     many = len(facts.axes) > 2 or any(cell.role == "trial" for cell in facts.own)
-    section = Section("curve", f"Along {words.axis_name(x)}")
+    section = Section("curve", "Along each field" if many else f"Along {words.axis_name(x)}")
     if many:
         for axis in axes[:6]:
-            section.drawn[f"slice_{words.short(axis)}"] = figures.slices(facts, axis), f"Every cell by {axis}."
+            section.drawn[f"slice_{words.short(axis)}"] = (
+                figures.slices(facts, axis),
+                f"By {axis}; ringed: best by validation.",
+            )
         return section
     caption = "Mean over seeds; the band is the standard deviation over seeds. References are lines with bands."
     section.drawn["curve"] = figures.axis_curve(facts, x), caption
