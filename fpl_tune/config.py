@@ -28,6 +28,7 @@ from fpl_tune import methods
 from fpl_tune.data import DataSpec, PartitionSpec
 from fpl_tune.data.registry import resolve
 from fpl_tune.errors import ConfigError, did_you_mean, unknown
+from fpl_tune.evaluate import CHOICES, HABITS
 from fpl_tune.optim import OptimSpec
 from fpl_tune.paths import shipped
 from fpl_tune.task import ClipSpec, check_template
@@ -265,6 +266,8 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, 
         )
     spec = _typed(StudySpec, node)
     check(to_run(node))
+    if spec.report.rule not in (*CHOICES, *HABITS):
+        raise unknown("report.rule", spec.report.rule, (*CHOICES, *HABITS))
     return spec, node
 
 

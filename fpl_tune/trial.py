@@ -19,6 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from fpl_tune import config, methods
+from fpl_tune.clip.text import cost
 from fpl_tune.config import RunSpec
 from fpl_tune.engine import Cohort, derive, draw_cohort, run_round
 from fpl_tune.errors import ConfigError, EnvironmentProblem, FplTuneError
@@ -30,6 +31,9 @@ Record = dict[str, Any]
 """Metrics of one seed and round: `seed`, `round`, floats by name, and `clients/<set>` lists of accuracies."""
 
 BYTES_PER_SCALAR = 4
+BLOCK_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
+"""Text activations kept for the backward pass of one block of clients."""
+_KEPT_PER_TOKEN = 14  # numbers per token, width and block that the backward pass needs: inputs, QKV, attention, MLP
 
 
 class Diverged(FplTuneError):
@@ -77,7 +81,7 @@ class Trial:
         seeds: seeds trained together as one batch; each one's result is the same alone.
         cache_dir: where image features are kept.
         device: cpu or cuda.
-        block: clients (over all seeds) trained at once; None: all.
+        block: clients (over all seeds) trained at once; None: as many as `BLOCK_BYTES` of text activations allow.
     """
 
     def __init__(
@@ -90,7 +94,7 @@ class Trial:
         block: int | None = None,
         progress: Any = None,
     ) -> None:
-        self.run, self.seeds, self.block = run, list(seeds), block
+        self.run, self.seeds = run, list(seeds)
         self.stages = stages_of(run)
         self.world = world_of(run, cache_dir=cache_dir, device=device, progress=progress)
         self.tasks: list[ClientTask] = [self.world.task(run.data, run.partition, seed) for seed in self.seeds]
@@ -99,11 +103,22 @@ class Trial:
             stage.method.check(self.tasks[0])
         self.rounds = sum(stage.rounds for stage in self.stages)
         self.round = 0
+        self.block = block or self._block()
         self.totals: list[dict[str, float]] = [{"up": 0, "down": 0, "seconds": 0.0} for _ in self.seeds]
         self._held = 0  # the stage whose states these are
         self.states = self._begin(self.stages[0].method, None)
         if not self._learns():
             self.rounds = 1
+
+    def _block(self) -> int:
+        """Rows whose text activations fit `BLOCK_BYTES`: of the configuration alone, so that figures repeat exactly."""
+        task, towers = self.tasks[0], self.world.towers
+        n_ctx = getattr(self.stages[0].method, "n_ctx", 16)
+        sentences = towers.sentences(task.known.names, n_ctx, position=task.known.position)
+        tokens = cost(towers.text, sentences, 1).tokens
+        numbers = _KEPT_PER_TOKEN * tokens * towers.text_width * towers.n_text_blocks
+        size = torch.finfo(towers.dtype).bits // 8
+        return max(1, int(BLOCK_BYTES[task.device.type] // (numbers * size)))
 
     def _learns(self) -> bool:
         task, state = self.tasks[0], self.states[0]

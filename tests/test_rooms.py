@@ -23,8 +23,8 @@ ALLOWED: dict[str, set[str]] = {
     "engine": {"method", "optim", "task"},
     "evaluate": {"method", "task"},
     "conf": set(),
-    "config": {"methods", "method", "data", "optim", "task", "paths"},
-    "trial": {"config", "methods", "method", "engine", "evaluate", "task", "optim"},
+    "config": {"methods", "method", "data", "evaluate", "optim", "task", "paths"},
+    "trial": {"clip", "config", "methods", "method", "engine", "evaluate", "task", "optim"},
     "study": {
         "trial",
         "config",

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -39,22 +40,25 @@ def ls(kind: str, format: str) -> None:
 
 
 def _methods() -> list[dict[str, Any]]:
+    known = methods.catalogue()
+    shared = Counter(kind.__module__ for kind in known.values())
     rows = []
-    for name, kind in methods.catalogue().items():
-        module = inspect.getdoc(sys.modules[kind.__module__]) or ""
-        url = re.search(r"https?://\S+?(?=[.,;]?(?:\s|$))", module)
+    for name, kind in known.items():
+        text = inspect.getdoc(sys.modules[kind.__module__] if shared[kind.__module__] == 1 else kind) or ""
+        url = re.search(r"https?://\S+?(?=[.,;]?(?:\s|$))", text)
         rows.append(
             {
                 "method": name,
-                "what": module.splitlines()[0].rstrip("."),
-                "needs": kind.needs,
+                "what": text.splitlines()[0].rstrip("."),
+                "needs": kind.needs if isinstance(kind.needs, str) else "as its options say",
                 "options": ", ".join(f.name for f in fields(kind)),
                 "paper": url.group(0) if url else "",
             }
         )
     for path in sorted(shipped("conf", "method").glob("*.yaml")):
-        if path.stem not in methods.catalogue():
-            rows.append({"method": path.stem, "what": _headline(path), "needs": "", "options": "", "paper": ""})
+        if path.stem not in known:
+            parts = ", ".join(re.findall(r"name: (\w+)", path.read_text(encoding="utf-8")))
+            rows.append({"method": path.stem, "what": _headline(path), "needs": "", "options": parts, "paper": ""})
     return rows
 
 
