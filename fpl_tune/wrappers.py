@@ -23,6 +23,26 @@ from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, T
 Needs = Literal["pooled", "patches", "pixels"]
 
 
+class Wrapper(Method):
+    """Abstract: what every wrapper leaves to the method it wraps."""
+
+    inner: Method
+
+    @property
+    def needs(self) -> Needs:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.inner.needs
+
+    @property
+    def view(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.inner.view
+
+    def check(self, sizes: Sizes) -> None:
+        self.inner.check(sizes)
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        return self.inner.logits(task, local, batch)
+
+
 def _exchanged(local: Local, known: Iterable[str], wrapper: str) -> list[str]:
     """Names of the trained leaves that are also in `known`.
 
@@ -42,7 +62,7 @@ def _exchanged(local: Local, known: Iterable[str], wrapper: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Proximal(Method):
+class Proximal(Wrapper):
     """FedProx: the local loss plus μ/2 · ‖w − w_received‖² over every leaf that came from the server.
 
     Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks, MLSys 2020,
@@ -59,13 +79,6 @@ class Proximal(Method):
     def __post_init__(self) -> None:
         require(math.isfinite(self.mu) and self.mu >= 0, "mu", "must be a finite number >= 0", self.mu)
 
-    @property
-    def needs(self) -> Needs:  # pyright: ignore[reportIncompatibleVariableOverride] - a wrapper needs what it wraps
-        return self.inner.needs
-
-    def check(self, sizes: Sizes) -> None:
-        self.inner.check(sizes)
-
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return self.inner.init(task, rng, before)
 
@@ -73,9 +86,6 @@ class Proximal(Method):
         local = self.inner.start(task, state, who)
         names = _exchanged(local, state.shared, "proximal")
         return local._replace(fixed={**local.fixed, **{f"received.{n}": local.train[n].clone() for n in names}})
-
-    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return self.inner.logits(task, local, batch)
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         loss, moved = self.inner.loss(task, local, batch)
@@ -99,7 +109,7 @@ class Proximal(Method):
 
 
 @dataclass(frozen=True)
-class FineTuned(Method):
+class FineTuned(Wrapper):
     """Local fine-tuning of a federated model: every client goes on training its own copy, nothing is
     aggregated.
 
@@ -113,13 +123,6 @@ class FineTuned(Method):
 
     inner: Method
 
-    @property
-    def needs(self) -> Needs:  # pyright: ignore[reportIncompatibleVariableOverride] - a wrapper needs what it wraps
-        return self.inner.needs
-
-    def check(self, sizes: Sizes) -> None:
-        self.inner.check(sizes)
-
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         state = before if before is not None else self.inner.init(task, rng)
         everyone = torch.arange(task.n_clients, device=task.device)
@@ -132,9 +135,6 @@ class FineTuned(Method):
 
     def _own(self, local: Local, state: State, who: Tensor) -> Local:
         return local._replace(train={n: state.personal[f"own.{n}"][who] for n in local.train})
-
-    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return self.inner.logits(task, local, batch)
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         return self.inner.loss(task, local, batch)
@@ -157,7 +157,7 @@ class FineTuned(Method):
 
 
 @dataclass(frozen=True)
-class Private(Method):
+class Private(Wrapper):
     """Differential privacy of uploads: gradients clipped at every step, Gaussian noise on the uploaded copy.
 
     Dwork, Roth: The Algorithmic Foundations of Differential Privacy, 2014, App. A,
@@ -195,10 +195,6 @@ class Private(Method):
         )
 
     @property
-    def needs(self) -> Needs:  # pyright: ignore[reportIncompatibleVariableOverride] - a wrapper needs what it wraps
-        return self.inner.needs
-
-    @property
     def sigma(self) -> float:
         """Standard deviation of the noise on every uploaded number."""
         if math.isinf(self.epsilon):
@@ -206,9 +202,6 @@ class Private(Method):
         if self.calibration == "classical":
             return math.sqrt(2 * math.log(1.25 / self.delta)) * self.clip / self.epsilon
         return self.clip * smallest_noise(self.epsilon, self.delta)
-
-    def check(self, sizes: Sizes) -> None:
-        self.inner.check(sizes)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         state = self.inner.init(task, rng, before)
@@ -219,9 +212,6 @@ class Private(Method):
         local = self.inner.start(task, state, who)
         names = _exchanged(local, {**state.shared, **state.server}, "private")
         return local._replace(fixed={**local.fixed, **{f"uploaded.{n}": torch.zeros_like(who) for n in names}})
-
-    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return self.inner.logits(task, local, batch)
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         names = _uploaded(local)
