@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from fpl_tune.data.partition import Shares
+from fpl_tune.data.partition import Shares, ranked
 from fpl_tune.data.pool import Ints
 
 
@@ -31,15 +31,12 @@ def draw(shares: Shares, label: Ints, shots: int | None, val: float, rng: np.ran
 def _cut(shares: Shares, label: Ints, shots: int | None, val: float) -> tuple[Shares, Shares]:
     """The first images of each client and class are trained on, the next ones validated on."""
     held = label[shares.row]
-    group = shares.client * (int(label.max(initial=0)) + 1) + held
-    order = np.argsort(group, kind="stable")
-    _, start, inverse, size = np.unique(group[order], return_index=True, return_inverse=True, return_counts=True)
+    order, rank, size = ranked(shares.client * (int(label.max(initial=0)) + 1) + held)
     asked = size if shots is None else np.minimum(size, shots)
     n_val = np.minimum(np.maximum(np.rint(val * asked), 1), size - 1).astype(np.int64) if val else np.zeros_like(size)
     n_train = np.minimum(asked, size - n_val)
-    rank = np.arange(len(order)) - start[inverse]
-    train = order[rank < n_train[inverse]]
-    validate = order[(rank >= n_train[inverse]) & (rank < (n_train + n_val)[inverse])]
+    train = order[rank < n_train]
+    validate = order[(rank >= n_train) & (rank < n_train + n_val)]
     return (
         Shares(shares.row[train], shares.client[train]),
         Shares(shares.row[validate], shares.client[validate]),

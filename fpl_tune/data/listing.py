@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fpl_tune.data.partition import ranked
 from fpl_tune.data.pool import Dataset, Ints, Pool, join
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.errors import ConfigError, unknown
@@ -68,10 +69,7 @@ def _cap(pool: Pool, cap: int | None) -> Pool:
     """At most `cap` images of each class and domain, evenly spread over the list."""
     if cap is None or not len(pool):
         return pool
-    group = pool.domain * (int(pool.label.max()) + 1) + pool.label
-    order = np.argsort(group, kind="stable")
-    _, start, inverse, size = np.unique(group[order], return_index=True, return_inverse=True, return_counts=True)
-    rank, size = np.arange(len(order)) - start[inverse], size[inverse]
+    order, rank, size = ranked(pool.domain * (int(pool.label.max()) + 1) + pool.label)
     kept = rank * np.minimum(cap, size) // size != (rank - 1) * np.minimum(cap, size) // size
     return pool.take(np.sort(order[kept]))
 

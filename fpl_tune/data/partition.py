@@ -23,6 +23,22 @@ class Shares(NamedTuple):
     client: Ints
 
 
+class Ranked(NamedTuple):
+    """Members [n] sorted by group, in their own order within each; with their place in the group and its size."""
+
+    order: Ints
+    rank: Ints
+    size: Ints
+
+
+def ranked(group: Ints) -> Ranked:
+    """Members by group [n] of non-negative numbers."""
+    order = np.argsort(group, kind="stable")
+    start = np.flatnonzero(np.diff(group[order], prepend=-1))
+    count = np.diff(start, append=len(order))
+    return Ranked(order, np.arange(len(order)) - np.repeat(start, count), np.repeat(count, count))
+
+
 class Deal(NamedTuple):
     """Who holds what of the training and of the test images, for `n_clients` clients."""
 
