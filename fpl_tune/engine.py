@@ -68,6 +68,8 @@ class _Plan(NamedTuple):
     """[C, T] multiplier of the learning rate."""
     last: Tensor
     """[C, T] bool: the step belongs to the last epoch."""
+    draw: Tensor
+    """[C, T, B] random numbers that choose among the views of each image."""
 
 
 def _plan(task: ClientTask, cohort: Cohort, epochs: int, spec: OptimSpec) -> _Plan:
@@ -77,6 +79,7 @@ def _plan(task: ClientTask, cohort: Cohort, epochs: int, spec: OptimSpec) -> _Pl
     width = max(1, max(per_epoch, default=0) * epochs)
     index = torch.full((len(sizes), width, spec.batch), task.train.spare, dtype=torch.int64)
     factor, last = torch.zeros(len(sizes), width), torch.zeros(len(sizes), width, dtype=torch.bool)
+    draw = torch.zeros_like(index)
     for row, (client, size, steps) in enumerate(zip(cohort.who.tolist(), sizes, per_epoch, strict=True)):
         rng = generator("order", cohort.seed, client, cohort.round)
         for epoch in range(epochs if size else 0):
@@ -86,7 +89,10 @@ def _plan(task: ClientTask, cohort: Cohort, epochs: int, spec: OptimSpec) -> _Pl
             index[row, span] = order.view(steps, spec.batch)
             factor[row, span] = optim.rate_factor(spec.schedule, epoch, epochs, place=row)
             last[row, span] = epoch == epochs - 1
-    return _Plan(index.to(task.device), factor.to(task.device), last.to(task.device))
+        if task.train.views or task.train.second:
+            looks = generator("view", cohort.seed, client, cohort.round)
+            draw[row] = torch.randint(1 << 30, draw[row].shape, generator=looks)
+    return _Plan(*(part.to(task.device) for part in (index, factor, last, draw)))
 
 
 def _pad_steps(plans: Sequence[_Plan], tasks: Sequence[ClientTask]) -> list[_Plan]:
@@ -102,6 +108,7 @@ def _pad_steps(plans: Sequence[_Plan], tasks: Sequence[ClientTask]) -> list[_Pla
                 torch.cat([plan.index, blank], 1),
                 torch.cat([plan.factor, zero], 1),
                 torch.cat([plan.last, zero.bool()], 1),
+                torch.cat([plan.draw, torch.zeros_like(blank)], 1),
             )
         )
     return padded
@@ -185,7 +192,10 @@ def _train(
     total, counted = torch.zeros_like(factor[:, 0]), torch.zeros_like(factor[:, 0])
     shared: Task = tasks[0]
     for t in range(factor.shape[1]):
-        batches = [tasks[s].train.batch(cohorts[s].who[rows], plans[s].index[rows, t]) for s, rows in pieces]
+        batches = [
+            tasks[s].train.batch(cohorts[s].who[rows], plans[s].index[rows, t], plans[s].draw[rows, t])
+            for s, rows in pieces
+        ]
         batch = (
             batches[0]
             if len(batches) == 1

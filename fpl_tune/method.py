@@ -57,7 +57,7 @@ class Batch(NamedTuple):
     index: Tensor
     """[C, B] row in the client's own table; padding points at a spare last row, never at a real one."""
     view: Tensor | None = None
-    """A second, augmented view of the same images, shaped as `image`, where the protocol provides one."""
+    """A random view of the same images, shaped as `image`, where `Method.view` asks for one."""
 
 
 class Table(NamedTuple):
@@ -166,6 +166,8 @@ class Method(ABC):
 
     needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pooled"
     """What `Batch.image` holds."""
+    view: ClassVar[str | None] = None
+    """Kind of random view that `Batch.view` holds in training (`strong`: FedAPT's), or None."""
 
     def check(self, sizes: Sizes) -> None:  # noqa: B027 - most methods fit every task
         """Raises `ConfigError` if the hyper-parameters do not fit the task's sizes. Default: they do."""

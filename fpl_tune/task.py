@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fpl_tune.clip import Towers, load_towers
-from fpl_tune.data import Dataset, DataSpec, PartitionSpec, Split, features, load, split
+from fpl_tune.data import Dataset, DataSpec, PartitionSpec, Pool, Split, features, load, split
+from fpl_tune.data.augment import View
 from fpl_tune.errors import ConfigError
 from fpl_tune.method import Batch, Sizes, Table, unit
 
@@ -156,10 +157,14 @@ class ClientData:
         towers: Towers | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        views: Sequence[Tensor] = (),
+        second: Sequence[Tensor] = (),
     ) -> None:
         """images [n, ...] features, or uint8 pixels that `towers` normalise; index, label: N arrays, one per client,
-        of rows of `images` and of class ids among the task's classes."""
+        of rows of `images` and of class ids among the task's classes. views: random views, each shaped as `images`,
+        that training draws from instead; second: those that `Batch.view` is drawn from."""
         self.images, self.towers, self.dtype = images, towers, dtype
+        self.views, self.second = tuple(views), tuple(second)
         self.device = torch.device(device)
         self.same_for_all = len(index) > 1 and all(held is index[0] for held in index)
         self.size = torch.tensor([len(rows) for rows in index], device=self.device)
@@ -185,25 +190,40 @@ class ClientData:
             self.mask = F.pad(self.mask, (0, more))
             self.label = F.pad(self.label, (0, more))
 
-    def batch(self, who: Tensor, index: Tensor) -> Batch:
-        """who [C], index [C, B] in each client's own table -> Batch."""
+    def batch(self, who: Tensor, index: Tensor, draw: Tensor | None = None) -> Batch:
+        """who [C], index [C, B] in each client's own table -> Batch.
+
+        draw [C, B]: large random numbers that choose among the views, in training; None: the images themselves.
+        """
         client = who[:, None]
+        rows = self.rows[client, index]
+        seen = [] if draw is None else self.views
         return Batch(
-            image=self._gather(self.rows[client, index]),
+            image=self._any(seen, rows, draw) if seen else self._gather(self.images, rows),
             label=self.label[client, index],
             mask=self.mask[client, index],
             index=index,
+            view=None if draw is None or not self.second else self._any(self.second, rows, draw),
         )
 
     def table(self) -> Table:
-        return Table(image=self._gather(self.rows), label=self.label, mask=self.mask)
+        return Table(image=self._gather(self.images, self.rows), label=self.label, mask=self.mask)
 
-    def _gather(self, rows: Tensor) -> Tensor:
-        images = self.images[rows.to(self.images.device)].to(self.device)
-        if images.dtype == torch.uint8:
+    def _any(self, views: Sequence[Tensor], rows: Tensor, draw: Tensor | None) -> Tensor:
+        """Each image from the view that its draw names."""
+        assert draw is not None
+        which = draw % len(views)
+        image = self._gather(views[0], rows)
+        for number in range(1, len(views)):
+            image[which == number] = self._gather(views[number], rows[which == number])
+        return image
+
+    def _gather(self, images: Tensor, rows: Tensor) -> Tensor:
+        found = images[rows.to(images.device)].to(self.device)
+        if found.dtype == torch.uint8:
             assert self.towers is not None
-            images = self.towers.normalise(images)
-        return images.to(self.dtype)
+            found = self.towers.normalise(found)
+        return found.to(self.dtype)
 
 
 @dataclass
@@ -284,6 +304,8 @@ class World:
     train_images: Tensor
     test_images: Tensor
     dtype: torch.dtype
+    views: Sequence[Tensor] = ()
+    second: Sequence[Tensor] = ()
     _classes: dict[tuple[int, ...], Classes] = field(default_factory=dict)
 
     @classmethod
@@ -292,19 +314,32 @@ class World:
         clip: ClipSpec,
         data: DataSpec,
         needs: str,
+        view: str | None = None,
         *,
         cache_dir: Path,
         device: str = "cpu",
         progress: Any = None,
     ) -> World:
-        """Loads towers and data set, and the image features that `needs` names (from the cache where it holds them)."""
+        """Loads towers and data set, and the image features that `needs` names (from the cache where it holds them).
+
+        view: kind of the second view that the method asks for (`Method.view`).
+        """
         towers = load_towers(clip.name, clip.pretrained, device=device, dtype=getattr(torch, clip.dtype))
         dataset = load(data)
-        images = [
-            features(pool, towers, needs=needs, cache_dir=cache_dir, progress=progress)
-            for pool in (dataset.train, dataset.test)
-        ]
-        return cls(towers, dataset, clip, images[0], images[1], torch.float32)
+
+        def seen(pool: Pool, look: View | None = None) -> Tensor:
+            return features(pool, towers, needs=needs, cache_dir=cache_dir, progress=progress, view=look)
+
+        return cls(
+            towers,
+            dataset,
+            clip,
+            seen(dataset.train),
+            seen(dataset.test),
+            torch.float32,
+            views=[seen(dataset.train, View("crop", number)) for number in range(data.views)],
+            second=[seen(dataset.train, View(view, number)) for number in range(max(1, data.views)) if view],
+        )
 
     def classes(self, ids: np.ndarray) -> Classes:
         key = tuple(int(i) for i in ids)
@@ -322,13 +357,16 @@ class World:
         device = self.towers.device
 
         def clients(
-            images: Tensor, index: Sequence[np.ndarray], label: Sequence[np.ndarray], ids: np.ndarray
+            images: Tensor,
+            index: Sequence[np.ndarray],
+            label: Sequence[np.ndarray],
+            ids: np.ndarray,
+            **views: Sequence[Tensor],
         ) -> ClientData:
             place = np.zeros(len(self.dataset.classes), dtype=np.int64)
             place[ids] = np.arange(len(ids))
-            return ClientData(
-                images, index, [place[held] for held in label], towers=self.towers, dtype=self.dtype, device=device
-            )
+            held = [place[labels] for labels in label]
+            return ClientData(images, index, held, towers=self.towers, dtype=self.dtype, device=device, **views)
 
         tests = {
             name: (self.classes(t.classes), clients(self.test_images, t.index, t.label, t.classes))
@@ -339,7 +377,14 @@ class World:
         return ClientTask(
             towers=self.towers,
             known=self.classes(drawn.classes),
-            train=clients(self.train_images, drawn.train, drawn.train_label, drawn.classes),
+            train=clients(
+                self.train_images,
+                drawn.train,
+                drawn.train_label,
+                drawn.classes,
+                views=self.views,
+                second=self.second,
+            ),
             val=clients(self.train_images, drawn.val, drawn.val_label, drawn.classes),
             tests=tests,
             domain=torch.as_tensor(trained_domain, device=device),

@@ -58,18 +58,23 @@ _worlds: dict[str, World] = {}
 
 def world_of(run: RunSpec, *, cache_dir: Path, device: str = "cpu", progress: Any = None) -> World:
     """The world of a run, built once per process and shared by all trials that agree on towers, data and needs."""
-    needs = _needs(run)
-    key = json.dumps([config.as_dict(run)["clip"], config.as_dict(run)["data"], needs, device], sort_keys=True)
+    needs, view = _needs(run)
+    key = json.dumps([config.as_dict(run)["clip"], config.as_dict(run)["data"], needs, view, device], sort_keys=True)
     if key not in _worlds:
         _worlds.clear()  # one world at a time: features of a large data set are the bulk of a trial's memory
-        _worlds[key] = World.build(run.clip, run.data, needs, cache_dir=cache_dir, device=device, progress=progress)
+        _worlds[key] = World.build(
+            run.clip, run.data, needs, view, cache_dir=cache_dir, device=device, progress=progress
+        )
     return _worlds[key]
 
 
-def _needs(run: RunSpec) -> str:
-    found = {stage.method.needs for stage in stages_of(run)}
+def _needs(run: RunSpec) -> tuple[str, str | None]:
+    """Kind of images and of second views that all stages see."""
+    found = {(stage.method.needs, stage.method.view) for stage in stages_of(run)}
     if len(found) > 1:
-        raise ConfigError(f"All stages of a run must see the same kind of images, but they need {sorted(found)}.")
+        raise ConfigError(
+            f"All stages of a run must see the same kind of images, but they need {sorted(map(str, found))}."
+        )
     return found.pop()
 
 

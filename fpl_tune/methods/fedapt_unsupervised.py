@@ -48,8 +48,8 @@ class FedAPTUnsupervised(Method):
     neighbours: nearest images in a client's bank that a prediction is drawn to, >= 0; 0 leaves that term out.
     disperse: weight, >= 0, of the term that drives apart the predictions of a batch.
     keys, temperature, unlock: as in the supervised form; `keys=none` makes the prompt PromptFL's.
-    augment: the student sees a second, augmented view (the paper), which no data set provides yet, so that a run must
-        say False: the student sees the same image.
+    augment: the student sees a second, augmented view (the paper), one of `data.views` cached ones; False: the same
+        image as the teacher.
     double_softmax: the official code's agreement term takes the log-softmax of probabilities; False: of logits.
     """
 
@@ -71,10 +71,11 @@ class FedAPTUnsupervised(Method):
         require(self.disperse >= 0, "disperse", "must be >= 0", self.disperse)
         require(self.temperature > 0, "temperature", "must be > 0", self.temperature)
 
+    @property
+    def view(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a field
+        return "strong" if self.augment else None
+
     def check(self, sizes: Sizes) -> None:
-        require(
-            not self.augment, "augment", "needs augmented views, which no data set provides yet", True, "Set it false."
-        )
         if isinstance(self.unlock, int):
             rule = f"must name one of the {sizes.n_domains} domains, from 0"
             require(0 <= self.unlock < sizes.n_domains, "unlock", rule, self.unlock)

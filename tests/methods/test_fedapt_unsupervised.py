@@ -151,14 +151,12 @@ def test_client_with_a_single_image_has_no_neighbour():
 
 
 def test_augmented_view_is_the_students(task, whole_batch):
-    """The same image as its view is no augmentation; without views in the data a run must say so."""
+    """The same image as its view is no augmentation; the view is asked for where it is used."""
     _, local, batch = _started(_method(), task, whole_batch)
     same = batch._replace(view=batch.image)
     plain = _method(augment=False).loss(task, local, batch)[0]
     torch.testing.assert_close(_method().loss(task, local, same)[0], plain)
-    with pytest.raises(ConfigError, match="augment"):
-        _method().check(task)
-    _method(augment=False).check(task)
+    assert (_method().view, _method(augment=False).view) == ("strong", None)
 
 
 def test_no_keys_is_promptfls_prompt(task, whole_batch):

@@ -1,0 +1,134 @@
+"""What methods are handed: batches, views, prompts remembered by value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fpl_tune.engine import Cohort, run_round
+from fpl_tune.errors import ConfigError
+from fpl_tune.method import unit
+from fpl_tune.methods.coop import CoOp
+from fpl_tune.optim import OptimSpec
+from fpl_tune.task import Classes, ClientData, ClipSpec, PromptMemory, check_template
+from fpl_tune.testing import toy_task, toy_towers
+
+
+def _data(views: int = 0, second: int = 0) -> ClientData:
+    images = torch.arange(6.0)[:, None]
+    return ClientData(
+        images,
+        [np.array([4, 2, 0]), np.array([5])],
+        [np.array([1, 0, 2]), np.array([1])],
+        views=[images + 100 * (v + 1) for v in range(views)],
+        second=[images + 1000 * (v + 1) for v in range(second)],
+    )
+
+
+def test_rows_belong_to_their_client_and_padding_points_at_the_spare_row() -> None:
+    data = _data()
+    assert (data.spare, data.size.tolist()) == (3, [3, 1])
+    batch = data.batch(torch.tensor([1, 0]), torch.tensor([[0, 3], [2, 0]]))
+    assert batch.image[..., 0].tolist() == [[5.0, 0.0], [0.0, 4.0]]
+    assert batch.mask.tolist() == [[True, False], [True, True]]
+    assert batch.label.tolist() == [[1, 0], [2, 1]]
+    assert not data.table().mask[:, -1].any(), "the spare row is never a real one"
+    data.widen(7)
+    assert data.spare == 6
+    assert data.table().mask.sum(1).tolist() == [3, 1]
+
+
+def test_training_draws_from_views_and_evaluation_never_does() -> None:
+    data, who, index = _data(views=2, second=1), torch.tensor([0]), torch.tensor([[0, 1, 2]])
+    batch = data.batch(who, index, torch.tensor([[0, 1, 4]]))
+    assert batch.image[0, :, 0].tolist() == [104.0, 202.0, 100.0]
+    assert batch.view is not None
+    assert batch.view[0, :, 0].tolist() == [1004.0, 1002.0, 1000.0]
+    plain = data.batch(who, index)
+    assert plain.image[0, :, 0].tolist() == [4.0, 2.0, 0.0]
+    assert plain.view is None
+    assert data.table().image[0, :3, 0].tolist() == [4.0, 2.0, 0.0]
+
+
+def test_views_are_drawn_by_seed_client_and_round_alone() -> None:
+    def trained(who: list[int], views: bool) -> Tensor:
+        task = toy_task()
+        if views:
+            task.train.views = tuple(task.train.images + 0.5 * v for v in range(1, 4))
+        method = CoOp(n_ctx=2)
+        state = method.init(task, torch.Generator().manual_seed(0))
+        spec = OptimSpec(lr=0.1, batch=4)
+        after, _ = run_round(method, [task], [state], [Cohort(1, 1, torch.tensor(who))], epochs=2, spec=spec)
+        return after[0].personal["prompt"][1]
+
+    torch.testing.assert_close(trained([1], True), trained([0, 1, 3], True), rtol=1e-9, atol=1e-12)
+    assert not torch.allclose(trained([1], True), trained([1], False))
+
+
+class _Counting:
+    """Towers that count the prompts they encode."""
+
+    def __init__(self) -> None:
+        self._towers, self.rows = toy_towers(), 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._towers, name)
+
+    def encode_prompts(self, context: Tensor, sentences: Any, **more: Any) -> Tensor:
+        self.rows += context.shape[:-2].numel() if not more.get("per_class") else context.shape[:-3].numel()
+        return self._towers.encode_prompts(context, sentences, **more)
+
+
+def test_a_prompt_without_gradient_is_encoded_once() -> None:
+    towers = _Counting()
+    classes = Classes(towers, ("star", "heart"))  # type: ignore[arg-type]
+    prompts = torch.randn(3, 2, 4, towers.text_width, dtype=torch.float64)
+    prompts[2, 1] = prompts[0, 0]
+    first = classes.encode(prompts)
+    assert towers.rows == 5, "six prompts, two of them equal"
+    again = classes.encode(prompts.flip(0))
+    assert towers.rows == 5
+    torch.testing.assert_close(again, first.flip(0), rtol=0, atol=0)
+    sentences = towers.sentences(("star", "heart"), 4)
+    torch.testing.assert_close(first, unit(towers._towers.encode_prompts(prompts, sentences)), rtol=1e-9, atol=1e-12)
+
+
+def test_a_prompt_with_gradient_is_encoded_every_time() -> None:
+    towers = _Counting()
+    classes = Classes(towers, ("star",))  # type: ignore[arg-type]
+    prompt = torch.randn(4, towers.text_width, dtype=torch.float64, requires_grad=True)
+    for _ in range(2):
+        (grad,) = torch.autograd.grad(classes.encode(prompt)[..., 0].sum(), prompt)
+        assert grad.abs().sum() > 0
+    assert towers.rows == 2
+
+
+def test_deep_and_class_specific_prompts_are_other_prompts() -> None:
+    towers = toy_towers()
+    classes = Classes(towers, ("star", "heart"))
+    context = torch.randn(2, 4, towers.text_width, dtype=torch.float64)
+    deep = torch.randn(1, 4, towers.text_width, dtype=torch.float64)
+    shared, specific = classes.encode(context), classes.encode(context, per_class=True)
+    assert shared.shape == (2, 2, towers.embed_dim)
+    assert specific.shape == (2, towers.embed_dim)
+    assert not torch.allclose(classes.encode(context, deep=deep.expand(2, 1, -1, -1)), shared)
+
+
+def test_memory_forgets_the_oldest_first() -> None:
+    memory = PromptMemory(limit_bytes=100)
+    for key in (b"a", b"b", b"c"):
+        memory.put(key, torch.zeros(10))  # 40 bytes
+    assert memory.get(b"a") is None
+    assert memory.get(b"b") is not None
+    memory.put(b"d", torch.zeros(10))
+    assert memory.get(b"c") is None, "b was used since"
+
+
+def test_template_needs_its_place() -> None:
+    check_template(ClipSpec(template="an image of a {}."))
+    with pytest.raises(ConfigError, match=r"text with \{\} for the class name"):
+        check_template(ClipSpec(template="an image"))
