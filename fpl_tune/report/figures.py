@@ -241,8 +241,9 @@ def pareto(facts: Facts) -> Figure:
         row = table.iloc[place]
         ax.annotate(row["label"], (row["bytes"] / 1e6, row["mean"]), xytext=(4, 5), textcoords="offset points",
                     fontsize=8, color=INK)  # fmt: skip
-    if mega.max() > 50 * max(mega.min(), 1e-9):
-        ax.set_xscale("symlog", linthresh=max(mega[mega > 0].min(), 1e-9) if (mega > 0).any() else 1.0)
+    positive = mega[mega > 0]
+    if len(positive) and positive.max() > 50 * positive.min():
+        ax.set_xscale("symlog", linthresh=positive.min())
     ax.set_xlabel("sent and received in the whole run, MB per seed")
     ax.set_ylabel(quantity(facts.metric))
     _percent_axis(ax, facts.metric)

@@ -82,7 +82,7 @@ def parameters(cell: Cell, seeds: Sequence[int]) -> dict[str, str]:
     """The cell's configuration by dotted name, what varies first; the place of the data is left out."""
     flat = dict(_flat(config.as_dict(cell.run)))
     flat.pop("data.root", None)
-    ordered = {name: flat.get(name, value) for name, value in cell.varied.items() if name != "label"}
+    ordered = {name: flat[name] for name in cell.varied if name in flat}  # a group is told by its own name
     ordered = {name: _text(value) for name, value in {**ordered, **flat}.items()}
     return {metric_name(k): v[:PARAM_LENGTH] for k, v in {**ordered, "seeds": _text(list(seeds))}.items()}
 

@@ -57,14 +57,15 @@ class Recorder(Listener):
         server.load()  # not in the thread, where the import of other libraries could meet it half done
         self._thread = ThreadPoolExecutor(1, "mlflow")
         if todo:
-            self._later(self._begin, store)
+            self.later(self.open, store)
 
-    def _begin(self, store: Store) -> None:
+    def open(self, store: Store) -> None:
+        """In the thread: reaches MLflow and shows the study as running."""
         self._writer = writer_of(store, self.uri, seeds=self.seeds, draw=self.draw)
         self._writer.parent("RUNNING")
 
     def finished(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
-        self._later(self._finished, cell)
+        self.later(self._finished, cell)
 
     def _finished(self, cell: Cell) -> None:
         if self._writer is not None:
@@ -73,7 +74,7 @@ class Recorder(Listener):
     def end(self, store: Store, outcome: Outcome) -> None:
         """Sends what is left, closes the parent run, and waits for both."""
         assert self._thread is not None
-        self._later(self._end, store, _status(outcome), always=True)
+        self.later(self._end, store, _status(outcome), always=True)
         self._thread.shutdown(wait=True)
 
     def _end(self, store: Store, status: str) -> None:
@@ -81,7 +82,7 @@ class Recorder(Listener):
         writer.everything(status)
         self.problem = None
 
-    def _later(self, call: Callable[..., None], *args: Any, always: bool = False) -> None:
+    def later(self, call: Callable[..., None], *args: Any, always: bool = False) -> None:
         """Runs in the thread, unless something went wrong before."""
 
         def guarded() -> None:
@@ -94,6 +95,11 @@ class Recorder(Listener):
 
         assert self._thread is not None
         self._thread.submit(guarded)
+
+    def wait(self) -> None:
+        """Until everything asked for so far is written."""
+        assert self._thread is not None
+        self._thread.submit(lambda: None).result()
 
     def _failed(self, problem: Exception) -> None:
         first = self.problem is None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -83,6 +86,35 @@ def test_a_study_lies_on_the_server_with_its_artifacts(make_store, address, tmp_
     assert [p.step for p in curve] == [1, 2, 3, 4]
     assert not (store.root / "mlartifacts").exists()
     assert not (store.root / "mlflow.db").exists()
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs the browser chromium")
+def test_the_compare_page_of_a_browser_shows_the_cells(make_store, address, tmp_path):
+    store = make_store(body=SMALL, name="seen")
+    track.sync(store, address)
+    client = server.connect(address)
+    experiment = client.get_experiment_by_name("seen")
+    assert experiment is not None
+    key = experiment.experiment_id
+    cells = [r for r in client.search_runs([key]) if r.data.tags["fpl.kind"] == "cell"]
+    ids = quote(json.dumps([run.info.run_id for run in cells]))
+    compare = page(f"{address}/#/compare-runs?runs={ids}&experiments={quote(json.dumps([key]))}", tmp_path)
+    assert "Parallel Coordinates" in compare
+    assert "method.n_ctx" in compare
+    assert all(cell.label in compare for cell in store.cells())
+    table = page(f"{address}/#/experiments/{key}/runs", tmp_path)
+    assert "seen" in table
+    assert "matching run" in table
+
+
+def page(url: str, folder: Path) -> str:
+    """What a headless browser has on the page once its scripts have run."""
+    command = [
+        "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+        f"--user-data-dir={folder / 'profile'}", "--window-size=1600,1600",
+        "--virtual-time-budget=60000", "--dump-dom", url,
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=True).stdout
 
 
 def test_the_host_header_rule_is_named_with_its_remedy(make_store, address, monkeypatch):

@@ -1,0 +1,74 @@
+"""What recording costs: the driver's share, and the work of the recorder's thread beside it."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+from fpl_tune import config
+from fpl_tune.study.cells import expand
+from fpl_tune.study.results import make_result
+from fpl_tune.study.runner import Outcome
+from fpl_tune.study.store import Store
+from fpl_tune.track.recorder import Recorder
+
+_STUDY = "defaults: [/study, _self_]\naxes: {optim: {lr: [%s]}}\nseeds: [%s]\n"
+
+
+def benchmark(*, cells: int = 8, seeds: int = 3, rounds: int = 10, metrics: int = 100) -> dict[str, float]:
+    """Records a made-up study in a fresh SQLite file.
+
+    Returns:
+        seconds: `start` (import of mlflow, which the driver waits for), `driver_per_cell` (what a finished cell holds
+        the driver up), `cell` (work of the thread per cell, wall clock, the new file's tables not counted).
+    """
+    with tempfile.TemporaryDirectory(prefix="fpl-tune-") as folder:
+        root = Path(folder)
+        study = root / "benchmark.yaml"
+        study.write_text(
+            _STUDY % (", ".join(str(1e-3 * (1 + i)) for i in range(cells)), ", ".join(map(str, range(seeds))))
+        )
+        spec, node = config.compose_study(str(study))
+        store = Store(root, spec.name)
+        store.begin(node, expand(spec, node))
+        for cell in store.cells():
+            for seed in range(seeds):
+                history = [_record(seed, number, metrics) for number in range(1, rounds + 1)]
+                store.put(cell, seed, history, make_result("done", history))
+        return _timed(store, root)
+
+
+def _record(seed: int, number: int, metrics: int) -> dict[str, float]:
+    named = {
+        "val/acc_mean": 0.5,
+        "test/acc_mean": 0.5,
+        "comm/up_bytes": 1,
+        "comm/down_bytes": 1,
+        "time/seconds": number,
+    }
+    return {"seed": seed, "round": number, **named, **{f"m/{i}": i / number for i in range(metrics - len(named))}}
+
+
+def _timed(store: Store, root: Path) -> dict[str, float]:
+    recorder = Recorder(f"sqlite:///{root}/mlflow.db", root)
+    cells = store.cells()
+    began = time.perf_counter()
+    recorder.begin(store, cells, [])
+    started = time.perf_counter()
+    recorder.later(recorder.open, store)
+    recorder.wait()
+    ready = time.perf_counter()
+    for cell in cells:
+        recorder.finished(cell, {})
+    told = time.perf_counter()
+    recorder.wait()
+    written = time.perf_counter()
+    recorder.end(store, Outcome(len(cells), 0, 0, 0, 0.0, 0))
+    if recorder.problem is not None:
+        raise RuntimeError(recorder.problem)
+    return {
+        "start": started - began,
+        "driver_per_cell": (told - ready) / len(cells),
+        "cell": (written - ready) / len(cells),
+    }
