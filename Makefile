@@ -38,7 +38,7 @@ bench: setup ## Measure what a step, a round and a trial cost, beside the plain 
 	$(BIN)/fpl-tune bench trial
 
 weights: setup ## Draw the embedded world and train the compact CLIP again (about half an hour on 2 cores)
-	$(BIN)/python -m fpl_tune.clip.pretrain --out compact.safetensors
+	$(BIN)/python -m fpl_tune.clip.compact --out compact.safetensors
 
 clean: ## Remove the environment and what tools left; outputs/ stays
 	rm -rf $(VENV) .pytest_cache .ruff_cache dist build .coverage

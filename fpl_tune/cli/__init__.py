@@ -44,6 +44,7 @@ Overrides = Annotated[
     typer.Argument(metavar="[KEY=VALUE]...", help="Overrides in Hydra's grammar, e.g. method=promptfl optim.lr=0.01"),
 ]
 Formats = Annotated[Format, typer.Option("--format", help="How results are printed.")]
+Stored = Annotated[str, typer.Argument(metavar="STUDY", help="A study that has results.")]
 StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Name of a study, or the path of its YAML file.")]
 
 
@@ -147,6 +148,119 @@ def ui(port: Annotated[int, typer.Option(help="Port on this machine.")] = 5000) 
     from fpl_tune.cli import _look as command
 
     command.ui(port)
+
+
+@app.command(epilog="Example: fpl-tune status lambda_sweep --watch")
+def status(
+    name: Stored,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow the study until nobody runs it.")] = False,
+    format: Formats = Format.table,
+) -> None:
+    """Cells by state, finished seeds, and which process runs the study."""
+    from fpl_tune.cli import _manage as command
+
+    command.status(name, watch, format.value)
+
+
+@app.command(epilog="Example: fpl-tune compare lambda_sweep lambda_sweep_rn50")
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="A study that has results.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    rule: Annotated[str, typer.Option(help="Reporting rule.")] = "final",
+    anyway: Annotated[bool, typer.Option("--anyway", help="Also where partitions differ.")] = False,
+    format: Formats = Format.table,
+) -> None:
+    """Differences of two studies, cell by cell, paired by seed."""
+    from fpl_tune.cli import _manage as command
+
+    command.compare(a, b, rule, anyway, format.value)
+
+
+@app.command(epilog="Example: fpl-tune best lambda_sweep --export best/")
+def best(
+    name: Stored,
+    rule: Annotated[str, typer.Option(help="Rule that chooses: final or best_val.")] = "final",
+    export: Annotated[
+        Path | None, typer.Option(help="Write configuration, prompts, nearest words and a script here.")
+    ] = None,
+    format: Formats = Format.table,
+) -> None:
+    """The cell that validation chooses, and what it takes to repeat it."""
+    from fpl_tune.cli import _manage as command
+
+    command.best(name, rule, export, format.value)
+
+
+@app.command(epilog="Example: fpl-tune verify lambda_sweep --rounds 3")
+def verify(
+    name: Stored,
+    cell: Annotated[str | None, typer.Option(help="Id or label of a cell; default: the best one.")] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds to run again.")] = 2,
+    format: Formats = Format.table,
+) -> None:
+    """Run the first rounds of a cell again and compare figures; exit code 1 where they differ."""
+    from fpl_tune.cli import _manage as command
+
+    command.verify(name, cell, rounds, format.value)
+
+
+@app.command(epilog="Example: fpl-tune diff lambda_sweep seeds=5")
+def diff(name: StudyName, overrides: Overrides = None, format: Formats = Format.table) -> None:
+    """What running a study now would do to each cell: new, stale (and why), partly done, done."""
+    from fpl_tune.cli import _manage as command
+
+    command.diff(name, overrides or [], format.value)
+
+
+@app.command(epilog="Example: fpl-tune replay lambda_sweep confidence=0.5")
+def replay(name: Stored, overrides: Overrides = None, format: Formats = Format.table) -> None:
+    """What pruning, or random search, would have saved and lost on a finished study. KEY=VALUE are fields of prune."""
+    from fpl_tune.cli import _manage as command
+
+    command.replay(name, overrides or [], format.value)
+
+
+@app.command(epilog="Example: fpl-tune stop lambda_sweep")
+def stop(name: Stored) -> None:
+    """Ask whoever runs a study to end after the round, with a checkpoint."""
+    from fpl_tune.cli import _manage as command
+
+    command.stop(name)
+
+
+@app.command(epilog="Example: fpl-tune retry lambda_sweep")
+def retry(name: Stored) -> None:
+    """Forget failed and diverged seeds, so that the next run tries them again."""
+    from fpl_tune.cli import _manage as command
+
+    command.retry(name)
+
+
+@app.command(epilog="Example: fpl-tune doctor --fix")
+def doctor(
+    fix: Annotated[bool, typer.Option("--fix", help="Close dead runs, and send what MLflow lacks.")] = False,
+    format: Formats = Format.table,
+) -> None:
+    """What this machine has, and whether MLflow holds what the studies hold."""
+    from fpl_tune.cli import _manage as command
+
+    command.doctor(fix, format.value)
+
+
+@app.command("export", epilog="Example: fpl-tune export lambda_sweep ~/carry/lambda_sweep")
+def export_(name: Stored, out: Annotated[Path, typer.Argument(help="New folder to write.")]) -> None:
+    """Copy a study to one folder that can be carried to another machine."""
+    from fpl_tune.cli import _manage as command
+
+    command.export(name, out)
+
+
+@app.command("import", epilog="Example: fpl-tune import ~/carry/lambda_sweep")
+def import_(folder: Annotated[Path, typer.Argument(help="An exported study.")]) -> None:
+    """Take an exported study into the outputs here, MLflow records included."""
+    from fpl_tune.cli import _manage as command
+
+    command.import_(folder)
 
 
 class Bench(str, Enum):

@@ -32,7 +32,7 @@ class _Reporter(Listener):
             self.page = report.build(store)
 
 
-def _figure(cell: Cell, history: Mapping[int, Sequence[Record]]) -> bytes:
+def cell_figure(cell: Cell, history: Mapping[int, Sequence[Record]]) -> bytes:
     """A cell's learning curve as PNG, for its MLflow run."""
     image = BytesIO()
     figures.cell_curve(history, cell.label).savefig(image, format="png", dpi=110)
@@ -51,7 +51,7 @@ def study(name: str, overrides: Sequence[str], format: str, cfg: bool) -> None:
     if spec.tracking.enabled:
         from fpl_tune.track import Recorder
 
-        recorder = Recorder(spec.tracking.uri, root, seeds=spec.tracking.seeds, draw=_figure, warn=output.warn)
+        recorder = Recorder(spec.tracking.uri, root, seeds=spec.tracking.seeds, draw=cell_figure, warn=output.warn)
         listeners.append(recorder)
     outcome = run_study(spec, node, root=root, listeners=listeners)
     if reporter.page is not None:

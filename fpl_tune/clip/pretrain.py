@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from fpl_tune.clip.compact import CompactTokenizer
 
-N_IMAGES, STEPS, PEAK_RATE = 30_000, 2_600, 1e-3
+N_IMAGES, STEPS, PEAK_RATE = 30_000, 4_000, 1e-3
 BATCH, PAIRS = 128, 64  # every image is asked for its caption's words, the first `PAIRS` meet their captions
 LEAD = 0.3  # share of batches whose captions start with tokens that say nothing, as a learned prompt's may
 

@@ -59,10 +59,10 @@ class _Look:
 
 _LOOKS = {
     "clipart": _Look((0.55, 0.90), 0.25, 0.00, 0.15, 0.02),
-    "infograph": _Look((0.45, 0.70), 0.20, 0.00, 0.10, 0.03),
+    "infograph": _Look((0.55, 0.85), 0.20, 0.00, 0.10, 0.03),
     "painting": _Look((0.55, 0.90), 0.30, 0.03, 0.15, 0.04),
-    "quickdraw": _Look((0.55, 0.90), 0.30, 0.04, 0.10, 0.01),
-    "photo": _Look((0.55, 0.90), 0.25, 0.01, 0.15, 0.05),
+    "quickdraw": _Look((0.50, 0.90), 0.40, 0.08, 0.15, 0.01),
+    "photo": _Look((0.55, 0.90), 0.25, 0.00, 0.08, 0.025),
     "sketch": _Look((0.55, 0.90), 0.25, 0.02, 0.10, 0.05),
 }
 
@@ -212,12 +212,13 @@ def _quickdraw(rng: np.random.Generator, scene: _Scene) -> Floats:
 
 def _photo(rng: np.random.Generator, scene: _Scene) -> Floats:
     n, (x, y) = len(scene.distance), _grid()
-    ground = _uniform(rng, 0.1, 0.9, n, 1, 3) + 0.10 * _haze(rng, n, 4, 3) + 0.07 * _haze(rng, n, 16)
+    tint = _uniform(rng, 0.2, 0.8, n, 1, 1) + _uniform(rng, -0.15, 0.15, n, 1, 3)
+    ground = tint + 0.08 * _haze(rng, n, 4, 3) + 0.06 * _haze(rng, n, 16)
     ground = _clutter(rng, ground.astype(np.float32), 1, (0.1, 0.25))
     shadow = np.roll(scene.inside.reshape(n, SIDE, SIDE, 1), (2, 2), axis=(1, 2)).reshape(n, -1, 1)
     picture = _blend(_blend(ground, np.float32(0), 0.4 * shadow), scene.paint, scene.inside)
     light = 1 + _uniform(rng, -0.35, 0.35, n, 1) * x + _uniform(rng, -0.35, 0.35, n, 1) * y
-    contrast = _uniform(rng, 0.6, 1.0, n, 1, 1)
+    contrast = _uniform(rng, 0.7, 1.0, n, 1, 1)
     return 0.5 + (picture * light[..., None] - 0.5) * contrast + _uniform(rng, -0.12, 0.12, n, 1, 1)
 
 
