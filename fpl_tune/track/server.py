@@ -96,9 +96,7 @@ def why(problem: Exception, uri: str) -> str:
     if "Invalid Host header" in text:
         remedy = "Start the server with `mlflow server --allowed-hosts <name or address it is reached by>`."
     elif re.search(r"database schema|Can't locate revision", text):
-        remedy = (
-            f"Its database is of another version of MLflow: `mlflow db upgrade {masked(uri)}`, or a newer mlflow here."
-        )
+        remedy = f"It is of another version of MLflow: run `mlflow db upgrade {masked(uri)}`, or install that version."
     elif re.search(r"disk is full|No space left", text):
         remedy = "Free space on its disk."
     elif re.search(r"\b40[13]\b|credential|denied|Unauthorized", text):

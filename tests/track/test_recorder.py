@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from fpl_tune import track
-from fpl_tune.errors import ConfigError
+from fpl_tune.errors import ConfigError, EnvironmentProblem
 from fpl_tune.study.runner import Outcome
 from fpl_tune.study.store import Store
 from fpl_tune.track import recorder as recording
@@ -218,3 +219,30 @@ def test_a_process_killed_while_it_writes_leaves_nothing_that_a_repetition_does_
     found = statuses(uri)
     assert len(found) == 1 + 4 * 4
     assert set(found.values()) == {"FINISHED"}
+
+
+def test_a_database_of_another_version_is_named_with_its_remedy(make_store, uri):
+    with sqlite3.connect(uri.removeprefix("sqlite:///")) as database:
+        database.execute("UPDATE alembic_version SET version_num = 'of the future'")
+    database.close()
+    with pytest.raises(EnvironmentProblem, match="mlflow db upgrade"):
+        track.sync(make_store(body=SMALL))
+
+
+def test_a_finished_cell_hardly_holds_the_driver_up():
+    measured = track.benchmark(cells=2, rounds=3)
+    assert measured["driver_per_cell"] < 0.01
+    assert measured["cell_cpu"] > 0
+
+
+CREATE = "import sys; from fpl_tune.track import server; server.connect(sys.argv[1])"
+
+
+def test_processes_that_meet_at_a_new_database_wait_for_each_other(tmp_path):
+    """Unprotected, two migrations of one SQLite file at a time spoil it."""
+    uri = f"sqlite:///{tmp_path}/new.db"
+    made = [subprocess.Popen([sys.executable, "-c", CREATE, uri], stderr=subprocess.PIPE) for _ in range(3)]
+    for process in made:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors.decode()
+        assert errors == b""
