@@ -306,11 +306,25 @@ def _connected(setup: Setup) -> Iterator[int]:
 
 
 def _short_home() -> Path:
-    """A fresh folder whose path leaves room for Ray's sockets."""
-    base = tempfile.gettempdir()
-    if len(base) > _PATH_ROOM:
-        base = os.path.join(os.sep, "tmp")
-    return Path(tempfile.mkdtemp(prefix="fpl-", dir=base))
+    """A fresh folder whose path leaves room for Ray's sockets; those of processes that were killed are removed."""
+    base = Path(tempfile.gettempdir())
+    if len(str(base)) > _PATH_ROOM:
+        base = Path(os.sep, "tmp")
+    for old in base.glob("fpl-*-*"):
+        owner = old.name.split("-")[1]
+        if owner.isdigit() and not _alive(int(owner)):
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"fpl-{os.getpid()}-", dir=base))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _reachable(address: str) -> None:

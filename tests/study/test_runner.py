@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -314,3 +315,61 @@ def test_history_ahead_of_its_state_is_cut(compose: Compose, tmp_path: Path) -> 
     again = Running(job, setup)
     assert [r[0]["round"] for r in again.advance(0.0)] == [1, 2, 3]
     assert "val/acc_mean" in again.history[2][0]
+
+
+def test_permuting_test_labels_changes_nothing_that_is_chosen(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Same search, same pruning, same choice of round and cell, with every client's test labels shuffled."""
+    from fpl_tune.study.best import best
+
+    body = (
+        "axes: {}\nsearch: {sampler: tpe, trials: 6, batch: 3, only: [optim.lr]}\n"
+        "prune: {rule: halving, reduction: 2, confidence: 0}"
+    )
+    made = compose(body, "protocol.rounds=3", "seeds=2")
+    run_study(*made, root=tmp_path / "true")
+    build = Trial.__init__
+
+    def shuffled(self: Trial, *args: Any, **kwargs: Any) -> None:
+        build(self, *args, **kwargs)
+        for task in self.tasks:
+            for _, held in task.tests.values():
+                held.label = held.label.roll(1, dims=-1)
+
+    monkeypatch.setattr(Trial, "__init__", shuffled)
+    run_study(*made, root=tmp_path / "shuffled")
+    one, two = (Store.open(tmp_path / which, "tiny") for which in ("true", "shuffled"))
+    assert [c.id for c in one.cells()] == [c.id for c in two.cells()]
+    for cell in one.cells():
+        for seed in (1, 2):
+            results = [s.result(cell, seed) for s in (one, two)]
+            assert results[0] is not None
+            assert results[1] is not None
+            assert results[0]["status"] == results[1]["status"]
+            assert results[0]["rounds"] == results[1]["rounds"]
+            rounds = [r["rules"]["best_val"]["round"] for r in results if r is not None]
+            assert rounds[0] == rounds[1]
+    for rule in ("final", "best_val"):
+        assert best(one, rule).cell.id == best(two, rule).cell.id
+    assert best(one).test != best(two).test
+
+
+def test_a_thousand_cells_start_at_once(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first job of 1,000 cells; a limit far above what it takes, for busy machines."""
+
+    class First(Exception):
+        pass
+
+    def execute(desk: Any, setup: Any) -> None:
+        assert desk.next() is not None
+        raise First
+
+    made = compose("axes: {optim: {lr: [0.1]}}")
+    made[1]["axes"] = {"optim": {"lr": [0.001 * (i + 1) for i in range(1000)]}}
+    made[0].axes = made[1]["axes"]
+    monkeypatch.setattr(inline, "execute", execute)
+    began = time.process_time()
+    with pytest.raises(First):
+        run_study(*made, root=tmp_path)
+    assert time.process_time() - began < 15
