@@ -22,6 +22,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from fpl_tune.report.facts import Facts, numeric
 from fpl_tune.report.words import axis_name, percent, quantity, short
 from fpl_tune.study.cells import shown
+from fpl_tune.study.partition import Shares
 
 COLOURS = ("#1f77b4", "#d1582a", "#1a936f", "#b5649b", "#b58900", "#4f9fcf", "#8c6d4f", "#7a7a7a")
 INK, RULE = "#20242b", "#d4d7dc"
@@ -278,6 +279,27 @@ def boxes(groups: Mapping[str, np.ndarray], title: str, in_percent: bool) -> Fig
     ax.set_yticks(range(len(kept)), list(kept))
     ax.invert_yaxis()
     ax.set_xlabel(title)
+    return figure
+
+
+def partition(shares: Shares) -> Figure:
+    """Who holds which classes: a disc for every client and class, its area the number of training images."""
+    n, k = shares.counts.shape
+    figure, (ax,) = blank(min(12.0, 2.2 + 0.24 * k), min(9.0, 1.2 + 0.26 * n))
+    clients, classes = np.nonzero(shares.counts)
+    held = shares.counts[clients, classes]
+    names = list(dict.fromkeys(shares.domains))
+    for i, name in enumerate(names):
+        mine = np.array([shares.domains[c] == name for c in clients], bool)
+        size = 90 * held[mine] / held.max() * min(1.0, 20 / max(n, k))
+        ax.scatter(classes[mine], clients[mine], s=size, color=COLOURS[i % len(COLOURS)], lw=0, label=name)
+    if k <= 40:
+        ax.set_xticks(range(k), shares.classes, rotation=90)
+    ax.set_xlabel("class")
+    ax.set_ylabel("client")
+    ax.set_ylim(n - 0.5, -0.5)
+    if len(names) > 1:
+        _legend(ax, loc="center left", bbox_to_anchor=(1.0, 0.5), title=None, markerscale=0.8)
     return figure
 
 

@@ -12,12 +12,14 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from fpl_tune.errors import FplTuneError
 from fpl_tune.evaluate import CHOICES, HABITS
 from fpl_tune.report import figures, tables, words
 from fpl_tune.report.facts import Facts, numeric
 from fpl_tune.report.importance import importance
 from fpl_tune.report.paper import beside
 from fpl_tune.study.cells import shown
+from fpl_tune.study.partition import shares
 
 SHOWN = 8
 """Cells drawn at once; of more, those with the highest validation accuracy."""
@@ -143,6 +145,32 @@ def clients(facts: Facts, tests: pd.DataFrame) -> Section | None:
     return Section("clients", "Clients", drawn={"clients": (drawn, "One point per client and seed; box: quartiles.")})
 
 
+def domains(facts: Facts, tests: pd.DataFrame) -> Section | None:
+    """Who holds what, and on which domains is the best cell good?"""
+    cell = facts.best or next(iter(facts.cells), None)
+    seeds = facts.seeds(cell) if cell is not None else []
+    if cell is None or not seeds:
+        return None
+    try:
+        drawn = {seed: shares(cell.run, seed) for seed in seeds}
+    except FplTuneError as problem:
+        return Section("partition", "Partition", [f"Not drawn, since the data are not at hand: {problem}"])
+    stored = {seed: str((facts.store.result(cell, seed) or {}).get("split_hash")) for seed in seeds}
+    if any(drawn[seed].hash != stored[seed] for seed in seeds):
+        return Section("partition", "Partition", ["Not drawn: the data are no longer those of the results."])
+    caption = f"Training images of seed {seeds[0]} in {cell.label}: the area of a disc is their number."
+    section = Section("partition", "Partition", drawn={"partition": (figures.partition(drawn[seeds[0]]), caption)})
+    by_domain: dict[str, list[float]] = {}
+    for seed in seeds:
+        for name, value in zip(drawn[seed].domains, facts.clients(cell, seed), strict=False):
+            by_domain.setdefault(name, []).append(float(value))
+    title = words.quantity(facts.metric, over="")
+    boxes = figures.boxes({k: np.array(v) for k, v in by_domain.items()}, title, words.percent(facts.metric))
+    if len(by_domain) > 1 and boxes is not None:
+        section.drawn["domains"] = boxes, f"Clients of {cell.label} by their domain, all seeds."
+    return section
+
+
 def honest(facts: Facts, tests: pd.DataFrame) -> Section | None:
     """How much would the papers' habits of reporting add?"""
     habits = facts.habits(facts.notable(SHOWN))
@@ -230,6 +258,6 @@ def reproduce(facts: Facts, tests: pd.DataFrame) -> Section:
 
 
 SECTIONS: tuple[Callable[[Facts, pd.DataFrame], Section | None], ...] = (
-    curve, main_table, learning, pairs, matters, costs, clients, honest, paper, tuned, reproduce,
+    curve, main_table, learning, pairs, matters, costs, clients, domains, honest, paper, tuned, reproduce,
 )  # fmt: skip
 """In the order of the page."""

@@ -11,6 +11,7 @@ import pandas as pd
 from scipy import stats
 
 from fpl_tune.report.facts import Facts, interval
+from fpl_tune.study.compare import paired_p
 
 if TYPE_CHECKING:
     from fpl_tune.study.cells import Cell
@@ -25,15 +26,6 @@ def holm(p: Sequence[float]) -> np.ndarray:
     steps = values[order] * np.arange(len(order), 0, -1)
     corrected[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
     return corrected
-
-
-def paired_t(differences: np.ndarray) -> float:
-    """Two-sided p of a mean difference of zero; nan below two differences, 1 if all are zero."""
-    if len(differences) < 2:
-        return math.nan
-    if np.ptp(differences) == 0:
-        return 1.0 if differences[0] == 0 else 0.0
-    return float(np.asarray(stats.ttest_1samp(differences, 0.0))[1])
 
 
 def wilcoxon(differences: np.ndarray) -> float:
@@ -95,7 +87,7 @@ def _pair(ours: _Clients, theirs: _Clients) -> tuple[float, float, float, float,
         float(by_seed.mean()),
         interval(float(sem), len(by_seed)),
         wilcoxon(differences.mean(0)),
-        paired_t(by_seed),
+        paired_p(by_seed.tolist()),
         differences.shape[1],
         len(by_seed),
     )

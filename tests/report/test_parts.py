@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpl_tune.report import figures, paper, tables, words
+from fpl_tune.report import figures, paper, sections, tables, words
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.importance import explained, importance
+from fpl_tune.report.significance import against_reference
+from fpl_tune.study.partition import shares
 
 # -- importance ----------------------------------------------------------------------------------------------
 
@@ -83,9 +85,11 @@ def test_curve_goes_through_the_means_and_its_band_is_the_std(make_store):
     ax = figures.axis_curve(facts, "method.n_ctx").axes[0]
     own = facts.table.loc[[cell.id for cell in facts.own]]
     assert ax.lines[0].get_ydata() == pytest.approx(own["mean"].tolist())
-    band = ax.collections[0].get_paths()[0].vertices
+    band = np.asarray(ax.collections[0].get_paths()[0].vertices)
     assert band[:, 1].max() == pytest.approx((own["mean"] + own["std"]).max())
-    assert "zeroshot" in [text.get_text() for text in ax.get_legend().get_texts()]
+    legend = ax.get_legend()
+    assert legend is not None
+    assert "zeroshot" in [text.get_text() for text in legend.get_texts()]
 
 
 # -- papers --------------------------------------------------------------------------------------------------
@@ -143,3 +147,26 @@ def test_latex_text_leaves_no_bare_special_character(text):
     for known in (r"\textbackslash{}", r"\textasciitilde{}", r"\textasciicircum{}"):
         escaped = escaped.replace(known, "")
     assert not re.search(r"(?<!\\)[{}$&#%_~^]", escaped)
+
+
+# -- partition -----------------------------------------------------------------------------------------------
+
+
+def test_the_partition_is_drawn_only_if_it_is_the_one_of_the_results(make_store):
+    store = make_store(["partition=domain_dirichlet", "data.domains=[photo,sketch]"])
+    facts = Facts(store)
+    empty = against_reference(facts)
+    other = sections.domains(facts, empty)
+    assert other is not None
+    assert not other.drawn
+    for cell in store.cells():
+        for seed in (1, 2, 3):
+            result = store.result(cell, seed)
+            assert result is not None
+            store.put(cell, seed, store.history(cell, seed), {**result, "split_hash": shares(cell.run, seed).hash})
+    drawn = sections.domains(Facts(store), empty)
+    assert drawn is not None
+    assert set(drawn.drawn) == {"partition", "domains"}
+    held = shares(store.cells()[0].run, 1)
+    ax = drawn.drawn["partition"][0].axes[0]
+    assert sum(len(np.asarray(c.get_offsets())) for c in ax.collections) == (held.counts > 0).sum()

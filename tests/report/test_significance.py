@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fpl_tune.report.facts import Facts, interval
-from fpl_tune.report.significance import against_reference, holm, paired_t, wilcoxon
+from fpl_tune.report.significance import against_reference, holm, wilcoxon
 
 
 def signed_rank_by_enumeration(differences: np.ndarray) -> float:
@@ -34,16 +34,6 @@ def test_wilcoxon_equals_enumeration_of_signs(seed):
 def test_degenerate_differences():
     assert wilcoxon(np.zeros(5)) == 1.0
     assert math.isnan(wilcoxon(np.array([])))
-    assert math.isnan(paired_t(np.array([1.0])))
-    assert paired_t(np.zeros(3)) == 1.0
-    assert paired_t(np.full(3, 0.2)) == 0.0
-
-
-def test_paired_t_by_hand():
-    differences = np.array([1.0, 2.0, 4.0])
-    t = differences.mean() / (differences.std(ddof=1) / math.sqrt(3))
-    two_degrees = 1 - t / math.sqrt(2 + t * t)  # the t distribution with 2 degrees of freedom in closed form
-    assert paired_t(differences) == pytest.approx(two_degrees, rel=1e-9)
 
 
 def test_holm_by_hand():

@@ -1,0 +1,38 @@
+"""How a study's images are dealt to clients, drawn again from a cell's configuration: nothing but labels is read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fpl_tune.config import RunSpec
+from fpl_tune.data import load, split
+
+
+class Shares(NamedTuple):
+    """Who holds what."""
+
+    counts: np.ndarray
+    """[N, K] training images by client and class."""
+    classes: tuple[str, ...]
+    domains: tuple[str, ...]
+    """Per client, the domain that nearly all (90 %) of its images come from, else "mixed"."""
+    hash: str
+    """Of the split, as results carry it."""
+
+
+def shares(run: RunSpec, seed: int) -> Shares:
+    """The partition of one seed.
+
+    Raises:
+        ConfigError, EnvironmentProblem: the data are not there any more, or are others.
+    """
+    dataset = load(run.data)
+    drawn = split(dataset, run.data, run.partition, seed)
+    counts = np.stack([np.bincount(labels, minlength=len(dataset.classes)) for labels in drawn.train_label])
+    domains = tuple(
+        dataset.domains[int(d)] if np.mean(dataset.train.domain[held] == d) >= 0.9 else "mixed"
+        for d, held in zip(drawn.domain, drawn.train, strict=True)
+    )
+    return Shares(counts, dataset.classes, domains, drawn.hash)
