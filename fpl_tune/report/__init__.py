@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from fpl_tune.report import figures, tables, words
+from fpl_tune.report import canvas, tables, words
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.sections import SECTIONS
 from fpl_tune.report.significance import against_reference
@@ -40,8 +40,8 @@ def build(store: Store, out: Path | None = None, *, metric: str | None = None, r
     for section in sections:
         drawn = []
         for name, (figure, caption) in section.drawn.items():
-            figures.png(figure, folder / "figures" / f"{name}.png")
-            drawn.append({"svg": figures.svg(figure, name), "caption": caption})
+            canvas.png(figure, folder / "figures" / f"{name}.png")
+            drawn.append({"svg": canvas.svg(figure, name), "caption": caption})
         shown.append({**vars(section), "figures": drawn})
     body = tables.rows(facts, tests)
     write(folder / "table.md", tables.markdown(facts, body))

@@ -1,79 +1,21 @@
-"""Figures of a report, drawn with matplotlib's object interface: no pyplot, no global state.
-
-Colours are told apart by colour-blind readers and on light and dark ground; line styles and markers differ too.
-Axes and text are drawn in two colours that `svg` turns into the page's own (`--ink`, `--rule`).
-"""
+"""Figures of a report: one function each, from facts to a matplotlib figure."""
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
+from fpl_tune.report.canvas import COLOURS, DASHES, INK, MARKERS, blank, legend, percent_axis
 from fpl_tune.report.facts import Facts, numeric
 from fpl_tune.report.words import axis_name, percent, quantity, short
 from fpl_tune.study.cells import shown
 from fpl_tune.study.partition import Shares
-
-COLOURS = ("#1f77b4", "#d1582a", "#1a936f", "#b5649b", "#b58900", "#4f9fcf", "#8c6d4f", "#7a7a7a")
-INK, RULE = "#20242b", "#d4d7dc"
-_MARKERS = "osD^vPX*"
-_DASHES = ((4, 2), (1.5, 1.5), (6, 2, 1.5, 2), (8, 3))
-
-
-def blank(width: float = 7.2, height: float = 4.0, columns: int = 1) -> tuple[Figure, list[Axes]]:
-    """A figure (inches) with axes beside each other, light rules, no box."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = [figure.add_subplot(1, columns, 1 + i) for i in range(columns)]
-    for ax in axes:
-        ax.grid(True, color=RULE, linewidth=0.6)
-        ax.set_axisbelow(True)
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.spines[["left", "bottom"]].set_color(INK)
-        ax.tick_params(colors=INK, labelsize=9)
-        for label in (ax.xaxis.label, ax.yaxis.label, ax.title):
-            label.set_color(INK)
-            label.set_fontsize(10)
-    return figure, axes
-
-
-def svg(figure: Figure, name: str) -> str:
-    """The figure as an inline SVG element that follows the page's theme; ids are unique to `name`."""
-    buffer = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :].replace(INK, "var(--ink)").replace(RULE, "var(--rule)")
-    text = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", text)
-    text = re.sub(r' (?:width|height)="[\d.]+pt"', "", text, count=2)
-    text = re.sub(r'<g id="[^"]*"', "<g", text)  # nothing refers to groups
-    width = 7.2 * figure.get_figwidth()  # rem, so that the figure's text is about as large as the page's
-    return text.replace("<svg ", f'<svg role="img" aria-label="{name}" style="width:{width:.0f}rem" ', 1)
-
-
-def png(figure: Figure, path: Path) -> None:
-    """Writes the figure on white ground."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png", dpi=150, facecolor="white")
-
-
-def _legend(ax: Axes, **kwargs: Any) -> None:
-    if ax.get_legend_handles_labels()[0]:
-        ax.legend(frameon=False, fontsize=8.5, labelcolor=INK, **kwargs)
-
-
-def _percent_axis(ax: Axes, metric: str, axis: str = "y") -> None:
-    if percent(metric):
-        getattr(ax, f"{axis}axis").set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:g}"))
 
 
 def _positions(values: Sequence[Any]) -> tuple[np.ndarray, bool]:
@@ -108,7 +50,7 @@ def axis_curve(facts: Facts, axis: str) -> Figure:
     for i, (_, rows) in enumerate(groups[: len(COLOURS)]):
         rows = rows.assign(_x=[where.get(shown(v), np.nan) for v in rows[axis]]).sort_values("_x")
         name = ", ".join(f"{short(a)}={shown(rows[a].iloc[0])}" for a in others) or None
-        _band(ax, rows["_x"], rows["mean"], rows["std"], COLOURS[i], label=name, marker=_MARKERS[i])
+        _band(ax, rows["_x"], rows["mean"], rows["std"], COLOURS[i], label=name, marker=MARKERS[i])
     if facts.best is not None and facts.best.id in table.index:
         row = table.loc[facts.best.id]
         ax.plot(
@@ -118,8 +60,8 @@ def axis_curve(facts: Facts, axis: str) -> Figure:
     _references(ax, facts, axis, where, len(groups))
     _place(ax, axis, values, places, is_number)
     ax.set_ylabel(quantity(facts.metric))
-    _percent_axis(ax, facts.metric)
-    _legend(ax)
+    percent_axis(ax, facts.metric)
+    legend(ax)
     return figure
 
 
@@ -128,7 +70,7 @@ def _references(ax: Axes, facts: Facts, axis: str, where: Mapping[str, float], f
     for i, name in enumerate(dict.fromkeys(map(facts.family, facts.references))):
         ids = [cell.id for cell in facts.references if facts.family(cell) == name]
         rows = facts.table.loc[ids].dropna(subset=["mean"])
-        colour, dashes = COLOURS[(first + i) % len(COLOURS)], _DASHES[i % len(_DASHES)]
+        colour, dashes = COLOURS[(first + i) % len(COLOURS)], DASHES[i % len(DASHES)]
         if len(rows) > 1 and rows[axis].map(shown).nunique() == len(rows):
             rows = rows.assign(_x=[where.get(shown(v), np.nan) for v in rows[axis]]).sort_values("_x")
             _band(ax, rows["_x"], rows["mean"], rows["std"], colour, label=name, dashes=dashes)
@@ -151,7 +93,7 @@ def slices(facts: Facts, axis: str) -> Figure:
         ax.plot([where[shown(row[axis])]], [row["mean"]], "o", mfc="none", mec=INK, ms=13)
     _place(ax, axis, values, places, is_number)
     ax.set_ylabel(quantity(facts.metric, over=""))
-    _percent_axis(ax, facts.metric)
+    percent_axis(ax, facts.metric)
     return figure
 
 
@@ -169,17 +111,17 @@ def learning_curves(facts: Facts, cells: Sequence[Any]) -> Figure:
             curve = facts.curve(cell, metric)
             if curve.empty:
                 continue
-            colour, marker = COLOURS[i % len(COLOURS)], _MARKERS[i % len(_MARKERS)]
+            colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
             if len(curve) == 1:  # nothing to learn: the same figure in every round
-                ax.axhline(curve.to_numpy().mean(), color=colour, dashes=_DASHES[0], lw=1.4, label=cell.label)
+                ax.axhline(curve.to_numpy().mean(), color=colour, dashes=DASHES[0], lw=1.4, label=cell.label)
                 continue
             style = {"label": cell.label, "marker": marker, "markevery": max(1, len(curve) // 8)}
             _band(ax, curve.index, curve.mean(axis=1), curve.std(axis=1, ddof=1), colour, **style)
         ax.set_xlabel("communication round")
         ax.set_ylabel(quantity(metric))
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-        _percent_axis(ax, metric)
-    _legend(axes[-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
+        percent_axis(ax, metric)
+    legend(axes[-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 
@@ -235,7 +177,7 @@ def pareto(facts: Facts) -> Figure:
     for i, name in enumerate(dict.fromkeys(map(facts.family, facts.references))):
         ids = [cell.id for cell in facts.references if facts.family(cell) == name and cell.id in table.index]
         style = {"ms": 7, "color": COLOURS[1 + i % 7], "label": name}
-        ax.plot(mega[ids], table["mean"][ids], _MARKERS[1 + i % 7], **style)
+        ax.plot(mega[ids], table["mean"][ids], MARKERS[1 + i % 7], **style)
     front = pareto_front(mega.tolist(), table["mean"].tolist())
     ax.step(mega.iloc[front], table["mean"].iloc[front], where="post", color=INK, lw=1.0, label="front")
     for place in front[:6]:
@@ -247,8 +189,8 @@ def pareto(facts: Facts) -> Figure:
         ax.set_xscale("symlog", linthresh=positive.min())
     ax.set_xlabel("sent and received in the whole run, MB per seed")
     ax.set_ylabel(quantity(facts.metric))
-    _percent_axis(ax, facts.metric)
-    _legend(ax, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    percent_axis(ax, facts.metric)
+    legend(ax, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 
@@ -299,7 +241,7 @@ def partition(shares: Shares) -> Figure:
     ax.set_ylabel("client")
     ax.set_ylim(n - 0.5, -0.5)
     if len(names) > 1:
-        _legend(ax, loc="center left", bbox_to_anchor=(1.0, 0.5), title=None, markerscale=0.8)
+        legend(ax, loc="center left", bbox_to_anchor=(1.0, 0.5), title=None, markerscale=0.8)
     return figure
 
 
@@ -328,6 +270,6 @@ def cell_curve(history: Mapping[int, Sequence[Mapping[str, Any]]], title: str) -
     ax.set_title(title, fontsize=10, color=INK)
     ax.set_xlabel("communication round")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    _percent_axis(ax, "test/acc_mean")
-    _legend(ax)
+    percent_axis(ax, "test/acc_mean")
+    legend(ax)
     return figure

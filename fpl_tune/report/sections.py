@@ -212,8 +212,8 @@ def paper(facts: Facts, tests: pd.DataFrame) -> Section | None:
         section.texts.append(f"Kendall's rank correlation of ours with the printed figures: {block.order:+.2f}.")
     section.texts += [f"Known reason for a gap: {defect}" for defect in block.defects]
     rows = [
-        [r.label, f"{words.points(r.ours)} ± {words.points(r.spread)}", r.method, r.dataset,
-         f"{words.points(r.mean)} ± {words.points(r.std)}", words.points(r.gap)]
+        [r.label, words.points(r.ours, r.spread), r.method, r.dataset,
+         words.points(r.mean, r.std), words.points(r.gap)]
         for r in block.rows
     ]  # fmt: skip
     if rows:

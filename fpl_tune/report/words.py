@@ -36,9 +36,11 @@ def axis_name(dotted: str) -> str:
     return f"{_SYMBOLS[name]} ({name})" if name in _SYMBOLS else name
 
 
-def points(value: float) -> str:
-    """Percentage points with two digits, as papers print them."""
-    return "–" if math.isnan(value) else f"{value:.2f}"
+def points(value: float, spread: float = math.nan) -> str:
+    """Percentage points with two digits and, if known, their spread, as papers print them."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:.2f}" if math.isnan(spread) else f"{value:.2f} ± {spread:.2f}"
 
 
 def figure(value: float, metric: str, digits: int = 2) -> str:
