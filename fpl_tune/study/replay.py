@@ -12,6 +12,7 @@ from fpl_tune.study.prune import Pruner
 from fpl_tune.study.results import figure
 from fpl_tune.study.statistics import aggregate
 from fpl_tune.study.store import Store
+from fpl_tune.study.suggest import draw_from_table
 from fpl_tune.trial import Record
 
 
@@ -96,6 +97,28 @@ def replay_random(store: Store) -> list[dict[str, float]]:
                 "share": k / n,
                 "val/acc_mean": math.fsum(p * v for p, v in zip(chance, val, strict=True)),
                 "test/acc_mean": math.fsum(p * v for p, v in zip(chance, test, strict=True)),
+            }
+        )
+    return rows
+
+
+def replay_tpe(store: Store, *, repeats: int = 10) -> list[dict[str, float]]:
+    """What TPE would have ended with after k of the n cells: mean over `repeats` seeds, rows as of `replay_random`."""
+    cells = _finished(store)
+    names = list(dict.fromkeys(name for cell in cells for name in cell.varied))
+    points = [{name: cell.varied.get(name) for name in names} for cell in cells]
+    val = [_mean(store, c, "val/acc_mean") for c in cells]
+    test = [_mean(store, c, "test/acc_mean") for c in cells]
+    orders = [draw_from_table(points, val, seed=seed) for seed in range(repeats)]
+    rows = []
+    for k in range(1, len(cells) + 1):
+        chosen = [max(order[:k], key=lambda i: val[i]) for order in orders]
+        rows.append(
+            {
+                "trials": k,
+                "share": k / len(cells),
+                "val/acc_mean": math.fsum(val[i] for i in chosen) / repeats,
+                "test/acc_mean": math.fsum(test[i] for i in chosen) / repeats,
             }
         )
     return rows

@@ -21,7 +21,7 @@ from fpl_tune.study.best import best, export, nearest_words, verify
 from fpl_tune.study.cells import expand
 from fpl_tune.study.compare import compare, paired_p
 from fpl_tune.study.lock import locked
-from fpl_tune.study.replay import replay_pruning, replay_random
+from fpl_tune.study.replay import replay_pruning, replay_random, replay_tpe
 from fpl_tune.study.runner import run_study
 from fpl_tune.study.store import Store
 
@@ -156,6 +156,18 @@ def test_replay_of_random_search_equals_going_through_all_draws(make_store: Make
         draws = itertools.combinations(val, int(row["trials"]))
         assert row["val/acc_mean"] == pytest.approx(statistics.mean(max(draw) for draw in draws))
     assert rows[-1]["val/acc_mean"] == max(val)
+
+
+def test_replay_of_tpe_finds_a_clear_optimum_sooner_than_random(make_store: MakeStore) -> None:
+    """Accuracy rises with both fields, so that what was learned from some cells tells where the best are."""
+    body = "axes: {method: {n_ctx: [2, 3, 4, 5, 6]}, optim: {lr: [1, 2, 3, 4, 5]}}\nseeds: 1\n"
+    store = make_store(body=body, rounds=1, level=lambda c: 0.05 * (c.run.method["n_ctx"] + c.run.optim.lr))
+    tpe, random = replay_tpe(store, repeats=4), replay_random(store)
+    assert [row["trials"] for row in tpe] == list(range(1, 26))
+    found = [row["val/acc_mean"] for row in tpe]
+    assert found == sorted(found)
+    assert found[-1] == pytest.approx(random[-1]["val/acc_mean"])
+    assert found[12] > random[12]["val/acc_mean"]
 
 
 def test_diff_says_what_would_run_and_why(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,12 @@ import pytest
 
 from fpl_tune.config import SearchSpec
 from fpl_tune.errors import ConfigError
+from fpl_tune.study.objective import parse_constraint
 from fpl_tune.study.runner import run_study
-from fpl_tune.study.search import Search, open_storage, parse_constraint
+from fpl_tune.study.search import Search
 from fpl_tune.study.space import read_space
 from fpl_tune.study.store import Store
+from fpl_tune.study.suggest import open_storage
 
 Compose = Callable[..., Any]
 

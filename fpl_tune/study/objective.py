@@ -1,0 +1,53 @@
+"""What a search may ask for: validation figures and costs, and bounds on them."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from fpl_tune.errors import ConfigError, did_you_mean
+from fpl_tune.study.results import MAXIMISED, MINIMISED
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """`metric <= bound`, or `>=` with both sides negated."""
+
+    metric: str
+    sign: float
+    bound: float
+
+    def excess(self, value: float) -> float:
+        """Above 0 where the constraint is broken."""
+        return self.sign * (value - self.bound)
+
+
+def parse_constraint(text: str) -> Constraint:
+    """Reads "comm/total_bytes <= 5e6".
+
+    Raises:
+        ConfigError: it cannot be read, or names a metric that a search may not see.
+    """
+    found = re.fullmatch(r"\s*([\w/]+)\s*(<=|>=)\s*([-+\d.eE]+)\s*", text)
+    try:
+        bound = float(found.group(3)) if found else math.nan
+    except ValueError:
+        bound = math.nan
+    if found is None or not math.isfinite(bound):
+        raise ConfigError(f'A constraint reads "comm/total_bytes <= 5e6", but is {text!r}.')
+    return Constraint(
+        check_metric(found.group(1), "search.constraints"), 1.0 if found.group(2) == "<=" else -1.0, bound
+    )
+
+
+def check_metric(name: str, where: str) -> str:
+    """Raises `ConfigError` for a metric that nothing reports or that selection may not read."""
+    if name.startswith("test"):
+        raise ConfigError(
+            f"{where} must read validation figures, but is {name!r}: test figures choose nothing. "
+            f"Use {name.replace('test/', 'val/', 1)!r}."
+        )
+    if name not in (*MAXIMISED, *MINIMISED):
+        raise ConfigError(f"{where}: nothing reports {name!r}. {did_you_mean(name, (*MAXIMISED, *MINIMISED))}")
+    return name
