@@ -166,6 +166,8 @@ class Method(ABC):
 
     needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pooled"
     """What `Batch.image` holds."""
+    learns: ClassVar[bool] = True
+    """False where nothing is trained: one round tells all."""
     view: ClassVar[str | None] = None
     """Kind of random view that `Batch.view` holds in training (`strong`: FedAPT's), or None."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from fpl_tune import config, methods
@@ -51,6 +51,12 @@ def stages_of(run: RunSpec) -> list[_Stage]:
     if not run.stages:
         return [_Stage(methods.build(run.method), run.protocol.rounds, run.protocol.epochs)]
     return [_Stage(methods.build(config.stage_method(run, s), "stages.method"), s.rounds, s.epochs) for s in run.stages]
+
+
+def rounds_of(run: RunSpec) -> int:
+    """Communication rounds of a run, all stages together; one where nothing is learned."""
+    stages = stages_of(run)
+    return sum(stage.rounds for stage in stages) if any(stage.method.learns for stage in stages) else 1
 
 
 _worlds: dict[str, World] = {}
@@ -106,14 +112,12 @@ class Trial:
         _widen(self.tasks)
         for stage in self.stages:
             stage.method.check(self.tasks[0])
-        self.rounds = sum(stage.rounds for stage in self.stages)
+        self.rounds = rounds_of(run)
         self.round = 0
         self.block = block or self._block()
         self.totals: list[dict[str, float]] = [{"up": 0, "down": 0, "seconds": 0.0} for _ in self.seeds]
         self._held = 0  # the stage whose states these are
         self.states = self._begin(self.stages[0].method, None)
-        if not self._learns():
-            self.rounds = 1
 
     def _block(self) -> int:
         """Rows whose text activations fit `BLOCK_BYTES`: of the configuration alone, so that figures repeat exactly."""
@@ -124,12 +128,6 @@ class Trial:
         numbers = _KEPT_PER_TOKEN * tokens * towers.text_width * towers.n_text_blocks
         size = torch.finfo(towers.dtype).bits // 8
         return max(1, int(BLOCK_BYTES[task.device.type] // (numbers * size)))
-
-    def _learns(self) -> bool:
-        task, state = self.tasks[0], self.states[0]
-        with torch.no_grad():
-            local = self.stages[0].method.start(task, state, torch.arange(1, device=task.device))
-        return bool(local.train)
 
     def _begin(self, method: Method, before: list[State] | None) -> list[State]:
         with torch.no_grad():
@@ -270,14 +268,16 @@ class Trial:
 
         Raises:
             ConfigError: the checkpoint is of another configuration or other seeds.
-            OSError, ValueError: it cannot be read.
+            OSError, ValueError: it cannot be read, or is truncated.
         """
         path = folder / "state.safetensors"
-        meta = _metadata(path)
+        try:
+            meta, tensors = _metadata(path), load_file(path)
+        except SafetensorError as problem:
+            raise ValueError(f"The checkpoint {path} is truncated or corrupt: {problem}.") from None
         if meta["cell"] != config.identity(self.run) or meta["seeds"] != self.seeds:
             raise ConfigError(f"The checkpoint {path} is of another configuration or other seeds. Remove it.")
         self.round, self._held = int(meta["round"]), int(meta["stage"])
-        tensors = load_file(path)
         states = []
         for seed, like in zip(self.seeds, self._fresh(self._held), strict=True):
             trees: dict[str, dict[str, torch.Tensor]] = {part: {} for part in State._fields}

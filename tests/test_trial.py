@@ -49,10 +49,14 @@ def test_records_of_a_simulation(cache: Path) -> None:
     prompt = 16 * trial.tasks[0].text_width * 4
     assert (first["comm/up_bytes"], first["comm/down_bytes"]) == (4 * prompt, 4 * prompt)
     assert last["comm/up_bytes"] == 3 * first["comm/up_bytes"]
-    assert last["train/loss"] < first["train/loss"]
     assert len(last["clients/val"]) == len(last["clients/test"]) == 4
     assert last["test/acc_mean"] == pytest.approx(sum(last["clients/test"]) / 4, abs=1e-6)
     assert history[0][-1]["val/loss"] != history[1][-1]["val/loss"]
+
+
+def test_clients_that_train_alone_learn_their_images(cache: Path) -> None:
+    first, *_, last = _trial(cache, "method=coop", seeds=(1,)).run_all()[0]
+    assert last["train/loss"] < first["train/loss"]
 
 
 def test_a_seed_alone_gives_the_same_figures_as_among_others(cache: Path) -> None:
@@ -116,7 +120,7 @@ def test_truncated_checkpoint_is_an_error_of_reading(cache: Path, tmp_path: Path
     trial.save(tmp_path)
     path = tmp_path / "state.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"incomplete|truncated|Header|header|corrupt|invalid"):
+    with pytest.raises(ValueError, match="truncated or corrupt"):
         _trial(cache).load(tmp_path)
 
 

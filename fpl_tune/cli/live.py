@@ -15,7 +15,7 @@ from fpl_tune.study.cells import Cell
 from fpl_tune.study.job import Job
 from fpl_tune.study.runner import Listener, Outcome
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Record
+from fpl_tune.trial import Record, rounds_of
 
 
 class Watcher(Listener):
@@ -38,7 +38,7 @@ class Watcher(Listener):
         self._live: Live | None = None
 
     def begin(self, store: Store, cells: Sequence[Cell], todo: Sequence[Job]) -> None:
-        self._known = {job.cell.id: rounds_of(job.cell) for job in todo}
+        self._known = {job.cell.id: rounds_of(job.cell.run) for job in todo}
         self._before = len(cells) - len(self._known)
         self._began = time.monotonic()
         for cell in cells:
@@ -57,11 +57,11 @@ class Watcher(Listener):
             self._console.print(f"{cell.label} runs again: {'; '.join(reasons)}", style="yellow")
 
     def started(self, cell: Cell, seeds: Sequence[int]) -> None:
-        self._known.setdefault(cell.id, rounds_of(cell))
+        self._known.setdefault(cell.id, rounds_of(cell.run))
 
     def progress(self, cell: Cell, records: Sequence[Record]) -> None:
         if cell.id not in self._tasks:
-            self._tasks[cell.id] = self._bars.add_task(cell.label, total=rounds_of(cell))
+            self._tasks[cell.id] = self._bars.add_task(cell.label, total=rounds_of(cell.run))
         number = max(record["round"] for record in records)
         self._done += number - self._rounds.get(cell.id, 0)
         self._rounds[cell.id] = number
@@ -116,9 +116,3 @@ class Watcher(Listener):
     def _refresh(self) -> None:
         if self._live is not None:
             self._live.update(self._draw())
-
-
-def rounds_of(cell: Cell) -> int:
-    """Communication rounds of a cell, all stages together."""
-    stages = cell.run.stages
-    return sum(stage.rounds for stage in stages) if stages else cell.run.protocol.rounds

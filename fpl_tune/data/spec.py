@@ -31,8 +31,11 @@ class DataSpec:
     the number trained on. 0 leaves every client without validation images.
     """
     views: int = 0
-    """Random resized crops with flips that each training image is drawn from, encoded once and cached; 0 trains on the
-    image itself, as FedAPT and the CIFAR protocols do. CoOp and its kin crop anew at every step; a few views come close."""
+    """Random resized crops with flips that each training image is drawn from, encoded once and cached.
+
+    0 trains on the image itself, as FedAPT and the CIFAR protocols do. CoOp and its kin crop anew at every step; a few
+    views come close.
+    """
     max_train: int | None = None
     """Cap on the training images per class and domain, for quick runs; the images beyond it are not seen at all."""
     max_test: int | None = None

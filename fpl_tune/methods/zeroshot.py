@@ -7,6 +7,7 @@ https://arxiv.org/abs/2103.00020. The template is the task's (`clip.template`): 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Generator, Tensor
 
@@ -16,6 +17,8 @@ from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, cosine_l
 @dataclass(frozen=True)
 class ZeroShot(Method):
     """The lower reference of every table: s · cos(image, hand-written prompt)."""
+
+    learns: ClassVar[bool] = False
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State(shared={}, personal={}, server={})

@@ -22,7 +22,7 @@ from fpl_tune.study.runner import check_seeds
 from fpl_tune.study.search import Search
 from fpl_tune.study.store import Store
 from fpl_tune.study.traffic import bytes_of
-from fpl_tune.trial import stages_of
+from fpl_tune.trial import rounds_of
 
 RAY_SECONDS = 6.0
 """Starting and ending a Ray of our own."""
@@ -136,7 +136,7 @@ def make_plan(spec: StudySpec, node: dict[str, Any], *, root: Path) -> Plan:
             items.append(Item(cell.label, status, trials, 0, 0.0, 0, 0, 0, True))
             continue
         cost = _nearest(profile.costs, cell.run)
-        seconds = cost.seconds(_rounds(cell.run)) * len(seeds) / len(spec.seed_list())
+        seconds = cost.seconds(rounds_of(cell.run)) * len(seeds) / len(spec.seed_list())
         end = max(clock.add(seconds) for _ in range(trials))
         up, down = (trials * sum(part) for part in zip(*(sent.of(cell.run, s) for s in seeds), strict=True))
         fits = budget is None or end <= budget
@@ -194,10 +194,6 @@ def _nearest(costs: dict[str, Cost], run: RunSpec) -> Cost:
     return costs[max(costs, key=lambda k: len(words & set(k.split(","))))]
 
 
-def _rounds(run: RunSpec) -> int:
-    return sum(stage.rounds for stage in stages_of(run)) if run.method["name"] != "zeroshot" else 1
-
-
 class _Clock:
     """When jobs end that are handed out in order to whoever is free."""
 
@@ -225,7 +221,7 @@ class _Bytes:
         self._known: dict[tuple[str, int, int], tuple[int, int]] = {}
 
     def of(self, run: RunSpec, seed: int) -> tuple[int, int]:
-        key = (cost_key(run), _rounds(run), seed)
+        key = (cost_key(run), rounds_of(run), seed)
         if key not in self._known:
             towers: Towers = self._loaded.towers_of(run)
             dataset: Dataset = self._loaded.dataset_of(run)

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from fpl_tune.config import PruneSpec
 from fpl_tune.errors import ConfigError, did_you_mean
 from fpl_tune.study.cells import Cell
-from fpl_tune.trial import Record, stages_of
+from fpl_tune.trial import Record, rounds_of
 
 RULES = ("halving", "plateau")
 _METRIC = "val/acc_mean"
@@ -77,7 +77,7 @@ class Pruner:
 
     def keep(self, cell: Cell, rounds: Sequence[Sequence[Record]]) -> bool:
         """Whether the cell goes on after the last of `rounds` (one record per seed)."""
-        total = sum(stage.rounds for stage in stages_of(cell.run)) if self.spec.rule else 0
+        total = rounds_of(cell.run) if self.spec.rule else 0
         if self.spec.rule is None or cell.role == "reference" or len(rounds) >= total:
             return True
         if self.spec.rule == "plateau":
