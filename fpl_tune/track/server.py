@@ -9,8 +9,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,9 +81,10 @@ def connect(uri: str) -> MlflowClient:
 
     quiet()  # importing it set its loggers again
     try:
-        with _created_alone(uri):
-            client = MlflowClient(uri)
-            client.search_experiments(max_results=1)
+        if uri.startswith("sqlite:///"):
+            _create(uri)
+        client = MlflowClient(uri)
+        client.search_experiments(max_results=1)
         return client
     except Exception as problem:
         raise EnvironmentProblem(why(problem, uri)) from problem
@@ -106,17 +106,22 @@ def why(problem: Exception, uri: str) -> str:
     return f"MLflow at {masked(uri)} must answer, but: {masked(text)[:300]} {remedy}"
 
 
-@contextmanager
-def _created_alone(uri: str) -> Iterator[None]:
-    """Two processes that migrate the same new SQLite file spoil it: one waits for the other."""
-    if not uri.startswith("sqlite:///"):
-        yield
-        return
+def _create(uri: str) -> None:
+    """Makes the tables of a SQLite file that is not there yet, in a file beside it that is renamed once it is whole.
+
+    Two processes that make them at a time, or one that is killed meanwhile, would leave a file that nobody can use.
+    """
     path = Path(uri.removeprefix("sqlite:///").split("?")[0])
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        if not path.exists():
+            from mlflow import MlflowClient
+
+            made = path.with_name(f".{path.name}.new")
+            made.unlink(missing_ok=True)
+            MlflowClient(f"sqlite:///{made}").search_experiments(max_results=1)
+            made.replace(path)
 
 
 class Book:

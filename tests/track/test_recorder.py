@@ -246,3 +246,19 @@ def test_processes_that_meet_at_a_new_database_wait_for_each_other(tmp_path):
         _, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors.decode()
         assert errors == b""
+
+
+def test_a_process_killed_while_it_makes_the_tables_leaves_no_half_database(tmp_path):
+    path = tmp_path / "new.db"
+    process = subprocess.Popen([sys.executable, "-c", CREATE, f"sqlite:///{path}"], stderr=subprocess.DEVNULL)
+    half = tmp_path / ".new.db.new"
+    deadline = time.monotonic() + 120
+    while not half.exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert half.exists() or path.exists()
+    server.connect(f"sqlite:///{path}")
+    assert path.is_file()
+    assert not half.exists()
