@@ -16,13 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from fpl_tune import config
 from fpl_tune.clip import Towers, load_towers
+from fpl_tune.clip.sentences import Position
 from fpl_tune.clip.text import cost
 from fpl_tune.config import RunSpec
 from fpl_tune.data import features
@@ -142,8 +143,8 @@ def bench_text(run: RunSpec, device: str = "cpu") -> list[Measured]:
     """Forward and backward of a cohort's contexts over Caltech101's 100 names; the plain path one client at a time."""
     dtype = getattr(torch, run.clip.dtype)
     towers = load_towers(run.clip.name, run.clip.pretrained, device=device, dtype=dtype)
-    n_ctx, cohort = int(run.method.get("n_ctx", 16)), run.partition.n_clients
-    sentences = towers.sentences(CALTECH101, n_ctx, position=run.clip.class_position)  # type: ignore[arg-type]
+    n_ctx, cohort = int(run.method.get("n_ctx", 16)), run.partition.n_clients or 10
+    sentences = towers.sentences(CALTECH101, n_ctx, position=cast(Position, run.clip.class_position))
     where = towers.device
     weight = torch.randn(len(CALTECH101), towers.embed_dim, device=where)
 

@@ -31,7 +31,7 @@ from fpl_tune.errors import ConfigError, did_you_mean, unknown
 from fpl_tune.evaluate import CHOICES, HABITS
 from fpl_tune.optim import OptimSpec
 from fpl_tune.paths import shipped
-from fpl_tune.task import ClipSpec, check_template
+from fpl_tune.task import ClipSpec, check_clip
 
 GROUPS = ("clip", "data", "partition", "optim", "protocol", "method")
 
@@ -365,7 +365,7 @@ def known_fields(near: str) -> list[str]:
     walk(StudySpec, "")
     if near.startswith(("method", "axes", "+method")):
         for kind in methods.catalogue().values():
-            found.extend(f"method.{f.name}" for f in fields(kind))
+            found.extend(f"method.{f.name}" for f in methods.hyper_parameters(kind))
     return sorted(set(found))
 
 
@@ -395,7 +395,7 @@ def check(run: RunSpec) -> None:
     """Everything that can be refused without reading data. Raises `ConfigError`."""
     run.optim.check()
     run.protocol.check()
-    check_template(run.clip)
+    check_clip(run.clip)
     methods.build(run.method)
     for stage in run.stages:
         methods.build(stage_method(run, stage), "stages.method")

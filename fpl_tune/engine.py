@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fpl_tune import optim
-from fpl_tune.method import Local, Method, State, Task, Tree
+from fpl_tune.method import Local, Method, State, Task, Tree, join
 from fpl_tune.optim import OptimSpec
 from fpl_tune.task import ClientTask
 
@@ -62,7 +62,7 @@ def draw_cohort(n_clients: int, participation: float, seed: int, round_: int, *,
 
 
 class _Plan(NamedTuple):
-    index: Tensor
+    index: Tensor  # pyright: ignore[reportIncompatibleMethodOverride] - a tuple has an `index` too
     """[C, T, B] positions in each client's table, the spare row where there is nothing left."""
     factor: Tensor
     """[C, T] multiplier of the learning rate."""
@@ -196,13 +196,7 @@ def _train(
             tasks[s].train.batch(cohorts[s].who[rows], plans[s].index[rows, t], plans[s].draw[rows, t])
             for s, rows in pieces
         ]
-        batch = (
-            batches[0]
-            if len(batches) == 1
-            else type(batches[0])(
-                *(torch.cat(parts) if parts[0] is not None else None for parts in zip(*batches, strict=True))
-            )
-        )
+        batch = join(batches)
         alive = batch.mask.any(1)
         leaves = {name: leaf.detach().requires_grad_() for name, leaf in train.items()}
         loss, moved = method.loss(shared, Local(leaves, fixed), batch)

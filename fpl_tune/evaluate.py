@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fpl_tune.method import Batch, Local, Method, State
+from fpl_tune.method import Local, Method, State, join
 from fpl_tune.task import Classes, ClientData, ClientTask
 
 _ELEMENTS = 1 << 24  # of the largest tensor of a chunk: 64 MB in float32
@@ -74,7 +74,7 @@ def _score(
         parts = [
             held.batch(r, columns.clamp(max=held.spare).expand(len(r), -1)) for held, r in zip(data, rows, strict=True)
         ]
-        batch = Batch(*(torch.cat(p) if p[0] is not None else None for p in zip(*parts, strict=True)))  # type: ignore[arg-type]
+        batch = join(parts)
         logits = method.logits(tasks[0], local, batch)
         right += ((logits.argmax(-1) == batch.label) & batch.mask).sum(1)
         nll = F.cross_entropy(logits.flatten(0, 1), batch.label.flatten(), reduction="none").view_as(batch.label)

@@ -13,7 +13,7 @@ Notation of shapes, here and in every method:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
@@ -54,10 +54,22 @@ class Batch(NamedTuple):
     """[C, B] class ids, 0 where masked."""
     mask: Tensor
     """[C, B] bool, False for padding."""
-    index: Tensor
+    index: Tensor  # pyright: ignore[reportIncompatibleMethodOverride] - a tuple has an `index` too
     """[C, B] row in the client's own table; padding points at a spare last row, never at a real one."""
     view: Tensor | None = None
     """A random view of the same images, shaped as `image`, where `Method.view` asks for one."""
+
+
+def join(batches: Sequence[Batch]) -> Batch:
+    """The batches of several cohorts side by side, along the cohort axis."""
+    views = [b.view for b in batches if b.view is not None]
+    return Batch(
+        torch.cat([b.image for b in batches]),
+        torch.cat([b.label for b in batches]),
+        torch.cat([b.mask for b in batches]),
+        torch.cat([b.index for b in batches]),
+        torch.cat(views) if views else None,
+    )
 
 
 class Table(NamedTuple):

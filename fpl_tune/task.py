@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast, get_args
 
 import numpy as np
 import torch
@@ -19,9 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fpl_tune.clip import Towers, load_towers
+from fpl_tune.clip.sentences import Position
 from fpl_tune.data import Dataset, DataSpec, PartitionSpec, Pool, Split, features, load, split
 from fpl_tune.data.augment import View
-from fpl_tune.errors import ConfigError
+from fpl_tune.errors import ConfigError, unknown
 from fpl_tune.method import Batch, Sizes, Table, unit
 
 GENERIC_TEMPLATE = "a photo of a {}."
@@ -85,7 +86,7 @@ class Classes:
     towers: Towers
     names: tuple[str, ...]
     template: str = GENERIC_TEMPLATE
-    position: str = "end"
+    position: Position = "end"
     memory: PromptMemory = field(default_factory=PromptMemory)
     _sentences: dict[int, Any] = field(default_factory=dict)
     _hand: Tensor | None = None
@@ -101,7 +102,7 @@ class Classes:
         """Unit text features [..., K, D]; see `fpl_tune.method.Task.text`."""
         n_ctx = context.shape[-2]
         if n_ctx not in self._sentences:
-            self._sentences[n_ctx] = self.towers.sentences(self.names, n_ctx, position=self.position)  # type: ignore[arg-type]
+            self._sentences[n_ctx] = self.towers.sentences(self.names, n_ctx, position=self.position)
         sentences = self._sentences[n_ctx]
 
         if torch.is_grad_enabled() and (context.requires_grad or (deep is not None and deep.requires_grad)):
@@ -348,7 +349,7 @@ class World:
             template = {"generic": GENERIC_TEMPLATE, "dataset": self.dataset.template}.get(
                 self.clip.template, self.clip.template
             )
-            self._classes[key] = Classes(self.towers, names, template, self.clip.class_position)
+            self._classes[key] = Classes(self.towers, names, template, cast(Position, self.clip.class_position))
         return self._classes[key]
 
     def task(self, data: DataSpec, partition: PartitionSpec, seed: int) -> ClientTask:
@@ -394,8 +395,10 @@ class World:
         )
 
 
-def check_template(clip: ClipSpec) -> None:
-    """Raises `ConfigError` for a template without its place for the class name."""
+def check_clip(clip: ClipSpec) -> None:
+    """Raises `ConfigError` for a template without its place for the class name, or an unknown place in the context."""
+    if clip.class_position not in get_args(Position):
+        raise unknown("clip.class_position", clip.class_position, get_args(Position))
     if clip.template not in ("generic", "dataset") and "{}" not in clip.template:
         raise ConfigError(
             "clip.template must be 'generic', 'dataset' or a text with {} for the class name, "
@@ -411,5 +414,5 @@ __all__ = [
     "PromptMemory",
     "Sizes",
     "World",
-    "check_template",
+    "check_clip",
 ]

@@ -55,7 +55,7 @@ def test_values_no_run_can_have_are_refused_before_data_is_read(override: str, m
 
 
 def test_unknown_study_and_unreadable_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="There is no study 'lambda_swep'. Did you mean 'lambda_sweep'"):
+    with pytest.raises(ConfigError, match=r"There is no study 'lambda_swep'\. Did you mean 'lambda_sweep'"):
         compose_study("lambda_swep")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "studies").mkdir()
@@ -95,7 +95,7 @@ def test_fields_by_dotted_name() -> None:
     assert config.get_field(node, "optim.lr") == 0.3
     assert config.get_field(node, "optim.nothing", "none") == "none"
     config.set_field(node, "optim.groups.gate", 0.1)
-    with pytest.raises(ConfigError, match="Did you mean 'optim.momentum'"):
+    with pytest.raises(ConfigError, match=r"Did you mean 'optim\.momentum'"):
         config.set_field(node, "optim.momentun", 0.3)
     assert config.to_run(node).optim.groups == {"gate": 0.1}
 

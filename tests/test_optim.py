@@ -66,7 +66,7 @@ def test_rate_by_leaf_or_by_its_group() -> None:
 
 
 def test_shared_cosine_has_the_multipliers_of_the_released_code() -> None:
-    """methods whose clients step one scheduler in turn: 5 local epochs, first client, then the second, then the third."""
+    """One scheduler that clients step in turn: 5 local epochs of the first, the second, the third client."""
     found = [optim.rate_factor("shared_cosine", e, 5, place) for place in range(3) for e in range(5)]
     first = [0.0, 1, 0.9045, 0.6545, 0.3455]  # warm-up, then half a cosine
     second = [0.0955, 0, 0.0955, 0.3455, 0.6545]

@@ -14,7 +14,7 @@ from fpl_tune.errors import ConfigError
 from fpl_tune.method import unit
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.optim import OptimSpec
-from fpl_tune.task import Classes, ClientData, ClipSpec, PromptMemory, check_template
+from fpl_tune.task import Classes, ClientData, ClipSpec, PromptMemory, check_clip
 from fpl_tune.testing import toy_task, toy_towers
 
 
@@ -129,6 +129,6 @@ def test_memory_forgets_the_oldest_first() -> None:
 
 
 def test_template_needs_its_place() -> None:
-    check_template(ClipSpec(template="an image of a {}."))
+    check_clip(ClipSpec(template="an image of a {}."))
     with pytest.raises(ConfigError, match=r"text with \{\} for the class name"):
-        check_template(ClipSpec(template="an image"))
+        check_clip(ClipSpec(template="an image"))

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ def _methods() -> list[dict[str, Any]]:
                 "method": name,
                 "what": text.splitlines()[0].rstrip("."),
                 "needs": kind.needs if isinstance(kind.needs, str) else "as its options say",
-                "options": ", ".join(f.name for f in fields(kind)),
+                "options": ", ".join(f.name for f in methods.hyper_parameters(kind)),
                 "paper": url.group(0) if url else "",
             }
         )

@@ -9,11 +9,11 @@ from __future__ import annotations
 import inspect
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -67,7 +67,7 @@ def build(node: Mapping[str, Any], where: str = "method") -> Method:
     """
     values = dict(node)
     kind = find(str(values.pop("name", "")))
-    known = {f.name: f for f in fields(kind)}
+    known = {f.name: f for f in hyper_parameters(kind)}
     for name in values:
         if name not in known:
             raise ConfigError(f"{where} {node['name']!r} has no field {name!r}. {did_you_mean(name, known)}")
@@ -79,8 +79,9 @@ def build(node: Mapping[str, Any], where: str = "method") -> Method:
     except ValidationError as problem:
         first = problem.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
-        if isinstance(first.get("ctx", {}).get("error"), ConfigError):
-            raise first["ctx"]["error"] from None
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, ConfigError):
+            raise cause from None
         raise ConfigError(f"{where}.{field}: {first['msg']}, but is {first['input']!r}.") from None
 
 
@@ -94,10 +95,15 @@ def _with_config(kind: type[Method]) -> type[Method]:
     return kind
 
 
+def hyper_parameters(kind: type[Method]) -> tuple[Field[Any], ...]:
+    """The fields of a method, which is a dataclass by contract."""
+    return fields(cast(Any, kind))
+
+
 def defaults(kind: type[Method]) -> dict[str, Any]:
     """Hyper-parameters with their default values; fields without one (a wrapped method) are left out."""
     known = {}
-    for f in fields(kind):
+    for f in hyper_parameters(kind):
         if f.default is not f.default_factory:
             known[f.name] = f.default
     return known

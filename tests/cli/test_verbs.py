@@ -35,10 +35,20 @@ def test_help_has_an_example(verb: list[str], tmp_path: Path) -> None:
         assert "Example: fpl-tune" in done.stdout
 
 
+HEAVY = """
+import sys
+sys.argv = ["fpl-tune", "-h"]
+try:
+    from fpl_tune.cli import main
+    main()
+except SystemExit:
+    heavy = ("torch", "ray", "mlflow", "hydra", "pandas", "open_clip")
+    print([name for name in heavy if name in sys.modules])
+"""
+
+
 def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
-    code = "import sys; sys.argv = ['fpl-tune', '-h']\ntry:\n    from fpl_tune.cli import main; main()\nexcept SystemExit: pass\n"
-    code += "print([m for m in ('torch', 'ray', 'mlflow', 'hydra', 'pandas', 'open_clip') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    done = subprocess.run([sys.executable, "-c", HEAVY], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.splitlines()[-1] == "[]"
 
 

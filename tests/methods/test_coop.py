@@ -14,9 +14,7 @@ def test_a_client_is_promptfl_with_that_client_alone() -> None:
     (state,) = play(CoOp(n_ctx=2), [task], cohorts=[[0, 1, 2, 3]] * 2)[-1]
     for client in range(4):
         (alone,) = play(PromptFL(n_ctx=2), [task], cohorts=[[client]] * 2)[-1]
-        torch.testing.assert_close(
-            state.personal["prompt"][client], alone.shared["prompt"], rtol=0, atol=1e-10
-        )
+        torch.testing.assert_close(state.personal["prompt"][client], alone.shared["prompt"], rtol=0, atol=1e-10)
 
 
 def test_all_clients_start_alike_and_send_nothing() -> None:
