@@ -159,11 +159,16 @@ def ui(port: int) -> None:
     """Runs `mlflow ui` on this folder's store until it is stopped."""
     if not 1 <= port <= 65535:
         raise ConfigError(f"--port must lie in 1..65535, but is {port}.")
+    from fpl_tune import track
+
     root = output_root()
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlflow.db'}"
     if uri.startswith("sqlite") and not (root / "mlflow.db").is_file():
         raise EnvironmentProblem(f"There is no MLflow store in {root}. Run a study first: fpl-tune study lambda_sweep.")
-    output.console().print(f"MLflow on http://127.0.0.1:{port}  (stop with Ctrl-C)")
+    talk = output.console()
+    talk.print(f"MLflow on http://127.0.0.1:{port}  (stop with Ctrl-C)")
+    for name, key in track.experiments(uri).items():
+        talk.print(f"  {name}  http://127.0.0.1:{port}/#/experiments/{key}/runs")
     command = [
         sys.executable,
         "-m",

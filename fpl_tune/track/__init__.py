@@ -7,6 +7,17 @@ on, and what is missing is sent by the next run, or by `repair`.
 from fpl_tune.track.benchmark import benchmark
 from fpl_tune.track.checks import Finding, inspect, repair
 from fpl_tune.track.recorder import Recorder, sync
+from fpl_tune.track.server import experiments
 from fpl_tune.track.transfer import export_study, import_study
 
-__all__ = ["Finding", "Recorder", "benchmark", "export_study", "import_study", "inspect", "repair", "sync"]
+__all__ = [
+    "Finding",
+    "Recorder",
+    "benchmark",
+    "experiments",
+    "export_study",
+    "import_study",
+    "inspect",
+    "repair",
+    "sync",
+]

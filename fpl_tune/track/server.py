@@ -90,6 +90,12 @@ def connect(uri: str) -> MlflowClient:
         raise EnvironmentProblem(why(problem, uri)) from problem
 
 
+def experiments(uri: str) -> dict[str, str]:
+    """Names and ids of the experiments of a store, the default one left out."""
+    found = connect(uri).search_experiments(max_results=1000)
+    return {e.name: e.experiment_id for e in found if e.name != "Default"}
+
+
 def why(problem: Exception, uri: str) -> str:
     """What is wrong with a tracking server, and the remedy, in one line."""
     text = " ".join(str(problem).split())
