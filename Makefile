@@ -18,7 +18,8 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "fpl-tune needs Python 3.10 or newer: make setup PYTHON=python3.11"; exit 3; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@# Named again, or the newest torchvision would bring another torch along.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" -e '.[dev]'
 	@touch $(READY)
 
 study: setup ## Run pFedMoAP's lambda sweep on the embedded world: table, report page, MLflow experiment
