@@ -61,6 +61,8 @@ class Measured:
     matrix_rate_share: float
     peak_memory_bytes: int
     note: str
+    text_share: float = 1.0
+    """Share of the seconds that text encoding takes, forward and backward."""
 
     @property
     def ratio(self) -> float:
@@ -76,6 +78,7 @@ class Measured:
             "tokens": self.tokens,
             "operations": self.operations,
             "matrix_rate_share": self.matrix_rate_share,
+            "text_share": self.text_share,
             "peak_memory_bytes": self.peak_memory_bytes,
             "note": self.note,
         }
@@ -114,10 +117,11 @@ def peak_memory(device: torch.device) -> int:
 
 
 class _Meter:
-    """Counts tokens and operations of every call of the towers' prompt encoder."""
+    """Counts tokens and operations of every call of the towers' prompt encoder, and keeps one call of each kind."""
 
     def __init__(self) -> None:
         self.tokens = self.operations = 0
+        self._kinds: dict[tuple[Any, ...], list[Any]] = {}
 
     @contextmanager
     def on(self, towers: Towers) -> Iterator[None]:
@@ -130,6 +134,8 @@ class _Meter:
             learning = torch.is_grad_enabled() and context.requires_grad
             self.tokens += found.tokens
             self.operations += found.forward + (found.backward if learning else 0)
+            kind = (tuple(context.shape), per_class, learning)
+            self._kinds.setdefault(kind, [0, context.detach(), sentences, {"per_class": per_class, **more}])[0] += 1
             return original(context, sentences, per_class=per_class, **more)
 
         towers.encode_prompts = counted  # type: ignore[method-assign]
@@ -137,6 +143,20 @@ class _Meter:
             yield
         finally:
             del towers.encode_prompts
+
+    def text_seconds(self, towers: Towers) -> float:
+        """What all counted calls took, from one of each kind run again alone."""
+        total = 0.0
+        for (*_, learning), (times, context, sentences, more) in self._kinds.items():
+            leaf = context.clone().requires_grad_(learning)
+
+            def again(leaf: Tensor = leaf, sentences: Any = sentences, more: dict[str, Any] = more) -> None:
+                encoded = towers.encode_prompts(leaf, sentences, **more)
+                if leaf.requires_grad:
+                    torch.autograd.grad(encoded.sum(), leaf)
+
+            total += times * best(again, towers.device, repeats=2)
+        return total
 
 
 def bench_text(run: RunSpec, device: str = "cpu") -> list[Measured]:
@@ -203,6 +223,7 @@ def bench_round(run: RunSpec, device: str = "cpu", *, cache_dir: Path) -> list[M
             peak_memory(where),
             f"{trial.tasks[0].n_clients} clients, {run.protocol.epochs} local epochs, "
             f"{trial.tasks[0].n_classes} classes; {share}",
+            min(1.0, meter.text_seconds(towers) / seconds),
         )
     ]
 
@@ -280,14 +301,14 @@ def _forgetful(task: ClientTask) -> Any:
 def bench_trial(run: RunSpec, device: str = "cpu", *, cache_dir: Path) -> list[Measured]:
     """A whole trial: all clients as one batch against a loop over clients, and three seeds against one."""
 
-    def timed(seeds: list[int], block: int | None) -> tuple[float, int, int]:
+    def timed(seeds: list[int], block: int | None) -> tuple[float, _Meter, Towers]:
         trial = Trial(run, seeds, cache_dir=cache_dir, device=device, block=block)
         meter = _Meter()
         began = time.perf_counter()
         with meter.on(trial.world.towers):
             trial.run_all()
         _wait(trial.world.towers.device)
-        return time.perf_counter() - began, meter.tokens, meter.operations
+        return time.perf_counter() - began, meter, trial.world.towers
 
     warm = replace(run, protocol=replace(run.protocol, rounds=1))
     Trial(warm, [1], cache_dir=cache_dir, device=device).run_all()
@@ -295,17 +316,18 @@ def bench_trial(run: RunSpec, device: str = "cpu", *, cache_dir: Path) -> list[M
     loop = timed([1], 1)[0]
     found = []
     for seeds in ([1], [1, 2, 3]):
-        seconds, tokens, operations = timed(seeds, None)
+        seconds, meter, towers = timed(seeds, None)
         found.append(
             Measured(
                 f"trial {run.method['name']} {run.clip.name}, {len(seeds)} seed{'s' if len(seeds) > 1 else ''}",
                 seconds,
                 loop * len(seeds),
-                tokens,
-                operations,
-                operations / seconds / rate,
+                meter.tokens,
+                meter.operations,
+                meter.operations / seconds / rate,
                 peak_memory(torch.device(device)),
                 f"{run.protocol.rounds} rounds; plain: one client after another, one seed after another",
+                min(1.0, meter.text_seconds(towers) / seconds),
             )
         )
     return found

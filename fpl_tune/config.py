@@ -294,8 +294,18 @@ def _prefer_choices(node: dict[str, Any], overrides: Sequence[str]) -> None:
 _OPEN = ("axes.", "optim.groups.", "search.space.", "report.paper.", "let.")
 
 
+def _register_named(overrides: Sequence[str]) -> None:
+    """Makes a class that is named as `method=package.module:Class` an option of the group."""
+    for text in overrides:
+        key, _, name = text.partition("=")
+        if key == "method" and ":" in name:
+            node = {"method": {"name": name, **methods.defaults(methods.find(name))}}
+            ConfigStore.instance().store(group="method", name=name, node=node, package="_global_")
+
+
 def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any]:
     _register()
+    _register_named(overrides := list(overrides))
     overrides = [f"++{text}" if text.startswith(_OPEN) else text for text in overrides]
     for text in overrides:
         try:

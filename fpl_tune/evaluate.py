@@ -53,6 +53,21 @@ def evaluate(
     return scores
 
 
+_DIAGNOSED = 64  # validation images per client that a diagnosis looks at
+
+
+@torch.no_grad()
+def diagnose(method: Method, task: ClientTask, state: State) -> dict[str, list[float]]:
+    """`Method.diagnose` of the deployed models on validation images: means over clients, by `diagnosis/<name>`."""
+    who = torch.arange(task.n_clients, device=task.device)
+    who = who[task.val.size > 0]
+    if not len(who):
+        return {}
+    index = torch.arange(min(task.val.spare, _DIAGNOSED), device=task.device).expand(len(who), -1)
+    found = method.diagnose(task, method.deploy(task, state, who), task.val.batch(who, index))
+    return {f"diagnosis/{name}": shares.double().mean(0).tolist() for name, shares in found.items()}
+
+
 def _score(
     method: Method, tasks: Sequence[ClientTask], locals_: Sequence[Local], data: Sequence[ClientData]
 ) -> list[Score]:

@@ -210,6 +210,10 @@ class Method(ABC):
         """What the clients `who` are evaluated with. Default: what they would train from."""
         return self.start(task, state, who)
 
+    def diagnose(self, task: Task, local: Local, batch: Batch) -> dict[str, Tensor]:
+        """What reports may show of the deployed models: [C, n] shares by name, on validation images. Default: none."""
+        return {}
+
     @abstractmethod
     def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
         """Scalars that each client of a cohort receives before and sends after training, given the state before."""

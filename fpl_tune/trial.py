@@ -23,7 +23,7 @@ from fpl_tune.clip.text import cost
 from fpl_tune.config import RunSpec
 from fpl_tune.engine import Cohort, derive, draw_cohort, run_round
 from fpl_tune.errors import ConfigError, EnvironmentProblem, FplTuneError
-from fpl_tune.evaluate import evaluate, summarise
+from fpl_tune.evaluate import diagnose, evaluate, summarise
 from fpl_tune.method import Method, State, trees_like
 from fpl_tune.task import ClientTask, World
 
@@ -201,6 +201,8 @@ class Trial:
                 record.update(summarise(scores[i], self.tasks[i].primary))
                 for name, score in scores[i].items():
                     record[f"clients/{'test' if name == self.tasks[i].primary else name}"] = score.accuracy.tolist()
+            if self.done:
+                record.update(diagnose(stage.method, self.tasks[i], self.states[i]))
             if report.loss is not None:
                 heard = report.loss[i][self.tasks[i].size[cohorts[i].who] > 0]
                 record["train/loss"] = heard.double().mean().item()

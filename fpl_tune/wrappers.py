@@ -42,6 +42,9 @@ class Wrapper(Method):
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         return self.inner.logits(task, local, batch)
 
+    def diagnose(self, task: Task, local: Local, batch: Batch) -> dict[str, Tensor]:
+        return self.inner.diagnose(task, local, batch)
+
 
 def _exchanged(local: Local, known: Iterable[str], wrapper: str) -> list[str]:
     """Names of the trained leaves that are also in `known`.

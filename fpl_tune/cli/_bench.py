@@ -31,6 +31,7 @@ def bench(kind: str, overrides: Sequence[str], format: str) -> None:
                 tokens=f"{m.tokens:,}",
                 operations=f"{m.operations:.3g}",
                 matrix_rate_share=f"{100 * m.matrix_rate_share:.0f} %",
+                text_share=f"{100 * m.text_share:.0f} %",
                 peak_memory_bytes=output.size(m.peak_memory_bytes),
                 ratio=f"{m.ratio:.1f}",
             )

@@ -194,6 +194,16 @@ class PFedMoAP(Method):
         usable = F.pad(local.fixed["usable"], (1, 0), value=True)[:, None, None, :, None]
         return scores.masked_fill(~usable, -torch.inf).softmax(3)
 
+    def diagnose(self, task: Task, local: Local, batch: Batch) -> dict[str, Tensor]:
+        """Fig. 6: [C, E] mean attention on the local expert (first) and on the others in falling order.
+
+        The weights of an image are averaged over heads and classes and sorted before images are averaged.
+        """
+        weights = self.attention(local, unit(batch.image), task.text(local.train["prompt"])).mean((1, 4))
+        others = weights[..., 1:].sort(dim=-1, descending=True).values
+        shares = [mean_over(w, batch.mask) for w in (weights[..., 0], *others.unbind(-1))]
+        return {"attention by expert, the local one first": torch.stack(shares, 1)}
+
     def _mixed(self, local: Local, image: Tensor, text: Tensor) -> Tensor:
         """Unit images [C, B, D] against what the gate makes of the experts (Eq. 11) -> [C, B, K]."""
         share, features = self.attention(local, image, text), self._features(local, text)
@@ -237,13 +247,3 @@ def choose_experts(state: State, who: Tensor, n: int, selection: str) -> tuple[T
     rank = torch.where(entered & others, rank, torch.inf)
     nearest, chosen = rank.sort(dim=1, stable=True)
     return chosen[:, :n], nearest[:, :n].isfinite() & entered[who].unsqueeze(1)
-
-
-def expert_shares(method: PFedMoAP, task: Task, local: Local, batch: Batch) -> Tensor:
-    """[C, E] mean attention on the local expert (first) and on the others in falling order (Fig. 6).
-
-    The weights of an image are averaged over heads and classes and sorted before images are averaged.
-    """
-    weights = method.attention(local, unit(batch.image), task.text(local.train["prompt"])).mean((1, 4))
-    others = weights[..., 1:].sort(dim=-1, descending=True).values
-    return torch.stack([mean_over(w, batch.mask) for w in (weights[..., 0], *others.unbind(-1))], 1)

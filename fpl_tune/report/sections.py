@@ -145,6 +145,27 @@ def clients(facts: Facts, tests: pd.DataFrame) -> Section | None:
     return Section("clients", "Clients", drawn={"clients": (drawn, "One point per client and seed; box: quartiles.")})
 
 
+def diagnoses(facts: Facts, tests: pd.DataFrame) -> Section | None:
+    """What do the models of the best cell rely on?"""
+    cell = facts.best
+    if cell is None:
+        return None
+    last = [facts.store.history(cell, seed)[-1] for seed in facts.seeds(cell)]
+    names = sorted({name for record in last for name in record if name.startswith("diagnosis/")})
+    if not names:
+        return None
+    section = Section("diagnosis", "What the models rely on")
+    for number, name in enumerate(names):
+        values = np.mean([record[name] for record in last if name in record], axis=0)
+        what = name.removeprefix("diagnosis/")
+        bars = figures.bars([str(i + 1) for i in range(len(values))], (100 * values).tolist(), f"{what} (%)")
+        section.drawn[f"diagnosis_{number}"] = (
+            bars,
+            f"{cell.label}: {what}; validation images, mean over clients and seeds.",
+        )
+    return section
+
+
 def domains(facts: Facts, tests: pd.DataFrame) -> Section | None:
     """Who holds what, and on which domains is the best cell good?"""
     cell = facts.best or next(iter(facts.cells), None)
@@ -258,6 +279,6 @@ def reproduce(facts: Facts, tests: pd.DataFrame) -> Section:
 
 
 SECTIONS: tuple[Callable[[Facts, pd.DataFrame], Section | None], ...] = (
-    curve, main_table, learning, pairs, matters, costs, clients, domains, honest, paper, tuned, reproduce,
+    curve, main_table, learning, pairs, matters, costs, clients, diagnoses, domains, honest, paper, tuned, reproduce,
 )  # fmt: skip
 """In the order of the page."""

@@ -12,7 +12,7 @@ from fpl_tune.engine import generator
 from fpl_tune.errors import ConfigError
 from fpl_tune.method import Batch, Local, State, cross_entropy, unit
 from fpl_tune.methods import pfedmoap
-from fpl_tune.methods.pfedmoap import PFedMoAP, choose_experts, expert_shares
+from fpl_tune.methods.pfedmoap import PFedMoAP, choose_experts
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.optim import OptimSpec
 from fpl_tune.task import ClientTask
@@ -203,7 +203,7 @@ def test_an_aggregated_gate_is_the_mean_of_the_gates_that_worked(task: ClientTas
 def test_shares_of_the_experts_sum_to_one_in_falling_order(task: ClientTask) -> None:
     method = PFedMoAP(**{**SMALL, "experts": 4})
     local = method.start(task, after_rounds(method, task, [0, 1, 2, 3]), EVERYONE)
-    shares = expert_shares(method, task, local, all_images(task))
+    (shares,) = method.diagnose(task, local, all_images(task)).values()
     assert shares.shape == (4, 4)
     torch.testing.assert_close(shares.sum(1), torch.ones(4, dtype=task.dtype))
     assert bool((shares[:, 1:].diff(dim=1) <= 0).all())
