@@ -99,7 +99,8 @@ def toy_task(
             images = (images * 40 + 128).clamp(0, 255).to(torch.uint8)
         cuts = np.cumsum(counts)[:-1]
         index, label = np.split(np.arange(len(at)), cuts), np.split(labels.numpy(), cuts)
-        return ClientData(images, index, label, towers=towers, dtype=dtype)
+        views = [images.roll(1, dims=-1), images.flip(-1)]
+        return ClientData(images, index, label, towers=towers, dtype=dtype, second=views)
 
     few = [2] * n_clients
     return ClientTask(
@@ -292,7 +293,8 @@ def padding_is_silent(case: Toy) -> None:
     method, task, state = case.method, case.tasks[0], case.history[-1]
     local = method.start(task, state, torch.arange(task.n_clients))
     rows = torch.arange(task.train.spare).expand(task.n_clients, -1)
-    batch = task.train.batch(torch.arange(task.n_clients), torch.where(task.train.mask[:, :-1], rows, rows.max() + 1))
+    index = torch.where(task.train.mask[:, :-1], rows, rows.max() + 1)
+    batch = task.train.batch(torch.arange(task.n_clients), index, torch.zeros_like(index))
     seen = batch.mask.view(*batch.mask.shape, *[1] * (batch.image.ndim - 2))
     other = batch._replace(
         image=torch.where(seen, batch.image, torch.full_like(batch.image, 0.7)),
