@@ -46,6 +46,7 @@ CALTECH101 = tuple(
         "yin_yang"
     ).split()
 )
+_TEST_BATCH = 100
 PLAIN_STEPS = 2  # of the plain path are measured and scaled to the number of steps of a round
 
 
@@ -94,14 +95,16 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
 def best(action: Callable[[], Any], device: torch.device, repeats: int = 3) -> float:
     """Seconds of the fastest of several calls, after one to warm up."""
     action()
-    times = []
-    for _ in range(repeats):
-        _wait(device)
-        began = time.perf_counter()
-        action()
-        _wait(device)
-        times.append(time.perf_counter() - began)
-    return min(times)
+    return min(once(action, device) for _ in range(repeats))
+
+
+def once(action: Callable[[], Any], device: torch.device) -> float:
+    """Seconds of one call, for what takes too long to repeat."""
+    _wait(device)
+    began = time.perf_counter()
+    action()
+    _wait(device)
+    return time.perf_counter() - began
 
 
 def _wait(device: torch.device) -> None:
@@ -262,20 +265,22 @@ def _plain_round(trial: Trial, cache_dir: Path) -> tuple[float, str]:
     plain.train.size = torch.full_like(plain.train.size, few)
     who = torch.tensor([client], device=task.device)
     round_ = partial(run_round, method, [plain], trial.states, [Cohort(1, 99, who)], epochs=1, spec=spec, block=1)
-    per_step = best(round_, task.device, repeats=1) / -(-few // batch)
+    deploy = torch.no_grad()(partial(method.deploy, plain, trial.states[0], who))
+    per_client = once(torch.no_grad()(partial(method.start, plain, trial.states[0], who)), task.device)
+    per_step = max(0.0, once(round_, task.device) - per_client) / -(-few // batch)
     steps = sum(-(-size // batch) for size in sizes) * trial.stages[0].epochs
     test = plain_data(task.tests[task.primary][1], pixels[1])
-    index = torch.arange(min(batch, int(test.size[client])), device=task.device)[None]
+    index = torch.arange(min(_TEST_BATCH, int(test.size[client])), device=task.device)[None]
 
-    @torch.no_grad()
-    def test_batch() -> None:
-        method.logits(plain, method.deploy(plain, trial.states[0], who), test.batch(who, index))
-
-    per_test = best(test_batch, task.device, repeats=1) / index.numel()
-    seen = sum(int(data.size.sum()) for data in (task.val, task.tests[task.primary][1]))
-    return per_step * steps + per_test * seen, (
-        f"plain: {per_step:.3g} s a step x {steps} steps and {per_test:.3g} s an image x {seen} images, "
-        f"from {PLAIN_STEPS} measured steps and one batch"
+    local = deploy()
+    test_batch = torch.no_grad()(lambda: method.logits(plain, local, test.batch(who, index)))
+    per_batch = once(test_batch, task.device)
+    seen = [int(n) for data in (task.val, task.tests[task.primary][1]) for n in data.size]
+    batches = sum(-(-n // _TEST_BATCH) for n in seen)
+    seconds = per_client * task.n_clients + per_step * steps + per_batch * batches
+    return seconds, (
+        f"plain: {per_client:.3g} s a client before its first step, {per_step:.3g} s a step x {steps}, "
+        f"{per_batch:.3g} s a test batch x {batches}, each measured once"
     )
 
 

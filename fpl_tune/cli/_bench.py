@@ -24,17 +24,16 @@ def bench(kind: str, overrides: Sequence[str], format: str) -> None:
     else:
         action = {"round": measure.bench_round, "trial": measure.bench_trial}[kind]
         found = action(run, device, cache_dir=cache_root())
-    rows = [m.row() for m in found]
-    if format == "table":
-        for m, row in zip(found, rows, strict=True):
-            row.update(
-                tokens=f"{m.tokens:,}",
-                operations=f"{m.operations:.3g}",
-                matrix_rate_share=f"{100 * m.matrix_rate_share:.0f} %",
-                text_share=f"{100 * m.text_share:.0f} %",
-                peak_memory_bytes=output.size(m.peak_memory_bytes),
-                ratio=f"{m.ratio:.1f}",
-            )
-            note = row.pop("note")
-            output.console().print(f"{m.name}: {note}")
-    output.emit(rows, format)
+    if format != "table":
+        output.emit([m.row() for m in found], format)
+        return
+    for m in found:
+        shown = {
+            "seconds": f"{m.seconds:.3g}",
+            "plain path": f"{m.plain_seconds:.3g} s, {m.ratio:.1f} times as long",
+            "text encoding": f"{100 * m.text_share:.0f} % of the time, {m.tokens:,} tokens",
+            "operations": f"{m.operations:.3g}, {100 * m.matrix_rate_share:.0f} % of the measured matrix rate",
+            "peak memory": output.size(m.peak_memory_bytes),
+            "measured": m.note,
+        }
+        output.emit([{m.name: k, "": v} for k, v in shown.items()], format)
