@@ -28,6 +28,9 @@ study: setup ## Run pFedMoAP's lambda sweep on the embedded world: table, report
 test: setup ## Run the tests, in parallel
 	$(BIN)/python -m pytest -q -n auto
 
+coverage: setup ## Branches that the tests of method, engine, study and track leave out
+	$(BIN)/python -m pytest -q -n auto --cov --cov-report=term:skip-covered tests/methods tests/study tests/track tests/test_engine.py tests/test_trial.py tests/test_testing.py
+
 lint: setup ## Check style, types and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -41,7 +44,10 @@ bench: setup ## Measure what a step, a round and a trial cost, beside the plain 
 weights: setup ## Draw the embedded world and train the compact CLIP again (about half an hour on 2 cores)
 	$(BIN)/python -m fpl_tune.clip.compact --out compact.safetensors
 
+dist: setup ## Build the wheel and the source distribution in dist/
+	$(BIN)/python -m build --no-isolation
+
 clean: ## Remove the environment and what tools left; outputs/ stays
 	rm -rf $(VENV) .pytest_cache .ruff_cache dist build .coverage
 
-.PHONY: help setup study test lint bench weights clean
+.PHONY: help setup study test coverage lint bench weights dist clean

@@ -64,10 +64,10 @@ class StudyFrames:
 
 def run_study(name: str, *overrides: str) -> StudyFrames:
     """Runs or continues a study as `fpl-tune study` does, without its terminal output and without MLflow."""
-    from fpl_tune.study import runner
+    from fpl_tune.study import remaining, runner
 
     spec, node = config.compose_study(name, overrides)
-    runner.run_study(spec, node, root=output_root())
+    runner.run_study(spec, node, root=output_root(), listeners=[remaining.Remaining()])
     return load_study(spec.name)
 
 

@@ -40,6 +40,8 @@ class RoundReport(NamedTuple):
     up: list[int]
     """Per seed: scalars sent by the cohort."""
     down: list[int]
+    learned: int = 0
+    """Scalars that one client learned."""
 
 
 def derive(*key: object) -> int:
@@ -52,13 +54,33 @@ def generator(*key: object) -> torch.Generator:
     return torch.Generator().manual_seed(derive(*key))
 
 
-def draw_cohort(n_clients: int, participation: float, seed: int, round_: int, *, everyone: bool = False) -> Tensor:
-    """[C] ascending client ids, drawn uniformly without replacement; C = max(1, floor(participation · N))."""
-    size = n_clients if everyone else max(1, int(participation * n_clients))
-    if size == n_clients:
+def draw_cohort(
+    n_clients: int,
+    participation: float,
+    seed: int,
+    round_: int,
+    *,
+    everyone: bool = False,
+    domain: Tensor | None = None,
+) -> Tensor:
+    """[C] ascending client ids, drawn uniformly without replacement; C = max(1, floor(participation · N)).
+
+    domain: [N] ids; the share is then drawn among the clients of each domain, one of each at least (FedAPT, Table 2).
+    """
+    if everyone:
         return torch.arange(n_clients)
-    chosen = torch.randperm(n_clients, generator=generator("cohort", seed, round_))[:size]
-    return chosen.sort().values
+    if domain is not None:
+        groups = [(domain == d).nonzero()[:, 0].cpu() for d in domain.unique()]
+        drawn = [_draw(held, participation, ("cohort", seed, round_, i)) for i, held in enumerate(groups)]
+        return torch.cat(drawn).sort().values
+    return _draw(torch.arange(n_clients), participation, ("cohort", seed, round_))
+
+
+def _draw(clients: Tensor, share: float, key: tuple[object, ...]) -> Tensor:
+    size = max(1, int(share * len(clients)))
+    if size == len(clients):
+        return clients
+    return clients[torch.randperm(len(clients), generator=generator(*key))[:size]].sort().values
 
 
 class _Plan(NamedTuple):
@@ -72,27 +94,46 @@ class _Plan(NamedTuple):
     """[C, T, B] random numbers that choose among the views of each image."""
 
 
-def _plan(task: ClientTask, cohort: Cohort, epochs: int, spec: OptimSpec) -> _Plan:
+def _plan(task: ClientTask, cohort: Cohort, epochs: float, spec: OptimSpec) -> _Plan:
     """The batches of one seed's cohort: every image once an epoch, in an order of the client's own."""
-    sizes = task.train.size[cohort.who].tolist()
-    per_epoch = [-(-size // spec.batch) for size in sizes]
-    width = max(1, max(per_epoch, default=0) * epochs)
-    index = torch.full((len(sizes), width, spec.batch), task.train.spare, dtype=torch.int64)
-    factor, last = torch.zeros(len(sizes), width), torch.zeros(len(sizes), width, dtype=torch.bool)
+    clients = cohort.who.tolist()
+    passes = [
+        _passes(size, epochs, cohort, c) for c, size in zip(clients, task.train.size[cohort.who].tolist(), strict=True)
+    ]
+    width = max(1, *(sum(-(-len(order) // spec.batch) for order in orders) for orders in passes))
+    index = torch.full((len(clients), width, spec.batch), task.train.spare, dtype=torch.int64)
+    factor, last = torch.zeros(len(clients), width), torch.zeros(len(clients), width, dtype=torch.bool)
     draw = torch.zeros_like(index)
-    for row, (client, size, steps) in enumerate(zip(cohort.who.tolist(), sizes, per_epoch, strict=True)):
-        rng = generator("order", cohort.seed, client, cohort.round)
-        for epoch in range(epochs if size else 0):
-            order = torch.full((steps * spec.batch,), task.train.spare, dtype=torch.int64)
-            order[:size] = torch.randperm(size, generator=rng)
-            span = slice(epoch * steps, (epoch + 1) * steps)
-            index[row, span] = order.view(steps, spec.batch)
-            factor[row, span] = optim.rate_factor(spec.schedule, epoch, epochs, place=row)
-            last[row, span] = epoch == epochs - 1
+    for row, (client, orders) in enumerate(zip(clients, passes, strict=True)):
+        first = 0
+        for number, order in enumerate(orders):
+            steps = -(-len(order) // spec.batch)
+            span = slice(first, first + steps)
+            index[row, span].view(-1)[: len(order)] = order
+            factor[row, span] = optim.rate_factor(spec.schedule, number, len(orders), place=row)
+            last[row, span] = number == len(orders) - 1
+            first += steps
         if task.train.views or task.train.second:
             looks = generator("view", cohort.seed, client, cohort.round)
             draw[row] = torch.randint(1 << 30, draw[row].shape, generator=looks)
     return _Plan(*(part.to(task.device) for part in (index, factor, last, draw)))
+
+
+def _passes(size: int, epochs: float, cohort: Cohort, client: int) -> list[Tensor]:
+    """Positions of a client's images, pass by pass, every pass in an order of its own; none of a client without images.
+
+    A broken number of epochs goes on where the round before ended: half an epoch a round sees every image in two.
+    """
+    if float(epochs).is_integer():
+        rng = generator("order", cohort.seed, client, cohort.round)
+        return [torch.randperm(size, generator=rng) for _ in range(int(epochs) if size else 0)]
+    first = round((cohort.round - 1) * epochs * size)
+    end = max(first + 1, round(cohort.round * epochs * size))
+    found = []
+    for epoch in range(first // size, -(-end // size)) if size else ():
+        order = torch.randperm(size, generator=generator("order", cohort.seed, client, "epoch", epoch))
+        found.append(order[max(0, first - epoch * size) : end - epoch * size])
+    return found
 
 
 def _pad_steps(plans: Sequence[_Plan], tasks: Sequence[ClientTask]) -> list[_Plan]:
@@ -134,7 +175,7 @@ def run_round(
     states: Sequence[State],
     cohorts: Sequence[Cohort],
     *,
-    epochs: int,
+    epochs: float,
     spec: OptimSpec,
     block: int | None = None,
 ) -> tuple[list[State], RoundReport]:
@@ -166,8 +207,34 @@ def run_round(
         loss=None if loss is None else list(loss.split(sizes)),
         up=[_scalars(t.up, n) for t, n in zip(sent, sizes, strict=True)],
         down=[_scalars(t.down, n) for t, n in zip(sent, sizes, strict=True)],
+        learned=sum(leaf[0].numel() for leaf in local.train.values()),
     )
     return states_after, report
+
+
+def kept_bytes(method: Method, task: ClientTask, state: State, spec: OptimSpec) -> int:
+    """Bytes that one step of one client keeps for its gradient, by a forward pass of the client with most images.
+
+    They depend on shapes alone, so that equal configurations count the same.
+    """
+    who = task.size.argmax()[None]
+    index = torch.arange(spec.batch, device=task.device).clamp(max=task.train.spare)[None]
+    with torch.no_grad():
+        local = method.start(task, state, who)
+    if not local.train:
+        return 0
+    frozen = {weight.untyped_storage().data_ptr() for weight in task.towers.model.parameters()}
+    held: dict[int, torch.UntypedStorage] = {}  # held, so that no address is used twice
+
+    def note(tensor: Tensor) -> None:
+        """Keeps the storage, not the tensor: a graph that holds its own outputs is never freed."""
+        storage = tensor.untyped_storage()
+        held[storage.data_ptr()] = storage
+
+    leaves = {name: leaf.detach().requires_grad_() for name, leaf in local.train.items()}
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda _: _):
+        method.loss(task, Local(leaves, local.fixed), task.train.batch(who, index, torch.zeros_like(index)))
+    return sum(storage.nbytes() for address, storage in held.items() if address not in frozen)
 
 
 def _scalars(sent: dict[str, int | Tensor], n_clients: int) -> int:

@@ -27,12 +27,6 @@ class EnvironmentProblem(FplTuneError):
     exit_code = 3
 
 
-class BudgetSpent(FplTuneError):
-    """The budget ended with cells left; the same command continues."""
-
-    exit_code = 4
-
-
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A sentence that ends an error message: the nearest known names, or all of them."""
     known = sorted(known)

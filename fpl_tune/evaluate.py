@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fpl_tune.errors import unknown
 from fpl_tune.method import Local, Method, State, join
 from fpl_tune.task import Classes, ClientData, ClientTask
 
@@ -162,6 +163,12 @@ CHOICES: dict[str, Callable[[Sequence[float]], int]] = {"final": final_round, "b
 
 HABITS = ("best_test", "mean_last5")
 """The papers' habits, shown for comparison and never chosen by: the best test round, the mean of the last five."""
+
+
+def check_rule(rule: str, called: str = "reporting rule") -> None:
+    """Raises `ConfigError` where there is no such rule to report by."""
+    if rule not in (*CHOICES, *HABITS):
+        raise unknown(called, rule, (*CHOICES, *HABITS))
 
 
 def report_rules(rounds: Sequence[Mapping[str, float]], metric: str = "test/acc_mean") -> dict[str, dict[str, float]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
@@ -154,10 +155,11 @@ class Task(Sizes, Protocol):
         *,
         deep: Tensor | None = None,
         place: Literal["front", "end"] = "front",
+        cosine: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Pixels [C, B, 3, H, W] through the image tower with prompt tokens [C, n, w].
 
-        Returns raw features [C, B, D] and the last block's raw products q_cls · k_token [C, B, heads, n].
+        Returns raw features [C, B, D] and the last block's q_cls · k_token, raw or the cosine [C, B, heads, n].
         """
         ...
 
@@ -192,11 +194,11 @@ class Method(ABC):
 
     @abstractmethod
     def start(self, task: Task, state: State, who: Tensor) -> Local:
-        """What the cohort `who` trains from in this round."""
+        """What the cohort `who` [C] trains from in this round: leaves [C, ...]."""
 
     @abstractmethod
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        """[C, B, K]"""
+        """Logits [C, B, K] of a batch of B images a client over K classes."""
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         """[C] losses, no term of which mixes clients, and the next `fixed`. Default: cross-entropy."""
@@ -204,14 +206,18 @@ class Method(ABC):
 
     @abstractmethod
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        """The server's half of the round, written out: what leaves the client is what is read here."""
+        """The server's half of the round, written out: what leaves the clients `who` [C] is what is read here."""
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        """What the clients `who` are evaluated with. Default: what they would train from."""
+        """What the clients `who` [C] are evaluated with: leaves [C, ...]. Default: what they would train from."""
         return self.start(task, state, who)
 
     def diagnose(self, task: Task, local: Local, batch: Batch) -> dict[str, Tensor]:
         """What reports may show of the deployed models: [C, n] shares by name, on validation images. Default: none."""
+        return {}
+
+    def figures(self, task: Task, state: State) -> dict[str, float]:
+        """What records say of a state besides accuracies, by the metric, e.g. `privacy/epsilon`. Default: none."""
         return {}
 
     @abstractmethod
@@ -239,7 +245,7 @@ def average(rows: Tensor, weight: Tensor) -> Tensor:
 
 
 def unit(features: Tensor) -> Tensor:
-    """Features scaled to length one along the last axis."""
+    """Features [..., D] scaled to length one along the last axis."""
     return F.normalize(features, dim=-1)
 
 
@@ -267,6 +273,12 @@ def new_context(task: Task, n_ctx: int, rng: Generator, *lead: int) -> Tensor:
 def count(**tensors: Tensor) -> dict[str, int | Tensor]:
     """Number of scalars of each tensor, for `Traffic`."""
     return {name: tensor.numel() for name, tensor in tensors.items()}
+
+
+def later(default: Any) -> Any:
+    """A hyper-parameter that stored studies do not know: at its default it is no part of a cell's id, so that what was
+    finished without it is still found."""
+    return field(default=default, metadata={"later": True})
 
 
 def require(holds: bool, field: str, rule: str, value: Any, remedy: str = "") -> None:

@@ -21,13 +21,32 @@ def shipped(kind: str, name: str = "") -> Path:
     return folder / name
 
 
+def study_folders() -> list[Path]:
+    """Where study files are looked for: `studies/` of the current folder, then the shipped ones."""
+    return [folder for folder in (Path.cwd() / "studies", shipped("studies")) if folder.is_dir()]
+
+
+def list_studies() -> dict[str, Path]:
+    """Study name -> file; the current folder's first."""
+    found: dict[str, Path] = {}
+    for folder in study_folders():
+        for path in sorted(folder.glob("*.yaml")):
+            found.setdefault(path.stem, path)
+    return found
+
+
+def output_folder() -> Path:
+    """`outputs/` of the current folder, or what FPL_TUNE_OUTPUT names."""
+    return Path(os.environ.get("FPL_TUNE_OUTPUT", "outputs")).expanduser().resolve()
+
+
 def output_root() -> Path:
-    """`outputs/` of the current folder, or what FPL_TUNE_OUTPUT names; created.
+    """The output folder, created.
 
     Raises:
         EnvironmentProblem: it cannot be written.
     """
-    root = Path(os.environ.get("FPL_TUNE_OUTPUT", "outputs")).expanduser().resolve()
+    root = output_folder()
     try:
         root.mkdir(parents=True, exist_ok=True)
         probe = root / f".write-{os.getpid()}"

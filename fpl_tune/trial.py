@@ -9,21 +9,19 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 
 from fpl_tune import config, methods
-from fpl_tune.clip.text import cost
+from fpl_tune.checkpoint import Snapshot
 from fpl_tune.config import RunSpec
-from fpl_tune.engine import Cohort, derive, draw_cohort, run_round
+from fpl_tune.engine import Cohort, derive, draw_cohort, kept_bytes, run_round
 from fpl_tune.errors import ConfigError, EnvironmentProblem, FplTuneError
-from fpl_tune.evaluate import diagnose, evaluate, summarise
+from fpl_tune.evaluate import Score, diagnose, evaluate, summarise
 from fpl_tune.method import Method, State, trees_like
 from fpl_tune.task import ClientTask, World
 
@@ -32,8 +30,7 @@ Record = dict[str, Any]
 
 BYTES_PER_SCALAR = 4
 BLOCK_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
-"""Text activations kept for the backward pass of one block of clients."""
-_KEPT_PER_TOKEN = 14  # numbers per token, width and block that the backward pass needs: inputs, QKV, attention, MLP
+"""Activations kept for the backward pass of one block of clients."""
 
 
 class Diverged(FplTuneError):
@@ -43,20 +40,32 @@ class Diverged(FplTuneError):
 class _Stage(NamedTuple):
     method: Method
     rounds: int
-    epochs: int
+    epochs: float
 
 
 def stages_of(run: RunSpec) -> list[_Stage]:
     """The stages of a run: its own list, or one stage by the protocol."""
-    if not run.stages:
-        return [_Stage(methods.build(run.method), run.protocol.rounds, run.protocol.epochs)]
-    return [_Stage(methods.build(config.stage_method(run, s), "stages.method"), s.rounds, s.epochs) for s in run.stages]
+    where = "stages.method" if run.stages else "method"
+    return [_Stage(methods.build(s.method, where), s.rounds or 0, s.epochs or 0.0) for s in config.stages(run)]
 
 
 def rounds_of(run: RunSpec) -> int:
     """Communication rounds of a run, all stages together; one where nothing is learned."""
     stages = stages_of(run)
     return sum(stage.rounds for stage in stages) if any(stage.method.learns for stage in stages) else 1
+
+
+def who_trains(run: RunSpec, task: ClientTask, seed: int, number: int) -> torch.Tensor:
+    """[C] the cohort of a round, counted from 1."""
+    protocol = run.protocol
+    return draw_cohort(
+        task.n_clients,
+        protocol.participation,
+        seed,
+        number,
+        everyone=number == 1 and protocol.first_round_all,
+        domain=task.domain if protocol.sampling == "domain" else None,
+    )
 
 
 _worlds: dict[str, World] = {}
@@ -92,7 +101,7 @@ class Trial:
         seeds: seeds trained together as one batch; each one's result is the same alone.
         cache_dir: where image features are kept.
         device: cpu or cuda.
-        block: clients (over all seeds) trained at once; None: as many as `BLOCK_BYTES` of text activations allow.
+        block: clients (over all seeds) trained at once; None: as many as `BLOCK_BYTES` of activations allow.
     """
 
     def __init__(
@@ -114,20 +123,18 @@ class Trial:
             stage.method.check(self.tasks[0])
         self.rounds = rounds_of(run)
         self.round = 0
-        self.block = block or self._block()
         self.totals: list[dict[str, float]] = [{"up": 0, "down": 0, "seconds": 0.0} for _ in self.seeds]
         self._held = 0  # the stage whose states these are
         self.states = self._begin(self.stages[0].method, None)
+        self.block = block
+        self._blocks: dict[int, int] = {}  # by stage
 
     def _block(self) -> int:
-        """Rows whose text activations fit `BLOCK_BYTES`: of the configuration alone, so that figures repeat exactly."""
-        task, towers = self.tasks[0], self.world.towers
-        n_ctx = getattr(self.stages[0].method, "n_ctx", 16)
-        sentences = towers.sentences(task.known.names, n_ctx, position=task.known.position)
-        tokens = cost(towers.text, sentences, 1).tokens
-        numbers = _KEPT_PER_TOKEN * tokens * towers.text_width * towers.n_text_blocks
-        size = torch.finfo(towers.dtype).bits // 8
-        return max(1, int(BLOCK_BYTES[task.device.type] // (numbers * size)))
+        """Rows whose activations fit `BLOCK_BYTES`: of the configuration alone, so that figures repeat exactly."""
+        if self._held not in self._blocks:
+            kept = kept_bytes(self.stages[self._held].method, self.tasks[0], self.states[0], self.run.optim)
+            self._blocks[self._held] = max(1, BLOCK_BYTES[self.tasks[0].device.type] // max(1, kept))
+        return self._blocks[self._held]
 
     def _begin(self, method: Method, before: list[State] | None) -> list[State]:
         with torch.no_grad():
@@ -161,21 +168,7 @@ class Trial:
         if coming != self._held:
             self.states, self._held = self._begin(stage.method, self.states), coming
         number = self.round + 1
-        protocol = self.run.protocol
-        cohorts = [
-            Cohort(
-                seed,
-                number,
-                draw_cohort(
-                    task.n_clients,
-                    protocol.participation,
-                    seed,
-                    number,
-                    everyone=number == 1 and protocol.first_round_all,
-                ).to(task.device),
-            )
-            for seed, task in zip(self.seeds, self.tasks, strict=True)
-        ]
+        cohorts = self._cohorts(number)
         self.states, report = run_round(
             stage.method,
             self.tasks,
@@ -183,11 +176,11 @@ class Trial:
             cohorts,
             epochs=stage.epochs,
             spec=self.run.optim,
-            block=self.block,
+            block=self.block or self._block(),
         )
         self.round = number
         scores = None
-        if number % protocol.eval_every == 0 or self.done:
+        if number % self.run.protocol.eval_every == 0 or self.done:
             scores = evaluate(stage.method, self.tasks, self.states)
         seconds = (time.perf_counter() - began) / len(self.seeds)
         records: list[Record] = []
@@ -198,11 +191,11 @@ class Trial:
             total["seconds"] += seconds
             record: Record = {"seed": seed, "round": number}
             if scores is not None:
-                record.update(summarise(scores[i], self.tasks[i].primary))
-                for name, score in scores[i].items():
-                    record[f"clients/{'test' if name == self.tasks[i].primary else name}"] = score.accuracy.tolist()
+                record.update(self._figures(i, scores[i]))
+                record.update(stage.method.figures(self.tasks[i], self.states[i]))
             if self.done:
                 record.update(diagnose(stage.method, self.tasks[i], self.states[i]))
+                record["train/parameters"] = report.learned
             if report.loss is not None:
                 heard = report.loss[i][self.tasks[i].size[cohorts[i].who] > 0]
                 record["train/loss"] = heard.double().mean().item()
@@ -211,6 +204,21 @@ class Trial:
             self._watch(cohorts[i], record.get("train/loss", 0.0), self.states[i])
             records.append(record)
         return records
+
+    def _cohorts(self, number: int) -> list[Cohort]:
+        """Who trains in a round, for every seed."""
+        return [
+            Cohort(seed, number, who_trains(self.run, task, seed, number).to(task.device))
+            for seed, task in zip(self.seeds, self.tasks, strict=True)
+        ]
+
+    def _figures(self, i: int, scores: Mapping[str, Score]) -> Record:
+        """Accuracies of one seed, of the whole and by client."""
+        primary = self.tasks[i].primary
+        by_client = {
+            f"clients/{'test' if name == primary else name}": score.accuracy.tolist() for name, score in scores.items()
+        }
+        return {**summarise(scores, primary), **by_client}
 
     def _watch(self, cohort: Cohort, loss: float, state: State) -> None:
         """Raises `Diverged` when a round ended with a loss or a state that is no finite number."""
@@ -233,7 +241,7 @@ class Trial:
         return history
 
     def prompts(self) -> dict[int, dict[str, torch.Tensor]]:
-        """Per seed, what was learned: shared and personal leaves by `shared.<name>` and `personal.<name>`."""
+        """Per seed, what was learned: leaves by `shared.<name>` [...] and `personal.<name>` [N, ...]."""
         return {
             seed: {
                 f"{part}.{name}": leaf.detach().cpu().contiguous()
@@ -243,13 +251,12 @@ class Trial:
             for seed, state in zip(self.seeds, self.states, strict=True)
         }
 
-    # -- checkpoints -----------------------------------------------------------------------------------------
+    # -- pausing ---------------------------------------------------------------------------------------------
 
-    def save(self, folder: Path) -> None:
-        """Writes the state after the last round; the file appears whole or not at all."""
-        folder.mkdir(parents=True, exist_ok=True)
+    def snapshot(self) -> Snapshot:
+        """The state after the last round."""
         tensors = {
-            f"{seed}/{part}/{name}": leaf.detach().cpu().contiguous()
+            f"{seed}/{part}/{name}": leaf
             for seed, state in zip(self.seeds, self.states, strict=True)
             for part in State._fields
             for name, leaf in getattr(state, part).items()
@@ -258,38 +265,28 @@ class Trial:
             "round": self.round,
             "stage": self._held,
             "seeds": self.seeds,
-            "totals": self.totals,
+            "totals": [dict(total) for total in self.totals],
             "cell": config.identity(self.run),
         }
-        temporary = folder / "state.safetensors.part"
-        save_file(tensors, temporary, metadata={"fpl_tune": json.dumps(meta)})
-        temporary.replace(folder / "state.safetensors")
+        return Snapshot(tensors, meta)
 
-    def load(self, folder: Path) -> None:
-        """Continues from what `save` wrote.
+    def restore(self, snapshot: Snapshot) -> None:
+        """Continues from a snapshot; where that fails, the trial is as before.
 
         Raises:
-            ConfigError: the checkpoint is of another configuration or other seeds.
-            OSError, ValueError: it cannot be read, or is truncated.
+            ConfigError: it is of another configuration or other seeds.
         """
-        path = folder / "state.safetensors"
-        try:
-            meta, tensors = _metadata(path), load_file(path)
-        except SafetensorError as problem:
-            raise ValueError(f"The checkpoint {path} is truncated or corrupt: {problem}.") from None
+        meta = snapshot.meta
         if meta["cell"] != config.identity(self.run) or meta["seeds"] != self.seeds:
-            raise ConfigError(f"The checkpoint {path} is of another configuration or other seeds. Remove it.")
-        self.round, self._held = int(meta["round"]), int(meta["stage"])
-        states = []
-        for seed, like in zip(self.seeds, self._fresh(self._held), strict=True):
-            trees: dict[str, dict[str, torch.Tensor]] = {part: {} for part in State._fields}
-            for key, leaf in tensors.items():
-                owner, part, name = key.split("/", 2)
-                if owner == str(seed):
-                    trees[part][name] = leaf
-            states.append(trees_like(like, trees))
-        self.states = states
-        self.totals = meta["totals"]
+            raise ConfigError("A trial continues from its own checkpoint, but this is of another one. Remove it.")
+        stage = int(meta["stage"])
+        trees: dict[str, dict[str, Any]] = {str(seed): {part: {} for part in State._fields} for seed in self.seeds}
+        for key, leaf in snapshot.tensors.items():
+            owner, part, name = key.split("/", 2)
+            trees[owner][part][name] = leaf
+        fresh = zip(self.seeds, self._fresh(stage), strict=True)
+        self.states = [trees_like(like, trees[str(seed)]) for seed, like in fresh]
+        self.round, self._held, self.totals = int(meta["round"]), stage, [dict(total) for total in meta["totals"]]
 
     def _fresh(self, stage: int) -> list[State]:
         """States as stage number `stage` begins with, its predecessors untrained: names and shapes of its leaves."""
@@ -298,11 +295,6 @@ class Trial:
             states = self._begin(s.method, states)
         assert states is not None
         return states
-
-
-def _metadata(path: Path) -> dict[str, Any]:
-    with safe_open(path, framework="pt") as opened:
-        return json.loads(opened.metadata()["fpl_tune"])
 
 
 def _widen(tasks: Sequence[ClientTask]) -> None:

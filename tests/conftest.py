@@ -2,20 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import re
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # before torch: threads of tests side by side would fight for the same cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import psutil
 import pytest
 import torch
+from hypothesis import settings
 
 from fpl_tune import config
+from fpl_tune.config import StudySpec
 from fpl_tune.study.cells import expand
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
 
+settings.register_profile("beside others", deadline=None)  # how long an example takes says how busy the machine is
+settings.load_profile("beside others")
+
 MakeStore = Callable[..., Store]
+Composed = tuple[StudySpec, dict[str, Any]]
+Compose = Callable[..., Composed]
+
+
+@pytest.fixture(scope="session")
+def feature_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder of features for all processes of a test run, and for no other run."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "features"
+
+
+@pytest.fixture(autouse=True)
+def _own_environment() -> Iterator[None]:
+    """What a test, or a library in it, sets is not there for the next one, nor for processes that it starts."""
+    with patch.dict(os.environ):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _one_cache(feature_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FPL_TUNE_CACHE", str(feature_cache))
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Sums of several threads differ in their last digit from those of one, which trials under Ray have."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def compose(head: str, tmp_path: Path) -> Compose:
+    """compose(body, *overrides): a study of `head`, which a room's conftest gives, then `body`."""
+
+    def make(body: str = "axes: {optim: {lr: [0.01, 0.1]}}", *overrides: str, name: str = "tiny") -> Composed:
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(head + body)
+        return config.compose_study(str(path), overrides)
+
+    return make
+
+
+@pytest.fixture
+def trainers() -> Callable[[], list[psutil.Process]]:
+    """What trains under the Ray that this process started."""
+
+    def found() -> list[psutil.Process]:
+        below = {process.pid for process in psutil.Process().children(recursive=True)}
+        listed = ((process, " ".join(process.info["cmdline"] or ())) for process in psutil.process_iter(["cmdline"]))
+        return [process for process, words in listed if process.pid in below and re.match("ray::.*Tr", words)]
+
+    return found
 
 
 def drawn_history(seed: int, level: float, *, rounds: int, clients: int) -> list[dict[str, Any]]:

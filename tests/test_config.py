@@ -13,7 +13,7 @@ from fpl_tune.errors import ConfigError
 
 def test_defaults_and_overrides() -> None:
     run = compose_run(["method=promptfl", "method.n_ctx=4", "optim.lr=0.5", "protocol=quick"])
-    assert run.method == {"name": "promptfl", "n_ctx": 4}
+    assert run.method == {"name": "promptfl", "n_ctx": 4, "weights": "size"}
     assert (run.optim.lr, run.protocol.rounds) == (0.5, 3)
     assert run.partition.name == "disjoint", "auto is resolved to the data set's natural partition"
 
@@ -45,6 +45,11 @@ def test_bad_overrides_are_one_line_with_a_remedy(override: str, message: str) -
         ("optim.lr=-1", "optim.lr must be a finite number >= 0"),
         ("protocol.participation=0", r"protocol.participation must lie in (0, 1]"),
         ("protocol.rounds=0", "protocol.rounds must be >= 1"),
+        ("protocol.epochs=0", "protocol.epochs must be above 0, such as 0.5 or 5"),
+        ("protocol.sampling=domains", "There is no protocol.sampling 'domains'. Did you mean 'domain'"),
+        ("stages=[{method: inner}]", "A stage's method is `inner` (of a method that wraps another)"),
+        ("stages=[{method: coop}]", "Write {name: coop} for another method"),
+        ("stages=[{rounds: 0}]", "A stage has at least one round"),
         ("clip.template=photo", "clip.template must be 'generic', 'dataset' or a text with {}"),
     ],
 )
@@ -52,6 +57,16 @@ def test_values_no_run_can_have_are_refused_before_data_is_read(override: str, m
     with pytest.raises(ConfigError) as caught:
         config.check(compose_run([override]))
     assert message in str(caught.value)
+
+
+def test_a_users_study_builds_on_a_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies" / "mine.yaml").write_text("defaults: [lambda_sweep, _self_]\nseeds: 7\n")
+    spec, node = config.compose_study("mine")
+    _, theirs = config.compose_study("lambda_sweep")
+    assert (spec.name, spec.seeds) == ("mine", 7)
+    assert node == {**theirs, "name": "mine", "seeds": 7}
 
 
 def test_unknown_study_and_unreadable_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +91,7 @@ def test_own_studies_come_before_the_shipped_ones(tmp_path: Path, monkeypatch: p
 
 def test_an_option_chosen_from_outside_wins_over_the_file() -> None:
     spec, _ = compose_study("lambda_sweep", ["method=promptfl", "~axes.method", "protocol=quick", "protocol.epochs=4"])
-    assert spec.method == {"name": "promptfl", "n_ctx": 16}, "the file's d_gating belongs to another method"
+    assert "d_gating" not in spec.method, "the file's d_gating belongs to another method"
     assert (spec.protocol.rounds, spec.protocol.epochs) == (3, 4)
 
 
@@ -104,6 +119,27 @@ def test_a_class_of_another_package_is_a_method() -> None:
     run = compose_run(["method=promptfl"])
     run.method = {"name": "fpl_tune.methods.coop:CoOp", "n_ctx": 2}
     config.check(run)
-    run.method = {"name": "os:system"}
+    run.method = {"name": "fpl_tune.methods:build"}
     with pytest.raises(ConfigError, match="must be a dataclass derived from"):
         config.check(run)
+
+
+def test_stages_take_what_they_leave_open_from_the_run() -> None:
+    run = compose_run(["method=promptfl_ft", "method.inner.n_ctx=3", "protocol.rounds=7", "protocol.epochs=0.5"])
+    first, second = config.stages(run)
+    known = compose_run(["method=promptfl"]).method
+    assert (first.method, first.rounds, first.epochs) == ({"name": "promptfl", "n_ctx": 3}, 7, 0.5)
+    assert (second.method, second.rounds, second.epochs) == (run.method, 1, 10)
+    (only,) = config.stages(compose_run(["method=promptfl"]))
+    assert (only.method, only.rounds, only.epochs) == (known, 10, 5)
+
+
+def test_ids_are_those_of_earlier_releases() -> None:
+    """Fixed points: what was stored before `sampling`, broken epochs and open stages is still found."""
+    assert identity(compose_run(["method=promptfl"])) == "635cbe18"
+    assert identity(compose_run(["method=promptfl_ft"])) == "7dbe66d2"
+    explicit = "stages=[{method:{name:promptfl,n_ctx:16},rounds:10,epochs:5},{method:null,rounds:1,epochs:10}]"
+    assert identity(compose_run(["method=promptfl_ft", explicit])) == "7dbe66d2"
+    ids = {identity(compose_run([f"protocol.{field}"])) for field in ("sampling=domain", "epochs=0.5", "epochs=5.0")}
+    assert len(ids) == 3
+    assert "635cbe18" in ids

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fpl_tune import engine
 from fpl_tune.engine import Cohort, derive, draw_cohort, run_round
 from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, put, spread
 from fpl_tune.methods.coop import CoOp
@@ -105,6 +106,38 @@ def test_cohorts_are_uniform_and_change_with_the_round() -> None:
     # Binomial(2000, 0.3): deviation 20.5
     assert ((counts - 600).abs() < 5 * 20.5).all()
     assert len(draw_cohort(10, 0.3, 1, 1, everyone=True)) == 10
+
+
+def test_cohorts_by_domain_hold_a_share_of_each() -> None:
+    """FedAPT, Table 2: one random client of each of six domains, where five hold each."""
+    domain = torch.arange(6).repeat_interleave(5)
+    counts = torch.zeros(30)
+    for round_ in range(1000):
+        who = draw_cohort(30, 0.2, seed=1, round_=round_, domain=domain)
+        assert domain[who].tolist() == [0, 1, 2, 3, 4, 5]
+        counts[who] += 1
+    # Binomial(1000, 0.2): deviation 12.6
+    assert ((counts - 200).abs() < 5 * 12.6).all()
+    shuffled = torch.tensor([1, 0, 1, 0, 0])
+    assert sorted(shuffled[draw_cohort(5, 0.7, 1, 1, domain=shuffled)].tolist()) == [0, 0, 1]
+    assert len(draw_cohort(5, 0.2, 1, 1, domain=shuffled, everyone=True)) == 5
+
+
+@pytest.mark.parametrize("epochs", [0.5, 0.3, 1.5, 2.75])
+def test_broken_epochs_go_on_where_the_round_before_ended(epochs: float) -> None:
+    """Over 20 rounds every image is seen as often as 20 · epochs says, none more than once more than another."""
+    task = toy_task(sizes=(9, 5, 7, 0))
+    size = 7
+    for spec in (OptimSpec(batch=1), OptimSpec(batch=4)):
+        seen = torch.zeros(size, dtype=torch.int64)
+        for round_ in range(1, 21):
+            cohort = Cohort(1, round_, torch.tensor([2]))
+            plan = engine._plan(task, cohort, epochs, spec)
+            used = plan.index[plan.index != task.train.spare]
+            assert abs(len(used) - epochs * size) <= 1
+            seen += torch.bincount(used, minlength=size)
+        assert int(seen.sum()) == round(20 * epochs * size)
+        assert int(seen.max() - seen.min()) <= 1
 
 
 def test_derived_seeds_are_stable_across_processes() -> None:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import typer
 
 from fpl_tune import config
+from fpl_tune.cli.frame import app
 from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.paths import list_studies
 from fpl_tune.testing import assert_same, check_method, play, toy_task
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *(ROOT / ".github").glob("*.md"))}
 
 
 def test_every_method_has_a_row() -> None:
@@ -27,16 +36,67 @@ def test_every_method_has_a_row() -> None:
 
 
 def test_every_file_that_is_named_exists() -> None:
-    for name in re.findall(r"`((?:fpl_tune|tests|search_spaces|studies)/[\w./]+\.\w+)`", README):
+    for name in re.findall(r"`((?:fpl_tune|tests|search_spaces|studies)/[\w./]+\.\w+)`", "\n".join(PAGES.values())):
         assert (ROOT / name).is_file() or "promptfedavgm" in name, name  # what the reader is to write
     for name in re.findall(r"\]\((\.github/[\w./]+)\)", README):
         assert (ROOT / name).is_file(), name
 
 
-@pytest.mark.parametrize("name", re.findall(r"fpl-tune (?:study|plan) +(\w+)", README))
-def test_every_study_that_is_named_composes(name: str) -> None:
-    if name != "STUDY":
-        assert config.compose_study(name)[0].name == name
+BLOCKS = [
+    (kind, text) for page in PAGES.values() for kind, text in re.findall(r"^```(\w+)\n(.*?)^```", page, re.M | re.S)
+]
+METHOD = next(text for kind, text in BLOCKS if kind == "python" and "class PromptFedAvgM" in text)
+NOTEBOOK = next(text for kind, text in BLOCKS if kind == "python" and "load_study" in text)
+COMMANDS = [
+    command.split("#")[0].strip()
+    for kind, text in BLOCKS
+    if kind == "bash"
+    for command in re.split(r"[;\n]", text)
+    if command.strip()
+]
+OURS = [command for command in COMMANDS if command.startswith("fpl-tune")]
+COMPOSED = re.findall(r"`(fpl-tune (?:study|plan|bench) [^`]+)`", README.replace("\n", " "))
+
+
+def test_the_makefile_has_what_is_named() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = {word for page in PAGES.values() for text in re.findall(r"`make ([a-z ]+)`", page) for word in text.split()}
+    named |= {command.split()[1] for command in COMMANDS if command.startswith("make")}
+    assert {"study", "test"} <= named <= targets
+
+
+@pytest.mark.parametrize("command", [*OURS, *COMPOSED])
+def test_every_command_is_one(command: str) -> None:
+    """Its verb and options exist; a study or a run that it names composes with the overrides it names."""
+    program, *words = shlex.split(command)
+    verb: Any = typer.main.get_command(app)
+    while hasattr(verb, "commands"):
+        verb = verb.commands[words.pop(0)]
+    given = verb.make_context(program, words).params
+    overrides, name = given.get("overrides") or [], given.get("name") or given.get("study")
+    if name in list_studies() and "promptfedavgm" not in command:
+        assert config.compose_study(name, overrides)[0].name == name
+    elif name is None and overrides:
+        config.check(config.compose_run(overrides))
+
+
+def test_every_study_has_a_row() -> None:
+    table = README.split("<!-- studies:begin -->")[1].split("<!-- studies:end -->")[0]
+    named = set()
+    for cell in re.findall(r"^\| (.*?) \|", table, re.M):
+        stem = re.match(r"`(\w+_)`: (.*)", cell)
+        named |= {stem.group(1) + part for part in stem.group(2).split()} if stem else set(re.findall(r"`(\w+)`", cell))
+    assert named == {path.stem for path in (ROOT / "studies").glob("*.yaml")}
+
+
+def test_the_notebook_in_the_text_runs(make_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = make_store(name="lambda_sweep")
+    monkeypatch.setenv("FPL_TUNE_OUTPUT", str(store.root))
+    seen: dict[str, Any] = {}
+    small = '"data.train_per_class=8", "data.test_per_class=2", "data.domains=[clipart]", "protocol.epochs=1", seeds=2'
+    exec(NOTEBOOK.replace("seeds=2", small), seen)
+    assert seen["rounds"]["round"].tolist() == [1, 2, 1, 2]
+    assert len(seen["study"].summary()) == 4
 
 
 def test_the_study_in_the_text_composes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,9 +113,34 @@ def test_the_study_in_the_text_composes(tmp_path: Path, monkeypatch: pytest.Monk
 def test_the_method_in_the_text_keeps_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("promptfedavgm")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    exec(README.split("```python\n")[1].split("```")[0], module.__dict__)
+    exec(METHOD, module.__dict__)
     check_method(module.PromptFedAvgM(n_ctx=2))
     config.check(config.compose_run(["method=promptfedavgm:PromptFedAvgM", "method.beta=0.5"]))
     task = toy_task()
     plain, still = (play(m, [task])[-1][0] for m in (PromptFL(n_ctx=2), module.PromptFedAvgM(beta=0.0, n_ctx=2)))
     assert_same(still._replace(server={}), plain, tolerance=1e-12)
+
+
+def test_three_changes_add_the_method(tmp_path: Path) -> None:
+    """Its file, its search space and a line of the contract test: in a copy, the contract runs and holds."""
+    for folder in ("fpl_tune", "search_spaces", "tests/methods"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "tests/conftest.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "fpl_tune/methods/promptfedavgm.py").write_text(METHOD)
+    space = "space:\n  method.beta: {low: 0.0, high: 0.95}\npublished:\n  - {method.beta: 0.9}\n"
+    (tmp_path / "search_spaces/promptfedavgm.yaml").write_text(space)
+    contract = tmp_path / "tests/methods/test_contract.py"
+    line = '    ("promptfl", {"n_ctx": 2}),\n'
+    contract.write_text(contract.read_text().replace(line, f'{line}    ("promptfedavgm", {{"n_ctx": 2}}),\n', 1))
+    chosen = ["tests/methods/test_contract.py", "-k", "promptfedavgm and not cites"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *chosen],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert int(re.findall(r"(\d+) passed", done.stdout)[0]) >= 15, done.stdout

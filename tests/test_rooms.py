@@ -9,10 +9,15 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "fpl_tune"
 
-EVERYBODY = {"errors"}
+EVERYBODY = {"errors", "plugins"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "paths": set(),
+    "files": set(),
+    "plugins": set(),
+    "contract": {"clip", "data"},
+    "masking": set(),
+    "checkpoint": {"files"},
     "method": set(),
     "methods": {"method"},
     "wrappers": {"method"},
@@ -24,9 +29,12 @@ ALLOWED: dict[str, set[str]] = {
     "evaluate": {"method", "task"},
     "conf": set(),
     "config": {"methods", "method", "data", "evaluate", "optim", "task", "paths"},
-    "trial": {"clip", "config", "methods", "method", "engine", "evaluate", "task", "optim"},
+    "trial": {"checkpoint", "clip", "config", "methods", "method", "engine", "evaluate", "task", "optim"},
     "study": {
         "trial",
+        "checkpoint",
+        "files",
+        "masking",
         "config",
         "methods",
         "method",
@@ -39,8 +47,8 @@ ALLOWED: dict[str, set[str]] = {
         "optim",
         "tune",
     },
-    "tune": {"study", "trial", "config", "paths"},
-    "track": {"study", "trial", "config", "paths", "evaluate"},
+    "tune": {"method", "study", "trial", "config", "paths"},
+    "track": {"masking", "study", "trial", "config", "paths", "evaluate"},
     "report": {"study", "config", "paths", "evaluate", "methods"},
     "api": {"study", "trial", "config", "paths"},
     "bench": {

@@ -10,11 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fpl_tune import testing
 from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, Tree
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.testing import Toy, toy
+from fpl_tune.testing import Toy, contract, toy
 
 
 @dataclass(frozen=True)
@@ -79,16 +78,16 @@ class DividesByNothing(PromptFL):
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (MixesClients, testing.one_batch_equals_clients_alone),
-        (MixesClients, testing.seeds_together_equal_seeds_alone),
-        (SeesPadding, testing.padding_is_silent),
-        (TakesTheFirst, testing.cohort_order_does_not_matter),
-        (WritesInPlace, testing.arguments_are_not_written_to),
-        (MovesTheAbsent, testing.absent_clients_are_untouched),
-        (LooksAtOthers, testing.personal_state_stays_with_its_client),
-        (Grows, testing.shapes_never_change),
-        (CountsBytes, testing.traffic_counts_scalars),
-        (DividesByNothing, testing.a_client_without_images_harms_nobody),
+        (MixesClients, contract.one_batch_equals_clients_alone),
+        (MixesClients, contract.seeds_together_equal_seeds_alone),
+        (SeesPadding, contract.padding_is_silent),
+        (TakesTheFirst, contract.cohort_order_does_not_matter),
+        (WritesInPlace, contract.arguments_are_not_written_to),
+        (MovesTheAbsent, contract.absent_clients_are_untouched),
+        (LooksAtOthers, contract.personal_state_stays_with_its_client),
+        (Grows, contract.shapes_never_change),
+        (CountsBytes, contract.traffic_counts_scalars),
+        (DividesByNothing, contract.a_client_without_images_harms_nobody),
     ],
     ids=lambda value: value.__name__,
 )

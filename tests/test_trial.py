@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
-from fpl_tune import config
+from fpl_tune import checkpoint, config
+from fpl_tune.checkpoint import Snapshot
+from fpl_tune.engine import kept_bytes
 from fpl_tune.errors import ConfigError, EnvironmentProblem
+from fpl_tune.method import Local
 from fpl_tune.trial import Diverged, Trial, device_of
 
 CORNER = (
@@ -49,6 +52,8 @@ def test_records_of_a_simulation(cache: Path) -> None:
     prompt = 16 * trial.tasks[0].text_width * 4
     assert (first["comm/up_bytes"], first["comm/down_bytes"]) == (4 * prompt, 4 * prompt)
     assert last["comm/up_bytes"] == 3 * first["comm/up_bytes"]
+    assert "train/parameters" not in first
+    assert last["train/parameters"] == prompt // 4
     assert len(last["clients/val"]) == len(last["clients/test"]) == 4
     assert last["test/acc_mean"] == pytest.approx(sum(last["clients/test"]) / 4, abs=1e-6)
     assert history[0][-1]["val/loss"] != history[1][-1]["val/loss"]
@@ -76,6 +81,35 @@ def test_blocks_of_clients_change_nothing(cache: Path, block: int) -> None:
     assert parts["train/loss"] == pytest.approx(whole["train/loss"], rel=1e-5)
 
 
+@pytest.mark.parametrize("method", ["promptfl", "fedotp", "pfedprompt", "feddpt"])
+def test_memory_bounds_the_clients_trained_at_once(cache: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """What a step keeps grows with the clients as one client's count says, and the budget is divided by it."""
+    trial = Trial(config.compose_run([*CORNER, f"method={method}"]), (1,), cache_dir=cache)
+    task, state, spec = trial.tasks[0], trial.states[0], trial.run.optim
+    how = trial.stages[0].method
+    one = kept_bytes(how, task, state, spec)
+    held = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        held.append(tensor.untyped_storage())
+        return tensor
+
+    def counted(n: int) -> int:
+        held.clear()
+        who, index = torch.arange(n), torch.arange(spec.batch).expand(n, -1).clamp(max=task.train.spare)
+        with torch.no_grad():
+            local = how.start(task, state, who)
+        leaves = {name: leaf.requires_grad_() for name, leaf in local.train.items()}
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            kept = how.loss(task, Local(leaves, local.fixed), task.train.batch(who, index, torch.zeros_like(index)))
+        del kept
+        return sum({storage.data_ptr(): storage.nbytes() for storage in held}.values())
+
+    assert counted(3) - counted(1) == pytest.approx(2 * one, rel=0.25)
+    monkeypatch.setattr("fpl_tune.trial.BLOCK_BYTES", {"cpu": 3 * one})
+    assert trial._block() == 3
+
+
 @pytest.mark.parametrize("method", ["promptfl", "coop", "promptfl_ft"])
 def test_continues_bit_for_bit_from_a_checkpoint(cache: Path, tmp_path: Path, method: str) -> None:
     straight = _trial(cache, f"method={method}")
@@ -84,9 +118,8 @@ def test_continues_bit_for_bit_from_a_checkpoint(cache: Path, tmp_path: Path, me
         paused = _trial(cache, f"method={method}")
         for _ in range(stop):
             paused.step()
-        paused.save(tmp_path / str(stop))
         continued = _trial(cache, f"method={method}")
-        continued.load(tmp_path / str(stop))
+        continued.restore(checkpoint.read(checkpoint.write(tmp_path, paused.snapshot())))
         assert continued.round == stop
         for i, records in enumerate(continued.run_all()):
             assert _untimed(records) == _untimed(wanted[i][stop:])
@@ -95,48 +128,30 @@ def test_continues_bit_for_bit_from_a_checkpoint(cache: Path, tmp_path: Path, me
                 assert torch.equal(leaf, straight.prompts()[seed][name])
 
 
-def test_a_checkpoint_of_something_else_is_refused(cache: Path, tmp_path: Path) -> None:
+def test_a_snapshot_of_something_else_is_refused_and_leaves_the_trial_as_it_was(cache: Path) -> None:
     trial = _trial(cache)
     trial.step()
-    trial.save(tmp_path)
-    with pytest.raises(ConfigError, match="another configuration or other seeds"):
-        _trial(cache, seeds=(1, 3)).load(tmp_path)
-    with pytest.raises(ConfigError, match="another configuration or other seeds"):
-        _trial(cache, "optim.lr=0.5").load(tmp_path)
-
-
-def test_a_checkpoint_holds_no_code(cache: Path, tmp_path: Path) -> None:
-    """It is a safetensors file: numbers and text, nothing that loading could run."""
-    trial = _trial(cache)
-    trial.step()
-    trial.save(tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["state.safetensors"]
-    assert set(load_file(tmp_path / "state.safetensors")) == {"1/shared/prompt", "2/shared/prompt"}
-
-
-def test_truncated_checkpoint_is_an_error_of_reading(cache: Path, tmp_path: Path) -> None:
-    trial = _trial(cache)
-    trial.step()
-    trial.save(tmp_path)
-    path = tmp_path / "state.safetensors"
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match="truncated or corrupt"):
-        _trial(cache).load(tmp_path)
-
-
-def test_missing_leaf_is_named(cache: Path, tmp_path: Path) -> None:
-    trial = _trial(cache)
-    trial.step()
-    trial.save(tmp_path)
-    from safetensors import safe_open
-
-    path = tmp_path / "state.safetensors"
-    with safe_open(path, framework="pt") as opened:
-        meta = opened.metadata()
-    leaves = {n.replace("prompt", "promt"): leaf for n, leaf in load_file(path).items()}
-    save_file(leaves, path, metadata=meta)
+    snapshot = trial.snapshot()
+    for other in (_trial(cache, seeds=(1, 3)), _trial(cache, "optim.lr=0.5")):
+        with pytest.raises(ConfigError, match="its own checkpoint, but this is of another one"):
+            other.restore(snapshot)
+    renamed = {name.replace("prompt", "promt"): leaf for name, leaf in snapshot.tensors.items()}
+    fresh = _trial(cache)
     with pytest.raises(ConfigError, match="promt"):
-        _trial(cache).load(tmp_path)
+        fresh.restore(Snapshot(renamed, snapshot.meta))
+    assert fresh.round == 0
+
+
+def test_a_trial_leaves_no_tensors_behind(cache: Path) -> None:
+    """A worker runs thousands of them. A graph that holds its own outputs is no garbage, but its tensors are seen."""
+
+    def tensors() -> int:
+        _trial(cache, seeds=(1,)).step()
+        gc.collect()
+        return sum(type(found) is torch.Tensor for found in gc.get_objects())
+
+    tensors()
+    assert tensors() == tensors()
 
 
 def test_divergence_names_seed_round_and_remedy(cache: Path) -> None:
@@ -149,6 +164,16 @@ def test_zero_shot_needs_one_round_and_sends_nothing(cache: Path) -> None:
     (record,) = trial.run_all()[0]
     assert (record["comm/up_bytes"], record["comm/down_bytes"]) == (0, 0)
     assert "train/loss" not in record
+    assert record["train/parameters"] == 0
+
+
+def test_records_of_private_uploads_say_what_they_cost(cache: Path) -> None:
+    chosen = ["method=promptfl_dp", "method.calibration=accountant", "method.bound=update", "method.epsilon=4"]
+    trial = _trial(cache, *chosen, "method.rounds=${protocol.rounds}", "protocol.eval_every=1", seeds=(1,))
+    (history,) = trial.run_all()
+    assert trial.stages[0].method.rounds == 3  # pyright: ignore[reportAttributeAccessIssue]
+    spent = [record["privacy/epsilon"] for record in history]
+    assert 0 < spent[0] < spent[1] < spent[2] == pytest.approx(4.0)
 
 
 def test_evaluation_every_other_round_and_in_the_last(cache: Path) -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from rich.progress import Progress
 
 from fpl_tune import config
 from fpl_tune.cli import output
@@ -21,18 +18,6 @@ from fpl_tune.data.exchange import export_split
 from fpl_tune.data.show import overview
 from fpl_tune.paths import cache_root
 from fpl_tune.trial import stages_of
-
-
-@contextmanager
-def _progress(what: str, format: str) -> Iterator[Callable[..., None] | None]:
-    """A bar on the terminal for what takes longer; nothing where the output is read by a program."""
-    talk = output.console()
-    if format != "table" or not talk.is_terminal:
-        yield None
-        return
-    with Progress(console=talk, transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total, *_: bar.update(task, completed=done, total=total)
 
 
 def _print(value: Any, tables: Sequence[Any], format: str) -> None:
@@ -52,7 +37,7 @@ def ls(root: str | None, format: str) -> None:
 def check(overrides: Sequence[str], format: str) -> None:
     """Reads every image; exit code 3 if the data cannot be trusted."""
     run = config.compose_run(overrides)
-    with _progress("reading", format) as progress:
+    with output.progress("reading") as progress:
         report = checking.check(run.data, progress=progress)
     _print(report.to_dict(), report.tables(), format)
     if not report.sound:
@@ -63,7 +48,7 @@ def prepare(overrides: Sequence[str], format: str) -> None:
     """Fills the feature cache."""
     run = config.compose_run(overrides)
     towers = load_towers(run.clip.name, run.clip.pretrained)
-    with _progress("encoding", format) as progress:
+    with output.progress("encoding") as progress:
         needs = stages_of(run)[0].method.needs
         done = preparing.prepare(run.data, towers, needs, cache_dir=cache_root(), progress=progress)
     _print(preparing.to_dicts(done), [preparing.table(done)], format)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ import yaml
 from fpl_tune import config, methods
 from fpl_tune.api import stored
 from fpl_tune.cli import output
-from fpl_tune.errors import ConfigError, EnvironmentProblem, unknown
-from fpl_tune.evaluate import CHOICES, HABITS
+from fpl_tune.errors import ConfigError, EnvironmentProblem
+from fpl_tune.evaluate import check_rule
+from fpl_tune.masking import masked
 from fpl_tune.paths import output_root, shipped
+from fpl_tune.study.cells import axes_of
 
 
 def ls(kind: str, format: str) -> None:
@@ -44,12 +47,13 @@ def _methods() -> list[dict[str, Any]]:
     rows = []
     for name, kind in known.items():
         text = inspect.getdoc(sys.modules[kind.__module__] if shared[kind.__module__] == 1 else kind) or ""
+        needs = inspect.getattr_static(kind, "needs")
         url = re.search(r"https?://\S+?(?=[.,;]?(?:\s|$))", text)
         rows.append(
             {
                 "method": name,
                 "what": text.splitlines()[0].rstrip("."),
-                "needs": kind.needs if isinstance(kind.needs, str) else "as its options say",
+                "needs": needs if isinstance(needs, str) else "as its options say",
                 "options": ", ".join(f.name for f in methods.hyper_parameters(kind)),
                 "paper": url.group(0) if url else "",
             }
@@ -107,8 +111,7 @@ def show(name: str, rule: str | None, format: str) -> None:
     """Prints mean and deviation over seeds by cell."""
     store = stored(name)
     chosen = rule or store.spec().report.rule
-    if chosen not in (*CHOICES, *HABITS):
-        raise unknown("reporting rule", chosen, (*CHOICES, *HABITS))
+    check_rule(chosen)
     table(store, chosen, format)
 
 
@@ -118,41 +121,68 @@ def table(store: Any, rule: str, format: str) -> None:
     metric = spec.report.metric
     frame = store.summary(rule=rule, metric=metric)
     val = store.summary(rule=rule, metric="val/acc_mean").set_index("cell")["mean"]
-    rows, best, top = [], None, float("-inf")
+    rows, ranks, best, top, wanted = [], [], None, float("-inf"), len(spec.seed_list())
     for i, record in enumerate(frame.to_dict("records")):
         mean_val = float(val.get(record["cell"], float("nan")))
-        if record["role"] != "reference" and mean_val > top:
+        if record["role"] != "reference" and record["status"] == "done" and mean_val > top:
             best, top = i, mean_val
         if format == "table":
+            ranks.append(_rank(record, mean_val, [name for name in axes_of(spec.axes) if name in record]))
             rows.append(
                 {
                     "cell": record["label"],
-                    "": "",
+                    "": "" if record["status"] == "done" else record["status"],
                     "validation %": output.percent(mean_val),
                     "test %": output.percent(record["mean"], record["std"]),
-                    "seeds": int(record["n"]),
+                    "seeds": str(record["n"]) if record["n"] == wanted else f"{record['n']} of {wanted}",
                     "id": record["cell"],
                 }
             )
         else:
             rows.append({**record, "val/acc_mean": mean_val})
     habit = " (a habit of the papers: it looks at test figures)" if rule == "best_test" else ""
+    more = ""
     if format == "table" and best is not None:
         rows[best][""] = "best"
+        if spec.search.sampler is not None:
+            kept = _leading(ranks)
+            more = f"; {len(rows) - len(kept)} more trials: --format csv" if len(kept) < len(rows) else ""
+            rows, best = [rows[i] for i in kept], kept.index(best)
     output.emit(
         rows,
         format,
         title=spec.title or spec.name,
         best=best,
-        caption=f"{metric} by the rule '{rule}'{habit}; ± is the deviation over seeds; best on validation in bold",
+        caption=f"{metric} by the rule '{rule}'{habit}; ± is the deviation over seeds; best on validation in bold"
+        f"{more}",
     )
 
 
-def report(name: str, out: Path | None) -> None:
-    """Builds the report again and says where it lies."""
+_SHOWN = 20  # trials of a search that are printed
+
+_Rank = tuple[str, str, float]
+
+
+def _rank(record: Mapping[str, Any], val: float, axes: Sequence[str]) -> _Rank:
+    """Role, place on the axes and validation accuracy of a cell, the worst where it has none."""
+    return record["role"], repr([record[name] for name in axes]), -1.0 if math.isnan(val) else val
+
+
+def _leading(ranks: Sequence[_Rank]) -> list[int]:
+    """Places of the rows that are printed of a search: references, then the best of each part and the best of all."""
+    trials = sorted((i for i, rank in enumerate(ranks) if rank[0] == "trial"), key=lambda i: -ranks[i][2])
+    firsts = {ranks[i][1]: i for i in reversed(trials)}.values()
+    return [*(i for i, rank in enumerate(ranks) if rank[0] != "trial"),
+            *(i for n, i in enumerate(trials) if n < _SHOWN or i in firsts)]  # fmt: skip
+
+
+def report(name: str, out: Path | None, **shown: str | None) -> None:
+    """Builds the report again and says where it lies; `shown` is what `build` takes."""
     from fpl_tune.report import build
 
-    print(build(stored(name), out))
+    with output.progress("writing the report") as progress:
+        page = build(stored(name), out, progress=progress, **shown)
+    print(page)
 
 
 def ui(port: int) -> None:
@@ -166,22 +196,17 @@ def ui(port: int) -> None:
     if uri.startswith("sqlite") and not (root / "mlflow.db").is_file():
         raise EnvironmentProblem(f"There is no MLflow store in {root}. Run a study first: fpl-tune study lambda_sweep.")
     talk = output.console()
-    talk.print(f"MLflow on http://127.0.0.1:{port}  (stop with Ctrl-C)")
-    for name, key in track.experiments(uri).items():
-        talk.print(f"  {name}  http://127.0.0.1:{port}/#/experiments/{key}/runs")
-    command = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "ui",
-        "--backend-store-uri",
-        uri,
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-    ]
-    code = subprocess.call(command)
+    runs_already = uri.startswith("http")
+    address = masked(uri) if runs_already else f"http://127.0.0.1:{port}"
+    known = track.experiments(uri)
+    talk.print(f"MLflow on {address}{'' if runs_already else '  (stop with Ctrl-C)'}", soft_wrap=True)
+    for name, key in known.items():
+        talk.print(f"  {name}  {track.page(address, key)}", soft_wrap=True)
+    if runs_already:
+        return
+    command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", str(port)]
+    # the address may hold a password, which arguments would show to every user of the machine
+    code = subprocess.call(command, env={**os.environ, "MLFLOW_BACKEND_STORE_URI": uri})
     if code not in (0, 130, -2):
         raise EnvironmentProblem(
             f"mlflow ui ended with code {code}. Is port {port} taken? Choose another: --port {port + 1}."

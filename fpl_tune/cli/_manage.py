@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,41 +16,89 @@ from rich.live import Live
 from fpl_tune import config, track
 from fpl_tune.api import stored
 from fpl_tune.cli import output
+from fpl_tune.cli._nodes import check_cluster
 from fpl_tune.cli._study import cell_figure
+from fpl_tune.cli.live import time_left
 from fpl_tune.errors import ConfigError, EnvironmentProblem
 from fpl_tune.paths import cache_root, output_root
 from fpl_tune.study import best as choosing
 from fpl_tune.study import compare as comparing
 from fpl_tune.study import manage
 from fpl_tune.study import replay as replaying
+from fpl_tune.study.store import Store
 
 _LITTLE_SPACE = 2 << 30
+_WATCH_SECONDS = 2.0
+_LINE_SECONDS = 30.0  # between lines that differ in the time left alone, without a terminal
 
 
 def status(name: str, watch: bool, format: str) -> None:
     """Cells by state and who runs the study; with `watch`, every two seconds until nobody does."""
     store = stored(name)
-    found = manage.status(store)
-    if not watch or format != "table":
+    found, talk = manage.status(store), output.console()
+    if format != "table":
         output.emit_object(found, format)
-        return
-    with Live(console=output.console(), refresh_per_second=1) as live:
-        while True:
-            found = manage.status(store)
-            live.update("   ".join(f"{k} {v}" for k, v in found.items() if v))
-            if found["run_by"] is None:
-                return
-            time.sleep(2)
+    elif not watch or found["run_by"] is None:
+        talk.print(_sentence(found), soft_wrap=True)
+    elif not talk.is_terminal:
+        _follow(store, lambda text: talk.print(text, soft_wrap=True), _LINE_SECONDS)
+    else:
+        with Live(console=talk, refresh_per_second=1) as live:
+            _follow(store, live.update)
+
+
+def _follow(store: Store, show: Callable[[str], None], seconds: float = 0.0) -> None:
+    """Shows how a study stands until nobody runs it: when that has changed, and every so often the time left."""
+    said, again = "", 0.0
+    while True:
+        found = manage.status(store)
+        stands = _sentence({**found, "seconds_left": None})
+        if stands != said or time.monotonic() >= again:
+            said, again = stands, time.monotonic() + seconds
+            show(_sentence(found))
+        if found["run_by"] is None:
+            return
+        time.sleep(_WATCH_SECONDS)
+
+
+def _sentence(found: dict[str, Any]) -> str:
+    """How a study stands, in words."""
+    states = ", ".join(f"{found[name]} {name}" for name in manage.STATES if found[name])
+    by = "nobody runs it"
+    if found["run_by"]:
+        by = f"{time_left(found['seconds_left'], ending=found['ending'])}; run by {found['run_by']}"
+    seeds = f"{found['seeds']} of {found['seeds_wanted']} seeds have a result"
+    return f"{found['study']}: {found['cells']} cells ({states}); {seeds}; {by}"
 
 
 def compare(a: str, b: str, rule: str, anyway: bool, format: str) -> None:
     """Differences of two studies, paired by seed; refused where their partitions differ."""
-    found = comparing.compare(stored(a), stored(b), rule=rule)
+    with output.progress("comparing") as progress:
+        found = comparing.compare(stored(a), stored(b), rule=rule, progress=progress)
     if found.warnings and not anyway:
         raise ConfigError(f"{found.warnings[0]} Compare nevertheless: --anyway.")
     for warning in found.warnings:
         output.warn(warning)
-    output.emit(found.rows, format, title=f"{b} - {a}, test accuracy by the rule '{rule}'")
+    if format != "table":
+        output.emit(found.rows, format)
+        return
+    rows = [
+        {
+            "cell": row["cell"],
+            f"{a} %": output.percent(row[stored(a).name]),
+            f"{b} %": output.percent(row[stored(b).name]),
+            "difference": f"{100 * row['difference']:+.2f}",
+            "sem": output.percent(row["sem"]),
+            "p": row["p"],
+            "seeds": row["seeds"],
+            "partition": "same" if row["same_split"] else "differs",
+        }
+        for row in found.rows
+    ]
+    one, other = found.alone
+    alone = f" Without a partner: {one} cells of {a}, {other} of {b}." if one or other else ""
+    caption = f"Test accuracy by the rule '{rule}', points, paired by seed.{alone}"
+    output.emit(rows, format, title=f"{b} - {a}", caption=caption)
 
 
 def best(name: str, rule: str, export: Path | None, format: str) -> None:
@@ -67,6 +116,12 @@ def best(name: str, rule: str, export: Path | None, format: str) -> None:
     }
     if export is not None:
         row["exported"] = [str(path) for path in choosing.export(store, found.cell, export)]
+        if format == "table":
+            row["exported"] = f"{len(row['exported'])} files in {export}; sh {export / 'reproduce.sh'} repeats the cell"
+    if format == "table":
+        spread = row.pop("test_std")
+        row["val/acc_mean"] = f"{output.percent(found.val)} %"
+        row["test/acc_mean"] = f"{output.percent(found.test, spread)} %"
     output.emit_object(row, format)
 
 
@@ -74,7 +129,8 @@ def verify(name: str, cell: str | None, rounds: int, format: str) -> None:
     """Runs the first rounds of a cell again; exit code 1 where figures differ."""
     store = stored(name)
     chosen = store.cell(cell) if cell else choosing.best(store).cell
-    found = choosing.verify(store, chosen, rounds=rounds)
+    with output.progress("running again") as progress:
+        found = choosing.verify(store, chosen, rounds=rounds, progress=progress)
     output.emit_object({**vars(found), "cell": found.cell.label}, format)
     if not found.agrees:
         sys.exit(1)
@@ -91,7 +147,7 @@ def replay(name: str, overrides: Sequence[str], format: str) -> None:
     store = stored(name)
     spec = store.spec().prune
     for text in overrides:
-        field, _, value = text.partition("=")
+        field, _, value = text.removeprefix("prune.").partition("=")
         if field not in vars(spec):
             raise ConfigError(f"replay takes fields of prune ({', '.join(vars(spec))}), but was given {text!r}.")
         kind = type(getattr(spec, field)) if getattr(spec, field) is not None else str
@@ -99,12 +155,49 @@ def replay(name: str, overrides: Sequence[str], format: str) -> None:
             setattr(spec, field, kind(value))
         except ValueError:
             raise ConfigError(f"prune.{field} must be {kind.__name__}, but is {value!r}.") from None
-    found = replaying.replay_pruning(store, spec)
+    with output.progress("replaying") as progress:
+        found = replaying.replay_pruning(store, spec)
+        samplers = {"random": replaying.replay_random(store), "tpe": replaying.replay_tpe(store, progress=progress)}
     if format == "json":
-        output.emit_object({"pruning": asdict(found), "random": replaying.replay_random(store)}, "json")
+        output.emit_object({"pruning": asdict(found), **samplers}, "json")
         return
-    output.emit_object(asdict(found), format)
-    output.emit(replaying.replay_random(store), format, title="Random search of so many cells, expected")
+    if format == "csv":
+        rows = [{"sampler": name, **row} for name, table in samplers.items() for row in table]
+        output.emit([{"sampler": f"pruning by {found.rule}", **asdict(found)}, *rows], format)
+        return
+    _replayed(store.name, found, samplers)
+
+
+_ROWS = 12  # of a replayed search that are printed
+
+
+def _replayed(name: str, found: replaying.Replay, samplers: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
+    """Tables for people: what pruning would have changed, and what a search of fewer cells would have ended with."""
+    both = {
+        "rounds": (found.rounds, found.kept),
+        "cells pruned": (0, f"{found.pruned} of {found.cells}"),
+        "training saved": ("–", output.duration(found.saved_seconds)),
+        "chosen on validation": (found.best, found.best_replayed),
+        "validation %": (output.percent(found.val), output.percent(found.val_replayed)),
+        "test %": (output.percent(found.test), output.percent(found.test_replayed)),
+    }
+    rows = [{"": what, "as run": str(a), f"with {found.rule}": str(b)} for what, (a, b) in both.items()]
+    output.emit(rows, "table", title=f"Pruning of {name}, replayed")
+    n = len(samplers["random"])
+    kept = sorted({round(1 + i * (n - 1) / (_ROWS - 1)) for i in range(_ROWS)})
+    rows = []
+    for k in kept:
+        row: dict[str, Any] = {"cells": f"{k} of {n}"}
+        for sampler, table in samplers.items():
+            for room in ("val", "test") if table else ():
+                row[f"{sampler}, {'validation' if room == 'val' else room} %"] = output.percent(
+                    table[k - 1][f"{room}/acc_mean"]
+                )
+        rows.append(row)
+    caption = "Expected accuracy of the cell that validation chooses among so many of the study's own cells."
+    if not samplers["tpe"]:
+        caption += " TPE is replayed on grids only: it would suggest what no cell of a search has."
+    output.emit(rows, "table", title="Searches of fewer cells, replayed", caption=caption)
 
 
 def stop(name: str) -> None:
@@ -113,18 +206,25 @@ def stop(name: str) -> None:
     output.console().print("It will end after the round, with a checkpoint. The same command continues it.")
 
 
-def retry(name: str) -> None:
-    """Takes failed seeds away, so that the next run tries them again."""
-    named = manage.retry_failed(stored(name))
-    output.console().print("\n".join(named) if named else "No seed has failed.")
-    if named:
-        output.console().print(f"Run again: fpl-tune study {name}")
+def retry(name: str, failed: bool) -> None:
+    """Takes failed and, unless `failed`, diverged seeds away, so that the next run tries them again."""
+    store = stored(name)
+    named = manage.retry_failed(store, ("failed",) if failed else ("failed", "diverged"))
+    talk = output.console()
+    if not named:
+        talk.print(f"No seed of {name} has failed{'' if failed else ' or diverged'}: there is nothing to try again.")
+        return
+    talk.print("\n".join(named), soft_wrap=True)
+    again = f"fpl-tune study {store.folder / 'study.yaml'}"
+    talk.print(f"{len(named)} taken away. The same command as before tries them again, or {again}", soft_wrap=True)
 
 
-def doctor(fix: bool, format: str) -> None:
-    """What this machine has, and whether MLflow holds what the studies hold; exit code 3 where something is wrong."""
+def doctor(fix: bool, format: str, address: str | None, checkpoints: str | None, data_roots: Sequence[str]) -> None:
+    """What this machine and a cluster have, and whether MLflow holds what the studies do; exit code 3 where not."""
     root = output_root()
     rows = [*_machine(root)]
+    if address := address or os.environ.get("RAY_ADDRESS"):
+        rows += check_cluster(address, root, checkpoints, data_roots)
     for folder in sorted(root.iterdir()):
         if (folder / "study.yaml").is_file():
             rows += _records(folder.name, fix)
@@ -165,26 +265,31 @@ def _machine(root: Path) -> list[dict[str, str]]:
 
 
 def _records(name: str, fix: bool) -> list[dict[str, str]]:
-    store = stored(name)
+    store, what = stored(name), f"MLflow of {name}"
+    if not store.spec().tracking.enabled:
+        return [{"what": what, "state": "fine", "found": "not wanted: tracking.enabled=false", "remedy": ""}]
     try:
         found = track.repair(store, draw=cell_figure) if fix else track.inspect(store)
     except EnvironmentProblem as problem:
-        return [{"what": f"MLflow of {name}", "state": "wrong", "found": str(problem), "remedy": ""}]
+        return [{"what": what, "state": "wrong", "found": str(problem), "remedy": ""}]
     if not found:
-        return [{"what": f"MLflow of {name}", "state": "fine", "found": "equal to the store", "remedy": ""}]
+        return [{"what": what, "state": "fine", "found": "equal to the store", "remedy": ""}]
     state, remedy = ("mended", "") if fix else ("wrong", "fpl-tune doctor --fix")
-    return [
-        {"what": f"MLflow of {name}", "state": state, "found": " ".join(map(str, f)), "remedy": remedy} for f in found
-    ]
+    return [{"what": what, "state": state, "found": " ".join(map(str, f)), "remedy": remedy} for f in found]
 
 
 def export(name: str, out: Path) -> None:
     """Copies a study to a folder that can be carried elsewhere."""
-    print(track.export_study(stored(name), out))
+    with output.progress("copying") as progress:
+        folder = track.export_study(stored(name), out, progress)
+    print(folder)
 
 
 def import_(folder: Path) -> None:
-    """Takes an exported study into the outputs here, and writes its MLflow records."""
+    """Takes an exported study into the outputs here, and writes its MLflow records, now or when MLflow answers."""
     store = track.import_study(folder, output_root())
-    track.sync(store, draw=cell_figure)
+    try:
+        track.sync(store, draw=cell_figure)
+    except EnvironmentProblem as problem:
+        output.warn(f"{problem} The study is here nevertheless; `fpl-tune doctor --fix` writes its records later.")
     print(store.folder)

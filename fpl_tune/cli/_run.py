@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import yaml
-
 from fpl_tune import config
 from fpl_tune.cli import output
 from fpl_tune.errors import ConfigError
 from fpl_tune.evaluate import report_rules
 from fpl_tune.paths import cache_root
+from fpl_tune.study import preflight
 from fpl_tune.trial import Trial, device_of
 
 
@@ -26,15 +25,23 @@ def seed_list(text: str) -> list[int]:
     return numbers if "," in text else list(range(1, numbers[0] + 1))
 
 
+def _left(spent: float, trial: Trial) -> str:
+    """The time that the rounds to come take at the pace so far."""
+    seconds = spent / trial.round * (trial.rounds - trial.round)
+    return f", about {output.duration(seconds)} left" if seconds > 2 else ""
+
+
 def run(overrides: Sequence[str], seeds: str, format: str, cfg: bool) -> None:
     """Composes, simulates, prints a line a round and the figures by reporting rule."""
     spec = config.compose_run(overrides)
     if cfg:
-        print(yaml.safe_dump(config.as_dict(spec), sort_keys=False, allow_unicode=True), end="")
+        output.emit_config(config.as_dict(spec))
         return
     config.check(spec)
     chosen = seed_list(seeds)
-    trial = Trial(spec, chosen, cache_dir=cache_root(), device=device_of("auto"))
+    preflight.check([spec])
+    with output.progress("encoding images") as progress:
+        trial = Trial(spec, chosen, cache_dir=cache_root(), device=device_of("auto"), progress=progress)
     history: dict[int, list[dict[str, Any]]] = {seed: [] for seed in chosen}
     talk = output.console()
     while not trial.done:
@@ -47,7 +54,7 @@ def run(overrides: Sequence[str], seeds: str, format: str, cfg: bool) -> None:
             spent = sum(r["time/seconds"] for r in records)
             talk.print(
                 f"round {trial.round}/{trial.rounds}  validation {100 * val:.1f} %  test {100 * test:.1f} %  "
-                f"{output.duration(spent)}"
+                f"{output.duration(spent)}{_left(spent, trial)}"
             )
     rows = [
         {"seed": seed, "rule": rule, **figures}

@@ -1,4 +1,4 @@
-"""`fpl-tune study` and `fpl-tune plan`."""
+"""`fpl-tune study` and `fpl-tune plan`. Reports draw: what they import, a second of it, waits until there is one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 
-import yaml
-
-from fpl_tune import config, report
+from fpl_tune import config
 from fpl_tune.cli import output
-from fpl_tune.cli._look import table
 from fpl_tune.cli.live import Watcher
 from fpl_tune.paths import output_root
-from fpl_tune.report import figures
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.runner import Listener, Outcome, run_study
 from fpl_tune.study.store import Store
@@ -29,11 +25,16 @@ class _Reporter(Listener):
 
     def end(self, store: Store, outcome: Outcome) -> None:
         if outcome.done or outcome.skipped:
-            self.page = report.build(store)
+            from fpl_tune import report
+
+            with output.progress("writing the report") as progress:
+                self.page = report.build(store, progress=progress)
 
 
 def cell_figure(cell: Cell, history: Mapping[int, Sequence[Record]]) -> bytes:
     """A cell's learning curve as PNG, for its MLflow run."""
+    from fpl_tune.report import figures
+
     image = BytesIO()
     figures.cell_curve(history, cell.label).savefig(image, format="png", dpi=110)
     return image.getvalue()
@@ -43,7 +44,7 @@ def study(name: str, overrides: Sequence[str], format: str, cfg: bool) -> None:
     """Runs what is not done, then prints the table and says where report and records lie."""
     spec, node = config.compose_study(name, overrides)
     if cfg:
-        print(yaml.safe_dump(node, sort_keys=False, allow_unicode=True), end="")
+        output.emit_config(node)
         return
     root = output_root()
     reporter = _Reporter()
@@ -55,6 +56,8 @@ def study(name: str, overrides: Sequence[str], format: str, cfg: bool) -> None:
         listeners.append(recorder)
     outcome = run_study(spec, node, root=root, listeners=listeners)
     if reporter.page is not None:
+        from fpl_tune.cli._look import table
+
         store = Store(root, spec.name)
         table(store, spec.report.rule, format)
         if format == "table":
@@ -68,21 +71,26 @@ def study(name: str, overrides: Sequence[str], format: str, cfg: bool) -> None:
         output.console().print(
             f"{outcome.done} cells run, {outcome.skipped} done before, {outcome.failed} failed, "
             f"{outcome.pending} left, in {output.duration(outcome.seconds)}"
+            f"{'. The same command continues.' if outcome.pending else ''}"
         )
     sys.exit(outcome.exit_code)
 
 
-def plan(name: str, overrides: Sequence[str], format: str) -> None:
+def plan(name: str, overrides: Sequence[str], format: str, cfg: bool) -> None:
     """What the study would run, and whether it can."""
     from fpl_tune.study.plan import make_plan
 
     spec, node = config.compose_study(name, overrides)
-    found = make_plan(spec, node, root=output_root())
+    if cfg:
+        output.emit_config(node)
+        return
+    with output.progress("measuring") as progress:
+        found = make_plan(spec, node, root=output_root(), progress=progress)
     if format == "json":
         output.emit_object(found.totals(), "json")
         return
     output.emit(found.rows(), format, title=f"Plan of {spec.name}")
     if format == "table":
-        output.console().print(found.sentence())
+        output.console().print(found.sentence(output.duration), soft_wrap=True)
     if not found.feasible:
         sys.exit(2)

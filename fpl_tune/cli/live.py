@@ -1,45 +1,54 @@
-"""What a person sees while a study runs: one live table with an ETA, or plain lines without a terminal."""
+"""What a person sees while a study runs: one live table with the time left, or plain lines without a terminal."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from rich.console import Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
-from rich.table import Table
+from rich.text import Text
 
 from fpl_tune.cli import output
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.job import Job
+from fpl_tune.study.job import Job, stop_asked
+from fpl_tune.study.remaining import Remaining
 from fpl_tune.study.runner import Listener, Outcome
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record, rounds_of
 
 
 class Watcher(Listener):
-    """Counts rounds of all cells: what is left is estimated from the pace so far."""
+    """Shows cells, their rounds and the time left."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._console = output.console()
         self._quiet = quiet
         self._bars = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=28),
             TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
         )
         self._tasks: dict[str, TaskID] = {}
-        self._rounds: dict[str, int] = {}
-        self._known: dict[str, int] = {}
-        self._done = self._complete = self._failed = self._before = 0
+        self._known: set[str] = set()
+        self._left = Remaining()
+        self._complete = self._failed = self._before = 0
         self._began = time.monotonic()
+        self._folder: Path | None = None
+        self._said = False  # that the study is ending
         self._best: tuple[float, str] | None = None
         self._live: Live | None = None
+        self._unasked = 0  # trials that a search will still come up with
 
     def begin(self, store: Store, cells: Sequence[Cell], todo: Sequence[Job]) -> None:
-        self._known = {job.cell.id: rounds_of(job.cell.run) for job in todo}
-        self._before = len(cells) - len(self._known)
+        self._left.begin(store, cells, todo)
+        self._known = {job.cell.id for job in todo}
+        self._before = sum(cell.id not in self._known for cell in cells)
+        self._folder = store.folder
         self._began = time.monotonic()
         for cell in cells:
             if cell.id not in self._known:
@@ -47,29 +56,39 @@ class Watcher(Listener):
         if self._quiet or not todo:
             return
         if self._console.is_terminal:
-            self._live = Live(self._draw(), console=self._console, refresh_per_second=4, transient=True)
+            self._live = Live(get_renderable=self._draw, console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
         else:
-            self._console.print(f"{len(self._known)} cells to run, {self._before} done before")
+            self._console.print(f"{len(self._known) + self._unasked} cells to run, {self._before} done before")
+
+    def unasked(self, trials: int) -> None:
+        self._unasked = trials
+        self._left.unasked(trials)
+
+    def queued(self, cells: Sequence[Cell]) -> None:
+        self._known |= {cell.id for cell in cells}
+        self._left.queued(cells)
 
     def stale(self, cell: Cell, reasons: Sequence[str]) -> None:
         if not self._quiet:
             self._console.print(f"{cell.label} runs again: {'; '.join(reasons)}", style="yellow")
 
     def started(self, cell: Cell, seeds: Sequence[int]) -> None:
-        self._known.setdefault(cell.id, rounds_of(cell.run))
+        self._known.add(cell.id)
+        self._left.started(cell, seeds)
 
     def progress(self, cell: Cell, records: Sequence[Record]) -> None:
         if cell.id not in self._tasks:
             self._tasks[cell.id] = self._bars.add_task(cell.label, total=rounds_of(cell.run))
         number = max(record["round"] for record in records)
-        self._done += number - self._rounds.get(cell.id, 0)
-        self._rounds[cell.id] = number
+        self._left.progress(cell, records)
         self._bars.update(self._tasks[cell.id], completed=number)
-        self._refresh()
+        if self._ending and not (self._said or self._quiet or self._live):
+            self._said = True
+            self._console.print("Ending after the round, with a checkpoint.")
 
     def finished(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
-        self._done += self._known.get(cell.id, 0) - self._rounds.pop(cell.id, 0)
+        self._left.finished(cell, results)
         if cell.id in self._tasks:
             self._bars.remove_task(self._tasks.pop(cell.id))
         good = self._count_best(cell, list(results.values()))
@@ -77,11 +96,21 @@ class Watcher(Listener):
         self._failed += any(r["status"] in ("failed", "diverged") for r in results.values())
         if not self._quiet and self._live is None:
             states = {r["status"] for r in results.values()} - {"done"}
+            raced = next((r["error"].partition(":")[0] for r in results.values() if r["status"] == "raced"), "")
             text = ", ".join(sorted(states)) if good is None else f"validation {100 * good:.1f} %"
-            self._console.print(f"{cell.label}: {text}  ({self._complete}/{len(self._known)} cells, {self._eta()})")
-        self._refresh()
+            text += f", {raced}" if raced else ""
+            self._console.print(
+                f"{cell.label}: {text}  ({self._complete}/{len(self._known) + self._unasked} cells, {self._eta()})"
+            )
+
+    def warned(self, cell: Cell, text: str) -> None:
+        output.warn(f"{cell.label}: {text}")
 
     def end(self, store: Store, outcome: Outcome) -> None:
+        self.cut()
+
+    def cut(self) -> None:
+        self._left.cut()
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -96,23 +125,29 @@ class Watcher(Listener):
             self._best = (mean, cell.label)
         return mean
 
-    def _eta(self) -> str:
-        if not self._done:
-            return "measuring the pace"
-        left = (time.monotonic() - self._began) / self._done * (sum(self._known.values()) - self._done)
-        return f"about {output.duration(max(left, 0))} left"
+    @property
+    def _ending(self) -> bool:
+        """Asked to, by a signal, the budget or `fpl-tune stop`."""
+        return self._folder is not None and stop_asked(self._folder)
 
-    def _draw(self) -> Table:
-        head = f"[bold]{self._before + self._complete}[/]/{self._before + len(self._known)} cells done"
+    def _eta(self) -> str:
+        return time_left(self._left.seconds, ending=self._ending, again=" (Ctrl-C again: at once)")
+
+    def _draw(self) -> Group:
+        """Called by the display's own thread, so that the clock goes on where nothing is heard."""
+        head = f"[bold]{self._before + self._complete}[/]/{self._before + len(self._known) + self._unasked} cells done"
         if self._failed:
             head += f", [red]{self._failed} failed[/]"
+        head += f"   {self._eta()}   [dim]{output.duration(time.monotonic() - self._began)}[/]"
         if self._best:
-            head += f"   best on validation: [green]{self._best[1]}[/] {100 * self._best[0]:.1f} %"
-        table = Table.grid(padding=(0, 1))
-        table.add_row(f"{head}   {self._eta()}   [dim]{output.duration(time.monotonic() - self._began)}[/]")
-        table.add_row(self._bars)
-        return table
+            head += f"   best on validation: [green]{100 * self._best[0]:.1f} %[/] {escape(self._best[1])}"
+        line = Text.from_markup(head, overflow="ellipsis")
+        line.no_wrap = True
+        return Group(line, *([self._bars] if self._tasks else []))
 
-    def _refresh(self) -> None:
-        if self._live is not None:
-            self._live.update(self._draw())
+
+def time_left(seconds: float | None, *, ending: bool = False, again: str = "") -> str:
+    """How long a running study will still take, in words; None: nothing is known yet."""
+    if ending:
+        return f"ending after the round{again}"
+    return "starting" if seconds is None else f"about {output.duration(seconds)} left"

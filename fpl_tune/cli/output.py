@@ -5,25 +5,66 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import yaml
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 Row = Mapping[str, Any]
 
+_PATIENCE = 2.0
+"""Seconds without a bar."""
+_SILENCE = 10.0
+"""Seconds between lines where there is no terminal."""
 
-def console() -> Console:
-    """Where people read: width and colours as the terminal has them."""
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+def console(*, stderr: bool = False) -> Console:
+    """Where people read: width and colours as the terminal has them, neither colour nor weight with NO_COLOR."""
+    stream = sys.stderr if stderr else sys.stdout
+    system = None if os.environ.get("NO_COLOR") else "auto"
+    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=not stream.isatty(), color_system=system)
 
 
-def warn(message: str) -> None:
+def warn(message: str, style: str = "yellow") -> None:
     """One line on standard error."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(message, style="yellow", markup=False)
+    console(stderr=True).print(" ".join(message.split()), style=style, soft_wrap=True)
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[..., None]]:
+    """A callback (done, total) for what takes longer, on standard error, where no program reads the results.
+
+    A bar with the time left on a terminal; elsewhere a line every ten seconds. What ends within two shows nothing.
+    """
+    talk = console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=talk, transient=True, disable=not talk.is_terminal)
+    began = said = time.monotonic()
+    task = bar.add_task(what, total=None)
+
+    def follow(done: float, total: float, *_: Any) -> None:
+        nonlocal said
+        bar.update(task, completed=done, total=total)
+        now = time.monotonic()
+        if talk.is_terminal and now - began > _PATIENCE and not bar.live.is_started:
+            bar.start()
+        elif not talk.is_terminal and now - said > _SILENCE and done:
+            said = now
+            left = (now - began) * (total - done) / done
+            talk.print(f"{what}: {done:,.0f} of {total:,.0f}, about {duration(left)} left")
+
+    try:
+        yield follow
+    finally:
+        bar.stop()
 
 
 def emit(rows: Sequence[Row], format: str, *, title: str = "", best: int | None = None, caption: str = "") -> None:
@@ -54,7 +95,12 @@ def emit_object(value: Mapping[str, Any], format: str) -> None:
     emit([{"field": k, "value": _shown(v)} for k, v in value.items()], format)
 
 
-def percent(mean: float, std: float | None = None) -> str:
+def emit_config(node: Mapping[str, Any]) -> None:
+    """Prints a resolved configuration as YAML, which can be read back."""
+    print(yaml.safe_dump(dict(node), sort_keys=False, allow_unicode=True), end="")
+
+
+def percent(mean: float | None, std: float | None = None) -> str:
     """87.3 ± 0.4 from shares; the deviation is left out where there is none."""
     if mean is None or math.isnan(mean):
         return "–"

@@ -27,7 +27,10 @@ _QUICK = 1.702
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x weightᵀ + bias. On CPUs oneDNN's kernel, measured 5 to 15 % faster than the default one in float32."""
+    """x [..., i] times weight [o, i] transposed, plus bias [o].
+
+    In float32 on CPUs by oneDNN's kernel, measured 5 to 15 % faster than the default one.
+    """
     if _ONEDNN is not None and x.device.type == "cpu" and x.dtype == torch.float32:
         return _ONEDNN(x, weight, bias, "none", [], "")
     return F.linear(x, weight, bias)
@@ -67,7 +70,7 @@ class Activation(NamedTuple):
         return F.gelu(x, approximate=self.kind)
 
     def backward_(self, grad: Tensor, x: Tensor) -> Tensor:
-        """The gradient by the input, written into `grad`, given what `__call__` left of the input in `x`."""
+        """The gradient by the input, of its shape, written into `grad`, given what `__call__` left of it in `x`."""
         if self.kind == "quick":
             return torch.ops.aten.silu_backward.grad_input(grad, x, grad_input=grad)
         return torch.ops.aten.gelu_backward.grad_input(grad, x, approximate=self.kind, grad_input=grad)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fpl_tune.data.shapes import COLOURS, SHAPES, STYLES, TEXTURES, Attributes, Ints
+from fpl_tune.data.pool import Ints
+from fpl_tune.data.shapes import COLOURS, SHAPES, STYLES, TEXTURES, Attributes
 
 SHARES = {
     "photo": 0.40,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import warnings
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fpl_tune.clip.scripted import is_scripted, tensors
 from fpl_tune.errors import ConfigError, EnvironmentProblem
 
 State = dict[str, Tensor]
@@ -63,11 +65,11 @@ def _read(path: Path) -> tuple[State, bool]:
     """Tensors of a checkpoint by name, and whether they are OpenAI's."""
     try:
         content = _content(path)
-    except (OSError, RuntimeError, ValueError, pickle.UnpicklingError, EOFError) as error:
+    except (OSError, RuntimeError, ValueError, LookupError, pickle.UnpicklingError, EOFError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise EnvironmentProblem(f"The checkpoint {path} cannot be read ({first}): is the file whole?") from error
-    scripted = isinstance(content, torch.jit.ScriptModule)
-    state: Any = content.state_dict() if scripted else content
+    scripted = is_scripted(path)
+    state: Any = content
     while isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
         state = state["state_dict"]
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
@@ -85,12 +87,25 @@ def _content(path: Path) -> Any:
         from safetensors.torch import load_file
 
         return load_file(path)
+    if not is_scripted(path):
+        return torch.load(path, map_location="cpu", weights_only=True)
+    if not _published(path):
+        return tensors(path)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # OpenAI's files are scripted archives
-        try:
-            return torch.jit.load(str(path), map_location="cpu")
-        except RuntimeError:
-            return torch.load(path, map_location="cpu", weights_only=True)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.load(str(path), map_location="cpu").state_dict()
+
+
+def _published(path: Path) -> bool:
+    """Whether this very file is one of OpenAI's, whose addresses carry its SHA-256: its code may run."""
+    from open_clip.pretrained import get_pretrained_url, list_pretrained
+
+    known = {get_pretrained_url(*pair) for pair in list_pretrained() if pair[1] == "openai"}
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            found.update(block)
+    return any(found.hexdigest() in url.split("/") for url in known)
 
 
 def _sizes(state: State) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from fpl_tune.clip import captions
-from fpl_tune.clip._torchvision import ensure_importable
+from fpl_tune.clip._openclip import ensure_importable
 
 if TYPE_CHECKING:
     from open_clip import CLIP

@@ -67,7 +67,13 @@ def _pool_everywhere(pool: Any, x: Tensor) -> Tensor:
 
 
 def prompted(
-    visual: Any, pixels: Tensor, tokens: Tensor, *, deep: Tensor | None = None, place: Place = "front"
+    visual: Any,
+    pixels: Tensor,
+    tokens: Tensor,
+    *,
+    deep: Tensor | None = None,
+    place: Place = "front",
+    cosine: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Image features with visual prompt tokens, and how the class token looks at them.
 
@@ -79,7 +85,8 @@ def prompted(
         pixels: [C, B, 3, H, W]; tokens: [C, n, w]; deep: [C, J, n, w].
 
     Returns:
-        features [C, B, D] and q_cls·k_token of the last block per head, unscaled, [C, B, heads, n].
+        features [C, B, D] and q_cls·k_token of the last block per head [C, B, heads, n], unscaled, or with `cosine`
+        of q and k scaled to length one.
 
     Raises:
         ConfigError: the image half is no ViT with a class token, or an unknown place.
@@ -107,7 +114,7 @@ def prompted(
             x = torch.cat([x[:, :first], per_image(deep[:, j - 1]), x[:, first + n_tokens :]], dim=1)
         if block is not last:
             x = block(x)
-    features, looks = _last_block(last, x, slice(first, first + n_tokens))
+    features, looks = _last_block(last, x, slice(first, first + n_tokens), cosine=cosine)
     features = visual.ln_post(features) @ visual.proj
     return features.unflatten(0, (n_clients, n_images)), looks.unflatten(0, (n_clients, n_images))
 
@@ -119,8 +126,8 @@ def _embedded(visual: Any, pixels: Tensor) -> Tensor:
     return x + visual.positional_embedding.to(x.dtype)
 
 
-def _last_block(block: Any, x: Tensor, prompts: slice) -> tuple[Tensor, Tensor]:
-    """The class token [n, w] after a block, and its unscaled look at the prompts [n, heads, tokens]."""
+def _last_block(block: Any, x: Tensor, prompts: slice, *, cosine: bool) -> tuple[Tensor, Tensor]:
+    """The class token [n, w] after a block, and its look at the prompts [n, heads, tokens], unscaled or the cosine."""
     attn = block.attn
     width, n_heads = x.shape[-1], attn.num_heads
     weight, bias = attn.in_proj_weight, attn.in_proj_bias
@@ -133,4 +140,7 @@ def _last_block(block: Any, x: Tensor, prompts: slice) -> tuple[Tensor, Tensor]:
     mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
     cls = x[:, :1] + block.ls_1(attn.out_proj(mixed))
     cls = cls + block.ls_2(block.mlp(block.ln_2(cls)))
-    return cls[:, 0], (q @ k[:, :, prompts].transpose(-2, -1))[:, :, 0]
+    k = k[:, :, prompts]
+    if cosine:
+        q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+    return cls[:, 0], (q @ k.transpose(-2, -1))[:, :, 0]

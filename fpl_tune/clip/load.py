@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from fpl_tune import plugins
 from fpl_tune.clip import checkpoint
-from fpl_tune.clip._torchvision import ensure_importable
+from fpl_tune.clip._openclip import ensure_importable
 from fpl_tune.clip.towers import OPENAI_MEAN, OPENAI_STD, Towers
 from fpl_tune.errors import ConfigError, EnvironmentProblem, did_you_mean, unknown
 
@@ -48,7 +49,8 @@ def load_towers(
     """The frozen towers called `name`.
 
     Args:
-        name: `compact` (weights shipped with the package) or an open_clip model (RN50, ViT-B-16, ViT-B-32).
+        name: `compact` (weights shipped with the package), an open_clip model (RN50, ViT-B-16, ViT-B-32), or towers
+            that another package brings (`fpl_tune.plugins`).
         pretrained: a tag of open_clip (`openai`, ...), or the path of a checkpoint in OpenAI's or open_clip's
             layout (see `fpl_tune.clip.checkpoint`); None gives random weights drawn from `seed`, and warns.
 
@@ -64,11 +66,13 @@ def load_towers(
         model, tokenizer = compact.load()
         model = model.to(device=device, dtype=dtype)
         return Towers(model, tokenizer, name=name, mean=compact.MEAN, std=compact.STD)
+    if name in plugins.names("towers"):
+        return plugins.load("towers", name)(pretrained, device=device, dtype=dtype, seed=seed)
     ensure_importable()
     import open_clip
 
     if name not in open_clip.list_models():
-        raise unknown("model", name, [COMPACT, *open_clip.list_models()])
+        raise unknown("model", name, [COMPACT, *plugins.names("towers"), *open_clip.list_models()])
     tokenizer = _tokenizer(name)
     model = _model(name, pretrained, seed)
     mean = getattr(model.visual, "image_mean", None) or OPENAI_MEAN

@@ -124,7 +124,7 @@ def tokenise(
         if len(sentence) > tokenizer.n_positions:
             raise ConfigError(
                 f"The sentence of class {name!r} has {len(sentence)} tokens ({n_ctx} of them context), but "
-                f"the text tower reads at most {tokenizer.n_positions}: shorten the name or the context."
+                f"the text tower reads at most {tokenizer.n_positions}: shorten the name or the context (method.n_ctx)."
             )
     return Sentences(tuple(names), n_ctx, position, ending, slots)
 

@@ -21,6 +21,8 @@ from fpl_tune.clip.blocks import Block
 from fpl_tune.clip.sentences import Layout, Sentences
 
 _AT_ONCE = 16384  # tokens without gradients; more at once is not faster
+_KEPT_CPU, _KEPT_GPU = 3 << 29, 24 << 30  # bytes, by tokens run at once with gradients, unless told otherwise
+_KEPT_PER_TOKEN = 10  # numbers per token, width and block: inputs, queries, keys, values, attention, hidden layer
 
 
 class Cost(NamedTuple):
@@ -76,7 +78,7 @@ class TextTower(nn.Module):
 
         `deep` [P, J, l, d] replaces the context at the input of blocks 1 to J. At most `block` tokens are run at
         once (but at least one prompt); where gradients are asked for and that needs several turns, activations
-        are computed again in the backward pass. None sets no limit with gradients, and a generous one without.
+        are computed again in the backward pass. None sets a generous limit, by memory where gradients are asked for.
         """
         if not len(context):
             return context.new_zeros(0, len(sentences), self.embed_dim)
@@ -84,7 +86,7 @@ class TextTower(nn.Module):
         tokens = len(sentences) * len(self.positional_embedding) if plain else layout.n_tokens
         wants_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (context, deep))
         if block is None:
-            block = len(context) * tokens if wants_grad else _AT_ONCE
+            block = self._affordable(context) if wants_grad else _AT_ONCE
         turn = max(1, block // tokens)
 
         def run(context: Tensor, deep: Tensor | None) -> Tensor:
@@ -100,6 +102,11 @@ class TextTower(nn.Module):
         if wants_grad:
             return torch.cat([checkpoint(run, *pair, use_reentrant=False) for pair in pairs])
         return torch.cat([run(*pair) for pair in pairs])
+
+    def _affordable(self, like: Tensor) -> int:
+        """Tokens whose activations may be kept for the backward pass."""
+        kept = _KEPT_PER_TOKEN * self.width * len(self.transformer.resblocks) * like.element_size()
+        return (_KEPT_CPU if like.device.type == "cpu" else _KEPT_GPU) // kept
 
     def _project(self, x: Tensor) -> Tensor:
         if isinstance(self.projection, nn.Linear):
@@ -159,9 +166,9 @@ class TextTower(nn.Module):
 
 
 def _placed(context: Tensor, index: Tensor, is_context: Tensor, x: Tensor) -> Tensor:
-    """x [P, K, L, d] with context tokens [P, K, l, d] at their places."""
+    """x, [P, K, L, d] or the same [K, L, d] for all, with context tokens [P, K, l, d] at their places."""
     if context.shape[-2] == 0:
-        return x
+        return x.expand(len(context), -1, -1, -1)
     return torch.where(is_context, context.gather(2, index), x)
 
 

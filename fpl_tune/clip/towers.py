@@ -26,6 +26,9 @@ Triple = tuple[float, float, float]
 OPENAI_MEAN: Triple = (0.48145466, 0.4578275, 0.40821073)
 OPENAI_STD: Triple = (0.26862954, 0.26130258, 0.27577711)
 
+_PIXELS_CPU, _PIXELS_GPU = 8 * 224**2, 1024 * 224**2
+"""Of one pass of the image tower. More at once is not faster, takes memory, and on CPUs pays for it in page faults."""
+
 
 class Towers:
     """An open_clip CLIP in eval mode with frozen weights, shared by everything that needs features.
@@ -130,8 +133,9 @@ class Towers:
             deep: [..., J, l, d], replaces the context tokens at the input of blocks 1 to J (MaPLe, Khattak et
                 al. 2023, section 3.2); None leaves what the blocks made of them.
             plain: run open_clip's own modules on whole sentences; slow, the reference of the fast path.
-            block: tokens run at once; None takes the environment's FPL_TUNE_TEXT_BLOCK, or no limit. With
-                gradients, a smaller block trades a second forward pass for memory. The result is the same.
+            block: tokens run at once; None takes the environment's FPL_TUNE_TEXT_BLOCK, or what 1.5 GB of
+                activations hold (24 GB on a GPU). With gradients, more tokens than that are run in turns and a
+                second time in the backward pass: memory for time. The result is the same.
 
         Returns:
             [..., K, D], differentiable in `context` and `deep`.
@@ -207,14 +211,25 @@ class Towers:
         Raises:
             ConfigError: `patches` of an image tower that has none.
         """
-        rows = pixels.reshape(-1, *pixels.shape[-3:]).to(self.dtype)
-        features = image.patches(self.model.visual, rows) if patches else self.model.encode_image(rows)
-        return features.to(pixels.dtype).reshape(*pixels.shape[:-3], *features.shape[1:])
+        rows = pixels.reshape(-1, *pixels.shape[-3:])
+        limit = _PIXELS_CPU if self.device.type == "cpu" else _PIXELS_GPU
+        at_once = max(1, limit // math.prod(pixels.shape[-2:]))
+        parts = []
+        for part in rows.to(self.dtype).split(at_once):
+            parts.append(image.patches(self.model.visual, part) if patches else self.model.encode_image(part))
+        features = torch.cat(parts).to(pixels.dtype)
+        return features.reshape(*pixels.shape[:-3], *features.shape[1:])
 
     def encode_prompted_images(
-        self, pixels: Tensor, tokens: Tensor, *, deep: Tensor | None = None, place: image.Place = "front"
+        self,
+        pixels: Tensor,
+        tokens: Tensor,
+        *,
+        deep: Tensor | None = None,
+        place: image.Place = "front",
+        cosine: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Image features [C, B, D] with visual prompt tokens, and q_cls·k_token [C, B, heads, n], unscaled.
+        """Image features [C, B, D] with visual prompt tokens, and q_cls·k_token or its cosine [C, B, heads, n].
 
         Differentiable in `tokens` [C, n, vision_width] and `deep` [C, J, n, vision_width]; not normalised.
         See `fpl_tune.clip.image.prompted`.
@@ -224,7 +239,7 @@ class Towers:
         """
         deep = None if deep is None else deep.to(self.dtype)
         features, looks = image.prompted(
-            self.model.visual, pixels.to(self.dtype), tokens.to(self.dtype), deep=deep, place=place
+            self.model.visual, pixels.to(self.dtype), tokens.to(self.dtype), deep=deep, place=place, cosine=cosine
         )
         return features.to(tokens.dtype), looks.to(tokens.dtype)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
+import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ Progress = Callable[[int, int, str], object]
 
 _VERSION = "1"  # of what is written; another number makes all old files strangers
 _BATCH = 128  # images decoded at a time, the only decoded ones in memory
+_SUMMED = 1 << 30  # bytes; larger files are checked by their header and length only, reading them would take long
 _memory: dict[str, Tensor] = {}  # what could not be written, for the rest of the process
 
 
@@ -118,7 +120,7 @@ class _Job:
             raise ConfigError(f"Towers {towers.name} have no patch features. Choose a ResNet or ViT CLIP, as RN50.")
         return n, towers.n_patches, towers.embed_dim
 
-    def run(self, into: NDArray) -> NDArray:
+    def run(self, into: NDArray[Any]) -> NDArray[Any]:
         """Fills `into` batch by batch; files are read by several threads, one batch at a time."""
         n, how = len(self.pool), transform(self.pool.transform)
         with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as threads, warnings.catch_warnings():
@@ -138,7 +140,7 @@ class _Job:
         return transform(self.pool.transform).shrink(picture, size)
 
     @torch.no_grad()
-    def _encode(self, kept: Tensor, how: Transform) -> NDArray:
+    def _encode(self, kept: Tensor, how: Transform) -> NDArray[Any]:
         towers = self.towers
         pixels = how.pixels(kept.to(towers.device), towers.image_size)
         if self.needs == "pixels":
@@ -154,7 +156,7 @@ def _read(path: Path, job: _Job) -> Tensor | None:
         return None
     try:
         array = np.load(path, mmap_mode="c")
-        whole = array.shape == job.shape and array.dtype == job.dtype
+        whole = array.shape == job.shape and array.dtype == job.dtype and _intact(path)
     except (OSError, ValueError, EOFError):
         whole, array = False, None
     if array is None or not whole:
@@ -179,6 +181,10 @@ def _build(path: Path, job: _Job) -> Tensor | None:
                 _reserve(unfinished)
                 job.run(array)
                 array.flush()
+                if unfinished.stat().st_size <= _SUMMED:
+                    _sum_of(path).write_text(_summed(unfinished))
+                else:
+                    _sum_of(path).unlink(missing_ok=True)
                 os.replace(unfinished, path)
             finally:
                 unfinished.unlink(missing_ok=True)
@@ -190,6 +196,25 @@ def _build(path: Path, job: _Job) -> Tensor | None:
             stacklevel=3,
         )
         return None
+
+
+def _intact(path: Path) -> bool:
+    """Whether the bytes are those that were written, where a sum of them was kept."""
+    kept = _sum_of(path)
+    return not kept.exists() or kept.read_text() == _summed(path)
+
+
+def _sum_of(path: Path) -> Path:
+    return path.with_name(path.name + ".crc")
+
+
+def _summed(path: Path) -> str:
+    """CRC-32 of a file, read piece by piece so that it does not count as memory in use."""
+    found = 0
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            found = zlib.crc32(piece, found)
+    return f"{found:08x}"
 
 
 def _reserve(path: Path) -> None:

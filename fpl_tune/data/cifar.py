@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +89,7 @@ def _images(paths: tuple[Path, ...]) -> NDArray[np.uint8]:
     return np.concatenate(parts).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
 
 
-def _field(batch: object, name: str, path: Path) -> list:
+def _field(batch: object, name: str, path: Path) -> list[Any]:
     if not isinstance(batch, dict) or name not in batch:
         raise EnvironmentProblem(f"{path} lacks {name!r}: it is no file of this data set. Fetch it again.")
     return batch[name]

@@ -16,6 +16,7 @@ from fpl_tune.data.partition import (
     by_class,
     by_domain,
     iid,
+    some_by_class,
 )
 from fpl_tune.data.pool import Ints
 from fpl_tune.data.spec import PartitionSpec
@@ -43,6 +44,8 @@ class Request:
     domains: tuple[int, ...]
     """Domain ids that get clients, in the order of the clients."""
     coarse: Ints | None
+    wanted: int | None
+    """Training images that a client can use of a class, the more of which need not be dealt; None: all."""
     rng: np.random.Generator
 
     @property
@@ -81,7 +84,9 @@ def _disjoint(request: Request) -> Deal:
 def _classes(request: Request) -> Deal:
     rng = np.random.default_rng(request.spec.seed)
     owns = assign_classes(request.n_classes, request.n_clients, request.spec.classes_per_client, rng)
-    return Deal(by_class(owns, request.train.label), by_class(owns, request.test.label), request.n_clients)
+    label = request.train.label
+    train = by_class(owns, label) if request.wanted is None else some_by_class(owns, label, request.wanted, request.rng)
+    return Deal(train, by_class(owns, request.test.label), request.n_clients)
 
 
 def _domain(request: Request) -> Deal:

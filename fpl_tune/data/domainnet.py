@@ -48,6 +48,10 @@ def load_domainnet(spec: DataSpec) -> Dataset:
 
     The ten come from FedBN's pickled lists, which the papers use whole; where these are missing they are picked from
     the official lists and split 80/20 per domain and class again.
+
+    Raises:
+        ConfigError: `spec.classes` is neither 10 nor 345.
+        EnvironmentProblem: the images or lists are not below the data root.
     """
     if spec.classes not in ("", "10", "345"):
         raise unknown("data.classes of domainnet", spec.classes, ("10", "345"))

@@ -19,7 +19,11 @@ _WHAT, _VERSION = "fpl-tune split", 1
 
 
 def export_split(drawn: Split, dataset: Dataset, path: str | Path) -> Path:
-    """Writes a split as one JSON file. The file appears whole or not at all."""
+    """Writes a split as one JSON file. The file appears whole or not at all.
+
+    Raises:
+        EnvironmentProblem: the file cannot be written.
+    """
     content = {
         "what": _WHAT,
         "version": _VERSION,

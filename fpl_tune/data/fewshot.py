@@ -17,6 +17,13 @@ def by_client(shares: Shares, n_clients: int) -> list[Ints]:
     return np.split(shares.row[order].astype(np.int64), cuts)
 
 
+def wanted(shots: int | None, val: float) -> int | None:
+    """Images of a class that `draw` takes for a client at most; None: all."""
+    if shots is None:
+        return None
+    return shots + (max(1, round(val * shots)) if val else 0)
+
+
 def draw(shares: Shares, label: Ints, shots: int | None, val: float, rng: np.random.Generator) -> tuple[Shares, Shares]:
     """Training and validation images of each client, drawn without replacement class by class.
 

@@ -82,6 +82,7 @@ def images_in(folder: Path, root: Path) -> list[str]:
 
 
 def is_image(file: str) -> bool:
+    """Whether a name is that of an image, not of what a system keeps beside images."""
     return not file.startswith(".") and os.path.splitext(file)[1].lower() in SUFFIXES
 
 

@@ -17,7 +17,12 @@ OFFICEHOME_DOMAINS = ("art", "clipart", "product", "real_world")
 
 
 def load_folder(spec: DataSpec) -> Dataset:
-    """Your own images: root/class/*, or root/train/class/* and root/test/class/* (or val/ in place of test/)."""
+    """Your own images: root/class/*, or root/train/class/* and root/test/class/* (or val/ in place of test/).
+
+    Raises:
+        ConfigError: test/ holds classes that train/ lacks.
+        EnvironmentProblem: `data.root` is not set, or no folder of folders.
+    """
     root = _own_root(spec)
     held = subfolders(root)
     given = next((name for name in ("test", "val") if name in held), None)

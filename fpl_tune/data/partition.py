@@ -71,7 +71,11 @@ def assign_disjoint(n_classes: int, n_clients: int, seed: int) -> NDArray[np.boo
 
 
 def assign_classes(n_classes: int, n_clients: int, per_client: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Which client owns which class [N, K]: each draws `per_client` different ones, whatever others draw."""
+    """Which client owns which class [N, K]: each draws `per_client` different ones, whatever others draw.
+
+    Raises:
+        ConfigError: there are fewer classes than that.
+    """
     if per_client > n_classes:
         raise ConfigError(
             f"partition.classes_per_client must be at most the number of classes, {n_classes}, but is {per_client}."
@@ -90,6 +94,25 @@ def by_class(owns: NDArray[np.bool_], label: Ints) -> Shares:
     size = np.diff(start)[owned]
     first = np.repeat(start[owned] - (np.cumsum(size) - size), size)
     return Shares(order[first + np.arange(len(first))], np.repeat(client, size))
+
+
+def some_by_class(owns: NDArray[np.bool_], label: Ints, most: int, rng: np.random.Generator) -> Shares:
+    """Every owner [N, K] of a class gets `most` of its images, drawn by itself, or all where there are no more.
+
+    What `by_class` gives, but for images that nobody will draw: with many owners of large classes that is nearly all.
+    """
+    rows, clients = [], []
+    for owners, images in ((np.flatnonzero(owns[:, c]), np.flatnonzero(label == c)) for c in range(owns.shape[1])):
+        if len(images) > most:
+            keys = rng.random((len(owners), len(images)), dtype=np.float32)
+            picked = images[keys.argpartition(most, axis=1)[:, :most]]
+        else:
+            picked = np.broadcast_to(images, (len(owners), len(images)))
+        rows.append(picked.ravel())
+        clients.append(np.repeat(owners, picked.shape[1]))
+    row, client = np.concatenate(rows), np.concatenate(clients)
+    order = np.argsort(client, kind="stable")
+    return Shares(row[order], client[order])
 
 
 def by_domain(domain: Ints, client_of: Ints) -> Shares:

@@ -101,7 +101,7 @@ def split(dataset: Dataset, data: DataSpec, partition: PartitionSpec, seed: int)
         return import_split(spec.file, dataset)
     kept_domains(dataset.name, dataset.domains, spec.held_out or None)
     known = _training_classes(dataset, spec)
-    dealt, rows = _dealt(dataset, spec, known, seed)
+    dealt, rows = _dealt(dataset, data, spec, known, seed)
     train, val = _drawn(dataset, data, spec, dealt, rows[0], known, seed)
     own = fewshot.by_client(Shares(rows[1][dealt.test.row], dealt.test.client), dealt.n_clients)
     train_label, val_label = ([dataset.train.label[i] for i in part] for part in (train, val))
@@ -133,7 +133,9 @@ def _training_classes(dataset: Dataset, spec: PartitionSpec) -> Ints:
     return np.arange((n + 1) // 2 if spec.evaluation == "base_to_novel" else n, dtype=np.int64)
 
 
-def _dealt(dataset: Dataset, spec: PartitionSpec, known: Ints, seed: int) -> tuple[Deal, tuple[Ints, Ints]]:
+def _dealt(
+    dataset: Dataset, data: DataSpec, spec: PartitionSpec, known: Ints, seed: int
+) -> tuple[Deal, tuple[Ints, Ints]]:
     """The partition of the images of known classes and domains that are not held out, and those images' rows."""
     source = np.array([domain not in spec.held_out for domain in dataset.domains])
     if not source.any():
@@ -154,6 +156,7 @@ def _dealt(dataset: Dataset, spec: PartitionSpec, known: Ints, seed: int) -> tup
         n_classes=len(known),
         domains=tuple(np.flatnonzero(source).tolist()),
         coarse=dataset.coarse,
+        wanted=fewshot.wanted(data.shots, data.val),
         rng=_generator(spec, seed, "deal"),
     )
     return deal(request), (rows[0], rows[1])

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from fpl_tune import plugins
 from fpl_tune.data.pool import Dataset
 from fpl_tune.data.spec import DataSpec, PartitionSpec
 from fpl_tune.errors import unknown
@@ -24,8 +25,8 @@ class Source:
 
     what: str
     """One line for lists."""
-    loader: str
-    """`module:function` below `fpl_tune.data` that lists it; imported when needed."""
+    loader: str | Callable[[DataSpec], Dataset]
+    """What lists it; `module:function` below `fpl_tune.data` is imported when needed."""
     natural: PartitionSpec
     layout: str
     """Where its files are expected below `data.root`, in one line."""
@@ -35,6 +36,8 @@ class Source:
     """By `data.classes`."""
 
     def list(self, spec: DataSpec) -> Dataset:
+        if not isinstance(self.loader, str):
+            return self.loader(spec)
         module, function = self.loader.split(":")
         call: Callable[[DataSpec], Dataset] = getattr(importlib.import_module(f"fpl_tune.data.{module}"), function)
         return call(spec)
@@ -181,6 +184,8 @@ SOURCES: dict[str, Source] = {
 
 def source(name: str) -> Source:
     """What is known of the data set `name`. Raises `ConfigError` for an unknown one."""
-    if name not in SOURCES:
-        raise unknown("data set", name, SOURCES)
-    return SOURCES[name]
+    if name in SOURCES:
+        return SOURCES[name]
+    if name not in plugins.names("data"):
+        raise unknown("data set", name, (*SOURCES, *plugins.names("data")))
+    return plugins.load("data", name)

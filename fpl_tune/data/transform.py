@@ -46,7 +46,7 @@ class Transform:
         return F.interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False, antialias=False)
 
     def normalise(self, pixels: Tensor, towers_mean: Sequence[float], towers_std: Sequence[float]) -> Tensor:
-        """Pixels from 0 to 255 by these statistics, or by the towers' where there are none."""
+        """Pixels [..., 3, H, W] from 0 to 255 by these statistics, or by the towers' where there are none."""
         mean, std = (
             torch.tensor(own or theirs, device=pixels.device)[:, None, None]
             for own, theirs in ((self.mean, towers_mean), (self.std, towers_std))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from functools import partial
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,14 @@ Kind = Literal["shape", "object"]
 
 
 def load_shapes(spec: DataSpec) -> Dataset:
-    """The drawn world with its six styles as domains, and shapes or coloured shapes as classes."""
+    """The drawn world with its six styles as domains, and shapes or coloured shapes as classes.
+
+    Raises:
+        ConfigError: `spec.classes` or `spec.domains` names something else.
+    """
     if spec.classes not in ("", "shape", "object"):
         raise unknown("data.classes of shapes", spec.classes, ("shape", "object"))
-    kind = cast(Kind, spec.classes or "shape")
+    kind: Kind = spec.classes or "shape"
     styles = kept_domains("shapes", shapes.STYLES, spec.domains)
     train, test = (
         _pool(split, styles, per_class, kind)

@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from dataclasses import Field, fields, is_dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from fpl_tune import plugins
 from fpl_tune.errors import ConfigError, did_you_mean, unknown
 from fpl_tune.method import Method
+from fpl_tune.methods._plugins import check, trust
 
 
 def _own(module: str) -> list[type[Method]]:
@@ -29,13 +30,13 @@ def _own(module: str) -> list[type[Method]]:
 
 @cache
 def catalogue() -> dict[str, type[Method]]:
-    """Name -> class: the files of this folder, the wrappers by their lower-case class name, and entry points."""
+    """Name -> class: the files of this folder, those of the wrappers, and entry points."""
     known: dict[str, type[Method]] = {}
-    for info in pkgutil.iter_modules(__path__):
-        for kind in _own(f"{__name__}.{info.name}"):
-            known[info.name] = kind
-    known.update({kind.__name__.lower(): kind for kind in _own("fpl_tune.wrappers")})
-    known.update({point.name: point.load() for point in entry_points(group="fpl_tune.methods")})
+    for room in (__name__, "fpl_tune.wrappers"):
+        for info in pkgutil.iter_modules(import_module(room).__path__):
+            for kind in _own(f"{room}.{info.name}"):
+                known[info.name] = kind
+    known.update({name: plugins.load("methods", name) for name in plugins.names("methods")})
     return known
 
 
@@ -43,9 +44,10 @@ def find(name: str) -> type[Method]:
     """The class of a method by its name or as `package.module:Class`.
 
     Raises:
-        ConfigError: there is no such method.
+        ConfigError: there is no such method, or only a file names its module.
     """
     if ":" in name:
+        check(name)
         module, _, attribute = name.partition(":")
         try:
             kind = getattr(import_module(module), attribute)
@@ -107,3 +109,26 @@ def defaults(kind: type[Method]) -> dict[str, Any]:
         if f.default is not f.default_factory:
             known[f.name] = f.default
     return known
+
+
+def known_before(node: Mapping[str, Any]) -> dict[str, Any]:
+    """A method's node as cells are identified by: without what `method.later` marks, where that has its default, and
+    where a default changed (metadata `before`) with the one before, which means the same wherever it is accepted; the
+    same of methods inside."""
+    try:
+        kind = find(str(node.get("name")))
+    except ConfigError:  # a plug-in's that is not at hand: its fields are its own
+        return dict(node)
+    node, known = dict(node), {f.name: f for f in hyper_parameters(kind)}
+    for name, value in list(node.items()):
+        if isinstance(value, Mapping) and "name" in value:
+            node[name] = known_before(value)
+        elif name in known and value == known[name].default:
+            if known[name].metadata.get("later"):
+                del node[name]
+            elif "before" in known[name].metadata:
+                node[name] = known[name].metadata["before"]
+    return node
+
+
+__all__ = ["build", "catalogue", "defaults", "find", "hyper_parameters", "known_before", "trust"]

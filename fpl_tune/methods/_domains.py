@@ -48,6 +48,16 @@ def domain_loss(reader: Tensor, batch: Batch, domain: Tensor) -> Tensor:
     return mean_over(values.view_as(batch.label), batch.mask)
 
 
+def reader_figures(reader: Tensor, task: Task) -> dict[str, float]:
+    """Share of the validation images whose domain the reader [n, D] tells: mean over clients, and by domain."""
+    seen = task.table("val")
+    right = mean_over((seen.image @ reader.mT).argmax(-1) == task.domain[:, None], seen.mask)
+    kept = seen.mask.any(1)
+    figures = {f"reader/domain{i + 1}/acc_mean": kept & (task.domain == i) for i in range(task.n_domains)}
+    figures["reader/acc_mean"] = kept
+    return {name: right[clients].mean().item() for name, clients in figures.items() if clients.any()}
+
+
 def domain_weights(reader: Tensor, image: Tensor, temperature: float) -> Tensor:
     """[C, B, n]: softmax over domains of the standardised reading of raw features [C, B, D] (official code)."""
     read = image @ reader.mT

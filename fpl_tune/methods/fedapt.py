@@ -31,7 +31,7 @@ from fpl_tune.method import (
     spread,
     unit,
 )
-from fpl_tune.methods._domains import Keys, domain_loss, domain_weights, draw_keys, unlocked
+from fpl_tune.methods._domains import Keys, domain_loss, domain_weights, draw_keys, reader_figures, unlocked
 from fpl_tune.methods._layers import image_by_image
 
 
@@ -118,6 +118,9 @@ class FedAPT(Method):
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
         train = {name: spread(leaf, len(who)) for name, leaf in state.shared.items()}
         return Local(train, fixed=unlocked(self.unlock, task, state.server["keys"], who))
+
+    def figures(self, task: Task, state: State) -> dict[str, float]:
+        return reader_figures(state.shared["reader"], task)  # Fig. 6
 
     def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
         sent = count(**state.shared)  # keys travel once, before training

@@ -2,7 +2,9 @@
 
 Lu, Hu, Wang, Xie: FedCLIP: Fast Generalization and Personalization for CLIP in Federated Learning, IEEE Data
 Engineering Bulletin 2023, https://arxiv.org/abs/2302.13485. Official code: microsoft/PersonalizedFL, fedclip
-(commit 441670e, nets/models.py). FedAPT (https://github.com/leondada/FedAPT) compares with a form of its own.
+(commit 441670e, nets/models.py), whose sentence is `clip.template='a picture of a {}'`. FedAPT
+(https://github.com/leondada/FedAPT) compares with a form of its own; that its script ends an epoch after 131 batches is
+no matter of a method's (`protocol.epochs` below one goes through a part of the images).
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from fpl_tune.method import (
     spread,
     unit,
 )
-from fpl_tune.methods._layers import linear, new_linear
+from fpl_tune.methods._attention import Form, adapted, new_adapter
 
 
 @dataclass(frozen=True)
@@ -46,15 +48,13 @@ class FedCLIP(Method):
         evaluated but never sent back, so that clients train alone.
     """
 
-    form: Literal["sigmoid", "softmax"] = "sigmoid"
+    form: Form = "sigmoid"
     objective: Literal["ce", "contrastive"] = "ce"
     weights: Literal["uniform", "size"] = "uniform"
     broadcast: bool = True
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        adapter: Tree = {}
-        for layer in ("first", "second"):
-            adapter[f"{layer}.weight"], adapter[f"{layer}.bias"] = new_linear(task, task.embed_dim, task.embed_dim, rng)
+        adapter = new_adapter(task, rng)
         own = {} if self.broadcast else {name: spread(leaf, task.n_clients) for name, leaf in adapter.items()}
         return State(shared=adapter, personal=own, server={})
 
@@ -65,20 +65,12 @@ class FedCLIP(Method):
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         text = task.hand_text.expand(len(batch.image), -1, -1)
-        return cosine_logits(task.scale, self._adapted(local, batch.image), text)
-
-    def _adapted(self, local: Local, image: Tensor) -> Tensor:
-        """[C, B, D] features weighted by the adapter's attention."""
-        leaf = local.train
-        hidden = linear(image, leaf["first.weight"], leaf["first.bias"])
-        hidden = hidden.relu() if self.form == "sigmoid" else hidden.tanh()
-        score = linear(hidden, leaf["second.weight"], leaf["second.bias"])
-        return image * (score.sigmoid() if self.form == "sigmoid" else score.softmax(-1))
+        return cosine_logits(task.scale, adapted(local.train, batch.image, self.form), text)
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         if self.objective == "ce":
             return cross_entropy(self.logits(task, local, batch), batch), local.fixed
-        image, text = unit(self._adapted(local, batch.image)), task.hand_text[batch.label]
+        image, text = unit(adapted(local.train, batch.image, self.form)), task.hand_text[batch.label]
         return contrastive(task.scale * image @ text.mT, batch.mask), local.fixed
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:

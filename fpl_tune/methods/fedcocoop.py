@@ -3,7 +3,8 @@
 Zhou, Yang, Loy, Liu: Conditional Prompt Learning for Vision-Language Models, CVPR 2022,
 https://arxiv.org/abs/2203.05557; federated in FedPGP (Cui et al., ICML 2024, https://arxiv.org/abs/2405.09771),
 which gives no settings: they are CoCoOp's. FedPGP's released loop averages only a tensor called `ctx`, so that the
-network would pass from client to client; here both are averaged by number of training images.
+network would pass from client to client, which clients that train side by side cannot do; here both are averaged by
+number of training images.
 """
 
 from __future__ import annotations

@@ -52,7 +52,8 @@ class FedDPT(Method):
     visual_momentum: the same for external tokens under `split`.
     temperature: τ_d of Eq. 5, > 0; towards 0 an image reads one domain's prompt, towards infinity the mean.
     attention: q·k of Eq. 5 with several heads. `scaled`: mean over heads of q·k / √head width, as attention itself
-        scales; `raw`: their sum, the product of the whole vectors, which makes weights nearly one-hot.
+        scales; `raw`: their sum, the product of the whole vectors, which makes weights nearly one-hot; `cosine`: mean
+        over heads of the cosine of q and k, which temperature alone makes sharp.
     objective: `ce`, cross-entropy over all classes, or `cosine`, Eq. 7 with its sign mended: 1 - cos of image and
         true class. The paper prefers the second; without negatives it pulls the classes together, and on the
         embedded world its accuracy falls with its loss, far below zero-shot, where cross-entropy's rises.
@@ -65,7 +66,7 @@ class FedDPT(Method):
     momentum: float = 0.99
     visual_momentum: float = 0.99
     temperature: float = 0.1
-    attention: Literal["scaled", "raw"] = "scaled"
+    attention: Literal["scaled", "raw", "cosine"] = "scaled"
     objective: Literal["ce", "cosine"] = "ce"
 
     def __post_init__(self) -> None:
@@ -125,7 +126,7 @@ class FedDPT(Method):
     # -- forward ---------------------------------------------------------------------------------------------
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        image, looks = task.see(batch.image, self._tokens(task, local, batch))
+        image, looks = task.see(batch.image, self._tokens(task, local, batch), cosine=self.attention == "cosine")
         text = self._text(task, local) if self.text != "hand" else task.hand_text.expand(len(image), 1, -1, -1)
         if text.shape[1] == 1:
             return cosine_logits(task.scale, image, text[:, 0])
@@ -142,9 +143,9 @@ class FedDPT(Method):
 
     def _weights(self, task: Task, looks: Tensor) -> Tensor:
         """Eq. 5: [C, B, heads, n] -> [C, B, n], how much an image belongs to each domain."""
-        heads = looks.shape[-2]
-        head_width = (task.vision_width or 0) / heads
-        score = looks.mean(-2) / head_width**0.5 if self.attention == "scaled" else looks.sum(-2)
+        head_width = (task.vision_width or 0) / looks.shape[-2]
+        score = looks.sum(-2) if self.attention == "raw" else looks.mean(-2)
+        score = score / head_width**0.5 if self.attention == "scaled" else score
         return (score / self.temperature).softmax(-1)
 
     def _text(self, task: Task, local: Local) -> Tensor:

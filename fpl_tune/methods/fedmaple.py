@@ -3,7 +3,8 @@
 Khattak, Rasheed, Maaz, Khan, Khan: MaPLe: Multi-modal Prompt Learning, CVPR 2023, https://arxiv.org/abs/2210.03117
 (code: muzairkhattak/multimodal-prompt-learning, commit 69bce21); federated in FedPGP (Cui et al., ICML 2024,
 https://arxiv.org/abs/2405.09771), which gives no settings: they are MaPLe's. FedPGP's released loop averages only a
-tensor called `ctx`; here everything learned is averaged, by number of training images.
+tensor called `ctx` and would pass the rest from client to client, which clients that train side by side cannot do; here
+everything learned is averaged, by number of training images.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Li, Huang, Wang, Shi: Global and Local Prompts Cooperation via Optimal Transport for Federated Learning, CVPR 2024,
 https://arxiv.org/abs/2403.00041. Official code: HongxiaLee/FedOTP, 9948611. It stops the iteration when the error,
 averaged over everything in the batch, is small, at 100 steps at the latest; here the number of steps is fixed, so
-that clients cannot meet in it, and the iteration runs in double precision, since exp(-1 / ε) is nothing in half.
+that clients cannot meet in it, and the iteration runs in double precision, since exp(-1 / ε) is nothing in half. Its
+optimiser hands its momentum from client to client, which clients that train side by side cannot do.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class FedOTP(Method):
         require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
 
     def check(self, sizes: Sizes) -> None:
-        rule = "'fedotp' must have an image tower with spatial features"
-        require(sizes.n_patches is not None, "name", rule, sizes.n_patches, "Use RN50 or a ViT.")
+        rule = "must be a method without patches, as the image tower has no spatial features"
+        require(sizes.n_patches is not None, "name", rule, "fedotp", "Use clip=compact, rn50, vit_b32 or vit_b16.")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         shared, own = new_context(task, self.n_ctx, rng, 2)

@@ -2,9 +2,10 @@
 
 Cui, Li, Wang, Shi: Harmonizing Generalization and Personalization in Federated Prompt Learning, ICML 2024,
 https://arxiv.org/abs/2405.09771. The released code (TianyuCuiOvO/FedPGP, d43045b) differs: the anchor is the text
-of a placeholder prompt (here `anchor="placeholder"`), and its script trains with rank 8, μ = 0.5 and τ = 0.5. τ is
-not given in the paper; the code's is the default. The ablated losses of App. A.2 are printed with the signs turned
-round (they would pull global and personal prompts together); here they have the signs of what the text says.
+of a placeholder prompt (here `anchor="placeholder"`), and its script trains two prompts (`copies=2`) with rank 8,
+μ = 0.5 and τ = 0.5. τ is not given in the paper; the code's is the default. The ablated losses of App. A.2 are printed
+with the signs turned round (`signs="printed"`: they pull global and personal prompts together). The code's
+optimiser hands its momentum from client to client, which clients that train side by side cannot do.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from fpl_tune.method import (
     cosine_logits,
     count,
     cross_entropy,
+    later,
     new_context,
     put,
     require,
@@ -49,6 +51,9 @@ class FedPGP(Method):
         CLIP's text, L = 1 - cos(z_G, z_C) (Table 6).
     anchor: z_C from the `hand`-written prompt, or from a `placeholder` context of n_ctx times X.
     n_ctx: number of context tokens, >= 1.
+    signs: of the ablated losses: as `meant` and written here, or as `printed`: 1 - cos(z_G, z_i) and cos(z_G, z_C).
+    copies: prompts of a client, >= 1, each with a logit for every class: [C, B, copies · K]. Labels name columns of the
+        first, so that the others are more wrong answers, in training and in evaluation; the script's NUM_PROMPT is 2.
     """
 
     mu: float = 1.0
@@ -57,11 +62,16 @@ class FedPGP(Method):
     pairs: Literal["both", "negative", "positive"] = "both"
     anchor: Literal["hand", "placeholder"] = "hand"
     n_ctx: int = 16
+    signs: Literal["meant", "printed"] = later("meant")
+    copies: int = later(1)
 
     def __post_init__(self) -> None:
         require(math.isfinite(self.mu) and self.mu >= 0, "mu", "must be a finite number >= 0", self.mu)
         require(self.temperature > 0, "temperature", "must be > 0", self.temperature)
         require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require(self.copies >= 1, "copies", "must be >= 1", self.copies)
+        fits = self.signs == "meant" or self.pairs != "both"
+        require(fits, "signs", "must be 'meant' unless method.pairs is negative or positive", self.signs)
         fits = self.rank == "full" or 0 <= self.rank <= self.n_ctx
         require(fits, "rank", f"must be 'full' or lie between 0 and method.n_ctx = {self.n_ctx}", self.rank)
 
@@ -70,12 +80,13 @@ class FedPGP(Method):
         require(fits, "rank", f"must be at most the width of a context token, {sizes.text_width}", self.rank)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        prompt = new_context(task, self.n_ctx, rng)
+        lead = () if self.copies == 1 else (self.copies,)
+        prompt = new_context(task, self.n_ctx, rng, *lead)
         if self.rank == "full":
-            own = {"delta": new_context(task, self.n_ctx, rng)}
+            own = {"delta": new_context(task, self.n_ctx, rng, *lead)}
         else:
-            u = 0.02 * torch.randn(self.n_ctx, self.rank, generator=rng)
-            own = {"u": u.to(prompt), "v": new_context(task, self.rank, rng)}
+            u = 0.02 * torch.randn(*lead, self.n_ctx, self.rank, generator=rng)
+            own = {"u": u.to(prompt), "v": new_context(task, self.rank, rng, *lead)}
         return State({"prompt": prompt}, {name: spread(leaf, task.n_clients) for name, leaf in own.items()}, {})
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
@@ -83,28 +94,31 @@ class FedPGP(Method):
         return Local(train={"prompt": spread(state.shared["prompt"], len(who)), **own}, fixed={})
 
     def personal(self, local: Local) -> Tensor:
-        """[C, l, d] what the clients predict with."""
+        """[C, l, d] what the clients predict with; [C, copies, l, d] where there are several."""
         train = local.train
         return train["prompt"] + (train["delta"] if self.rank == "full" else train["u"] @ train["v"])
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return cosine_logits(task.scale, batch.image, task.text(self.personal(local)))
+        return self._logits(task, batch, task.text(self.personal(local)))
+
+    def _logits(self, task: Task, batch: Batch, text: Tensor) -> Tensor:
+        """Text features [C, K, D] or [C, copies, K, D] -> [C, B, K] or [C, B, copies · K]."""
+        return cosine_logits(task.scale, batch.image, text.flatten(1, -2))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         if self.mu == 0:
             return cross_entropy(self.logits(task, local, batch), batch), local.fixed
-        both = task.text(torch.stack([self.personal(local), local.train["prompt"]], 1))  # [C, 2, K, D]
+        both = task.text(torch.stack([self.personal(local), local.train["prompt"]], 1))  # [C, 2, (copies,) K, D]
         z_i, z_g = both.unbind(1)
-        fit = cross_entropy(cosine_logits(task.scale, batch.image, z_i), batch)
-        return fit + self.mu * self.contrast(z_g, z_i, self._anchor(task)).mean(-1), local.fixed
+        fit = cross_entropy(self._logits(task, batch, z_i), batch)
+        return fit + self.mu * self.contrast(z_g, z_i, self._anchor(task)).flatten(1).mean(1), local.fixed
 
     def contrast(self, z_g: Tensor, z_i: Tensor, z_c: Tensor) -> Tensor:
-        """Unit text features of global, personal [C, K, D] and anchoring [K, D] prompts -> [C, K] (Eq. 12)."""
+        """Eq. 12: [C, ..., K] by unit text features of global, personal [C, ..., K, D] and anchoring [K, D] prompts."""
         near, apart = (z_g * z_c).sum(-1), (z_g * z_i).sum(-1)
-        if self.pairs == "negative":
-            return apart
-        if self.pairs == "positive":
-            return 1 - near
+        if self.pairs != "both":
+            one = apart if self.pairs == "negative" else near
+            return one if (self.pairs == "negative") == (self.signs == "meant") else 1 - one
         return F.softplus((apart - near) / self.temperature)  # -log of the positive's share of two exponentials
 
     def _anchor(self, task: Task) -> Tensor:

@@ -2,15 +2,16 @@
 
 Luo, Chen, Wu: Mixture of Experts Made Personalized: Federated Prompt Learning for Vision-Language Models, ICLR 2025,
 https://arxiv.org/abs/2410.10114. Where the released code (ljaiverson/pFedMoAP, a481de3) differs from the paper, the
-paper is followed: experts are the nearest of the pool of the round before (the code takes a fixed random order and
-sees prompts of the same round), and every gate is its client's own from the start. The code's attention scale of 10
-instead of 1/√d_head is kept as the default, since the printed figures were made with it.
+paper is followed, and the code's way is an option: experts are the nearest of the pool of the round before. What the
+printed figures were made with is kept from the code where the paper is open: an attention scale of 10 instead of
+1/√d_head, pooling by strides, dot products instead of cosines. Not offered, since clients that train side by side see
+nothing of each other: experts, gates and momentum that the code takes over from clients earlier in the same round.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -28,6 +29,7 @@ from fpl_tune.method import (
     Tree,
     average,
     cosine_logits,
+    later,
     mean_over,
     new_context,
     put,
@@ -36,7 +38,9 @@ from fpl_tune.method import (
     unit,
 )
 
-_ELEMENTS = 1 << 24  # attention weights held at once: 64 MB in float32
+_ELEMENTS = 1 << 24  # numbers of the largest tensor held at once: 64 MB in float32
+_WIDTH = 128
+"""Of the gate, in the paper."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,8 @@ class PFedMoAP(Method):
 
     lam: λ, weight of the local prompt's own logits, >= 0 (Fig. 4).
     experts: E = K + 1, the local prompt included, 2 to the number of clients (Table 8).
-    d_gating: width of the gate's attention; divides the width of the embedding, which is pooled by keeping every
-        (D / d_gating)-th number (Table 9).
+    d_gating: width of the gate's attention; divides the width D of the embedding, which is pooled to it (Table 9).
+        None: the paper's 128 where that divides D, else D, without pooling.
     heads: of the attention, divides d_gating.
     attention_scale: factor of the attention's dot products, or "sqrt" for 1/√(d_gating / heads).
     selection: `nearest` in l2 distance to the client's entry in the pool (section 3.2), or `random`: the first in
@@ -58,40 +62,54 @@ class PFedMoAP(Method):
         compared by cosine (Table 7).
     aggregate_gate: the gates are averaged by the server too and nobody keeps one (Table 7).
     n_ctx: number of context tokens, >= 1.
+    pooling: `stride` keeps every (D / d_gating)-th number, as the code does; `mean` averages so many neighbours. The
+        paper says pooling.
+    similarity: of pooled image and mixed text: `dot` product, as in the code, or `cosine`, which the paper names as an
+        example. The linear gate always takes the cosine.
     """
 
     lam: float = 0.5
     experts: int = 10
-    d_gating: int = 128
+    d_gating: int | None = field(default=None, metadata={"before": _WIDTH})
     heads: int = 8
     attention_scale: float | Literal["sqrt"] = 10.0
     selection: Literal["nearest", "random"] = "nearest"
     gate: Literal["attention", "linear"] = "attention"
     aggregate_gate: bool = False
     n_ctx: int = 16
+    pooling: Literal["stride", "mean"] = later("stride")
+    similarity: Literal["dot", "cosine"] = later("dot")
 
     def __post_init__(self) -> None:
         require(math.isfinite(self.lam) and self.lam >= 0, "lam", "must be a finite number >= 0", self.lam)
         require(self.experts >= 2, "experts", "counts the local one and must be >= 2", self.experts)
         require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
         require(self.heads >= 1, "heads", "must be >= 1", self.heads)
-        fits = self.d_gating >= 1 and self.d_gating % self.heads == 0
+        fits = self.d_gating is None or (self.d_gating >= 1 and self.d_gating % self.heads == 0)
         require(fits, "d_gating", f"must be a multiple of method.heads = {self.heads}", self.d_gating)
 
     def check(self, sizes: Sizes) -> None:
         n, width = sizes.n_clients, sizes.embed_dim
         require(self.experts <= n, "experts", f"must be at most the number of clients, {n}", self.experts)
         if self.gate == "attention":
-            remedy = f"Set method.d_gating to a divisor of {width}."
+            gating, remedy = self._width(width), f"Set method.d_gating={width}, or to another divisor."
             rule = f"must divide the width of the embedding, {width}"
-            require(width % self.d_gating == 0, "d_gating", rule, self.d_gating, remedy)
+            require(width % gating == 0, "d_gating", rule, gating, remedy)
+            remedy = f"Set method.heads={math.gcd(self.heads, gating)}."
+            require(
+                gating % self.heads == 0, "heads", f"must divide {gating}, the width of the gate", self.heads, remedy
+            )
+
+    def _width(self, embed_dim: int) -> int:
+        """Of the gate's attention."""
+        return self.d_gating or (_WIDTH if embed_dim % _WIDTH == 0 else embed_dim)
 
     # -- state --------------------------------------------------------------------------------------------------
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         n, prompt = task.n_clients, new_context(task, self.n_ctx, rng)
-        attention = self.gate == "attention"
-        shape = (4, self.d_gating, self.d_gating) if attention else (self.experts, task.embed_dim)
+        width = self._width(task.embed_dim)
+        shape = (4, width, width) if self.gate == "attention" else (self.experts, task.embed_dim)
         gate = {
             f"gate.{name}": ((2 * torch.rand(size, generator=rng) - 1) / math.sqrt(shape[-1])).to(prompt)
             for name, size in (("weight", shape), ("bias", shape[:-1]))
@@ -119,7 +137,7 @@ class PFedMoAP(Method):
         """What a client works with: its prompt [C, l, d], gate, and experts [C, E-1, l, d], encoded once each."""
         distinct, at = experts.flatten(2).flatten(0, 1).unique(dim=0, return_inverse=True)
         text = task.text(distinct.unflatten(1, experts.shape[2:]))  # [U, K, D]
-        features = text[..., :: self._step(text)][at].unflatten(0, experts.shape[:2])  # [C, E-1, K, G]
+        features = self._pooled(text)[at].unflatten(0, experts.shape[:2])  # [C, E-1, K, G]
         fixed = {"experts": experts, "usable": usable, "features": features}
         return Local({"prompt": prompt, **gate}, fixed)
 
@@ -175,7 +193,8 @@ class PFedMoAP(Method):
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         image, text = unit(batch.image), task.text(local.train["prompt"])
         own = cosine_logits(task.scale, image, text)
-        rows = max(1, _ELEMENTS // (len(text) * text.shape[1] * self.experts * self.heads))
+        wide = max(self.experts * self.heads, self._width(task.embed_dim) if self.similarity == "cosine" else 1)
+        rows = max(1, _ELEMENTS // (len(text) * text.shape[1] * wide))
         mixed = torch.cat([self._mixed(local, part, text) for part in image.split(rows, 1)], 1)
         gated = local.fixed["usable"].any(1).view(-1, 1, 1)
         return torch.where(gated, task.scale * mixed + self.lam * own, own)
@@ -187,9 +206,9 @@ class PFedMoAP(Method):
         if self.gate == "linear":
             scores = (image @ weight.mT + bias.unsqueeze(1))[:, None, :, :, None]
         else:
-            query = self._heads(image[..., :: self._step(image)] @ weight[:, 0].mT + bias[:, None, 0])
+            query = self._heads(self._pooled(image) @ weight[:, 0].mT + bias[:, None, 0])
             key = self._heads(self._features(local, text) @ weight[:, None, 1].mT + bias[:, None, None, 1])
-            sharp = math.sqrt(self.heads / self.d_gating) if self.attention_scale == "sqrt" else self.attention_scale
+            sharp = query.shape[-1] ** -0.5 if self.attention_scale == "sqrt" else self.attention_scale
             scores = torch.einsum("cbhx,cekhx->chbek", sharp * query, key)
         usable = F.pad(local.fixed["usable"], (1, 0), value=True)[:, None, None, :, None]
         return scores.masked_fill(~usable, -torch.inf).softmax(3)
@@ -214,22 +233,30 @@ class PFedMoAP(Method):
             square = torch.einsum("cbe,ckef,cbf->cbk", weight, alike, weight)
             return torch.einsum("cbe,cbek->cbk", weight, dots) / square.clamp(min=1e-12).sqrt()
         weight, bias = local.train["gate.weight"], local.train["gate.bias"]
-        image = image[..., :: self._step(image)]
+        image = self._pooled(image)
         value = self._heads(features @ weight[:, None, 2].mT + bias[:, None, None, 2])
+        if self.similarity == "cosine":
+            mixed = torch.einsum("chbek,cekhx->cbkhx", share, value).flatten(-2)
+            mixed = mixed @ weight[:, None, 3].mT + bias[:, None, None, 3]
+            return torch.einsum("cbg,cbkg->cbk", unit(image), unit(mixed))
         # <image, W_O mix + b_O> = <W_O' image, mix> + <image, b_O>: no mixed feature [C, B, K, G] is formed
         dots = torch.einsum("cbhx,cekhx->chbek", self._heads(image @ weight[:, 3]), value)
         return (share * dots).sum((1, 3)) + image @ bias[:, 3].unsqueeze(-1)
 
-    def _step(self, features: Tensor) -> int:
-        """Every so many numbers of a feature [..., D] one is kept for the gate."""
-        return 1 if self.gate == "linear" else features.shape[-1] // self.d_gating
+    def _pooled(self, features: Tensor) -> Tensor:
+        """[..., D] -> [..., G] what the gate sees of unit features: the linear one all of it."""
+        if self.gate == "linear":
+            return features
+        width = self._width(features.shape[-1])
+        parts = features.unflatten(-1, (width, -1))
+        return parts[..., 0] if self.pooling == "stride" else parts.mean(-1)
 
     def _heads(self, features: Tensor) -> Tensor:
         return features.unflatten(-1, (self.heads, -1))
 
     def _features(self, local: Local, text: Tensor) -> Tensor:
         """[C, E, K, G] pooled text features of all experts, the local one first."""
-        return torch.cat([text[..., :: self._step(text)].unsqueeze(1), local.fixed["features"]], 1)
+        return torch.cat([self._pooled(text).unsqueeze(1), local.fixed["features"]], 1)
 
 
 def choose_experts(state: State, who: Tensor, n: int, selection: str) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,8 @@
 
 Guo, Guo, Wang, Xu: pFedPrompt: Learning Personalized Prompt for Vision-Language Models in Federated Learning, WWW
 2023, https://doi.org/10.1145/3543507.3583518. No code was released. The paper searches α by accuracy, as far as
-stated on the test set; here it is chosen on each client's own validation images, or given.
+stated on the test set; here it is chosen on each client's own validation images, or given, so that a study over α shows
+what choosing by test would have found (`pfedprompt_t5`).
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ class PFedPrompt(Method):
     def check(self, sizes: Sizes) -> None:
         fits = self.features == "pooled" or sizes.n_patches is not None
         require(fits, "features", "must be 'pooled' on an image tower without spatial features", self.features)
-        rule, remedy = "remembers training classes and has nothing for novel ones", "Use another partition or method."
-        require(sizes.same_classes, "name", rule, "pfedprompt", remedy)
+        rule = "must be a method without a memory of training images, as the partition tests on novel classes"
+        require(sizes.same_classes, "name", rule, "pfedprompt", "Use promptfl or another partition.")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State(shared={"prompt": new_context(task, self.n_ctx, rng)}, personal={}, server={})

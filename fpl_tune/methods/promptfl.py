@@ -2,14 +2,18 @@
 
 Guo, Guo, Wang, Tang, Xu: PromptFL: Let Federated Participants Cooperatively Learn Prompts Instead of Models,
 IEEE Transactions on Mobile Computing 2023, https://arxiv.org/abs/2208.11625.
-The authors' released loop averages references to one live model, so that its average is the last client's
-prompt; here the average is real and weighted by the number of training images.
+The authors' released loop (PEILab-Federated-Learning/PromptFL, da401e7) averages references to one live model, so that
+its average is the last client's prompt; by default the average is real and weighted by the number of training images.
+One optimiser serves all its clients and hands its momentum on, which clients that train side by side cannot do; what it
+makes of the learning rate is `optim.schedule=shared_cosine`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
+import torch
 from torch import Generator, Tensor
 
 from fpl_tune.method import (
@@ -22,6 +26,7 @@ from fpl_tune.method import (
     average,
     cosine_logits,
     count,
+    later,
     new_context,
     require,
     spread,
@@ -33,9 +38,12 @@ class PromptFL(Method):
     """One context shared by all clients; what is evaluated is the aggregated context.
 
     n_ctx: number of context tokens, >= 1.
+    weights: of the average over the cohort: by `size`, or `uniform` (pFedPrompt, Eq. 2; FedAPT, Eq. 12); `last` is the
+        released loop, which keeps the last client's prompt.
     """
 
     n_ctx: int = 16
+    weights: Literal["size", "uniform", "last"] = later("size")
 
     def __post_init__(self) -> None:
         require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
@@ -50,7 +58,8 @@ class PromptFL(Method):
         return cosine_logits(task.scale, batch.image, task.text(local.train["prompt"]))
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        return state._replace(shared={"prompt": average(local.train["prompt"], task.size[who])})
+        weight = {"size": task.size[who], "uniform": torch.ones_like(who), "last": (who == who.max()).long()}
+        return state._replace(shared={"prompt": average(local.train["prompt"], weight[self.weights])})
 
     def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
         sent = count(prompt=state.shared["prompt"])

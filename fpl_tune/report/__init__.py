@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
 
 from fpl_tune.report import canvas, tables, words
+from fpl_tune.report.blocks import Section
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.sections import SECTIONS
 from fpl_tune.report.significance import against_reference
@@ -21,27 +24,48 @@ if TYPE_CHECKING:
 __all__ = ["build"]
 
 
-def build(store: Store, out: Path | None = None, *, metric: str | None = None, rule: str | None = None) -> Path:
-    """Writes report.html, figures/*.png and table.md, .tex, .csv of a study, finished or not.
+def build(
+    store: Store,
+    out: Path | None = None,
+    *,
+    metric: str | None = None,
+    rule: str | None = None,
+    reference: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Writes report.html, figures/*.png and .pdf, and table.md, .tex, .csv of a study, finished or not.
 
     Args:
         store: the study.
         out: folder to write to; None: the study's own.
-        metric, rule: what is shown; None: what the study's `report` says.
+        metric, rule, reference: what is shown, and what cells are tested against; None: what the study's `report` says.
+        progress: hears (steps done, steps in all).
 
     Returns:
         the page, which needs no other file.
+
+    Raises:
+        ConfigError: there is no such metric, rule or reference in the study.
     """
     folder = store.folder if out is None else out
-    facts = Facts(store, metric=metric, rule=rule)
+    facts = Facts(store, metric=metric, rule=rule, reference=reference)
     tests = against_reference(facts)
-    sections = [made for section in SECTIONS if (made := section(facts, tests)) is not None]
+    steps, total = itertools.count(1), 2 * len(SECTIONS)
+    step = (lambda: progress(next(steps), total)) if progress else (lambda: None)
+    made: list[Section | None] = []
+    for section in SECTIONS:
+        step()
+        made.append(section(facts, tests))
     shown: list[dict[str, Any]] = []
-    for section in sections:
+    for section in made:
+        step()
+        if section is None:
+            continue
         drawn = []
         for name, (figure, caption) in section.drawn.items():
-            canvas.png(figure, folder / "figures" / f"{name}.png")
-            drawn.append({"svg": canvas.svg(figure, name), "caption": caption})
+            canvas.files(figure, folder / "figures" / name)
+            shape = {"svg": canvas.svg(figure, name), "width": canvas.width(figure)}
+            drawn.append({**shape, "caption": caption, "fold": section.folds.get(name)})
         shown.append({**vars(section), "figures": drawn})
     body = tables.rows(facts, tests)
     write(folder / "table.md", tables.markdown(facts, body))

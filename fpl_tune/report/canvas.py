@@ -50,14 +50,20 @@ def svg(figure: Figure, name: str) -> str:
     text = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", text)
     text = re.sub(r' (?:width|height)="[\d.]+pt"', "", text, count=2)
     text = re.sub(r'<g id="[^"]*"', "<g", text)  # nothing refers to groups
-    width = 7.2 * figure.get_figwidth()  # rem, so that the figure's text is about as large as the page's
-    return text.replace("<svg ", f'<svg role="img" aria-label="{name}" style="width:{width:.0f}rem" ', 1)
+    return text.replace("<svg ", f'<svg role="img" aria-label="{name}" ', 1)
 
 
-def png(figure: Figure, path: Path) -> None:
-    """Writes the figure on white ground."""
+def width(figure: Figure) -> float:
+    """Of the figure on a page, in rem: its text is then about as large as the page's."""
+    return round(7.2 * figure.get_figwidth(), 1)
+
+
+def files(figure: Figure, path: Path) -> None:
+    """Writes `<path>.png` for slides and `<path>.pdf` for papers, on white ground."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png", dpi=150, facecolor="white")
+    figure.savefig(path.with_name(f"{path.name}.png"), format="png", dpi=150, facecolor="white")
+    with matplotlib.rc_context({"pdf.fonttype": 42}):
+        figure.savefig(path.with_name(f"{path.name}.pdf"), format="pdf", metadata={"CreationDate": None})
 
 
 def legend(ax: Axes, **kwargs: Any) -> None:

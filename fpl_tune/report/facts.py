@@ -11,8 +11,11 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from fpl_tune.errors import ConfigError, unknown
+from fpl_tune.evaluate import CHOICES, HABITS
 from fpl_tune.study import results
-from fpl_tune.study.cells import label, shown
+from fpl_tune.study.cells import axes_of, label, shown
+from fpl_tune.study.tables import state_of
 
 if TYPE_CHECKING:
     from fpl_tune.study.cells import Cell
@@ -21,6 +24,11 @@ if TYPE_CHECKING:
 SELECTED_BY = "val/acc_mean"
 """The metric that the best cell is chosen by: never a test figure."""
 
+_USUAL = ("val", "test", "train", "comm", "time", "clients", "diagnosis", "seed", "round")
+
+LONG = 40
+"""Letters from which on a cell's label takes too much room in a figure."""
+
 
 class Facts:
     """A study as tables: one row per cell, curves per seed, accuracies per client.
@@ -28,9 +36,15 @@ class Facts:
     Args:
         store: the study's store.
         metric, rule: what is shown, `test/acc_mean` of the `final` round unless the study's report says otherwise.
+        reference: what others are tested against; None: what the study's report says.
+
+    Raises:
+        ConfigError: an asked for metric, rule or reference is not in the study.
     """
 
-    def __init__(self, store: Store, *, metric: str | None = None, rule: str | None = None) -> None:
+    def __init__(
+        self, store: Store, *, metric: str | None = None, rule: str | None = None, reference: str | None = None
+    ) -> None:
         self.store = store
         self.spec = store.spec()
         self.metric = metric or self.spec.report.metric
@@ -38,6 +52,15 @@ class Facts:
         self.cells: list[Cell] = sorted(store.cells(), key=lambda cell: cell.number)
         self.by_label = {cell.label: cell for cell in self.cells}
         self.frame = self._with_metric(store.frame())
+        self._named = reference or self.spec.report.reference
+        if metric is not None and len(self.frame) and self.frame[metric].isna().all():
+            raise ConfigError(f"A metric is a name in the records, such as test/acc_mean, but none holds {metric!r}.")
+        if rule is not None and rule not in (rules := [*CHOICES, *HABITS]):
+            raise ConfigError(f"rule is one of {', '.join(rules)}, but is {rule!r}.")
+        if reference is not None and self._picked is None:
+            known = [*map(self.family, self.references), *self.by_label]
+            if reference not in known:
+                raise unknown("reference", reference, dict.fromkeys(known))
 
     def _with_metric(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The store's rows with a column of the metric, read from histories where the store has none."""
@@ -67,6 +90,20 @@ class Facts:
         names = dict.fromkeys(name for cell in self.own for name in cell.varied)
         return [n for n in names if len({repr(cell.varied.get(n)) for cell in self.own}) > 1]
 
+    @cached_property
+    def extra(self) -> list[str]:
+        """What records hold beyond accuracies, costs and lists: figures of a method, such as `privacy/epsilon`."""
+        last = [self.store.history(cell, seed)[-1] for cell in self.cells for seed in self.seeds(cell)[:1]]
+        named = dict.fromkeys(name for record in last for name, value in record.items() if isinstance(value, float))
+        return [name for name in named if name.partition("/")[0] not in _USUAL and name != self.metric]
+
+    @property
+    def basis(self) -> str:
+        """How many seeds and which round a figure of the page rests on, for captions."""
+        n = sorted({int(n) for n in self.table["n"] if n})
+        seeds = "–".join(str(v) for v in ([n[0], n[-1]] if len(n) > 1 else n)) or "no"
+        return f"n = {seeds} {'seed' if n == [1] else 'seeds'}, rule “{self.rule}”"
+
     @property
     def own(self) -> list[Cell]:
         """Cells and trials, without the references."""
@@ -77,9 +114,35 @@ class Facts:
         return [cell for cell in self.cells if cell.role == "reference"]
 
     @cached_property
+    def searched(self) -> bool:
+        return any(cell.role == "trial" for cell in self.own)
+
+    @cached_property
+    def listed(self) -> list[Cell]:
+        """Cells as tables list them: in the study's order, but trials from the best on validation down."""
+        if not self.searched:
+            return self.cells
+        val = self.table["val"].fillna(-1.0)
+        return [*sorted(self.own, key=lambda cell: -val[cell.id]), *self.references]
+
+    @cached_property
+    def gridded(self) -> list[str]:
+        """Dotted names of the study's axes, what is searched left out."""
+        return list(axes_of(self.spec.axes))
+
+    def part(self, cell: Cell) -> str:
+        """Where a cell stands on the study's axes, whatever was searched there; empty where there are none."""
+        place = {name: value for name, value in cell.varied.items() if name in self.gridded}
+        return label(place) if place else ""
+
+    def name(self, cell: Cell) -> str:
+        """What figures call a cell: its label or, where that is long, its part of the axes and its id."""
+        return cell.label if len(cell.label) <= LONG else f"{self.part(cell)[:LONG]} {cell.id}".strip()
+
+    @cached_property
     def table(self) -> pd.DataFrame:
         """One row per cell, index `cell`: label, role, axes, status, n, val, mean, std, sem,
-        half (of the 95 % t interval), bytes (both ways) and seconds per seed.
+        half (of the 95 % t interval), bytes (both ways) and seconds per seed, and the means of `extra`.
         """
         done = self._ended[self._ended["rule"] == self.rule]
         over_seeds = pd.DataFrame(done).astype({SELECTED_BY: float, self.metric: float}).groupby("cell")
@@ -94,7 +157,7 @@ class Facts:
             index=pd.Index([cell.id for cell in self.cells], name="cell"),
         )
         wanted = len(self.spec.seed_list())
-        table["status"] = [_status(states.get(key, []), wanted) for key in table.index]
+        table["status"] = [state_of(states.get(key, []), wanted) for key in table.index]
         table["n"] = over_seeds[self.metric].count().reindex(table.index).fillna(0).astype(int)
         table["val"] = over_seeds[SELECTED_BY].mean()
         table["mean"] = over_seeds[self.metric].mean()
@@ -103,7 +166,23 @@ class Facts:
         table["half"] = [interval(sem, n) for sem, n in zip(table["sem"], table["n"], strict=True)]
         table["bytes"] = (over_seeds["comm/up_bytes"].mean() + over_seeds["comm/down_bytes"].mean()).astype(float)
         table["seconds"] = over_seeds["time/seconds"].mean().astype(float)
+        for name in self.extra:
+            table[name] = [self._mean(cell, name) for cell in self.cells]
         return table
+
+    def _mean(self, cell: Cell, metric: str) -> float:
+        """Over seeds, in the round that the rule chose; nan where no record holds it."""
+        found = self.values(cell, metric)
+        return float(np.mean(found)) if found else math.nan
+
+    def values(self, cell: Cell, metric: str) -> list[float]:
+        """A metric of every seed that ended well, in the round that the rule chose; of seeds whose records hold it."""
+        if metric == self.metric:
+            rows = self._ended[(self._ended["rule"] == self.rule) & (self._ended["cell"] == cell.id)]
+            found = [float(value) for value in rows[metric]]
+        else:
+            found = [results.figure(self.store.history(cell, seed), metric, self.rule) for seed in self.seeds(cell)]
+        return [value for value in found if not math.isnan(value)]
 
     @staticmethod
     def scalar(cell: Cell, axis: str) -> Any:
@@ -119,35 +198,78 @@ class Facts:
         return self._best([cell.id for cell in self.own])
 
     def _best(self, ids: Sequence[str]) -> Cell | None:
-        val = self.table.loc[list(ids), "val"].dropna()
+        rows = self.table.loc[list(ids)]
+        val = rows.loc[rows["status"] == "done", "val"].dropna()
         if val.empty:
             return None
         chosen = val.index[int(np.argmax(val.to_numpy()))]
         return next(cell for cell in self.cells if cell.id == chosen)
 
+    @cached_property
+    def _taken(self) -> dict[str, dict[str, str]]:
+        """Per axis, the values that the study's own cells take, as shown, and what a cell of that value is called."""
+        return {
+            axis: {shown(c.varied[axis]): label({axis: c.varied[axis]}) for c in self.own if axis in c.varied}
+            for axis in self.axes
+        }
+
+    def place(self, cell: Cell) -> dict[str, str]:
+        """Where a cell stands on the axes, as shown; a value that only a reference has is its name and no place."""
+        return {n: shown(v) for n, v in cell.varied.items() if n in self.axes and shown(v) in self._taken[n]}
+
     def family(self, cell: Cell) -> str:
         """A reference's name whatever the axes are: references stand at every value of the axes they leave open."""
-        return label({name: value for name, value in cell.varied.items() if name not in self.axes})
+        place = self.place(cell)
+        return label({n: v for n, v in cell.varied.items() if n not in place}) if len(place) < len(cell.varied) else ""
+
+    @cached_property
+    def _picked(self) -> tuple[str, str] | None:
+        """An axis and its value, where the reference is all cells of that value: `promptfl`, `lam=0`."""
+        for axis, values in self._taken.items():
+            for value, name in values.items():
+                if self._named in (name, value) and self._named not in self.by_label:
+                    return axis, value
+        return None
 
     @cached_property
     def reference(self) -> str | None:
-        """Name of what others are tested against: the study's choice, else the first reference, else the best cell."""
+        """Name of what others are tested against: the study's choice, else the first reference, else the best cell.
+
+        A choice is a reference, a cell, or a value of an axis: then each cell meets the one that differs in that alone.
+        """
         finished = [c for c in self.cells if self.table.loc[c.id, "n"] > 0]
         names = [self.family(c) for c in finished if c.role == "reference"]
-        named = self.spec.report.reference
-        if named is not None and (named in names or named in [c.label for c in finished]):
-            return named
+        chosen = self._named is not None and (self._named in names or self._named in [c.label for c in finished])
+        if chosen or self._picked:
+            return self._named
         return names[0] if names else self.best.label if self.best is not None else None
+
+    @cached_property
+    def _opposite(self) -> dict[frozenset[tuple[str, str]], Cell]:
+        """Cells of the reference by their places."""
+        if self._picked and self.reference == self._named:
+            return {frozenset(self.place(c).items()): c for c in self.own if self.is_reference(c)}
+        return {frozenset(self.place(c).items()): c for c in self.references if self.is_reference(c)}
+
+    @cached_property
+    def _open(self) -> set[str]:
+        """Axes along which the reference has cells."""
+        return {name for key in self._opposite for name, _ in key}
+
+    def is_reference(self, cell: Cell) -> bool:
+        """Whether others are tested against this cell."""
+        if cell.role == "reference" and self.family(cell) == self.reference:
+            return True
+        picked = self._picked is not None and self.place(cell).get(self._picked[0]) == self._picked[1]
+        return cell.label == self.reference or (picked and self.reference == self._named)
 
     def reference_of(self, cell: Cell) -> Cell | None:
         """The cell that a cell is tested against: of the reference, the one at the same place of the axes."""
-        for other in self.references:
-            places = {name: shown(value) for name, value in other.varied.items() if name in self.axes}
-            if self.family(other) == self.reference and all(
-                name in cell.varied and shown(cell.varied[name]) == place for name, place in places.items()
-            ):
-                return other
-        return self.by_label.get(str(self.reference))
+        place = self.place(cell)
+        if self._picked:
+            place[self._picked[0]] = self._picked[1]
+        key = frozenset((name, value) for name, value in place.items() if name in self._open)
+        return self._opposite.get(key, self.by_label.get(str(self.reference)))
 
     def notable(self, limit: int) -> list[Cell]:
         """At most about `limit` cells to draw, in the study's order: one of each reference, and the best by validation.
@@ -155,10 +277,10 @@ class Facts:
         Of a reference that stands at several places of the axes, the one at the best cell's place.
         """
         finished = [cell for cell in self.cells if self.table.loc[cell.id, "n"] > 0]
-        near = self.best.varied if self.best is not None else {}
+        near = self.place(self.best) if self.best is not None else {}
         shown_references: dict[str, Cell] = {}
         for cell in finished:
-            here = all(near.get(name) == value for name, value in cell.varied.items() if name in self.axes)
+            here = all(near.get(name) == value for name, value in self.place(cell).items())
             if cell.role == "reference" and (here or self.family(cell) not in shown_references):
                 shown_references[self.family(cell)] = cell
         own = sorted((c for c in finished if c.role != "reference"), key=lambda c: -self.table.loc[c.id, "val"])
@@ -191,23 +313,9 @@ class Facts:
         """Mean figure of cells (rows, by label) under every reporting rule (columns)."""
         wide = self._ended.pivot_table(index="cell", columns="rule", values=self.metric, aggfunc="mean", sort=False)
         kept = [cell for cell in cells if cell.id in wide.index]
-        return wide.loc[[cell.id for cell in kept]].set_axis([cell.label for cell in kept])
+        return wide.loc[[cell.id for cell in kept]].set_axis([self.name(cell) for cell in kept])
 
 
 def interval(sem: float, n: int, level: float = 0.95) -> float:
     """Half width of Student's interval of a mean of n values; nan below two values."""
     return float(stats.t.ppf((1 + level) / 2, n - 1) * sem) if n > 1 else math.nan
-
-
-def numeric(values: Iterable[Any]) -> bool:
-    """Whether all values (None aside) are numbers, so that they make an axis of a plot."""
-    present = [v for v in values if v is not None and not (isinstance(v, float) and math.isnan(v))]
-    return bool(present) and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in present)
-
-
-def _status(states: Sequence[str], wanted: int) -> str:
-    """Of a cell from its seeds': the worst of them; `running` or `pending` where some are missing."""
-    for status in ("failed", "diverged", "pruned"):
-        if status in states:
-            return status
-    return "done" if len(states) >= wanted else "running" if states else "pending"

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fpl_tune.report.facts import Facts, numeric
+from fpl_tune.report.facts import Facts
+from fpl_tune.report.words import numeric
+from fpl_tune.study.cells import Cell, shown
 
 _GROUPS = 4
 
@@ -44,24 +46,34 @@ def _grouped(values: Sequence[Any]) -> list[Any]:
 
 
 def importance(facts: Facts) -> pd.DataFrame:
-    """Per method and varied field: `explained` and the number of `cells` in which the field exists, best first.
+    """Per method and varied field, best first: `explained`, the number of `cells` in which the field exists, and the
+    standard deviation (`spread`) over them of what is explained.
 
     The metric is the validation accuracy averaged over seeds, the one that choices are made by.
     """
     rows: list[dict[str, Any]] = []
     own = [cell for cell in facts.own if not np.isnan(facts.table.loc[cell.id, "val"])]
-    for method in dict.fromkeys(_method(cell.run.method) for cell in own):
-        cells = [cell for cell in own if _method(cell.run.method) == method]
+    for method in dict.fromkeys(map(_method, own)):
+        cells = [cell for cell in own if _method(cell) == method]
         for axis in dict.fromkeys(name for cell in cells for name in cell.varied if name != "method"):
             active = [cell for cell in cells if axis in cell.varied]
             values = [facts.scalar(cell, axis) for cell in active]
             share = explained(values, [facts.table.loc[cell.id, "val"] for cell in active])
             if not np.isnan(share):
-                rows.append({"method": method, "field": axis, "explained": share, "cells": len(active)})
-    found = pd.DataFrame(rows, columns=["method", "field", "explained", "cells"])
+                spread = facts.table.loc[[cell.id for cell in active], "val"].std(ddof=1)
+                rows.append(
+                    {"method": method, "field": axis, "explained": share, "cells": len(active), "spread": spread}
+                )
+    found = pd.DataFrame(rows, columns=["method", "field", "explained", "cells", "spread"])
     return found.sort_values(["method", "explained"], ascending=[True, False], ignore_index=True)
 
 
-def _method(node: Mapping[str, Any]) -> str:
+def _method(cell: Cell) -> str:
+    """The method as the study names it: `fedprox`, though that is a wrapper around another one."""
+    named = cell.varied.get("method")
+    return shown(named) if named is not None else _written(cell.run.method)
+
+
+def _written(node: Mapping[str, Any]) -> str:
     inner = node.get("inner")
-    return f"{node['name']}({_method(inner)})" if isinstance(inner, Mapping) else str(node["name"])
+    return f"{node['name']}({_written(inner)})" if isinstance(inner, Mapping) else str(node["name"])

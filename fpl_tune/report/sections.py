@@ -3,57 +3,32 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from fpl_tune.errors import FplTuneError
 from fpl_tune.evaluate import CHOICES, HABITS
-from fpl_tune.report import figures, tables, words
-from fpl_tune.report.facts import Facts, numeric
-from fpl_tune.report.importance import importance
+from fpl_tune.report import charts, figures, tables, words
+from fpl_tune.report.blocks import Section, Table, Td, plain_table
+from fpl_tune.report.facts import Facts
 from fpl_tune.report.paper import beside
+from fpl_tune.report.searches import matters, pairs, winners
 from fpl_tune.study.cells import shown
-from fpl_tune.study.partition import shares
+from fpl_tune.study.partition import Shares, shares
+
+PARTITIONS = 5
+"""Partitions drawn; seeds beyond are counted."""
+
+_FIELDS = 10
+"""Fields along which all cells are drawn."""
 
 SHOWN = 8
 """Cells drawn at once; of more, those with the highest validation accuracy."""
-
-
-@dataclass(frozen=True)
-class Td:
-    """A table's field: its text and what it is sorted by (None: its text)."""
-
-    text: str
-    key: float | str | None = None
-
-
-@dataclass(frozen=True)
-class Table:
-    header: list[str]
-    rows: list[dict[str, Any]]
-    """{"kind": CSS class, "cells": list of Td}"""
-    sortable: bool = False
-
-
-@dataclass
-class Section:
-    id: str
-    title: str
-    texts: list[str] = field(default_factory=list)
-    drawn: dict[str, tuple[Figure, str]] = field(default_factory=dict)
-    """File name -> figure and caption."""
-    tables: list[Table] = field(default_factory=list)
-    code: list[str] = field(default_factory=list)
-
-
-def plain_table(header: list[str], rows: list[list[str]]) -> Table:
-    return Table(header, [{"kind": "", "cells": [Td(text) for text in row]} for row in rows])
 
 
 def curve(facts: Facts, tests: pd.DataFrame) -> Section | None:
@@ -63,18 +38,21 @@ def curve(facts: Facts, tests: pd.DataFrame) -> Section | None:
     if not axes or finished < 2:
         return None
     named = facts.spec.report.x
-    numbers = [a for a in axes if numeric(facts.table[a])]
+    numbers = [a for a in axes if words.numeric(facts.table[a])]
     x = named if named in axes else (numbers or axes)[0]
     many = len(facts.axes) > 2 or any(cell.role == "trial" for cell in facts.own)
     section = Section("curve", "Along each field" if many else f"Along {words.axis_name(x)}")
     if many:
-        for axis in axes[:6]:
+        for axis in axes[:_FIELDS]:
             section.drawn[f"slice_{words.short(axis)}"] = (
                 figures.slices(facts, axis),
-                f"By {axis}; ringed: best by validation.",
+                f"By {axis}, one point per cell, {facts.basis}; ringed: best by validation.",
             )
         return section
-    caption = "Mean over seeds; the band is the standard deviation over seeds. References are lines with bands."
+    spread = "band" if words.numeric(facts.table[x].dropna()) else "bar"
+    caption = (
+        f"Mean over seeds ({facts.basis}); a {spread} is their standard deviation. References are lines with bands."
+    )
     section.drawn["curve"] = figures.axis_curve(facts, x), caption
     return section
 
@@ -97,35 +75,24 @@ def learning(facts: Facts, tests: pd.DataFrame) -> Section | None:
     cells = facts.notable(SHOWN)
     if not cells:
         return None
-    caption = "Mean over seeds with the standard deviation: references, and the cells that validation puts first."
-    return Section("learning", "Learning curves", drawn={"learning": (figures.learning_curves(facts, cells), caption)})
-
-
-def pairs(facts: Facts, tests: pd.DataFrame) -> Section | None:
-    """How do two axes act together?"""
-    if len(facts.axes) < 2:
-        return None
-    sizes = {axis: facts.table[axis].dropna().nunique() for axis in facts.axes}
-    columns, rows = sorted([a for a in facts.axes if 1 < sizes[a] <= 40][:2], key=lambda a: -sizes[a]) or (None, None)
-    if columns is None or rows is None:
-        return None
-    caption = f"Mean over seeds{' and over the other axes' if len(facts.axes) > 2 else ''}."
-    return Section("pairs", f"{words.short(rows)} and {words.short(columns)}",
-                   drawn={"heat_map": (figures.heat_map(facts, rows, columns), caption)})  # fmt: skip
-
-
-def matters(facts: Facts, tests: pd.DataFrame) -> Section | None:
-    """Which hyper-parameters matter?"""
-    found = importance(facts)
-    if len(found) < 2:
-        return None
-    text = (
-        "Share of the variance of the validation accuracy over cells that a field explains alone (ω²), in the cells "
-        "in which it exists; interactions are not in it."
-    )
-    names = [f"{m}: {words.short(f)}" for m, f in zip(found["method"], found["field"], strict=True)]
-    drawn = figures.bars(names[:20], (100 * found["explained"][:20]).tolist(), "share of variance explained (%)")
-    return Section("importance", "What matters", [text], {"importance": (drawn, f"{len(facts.own)} cells.")})
+    which = "references, and the cells that validation puts first" if len(facts.cells) > len(cells) else "all cells"
+    section = Section("learning", "Learning curves")
+    for name, metric in {"learning_validation": "val/acc_mean", "learning": facts.metric}.items():
+        caption = f"{words.quantity(metric)}: mean over seeds and their standard deviation; {which}."
+        section.drawn[name] = figures.learning_curves(facts, cells, metric), caption
+    for group, names in itertools.groupby(sorted(facts.extra), key=lambda name: name.partition("/")[0]):
+        whole, parts = [], []
+        for name in names:
+            (whole if name.count("/") == 1 else parts).append(name)
+        for name in whole:
+            caption = f"{words.quantity(name)}: mean over seeds and their standard deviation; {which}."
+            section.drawn[f"learning_{name.replace('/', '_')}"] = figures.learning_curves(facts, cells, name), caption
+        ranked = [*([facts.best] if facts.best else []), *cells]
+        cell = next((c for c in ranked if parts and not facts.curve(c, parts[0]).empty), None)
+        if cell is not None:
+            caption = f"{facts.name(cell)}, {group} by part: mean over seeds and their standard deviation."
+            section.drawn[f"learning_{group}_parts"] = figures.part_curves(facts, cell, parts), caption
+    return section
 
 
 def costs(facts: Facts, tests: pd.DataFrame) -> Section | None:
@@ -133,16 +100,20 @@ def costs(facts: Facts, tests: pd.DataFrame) -> Section | None:
     table = facts.table.dropna(subset=["mean", "bytes"])
     if table["bytes"].nunique() < 2:
         return None
-    caption = "Bytes up and down of all clients over the whole run. Bars: standard deviation over seeds."
-    return Section("pareto", "Accuracy against bytes", drawn={"pareto": (figures.pareto(facts), caption)})
+    caption = (
+        f"Bytes up and down of all clients over the whole run. Bars: standard deviation over seeds; {facts.basis}. "
+        "The front is of the figures shown, and chooses nothing."
+    )
+    return Section("pareto", "Accuracy against bytes", drawn={"pareto": (charts.pareto(facts), caption)})
 
 
 def clients(facts: Facts, tests: pd.DataFrame) -> Section | None:
     """Who gains, who loses?"""
-    drawn = figures.client_boxes(facts, facts.notable(SHOWN))
+    drawn = charts.client_boxes(facts, facts.notable(SHOWN))
     if drawn is None:
         return None
-    return Section("clients", "Clients", drawn={"clients": (drawn, "One point per client and seed; box: quartiles.")})
+    caption = f"One point per client and seed; box: quartiles, line: median, whiskers: extremes. {facts.basis}."
+    return Section("clients", "Clients", drawn={"clients": (drawn, caption)})
 
 
 def diagnoses(facts: Facts, tests: pd.DataFrame) -> Section | None:
@@ -156,13 +127,17 @@ def diagnoses(facts: Facts, tests: pd.DataFrame) -> Section | None:
         return None
     section = Section("diagnosis", "What the models rely on")
     for number, name in enumerate(names):
-        values = np.mean([record[name] for record in last if name in record], axis=0)
-        what = name.removeprefix("diagnosis/")
-        bars = figures.bars([str(i + 1) for i in range(len(values))], (100 * values).tolist(), f"{what} (%)")
-        section.drawn[f"diagnosis_{number}"] = (
-            bars,
-            f"{cell.label}: {what}; validation images, mean over clients and seeds.",
+        values = 100 * np.array([record[name] for record in last if name in record])
+        what, spread = name.removeprefix("diagnosis/"), values.std(0, ddof=1) if len(values) > 1 else None
+        share = np.allclose(values.sum(1), 100, atol=0.5)
+        drawn = charts.bars(
+            [str(1 + i) for i in range(values.shape[1])], values.mean(0).tolist(), f"{what} (%)",
+            spread=None if spread is None else spread.tolist(), equal=100 / values.shape[1] if share else 0.0,
+        )  # fmt: skip
+        caption = (
+            f"{facts.name(cell)}: {what}; validation images, last round, mean over clients, n = {len(values)} seeds"
         )
+        section.drawn[f"diagnosis_{number}"] = drawn, f"{caption}; whiskers: standard deviation over seeds."
     return section
 
 
@@ -179,17 +154,37 @@ def domains(facts: Facts, tests: pd.DataFrame) -> Section | None:
     stored = {seed: str((facts.store.result(cell, seed) or {}).get("split_hash")) for seed in seeds}
     if any(drawn[seed].hash != stored[seed] for seed in seeds):
         return Section("partition", "Partition", ["Not drawn: the data are no longer those of the results."])
-    caption = f"Training images of seed {seeds[0]} in {cell.label}: the area of a disc is their number."
-    section = Section("partition", "Partition", drawn={"partition": (figures.partition(drawn[seeds[0]]), caption)})
+    section = Section("partition", "Partition")
+    _pictures(section, facts.name(cell), drawn)
     by_domain: dict[str, list[float]] = {}
     for seed in seeds:
         for name, value in zip(drawn[seed].domains, facts.clients(cell, seed), strict=False):
             by_domain.setdefault(name, []).append(float(value))
     title = words.quantity(facts.metric, over="")
-    boxes = figures.boxes({k: np.array(v) for k, v in by_domain.items()}, title, words.percent(facts.metric))
+    boxes = charts.boxes({k: np.array(v) for k, v in by_domain.items()}, title, words.percent(facts.metric))
     if len(by_domain) > 1 and boxes is not None:
-        section.drawn["domains"] = boxes, f"Clients of {cell.label} by their domain, all seeds."
+        section.drawn["domains"] = boxes, f"Clients of {facts.name(cell)} by their domain, all seeds; {facts.basis}."
     return section
+
+
+def _pictures(section: Section, name: str, drawn: dict[int, Shares]) -> None:
+    """A picture for every different partition, the first one open; seeds that differ in images alone share one."""
+    alike: dict[bytes, list[int]] = {}
+    for seed, held in drawn.items():
+        alike.setdefault(held.counts.tobytes() + "".join(held.domains).encode(), []).append(seed)
+    for seeds in list(alike.values())[:PARTITIONS]:
+        which = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+        held = drawn[seeds[0]].counts
+        caption = (
+            f"{name}, {which}: {held.sum()} training images of {len(held)} clients; the area of a disc is their number"
+            f"{', the same in these seeds, drawn anew in each' if len(seeds) > 1 else ''}."
+        )
+        file = "partition" if len(section.drawn) == 0 else f"partition_seed{seeds[0]}"
+        section.drawn[file] = charts.partition(drawn[seeds[0]]), caption
+        if len(alike) > 1:
+            section.folds[file] = {"name": which, "open": len(section.drawn) == 1}
+    if len(alike) > PARTITIONS:
+        section.texts.append(f"The first {PARTITIONS} of {len(alike)} partitions are drawn.")
 
 
 def honest(facts: Facts, tests: pd.DataFrame) -> Section | None:
@@ -225,20 +220,30 @@ def paper(facts: Facts, tests: pd.DataFrame) -> Section | None:
     section = Section("paper", f"Beside the paper{': ' + block.source if block.source else ''}")
     if block.expected:
         section.texts.append(f"Expected: {block.expected}")
-    if block.rows and not any(row.comparable for row in block.rows):
+    if block.parts and not any(row.comparable for part in block.parts for row in part.rows):
         section.texts.append(
             "Ours ran on other data or another backbone than the paper's, so no gap is given: compare order and trend."
         )
-    if block.order == block.order:
-        section.texts.append(f"Kendall's rank correlation of ours with the printed figures: {block.order:+.2f}.")
+    for part in block.parts:
+        if part.order == part.order:
+            section.texts.append(
+                f"Kendall's rank correlation with the printed figures, {part.name}: {part.order:+.2f}."
+            )
+        ours, printed = (f"{whose} ({part.unit})" if part.unit else whose for whose in ("ours", "printed"))
+        value = partial(words.points, digits=3 if part.unit == "M" else 2)
+        rows = [
+            [
+                r.label,
+                value(r.ours, r.spread if r.spread else np.nan),
+                r.method,
+                r.dataset,
+                value(r.mean, r.std),
+                value(r.gap),
+            ]
+            for r in part.rows
+        ]
+        section.tables.append(plain_table([part.name, ours, "printed as", "on", printed, "gap"], rows))
     section.texts += [f"Known reason for a gap: {defect}" for defect in block.defects]
-    rows = [
-        [r.label, words.points(r.ours, r.spread), r.method, r.dataset,
-         words.points(r.mean, r.std), words.points(r.gap)]
-        for r in block.rows
-    ]  # fmt: skip
-    if rows:
-        section.tables.append(plain_table(["cell", "ours (%)", "printed as", "on", "printed (%)", "gap"], rows))
     return section
 
 
@@ -279,6 +284,7 @@ def reproduce(facts: Facts, tests: pd.DataFrame) -> Section:
 
 
 SECTIONS: tuple[Callable[[Facts, pd.DataFrame], Section | None], ...] = (
-    curve, main_table, learning, pairs, matters, costs, clients, diagnoses, domains, honest, paper, tuned, reproduce,
+    winners, curve, main_table, learning, pairs, matters, costs, clients, diagnoses, domains, honest, paper, tuned,
+    reproduce,
 )  # fmt: skip
 """In the order of the page."""

@@ -30,26 +30,32 @@ def header(facts: Facts) -> list[str]:
     """Column names of `rows`."""
     metric = words.quantity(facts.metric, over="")
     versus = f"Δ vs {facts.reference}" if facts.reference is not None else "Δ"
-    return [
-        "cell", *map(words.short, facts.axes), "status", "seeds", "validation accuracy (%)", f"{metric} ± std",
-        versus, "p (clients)", "p (seeds)", "MB", "time",
-    ]  # fmt: skip
+    found = ["status", "seeds", "validation accuracy (%)", f"{metric} ± std", versus, "p (clients)", "p (seeds)",
+             "MB", "time", *(words.quantity(name, over="") for name in _extra(facts))]  # fmt: skip
+    axes = list(map(words.short, facts.axes))
+    return ["cell", *found, *axes] if facts.searched else ["cell", *axes, *found]
+
+
+def _extra(facts: Facts) -> list[str]:
+    """Figures of methods that have a column: those of a part, such as a domain, have none."""
+    return [name for name in facts.extra if name.count("/") == 1]
 
 
 def rows(facts: Facts, tests: pd.DataFrame) -> list[Row]:
     """A row per cell; `tests` is what `significance.against_reference` found."""
     found = []
     tested = tests.to_dict("index")
-    for cell in facts.cells:
-        row = {name: facts.table[name][cell.id] for name in facts.table.columns}
+    for cell in facts.listed:
+        row: dict[str, Any] = {name: facts.table[name][cell.id] for name in facts.table.columns}
         test = tested.get(cell.id, dict.fromkeys(tests.columns, math.nan))
         delta = words.signed(test["difference"], facts.metric)
         if not math.isnan(test["half"]):
             delta += f" ± {words.figure(test['half'], facts.metric)}"
         axes = [None if row[axis] != row[axis] else row[axis] for axis in facts.axes]
+        places = [("–", "") if v is None else (shown(v), v if isinstance(v, (int, float)) else shown(v)) for v in axes]
         columns: list[tuple[str, Any]] = [
-            (cell.label, cell.number),
-            *(("–", "") if v is None else (shown(v), v if isinstance(v, (int, float)) else shown(v)) for v in axes),
+            (facts.name(cell) if facts.searched else cell.label, cell.number),
+            *([] if facts.searched else places),
             (str(row["status"]), str(row["status"])),
             (str(row["n"]), int(row["n"])),
             (words.figure(row["val"], "val/acc_mean"), row["val"]),
@@ -59,19 +65,18 @@ def rows(facts: Facts, tests: pd.DataFrame) -> list[Row]:
             (words.p_value(test["p_seeds"]), test["p_seeds"]),
             (words.megabytes(row["bytes"]), row["bytes"]),
             (words.duration(row["seconds"]), row["seconds"]),
+            *((words.figure(row[name], name), row[name]) for name in _extra(facts)),
+            *(places if facts.searched else []),
         ]
         best = facts.best is not None and cell.id == facts.best.id
-        reference = facts.reference in (facts.family(cell), cell.label)
-        found.append(Row([text for text, _ in columns], [key for _, key in columns], best, reference))
+        found.append(Row([text for text, _ in columns], [key for _, key in columns], best, facts.is_reference(cell)))
     return found
 
 
 def note(facts: Facts) -> str:
     """What the figures of the table are."""
-    n = sorted({int(n) for n in facts.table["n"] if n})
-    seeds = "–".join(str(v) for v in ([n[0], n[-1]] if len(n) > 1 else n)) or "no"
     return (
-        f"± is the standard deviation over {seeds} seeds; the figure is that of the rule “{facts.rule}”. "
+        f"± is the standard deviation over seeds; {facts.basis}. "
         "The best cell (bold) is chosen by validation accuracy. Δ is paired over seeds, with its 95 % t interval; "
         "p (clients): Wilcoxon over clients, p (seeds): paired t over seeds, both after Holm's correction."
     )
@@ -122,7 +127,7 @@ def latex(facts: Facts, body: Sequence[Row]) -> str:
         f"    {' & '.join(map(latex_text, columns))} \\\\",
         r"    \midrule",
     ]
-    references = {cell.label for cell in facts.references}
+    references = {facts.name(cell) if facts.searched else cell.label for cell in facts.references}
     own = [row for row in body if row.cells[0] not in references]
     below = [row for row in body if row.cells[0] in references]
     for part in (own, below):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 _SETS = {"val": "validation", "test": "test"}
+_NAMED = {"train/parameters": "parameters that a client learns"}
 
 
 def percent(metric: str) -> bool:
@@ -14,6 +17,8 @@ def percent(metric: str) -> bool:
 
 def quantity(metric: str, over: str = ", mean over clients") -> str:
     """A metric in words with its unit: `test/acc_mean` is "test accuracy (%, mean over clients)"."""
+    if metric in _NAMED:
+        return _NAMED[metric]
     room, _, name = metric.rpartition("/")
     where = " ".join(_SETS.get(part, part) for part in room.split("/") if part)
     if name == "acc_mean":
@@ -36,21 +41,21 @@ def axis_name(dotted: str) -> str:
     return f"{_SYMBOLS[name]} ({name})" if name in _SYMBOLS else name
 
 
-def points(value: float, spread: float = math.nan) -> str:
-    """Percentage points with two digits and, if known, their spread, as papers print them."""
+def points(value: float, spread: float = math.nan, digits: int = 2) -> str:
+    """A figure with so many digits and, if known, its spread, as papers print them."""
     if math.isnan(value):
         return "–"
-    return f"{value:.2f}" if math.isnan(spread) else f"{value:.2f} ± {spread:.2f}"
+    return f"{value:.{digits}f}" if math.isnan(spread) else f"{value:.{digits}f} ± {spread:.{digits}f}"
 
 
-def figure(value: float, metric: str, digits: int = 2) -> str:
+def figure(value: float | None, metric: str, digits: int = 2) -> str:
     """A value of a metric: percent without its sign, or four significant digits; `–` for none."""
     if value is None or math.isnan(value):
         return "–"
     return f"{100 * value:.{digits}f}" if percent(metric) else f"{value:.4g}"
 
 
-def plus_minus(mean: float, spread: float, metric: str) -> str:
+def plus_minus(mean: float, spread: float | None, metric: str) -> str:
     """`97.61 ± 0.11`; without a spread the mean alone."""
     if spread is None or math.isnan(spread):
         return figure(mean, metric)
@@ -62,7 +67,7 @@ def signed(value: float, metric: str) -> str:
     return "–" if math.isnan(value) else f"{100 * value:+.2f}" if percent(metric) else f"{value:+.4g}"
 
 
-def p_value(p: float) -> str:
+def p_value(p: float | None) -> str:
     """`0.032`, `< 0.001`, or `–`."""
     return "–" if p is None or math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
@@ -80,3 +85,9 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def numeric(values: Iterable[Any]) -> bool:
+    """Whether all values (None aside) are numbers, so that they make an axis of a plot."""
+    present = [v for v in values if v is not None and not (isinstance(v, float) and math.isnan(v))]
+    return bool(present) and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in present)

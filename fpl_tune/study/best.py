@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import yaml
@@ -18,12 +18,17 @@ from torch import Tensor
 from fpl_tune import config
 from fpl_tune.clip import Towers, load_towers
 from fpl_tune.errors import ConfigError
-from fpl_tune.evaluate import CHOICES
+from fpl_tune.evaluate import CHOICES, HABITS
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.fingerprints import versions
 from fpl_tune.study.resources import setup_of
+from fpl_tune.study.results import LEARNED
+from fpl_tune.study.statistics import aggregate
 from fpl_tune.study.store import Store, write
 from fpl_tune.trial import Record, Trial
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,8 @@ def best(store: Store, rule: str = "final") -> Best:
     """
     if rule not in CHOICES:
         raise ConfigError(
-            f"The rule that chooses must be {' or '.join(CHOICES)}, but is {rule!r}, which reads test figures."
+            f"The rule that chooses must be {' or '.join(CHOICES)}, but is {rule!r}"
+            f"{', which reads test figures' if rule in HABITS else ''}."
         )
     val = store.summary(rule, "val/acc_mean")
     test = store.summary(rule, "test/acc_mean").set_index("cell")
@@ -82,21 +88,37 @@ def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
         shutil.copyfile(store.place(cell, seed) / "prompts.safetensors", folder / f"prompts-seed{seed}.safetensors")
     towers = load_towers(cell.run.clip.name, cell.run.clip.pretrained)
     words = [
-        f"seed {seed}, {leaf}: {' '.join(line)}"
+        f"seed {seed}, {leaf}: {', '.join(f'{word} {distance:.3g}' for word, distance in line)}"
         for seed in seeds
         for leaf, tensor in load_file(folder / f"prompts-seed{seed}.safetensors").items()
         for line in nearest_words(towers, tensor)
     ]
     write(folder / "words.txt", "\n".join(words) + "\n")
-    write(
-        folder / "reproduce.sh",
-        "#!/bin/sh\n# Repeats the cell and prints its table.\n"
-        'cd "$(dirname "$0")" && python -m pip install -r environment.txt && '
-        f"fpl-tune study ./{name}.yaml\n",
-    )
+    found = store.frame()
+    write(folder / "expected.csv", found[found["cell"] == cell.id].to_csv(index=False))
+    write(folder / "reproduce.sh", _SCRIPT.format(name=name, expected=_expected(found, cell)))
     (folder / "reproduce.sh").chmod(0o755)
     write(folder / "environment.txt", _environment())
     return sorted(folder.iterdir())
+
+
+_SCRIPT = """#!/bin/sh
+# Repeats the cell, prints its table, and what it should say. environment.txt has the versions that it ran with:
+#   python -m pip install -r environment.txt
+set -e
+cd "$(dirname "$0")"
+fpl-tune study ./{name}.yaml
+echo "Expected, all figures in expected.csv: {expected}"
+"""
+
+
+def _expected(found: pd.DataFrame, cell: Cell) -> str:
+    """What the table of the last round should say."""
+    done = found[(found["cell"] == cell.id) & (found["rule"] == "final") & (found["status"] == "done")]
+    val, test = (aggregate(done[f"{room}/acc_mean"].astype(float).tolist()) for room in ("val", "test"))
+    spread = "" if math.isnan(test["std"]) else f" ± {100 * test['std']:.1f}"
+    seeds = ", ".join(str(seed) for seed in done["seed"])
+    return f"validation {100 * val['mean']:.1f} %, test {100 * test['mean']:.1f}{spread} %, seeds {seeds}"
 
 
 def _study_file(store: Store, cell: Cell) -> str:
@@ -122,22 +144,30 @@ def _lists(node: Any) -> Any:
 def _environment() -> str:
     """Installed distributions and their versions, one per line."""
     found = {d.metadata["Name"]: d.version for d in distributions()}
+    own = found.pop("fpl-tune", "")
     lines = [f"{name}=={found[name]}" for name in sorted(found, key=str.lower)]
-    return "\n".join([f"# python {versions()['python']}", *lines]) + "\n"
+    return "\n".join([f"# python {versions()['python']}, fpl-tune {own}", *lines]) + "\n"
 
 
-def nearest_words(towers: Towers, tensor: Tensor, *, prompts: int = 4) -> list[list[str]]:
-    """For contexts [..., l, d], the vocabulary's word nearest (Euclid) to each token; empty for other tensors.
+def nearest_words(towers: Towers, tensor: Tensor, *, prompts: int = 4) -> list[list[tuple[str, float]]]:
+    """For contexts [..., l, d], the vocabulary's whole word nearest to each token, and its Euclidean distance.
 
-    At most `prompts` of the leading axes are shown.
+    Empty for other tensors. At most `prompts` of the leading axes are shown. (CoOp, Table 4, shows prompts so.)
     """
     inner = getattr(towers.tokenizer, "tokenizer", towers.tokenizer)
     decode = getattr(inner, "decode", None)
     if decode is None or tensor.ndim < 2 or tensor.shape[-1] != towers.text_width:
         return []
     table = towers.text.token_embedding.weight.detach().float()
+    pieces = ((i, decode([i]).strip()) for i in range(len(table) - 2))  # the last two are the start and the end
+    whole = {i: word for i, word in pieces if word.isascii() and word.isalpha() and inner.encode(word) == [i]}
+    ids = list(whole)
     contexts = tensor.float().reshape(-1, *tensor.shape[-2:])[:prompts]
-    return [[decode([int(i)]).strip() for i in torch.cdist(one, table).argmin(1)] for one in contexts]
+    nearest = (torch.cdist(one, table[ids].to(one.device)).min(1) for one in contexts)
+    return [
+        [(whole[ids[i]], d) for d, i in zip(found.values.tolist(), found.indices.tolist(), strict=True)]
+        for found in nearest
+    ]
 
 
 # -- verification --------------------------------------------------------------------------------------------
@@ -155,12 +185,23 @@ class Verification:
     agrees: bool
 
 
-def verify(store: Store, cell: Cell, *, rounds: int = 2, tolerance: float = 1e-6) -> Verification:
+def verify(
+    store: Store,
+    cell: Cell,
+    *,
+    rounds: int = 2,
+    tolerance: float = 1e-6,
+    progress: Callable[[int, int], None] | None = None,
+) -> Verification:
     """Runs the first rounds of a finished cell again, all its seeds together, and compares every figure.
 
+    `progress` hears (rounds done, rounds in all).
+
     Raises:
-        ConfigError: the cell has no finished seed.
+        ConfigError: the cell has no finished seed, or there is no round to compare.
     """
+    if rounds < 1:
+        raise ConfigError(f"--rounds must be at least 1, but is {rounds}: nothing would be compared.")
     seeds = [s for s in store.spec().seed_list() if (store.result(cell, s) or {}).get("status") == "done"]
     if not seeds:
         raise ConfigError(f"Only finished cells are verified, but {cell.label} is not. Run `fpl-tune study` first.")
@@ -177,15 +218,18 @@ def verify(store: Store, cell: Cell, *, rounds: int = 2, tolerance: float = 1e-6
                     if not difference <= worst:
                         worst, where = difference, f"{name}, seed {record['seed']}, round {done + 1}"
             done += 1
+            if progress is not None:
+                progress(done, min(rounds, trial.rounds))
     finally:
         torch.set_num_threads(before)
     return Verification(cell, done, worst, where, worst <= tolerance)
 
 
 def _differences(a: Record, b: Record) -> list[tuple[str, float]]:
-    """Absolute differences of all figures but the clock's; infinite where one is missing."""
+    """Absolute differences of all figures but the clock's and a count that older stores lack; infinite where one is
+    missing."""
     found = []
-    for name in sorted({*a, *b} - {"time/seconds"}):
+    for name in sorted({*a, *b} - {"time/seconds", LEARNED}):
         found.append((name, _difference(a.get(name), b.get(name))))
     return found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, Literal, get_type_hints
 
@@ -161,7 +161,7 @@ class Composer:
     """Checked, canonical runs of a composed dict under overrides, thousands a second.
 
     Groups, bundles and whatever the partition may depend on go through the whole configuration once per combination;
-    the fields of method, optimiser and schedule are then set on a copy.
+    the fields of method, optimiser and schedule are then set on a copy of these three; runs share the rest.
     """
 
     def __init__(self, node: Mapping[str, Any]) -> None:
@@ -175,7 +175,9 @@ class Composer:
             ConfigError: there is no such field, or it refuses the value.
         """
         light = {n: v for n, v in overrides.items() if n.split(".")[0] in _LIGHT and n not in GROUPS}
-        run = deepcopy(self._base({n: v for n, v in overrides.items() if n not in light}))
+        base = self._base({n: v for n, v in overrides.items() if n not in light})
+        optim = replace(base.optim, groups=dict(base.optim.groups))
+        run = replace(base, method=deepcopy(base.method), optim=optim, protocol=replace(base.protocol))
         for name, value in light.items():
             _set(run, name, value)
         config.check(run)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fpl_tune.errors import ConfigError
+from fpl_tune.evaluate import check_rule
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.statistics import aggregate
 from fpl_tune.study.store import Store
@@ -19,16 +20,33 @@ class Comparison:
 
     rows: tuple[dict[str, Any], ...]
     warnings: tuple[str, ...]
+    alone: tuple[int, int] = (0, 0)
+    """Cells of either study that are not in the rows."""
 
 
-def compare(a: Store, b: Store, *, rule: str = "final", metric: str = "test/acc_mean") -> Comparison:
+def compare(
+    a: Store,
+    b: Store,
+    *,
+    rule: str = "final",
+    metric: str = "test/acc_mean",
+    progress: Callable[[int, int], None] | None = None,
+) -> Comparison:
     """Differences b - a of all cells that both studies have, paired by seed; p by a paired t test over seeds.
 
+    `progress` hears (cells compared, cells in all).
+
     Raises:
-        ConfigError: they have no cell and seed in common.
+        ConfigError: there is no such rule, they are one, or have no cell and seed in common.
     """
+    if a.folder == b.folder:
+        raise ConfigError(f"A study is compared with another one, but both are {a.name}. See fpl-tune ls results.")
+    check_rule(rule)
     rows, warnings = [], []
-    for mine, theirs in _pairs(a, b):
+    pairs = _pairs(a, b)
+    for done, (mine, theirs) in enumerate(pairs):
+        if progress is not None:
+            progress(done, len(pairs))
         seeds = sorted(set(a.seeds(mine)) & set(b.seeds(theirs)))
         both = [(_value(a, mine, s, rule, metric), _value(b, theirs, s, rule, metric)) for s in seeds]
         kept = [(s, x, y) for s, (x, y) in zip(seeds, both, strict=True) if x is not None and y is not None]
@@ -59,7 +77,7 @@ def compare(a: Store, b: Store, *, rule: str = "final", metric: str = "test/acc_
             f"Studies are compared where they share cells and seeds, but {a.name} and {b.name} share none. "
             "Cells are paired by configuration, then by label."
         )
-    return Comparison(tuple(rows), tuple(warnings))
+    return Comparison(tuple(rows), tuple(warnings), (len(a.cells()) - len(rows), len(b.cells()) - len(rows)))
 
 
 def paired_p(differences: Sequence[float]) -> float:

@@ -6,16 +6,14 @@ import ast
 import hashlib
 import inspect
 import json
-import platform
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fpl_tune import config, methods
 from fpl_tune.config import RunSpec
 from fpl_tune.data import DataSpec, load
+from fpl_tune.study.versions import versions
 
 
 def fingerprints(run: RunSpec) -> dict[str, Any]:
@@ -37,7 +35,11 @@ def why_stale(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 def method_source(run: RunSpec) -> str:
     """Digest of the code of all methods of a run, wrapped ones included; comments and layout do not count."""
     nodes = [run.method, *(stage.method for stage in run.stages if stage.method is not None)]
-    kinds = sorted({name for node in nodes for name in _names(node)})
+    return _source(tuple(sorted({name for node in nodes for name in _names(node)})))
+
+
+@cache
+def _source(kinds: tuple[str, ...]) -> str:
     return _digest([_code(name) for name in kinds])
 
 
@@ -58,24 +60,12 @@ def _code(name: str) -> str:
 
 def data_print(data: DataSpec) -> str:
     """Fingerprint of a data set as it lies on disk; the data set is listed once per process."""
-    return _data_print(json.dumps(asdict(data), sort_keys=True))
+    return _data_print(json.dumps(vars(data), sort_keys=True))
 
 
 @cache
 def _data_print(text: str) -> str:
     return load(DataSpec(**json.loads(text))).fingerprint
-
-
-@cache
-def versions() -> dict[str, str]:
-    """Versions that figures may depend on."""
-    found = {"python": platform.python_version()}
-    for name in ("fpl-tune", "torch", "open_clip_torch", "numpy", "optuna", "ray"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _digest(parts: list[str]) -> str:

@@ -8,7 +8,8 @@ from typing import TypeVar
 import torch
 
 from fpl_tune.errors import FplTuneError
-from fpl_tune.study.job import Desk, Failure, Job, Running, Setup
+from fpl_tune.files import refused
+from fpl_tune.study.job import Desk, Failure, Job, Kind, Running, Setup
 from fpl_tune.trial import Diverged
 
 T = TypeVar("T")
@@ -27,19 +28,28 @@ def execute(desk: Desk, setup: Setup) -> None:
 
 def _run(desk: Desk, job: Job, setup: Setup) -> None:
     running = attempt(lambda: Running(job, setup))
-    while not isinstance(running, Failure):
+    if isinstance(running, Failure):
+        desk.failed(job, running)
+        return
+    while True:
         rounds = attempt(lambda: running.advance(0.0, lambda: desk.stopping))
+        for text in running.warnings():
+            desk.warn(job, text)
         if isinstance(rounds, Failure):
             desk.heard(job, running.untold())
-            return desk.failed(job, rounds)
+            desk.failed(job, rounds)
+            return
         if not desk.heard(job, rounds):
-            return None
+            return
         if running.done:
             product = attempt(running.product)
-            return desk.failed(job, product) if isinstance(product, Failure) else desk.finished(job, product)
+            desk.failed(job, product) if isinstance(product, Failure) else desk.finished(job, product)
+            return
         if desk.stopping:
-            return running.checkpoint()
-    return desk.failed(job, running)
+            running.checkpoint()
+            for text in running.warnings():
+                desk.warn(job, text)
+            return
 
 
 def attempt(work: Callable[[], T]) -> T | Failure:
@@ -48,7 +58,13 @@ def attempt(work: Callable[[], T]) -> T | Failure:
         return work()
     except Exception as problem:
         text = " ".join(str(problem).split())
-        return Failure(
-            text if isinstance(problem, FplTuneError) else f"{type(problem).__name__}: {text}",
-            diverged=isinstance(problem, Diverged),
-        )
+        named = text if isinstance(problem, FplTuneError) else f"{type(problem).__name__}: {text}"
+        return Failure(named, _kind(problem))
+
+
+def _kind(problem: Exception) -> Kind:
+    if isinstance(problem, Diverged):
+        return "diverged"
+    if isinstance(problem, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(problem):
+        return "memory"  # without a GPU it is a RuntimeError that names torch's allocator
+    return "disk" if refused(problem) else "error"

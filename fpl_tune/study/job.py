@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import resource
-import shutil
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
-from safetensors.torch import save_file
-
+from fpl_tune import checkpoint
+from fpl_tune.checkpoint import Damaged, Snapshot
+from fpl_tune.errors import ConfigError
+from fpl_tune.files import save_tensors, whole
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.place import Place
 from fpl_tune.trial import Record, Trial
 
 STOP_FILE = "study.stop"
@@ -33,10 +33,23 @@ class Job:
     fingerprint: str = ""
     """Of the method's source: a checkpoint of another one is not continued."""
     attempt: int = 0
+    reached: int = 0
+    """Rounds heard before its process died the last time."""
+    alone: bool = False
+    """Memory was not enough beside others: it gets a device of its own."""
 
     def again(self, *seeds: int) -> Job:
         """The same once more, with all seeds or with some."""
         return replace(self, seeds=seeds or self.seeds, attempt=self.attempt + 1)
+
+    def by_itself(self) -> Job:
+        """The same, with nothing beside it."""
+        return replace(self, alone=True)
+
+    def after_death(self, reached: int) -> Job:
+        """The same from its checkpoint; a first attempt again where it has come further than before."""
+        attempt = 0 if reached > self.reached else self.attempt + 1
+        return replace(self, attempt=attempt, reached=max(reached, self.reached))
 
     @property
     def slot(self) -> str:
@@ -58,10 +71,18 @@ class Setup:
     """Trials at once on this machine."""
     parallel_given: bool = False
     """The user said so; else a cluster runs as many as it has cores for."""
-    gpus: float = 0.0
+    gpus: float | None = 0.0
+    """Of a trial; None: measured."""
     block: int | None = None
     checkpoint_every: int = 5
     address: str | None = None
+    checkpoints: str | None = None
+    """fsspec URL of checkpoints and prompts; None: the study's folder, which all nodes share."""
+    data_roots: tuple[str, ...] = ()
+
+    @property
+    def study(self) -> str:
+        return self.folder.name
 
 
 @dataclass(frozen=True)
@@ -73,6 +94,11 @@ class Product:
     split_hash: dict[int, str]
     peak_memory_bytes: int
     """Largest resident size of the process so far."""
+    peak_device_bytes: int = 0
+    """Most that the job took of its GPU."""
+
+
+Kind = Literal["error", "diverged", "memory", "died", "disk"]
 
 
 @dataclass(frozen=True)
@@ -80,7 +106,9 @@ class Failure:
     """Why a job ended early."""
 
     error: str
-    diverged: bool = False
+    kind: Kind = "error"
+    """`error` was raised, `diverged` left the finite numbers, `memory` was not enough, `died`: its process is gone,
+    `disk`: what it made could not be written."""
 
 
 class Desk(Protocol):
@@ -104,9 +132,15 @@ class Desk(Protocol):
         """Records by round, one per seed, none twice. False: stop this job."""
         ...
 
+    def warn(self, job: Job, text: str) -> None:
+        """Something went wrong that does not stop the job."""
+        ...
+
     def finished(self, job: Job, product: Product) -> None: ...
 
-    def failed(self, job: Job, failure: Failure) -> None: ...
+    def failed(self, job: Job, failure: Failure) -> bool:
+        """True: it will go on from its checkpoint."""
+        ...
 
 
 class Running:
@@ -118,7 +152,11 @@ class Running:
     def __init__(self, job: Job, setup: Setup) -> None:
         self.job, self.setup = job, setup
         self.folder = setup.folder / "cells" / job.cell.id / job.slot
+        self._place = Place(setup.checkpoints) if setup.checkpoints else None
+        if self._place:
+            self._place.pull(remote_name(job, setup.study), self.folder)
         self.trial = Trial(job.cell.run, job.seeds, cache_dir=setup.cache_dir, device=setup.device, block=setup.block)
+        self._warnings: list[str] = []
         self.history = self._resume()
         self._told = 0
 
@@ -146,36 +184,60 @@ class Running:
         fresh, self._told = self.history[self._told :], len(self.history)
         return fresh
 
+    def warnings(self) -> list[str]:
+        """What went wrong without stopping the job, and has not been told before."""
+        fresh, self._warnings = self._warnings, []
+        return fresh
+
     def checkpoint(self) -> None:
-        """History first, state last: a history that is ahead of its state is cut when it is read."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = self.folder / "history.json.part"
-        temporary.write_text(json.dumps({"fingerprint": self.job.fingerprint, "rounds": self.history}))
-        temporary.replace(self.folder / "history.json")
-        self.trial.save(self.folder)
+        """Writes a checkpoint. Where it cannot be written the job goes on with those before, and a warning is kept."""
+        tensors, meta = self.trial.snapshot()
+        meta |= {"fingerprint": self.job.fingerprint, "rounds": self.history}
+        try:
+            checkpoint.write(self.folder, Snapshot(tensors, meta))
+            self._send()
+        except OSError as problem:
+            self._warnings.append(
+                f"A checkpoint after round {self.trial.round} could not be written ({problem.strerror}) to "
+                f"{self.folder}. The study goes on; a kill would lose rounds since the one before. Free some space."
+            )
+
+    def _send(self) -> None:
+        if self._place and self.folder.is_dir():
+            self._place.push(self.folder, remote_name(self.job, self.setup.study))
 
     def _resume(self) -> list[list[Record]]:
-        """The checkpoint's history, its state loaded; empty where there is none that can be used."""
-        if not (self.folder / "state.safetensors").is_file():
-            return []
-        with suppress(OSError, ValueError, KeyError):
-            stored = json.loads((self.folder / "history.json").read_text())
-            if stored["fingerprint"] == self.job.fingerprint:
-                self.trial.load(self.folder)
-                return stored["rounds"][: self.trial.round]
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """The history of the newest checkpoint that can be used, its state loaded; empty where there is none."""
+        for found in checkpoint.usable(self.folder):
+            try:
+                if isinstance(found, Damaged):
+                    raise found
+                if found.meta["fingerprint"] == self.job.fingerprint:
+                    rounds, number = found.meta["rounds"], found.meta["round"]
+                    if not isinstance(rounds, list) or len(rounds) != number:
+                        raise ValueError(f"its history is not of {number} rounds")
+                    self.trial.restore(found)
+                    return rounds
+            except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as problem:
+                self._warnings.append(f"A checkpoint is not used, but the one before or none: {problem}")
         return []
 
     def product(self) -> Product:
         """Writes what was learned beside the checkpoint, for the driver to take."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         files = {}
         for seed, tensors in self.trial.prompts().items():
             if tensors:
                 files[seed] = self.folder / f"prompts-{seed}.safetensors"
-                save_file(tensors, files[seed])
+                with whole(files[seed]) as temporary:
+                    save_tensors(tensors, temporary)
+        self._send()
         hashes = {seed: task.split_hash for seed, task in zip(self.trial.seeds, self.trial.tasks, strict=True)}
         return Product(files, hashes, peak_memory())
+
+
+def remote_name(job: Job, study: str) -> str:
+    """Where a job's checkpoints lie below the URL."""
+    return f"{study}/cells/{job.cell.id}/{job.slot}"
 
 
 def peak_memory() -> int:

@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fpl_tune.errors import ConfigError
+from fpl_tune.masking import masked
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Holds the study in `folder`.
+def locked(folder: Path) -> Iterator[bool]:
+    """Holds the study in `folder`. Yields whether the process that held it last was killed.
 
     Raises:
         ConfigError: another process does; names it.
@@ -31,17 +32,19 @@ def locked(folder: Path) -> Iterator[None]:
                 f"A study is run by one process at a time, but {folder.name} is run by {_owner(folder)}. "
                 f"Wait for it, or stop it with `fpl-tune stop {folder.name}`."
             ) from None
+        file.seek(0)
+        killed = file.read() != ""
         file.truncate(0)
         owner = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
-            "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200],
+            "command": masked(" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]))[:200],
         }
         file.write(json.dumps(owner))
         file.flush()
         try:
-            yield
+            yield killed
         finally:
             file.truncate(0)
 

@@ -41,6 +41,17 @@ def parse_constraint(text: str) -> Constraint:
     )
 
 
+_SET = r"(val|test|test/[\w-]+|test/domain/[^/]+)"
+_REPORTED = rf"{_SET}/(acc_mean|acc_std|acc_worst10|loss)|test/harmonic_mean|train/(loss|parameters)"
+
+
+def check_reported(name: str) -> None:
+    """Raises `ConfigError` for a metric that no record can hold; which test sets there are is not known before."""
+    known = ("val/acc_mean", "test/acc_mean", "test/acc_worst10", "test/harmonic_mean", "test/loss", *MINIMISED)
+    if name not in known and not re.fullmatch(_REPORTED, name):
+        raise ConfigError(f"report.metric: nothing reports {name!r}. {did_you_mean(name, known)}")
+
+
 def check_metric(name: str, where: str) -> str:
     """Raises `ConfigError` for a metric that nothing reports or that selection may not read."""
     if name.startswith("test"):

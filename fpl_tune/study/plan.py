@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec, StudySpec
-from fpl_tune.data import Dataset
 from fpl_tune.study import preflight
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.fingerprints import fingerprints, why_stale
 from fpl_tune.study.job import Setup
+from fpl_tune.study.objective import check_reported
+from fpl_tune.study.preflight import Loaded
 from fpl_tune.study.profile import Cost, Profile, cost_key, measure
-from fpl_tune.study.resources import memory, seconds_of, setup_of
+from fpl_tune.study.resources import cores, memory, seconds_of, setup_of
 from fpl_tune.study.runner import check_seeds
 from fpl_tune.study.search import Search
 from fpl_tune.study.store import Store
-from fpl_tune.study.traffic import bytes_of
-from fpl_tune.trial import rounds_of
+from fpl_tune.trial import device_of
 
 RAY_SECONDS = 6.0
 """Starting and ending a Ray of our own."""
@@ -45,8 +44,8 @@ class Item:
     bytes_up: int
     bytes_down: int
     peak_memory_bytes: int
-    fits: bool
-    """It ends within the budget."""
+    fitting: int
+    """Trials that end within the budget."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,8 @@ class Plan:
     """Wall time of what is left."""
     parallel: int
     gpus: float
+    starting: float
+    """Seconds of `seconds` before the first trial."""
     reasons: tuple[str, ...]
     """Why it is infeasible."""
 
@@ -80,7 +81,7 @@ class Plan:
             "parallel": self.parallel,
             "feasible": self.feasible,
             "reasons": list(self.reasons),
-            "dropped": [item.label for item in left if not item.fits],
+            "dropped": [item.label for item in left if item.fitting < item.trials],
         }
 
     def rows(self) -> list[dict[str, Any]]:
@@ -95,84 +96,148 @@ class Plan:
                 "up MB": round(item.bytes_up / 1e6, 3),
                 "down MB": round(item.bytes_down / 1e6, 3),
                 "memory MB": round(item.peak_memory_bytes / 1e6),
-                **({} if item.fits else {"budget": "dropped"}),
+                **({} if item.fitting == item.trials else {"budget": _within(item)}),
             }
             for item in self.items
         ]
 
-    def sentence(self) -> str:
+    def sentence(self, duration: Callable[[float], str] = "{:.0f} s".format) -> str:
         """The totals in words."""
         t = self.totals()
+        begun = f" ({duration(self.starting)} of it to start)" if self.starting and t["seconds"] else ""
         text = (
-            f"{t['cells']} cells, {t['done']} done; {t['seconds']:.0f} s with {self.parallel} at once, "
+            f"{t['cells']} cells, {t['done']} done; {duration(t['seconds'])} with {self.parallel} at once{begun}, "
             f"{t['bytes_up'] / 1e6:.2f} MB up and {t['bytes_down'] / 1e6:.2f} MB down, "
             f"{t['peak_memory_bytes'] / 1e6:.0f} MB of memory a trial."
         )
         if t["dropped"]:
-            text += f" The budget drops {len(t['dropped'])}: {', '.join(t['dropped'][:5])}."
+            more = len(t["dropped"]) - 5
+            named = [f"{i.label}{f' ({_within(i)})' if i.fitting else ''}" for i in self.items if i.fitting < i.trials]
+            text += f" The budget drops {len(named)}: {', '.join(named[:5])}{f' and {more} more' if more > 0 else ''}."
         return " ".join([text, *self.reasons])
 
 
-def make_plan(spec: StudySpec, node: dict[str, Any], *, root: Path) -> Plan:
-    """Plans a study: what is missing, measured costs, exact bytes.
+def _within(item: Item) -> str:
+    """What the budget leaves of an item."""
+    return f"{item.fitting} of {item.trials}" if item.fitting else "dropped"
+
+
+def make_plan(
+    spec: StudySpec, node: dict[str, Any], *, root: Path, progress: Callable[[int, int], None] | None = None
+) -> Plan:
+    """Plans a study: what is missing, measured costs, exact bytes. `progress` hears (kinds of trials measured, all).
 
     Raises:
         ConfigError: the study cannot run whatever the machine.
         EnvironmentProblem: the machine lacks data or a GPU that is asked for.
     """
     check_seeds(spec)
+    check_reported(spec.report.metric)
     budget = seconds_of(spec.budget)
     setup = setup_of(spec, root / spec.name)
+    if setup.address is not None:
+        from fpl_tune import tune  # Ray only where there is a cluster
+
+        setup = tune.offer(setup)
     store = Store(root, spec.name)
     work = _work(spec, node, store)
-    todo = [(cell, trials, seeds) for cell, trials, seeds, _ in work if seeds]
-    sent = _Bytes(preflight.check([cell.run for cell, _, _ in todo], setup))
+    runs = [run for job in work if job.seeds for run in job.runs]
+    sent = preflight.check(runs)
     profile = Profile({}, 0.0)
-    if todo:
-        profile = measure(_chosen([cell.run for cell, _, _ in todo]), spec.seed_list(), setup)
+    if runs:
+        profile = measure(_chosen(runs), spec.seed_list(), _here(setup), progress=progress)
     items, clock = [], _Clock(setup, profile, spec.execution.executor == "ray")
-    for cell, trials, seeds, status in work:
-        if not seeds:
-            items.append(Item(cell.label, status, trials, 0, 0.0, 0, 0, 0, True))
-            continue
-        cost = _nearest(profile.costs, cell.run)
-        seconds = cost.seconds(rounds_of(cell.run)) * len(seeds) / len(spec.seed_list())
-        end = max(clock.add(seconds) for _ in range(trials))
-        up, down = (trials * sum(part) for part in zip(*(sent.of(cell.run, s) for s in seeds), strict=True))
-        fits = budget is None or end <= budget
-        items.append(
-            Item(cell.label, status, trials, len(seeds), trials * seconds, up, down, cost.peak_memory_bytes, fits)
-        )
-    return Plan(tuple(items), clock.end, setup.parallel, setup.gpus, tuple(_reasons(items, setup)))
+    for job in work:
+        items.append(_item(job, len(spec.seed_list()), profile, sent, clock, budget))
+    return Plan(
+        tuple(items),
+        clock.end,
+        setup.parallel,
+        1.0 if setup.gpus is None else setup.gpus,
+        clock.ready,
+        tuple(_reasons(items, setup)),
+    )
 
 
-def _work(spec: StudySpec, node: dict[str, Any], store: Store) -> list[tuple[Cell, int, list[int], str]]:
-    """Cells, how often each runs, the seeds that are missing, and the state."""
+def _here(setup: Setup) -> Setup:
+    """Costs are measured on this machine, whatever the cluster has."""
+    device = setup.device if setup.address is None else device_of("auto")
+    return replace(setup, device=device, parallel=min(setup.parallel, cores()))
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One cell, or the search in one cell of the axes."""
+
+    label: str
+    state: str
+    seeds: list[int]
+    """That are missing."""
+    runs: list[RunSpec]
+    """What runs; of a search, as many points drawn from its space as it has trials."""
+
+
+def _work(spec: StudySpec, node: dict[str, Any], store: Store) -> list[_Work]:
+    """Cells, the seeds that are missing, and the state."""
     search = Search.plan(spec, node)
-    if search is not None:
-        inner = [(cell, search.trials_of(cell)) for cell in expand(spec, node) if cell.role == "cell"]
-        cells = [*inner, *((cell, 1) for cell in search.references)]
-    else:
-        cells = [(cell, 1) for cell in expand(spec, node)]
+    drawn = search.draw() if search is not None else {}
+    tried = [cell for cell in store.cells() if cell.role == "trial"]
     found = []
-    for cell, trials in cells:
+    for cell in expand(spec, node):
+        if cell.id in drawn:
+            over = sum(_over(trial, cell, spec, store) for trial in tried)
+            done, left = drawn[cell.id][:over], drawn[cell.id][over:]
+            found += [_Work(cell.label, "done", [], done)] if done else []
+            found += [_Work(cell.label, "partly" if done else "new", spec.seed_list(), left)] if left else []
+            continue
         stored = store.fingerprints(cell)
         stale = bool(stored and store.seeds(cell) and why_stale(stored, fingerprints(cell.run)))
-        searched = search is not None and cell.role == "cell"
-        missing = [s for s in spec.seed_list() if stale or searched or not store.finished(cell, s)]
+        missing = spec.seed_list() if stale else store.missing(cell, spec)
         state = "done" if not missing else "stale" if stale else "new"
         if state == "new" and len(missing) < len(spec.seed_list()):
             state = "partly"
-        found.append((cell, trials, missing, state))
+        found.append(_Work(cell.label, state, missing, [cell.run]))
     return found
+
+
+def _over(trial: Cell, part: Cell, spec: StudySpec, store: Store) -> bool:
+    """Whether a trial belongs to the search in a cell of the axes and has all its results."""
+    inside = all(trial.varied.get(name) == value for name, value in part.varied.items())
+    return (
+        inside and not store.missing(trial, spec) and not why_stale(store.fingerprints(trial), fingerprints(trial.run))
+    )
+
+
+def _item(job: _Work, seeds: int, profile: Profile, sent: Loaded, clock: _Clock, budget: float | None) -> Item:
+    """A row of the plan; takes its time on the clock."""
+    if not job.seeds:
+        return Item(job.label, job.state, len(job.runs), 0, 0.0, 0, 0, 0, len(job.runs))
+    keys = [cost_key(run) for run in job.runs]
+    costs = [_nearest(profile.costs, key) for key in keys]
+    seconds = [cost.seconds(run) * len(job.seeds) / seeds for cost, run in zip(costs, job.runs, strict=True)]
+    ends = [clock.add(s) for s in seconds]
+    traffic = [sent.bytes(run, key, seed) for run, key in zip(job.runs, keys, strict=True) for seed in job.seeds]
+    return Item(
+        label=job.label,
+        status=job.state,
+        trials=len(job.runs),
+        seeds=len(job.seeds),
+        seconds=sum(seconds),
+        bytes_up=sum(up for up, _ in traffic),
+        bytes_down=sum(down for _, down in traffic),
+        peak_memory_bytes=max(cost.peak_memory_bytes for cost in costs),
+        fitting=len(ends) if budget is None else sum(end <= budget for end in ends),
+    )
 
 
 def _chosen(runs: Sequence[RunSpec]) -> dict[str, RunSpec]:
     """The runs that are measured: every kind once, the most frequent first, at most `_PROFILES`."""
     kinds: dict[str, RunSpec] = {}
+    often: Counter[str] = Counter()
     for run in runs:
-        kinds.setdefault(cost_key(run), run)
-    often = Counter(cost_key(run) for run in runs)
+        key = cost_key(run)
+        kinds.setdefault(key, run)
+        often[key] += 1
     methods: dict[str, str] = {}
     for key in sorted(kinds, key=lambda k: -often[k]):
         methods.setdefault(_method(kinds[key]), key)
@@ -185,9 +250,8 @@ def _method(run: RunSpec) -> str:
     return f"{run.method['name']}/{inner['name']}" if isinstance(inner, dict) else str(run.method["name"])
 
 
-def _nearest(costs: dict[str, Cost], run: RunSpec) -> Cost:
-    """The cost of a run's own kind, or of the measured kind whose key begins most alike."""
-    key = cost_key(run)
+def _nearest(costs: dict[str, Cost], key: str) -> Cost:
+    """The cost of a kind of runs, or of the measured kind whose key has most in common with it."""
     if key in costs:
         return costs[key]
     words = set(key.split(","))
@@ -198,8 +262,8 @@ class _Clock:
     """When jobs end that are handed out in order to whoever is free."""
 
     def __init__(self, setup: Setup, profile: Profile, ray: bool) -> None:
-        ready = profile.boot + RAY_SECONDS / 2 if ray else 0.0
-        self._free = [ready] * setup.parallel
+        self.ready = profile.boot + RAY_SECONDS / 2 if ray else 0.0
+        self._free = [self.ready] * setup.parallel
         self._after = RAY_SECONDS / 2 if ray else 0.0
 
     def add(self, seconds: float) -> float:
@@ -211,22 +275,6 @@ class _Clock:
     @property
     def end(self) -> float:
         return max(self._free) + self._after if max(self._free) > 0 else 0.0
-
-
-class _Bytes:
-    """Bytes by kind of run and seed, each computed once."""
-
-    def __init__(self, loaded: preflight.Loaded) -> None:
-        self._loaded = loaded
-        self._known: dict[tuple[str, int, int], tuple[int, int]] = {}
-
-    def of(self, run: RunSpec, seed: int) -> tuple[int, int]:
-        key = (cost_key(run), rounds_of(run), seed)
-        if key not in self._known:
-            towers: Towers = self._loaded.towers_of(run)
-            dataset: Dataset = self._loaded.dataset_of(run)
-            self._known[key] = bytes_of(run, seed, towers, dataset)
-        return self._known[key]
 
 
 def _reasons(items: Sequence[Item], setup: Setup) -> list[str]:

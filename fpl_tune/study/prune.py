@@ -2,7 +2,8 @@
 
 `halving` is asynchronous successive halving (Li et al., 2020, https://arxiv.org/abs/1810.05934) with one change: a cell
 is stopped only if it is behind the rung's cutoff by more than `confidence` standard errors of the difference, where
-the error comes from seeds and clients. Cells are compared with those of the same data, partition and schedule only.
+the error comes from seeds and clients. Cells are compared with those of the same data, partition and schedule only,
+trials of a search with those of the same cell of the axes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fpl_tune.study.cells import Cell
 from fpl_tune.trial import Record, rounds_of
 
 RULES = ("halving", "plateau")
-_METRIC = "val/acc_mean"
+METRIC = "val/acc_mean"
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,10 @@ def check(spec: PruneSpec) -> None:
     for name in ("first_rung", "smoothing"):
         if getattr(spec, name) < 1:
             raise ConfigError(f"prune.{name} must be >= 1, but is {getattr(spec, name)}.")
+    if spec.seeds is not None and spec.seeds < 1:
+        raise ConfigError(f"prune.seeds must be >= 1 (seeds of a batch of the race) or null, but is {spec.seeds}.")
+    if not 0 < spec.level < 1:
+        raise ConfigError(f"prune.level must lie in (0, 1), but is {spec.level}.")
     if not spec.confidence >= 0:
         raise ConfigError(f"prune.confidence must be >= 0 standard errors, but is {spec.confidence}.")
 
@@ -48,11 +53,11 @@ def score(rounds: Sequence[Sequence[Record]], smoothing: int) -> Score | None:
 
     The error is the larger of two estimates: from the spread over seeds, and from the spread over each seed's clients.
     """
-    evaluated = [records for records in rounds if _METRIC in records[0]][-smoothing:]
+    evaluated = [records for records in rounds if METRIC in records[0]][-smoothing:]
     if not evaluated:
         return None
     seeds = range(len(evaluated[0]))
-    means = [math.fsum(records[i][_METRIC] for records in evaluated) / len(evaluated) for i in seeds]
+    means = [math.fsum(records[i][METRIC] for records in evaluated) / len(evaluated) for i in seeds]
     n, mean = len(means), math.fsum(means) / len(means)
     over_seeds = math.sqrt(math.fsum((m - mean) ** 2 for m in means) / (n - 1) / n) if n > 1 else 0.0
     return Score(mean, max(over_seeds, math.sqrt(math.fsum(_client_variance(r) for r in evaluated[-1])) / n))
@@ -70,9 +75,9 @@ def _client_variance(record: Record) -> float:
 class Pruner:
     """Decides after each round whether a cell goes on. References always do."""
 
-    def __init__(self, spec: PruneSpec) -> None:
+    def __init__(self, spec: PruneSpec, axes: Sequence[str] = ()) -> None:
         check(spec)
-        self.spec = spec
+        self.spec, self._axes = spec, tuple(axes)
         self._rungs: dict[tuple[str, int], dict[str, Score]] = defaultdict(dict)
 
     def keep(self, cell: Cell, rounds: Sequence[Sequence[Record]]) -> bool:
@@ -90,7 +95,7 @@ class Pruner:
         mine = score(rounds, self.spec.smoothing)
         if mine is None:
             return True
-        rung = self._rungs[_peers(cell), len(rounds)]
+        rung = self._rungs[peers(cell, self._axes), len(rounds)]
         rung[cell.id] = mine
         places = len(rung) // self.spec.reduction
         if places == 0:
@@ -121,7 +126,11 @@ class Pruner:
         return new.mean - old.mean <= self.spec.confidence * min(old.error, new.error)
 
 
-def _peers(cell: Cell) -> str:
-    """Cells of the same key may be compared: same data, partition and schedule."""
+def peers(cell: Cell, axes: Sequence[str] = ()) -> str:
+    """Cells of the same key may be compared: same data, partition and schedule, and trials of one search.
+
+    axes: names of the study's axes, in each cell of which a search has its own budget.
+    """
     node = asdict(cell.run)
-    return json.dumps([node[name] for name in ("clip", "data", "partition", "protocol")], sort_keys=True)
+    inside = {name: cell.varied.get(name) for name in axes} if cell.role == "trial" else {}
+    return json.dumps([inside, *(node[name] for name in ("clip", "data", "partition", "protocol"))], sort_keys=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fpl_tune.config import PruneSpec
@@ -10,9 +11,9 @@ from fpl_tune.errors import ConfigError
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.prune import Pruner
 from fpl_tune.study.results import figure
+from fpl_tune.study.sampling import draw_from_table
 from fpl_tune.study.statistics import aggregate
 from fpl_tune.study.store import Store
-from fpl_tune.study.suggest import draw_from_table
 from fpl_tune.trial import Record
 
 
@@ -102,14 +103,26 @@ def replay_random(store: Store) -> list[dict[str, float]]:
     return rows
 
 
-def replay_tpe(store: Store, *, repeats: int = 10) -> list[dict[str, float]]:
-    """What TPE would have ended with after k of the n cells: mean over `repeats` seeds, rows as of `replay_random`."""
+def replay_tpe(
+    store: Store, *, repeats: int = 10, progress: Callable[[int, int], None] | None = None
+) -> list[dict[str, float]]:
+    """What TPE would have ended with after k of the n cells: mean over `repeats` seeds, rows as of `replay_random`.
+
+    Empty for a study whose cells were drawn by a search: hardly any of what TPE would suggest is among them.
+    `progress` hears (repeats done, all).
+    """
     cells = _finished(store)
+    if any(cell.role == "trial" for cell in cells):
+        return []
     names = list(dict.fromkeys(name for cell in cells for name in cell.varied))
     points = [{name: cell.varied.get(name) for name in names} for cell in cells]
     val = [_mean(store, c, "val/acc_mean") for c in cells]
     test = [_mean(store, c, "test/acc_mean") for c in cells]
-    orders = [draw_from_table(points, val, seed=seed) for seed in range(repeats)]
+    orders = []
+    for seed in range(repeats):
+        if progress is not None:
+            progress(seed, repeats)
+        orders.append(draw_from_table(points, val, seed=seed))
     rows = []
     for k in range(1, len(cells) + 1):
         chosen = [max(order[:k], key=lambda i: val[i]) for order in orders]

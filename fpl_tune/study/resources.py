@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from fpl_tune.config import StudySpec
-from fpl_tune.errors import ConfigError, EnvironmentProblem
+from fpl_tune.errors import ConfigError
 from fpl_tune.paths import cache_root
 from fpl_tune.study.job import Setup
+from fpl_tune.trial import device_of
 
 CORES_OF_LARGE_TOWERS = 4
 """A trial on large towers fills this many cores; one on the compact towers fills one."""
@@ -38,39 +42,43 @@ def setup_of(spec: StudySpec, folder: Path) -> Setup:
         value = getattr(execution, name)
         if value is not None and value < 1:
             raise ConfigError(f"execution.{name} must be >= 1, but is {value}.")
+    if execution.gpus is not None and execution.gpus < 0:
+        raise ConfigError(f"execution.gpus must be >= 0, but is {execution.gpus}.")
     if execution.checkpoint_every < 1 or execution.retries < 0:
         raise ConfigError("execution.checkpoint_every must be >= 1 and execution.retries >= 0.")
-    device, n_gpus = _device(execution.device)
+    address = (execution.address or os.environ.get("RAY_ADDRESS")) if execution.executor == "ray" else None
     wide = 1 if spec.clip.name == "compact" else CORES_OF_LARGE_TOWERS
-    parallel = execution.parallel or (max(1, n_gpus) if n_gpus else max(1, cores() // wide))
-    return Setup(
+    common = Setup(
         folder=folder,
         cache_dir=cache_root(),
+        block=execution.block,
+        checkpoint_every=execution.checkpoint_every,
+        address=address,
+        checkpoints=execution.checkpoints,
+        data_roots=(spec.data.root,) if spec.data.root else (),
+        parallel=execution.parallel or 1,
+        parallel_given=execution.parallel is not None,
+        gpus=execution.gpus,
+        threads=execution.threads or wide,
+        device=execution.device,
+    )
+    if address is not None:
+        return common  # what the nodes have decides the rest
+    device, n_gpus = _device(execution.device)
+    parallel = execution.parallel or max(1, cores() // wide)
+    return replace(
+        common,
         device=device,
         threads=execution.threads or (1 if wide == 1 else max(1, cores() // parallel)),
         parallel=parallel if execution.executor == "ray" else 1,
-        parallel_given=execution.parallel is not None,
-        gpus=execution.gpus if execution.gpus is not None else min(1.0, n_gpus / parallel),
-        block=execution.block,
-        checkpoint_every=execution.checkpoint_every,
-        address=execution.address or os.environ.get("RAY_ADDRESS"),
+        gpus=execution.gpus if n_gpus else 0.0,
     )
 
 
 def _device(wanted: str) -> tuple[str, int]:
     """The device and how many GPUs there are."""
-    if wanted not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"execution.device must be auto, cpu or cuda, but is {wanted!r}.")
-    if wanted == "cpu":
-        return "cpu", 0
-    import torch
-
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if wanted == "cuda" and not found:
-        raise EnvironmentProblem(
-            "execution.device=cuda needs a GPU that torch can use, but there is none. Use device=auto."
-        )
-    return ("cuda", found) if found else ("cpu", 0)
+    device = device_of(wanted)
+    return device, torch.cuda.device_count() if device == "cuda" else 0
 
 
 def seconds_of(budget: str | float | None) -> float | None:

@@ -11,6 +11,8 @@ from fpl_tune.evaluate import report_rules
 from fpl_tune.trial import Record
 
 METRICS = ("val/acc_mean", "test/acc_mean")
+LEARNED = "train/parameters"
+"""Scalars that one client learns in the last stage; in the last record alone."""
 COSTS = ("comm/up_bytes", "comm/down_bytes", "time/seconds")
 
 MAXIMISED = ("val/acc_mean", "val/acc_worst10")
@@ -67,6 +69,8 @@ def figure(history: Sequence[Record], metric: str, rule: str = "final") -> float
         return float(history[-1]["comm/up_bytes"] + history[-1]["comm/down_bytes"])
     if metric in COSTS:
         return float(history[-1][metric])
+    if metric == LEARNED:
+        return float(history[-1].get(metric, math.nan))
     rules = rules_of(history)
     at = rules.get(rule, rules.get("final", {})).get("round", history[-1]["round"])
     return float(next(r for r in history if r["round"] == at).get(metric, math.nan))

@@ -6,17 +6,19 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fpl_tune import config
-from fpl_tune.config import SearchSpec, StudySpec
+from fpl_tune.config import RunSpec, SearchSpec, StudySpec
 from fpl_tune.errors import ConfigError, did_you_mean
 from fpl_tune.evaluate import CHOICES
 from fpl_tune.study.cells import Cell, Composer, axes_of, expand, grid
 from fpl_tune.study.fingerprints import method_source
 from fpl_tune.study.objective import check_metric, parse_constraint
 from fpl_tune.study.space import Space, names_of, read_space
-from fpl_tune.study.suggest import Part, Results, open_storage
+
+if TYPE_CHECKING:  # Optuna and its database, a third of a second, are for studies that search
+    from fpl_tune.study.suggest import Part, Results
 
 SAMPLERS = ("grid", "random", "tpe")
 
@@ -38,6 +40,8 @@ class Search:
         search = spec.search
         if search.sampler is None:
             return None
+        from fpl_tune.study.suggest import Part
+
         if search.sampler not in SAMPLERS:
             raise ConfigError(f"There is no sampler {search.sampler!r}. {did_you_mean(search.sampler, SAMPLERS)}")
         if search.trials < 1 or search.batch < 1 or (search.seconds is not None and search.seconds <= 0):
@@ -64,12 +68,14 @@ class Search:
             parts.append(part)
         return cls(parts, references)
 
-    def trials_of(self, cell: Cell) -> int:
-        """Budget of trials inside a cell of the axes."""
-        return next(part.total for part in self.parts if part.varied == cell.varied)
+    def draw(self) -> dict[str, list[RunSpec]]:
+        """Cell of the axes -> as many runs as its search has trials, the published ones and points of its space."""
+        return {config.identity(part.composer.at(part.varied)): part.draw() for part in self.parts}
 
     def open(self, folder: Path) -> list[Cell]:
         """Opens the study's database; cells of the trials that it knows."""
+        from fpl_tune.study.sampling import open_storage
+
         folder.mkdir(parents=True, exist_ok=True)
         cells: dict[str, Cell] = {}
         storage = open_storage(folder)

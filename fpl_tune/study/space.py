@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,16 @@ class Param:
             return value in self.choices
         return isinstance(value, int | float) and self.low <= value <= self.high
 
+    def draw(self, rng: random.Random) -> Any:
+        """A value drawn uniformly, on the scale of the distribution."""
+        if known := self.values():
+            return rng.choice(known)
+        if self.log:
+            value = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
+        else:
+            value = rng.uniform(self.low, self.high)
+        return round(value) if self.whole else value
+
     def values(self) -> tuple[Any, ...]:
         """All values in order; empty where there are infinitely many."""
         if self.choices:
@@ -67,6 +78,14 @@ class Space:
             if value not in values:
                 return False
         return True
+
+    def draw(self, rng: random.Random, node: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """One point, inactive parameters left out."""
+        chosen: dict[str, Any] = {}
+        for param in self.params:
+            if self.active({**given, **chosen}, node, param):
+                chosen[param.name] = param.draw(rng)
+        return chosen
 
     def grid(self, node: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Every combination, inactive parameters left out, none twice.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
@@ -14,16 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from safetensors.torch import save_file
 
 from fpl_tune import config
 from fpl_tune.config import ProtocolSpec, RunSpec, StageSpec, StudySpec
 from fpl_tune.data import DataSpec, PartitionSpec
 from fpl_tune.errors import ConfigError
+from fpl_tune.files import save_tensors, whole
+from fpl_tune.masking import masked
 from fpl_tune.optim import OptimSpec
+from fpl_tune.study import tables
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.results import COSTS, METRICS
-from fpl_tune.study.statistics import aggregate
 from fpl_tune.task import ClipSpec
 from fpl_tune.trial import Record
 
@@ -31,16 +32,16 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
-FINAL = ("done", "diverged", "pruned")
+SCHEMA = 1
+"""Of the files in a study's folder; files without a number are of schema 1 too."""
+FINAL = ("done", "diverged", "pruned", "raced")
 """States that are not tried again unless asked to."""
 
 
 def write(path: Path, text: str) -> None:
     """Writes a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-    temporary.write_text(text)
-    temporary.replace(path)
+    with whole(path) as temporary:
+        temporary.write_text(text)
 
 
 class Store:
@@ -48,10 +49,12 @@ class Store:
 
     Args:
         root: the output folder.
-        name: the study's name.
+        name: the study's name, which cannot lead out of it.
     """
 
     def __init__(self, root: Path, name: str) -> None:
+        if Path(name).name != name or name in ("", ".."):
+            raise ConfigError(f"A study lies in a folder of its own in {root}, but is named {name!r}.")
         self.root, self.name = root, name
         self.folder = root / name
         self._results: dict[tuple[str, int], dict[str, Any]] = {}
@@ -76,8 +79,16 @@ class Store:
     # -- the study -------------------------------------------------------------------------------------------
 
     def begin(self, node: Mapping[str, Any], cells: Sequence[Cell]) -> None:
-        """Writes the resolved study and its cells; cells of earlier settings stay on disk, out of the tables."""
-        write(self.folder / "study.yaml", yaml.safe_dump(_plain(node), sort_keys=False))
+        """Writes the resolved study and its cells; cells of earlier settings stay on disk, out of the tables.
+
+        Passwords and tokens in addresses are not written.
+        """
+        if (self.folder / "study.yaml").is_file():
+            self.node()  # nothing of a later release is written over
+        node = {"schema": SCHEMA, **_plain(node)}
+        for part in ("tracking", "execution"):
+            node[part] = {k: masked(v) if isinstance(v, str) else v for k, v in node[part].items()}
+        write(self.folder / "study.yaml", yaml.safe_dump(node, sort_keys=False))
         for cell in cells:
             self._write_cell(cell)
         self._index([cell.id for cell in cells])
@@ -93,7 +104,12 @@ class Store:
 
     def node(self) -> dict[str, Any]:
         """The resolved study as a plain dict."""
-        return yaml.safe_load((self.folder / "study.yaml").read_text())
+        path = self.folder / "study.yaml"
+        try:
+            return _readable(yaml.safe_load(path.read_text()), path)
+        except yaml.YAMLError as problem:
+            text = " ".join(str(problem).split())
+            raise ConfigError(f"A stored study is plain YAML, but {path} is not: {text}") from None
 
     def cells(self) -> list[Cell]:
         """Cells of the study in its order."""
@@ -109,12 +125,15 @@ class Store:
             return self._cells[key]
         path = self.folder / "cells" / key / "cell.json"
         if not path.is_file():
-            for known in self._order():
+            order = self._order()
+            for known in order if key not in order else ():
                 found = self.cell(known)
                 if key in (str(found.number), found.label):
                     return found
             raise ConfigError(f"There is no cell {key!r} in {self.name}. Cells have an id, a number and a label.")
-        node = json.loads(path.read_text())
+        node = _readable(json.loads(path.read_text()), path)
+        if not re.fullmatch("[0-9a-f]{8}", str(node["id"])) or node["id"] != key:
+            raise ConfigError(f"A cell's folder is named after its id, 8 hex digits, but {path} says {node['id']!r}.")
         parts = (node[k] for k in ("id", "number", "label", "role", "varied"))
         self._cells[key] = Cell(*parts, run=_run(node["run"]))
         return self._cells[key]
@@ -122,7 +141,8 @@ class Store:
     def _write_cell(self, cell: Cell) -> None:
         self._cells[cell.id] = cell
         path = self.folder / "cells" / cell.id / "cell.json"
-        node = {k: getattr(cell, k) for k in ("id", "number", "label", "role", "varied")}
+        node: dict[str, Any] = {"schema": SCHEMA}
+        node |= {k: getattr(cell, k) for k in ("id", "number", "label", "role", "varied")}
         node["run"] = _plain(asdict(cell.run))
         node["fingerprints"] = self.fingerprints(cell)
         text = json.dumps(node, indent=1)
@@ -157,6 +177,12 @@ class Store:
         found = self.result(cell, seed)
         return found is not None and found["status"] in FINAL
 
+    def missing(self, cell: Cell, spec: StudySpec) -> list[int]:
+        """Seeds of a study that a cell still has to run; those that a race left out too where there is none now."""
+        found = ((seed, self.result(cell, seed)) for seed in spec.seed_list())
+        racing = spec.prune.seeds is not None
+        return [s for s, r in found if r is None or r["status"] not in FINAL or (r["status"] == "raced" and not racing)]
+
     def result(self, cell: Cell, seed: int) -> dict[str, Any] | None:
         key = (cell.id, seed)
         if key not in self._results:
@@ -185,9 +211,8 @@ class Store:
         if isinstance(prompts, Path):
             os.replace(prompts, place / "prompts.safetensors")
         elif prompts:
-            temporary = place / "prompts.safetensors.part"
-            save_file(dict(prompts), temporary)
-            temporary.replace(place / "prompts.safetensors")
+            with whole(place / "prompts.safetensors") as temporary:
+                save_tensors(prompts, temporary)
         write(place / "result.json", json.dumps(result, indent=1))
         self._results[cell.id, seed] = dict(result)
 
@@ -198,6 +223,11 @@ class Store:
         (place / "result.json").unlink(missing_ok=True)
         shutil.rmtree(place, ignore_errors=True)
 
+    def sweep(self) -> None:
+        """Removes what a killed process left half-written."""
+        for path in self.folder.rglob("*.part"):
+            path.unlink(missing_ok=True)
+
     def seeds(self, cell: Cell) -> list[int]:
         """Seeds that have a result."""
         folder = self.folder / "cells" / cell.id
@@ -207,36 +237,8 @@ class Store:
     # -- tables ----------------------------------------------------------------------------------------------
 
     def frame(self) -> pd.DataFrame:
-        """One row per cell, seed and reporting rule; a seed without figures has one row, rule `final`."""
-        import pandas as pd
-
-        cells = self.cells()
-        names = list(dict.fromkeys(name for cell in cells for name in cell.varied))
-        wanted = set(self.spec().seed_list())
-        rows = []
-        for cell in cells:
-            node = config.as_dict(cell.run)
-            shown = {name: _shown(cell.varied.get(name, _field(node, name))) for name in names}
-            for seed in sorted(wanted & set(self.seeds(cell))):
-                result = self.result(cell, seed)
-                assert result is not None
-                for rule, figures in (result["rules"] or {"final": {}}).items():
-                    rows.append(
-                        {
-                            "cell": cell.id,
-                            "seed": seed,
-                            "status": result["status"],
-                            "rule": rule,
-                            "rounds": result["rounds"],
-                            **shown,
-                            **{name: figures.get(name) for name in METRICS},
-                            **{name: result[name] for name in COSTS},
-                            "label": cell.label,
-                            "role": cell.role,
-                        }
-                    )
-        fixed = ["cell", "seed", "status", "rule", "rounds", *names, *METRICS, *COSTS, "label", "role"]
-        return pd.DataFrame(rows, columns=pd.Index(fixed))
+        """One row per cell, seed and reporting rule; see `tables.frame`."""
+        return tables.frame(self)
 
     def write_csv(self) -> Path:
         """Writes results.csv."""
@@ -245,51 +247,23 @@ class Store:
         return path
 
     def summary(self, rule: str = "final", metric: str = "test/acc_mean") -> pd.DataFrame:
-        """One row per cell in the study's order: mean, std, sem, n, min, max of a metric over finished seeds."""
-        import pandas as pd
-
-        frame = self.frame()
-        names = list(frame.columns[5 : list(frame.columns).index(METRICS[0])])
-        wanted = self.spec().seed_list()
-        chosen = frame[(frame["rule"] == rule) & frame["status"].isin(["done", "pruned"])]
-        rows = []
-        for cell in self.cells():
-            states = [r["status"] for s in self.seeds(cell) if s in wanted and (r := self.result(cell, s))]
-            values = chosen.loc[chosen["cell"] == cell.id, metric].astype(float).tolist()
-            node = config.as_dict(cell.run)
-            shown = {name: _shown(cell.varied.get(name, _field(node, name))) for name in names}
-            rows.append(
-                {
-                    "cell": cell.id,
-                    "label": cell.label,
-                    "role": cell.role,
-                    "status": _status(states, len(wanted)),
-                    **shown,
-                    **aggregate(values),
-                }
-            )
-        fixed = ["cell", "label", "role", "status", *names, "mean", "std", "sem", "n", "min", "max"]
-        return pd.DataFrame(rows, columns=pd.Index(fixed))
+        """One row per cell: mean, std, sem, n, min, max of a metric over finished seeds; see `tables.summary`."""
+        return tables.summary(self, rule, metric)
 
 
-def _status(states: Sequence[str], seeds: int) -> str:
-    """Of a cell from its seeds': the worst of them, `pending` where some are missing."""
-    for status in ("failed", "diverged", "pruned"):
-        if status in states:
-            return status
-    return "done" if len(states) >= seeds else "running" if states else "pending"
+def _readable(node: dict[str, Any], path: Path) -> dict[str, Any]:
+    """What a file holds, its schema's number taken off.
 
-
-def _field(node: Mapping[str, Any], name: str) -> Any:
-    """What a cell holds where another one varies; a group is shown by its name."""
-    found = config.get_field(node, name)
-    return found.get("name") if isinstance(found, Mapping) else found
-
-
-def _shown(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return value.get("label", json.dumps(value))
-    return json.dumps(value) if isinstance(value, list) else value
+    Raises:
+        ConfigError: a later release wrote it.
+    """
+    written = node.pop("schema", 1)
+    if written > SCHEMA:
+        raise ConfigError(
+            f"A study is read by the release that wrote it or a later one, but {path.parent.name}/{path.name} has "
+            f"schema {written}, and this fpl-tune knows {SCHEMA}. Install a newer fpl-tune, or name another study."
+        )
+    return node
 
 
 def _run(node: Mapping[str, Any]) -> RunSpec:

@@ -6,48 +6,32 @@ anew for every trial: what is suggested depends on figures alone, neither on who
 
 from __future__ import annotations
 
-import json
 import math
+import random
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
-from sqlalchemy import event
 
 from fpl_tune import config
-from fpl_tune.config import SearchSpec
+from fpl_tune.config import RunSpec, SearchSpec
 from fpl_tune.engine import derive
 from fpl_tune.errors import ConfigError
 from fpl_tune.study.cells import Cell, Composer, label
 from fpl_tune.study.objective import Constraint
 from fpl_tune.study.results import MAXIMISED, figure
-from fpl_tune.study.space import Param, Space
+from fpl_tune.study.sampling import NAMED_CONSTRAINTS, outward, sample, sampler
+from fpl_tune.study.space import Space
 from fpl_tune.study.statistics import aggregate
 from fpl_tune.trial import Record
 
-_NAMED_CONSTRAINTS = hasattr(optuna.trial.Trial, "set_constraint")  # since Optuna 5; before, a function of the trial
 Results = Mapping[int, tuple[Mapping[str, Any], Sequence[Record]]]
 """Seed -> (result, history)."""
-
-
-def open_storage(folder: Path) -> optuna.storages.BaseStorage:
-    """The study's Optuna database."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = optuna.storages.RDBStorage(f"sqlite:///{folder / 'study.db'}")
-    event.listen(storage.engine, "connect", _without_waiting)
-    storage.engine.dispose()  # what is connected already does not know
-    return storage
-
-
-def _without_waiting(connection: Any, record: Any) -> None:
-    """A commit survives a kill without waiting for the disk; only a power cut may take the last ones back."""
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL"):
-        connection.execute(f"PRAGMA {pragma}")
 
 
 @dataclass
@@ -98,12 +82,12 @@ class Part:
             if frozen.state == TrialState.RUNNING:
                 self.pending[frozen.number] = None
                 self.study.sampler = self._sampler(frozen.number)
-                self._trials[frozen.number] = trial = optuna.trial.Trial(self.study, frozen._trial_id)
+                self._trials[frozen.number] = trial = optuna.trial.Trial(self.study, frozen._trial_id)  # pyright: ignore[reportPrivateUsage]
                 if "params" not in frozen.user_attrs:
                     self._suggest(trial)
         if not self.study.get_trials(deepcopy=False):
             for point in self._grid or self.space.published:
-                self.study.enqueue_trial({name: _outward(value) for name, value in point.items()})
+                self.study.enqueue_trial({name: outward(value) for name, value in point.items()})
 
     def known(self) -> list[tuple[int, Cell]]:
         """Trials that were asked for before, by number."""
@@ -116,6 +100,19 @@ class Part:
                 elif frozen.number in self.pending:
                     self._settle(frozen.number, _Verdict(TrialState.FAIL))
         return cells
+
+    def draw(self) -> list[RunSpec]:
+        """Runs such as the search will try: the published ones, then points drawn at random; none that is refused."""
+        rng, made = random.Random(self.key), []
+        points: list[dict[str, Any]] = list(self._grid or self.space.published)
+        while len(points) < 2 * self.total:
+            points.append(self.space.draw(rng, self.node, self.varied))
+        for point in points:
+            with suppress(ConfigError):
+                made.append(self.composer.at({**self.varied, **point}))
+            if len(made) == self.total:
+                break
+        return made or [self.composer.at(self.varied)]
 
     @property
     def total(self) -> int:
@@ -160,25 +157,13 @@ class Part:
             warnings.simplefilter("ignore")  # ranges may have been widened since earlier trials
             for param in self.space.params:
                 if self.space.active({**self.varied, **chosen}, self.node, param):
-                    chosen[param.name] = _value(trial, param)
+                    chosen[param.name] = sample(trial, param)
         trial.set_user_attr("params", chosen)
         return chosen
 
     def _sampler(self, number: int) -> BaseSampler:
         seed = derive("search", self.search.seed, self.key, number) % 2**32
-        if self.search.sampler != "tpe":
-            return RandomSampler(seed=seed)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # multivariate and group
-            return TPESampler(
-                n_startup_trials=10,
-                n_ei_candidates=24,
-                multivariate=True,
-                group=True,
-                constant_liar=True,
-                seed=seed,
-                constraints_func=_excesses if self.constraints and not _NAMED_CONSTRAINTS else None,
-            )
+        return sampler(self.search.sampler, seed, trials=self.total, constrained=bool(self.constraints))
 
     def _cell(self, number: int, params: Mapping[str, Any]) -> Cell | None:
         """The cell of a trial; None where the method refuses the combination."""
@@ -240,7 +225,7 @@ class Part:
             trial.set_user_attr(name, value)
         if verdict.state == TrialState.PRUNED and len(verdict.values) == 1:
             trial.report(verdict.values[0], verdict.round)
-        if _NAMED_CONSTRAINTS:
+        if NAMED_CONSTRAINTS:
             for text, excess in zip(self.search.constraints, verdict.attrs.get("excess", []), strict=False):
                 trial.set_constraint(text, excess)
         complete = verdict.state == TrialState.COMPLETE
@@ -256,55 +241,3 @@ class _Verdict:
     round: int = 0
     attrs: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
-
-
-def _excesses(trial: optuna.trial.FrozenTrial) -> Sequence[float]:
-    """Optuna's constraints of a trial, from what was noted when it was told; none were broken where nothing was."""
-    return trial.user_attrs.get("excess", [0.0])
-
-
-def _value(trial: optuna.trial.Trial, param: Param) -> Any:
-    if param.choices:
-        shown = [_outward(choice) for choice in param.choices]
-        return param.choices[shown.index(trial.suggest_categorical(param.name, shown))]
-    if param.whole:
-        step = int(param.step or 1)
-        return trial.suggest_int(param.name, int(param.low), int(param.high), step=step, log=param.log)
-    return trial.suggest_float(param.name, param.low, param.high, step=param.step, log=param.log)
-
-
-def _outward(value: Any) -> Any:
-    """A choice as Optuna can store it: lists and mappings as text."""
-    return value if isinstance(value, None | bool | int | float | str) else json.dumps(value)
-
-
-def draw_from_table(points: Sequence[Mapping[str, Any]], values: Sequence[float], *, seed: int) -> list[int]:
-    """The order in which TPE goes through a table of results: places of `points`, none twice.
-
-    points: mappings of equal keys (fields), values: what to maximise. Suggestions that are not in the table, or were
-    drawn before, cost nothing and are answered from it where they can be; what is never suggested comes last.
-    """
-    places = {_name_of(point): i for i, point in enumerate(points)}
-    choices = {name: list(dict.fromkeys(_outward(point[name]) for point in points)) for name in points[0]}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        sampler = TPESampler(n_startup_trials=min(10, max(2, len(points) // 4)), multivariate=True, seed=seed)
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    order: list[int] = []
-    for _ in range(10 * len(points)):
-        trial = study.ask()
-        place = places.get(_name_of({n: trial.suggest_categorical(n, shown) for n, shown in choices.items()}))
-        if place is None:
-            study.tell(trial, state=TrialState.FAIL)
-            continue
-        study.tell(trial, values[place])
-        if place not in order:
-            order.append(place)
-        if len(order) == len(points):
-            break
-    return [*order, *(i for i in range(len(points)) if i not in order)]
-
-
-def _name_of(point: Mapping[str, Any]) -> str:
-    return json.dumps({name: _outward(value) for name, value in point.items()}, sort_keys=True)

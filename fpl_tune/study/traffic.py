@@ -7,10 +7,10 @@ import torch
 from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
 from fpl_tune.data import Dataset
-from fpl_tune.engine import derive, draw_cohort
+from fpl_tune.engine import derive
 from fpl_tune.method import Method, State, Traffic
 from fpl_tune.task import ClientTask, World
-from fpl_tune.trial import BYTES_PER_SCALAR, stages_of
+from fpl_tune.trial import BYTES_PER_SCALAR, stages_of, who_trains
 
 _STEADY = 3  # equal rounds after which a stage with everybody in every round stays as it is
 
@@ -30,8 +30,7 @@ def bytes_of(run: RunSpec, seed: int, towers: Towers, dataset: Dataset) -> tuple
         recent: list[tuple[int, int]] = []
         for within in range(stage.rounds):
             number += 1
-            everyone = number == 1 and run.protocol.first_round_all
-            who = draw_cohort(task.n_clients, run.protocol.participation, seed, number, everyone=everyone)
+            who = who_trains(run, task, seed, number)
             sent = _scalars_of(stage.method, task, state, who)
             up, down = up + sent[0], down + sent[1]
             recent = [*recent[1 - _STEADY :], sent]

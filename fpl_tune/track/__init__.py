@@ -9,6 +9,7 @@ from fpl_tune.track.checks import Finding, inspect, repair
 from fpl_tune.track.recorder import Recorder, sync
 from fpl_tune.track.server import experiments
 from fpl_tune.track.transfer import export_study, import_study
+from fpl_tune.track.views import page
 
 __all__ = [
     "Finding",
@@ -18,6 +19,7 @@ __all__ = [
     "export_study",
     "import_study",
     "inspect",
+    "page",
     "repair",
     "sync",
 ]

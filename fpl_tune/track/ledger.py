@@ -18,13 +18,13 @@ import yaml
 
 from fpl_tune import config
 from fpl_tune.config import StudySpec
-from fpl_tune.study.cells import Cell
+from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.results import METRICS
 from fpl_tune.study.statistics import aggregate
-from fpl_tune.study.store import Store
+from fpl_tune.study.store import SCHEMA, Store
 from fpl_tune.trial import Record
 
-FORMAT = 1
+FORMAT = 2
 """Raised when the same store shall give other runs than before; they are then written anew."""
 
 Draw = Callable[[Cell, Mapping[int, Sequence[Record]]], bytes]
@@ -74,17 +74,57 @@ def digest(*parts: Any) -> str:
 
 
 def metric_name(name: str) -> str:
-    """A name that MLflow takes: letters, digits, `_ - . /` and spaces, 250 at most."""
-    return re.sub(r"[^\w\-. /]", "_", name, flags=re.ASCII).strip("/ ")[:KEY_LENGTH]
+    """A name that MLflow takes: letters, digits, `_ - . /` and spaces, 250 at most, no path that leads elsewhere."""
+    clean = re.sub(r"[^\w\-. /]", "_", name, flags=re.ASCII)
+    parts = (part.replace(".", "_") if set(part) == {"."} else part for part in clean.split("/") if part)
+    return "/".join(parts)[:KEY_LENGTH].strip("/ ") or "_"
+
+
+def metric_names(names: Iterable[str]) -> dict[str, str]:
+    """Names that MLflow takes by ours; those that would become one are numbered."""
+    found: dict[str, str] = {}
+    taken: dict[str, int] = {}
+    for name in sorted(names):
+        clean = metric_name(name)
+        taken[clean] = taken.get(clean, 0) + 1
+        found[name] = clean if taken[clean] == 1 else f"{clean[: KEY_LENGTH - 8]}_{taken[clean]}"
+    return found
 
 
 def parameters(cell: Cell, seeds: Sequence[int]) -> dict[str, str]:
-    """The cell's configuration by dotted name, what varies first; the place of the data is left out."""
+    """What varies, and then the rest of the configuration, by dotted name; the place of the data is left out.
+
+    Fields of the method that do not vary are left out too (a tag and an artifact have them): MLflow's comparison shows
+    first in what runs differ, and a reference differs from the cells in all fields that it has not.
+    """
     flat = dict(_flat(config.as_dict(cell.run)))
     flat.pop("data.root", None)
-    ordered = {name: flat[name] for name in cell.varied if name in flat}  # a group is told by its own name
-    ordered = {name: _text(value) for name, value in {**ordered, **flat}.items()}
-    return {metric_name(k): v[:PARAM_LENGTH] for k, v in {**ordered, "seeds": _text(list(seeds))}.items()}
+    moved = _moved(cell.varied, flat)
+    groups = {name: shown(value) for name, value in cell.varied.items() if name not in flat and name != "label"}
+    groups = {name: value for name, value in groups.items() if value != flat.get(f"{name}.name")}
+    common = {name: v for name, v in flat.items() if name == "method.name" or not name.startswith("method.")}
+    ordered = {**groups, **{name: flat[name] for name in moved}, **common, "seeds": list(seeds)}
+    return {metric_name(k): _text(v)[:PARAM_LENGTH] for k, v in ordered.items()}
+
+
+def axes(cells: Iterable[Cell]) -> list[str]:
+    """Names of the parameters in which a study's own cells may differ."""
+    own = [cell for cell in cells if cell.role != "reference"]
+    return list(dict.fromkeys(metric_name(name) for cell in own for name in cell.varied if name != "label"))
+
+
+def reported(spec: StudySpec) -> str:
+    """The metric that MLflow shows first: the study's, where it is one that cells have means of."""
+    return spec.report.metric if spec.report.metric in METRICS else METRICS[-1]
+
+
+def _moved(varied: Mapping[str, Any], flat: Mapping[str, Any]) -> list[str]:
+    """Fields that vary, those within groups and bundles too."""
+    named = [name for name, value in varied.items() if not isinstance(value, Mapping)]
+    for group, value in varied.items():
+        inner = [name for name, _ in _flat(value)] if isinstance(value, Mapping) else []
+        named += [*inner, *(f"{group}.{name}" for name in inner)]
+    return [name for name in dict.fromkeys(named) if name in flat]
 
 
 def _flat(node: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -109,16 +149,20 @@ def curves(histories: Mapping[int, Sequence[Record]], start: int) -> list[Point]
             elapsed[number] = max(elapsed.get(number, 0.0), float(record.get("time/seconds", 0.0)))
             for name, value in record.items():
                 if name not in ("seed", "round") and isinstance(value, (int, float)) and math.isfinite(value):
-                    found.setdefault((metric_name(name), number), []).append(float(value))
+                    found.setdefault((name, number), []).append(float(value))
+    names = metric_names({name for name, _ in found})
     return [
-        Point(name, number, math.fsum(values) / len(values), start + round(1000 * elapsed[number]))
+        Point(names[name], number, math.fsum(values) / len(values), start + round(1000 * elapsed[number]))
         for (name, number), values in sorted(found.items())
     ]
 
 
-def aggregates(results: Mapping[int, Mapping[str, Any]], rule: str, end: int) -> list[Point]:
-    """Over seeds: `agg/<metric>_{mean,std,sem,n}` under the study's rule, `<rule>/<metric>` means under every rule."""
-    last = max((int(r["rounds"]) for r in results.values()), default=0)
+def aggregates(results: Mapping[int, Mapping[str, Any]], rule: str, end: int, first: str) -> list[Point]:
+    """Over seeds: `agg/<metric>_{mean,std,sem,n}` under the study's rule, `<rule>/<metric>` means under every rule.
+
+    They have step 0, so that MLflow draws them as bars by run and not as curves; the metric `first` leads, since MLflow
+    offers metrics in the order in which it got them.
+    """
     found: dict[str, float] = {}
     rules = dict.fromkeys(name for r in results.values() for name in r["rules"])
     for name in rules:
@@ -129,7 +173,8 @@ def aggregates(results: Mapping[int, Mapping[str, Any]], rule: str, end: int) ->
             if name == rule:
                 found |= {f"agg/{metric}_{k}": over_seeds[k] for k in ("mean", "std", "sem", "n")}
     points = {metric_name(k): float(v) for k, v in found.items() if v is not None and math.isfinite(v)}
-    return [Point(k, last, v, end) for k, v in sorted(points.items())]
+    order = sorted(points, key=lambda name: (not name.startswith(f"agg/{first}_"), name))
+    return [Point(name, 0, points[name], end) for name in order]
 
 
 # -- entries -------------------------------------------------------------------------------------------------
@@ -157,7 +202,7 @@ def cell_digest(store: Store, cell: Cell, seeds: Sequence[int], rule: str) -> st
     return digest(cell.id, cell.label, cell.role, list(seeds), rule, [store.result(cell, seed) for seed in seeds])
 
 
-def cell_entry(store: Store, cell: Cell, seeds: Sequence[int], rule: str) -> Entry:
+def cell_entry(store: Store, cell: Cell, seeds: Sequence[int], rule: str, metric: str = METRICS[-1]) -> Entry:
     """A cell over the given seeds, all of which have results."""
     results = {s: r for s in seeds if (r := store.result(cell, s)) is not None}
     counted = {s: r for s, r in results.items() if r["status"] in ("done", "pruned")} or results
@@ -171,21 +216,21 @@ def cell_entry(store: Store, cell: Cell, seeds: Sequence[int], rule: str) -> Ent
         kind="cell",
         key=cell.id,
         name=cell.label,
-        status="FINISHED" if states <= {"done", "pruned"} else "FAILED",
+        status="FINISHED" if states <= {"done", "pruned", "raced"} else "FAILED",
         start=start,
         end=end,
         digest=cell_digest(store, cell, seeds, rule),
         params=parameters(cell, list(results)),
-        metrics=[*curves(histories, start), *aggregates(counted, rule, end)],
+        metrics=[*aggregates(counted, rule, end, metric), *curves(histories, start)],
         tags=tags,
         datasets=_datasets(cell, results),
         parent="study",
     )
 
 
-def seed_entry(store: Store, cell: Cell, seed: int, rule: str) -> Entry:
+def seed_entry(store: Store, cell: Cell, seed: int, rule: str, metric: str = METRICS[-1]) -> Entry:
     """One seed of a cell, nested below it."""
-    alone = cell_entry(store, cell, [seed], rule)
+    alone = cell_entry(store, cell, [seed], rule, metric)
     metrics = [point for point in alone.metrics if not point.key.startswith("agg/")]
     return Entry(
         "seed", f"{cell.id}/{seed}", f"{cell.label}, seed {seed}", alone.status, alone.start, alone.end,
@@ -194,12 +239,13 @@ def seed_entry(store: Store, cell: Cell, seed: int, rule: str) -> Entry:
 
 
 def _tags(store: Store, cell: Cell, results: Mapping[int, Mapping[str, Any]]) -> dict[str, str]:
-    order = ["failed", "diverged", "pruned", "done"]
+    order = ["failed", "diverged", "pruned", "raced", "done"]
     prints = store.fingerprints(cell)
     return {
         "fpl.cell": cell.id,
         "fpl.role": cell.role,
         "fpl.method": str(cell.run.method.get("name", "")),
+        "fpl.method_fields": json.dumps(_plain(cell.run.method))[:TAG_LENGTH],
         "fpl.dataset": cell.run.data.name,
         "fpl.partition_hash": ",".join(sorted({str(r["split_hash"]) for r in results.values()}))[:TAG_LENGTH],
         "fpl.code_fingerprint": str(prints.get("method", "")),
@@ -240,10 +286,18 @@ def cell_files(store: Store, cell: Cell, seeds: Sequence[int], draw: Draw | None
 
 
 def study_files(store: Store) -> dict[str, bytes | Path]:
-    """The report, its figures and tables, and the resolved study."""
-    names = ("report.html", "table.md", "table.tex", "table.csv", "results.csv", "study.yaml")
-    paths = [store.folder / name for name in names] + sorted((store.folder / "figures").glob("*.png"))
-    return {str(path.relative_to(store.folder)): path for path in paths if path.is_file()}
+    """The report, its figures and tables, and the resolved study without the tracking server's address."""
+    names = ("report.html", "table.md", "table.tex", "table.csv", "results.csv")
+    paths = [store.folder / name for name in names] + sorted((store.folder / "figures").glob("*.p*"))
+    files: dict[str, bytes | Path] = {str(p.relative_to(store.folder)): p for p in paths if p.is_file()}
+    return {**files, "study.yaml": portable(store).encode()}
+
+
+def portable(store: Store) -> str:
+    """The resolved study as others may have it: the tracking server's address, which can hold a password, left out."""
+    node = {"schema": SCHEMA, **store.node()}
+    node.get("tracking", {}).pop("uri", None)
+    return yaml.safe_dump(node, sort_keys=False, allow_unicode=True)
 
 
 def _clients_csv(histories: Mapping[int, Sequence[Record]]) -> bytes:

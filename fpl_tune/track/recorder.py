@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,14 +14,18 @@ from typing import Any
 
 from fpl_tune.config import StudySpec
 from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.masking import HIDDEN
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.job import Job
 from fpl_tune.study.runner import Listener, Outcome
 from fpl_tune.study.store import Store, write
-from fpl_tune.track import ledger, server
+from fpl_tune.track import ledger, server, views
 from fpl_tune.track.ledger import Draw
 from fpl_tune.track.server import Book
+from fpl_tune.trial import Record
 
+_PATIENCE = 10.0
+"""Seconds until MLflow shows a study as running whose first trial is not heard of."""
 _log = logging.getLogger("fpl_tune.track")
 
 
@@ -52,19 +58,34 @@ class Recorder(Listener):
         """What went wrong; None while nothing did."""
         self._thread: ThreadPoolExecutor | None = None
         self._writer: Writer | None = None
+        self._unopened: Store | None = None
+        self._heard = threading.Event()
 
     def begin(self, store: Store, cells: Sequence[Cell], todo: Sequence[Job]) -> None:
-        server.load()  # not in the thread, where the import of other libraries could meet it half done
         self._thread = ThreadPoolExecutor(1, "mlflow")
-        if todo:
+        self._unopened = store if todo else None
+
+    def started(self, cell: Cell, seeds: Sequence[int]) -> None:
+        """The first trial is on its way. Before, the import of what runs trials could meet that of mlflow half done."""
+        store, self._unopened = self._unopened, None
+        if store is not None:
+            self.later(self._leave_first)
             self.later(self.open, store)
 
+    def _leave_first(self) -> None:
+        """In the thread: the first trial's process has as much to import, and the first result is waited for."""
+        self._heard.wait(_PATIENCE)
+
+    def progress(self, cell: Cell, records: Sequence[Record]) -> None:
+        self._heard.set()
+
     def open(self, store: Store) -> None:
-        """In the thread: reaches MLflow and shows the study as running."""
+        """In the thread: imports mlflow (1 to 2 s), reaches it and shows the study as running."""
         self._writer = writer_of(store, self.uri, seeds=self.seeds, draw=self.draw)
         self._writer.parent("RUNNING")
 
     def finished(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
+        self._heard.set()
         self.later(self._finished, cell)
 
     def _finished(self, cell: Cell) -> None:
@@ -74,11 +95,20 @@ class Recorder(Listener):
     def end(self, store: Store, outcome: Outcome) -> None:
         """Sends what is left, closes the parent run, and waits for both."""
         assert self._thread is not None
+        self._heard.set()
         self.later(self._end, store, _status(outcome), always=True)
         self._thread.shutdown(wait=True)
 
+    def cut(self) -> None:
+        """Leaves what is not sent yet to the next run, so that the process can end."""
+        self._heard.set()
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
     def _end(self, store: Store, status: str) -> None:
-        writer = self._writer or writer_of(store, self.uri, seeds=self.seeds, draw=self.draw)
+        writer = self._writer
+        if writer is None or self.problem is not None:  # what it knew of MLflow may no longer be so
+            writer = writer_of(store, self.uri, seeds=self.seeds, draw=self.draw)
         writer.everything(status)
         self.problem = None
 
@@ -133,7 +163,19 @@ class Writer:
         entry = ledger.study_entry(self.store, self.spec, status)
         if status == "RUNNING" or not self.book.holds(entry.key, entry.digest, None):
             self.book.write(entry, {} if status == "RUNNING" else ledger.study_files(self.store))
-            self.book.note(entry.tags["mlflow.note.content"])
+            self.book.describe({
+                "mlflow.note.content": entry.tags["mlflow.note.content"] + self._links(),
+                views.SHARED + views.KEY: views.cells(ledger.axes(self.store.cells()), ledger.reported(self.spec)),
+            })  # fmt: skip
+
+    def _links(self) -> str:
+        """Into the comparison page, the study's own cells selected; empty while there are fewer than two."""
+        own = [cell.id for cell in self.store.cells() if cell.role != "reference" and cell.id in self.book.runs]
+        if len(own) < 2:
+            return ""
+        runs = [self.book.runs[key][0].info.run_id for key in own]
+        some = f"the first {views.COMPARED} of its {len(own)}" if len(own) > views.COMPARED else f"its {len(own)}"
+        return f"\n[Compare {some} cells]({views.comparison('', self.book.experiment, runs)})\n"
 
     def cell(self, cell: Cell) -> None:
         """A cell and, where asked for, its seeds."""
@@ -145,10 +187,10 @@ class Writer:
 
     def _write(self, cell: Cell, key: str, seeds: Sequence[int]) -> None:
         if key == cell.id:
-            files = ledger.cell_files(self.store, cell, seeds, self.draw)
-            self.book.write(ledger.cell_entry(self.store, cell, seeds, self.rule), files)
+            entry = ledger.cell_entry(self.store, cell, seeds, self.rule, ledger.reported(self.spec))
         else:
-            self.book.write(ledger.seed_entry(self.store, cell, seeds[0], self.rule), {})
+            entry = ledger.seed_entry(self.store, cell, seeds[0], self.rule, ledger.reported(self.spec))
+        self.book.write(entry, ledger.cell_files(self.store, cell, seeds, self.draw))
 
     def due(self, cell: Cell) -> dict[str, list[int]]:
         """Keys of the runs that a cell has in MLflow, with the seeds of each; none for a cell that lacks a seed."""
@@ -212,5 +254,12 @@ def writer_of(store: Store, uri: str | None = None, *, seeds: bool | None = None
         EnvironmentProblem: MLflow cannot be reached.
     """
     spec = store.spec()
+    if not uri and HIDDEN in (spec.tracking.uri or ""):
+        uri = os.environ.get("MLFLOW_TRACKING_URI")
+        if not uri:
+            raise EnvironmentProblem(
+                f"The study's records are at {spec.tracking.uri}, whose password is not stored with it. "
+                "Give the whole address in MLFLOW_TRACKING_URI."
+            )
     resolved = server.resolve(uri or spec.tracking.uri, store.root)
     return Writer(store, spec, resolved, seeds=spec.tracking.seeds if seeds is None else seeds, draw=draw)

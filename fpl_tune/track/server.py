@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib
 import logging
 import os
 import re
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.masking import masked
 from fpl_tune.track.ledger import Entry, Point
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _BATCH_METRICS, _BATCH_PARAMS = 1000, 100
 _PAGE = 1000
+_NAME = 250
+"""Characters of a run's name; SQLite would take more, servers' databases refuse."""
 _PARENT = "mlflow.parentRunId"
 _KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Without it MLflow 3 opens the experiment in the view for traces."""
@@ -49,20 +51,9 @@ def quiet() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def load() -> None:
-    """Imports mlflow (1 to 2 s), quietly."""
-    quiet()
-    importlib.import_module("mlflow")
-
-
 def resolve(uri: str | None, root: Path) -> str:
     """The tracking URI: the given one, else MLFLOW_TRACKING_URI, else SQLite in the output folder."""
     return uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root.resolve()}/mlflow.db"
-
-
-def masked(uri: str) -> str:
-    """A URI without its password or token."""
-    return re.sub(r"//([^/@:]*):?[^/@]*@", r"//\1:***@", uri)
 
 
 def connect(uri: str) -> MlflowClient:
@@ -80,6 +71,7 @@ def connect(uri: str) -> MlflowClient:
     from mlflow import MlflowClient
 
     quiet()  # importing it set its loggers again
+    _hurry()
     try:
         if uri.startswith("sqlite:///"):
             _create(uri)
@@ -88,6 +80,13 @@ def connect(uri: str) -> MlflowClient:
         return client
     except Exception as problem:
         raise EnvironmentProblem(why(problem, uri)) from problem
+
+
+def _hurry() -> None:
+    """A database that does not answer is given up after seconds; MLflow itself would try for two minutes."""
+    from mlflow.store.db import utils
+
+    utils.MAX_RETRY_COUNT = 3
 
 
 def experiments(uri: str) -> dict[str, str]:
@@ -105,6 +104,11 @@ def why(problem: Exception, uri: str) -> str:
         remedy = f"It is of another version of MLflow: run `mlflow db upgrade {masked(uri)}`, or install that version."
     elif re.search(r"disk is full|No space left", text):
         remedy = "Free space on its disk."
+    elif missing := re.search(r"No module named '(\w+)'", text):
+        named = "'fpl-tune[postgres]'" if missing[1].startswith("psycopg") else missing[1]
+        remedy = f"Install the driver of the database: pip install {named}"
+    elif "Invalid value" in text:
+        remedy = "Change the name or value that it refuses."
     elif re.search(r"\b40[13]\b|credential|denied|Unauthorized", text):
         remedy = "Check MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD or MLFLOW_TRACKING_TOKEN."
     else:
@@ -177,9 +181,10 @@ class Book:
             if not token:
                 return found
 
-    def note(self, text: str) -> None:
-        """The experiment's description."""
-        self.client.set_experiment_tag(self.experiment, "mlflow.note.content", text)
+    def describe(self, tags: dict[str, str]) -> None:
+        """Tags of the experiment: its description, its views."""
+        for key, value in tags.items():
+            self.client.set_experiment_tag(self.experiment, key, value)
 
     def holds(self, key: str, digest: str, parent: str | None) -> bool:
         """Whether exactly this entry is there, whole, below its parent, and closed."""
@@ -222,7 +227,7 @@ class Book:
         if parent := self.parent_id(entry.parent):
             tags[_PARENT] = parent
         start = entry.start or int(1000 * time.time())
-        return self.client.create_run(self.experiment, start_time=start, tags=tags, run_name=entry.name)
+        return self.client.create_run(self.experiment, start_time=start, tags=tags, run_name=entry.name[:_NAME])
 
     def write(self, entry: Entry, files: dict[str, bytes | Path]) -> None:
         """Makes the entry's run what the entry says. Whatever is there already is not sent again.

@@ -2,44 +2,67 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+from fpl_tune import config
 from fpl_tune.errors import ConfigError
 from fpl_tune.study.store import Store
+from fpl_tune.track.ledger import portable
 
 _LEFT_OUT = shutil.ignore_patterns("study.lock", "*.part", "ckpt*", "slot*")
 
 
-def export_study(store: Store, out: Path) -> Path:
-    """Copies a study to a new folder `out`, without locks and checkpoints. MLflow is rebuilt from it by `sync`.
+def export_study(store: Store, out: Path, progress: Callable[[int, int], None] | None = None) -> Path:
+    """Copies a study to a new folder `out`, without locks, checkpoints and the tracking server's address.
+
+    MLflow is rebuilt from it by `sync`, where it is then. `progress` hears (files copied, files in all).
 
     Raises:
         ConfigError: `out` exists.
     """
-    return _copy(store.folder, out)
+    return _copy(store.folder, out, portable(store), progress)
 
 
 def import_study(folder: Path, root: Path) -> Store:
     """Takes an exported study into the output folder `root`.
 
     Raises:
-        ConfigError: the folder holds no study, or there is one of that name already.
+        ConfigError: the folder holds no study, or more than files, or there is one of that name already.
     """
+    folder = folder.resolve()
     if not (folder / "study.yaml").is_file():
         raise ConfigError(f"An exported study is a folder with a study.yaml, but {folder} has none.")
-    name = Store(folder.parent, folder.name).spec().name
+    for path in sorted(folder.rglob("*")):  # a link would bring in what it points to
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise ConfigError(f"An exported study holds files and folders, but {path} is a link or a device.")
+    carried = Store(folder.parent, folder.name)
+    name = config.check_name(carried.spec().name)
+    carried.cells()
     _copy(folder, root / name)
     return Store.open(root, name)
 
 
-def _copy(source: Path, target: Path) -> Path:
+def _copy(
+    source: Path, target: Path, study: str | None = None, progress: Callable[[int, int], None] | None = None
+) -> Path:
     if target.exists():
         raise ConfigError(f"Nothing is overwritten, but {target} exists. Remove it, or name another place.")
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
     shutil.rmtree(temporary, ignore_errors=True)
-    shutil.copytree(source, temporary, ignore=_LEFT_OUT)
+    total, count = sum(path.is_file() for path in source.rglob("*")) if progress else 0, itertools.count(1)
+
+    def copy(one: str, other: str) -> str:
+        if progress is not None:
+            progress(next(count), total)
+        return shutil.copy2(one, other)
+
+    shutil.copytree(source, temporary, ignore=_LEFT_OUT, copy_function=copy)
+    if study is not None:
+        (temporary / "study.yaml").write_text(study)
     temporary.replace(target)
     return target

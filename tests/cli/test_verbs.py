@@ -1,4 +1,4 @@
-"""The command line as a person uses it: help, listings, and what it says of the most likely mistakes."""
+"""The command line as a person uses it: help at once, listings, configurations, colours."""
 
 from __future__ import annotations
 
@@ -9,117 +9,88 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
-VERBS = [[], ["run"], ["study"], ["plan"], ["ls"], ["show"], ["report"], ["ui"], ["bench"], ["data"], ["data", "check"]]
+from fpl_tune import __version__
 
-
-def fpl_tune(*words: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The real command in a process of its own."""
-    known = {"FPL_TUNE_OUTPUT": str(folder / "outputs"), "NO_COLOR": "1", "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", "fpl_tune", *words],
-        cwd=folder,
-        env={**os.environ, **known, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
-@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
-def test_help_has_an_example(verb: list[str], tmp_path: Path) -> None:
-    done = fpl_tune(*verb, "-h", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    if verb != ["data"]:
-        assert "Example: fpl-tune" in done.stdout
-
+from .conftest import Command
 
 HEAVY = """
 import sys
+import fpl_tune
 sys.argv = ["fpl-tune", "-h"]
 try:
     from fpl_tune.cli import main
     main()
 except SystemExit:
-    heavy = ("torch", "ray", "mlflow", "hydra", "pandas", "open_clip")
+    heavy = ("torch", "numpy", "ray", "mlflow", "hydra", "pandas", "open_clip", "optuna", "matplotlib")
     print([name for name in heavy if name in sys.modules])
 """
 
 
-def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", HEAVY], capture_output=True, text=True, check=True, cwd=tmp_path)
+def test_the_package_and_its_help_import_nothing_heavy(here: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", HEAVY], capture_output=True, text=True, check=True, cwd=here)
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_version(tmp_path: Path) -> None:
-    from fpl_tune import __version__
-
-    assert fpl_tune("--version", folder=tmp_path).stdout.strip() == f"fpl-tune {__version__}"
-
-
-MISTAKES = [
-    (["study", "lambda_swep"], "There is no study 'lambda_swep'. Did you mean 'lambda_sweep'"),
-    (["study", "lambda_sweep", "method=pfedmop"], "There is no method 'pfedmop'. Did you mean 'pfedmoap'"),
-    (["study", "lambda_sweep", "method.lamda=1"], "There is no field 'method.lamda'. Did you mean 'method.lam'"),
-    (["study", "lambda_sweep", "axes.method.lam=[-1]"], "method.lam must be a finite number >= 0, but is -1"),
-    (["study", "lambda_sweep", "axes.method.lam=[]"], "An axis is a list of at least one value"),
-    (["study", "lambda_sweep", "axes.method.lambda=[1]"], "method.lambda"),
-    (["study", "lambda_sweep", "method.experts=11"], "experts"),
-    (["study", "lambda_sweep", "method.d_gating=50"], "d_gating"),
-    (["study", "lambda_sweep", "method.heads=7"], "heads"),
-    (["study", "lambda_sweep", "seeds=0"], "seeds must be a number >= 1"),
-    (["study", "lambda_sweep", "execution.executor=rey"], "executor"),
-    (["study", "lambda_sweep", "optim.lr=fast"], "optim.lr must be a number, but is 'fast'"),
-    (["study", "lambda_sweep", "protocol.rounds=0"], "protocol.rounds must be >= 1"),
-    (["study", "lambda_sweep", "data=pac"], "There is no data 'pac'. Did you mean 'pacs'"),
-    (["study", "lambda_sweep", "lam"], "'lam' is no override"),
-    (["study", "lambda_sweep", "budget=soon"], "budget"),
-    (["study", "lambda_sweep", "report.rule=best"], "report"),
-    (["run", "protocol=quik"], "There is no protocol 'quik'. Did you mean 'quick'"),
-    (["run", "--seeds", "none"], "--seeds is a number of seeds or a list"),
-    (["run", "partition.n_clients=50"], "50"),
-    (["show", "nothing"], "There is no study with results 'nothing'"),
-]
+def test_a_study_without_a_search_imports_no_optuna(here: Path) -> None:
+    """Nor what its listeners and its executor need later: a plan and a start would wait for it."""
+    words = ["import sys", "from fpl_tune.cli import work", "work.study.study('lambda_sweep', [], 'table', True)"]
+    names = ("optuna", "sqlalchemy", "mlflow", "ray", "pandas", "matplotlib", "open_clip")
+    code = "; ".join([*words, "import fpl_tune.study.plan", f"print([n for n in {names} if n in sys.modules])"])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=here)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize(("words", "message"), MISTAKES, ids=lambda v: v[-1] if isinstance(v, list) else "")
-def test_a_mistake_is_one_line_exit_code_2_and_starts_nothing(words: list[str], message: str, tmp_path: Path) -> None:
-    done = fpl_tune(*words, folder=tmp_path)
-    assert done.returncode == 2, done.stdout + done.stderr
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    assert len(lines) == 1, done.stderr
-    assert lines[0].startswith("fpl-tune: ")
-    assert message in lines[0]
-    assert not list((tmp_path / "outputs").glob("*/cells/*/seed=*")), "nothing was started"
-
-
-def test_missing_data_is_exit_code_3_and_says_where(tmp_path: Path) -> None:
-    done = fpl_tune("study", "lambda_sweep", "data=pacs", f"data.root={tmp_path}", folder=tmp_path)
-    assert done.returncode == 3, done.stderr
-    assert str(tmp_path) in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_unwritable_output_is_exit_code_3(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    done = fpl_tune("study", "lambda_sweep", folder=tmp_path, FPL_TUNE_OUTPUT=str(tmp_path / "file" / "outputs"))
-    assert done.returncode == 3
-    assert "FPL_TUNE_OUTPUT" in done.stderr
+def test_the_module_is_the_command(here: Path) -> None:
+    words = [sys.executable, "-m", "fpl_tune"]
+    done = subprocess.run([*words, "--version"], capture_output=True, text=True, check=True, cwd=here)
+    assert done.stdout.strip() == f"fpl-tune {__version__}"
+    assert subprocess.run([*words, "stduy"], capture_output=True, check=False, cwd=here).returncode == 2
 
 
 @pytest.mark.parametrize("kind", ["methods", "data", "studies", "towers"])
-def test_listings_are_json_for_programs(kind: str, tmp_path: Path) -> None:
-    done = fpl_tune("ls", kind, "--format", "json", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)
+def test_listings_are_json_for_programs(kind: str, command: Command) -> None:
+    done = command("ls", kind, "--format", "json")
+    assert done.code == 0, done.err
+    rows = json.loads(done.out)
     assert rows
     assert all(row["what"] for row in rows)
 
 
-def test_configuration_can_be_printed_and_read_back(tmp_path: Path) -> None:
-    import yaml
-
-    done = fpl_tune("study", "lambda_sweep", "seeds=7", "--cfg", folder=tmp_path)
-    node = yaml.safe_load(done.stdout)
+@pytest.mark.parametrize("verb", ["study", "plan"])
+def test_a_study_can_be_printed_and_read_back(verb: str, command: Command, here: Path) -> None:
+    done = command(verb, "lambda_sweep", "seeds=7", "--cfg")
+    node = yaml.safe_load(done.out)
     assert (node["seeds"], node["method"]["name"]) == (7, "pfedmoap")
+    assert not list(here.iterdir()), "nothing is written"
+
+
+def test_a_run_can_be_printed(command: Command) -> None:
+    node = yaml.safe_load(command("run", "method=fedpgp", "data.root=~/photos", "--cfg").out)
+    assert (node["method"]["name"], node["data"]["root"]) == ("fedpgp", "~/photos")
+
+
+@pytest.mark.parametrize("words", ["-h", "ls towers", "ls nothing", "show nothing", "data ls"])
+def test_no_colour_without_a_terminal(words: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"NO_COLOR": "", "TERM": "xterm-256color"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR")
+    done = command(*words.split())
+    assert "\x1b" not in done.out + done.err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a terminal of our own needs a pty")
+@pytest.mark.parametrize(("colours", "wanted"), [({"NO_COLOR": "1"}, False), ({}, True)], ids=["NO_COLOR", "colours"])
+def test_no_colour_on_a_terminal_where_it_is_not_wanted(colours: dict[str, str], wanted: bool, here: Path) -> None:
+    import pty
+
+    main, side = pty.openpty()
+    plain = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm-256color"} | colours
+    code = "from fpl_tune.cli import output, _fail; output.emit([{'cell': 'a'}], 'table', best=0); _fail('no', 2)"
+    subprocess.run([sys.executable, "-c", code], stdout=side, stderr=side, env=plain, check=True, cwd=here)
+    os.close(side)
+    seen = os.read(main, 10_000).decode()
+    os.close(main)
+    assert "cell" in seen
+    assert ("\x1b[" in seen) is wanted

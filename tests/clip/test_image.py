@@ -79,6 +79,7 @@ def test_prompted_images_against_whole_blocks(vit, place, deep):
     tokens = _tokens(2, 5, vit.vision_width).requires_grad_()
     deeper = _tokens(2, 2, 5, vit.vision_width).requires_grad_() if deep else None
     features, looks = vit.encode_prompted_images(pixels, tokens, deep=deeper, place=place)
+    _, cosines = vit.encode_prompted_images(pixels, tokens, deep=deeper, place=place, cosine=True)
     first = 1 if place == "front" else 17
     for client in range(2):
         for image in range(3):
@@ -100,6 +101,17 @@ def test_prompted_images_against_whole_blocks(vit, place, deep):
             seen = weights[0, :, 0, first : first + 5].log()  # log-softmax: scores up to a constant per head
             given = looks[client, image] / scale
             torch.testing.assert_close(given - given[:, :1], seen - seen[:, :1])
+            q, k = _last_queries_and_keys(last.attn, y[0])
+            alike = torch.nn.functional.cosine_similarity(q[:, :1], k[:, first : first + 5], dim=-1)
+            torch.testing.assert_close(cosines[client, image], alike)
+
+
+def _last_queries_and_keys(attn: torch.nn.MultiheadAttention, y: Tensor) -> list[Tensor]:
+    """Each [heads, tokens, width of a head] of one image's tokens [tokens, w]."""
+    width = y.shape[-1]
+    parts = (slice(0, width), slice(width, 2 * width))
+    mapped = [y @ attn.in_proj_weight[part].mT + attn.in_proj_bias[part] for part in parts]
+    return [rows.unflatten(-1, (attn.num_heads, -1)).transpose(0, 1) for rows in mapped]
 
 
 def test_prompted_images_pass_gradients_to_tokens_and_deep_tokens(vit):
@@ -133,3 +145,11 @@ def test_what_needs_a_vit_is_refused_elsewhere(vit, resnet):
         resnet.encode_prompted_images(_pixels(resnet, 1, 1), _tokens(1, 2, resnet.vision_width))
     with pytest.raises(ConfigError, match="'front' or 'end', not 'back'"):
         vit.encode_prompted_images(_pixels(vit, 1, 1), _tokens(1, 2, vit.vision_width), place="back")
+
+
+@pytest.mark.parametrize("patches", [False, True])
+def test_images_in_several_passes_are_images_in_one(vit, monkeypatch, patches):
+    pixels = torch.rand(2, 5, 3, 32, 32, dtype=vit.dtype)
+    whole = vit.encode_images(pixels, patches=patches)
+    monkeypatch.setattr("fpl_tune.clip.towers._PIXELS_CPU", 3 * 32**2)
+    torch.testing.assert_close(vit.encode_images(pixels, patches=patches), whole, rtol=1e-10, atol=1e-10)

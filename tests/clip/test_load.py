@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fpl_tune.clip import load_towers
-from fpl_tune.clip._torchvision import ensure_importable
+from fpl_tune.clip._openclip import ensure_importable
 from fpl_tune.errors import ConfigError, EnvironmentProblem
 
 
@@ -186,3 +186,27 @@ def test_files_that_hold_no_fitting_clip_are_refused(tmp_path):
 def test_importing_the_package_does_not_import_open_clip():
     code = "import sys, fpl_tune.clip; sys.exit('open_clip' in sys.modules or 'torchvision' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "there"),
+    [
+        ("", False),
+        ("import torch._dynamo", True),
+        ("_openclip._COMPILER = _openclip._COMPILER[:1]", True),  # a release that asks for more than there is
+    ],
+)
+def test_the_compiler_is_not_imported_until_it_is_asked_for(before: str, there: bool) -> None:
+    program = f"""
+import sys, torch
+from fpl_tune.clip import _openclip, load_towers
+{before}
+load_towers("compact", None)
+assert ("torch._dynamo" in sys.modules) is {there}
+double = torch.compile(lambda x: 2 * x, backend="eager")
+assert double(torch.ones(2)).tolist() == [2, 2]
+from torchvision.transforms.functional import center_crop
+assert center_crop(torch.ones(3, 8, 8), 4).shape == (3, 4, 4)
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

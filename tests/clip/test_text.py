@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import pickle
+from functools import cache
 
 import pytest
 import torch
 from torch import Tensor
 
-from fpl_tune.clip import Sentences, Towers, blocks
+from fpl_tune.clip import Sentences, Towers, blocks, load_towers, text
 from fpl_tune.clip.text import cost
 from fpl_tune.errors import ConfigError
 from fpl_tune.testing import toy_towers
@@ -28,6 +29,19 @@ def kind_towers(request: pytest.FixtureRequest):
 @pytest.fixture(scope="module")
 def towers(kind_towers) -> Towers:
     return kind_towers(torch.float64)
+
+
+@pytest.fixture(scope="module")
+def sized():
+    """The compact CLIP, and a tower with the text half of RN50 and the ViTs (its images and projection small)."""
+
+    @cache
+    def make(size: str, dtype: torch.dtype) -> Towers:
+        if size == "compact":
+            return load_towers("compact", dtype=dtype)
+        return toy_towers(dtype=dtype, width=512, heads=8, layers=12)
+
+    return make
 
 
 def _inputs(towers: Towers, lead: tuple[int, ...], sentences: Sentences, per_class: bool, deep: bool):
@@ -65,6 +79,29 @@ def test_packed_equals_plain(kind_towers, dtype, position, per_class, deep):
     for ours, reference in zip(fast, plain, strict=True):
         assert reference.norm() > 0
         assert _relative(ours, reference) <= tolerance
+
+
+@pytest.mark.parametrize("position", ["end", "middle", "front"])
+@pytest.mark.parametrize(("per_class", "deep"), [(False, False), (True, True)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("size", ["compact", "RN50"])
+def test_packed_equals_plain_in_towers_of_true_size(sized, size, dtype, position, per_class, deep):
+    towers, tolerance = sized(size, dtype), 1e-9 if dtype == torch.float64 else 1e-4
+    sentences = towers.sentences(["star", "red triangle"], 3, position=position)
+    inputs = [(0.1 * x.detach()).requires_grad_() for x in _inputs(towers, (1,), sentences, per_class, deep)]
+    fast = _run(towers, sentences, inputs, per_class=per_class)
+    plain = _run(towers, sentences, inputs, per_class=per_class, plain=True)
+    for ours, reference in zip(fast, plain, strict=True):
+        assert _relative(ours, reference) <= tolerance
+
+
+def test_the_vision_transformers_have_one_text_tower():
+    """So what holds for one of them holds for both; RN50's differs in the width of its features only."""
+    import open_clip
+
+    b16, b32, rn50 = (open_clip.get_model_config(name) or {} for name in ("ViT-B-16", "ViT-B-32", "RN50"))
+    assert b16["text_cfg"] == b32["text_cfg"] == rn50["text_cfg"]
+    assert (b16["embed_dim"], b32["embed_dim"], rn50["embed_dim"]) == (512, 512, 1024)
 
 
 @pytest.mark.parametrize("lead", [(), (3,), (2, 1, 2)])
@@ -138,7 +175,7 @@ def test_result_does_not_depend_on_the_block(towers, monkeypatch, block, per_cla
     torch.testing.assert_close(features, whole[0], rtol=1e-10, atol=1e-10)
 
 
-def test_a_block_bounds_what_is_kept_for_the_gradient(towers):
+def test_a_block_bounds_what_is_kept_for_the_gradient(towers, monkeypatch):
     """Tensors kept between forward and backward: with blocks, the inputs of the blocks and nothing else."""
     sentences = towers.sentences(NAMES, N_CTX)
     (context,) = _inputs(towers, (8,), sentences, False, False)
@@ -155,6 +192,8 @@ def test_a_block_bounds_what_is_kept_for_the_gradient(towers):
         return sum(sizes)
 
     assert kept(1) < kept(None) / 10
+    monkeypatch.setattr(text, "_KEPT_CPU", 200_000)
+    assert kept(None) < kept(10_000) / 10
 
 
 @pytest.mark.parametrize("value", ["0", "-3", "much"])
@@ -217,9 +256,13 @@ def test_no_gradient_reaches_the_towers(towers):
     assert not towers.model.training
 
 
+SIGLIP = {"no_causal_mask": True, "pool_type": "last", "proj_bias": True}
+
+
 @pytest.mark.parametrize("deep", [False, True])
-def test_tower_without_causal_mask_takes_the_plain_path_and_says_so_once(deep, recwarn):
-    towers = toy_towers(no_causal_mask=True)
+@pytest.mark.parametrize("fields", [{"no_causal_mask": True}, SIGLIP], ids=["no mask", "siglip"])
+def test_tower_without_causal_mask_takes_the_plain_path_and_says_so_once(fields, deep, recwarn):
+    towers = toy_towers(**fields)
     sentences = towers.sentences(NAMES, N_CTX)
     inputs = _inputs(towers, (2,), sentences, False, deep)
     with pytest.warns(UserWarning, match="not causal"):
@@ -233,10 +276,19 @@ def test_tower_without_causal_mask_takes_the_plain_path_and_says_so_once(deep, r
         assert torch.equal(ours, reference)
 
 
+def test_plain_path_of_a_siglip_is_its_own_text_encoder():
+    towers = toy_towers(**SIGLIP)
+    sentences = towers.sentences(NAMES, 0)
+    ids = torch.full((len(NAMES), 77), towers.text.pad_id)
+    for row, slots in zip(ids, sentences.slots, strict=True):
+        row[: len(slots)] = torch.tensor(slots)
+    with pytest.warns(UserWarning, match="not causal"):
+        ours = towers.encode_prompts(torch.zeros(0, 32, dtype=torch.float64), sentences)
+    torch.testing.assert_close(ours, towers.model.encode_text(ids), rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("name", ["RN50", "ViT-B-32"])
 def test_towers_of_true_size(name):
-    from fpl_tune.clip import load_towers
-
     with pytest.warns(UserWarning, match="random weights"):
         towers = load_towers(name)
     sentences = towers.sentences(["accordion", "yin_yang"], 16)

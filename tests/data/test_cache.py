@@ -107,7 +107,7 @@ def test_other_towers_images_and_transforms_have_other_features(pool: Pool, tmp_
     assert len(list(tmp_path.glob("*.npy"))) == 4
 
 
-@pytest.mark.parametrize("damage", ["truncated", "garbage", "empty", "other"])
+@pytest.mark.parametrize("damage", ["truncated", "garbage", "empty", "other", "one bit"])
 def test_a_damaged_file_is_said_and_built_again(pool: Pool, tmp_path: Path, damage: str) -> None:
     eye = Eye()
     good = features(pool, eye, cache_dir=tmp_path).clone()
@@ -116,7 +116,9 @@ def test_a_damaged_file_is_said_and_built_again(pool: Pool, tmp_path: Path, dama
         np.save(path, np.zeros((3, 3)))
     else:
         whole = path.read_bytes()
-        path.write_bytes({"truncated": whole[:-4], "garbage": b"x" * len(whole), "empty": b""}[damage])
+        flipped = whole[:-9] + bytes([whole[-9] ^ 4]) + whole[-8:]
+        damaged = {"truncated": whole[:-4], "garbage": b"x" * len(whole), "empty": b"", "one bit": flipped}
+        path.write_bytes(damaged[damage])
     with pytest.warns(UserWarning, match="damaged or cut short"):
         again = features(pool, eye, cache_dir=tmp_path)
     assert torch.equal(good, again)
@@ -143,12 +145,14 @@ def test_one_builds_while_others_wait(pool: Pool, tmp_path: Path) -> None:
     assert torch.equal(got[0], got[2])
 
 
-_SLOW = """
+_BUILD = """
 import sys, time, torch
 from types import SimpleNamespace
 from fpl_tune.data import DataSpec, features, load
 def encode(pixels, patches=False):
-    time.sleep(60)
+    time.sleep(float(sys.argv[2]))
+    print(len(pixels), flush=True)
+    return pixels.mean((-1, -2))
 towers = SimpleNamespace(name="eye", embed_dim=3, image_size=8, n_patches=4, mean=(0.0,) * 3, std=(1.0,) * 3,
                          fingerprint="eye-1", device=torch.device("cpu"), dtype=torch.float32, encode_images=encode)
 spec = DataSpec("shapes", train_per_class=2, test_per_class=1, domains=["photo", "sketch"])
@@ -156,20 +160,31 @@ features(load(spec).train, towers, cache_dir=sys.argv[1])
 """
 
 
-def test_a_build_that_is_killed_is_done_again_by_the_next(pool: Pool, tmp_path: Path) -> None:
-    builder = subprocess.Popen([sys.executable, "-c", _SLOW, str(tmp_path)])
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("*.npy.tmp")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    builder.kill()
-    builder.wait()
-    (left,) = tmp_path.glob("*.npy.tmp")
+def test_a_build_that_is_killed_is_done_again_by_who_waits(pool: Pool, tmp_path: Path) -> None:
+    def build(delay: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", _BUILD, str(tmp_path), delay]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    builder, waiter = build("60"), None
+    try:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob("*.npy.tmp")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        waiter = build("0")
+        time.sleep(1)
+        assert waiter.poll() is None
+        builder.kill()
+        told, _ = waiter.communicate(timeout=120)
+    finally:
+        for process in filter(None, (builder, waiter)):
+            process.kill()
+            process.communicate()
+    assert sum(map(int, told.split())) == len(pool)
     eye = Eye()
     held = features(pool, eye, cache_dir=tmp_path)
-    assert eye.seen == len(pool)
+    assert eye.seen == 0
     np.testing.assert_allclose(held.numpy(), means(pool), atol=1e-6)
-    assert left.with_suffix("").is_file()
-    assert not left.exists()
+    assert not list(tmp_path.glob("*.tmp"))
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fpl_tune.data.partition import assign_classes, assign_disjoint, by_class, by_domain, iid
+from fpl_tune.data.partition import assign_classes, assign_disjoint, by_class, by_domain, iid, some_by_class
 from fpl_tune.errors import ConfigError
 
 
@@ -54,6 +54,20 @@ def test_images_go_to_all_owners_of_their_class_and_to_nobody_else() -> None:
     got = set(zip(shares.row.tolist(), shares.client.tolist(), strict=True))
     assert got == {(i, c) for i in range(50) for c in range(4) if owns[c, label[i]]}
     assert len(shares.row) == len(got)
+
+
+def test_owners_of_few_images_get_all_and_of_many_a_fair_draw_of_their_own() -> None:
+    rng = np.random.default_rng(1)
+    label = rng.permutation(np.repeat([0, 1, 2], [3, 40, 0]))
+    owns = np.ones((500, 3), dtype=bool)
+    owns[0, 1] = False
+    got, everything = some_by_class(owns, label, 4, rng), by_class(owns, label)
+    pairs = set(zip(got.row.tolist(), got.client.tolist(), strict=True))
+    assert pairs < set(zip(everything.row.tolist(), everything.client.tolist(), strict=True))
+    assert len(pairs) == len(got.row) == 500 * 3 + 499 * 4, "nothing twice"
+    assert (np.bincount(got.client) == [3] + [7] * 499).all()
+    often = np.bincount(got.row, minlength=43)[label == 1]  # each of 40 images is drawn by 499 owners with chance 0.1
+    assert np.abs(often - 49.9).max() < 5 * np.sqrt(499 * 0.1 * 0.9)
 
 
 def test_a_class_without_images_gives_its_owner_nothing() -> None:

@@ -163,3 +163,20 @@ def test_what_the_task_does_not_have_is_refused(paper_task):
     with pytest.raises(ConfigError, match="novel"):
         FedAPT().check(paper_task(same_classes=False))
     FedAPT(unlock=5, keys="orthogonal").check(paper_task())
+
+
+def test_figures_tell_how_often_the_reader_finds_the_domain(task):
+    method = FedAPT(n_ctx=2)
+    state = method.init(task, torch.Generator().manual_seed(3))
+    seen, reader = task.table("val"), state.shared["reader"]
+    by_client = []
+    for client in range(task.n_clients):
+        images = seen.image[client][seen.mask[client]]
+        told = [int((reader @ image).argmax()) == int(task.domain[client]) for image in images]
+        by_client.append(sum(told) / len(told))
+    found = method.figures(task, state)
+    assert found.pop("reader/acc_mean") == pytest.approx(sum(by_client) / len(by_client))
+    for domain in range(task.n_domains):
+        mine = [share for client, share in enumerate(by_client) if task.domain[client] == domain]
+        assert found.pop(f"reader/domain{domain + 1}/acc_mean") == pytest.approx(sum(mine) / len(mine))
+    assert not found

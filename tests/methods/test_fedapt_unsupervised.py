@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 from fpl_tune import methods
 from fpl_tune.engine import generator
 from fpl_tune.errors import ConfigError
-from fpl_tune.method import unit
+from fpl_tune.method import Batch, Local, unit
+from fpl_tune.methods._unlabelled import bank_loss
 from fpl_tune.methods.fedapt_unsupervised import FedAPTUnsupervised
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.task import Classes
@@ -99,7 +101,7 @@ def test_second_stage_is_agreement_attraction_and_dispersion(task, whole_batch, 
         for i in range(number):
             like = [-2.0 if j == i else float(unit(clean[i]) @ unit(clean[j])) for j in range(number)]
             chosen = sorted(range(number), key=lambda j, like=like: -like[j])[: min(3, number - 1)]
-            near = near + sum((new[j] * (new[j].log() - shares[i])).sum() for j in chosen)
+            near = near - sum((new[j] * shares[i]).sum() for j in chosen)
             apart = apart + sum((shares[i] * shares[j]).sum() for j in range(number) if j != i)
         wanted = intra + near / number + 0.5 * apart / number - (clean @ reader.T).log_softmax(1)[:, domain].mean()
         _compare(loss, found, wanted, [prompt, reader], client)
@@ -132,7 +134,7 @@ def test_labels_are_never_read(task, phase, whole_batch):
 
 
 def test_no_neighbours_and_no_dispersion_leave_agreement_alone(task, whole_batch):
-    method = _method(phase=2, augment=False, neighbours=0, disperse=0.0)
+    method = _method(phase=2, augment=False, neighbours=0, disperse=0.0, double_softmax=False)
     _, local, batch = _started(method, task, whole_batch)
     logits = method.logits(task, local, batch)
     agreement = -(local.fixed["scores"][:, :-1] * logits.log_softmax(-1)).sum(-1)
@@ -140,6 +142,25 @@ def test_no_neighbours_and_no_dispersion_leave_agreement_alone(task, whole_batch
     reading = -read.gather(-1, task.domain[:, None, None].expand(-1, 9, 1)).squeeze(-1)
     wanted = torch.stack([(agreement + reading)[c][batch.mask[c]].mean() for c in range(4)])
     torch.testing.assert_close(method.loss(task, local, batch)[0], wanted)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_views_that_are_surely_wrong_move_nothing_by_default(double):
+    """The bank is sure of class 0, the view of class 1 by a margin of m. Cross-entropy pulls by p - y in both columns;
+    behind a second softmax every pull passes the first one's p (1 - p), of the order of exp(-m)."""
+    assert FedAPTUnsupervised().double_softmax
+    margin, images, zero = 20.0, torch.eye(2).double()[None], torch.zeros(1, 1, dtype=torch.int64)
+    batch = Batch(images[:, :1], label=zero, mask=zero == 0, index=zero)
+    bank = torch.tensor([1.0, 0.0, 0.0]).double().expand(1, 2, 3)
+    fixed = {"scores": bank, "features": images, "present": torch.ones(1, 2).bool()}
+    view = torch.tensor([0.0, margin, 0.0]).double().expand(1, 1, 3).clone().requires_grad_()
+    second = view.softmax(-1) if double else view
+    loss, _ = bank_loss(Local({}, fixed), batch, torch.zeros(1, 1, 3).double(), second, neighbours=0, disperse=0.0)
+    (pull,) = torch.autograd.grad(loss.sum(), view)
+    if double:
+        assert float(pull.abs().max()) < 10 * math.exp(-margin)
+    else:
+        torch.testing.assert_close(pull[0, 0], torch.tensor([-1.0, 1.0, 0.0]).double(), rtol=0, atol=1e-8)
 
 
 def test_client_with_a_single_image_has_no_neighbour():

@@ -142,7 +142,7 @@ def test_evaluation_takes_the_new_global_prompt_and_ones_own(task: ClientTask) -
         ({"gamma": 1.1}, r"method\.gamma must lie in \(0, 1\], but is 1\.1"),
         ({"epsilon": 0.0}, r"method\.epsilon must be >= 0\.005, but is 0\.0"),
         ({"iterations": 0}, r"method\.iterations must be >= 1"),
-        ({}, r"method\.name 'fedotp' must have an image tower with spatial features"),
+        ({}, r"method\.name must be a method without patches, as .* no spatial features, but is 'fedotp'\. Use clip"),
     ],
 )
 def test_refusals(fields: dict[str, Any], message: str) -> None:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from fpl_tune.engine import generator
 from fpl_tune.errors import ConfigError
+from fpl_tune.evaluate import evaluate
 from fpl_tune.method import Batch, Local
 from fpl_tune.methods.fedpgp import FedPGP
 from fpl_tune.methods.promptfl import PromptFL
@@ -38,9 +39,12 @@ def test_without_rank_and_contrast_it_is_promptfl(task: ClientTask) -> None:
 
 
 @pytest.mark.parametrize("rank", [2, "full"])
-@pytest.mark.parametrize("pairs", ["both", "negative", "positive"])
-def test_loss_and_gradient_follow_the_equations(task: ClientTask, rank: Any, pairs: Any) -> None:
-    method = FedPGP(n_ctx=3, rank=rank, mu=0.7, temperature=0.4, pairs=pairs)
+@pytest.mark.parametrize(
+    ("pairs", "signs"),
+    [("both", "meant"), ("negative", "meant"), ("positive", "meant"), ("negative", "printed"), ("positive", "printed")],
+)
+def test_loss_and_gradient_follow_the_equations(task: ClientTask, rank: Any, pairs: Any, signs: Any) -> None:
+    method = FedPGP(n_ctx=3, rank=rank, mu=0.7, temperature=0.4, pairs=pairs, signs=signs)
     local, batch = begin(method, task), first_batch(task)
     losses, _ = method.loss(task, local, batch)
     found = torch.autograd.grad(losses.sum(), list(local.train.values()))
@@ -54,7 +58,8 @@ def test_loss_and_gradient_follow_the_equations(task: ClientTask, rank: Any, pai
         for c in range(task.n_classes):
             near, apart = (F.cosine_similarity(z_g[c], z, dim=0) for z in (task.hand_text[c], z_i[c]))
             share = torch.exp(near / 0.4) / (torch.exp(near / 0.4) + torch.exp(apart / 0.4))
-            terms.append({"both": -share.log(), "negative": apart, "positive": 1 - near}[pairs])
+            meant = {"both": -share.log(), "negative": apart, "positive": 1 - near}
+            terms.append((meant if signs == "meant" else {"negative": 1 - apart, "positive": near})[pairs])
         loss = F.cross_entropy(scores, batch.label[client]) + 0.7 * torch.stack(terms).mean()
         torch.testing.assert_close(losses[client], loss, rtol=1e-10, atol=1e-10)
         total = total + loss
@@ -87,6 +92,40 @@ def test_the_placeholder_anchor_is_the_text_of_as_many_x(task: ClientTask) -> No
     assert float(gap.detach().abs().min()) > 1e-6
 
 
+@pytest.mark.parametrize("rank", [1, "full"])
+def test_copies_are_more_wrong_answers(task: ClientTask, rank: Any) -> None:
+    method = FedPGP(n_ctx=2, rank=rank, copies=2, mu=0.7, temperature=0.4)
+    local, batch = begin(method, task), first_batch(task)
+    logits, losses = method.logits(task, local, batch), method.loss(task, local, batch)[0]
+    assert logits.shape == (4, 3, 2 * task.n_classes)
+    for client in range(4):
+        leaf = {n: v[client] for n, v in local.train.items()}
+        own = [
+            leaf["prompt"][j] + (leaf["delta"][j] if rank == "full" else leaf["u"][j] @ leaf["v"][j]) for j in (0, 1)
+        ]
+        z_i, z_g = (torch.cat([task.text(row) for row in rows]) for rows in (own, leaf["prompt"]))
+        scores = task.scale * F.normalize(batch.image[client], dim=-1) @ z_i.T
+        torch.testing.assert_close(logits[client], scores)
+        near, apart = F.cosine_similarity(z_g, task.hand_text.repeat(2, 1)), F.cosine_similarity(z_g, z_i)
+        pair = torch.stack([near, apart], 1) / 0.4
+        contrast = F.cross_entropy(pair, torch.zeros(len(pair), dtype=torch.int64))
+        torch.testing.assert_close(losses[client], F.cross_entropy(scores, batch.label[client]) + 0.7 * contrast)
+
+
+def test_an_image_that_a_copy_claims_is_wrong(task: ClientTask) -> None:
+    """The second copy is the first, a little louder, so that it wins every image."""
+
+    class Louder(FedPGP):
+        def logits(self, task: Any, local: Local, batch: Batch) -> torch.Tensor:
+            first, _ = super().logits(task, local, batch).split(task.n_classes, -1)
+            return torch.cat([first, first + 1], -1)
+
+    method = Louder(n_ctx=2, rank=1, copies=2)
+    (scores,) = evaluate(method, [task], [method.init(task, generator("copies"))])
+    assert bool((scores["test"].accuracy == 0).all())
+    assert bool((scores["test"].loss > 1).all())  # at least log(1 + e)
+
+
 def test_what_is_evaluated_is_the_new_global_prompt_and_ones_own_term(task: ClientTask) -> None:
     method = FedPGP(n_ctx=2, rank=1)
     state = play(method, [task], cohorts=[[0, 1]])[-1][0]
@@ -112,6 +151,8 @@ def test_parameters_of_the_paper(task: ClientTask) -> None:
     [
         ({"mu": -1.0}, r"method\.mu must be a finite number >= 0"),
         ({"temperature": 0.0}, r"method\.temperature must be > 0, but is 0\.0"),
+        ({"copies": 0}, r"method\.copies must be >= 1, but is 0"),
+        ({"signs": "printed"}, r"method\.signs must be 'meant' unless method\.pairs is negative or positive"),
         ({"rank": 17}, r"method\.rank must be 'full' or lie between 0 and method\.n_ctx = 16, but is 17"),
         ({"rank": 40, "n_ctx": 64}, r"method\.rank must be at most the width of a context token, 32, but is 40"),
     ],

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fpl_tune.config import compose_run, identity
 from fpl_tune.engine import generator
 from fpl_tune.errors import ConfigError
 from fpl_tune.method import Batch, Local, State, cross_entropy, unit
@@ -64,19 +65,21 @@ def reference(method: PFedMoAP, task: ClientTask, local: Local, batch: Batch, cl
     own = task.text(local.train["prompt"][client])
     usable = local.fixed["usable"][client]
     others = task.text(local.fixed["experts"][client][usable])
-    step = task.embed_dim // method.d_gating
+    width = method.d_gating
+    assert width is not None
+    step = task.embed_dim // width
     weight, bias = local.train["gate.weight"][client], local.train["gate.bias"][client]
     # torch divides the dot products by the root of the width of a head
     factor = 1.0
     if method.attention_scale != "sqrt":
-        factor = method.attention_scale * (method.d_gating / method.heads) ** 0.5
+        factor = method.attention_scale * (width / method.heads) ** 0.5
     projection = torch.cat([weight[0] * factor, weight[1], weight[2]])
     offset = torch.cat([bias[0] * factor, bias[1], bias[2]])
     columns = []
     for c in range(task.n_classes):
         experts = torch.cat([own[c : c + 1], others[:, c]])[:, ::step].unsqueeze(1)  # [E, 1, G]
         mixed, _ = F.multi_head_attention_forward(
-            image[:, ::step].unsqueeze(1), experts, experts, method.d_gating, method.heads,
+            image[:, ::step].unsqueeze(1), experts, experts, width, method.heads,
             projection, offset, None, None, False, 0.0, weight[3], bias[3],
         )  # fmt: skip
         columns.append((image[:, ::step] * mixed[:, 0]).sum(-1))
@@ -99,6 +102,58 @@ def test_logits_loss_and_gradient_are_those_of_multi_head_attention(task: Client
         ours = torch.autograd.grad(cross_entropy(found, batch)[client], list(local.train.values()), retain_graph=True)
         for mine, theirs in zip(ours, grads, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("pooling", ["stride", "mean"])
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_pooling_and_similarity_are_what_the_names_say(task: ClientTask, pooling: Any, similarity: Any) -> None:
+    """With one head, no scale and W_Q = 0 experts weigh the same; W_V = W_O = 1 then makes the mixture their mean."""
+    fields: dict[str, Any] = {"n_ctx": 2, "experts": 3, "d_gating": 8, "heads": 1, "lam": 0.0}
+    method = PFedMoAP(**fields, pooling=pooling, similarity=similarity)
+    local, batch = method.start(task, after_rounds(method, task, [0, 1, 2, 3]), EVERYONE), all_images(task)
+    eye, zero = torch.eye(8, dtype=task.dtype), torch.zeros(8, 8, dtype=task.dtype)
+    gate = torch.stack([zero, eye, eye, eye]).expand(4, -1, -1, -1)
+    train = {**local.train, "gate.weight": gate, "gate.bias": torch.zeros(4, 4, 8, dtype=task.dtype)}
+    found = method.logits(task, local._replace(train=train), batch)
+
+    def pooled(feature: Tensor) -> Tensor:  # D = 24 to 8: every third number, or the mean of three
+        return (
+            feature[..., 0::3]
+            if pooling == "stride"
+            else (feature[..., 0::3] + feature[..., 1::3] + feature[..., 2::3]) / 3
+        )
+
+    for client in range(4):
+        text = task.text(torch.cat([local.train["prompt"][client : client + 1], local.fixed["experts"][client]]))
+        mixed, image = pooled(text).mean(0), pooled(unit(batch.image[client]))
+        if similarity == "cosine":
+            mixed, image = F.normalize(mixed, dim=-1), F.normalize(image, dim=-1)
+        torch.testing.assert_close(found[client], task.scale * image @ mixed.T, rtol=0, atol=1e-9)
+
+
+def test_the_gates_width_is_the_papers_where_it_divides_the_features() -> None:
+    def gate(embed_dim: int, **fields: Any) -> int:
+        sizes: Any = SimpleNamespace(
+            n_clients=2, embed_dim=embed_dim, text_width=8, device=torch.device("cpu"), dtype=torch.float32
+        )
+        method = PFedMoAP(n_ctx=1, experts=2, **fields)
+        method.check(sizes)
+        return method.init(sizes, generator("width")).personal["gate.weight"].shape[-1]
+
+    assert [gate(width) for width in (1024, 512, 128, 96, 64)] == [128, 128, 128, 96, 64]
+    assert gate(512, d_gating=64) == 64
+    assert gate(512, d_gating=128, similarity="cosine") == 128
+
+
+def test_cells_of_a_gate_as_wide_as_the_papers_keep_their_ids() -> None:
+    wide, narrow = (
+        compose_run(["method=pfedmoap", "method.d_gating=128"]),
+        compose_run(["method=pfedmoap", "method.d_gating=96"]),
+    )
+    assert identity(compose_run(["method=pfedmoap"])) == identity(wide) == "97fae59f"
+    assert identity(narrow) != identity(wide)
+    noisy = [compose_run(["method=pfedmoap_dp", f"method.inner.d_gating={width}"]) for width in ("null", 128, 96)]
+    assert identity(noisy[0]) == identity(noisy[1]) != identity(noisy[2])
 
 
 def test_the_linear_gate_mixes_whole_features_by_weights_of_the_image(task: ClientTask) -> None:
@@ -246,10 +301,14 @@ def test_seeds_of_different_pools_do_not_meet() -> None:
     [
         ({"lam": -0.1}, r"method\.lam must be a finite number >= 0, but is -0\.1"),
         ({"experts": 1}, r"method\.experts counts the local one and must be >= 2"),
-        ({"heads": 5}, r"method\.d_gating must be a multiple of method\.heads = 5"),
+        ({"heads": 5, "d_gating": 128}, r"method\.d_gating must be a multiple of method\.heads = 5"),
         ({"n_ctx": 0}, r"method\.n_ctx must be >= 1"),
         ({"experts": 5, "d_gating": 12, "heads": 3}, r"experts must be at most the number of clients, 4"),
-        ({"experts": 4}, r"d_gating must divide the width of the embedding, 24, but is 128\. Set method\.d_gating"),
+        (
+            {"experts": 4, "d_gating": 128},
+            r"d_gating must divide the width of the embedding, 24, but is 128\. Set method\.d_gating=24, or",
+        ),
+        ({"experts": 4, "heads": 9}, r"heads must divide 24, the width of the gate, but is 9\. Set method\.heads=3\."),
     ],
 )
 def test_refusals(task: ClientTask, fields: dict[str, Any], message: str) -> None:

@@ -121,7 +121,7 @@ def test_only_the_prompt_travels(task: ClientTask) -> None:
     [
         ({"alpha": -1.0}, r"method\.alpha must be 'val' or a finite number >= 0, but is -1\.0"),
         ({"n_ctx": 0}, r"method\.n_ctx must be >= 1"),
-        ({}, r"method\.name remembers training classes and has nothing for novel ones, but is 'pfedprompt'"),
+        ({}, r"method\.name must be .* without a memory .* tests on novel classes, but is 'pfedprompt'\. Use promptfl"),
         ({"features": "patches"}, r"method\.features must be 'pooled' on an image tower without spatial features"),
     ],
 )

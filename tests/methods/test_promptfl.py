@@ -25,6 +25,22 @@ def test_a_round_is_a_step_of_every_client_and_the_mean_weighted_by_images() -> 
     torch.testing.assert_close(after.shared["prompt"], total, rtol=0, atol=1e-10)
 
 
+def test_the_released_loop_keeps_the_last_clients_prompt() -> None:
+    task = toy_task()
+    last, alone = (
+        play(m, [task], cohorts=[who])[-1][0].shared["prompt"]
+        for m, who in ((PromptFL(n_ctx=2, weights="last"), [1, 0, 2]), (PromptFL(n_ctx=2), [2]))
+    )
+    torch.testing.assert_close(last, alone, rtol=0, atol=1e-12)
+
+
+def test_a_plain_mean_is_that_of_the_clients_alone() -> None:
+    task = toy_task()
+    alone = [play(PromptFL(n_ctx=2), [task], cohorts=[[c]])[-1][0].shared["prompt"] for c in (0, 2)]
+    (mean,) = play(PromptFL(n_ctx=2, weights="uniform"), [task], cohorts=[[0, 2]])[-1]
+    torch.testing.assert_close(mean.shared["prompt"], (alone[0] + alone[1]) / 2, rtol=0, atol=1e-12)
+
+
 def test_a_prompt_of_the_papers_has_8192_numbers() -> None:
     task = toy_task()
     task.text_width = 512

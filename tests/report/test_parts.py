@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.container import ErrorbarContainer
 
-from fpl_tune.report import canvas, figures, paper, sections, tables, words
+from fpl_tune.errors import ConfigError
+from fpl_tune.report import canvas, charts, figures, searches, sections, tables, words
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.importance import explained, importance
 from fpl_tune.report.significance import against_reference
@@ -57,7 +59,7 @@ def test_a_conditional_field_is_judged_where_it_exists(make_store):
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=30))
 def test_front_is_what_nothing_dominates(points):
     cost, gain = zip(*points, strict=True)
-    front = figures.pareto_front(cost, gain)
+    front = charts.pareto_front(cost, gain)
     better = {
         i
         for i in range(len(points))
@@ -80,6 +82,22 @@ def test_svg_follows_the_page_and_carries_no_date(make_store):
     assert text == canvas.svg(figures.axis_curve(facts, "method.n_ctx"), "curve")
 
 
+def test_names_have_bars_and_are_not_joined(make_store):
+    facts = Facts(
+        make_store(body="axes: {variant: [{label: a, method.n_ctx: 2}, {label: b, method.n_ctx: 4}]}\nseeds: 3\n")
+    )
+    ax = figures.axis_curve(facts, "variant").axes[0]
+    own = facts.table.loc[[cell.id for cell in facts.own]]
+    (drawn,) = ax.containers
+    assert isinstance(drawn, ErrorbarContainer)
+    points, _, (bars,) = drawn.lines
+    assert points.get_linestyle() == "None"
+    assert points.get_ydata() == pytest.approx(own["mean"].tolist())
+    reach = [segment[1, 1] - segment[0, 1] for segment in bars.get_segments()]
+    assert reach == pytest.approx((2 * own["std"]).tolist())
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "b"]
+
+
 def test_curve_goes_through_the_means_and_its_band_is_the_std(make_store):
     facts = Facts(make_store())
     ax = figures.axis_curve(facts, "method.n_ctx").axes[0]
@@ -90,41 +108,6 @@ def test_curve_goes_through_the_means_and_its_band_is_the_std(make_store):
     legend = ax.get_legend()
     assert legend is not None
     assert "zeroshot" in [text.get_text() for text in legend.get_texts()]
-
-
-# -- papers --------------------------------------------------------------------------------------------------
-
-PAPER = """axes: {method: [promptfl, coop]}
-references: [{method: zeroshot}]
-seeds: 2
-report: {paper: {paper: pFedMoAP, table: 1, expected: "CoOp above PromptFL", defects: ["copied rows"]}}
-"""
-
-
-def test_printed_figures_stand_beside_ours_by_the_method_s_name(make_store):
-    facts = Facts(make_store(body=PAPER))
-    block = paper.beside(facts)
-    assert block is not None
-    rows = {row.label: row for row in block.rows}
-    assert set(rows) == {"promptfl", "coop", "zeroshot"}
-    printed = paper.targets()
-    table = printed[(printed["paper"] == "pFedMoAP") & (printed["table"] == "1")]
-    expected = table[(table["method"] == "PromptFL") & (table["dataset"] != "Average")]["mean"].mean()
-    assert rows["promptfl"].mean == pytest.approx(expected)
-    assert not rows["promptfl"].comparable
-    assert math.isnan(rows["promptfl"].gap)
-    assert block.defects == ["copied rows"]
-
-
-def test_a_study_without_a_paper_has_no_block(make_store):
-    assert paper.beside(Facts(make_store())) is None
-
-
-def test_targets_are_read_with_their_types():
-    printed = paper.targets()
-    assert len(printed) > 1800
-    assert printed["mean"].dtype == float
-    assert set(printed["paper"]) == {"Fed-DPT", "FedAPT", "FedPGP", "pFedMoAP", "pFedPrompt"}
 
 
 # -- words ---------------------------------------------------------------------------------------------------
@@ -166,7 +149,121 @@ def test_the_partition_is_drawn_only_if_it_is_the_one_of_the_results(make_store)
             store.put(cell, seed, store.history(cell, seed), {**result, "split_hash": shares(cell.run, seed).hash})
     drawn = sections.domains(Facts(store), empty)
     assert drawn is not None
-    assert set(drawn.drawn) == {"partition", "domains"}
+    assert set(drawn.drawn) == {"partition", "partition_seed2", "partition_seed3", "domains"}
+    assert [fold["open"] for fold in drawn.folds.values()] == [True, False, False]
+    assert "seed 2" in drawn.drawn["partition_seed2"][1]
     held = shares(store.cells()[0].run, 1)
     ax = drawn.drawn["partition"][0].axes[0]
     assert sum(len(np.asarray(c.get_offsets())) for c in ax.collections) == (held.counts > 0).sum()
+
+
+# -- what others are tested against --------------------------------------------------------------------------
+
+
+METHODS = "axes: {method: [promptfl, fedpgp], optim: {lr: [0.01, 0.1]}}\nreferences: [{method: zeroshot}]\nseeds: 2\n"
+
+
+def test_a_reference_of_a_method_that_is_an_axis_too_keeps_its_name(make_store):
+    facts = Facts(make_store(body=METHODS))
+    assert facts.reference == "zeroshot"
+    for cell in facts.own:
+        other = facts.reference_of(cell)
+        assert other is not None
+        assert other.run.method["name"] == "zeroshot"
+        assert other.run.optim.lr == cell.run.optim.lr
+    assert not any(facts.is_reference(cell) for cell in facts.own)
+
+
+def test_a_value_of_an_axis_can_be_the_reference(make_store):
+    """Each cell meets the one that differs from it in that field alone; the cells of the value meet nobody."""
+    store = make_store(body=METHODS)
+    facts = Facts(store, reference="promptfl")
+    tests = against_reference(facts)
+    for cell in facts.own:
+        other = facts.reference_of(cell)
+        assert other is not None
+        assert (other.run.method["name"], other.run.optim.lr) == ("promptfl", cell.run.optim.lr)
+        assert (cell.id in tests.index) == (cell.run.method["name"] == "fedpgp")
+    for cell in facts.own:
+        if cell.id in tests.index:
+            other = facts.reference_of(cell)
+            assert other is not None
+            gain = facts.table.loc[cell.id, "mean"] - facts.table.loc[other.id, "mean"]
+            assert tests.loc[cell.id, "difference"] == pytest.approx(gain, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [({"reference": "zeroshott"}, "zeroshot"), ({"rule": "best"}, "best_val"), ({"metric": "x/y"}, "test/acc_mean")],
+)
+def test_what_a_report_is_asked_for_must_be_there(make_store, asked, words):
+    with pytest.raises(ConfigError, match=words):
+        Facts(make_store(body=METHODS), **asked)
+
+
+def test_of_many_lines_eight_are_drawn_and_the_best_is_among_them(make_store):
+    rates = [round(0.01 * i, 2) for i in range(1, 12)]
+    body = f"axes: {{method: {{n_ctx: [2, 4]}}, optim: {{lr: {rates}}}}}\nseeds: 2\n"
+    facts = Facts(make_store(body=body, level=lambda cell: 0.9 if cell.run.optim.lr == 0.05 else 0.5))
+    (ax,) = figures.axis_curve(facts, "method.n_ctx").axes
+    names = [line.get_label() for line in ax.lines if str(line.get_label()).startswith("lr=")]
+    assert len(names) == 8
+    assert "lr=0.05" in names
+
+
+def test_bars_tell_their_values_and_where_equal_shares_lie():
+    (ax,) = charts.bars(["a", "b"], [25.0, 75.0], "share (%)", spread=[1.0, 2.0], equal=50.0).axes
+    assert [text.get_text() for text in ax.texts] == ["25.0", "75.0"]
+    assert ax.get_legend_handles_labels()[1] == ["equal shares, 50"]
+
+
+def test_heat_maps_are_of_the_numbers_one_for_each_value_of_a_third_axis(make_store):
+    body = (
+        "axes: {method: [promptfl, fedpgp], optim: {lr: [0.01, 0.1]}, data: {shots: [1, 2, 4]}}\n"
+        "references: [{method: zeroshot}]\nseeds: 1\n"
+    )
+    facts = Facts(make_store(body=body))
+    section = searches.pairs(facts, against_reference(facts))
+    assert section is not None
+    assert section.title == "lr and shots"
+    assert [caption.split(".")[0] for _, caption in section.drawn.values()] == ["method=promptfl", "method=fedpgp"]
+    images = [figure.axes[0].images[0] for figure, _ in section.drawn.values()]
+    assert images[0].get_clim() == images[1].get_clim()
+    for image, method in zip(images, ("promptfl", "fedpgp"), strict=True):
+        grid = np.asarray(image.get_array())
+        for cell in facts.own:
+            if cell.run.method["name"] == method:
+                place = [0.01, 0.1].index(cell.run.optim.lr), [1, 2, 4].index(int(cell.varied["data.shots"]))
+                assert grid[place] == pytest.approx(facts.table.loc[cell.id, "mean"])
+
+
+def test_figures_of_methods_have_a_column_and_those_of_parts_a_curve(make_store):
+    store = make_store(body="axes: {method: [promptfl, coop]}\nseeds: 2\n")
+    for cell in store.cells()[:1]:
+        for seed in (1, 2):
+            history = [
+                {
+                    **record,
+                    "privacy/epsilon": 2.0 * record["round"],
+                    "reader/domain1/acc_mean": 0.5,
+                    "reader/acc_mean": 0.25,
+                }
+                for record in store.history(cell, seed)
+            ]
+            store.put(cell, seed, history, store.result(cell, seed))
+    facts = Facts(store)
+    body = tables.rows(facts, against_reference(facts))
+    head = tables.header(facts)
+    assert [row.cells[head.index("privacy epsilon")] for row in body] == ["8", "–"]
+    assert [row.cells[head.index("reader accuracy (%)")] for row in body] == ["25.00", "–"]
+    assert not [name for name in head if "domain1" in name]
+    section = sections.learning(facts, against_reference(facts))
+    assert section is not None
+    (ax,) = section.drawn["learning_privacy_epsilon"][0].axes
+    assert np.asarray(ax.lines[0].get_ydata()).tolist() == [2.0, 4.0, 6.0, 8.0]
+    assert ax.get_legend_handles_labels()[1] == ["promptfl"], "coop has no such figure"
+    assert facts.best is not None
+    assert facts.best.label == "coop"
+    drawn, caption = section.drawn["learning_reader_parts"]
+    assert caption.startswith("promptfl, reader by part")
+    assert drawn.axes[0].get_legend_handles_labels()[1] == ["domain1"]

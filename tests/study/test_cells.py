@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ def test_axes_are_gridded_in_the_order_written_and_the_last_varies_fastest(compo
     first = expand(*made)[0]
     assert first.varied == {"optim.lr": 0.01, "method.n_ctx": 2}
     assert first.run.optim.lr == 0.01
-    assert first.run.method == {"name": "promptfl", "n_ctx": 2}
+    assert first.run.method["n_ctx"] == 2
 
 
 def test_fast_path_of_the_composer_equals_composing_by_hydra(compose: Callable[..., Any]) -> None:
@@ -29,6 +31,25 @@ def test_fast_path_of_the_composer_equals_composing_by_hydra(compose: Callable[.
     fast = Composer(node).at({"optim.lr": 0.5, "protocol.rounds": 7, "method.n_ctx": 3, "optim.groups.gate": 1})
     slow = config.to_run({name: value for name, value in config.as_dict(spec).items()})
     assert config.as_dict(fast) == config.as_dict(slow)
+
+
+def test_runs_of_one_composer_keep_their_values_apart(compose: Callable[..., Any]) -> None:
+    """They share what is not set: clip, data, partition."""
+    composer = Composer(compose("axes: {}", "+optim.groups.gate=1")[1])
+    plain = config.as_dict(composer.at({}))
+    first = composer.at({"optim.groups.gate": 2, "optim.lr": 0.5, "protocol.rounds": 7, "method.n_ctx": 3})
+    second = composer.at({"optim.groups.context": 4})
+    assert (first.optim.groups, second.optim.groups) == ({"gate": 2.0}, {"gate": 1.0, "context": 4.0})
+    assert config.as_dict(composer.at({})) == plain
+    assert first.data is second.data
+
+
+def test_a_cell_is_named_by_the_plain_dict_of_its_run(compose: Callable[..., Any]) -> None:
+    for option in ("pfedmoap", "promptfl_ft"):
+        run = expand(*compose(f"axes: {{method: [{option}], optim.lr: [0.3]}}"))[0].run
+        copied = config.to_run(json.loads(json.dumps(config.as_dict(run))))
+        assert config.identity(run) == config.identity(copied)
+        assert (run, vars(run.data)) == (deepcopy(run), vars(deepcopy(run).data)), "naming changes nothing"
 
 
 def test_equal_values_written_differently_are_one_cell(compose: Callable[..., Any]) -> None:
@@ -88,3 +109,15 @@ def test_label_names_only_what_is_needed() -> None:
 
 def test_axes_may_be_dotted_or_nested() -> None:
     assert axes_of({"method": {"lam": [0, 1]}}) == axes_of({"method.lam": [0, 1]}) == {"method.lam": [0, 1]}
+
+
+def test_axes_of_a_wrapped_method_reach_its_stages(compose: Callable[..., Any]) -> None:
+    made = compose("axes: {method: [promptfl_ft], method.inner.n_ctx: [2, 4], protocol.rounds: [1, 3]}")
+    cells = expand(*made)
+    assert [(s[0].method["n_ctx"], s[0].rounds, s[1].rounds) for s in (config.stages(c.run) for c in cells)] == [
+        (2, 1, 1),
+        (2, 3, 1),
+        (4, 1, 1),
+        (4, 3, 1),
+    ]
+    assert len({cell.id for cell in cells}) == 4

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import statistics
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -16,7 +18,7 @@ from fpl_tune import config
 from fpl_tune.clip import load_towers
 from fpl_tune.config import PruneSpec
 from fpl_tune.errors import ConfigError
-from fpl_tune.study import manage, runner
+from fpl_tune.study import driver, manage
 from fpl_tune.study.best import best, export, nearest_words, verify
 from fpl_tune.study.cells import expand
 from fpl_tune.study.compare import compare, paired_p
@@ -55,11 +57,15 @@ def test_compare_warns_of_other_partitions_and_refuses_strangers(make_store: Mak
     result = b.result(cell, 2)
     assert result is not None
     b.put(cell, 2, b.history(cell, 2), {**result, "split_hash": "other"})
+    with pytest.raises(ConfigError, match="compared with another one"):
+        compare(a, a)
     (warning,) = compare(a, b).warnings
     assert "seeds 2 were trained on different partitions" in warning
     other = make_store(name="c", root=tmp_path / "c", body="axes: {method: {n_ctx: [3]}}\nseeds: 3\n")
     with pytest.raises(ConfigError, match="share none"):
         compare(a, other)
+    body = "axes: {method: {n_ctx: [2, 3]}}\nreferences: [{method: zeroshot}]\nseeds: 3\n"
+    assert compare(a, make_store(name="d", root=tmp_path / "d", body=body)).alone == (2, 1)
 
 
 def test_paired_p_at_its_edges() -> None:
@@ -97,6 +103,7 @@ def test_an_exported_cell_is_a_study_of_the_same_configuration(compose: Compose,
         assert names == {
             f"tiny-{cell.id}.yaml",
             "environment.txt",
+            "expected.csv",
             "prompts-seed1.safetensors",
             "prompts-seed2.safetensors",
             "reproduce.sh",
@@ -106,7 +113,15 @@ def test_an_exported_cell_is_a_study_of_the_same_configuration(compose: Compose,
         assert again.id == cell.id
         lines = (folder / "words.txt").read_text().splitlines()
         assert len(lines) == 2
-        assert len(lines[0].partition(": ")[2].split(" ")) == 16
+        found = [part.split(" ") for part in lines[0].partition(": ")[2].split(", ")]
+        assert len(found) == 16
+        assert all(word.isalpha() and float(distance) > 0 for word, distance in found)
+        final = [store.result(cell, seed) or {} for seed in (1, 2)]
+        mean = statistics.mean(result["rules"]["final"]["test/acc_mean"] for result in final)
+        assert f"test {100 * mean:.1f} ± " in (folder / "reproduce.sh").read_text()
+        expected = pd.read_csv(folder / "expected.csv")
+        assert set(expected["cell"]) == {cell.id}
+        subprocess.run(["sh", "-n", str(folder / "reproduce.sh")], check=True)
     with pytest.raises(ConfigError, match="empty folder"):
         export(store, store.cells()[0], tmp_path)
 
@@ -114,7 +129,9 @@ def test_an_exported_cell_is_a_study_of_the_same_configuration(compose: Compose,
 def test_nearest_words_of_words_are_themselves() -> None:
     towers = load_towers("compact")
     context = towers.words("a photo of a red star")
-    assert nearest_words(towers, context) == [["a", "photo", "of", "a", "red", "star"]]
+    (found,) = nearest_words(towers, context)
+    assert [word for word, _ in found] == ["a", "photo", "of", "a", "red", "star"]
+    assert [distance for _, distance in found] == pytest.approx([0.0] * 6, abs=1e-3)
     assert nearest_words(towers, torch.zeros(3)) == []
 
 
@@ -176,15 +193,32 @@ def test_diff_says_what_would_run_and_why(compose: Compose, tmp_path: Path, monk
     spec, node = compose("axes: {optim: {lr: [0.1, 0.3]}}", "protocol.rounds=1", "seeds=3")
     rows = manage.diff(spec, node, store)
     assert [(r["label"], r["state"], r["why"]) for r in rows] == [
-        ("lr=0.1", "partly", "seeds 3"),
+        ("lr=0.1", "partly", "without seed 3"),
         ("lr=0.3", "new", ""),
         ("lr=0.2", "gone", "not in the study"),
     ]
-    real = runner.fingerprints
+    real = driver.fingerprints
     monkeypatch.setattr(manage, "fingerprints", lambda run: {**real(run), "data": "other"})
     assert [(r["label"], r["why"]) for r in manage.diff(spec, node, store) if r["state"] == "stale"] == [
         ("lr=0.1", "data")
     ]
+
+
+def test_diff_names_the_fields_that_made_a_cell_new(compose: Compose, tmp_path: Path) -> None:
+    run_study(*compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=1"), root=tmp_path)
+    made = compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=2", "data.shots=3")
+    new, gone = manage.diff(made[0], made[1], Store.open(tmp_path, "tiny"))
+    assert (new["state"], gone["state"]) == ("new", "gone")
+    assert set(new["why"].split(", ")) == {"data.shots 4 -> 3", "protocol.rounds 1 -> 2"}
+
+
+def test_diff_counts_the_trials_that_a_search_has_yet_to_try(compose: Compose, tmp_path: Path) -> None:
+    body = "axes: {}\nsearch: {sampler: random, trials: 2, only: [optim.lr]}"
+    run_study(*compose(body, "protocol.rounds=1"), root=tmp_path)
+    spec, node = compose(body, "protocol.rounds=1", "search.trials=7")
+    rows = manage.diff(spec, node, Store.open(tmp_path, "tiny"))
+    assert [row["state"] for row in rows] == ["done", "done", "new"]
+    assert rows[-1]["label"] == "5 more trials"
 
 
 def test_status_stop_and_retry(make_store: MakeStore) -> None:
@@ -201,6 +235,8 @@ def test_status_stop_and_retry(make_store: MakeStore) -> None:
     cell = store.cells()[1]
     result = store.result(cell, 1)
     assert result is not None
-    store.put(cell, 1, [], {**result, "status": "failed"})
-    assert manage.retry_failed(store) == [f"{cell.label}, seed 1"]
+    store.put(cell, 1, [], {**result, "status": "failed", "error": "no luck"})
+    store.put(cell, 2, [], {**result, "status": "diverged", "error": "no finite number"})
+    assert manage.retry_failed(store, ["failed"]) == [f"{cell.label}, seed 1: no luck"]
     assert store.seeds(cell) == [2]
+    assert manage.retry_failed(store) == [f"{cell.label}, seed 2: no finite number"]

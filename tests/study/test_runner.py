@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -12,9 +11,8 @@ import pandas as pd
 import pytest
 
 from fpl_tune.errors import ConfigError
-from fpl_tune.study import inline, runner
+from fpl_tune.study import driver, inline
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.job import Running
 from fpl_tune.study.lock import locked, owner
 from fpl_tune.study.runner import Listener, run_study
 from fpl_tune.study.store import Store
@@ -142,22 +140,6 @@ def test_killed_and_continued_equals_undisturbed(
     assert not list((tmp_path / "killed" / "tiny" / "cells" / cell.id).glob("ckpt-*"))
 
 
-@pytest.mark.parametrize("name", ["state.safetensors", "history.json"])
-def test_a_damaged_checkpoint_is_dropped(
-    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    made = compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=3")
-    with monkeypatch.context() as patch:
-        _interrupt(patch, 2)
-        with pytest.raises(KeyboardInterrupt):
-            run_study(*made, root=tmp_path)
-    (damaged,) = (tmp_path / "tiny").rglob(name)
-    damaged.write_bytes(damaged.read_bytes()[:20])
-    log = Log()
-    assert run_study(*made, root=tmp_path, listeners=[log]).exit_code == 0
-    assert [r for who, r in log.rounds if who.endswith("/1")] == [1, 2, 3]
-
-
 def test_stop_ends_after_the_round_and_continues(
     compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,17 +214,29 @@ def test_a_changed_method_is_stale_and_runs_again(
 ) -> None:
     made = compose("axes: {optim: {lr: [0.1]}}\nreferences: [{method: zeroshot}]")
     run_study(*made, root=tmp_path)
-    real = runner.fingerprints
+    real = driver.fingerprints
 
     def edited(run: Any) -> dict[str, Any]:
         return {**real(run), "method": "another"} if run.method["name"] == "promptfl" else real(run)
 
-    monkeypatch.setattr(runner, "fingerprints", edited)
+    monkeypatch.setattr(driver, "fingerprints", edited)
     log = Log()
     outcome = run_study(*made, root=tmp_path, listeners=[log])
     assert log.stales == ["lr=0.1: method source"]
     assert set(log.cells) == {"lr=0.1"}
     assert (outcome.done, outcome.skipped) == (1, 1)
+
+
+def test_a_cell_is_stamped_when_it_starts(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What results depend on is noted before the first of them, and of no cell that did not start."""
+    made = compose("axes: {optim: {lr: [0.1, 0.2]}}")
+    _interrupt(monkeypatch, after=1)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(*made, root=tmp_path)
+    store = Store(tmp_path, "tiny")
+    first, second = store.cells()
+    assert store.fingerprints(first) == driver.fingerprints(first.run)
+    assert store.fingerprints(second) == {}
 
 
 def test_budget_ends_with_cells_left_and_continues(compose: Compose, tmp_path: Path) -> None:
@@ -268,6 +262,9 @@ def test_two_processes_on_one_study(compose: Compose, tmp_path: Path) -> None:
     [
         ("budget=0s", "A budget is a time above 0"),
         ("budget=soon", "A budget is a time above 0"),
+        ("report.metric=test/accuracy", "nothing reports 'test/accuracy'. Did you mean"),
+        ("prune.seeds=0", "prune.seeds must be >= 1"),
+        ("prune.level=0", r"prune.level must lie in \(0, 1\)"),
         ("seeds=0", "seeds must be a number >= 1"),
         ("seeds=[1,1]", "different seeds"),
         ("execution.executor=rai", "must be ray or inline"),
@@ -295,26 +292,6 @@ def test_nothing_is_left_half_written(compose: Compose, tmp_path: Path) -> None:
     cell = store.cells()[0]
     assert [r["round"] for r in store.history(cell, 1)] == [1, 2]
     assert not list((tmp_path / "tiny").rglob("*.part"))
-
-
-def test_history_ahead_of_its_state_is_cut(compose: Compose, tmp_path: Path) -> None:
-    made = compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=4")
-    from fpl_tune.study.cells import expand
-    from fpl_tune.study.job import Job
-    from fpl_tune.study.resources import setup_of
-
-    job = Job(expand(*made)[0], (1,))
-    setup = setup_of(made[0], tmp_path)
-    first = Running(job, setup)
-    first.advance(0.0)
-    first.advance(0.0)  # checkpoint
-    path = first.folder / "history.json"
-    stored = json.loads(path.read_text())
-    stored["rounds"].append([{"seed": 1, "round": 3}])
-    path.write_text(json.dumps(stored))
-    again = Running(job, setup)
-    assert [r[0]["round"] for r in again.advance(0.0)] == [1, 2, 3]
-    assert "val/acc_mean" in again.history[2][0]
 
 
 def test_permuting_test_labels_changes_nothing_that_is_chosen(

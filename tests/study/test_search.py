@@ -12,10 +12,10 @@ from fpl_tune.config import SearchSpec
 from fpl_tune.errors import ConfigError
 from fpl_tune.study.objective import parse_constraint
 from fpl_tune.study.runner import run_study
+from fpl_tune.study.sampling import open_storage
 from fpl_tune.study.search import Search
 from fpl_tune.study.space import read_space
 from fpl_tune.study.store import Store
-from fpl_tune.study.suggest import open_storage
 
 Compose = Callable[..., Any]
 
@@ -43,7 +43,14 @@ def score(cell: Any) -> float:
     return 1 - (cell.run.optim.lr - 0.05) ** 2
 
 
-def drive(made: Any, folder: Path, *, backwards: bool = False, kill_after: int = 0) -> list[dict[str, Any]]:
+def drive(
+    made: Any,
+    folder: Path,
+    *,
+    backwards: bool = False,
+    kill_after: int = 0,
+    scored: Callable[[Any], float] = score,
+) -> list[dict[str, Any]]:
     """Runs a search to its end; `kill_after` tells, everything in memory is lost once."""
     search = Search.plan(*made)
     assert search is not None
@@ -53,7 +60,7 @@ def drive(made: Any, folder: Path, *, backwards: bool = False, kill_after: int =
         open_cells += search.ask()
         cell = open_cells.pop(-1 if backwards else 0)
         if cell.role == "trial":
-            search.tell(cell, results(score(cell)))
+            search.tell(cell, results(scored(cell)))
         told += 1
         if told == kill_after:
             search = Search.plan(*made)
@@ -83,6 +90,20 @@ def test_published_values_come_first_and_only_inside_the_range(compose: Compose,
     assert lrs[: len(published)] == published
     narrow = SearchSpec(space={"optim.lr": {"low": 0.9, "high": 1.0}}, only=["optim.lr"])
     assert not read_space(["promptfl"], narrow, []).published
+
+
+@pytest.mark.parametrize(("trials", "blind"), [(6, 4), (12, 4), (18, 6), (30, 10), (42, 10)])
+def test_a_third_of_the_budget_is_drawn_blindly_before_tpe_looks_at_results(
+    compose: Compose, tmp_path: Path, trials: int, blind: int
+) -> None:
+    """Published values count as drawn. What does not look at results is the same whatever they are."""
+    made = compose(LR, f"search.trials={trials}", "search.batch=1")
+    one = [p["optim.lr"] for p in drive(made, tmp_path / "a")]
+    other = [p["optim.lr"] for p in drive(made, tmp_path / "b", scored=lambda cell: -score(cell))]
+    published = [p["optim.lr"] for p in read_space(["promptfl"], made[0].search, []).published]
+    assert one[: len(published)] == published
+    assert one[:blind] == other[:blind]
+    assert all(a != b for a, b in zip(one[blind:], other[blind:], strict=True))
 
 
 def test_every_cell_of_the_axes_gets_the_same_budget(compose: Compose, tmp_path: Path) -> None:

@@ -1,13 +1,19 @@
-"""A tracking database that is made once and copied: its tables take a second to create."""
+"""A tracking database that is made once and copied, since its tables take a second to create; what such one says."""
 
 from __future__ import annotations
 
 import shutil
+import sqlite3
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fpl_tune.track import server
+from fpl_tune.study.store import Store
+from fpl_tune.track import recorder, server
+
+Picture = Callable[[str, Store], dict[str, Any]]
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +30,65 @@ def uri(blank_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
     shutil.copy(blank_database, tmp_path / "mlflow.db")
     return f"sqlite:///{tmp_path.resolve()}/mlflow.db"
+
+
+@pytest.fixture
+def runs_of() -> Callable[..., list[Any]]:
+    """runs_of(uri, name="toy"): the live runs of an experiment."""
+    return _runs_of
+
+
+@pytest.fixture
+def picture() -> Picture:
+    """picture(uri, store): all that a SQLite database says of a store's live runs."""
+    return _picture
+
+
+@pytest.fixture
+def without_clocks() -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """without_clocks(picture): what two runs of one study agree in."""
+    return _without_clocks
+
+
+def _runs_of(uri: str, name: str = "toy") -> list[Any]:
+    client = server.connect(uri)
+    experiment = client.get_experiment_by_name(name)
+    return list(client.search_runs([experiment.experiment_id])) if experiment else []
+
+
+def _picture(uri: str, store: Store) -> dict[str, Any]:
+    """All that a SQLite database says of a store's live runs: parameters, points of metrics, status, files."""
+    database = sqlite3.connect(uri.removeprefix("sqlite:///"))
+    owner = recorder.identity(store, uri)
+    found: dict[str, Any] = {}
+    live = "SELECT run_uuid, name, status, artifact_uri FROM runs WHERE lifecycle_stage = 'active'"
+    for key, name, status, place in database.execute(live).fetchall():
+        tags = dict(database.execute("SELECT key, value FROM tags WHERE run_uuid = ?", [key]))
+        if tags["fpl.store"] != owner:
+            continue
+        assert tags["fpl.key"] not in found, "a run is there twice"
+        files = Path(place.removeprefix("file://"))
+        found[tags["fpl.key"]] = {
+            "name": name,
+            "status": status,
+            "params": dict(database.execute("SELECT key, value FROM params WHERE run_uuid = ?", [key])),
+            "points": sorted(
+                database.execute("SELECT key, step, value, timestamp FROM metrics WHERE run_uuid = ?", [key])
+            ),
+            "tags": {k: v for k, v in tags.items() if k.startswith("fpl.") and k != "fpl.store"},
+            "inputs": database.execute(
+                "SELECT count(*) FROM inputs WHERE destination_id = ? AND destination_type = 'RUN'", [key]
+            ).fetchone(),
+            "files": sorted(str(p.relative_to(files)) for p in files.rglob("*") if p.is_file()),
+            "nested": tags.get("mlflow.parentRunId") is not None,
+        }
+    database.close()
+    return found
+
+
+def _without_clocks(found: dict[str, Any]) -> dict[str, Any]:
+    """A picture without what a clock wrote: what two runs of one study agree in."""
+    for run in found.values():
+        run["points"] = [(name, step, value) for name, step, value, _ in run["points"] if name != "time/seconds"]
+        run["tags"] = {k: v for k, v in run["tags"].items() if k not in ("fpl.digest", "fpl.complete")}
+    return found

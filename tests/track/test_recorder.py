@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import sqlite3
-import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fpl_tune import track
-from fpl_tune.errors import ConfigError, EnvironmentProblem
+from fpl_tune.errors import ConfigError
 from fpl_tune.study.runner import Outcome
 from fpl_tune.study.store import Store
 from fpl_tune.track import recorder as recording
@@ -41,6 +35,7 @@ def follow(recorder: track.Recorder, store: Store, outcome: Outcome = DONE) -> N
     cells = store.cells()
     recorder.begin(store, cells, [object()])  # type: ignore[list-item]
     for cell in cells:
+        recorder.started(cell, (1, 2))
         recorder.progress(cell, store.history(cell, 1)[:1])
         recorder.finished(cell, {})
     recorder.end(store, outcome)
@@ -71,12 +66,32 @@ def test_the_driver_does_not_wait_for_mlflow(make_store, uri, tmp_path, monkeypa
     monkeypatch.setattr(recording.Writer, "_write", slow)
     recorder = track.Recorder(None, tmp_path)
     recorder.begin(store, store.cells(), [object()])  # type: ignore[list-item]
+    recorder.started(store.cells()[0], (1, 2))
     began = time.perf_counter()
     for cell in store.cells():
         recorder.finished(cell, {})
     assert time.perf_counter() - began < 0.25
     recorder.end(store, DONE)
     assert len(statuses(uri)) == 3
+
+
+def test_mlflow_waits_for_the_first_trial(make_store, tmp_path, monkeypatch):
+    """Its import takes as long as a start may, and must not meet the import of what runs the trials."""
+    store = make_store(body=SMALL)
+    opened: list[Store] = []
+    recorder = track.Recorder(None, tmp_path)
+    monkeypatch.setattr(recorder, "open", opened.append)
+    recorder.begin(store, store.cells(), [object()])  # type: ignore[list-item]
+    recorder.wait()
+    assert opened == []
+    first, second = store.cells()
+    recorder.started(first, (1, 2))
+    recorder.started(second, (1, 2))
+    assert opened == [], "its process starts"
+    recorder.progress(first, store.history(first, 1)[:1])
+    recorder.wait()
+    assert opened == [store]
+    recorder.cut()
 
 
 def test_an_absent_server_costs_one_warning_and_nothing_else(make_store, uri, tmp_path, monkeypatch):
@@ -117,6 +132,7 @@ def test_a_stopped_study_is_closed_as_killed_and_finished_later(make_store, uri,
     follow_some = Outcome(1, 0, 0, 1, 1.0, 130)
     recorder = track.Recorder(None, tmp_path)
     recorder.begin(store, store.cells(), [object()])  # type: ignore[list-item]
+    recorder.started(store.cells()[0], (1, 2))
     recorder.finished(store.cells()[0], {})
     recorder.end(store, follow_some)
     assert statuses(uri)["study"] == "KILLED"
@@ -190,75 +206,7 @@ def test_nothing_is_overwritten_by_moving(make_store, tmp_path):
         track.import_study(tmp_path, tmp_path / "x")
 
 
-PROGRAM = """
-import sys
-from pathlib import Path
-from fpl_tune import track
-from fpl_tune.study.store import Store
-print("ready", flush=True)
-track.sync(Store(Path(sys.argv[1]), "toy"), seeds=True)
-print("done", flush=True)
-"""
-
-
-def test_a_process_killed_while_it_writes_leaves_nothing_that_a_repetition_does_not_mend(make_store, uri):
-    store = make_store(rounds=20)
-    for delay in (0.3, 0.9):
-        process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(store.root)],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            cwd=Path(__file__).parents[2],
-        )
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(delay)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    track.sync(store, seeds=True)
-    found = statuses(uri)
-    assert len(found) == 1 + 4 * 4
-    assert set(found.values()) == {"FINISHED"}
-
-
-def test_a_database_of_another_version_is_named_with_its_remedy(make_store, uri):
-    with sqlite3.connect(uri.removeprefix("sqlite:///")) as database:
-        database.execute("UPDATE alembic_version SET version_num = 'of the future'")
-    database.close()
-    with pytest.raises(EnvironmentProblem, match="mlflow db upgrade"):
-        track.sync(make_store(body=SMALL))
-
-
 def test_a_finished_cell_hardly_holds_the_driver_up():
     measured = track.benchmark(cells=2, rounds=3)
     assert measured["driver_per_cell"] < 0.01
     assert measured["cell_cpu"] > 0
-
-
-CREATE = "import sys; from fpl_tune.track import server; server.connect(sys.argv[1])"
-
-
-def test_processes_that_meet_at_a_new_database_wait_for_each_other(tmp_path):
-    """Unprotected, two migrations of one SQLite file at a time spoil it."""
-    uri = f"sqlite:///{tmp_path}/new.db"
-    made = [subprocess.Popen([sys.executable, "-c", CREATE, uri], stderr=subprocess.PIPE) for _ in range(3)]
-    for process in made:
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors.decode()
-        assert errors == b""
-
-
-def test_a_process_killed_while_it_makes_the_tables_leaves_no_half_database(tmp_path):
-    path = tmp_path / "new.db"
-    process = subprocess.Popen([sys.executable, "-c", CREATE, f"sqlite:///{path}"], stderr=subprocess.DEVNULL)
-    half = tmp_path / ".new.db.new"
-    deadline = time.monotonic() + 120
-    while not half.exists() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    time.sleep(0.05)
-    process.kill()
-    process.wait()
-    assert half.exists() or path.exists()
-    server.connect(f"sqlite:///{path}")
-    assert path.is_file()
-    assert not half.exists()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -13,13 +13,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 
 from fpl_tune import track
 from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.track import server
+from fpl_tune.track import server, views
 
 SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
 
@@ -97,14 +96,18 @@ def test_the_compare_page_of_a_browser_shows_the_cells(make_store, address, tmp_
     assert experiment is not None
     key = experiment.experiment_id
     cells = [r for r in client.search_runs([key]) if r.data.tags["fpl.kind"] == "cell"]
-    ids = quote(json.dumps([run.info.run_id for run in cells]))
-    compare = page(f"{address}/#/compare-runs?runs={ids}&experiments={quote(json.dumps([key]))}", tmp_path)
+    compare = page(views.comparison(address, key, [run.info.run_id for run in cells]), tmp_path)
     assert "Parallel Coordinates" in compare
-    assert "method.n_ctx" in compare
+    assert re.search(r"agg/test/acc_mean_mean</text>", compare), "the axis of the metric that the study reports"
+    assert re.search(r"method\.n_ctx</text>", compare), "the axis of what varies"
+    assert not re.search(r"(optim|protocol|comm)[\w./]*</text>", compare), "and no other"
     assert all(cell.label in compare for cell in store.cells())
-    table = page(f"{address}/#/experiments/{key}/runs", tmp_path)
-    assert "seen" in table
+    table = page(views.page(address, key), tmp_path)
     assert "matching run" in table
+    assert "Detect Issues" not in table, "the view for language models"
+    names = [table.index(f">{cell.label}<") for cell in sorted(store.cells(), key=lambda c: -c.number)]
+    assert names == sorted(names), "the best cell by validation stands first"
+    assert ">seen<" in table
 
 
 def page(url: str, folder: Path) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -15,54 +13,17 @@ import torch
 from safetensors.torch import load_file
 
 from fpl_tune import track
-from fpl_tune.errors import EnvironmentProblem
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
-from fpl_tune.track import ledger, recorder, server
+from fpl_tune.track import ledger, server
 
 SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
-
-
-def runs_of(uri: str, name: str = "toy") -> list[Any]:
-    client = server.connect(uri)
-    experiment = client.get_experiment_by_name(name)
-    return list(client.search_runs([experiment.experiment_id])) if experiment else []
-
-
-def picture(uri: str, store: Store) -> dict[str, Any]:
-    """All that MLflow's database says of a store's live runs: parameters, points of metrics, status, files."""
-    database = sqlite3.connect(uri.removeprefix("sqlite:///"))
-    owner = recorder.identity(store, uri)
-    found: dict[str, Any] = {}
-    live = "SELECT run_uuid, name, status, artifact_uri FROM runs WHERE lifecycle_stage = 'active'"
-    for key, name, status, place in database.execute(live).fetchall():
-        tags = dict(database.execute("SELECT key, value FROM tags WHERE run_uuid = ?", [key]))
-        if tags["fpl.store"] != owner:
-            continue
-        assert tags["fpl.key"] not in found, "a run is there twice"
-        files = Path(place.removeprefix("file://"))
-        found[tags["fpl.key"]] = {
-            "name": name,
-            "status": status,
-            "params": dict(database.execute("SELECT key, value FROM params WHERE run_uuid = ?", [key])),
-            "points": sorted(
-                database.execute("SELECT key, step, value, timestamp FROM metrics WHERE run_uuid = ?", [key])
-            ),
-            "tags": {k: v for k, v in tags.items() if k.startswith("fpl.") and k != "fpl.store"},
-            "inputs": database.execute(
-                "SELECT count(*) FROM inputs WHERE destination_id = ? AND destination_type = 'RUN'", [key]
-            ).fetchone(),
-            "files": sorted(str(p.relative_to(files)) for p in files.rglob("*") if p.is_file()),
-            "nested": tags.get("mlflow.parentRunId") is not None,
-        }
-    database.close()
-    return found
 
 
 # -- what is written -----------------------------------------------------------------------------------------
 
 
-def test_one_parent_and_one_child_per_cell(make_store, uri):
+def test_one_parent_and_one_child_per_cell(make_store, uri, runs_of):
     store = make_store()
     track.sync(store)
     runs = {run.data.tags["fpl.key"]: run for run in runs_of(uri)}
@@ -77,7 +38,7 @@ def test_one_parent_and_one_child_per_cell(make_store, uri):
     assert "report.html" in experiment.tags["mlflow.note.content"]
 
 
-def test_a_child_holds_curves_and_aggregates_over_seeds(make_store, uri):
+def test_a_child_holds_curves_and_aggregates_over_seeds(make_store, uri, runs_of):
     store = make_store(rounds=3)
     track.sync(store)
     cell = store.cells()[1]
@@ -103,7 +64,7 @@ def test_a_child_holds_curves_and_aggregates_over_seeds(make_store, uri):
     assert {d.dataset.digest for d in run.inputs.dataset_inputs} == {"split1", "split2", "split3"}
 
 
-def test_artifacts_of_a_cell_can_be_used(make_store, uri, tmp_path):
+def test_artifacts_of_a_cell_can_be_used(make_store, uri, tmp_path, runs_of):
     store = make_store()
     track.sync(store, draw=lambda cell, histories: b"\x89PNG" + cell.id.encode())
     cell = store.cells()[0]
@@ -119,7 +80,7 @@ def test_artifacts_of_a_cell_can_be_used(make_store, uri, tmp_path):
     assert "n_ctx: 2" in (folder / "config" / "run.yaml").read_text()
 
 
-def test_seeds_are_nested_on_request(make_store, uri):
+def test_seeds_are_nested_on_request(make_store, uri, picture):
     store = make_store(body=SMALL)
     track.sync(store, seeds=True)
     found = picture(uri, store)
@@ -130,7 +91,7 @@ def test_seeds_are_nested_on_request(make_store, uri):
         assert alone["test/acc_mean", record["round"]] == record["test/acc_mean"]
 
 
-def test_names_and_limits_of_mlflow_are_kept(make_store, uri):
+def test_names_and_limits_of_mlflow_are_kept(make_store, uri, runs_of):
     store = make_store(body=SMALL, name="toy")
     cell = store.cells()[0]
     for seed in (1, 2):
@@ -147,7 +108,7 @@ def test_names_and_limits_of_mlflow_are_kept(make_store, uri):
     assert len(run.inputs.dataset_inputs[0].dataset.digest) == 36
 
 
-def test_failed_and_unfinished_cells(make_store, uri):
+def test_failed_and_unfinished_cells(make_store, uri, picture):
     store = make_store(body=SMALL, fill=lambda cell, seed: cell.number == 0)
     cell = store.cells()[1]
     store.put(cell, 1, [], make_result("failed", [], error="out of memory"))
@@ -165,7 +126,7 @@ def test_failed_and_unfinished_cells(make_store, uri):
 # -- exactly once --------------------------------------------------------------------------------------------
 
 
-def test_repeating_changes_nothing(make_store, uri):
+def test_repeating_changes_nothing(make_store, uri, picture, runs_of):
     store = make_store()
     track.sync(store)
     before, ids = picture(uri, store), {r.info.run_id for r in runs_of(uri)}
@@ -174,7 +135,7 @@ def test_repeating_changes_nothing(make_store, uri):
     assert {r.info.run_id for r in runs_of(uri)} == ids
 
 
-def test_more_seeds_and_cells_give_what_one_go_would(make_store, uri, tmp_path):
+def test_more_seeds_and_cells_give_what_one_go_would(make_store, uri, tmp_path, picture):
     store = make_store(body=SMALL)
     track.sync(store)
     grown = make_store(["seeds=3", "axes.method.n_ctx=[2,4,8]"], body=SMALL)
@@ -188,7 +149,7 @@ def test_more_seeds_and_cells_give_what_one_go_would(make_store, uri, tmp_path):
     assert {k: v["points"] for k, v in ours.items()} == {k: v["points"] for k, v in one_go.items()}
 
 
-def test_two_stores_of_one_name_share_a_server(make_store, uri, tmp_path):
+def test_two_stores_of_one_name_share_a_server(make_store, uri, tmp_path, picture, runs_of):
     store = make_store(body=SMALL)
     other = tmp_path / "other"
     shutil.copytree(store.folder, other / "toy")
@@ -201,115 +162,20 @@ def test_two_stores_of_one_name_share_a_server(make_store, uri, tmp_path):
     assert len(runs_of(uri)) == 6
 
 
-class Killed(BaseException):
-    """The process is gone: nothing after it runs."""
-
-
-class Mortal:
-    """A client that dies before or after its n-th call, or between the two halves of a batch."""
-
-    def __init__(self, client: Any, deadline: int, how: str) -> None:
-        self._client, self._left, self._how = client, deadline, how
-
-    def __getattr__(self, name: str) -> Any:
-        call = getattr(self._client, name)
-
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            self._left -= 1
-            if self._left == 0 and self._how == "before":
-                raise Killed
-            if self._left == 0 and name == "log_batch" and self._how == "half":
-                for kind, values in kwargs.items():
-                    kwargs[kind] = values[: len(values) // 2]
-            result = call(*args, **kwargs)
-            if self._left == 0:
-                raise Killed
-            return result
-
-        return counted
-
-
-def dying_sync(monkeypatch: pytest.MonkeyPatch, store: Store, uri: str, deadline: int, how: str) -> bool:
-    """A sync that is killed at a call; whether it was."""
-    with monkeypatch.context() as patch:
-        connect = server.connect
-        patch.setattr(server, "connect", lambda uri: Mortal(connect(uri), deadline, how))
-        try:
-            track.sync(store, uri, seeds=True)
-        except Killed:
-            return True
-        return False
-
-
-def test_killed_at_every_call_and_repeated_equals_undisturbed(make_store, uri, tmp_path, monkeypatch):
-    """Every call of a sync is a kill point, before it, after it, or within it; every third repetition is killed too."""
-    made = make_store(body="axes: {method: {n_ctx: [2]}}\nseeds: 2\n", rounds=2, clients=2)
-    track.sync(made, uri, seeds=True)
-    undisturbed = picture(uri, made)
-    points, killed = 0, True
-    while killed:
-        root = tmp_path / f"point{points}"
-        shutil.copytree(made.folder, root / "toy")
-        store = Store(root, "toy")
-        how = ("before", "after", "half")[points % 3]
-        killed = dying_sync(monkeypatch, store, uri, points + 1, how)
-        if points % 3 == 0:
-            dying_sync(monkeypatch, Store(root, "toy"), uri, points // 2 + 1, "after")
-        track.sync(Store(root, "toy"), uri, seeds=True)
-        assert picture(uri, store) == undisturbed, f"killed {how} call {points + 1}"
-        points += killed
-    assert points >= 30
-
-
-# -- bad weather ---------------------------------------------------------------------------------------------
-
-
-def test_an_experiment_that_someone_deleted_comes_back(make_store, uri):
-    store = make_store(body=SMALL)
-    track.sync(store)
-    client = server.connect(uri)
-    before = picture(uri, store)
-    experiment = client.get_experiment_by_name("toy")
-    assert experiment is not None
-    client.delete_experiment(experiment.experiment_id)
-    track.sync(store)
-    assert picture(uri, store) == before
-
-
-def test_a_deleted_parent_is_made_again_and_children_hang_on_it(make_store, uri):
-    store = make_store(body=SMALL)
-    track.sync(store)
-    client = server.connect(uri)
-    parent = next(r for r in runs_of(uri) if r.data.tags["fpl.key"] == "study")
-    client.delete_run(parent.info.run_id)
-    track.sync(store)
-    runs = {r.data.tags["fpl.key"]: r for r in runs_of(uri)}
-    assert len(runs) == 3
-    for cell in store.cells():
-        assert runs[cell.id].data.tags["mlflow.parentRunId"] == runs["study"].info.run_id
-
-
-def test_a_stray_run_id_in_the_environment_does_not_matter(make_store, uri, monkeypatch):
-    monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)
-    store = make_store(body=SMALL)
-    track.sync(store)
-    assert len(picture(uri, store)) == 3
-
-
-@pytest.mark.parametrize(
-    ("uri", "words"),
-    [("http://127.0.0.1:9", "MLFLOW_TRACKING_URI"), ("/some/folder", "no longer writes to folders")],
-)
-def test_unreachable_is_said_in_one_line(make_store, uri, words, monkeypatch):
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(EnvironmentProblem, match=words) as raised:
-        track.sync(make_store(body=SMALL), uri)
-    assert "\n" not in str(raised.value)
+# -- the store alone ---------------------------------------------------------------------------------------
 
 
 def test_secrets_are_not_printed():
-    assert server.masked("postgresql://me:s3cret@host/db") == "postgresql://me:***@host/db"
-    assert server.masked("http://token@host:5000") == "http://token:***@host:5000"
+    for uri, shown in {
+        "postgresql://me:s3cret@host/db": "postgresql://me:***@host/db",
+        "postgresql://me:s3@c/r:et@host/db": "postgresql://me:***@host/db",
+        "http://s3cret@host:5000": "http://***@host:5000",
+        "mysql+pymysql://me:s3cret@host/db?password=s3cret&a=1": "mysql+pymysql://me:***@host/db?password=***&a=1",
+        "https://host/?access_token=s3cret": "https://host/?access_token=***",
+        "no http://me:s3cret@host and 'http://s3cret@host'": "no http://me:***@host and 'http://***@host'",
+        "http://host:5000/path": "http://host:5000/path",
+    }.items():
+        assert server.masked(uri) == shown
     assert "s3cret" not in server.why(OSError("no http://me:s3cret@host"), "http://me:s3cret@host")
 
 

@@ -1,0 +1,15 @@
+"""Benchmarks: what text encoding, a round, a trial and a study cost, beside the plain path in the same run.
+
+The plain path is what a loop over clients with an unmodified CLIP does: one client after another, sentences of the
+full context length through open_clip's own modules, the image encoder in the loop, nothing remembered. A ratio
+compares two times of the same run; on a busy machine both are noisy.
+"""
+
+from fpl_tune.bench.desk import bench_desk
+from fpl_tune.bench.measure import Measured, Progress
+from fpl_tune.bench.rounds import bench_round
+from fpl_tune.bench.studies import bench_study
+from fpl_tune.bench.texts import bench_text
+from fpl_tune.bench.trials import bench_trial
+
+__all__ = ["Measured", "Progress", "bench_desk", "bench_round", "bench_study", "bench_text", "bench_trial"]

@@ -1,0 +1,176 @@
+"""What the platform takes besides training: planning and starting a large study, a suggestion, a short trial."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fpl_tune import config
+from fpl_tune.bench.measure import Progress, Steps, images_told, once
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.runner import Listener, run_study
+from fpl_tune.study.search import Search
+from fpl_tune.trial import Trial, world_of
+
+_WAIT = 600.0  # seconds until a study of which nothing is heard is given up
+_SPACE = {
+    "optim.lr": {"low": 1e-4, "high": 1.0, "log": True},
+    "optim.weight_decay": {"low": 1e-6, "high": 1e-2, "log": True},
+    "protocol.epochs": {"low": 1, "high": 8},
+}
+
+
+def bench_desk(
+    overrides: Sequence[str],
+    device: str = "cpu",
+    *,
+    cache_dir: Path,
+    cells: int = 1000,
+    trials: int = 20,
+    progress: Progress | None = None,
+) -> list[dict[str, Any]]:
+    """Seconds of what is no training, a row each: what, seconds, how it was measured.
+
+    Planning and starting are those of a fresh process, as a user waits for them; the first time nothing that a plan
+    measures is known, the second time its costs are. Suggestions are asked for after `cells` made-up results.
+    """
+    steps = Steps(40 + trials, progress)
+    run = config.compose_run(overrides)
+    world_of(run, cache_dir=cache_dir, device=device, progress=images_told(progress))
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        large = _study(root / "large.yaml", {"axes": {"optim.lr": [1e-4 * (i + 1) for i in range(cells)]}})
+        steps(f"plan of {cells:,} cells", 10)
+        plan = [_planned(large, overrides, root / "costs", cache_dir) for _ in range(2)]
+        steps(f"start of {cells:,} cells", 10)
+        start = _started(large, overrides, root / "out")
+        steps("suggestions", 20)
+        suggestion = _suggested(root, overrides, cells)
+        steps("short trials", trials)
+        added = _added(root, overrides, device, cache_dir, trials)
+    known = f"{cells:,} cells, {run.method['name']} on {run.clip.name}"
+    return [
+        {"what": "plan", "seconds": plan[0], "measured": f"`fpl-tune plan`, {known}; measures the kinds of its trials"},
+        {"what": "plan, once more", "seconds": plan[1], "measured": f"`fpl-tune plan`, {known}"},
+        {"what": "start", "seconds": start, "measured": f"`fpl-tune study` until its first result, {known}, under Ray"},
+        {
+            "what": "suggestion",
+            "seconds": suggestion,
+            "measured": f"TPE over {len(_SPACE)} fields after {cells:,} trials, with what the trial is told",
+        },
+        {
+            "what": "short trial",
+            "seconds": added,
+            "measured": f"under Ray, without what it takes alone; {trials} trials, one after the other",
+        },
+    ]
+
+
+def _study(file: Path, body: Mapping[str, Any]) -> Path:
+    execution = {"executor": "ray", "parallel": 1}
+    node = {"defaults": ["/study", "_self_"], "seeds": 1, "execution": execution, **body}
+    file.write_text(yaml.safe_dump(node), encoding="utf-8")
+    return file
+
+
+def _planned(study: Path, overrides: Sequence[str], costs: Path, cache_dir: Path) -> float:
+    """Seconds of `fpl-tune plan` with a folder of costs of its own: features are there, costs are not at first."""
+    costs.mkdir(exist_ok=True)
+    for kept in cache_dir.iterdir():
+        if kept.name != "costs" and not (costs / kept.name).exists():
+            (costs / kept.name).symlink_to(kept)
+    command = [sys.executable, "-m", "fpl_tune", "plan", str(study), *overrides, "--format", "json"]
+    environment = {**os.environ, "FPL_TUNE_CACHE": str(costs), "FPL_TUNE_OUTPUT": str(study.parent / "out")}
+    began = time.perf_counter()
+    done = subprocess.run(command, check=True, capture_output=True, env=environment)
+    seconds = time.perf_counter() - began
+    assert json.loads(done.stdout)["cells"] > 0
+    return seconds
+
+
+def _started(study: Path, overrides: Sequence[str], out: Path) -> float:
+    """Seconds until a study in a fresh process has stored its first result; then it is stopped."""
+    command = [sys.executable, "-m", "fpl_tune", "study", str(study), *overrides]
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "FPL_TUNE_OUTPUT": str(out)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        while not any(out.glob("*/cells/*/*/result.json")) and process.poll() is None:
+            if time.perf_counter() - began > _WAIT:
+                raise TimeoutError(f"Nothing was heard of the study within {_WAIT:g} s.")
+            time.sleep(0.05)
+        seconds = time.perf_counter() - began
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+    return seconds
+
+
+def _suggested(root: Path, overrides: Sequence[str], trials: int) -> float:
+    """Seconds a trial of asking for the batch that follows so many, and of telling it."""
+    search = {"sampler": "tpe", "trials": trials + 20, "batch": 10, "space": _SPACE, "only": list(_SPACE)}
+    file = _study(root / "search.yaml", {"search": search})
+    plan = Search.plan(*config.compose_study(str(file), overrides))
+    assert plan is not None
+    plan.open(root / "search")
+    known = 0
+    while known < trials:
+        known += len(batch := plan.ask())
+        for cell in batch:
+            plan.tell(cell, _made_up(cell))
+    began, asked = time.perf_counter(), 0
+    while plan.left:
+        asked += len(batch := plan.ask())
+        for cell in batch:
+            plan.tell(cell, _made_up(cell))
+    return (time.perf_counter() - began) / asked
+
+
+def _made_up(cell: Cell) -> dict[int, tuple[dict[str, str], list[dict[str, Any]]]]:
+    """A result with an optimum within the space."""
+    optim = cell.run.optim
+    value = 1 - (optim.lr - 0.05) ** 2 - optim.weight_decay
+    costs = {"time/seconds": 1.0, "comm/up_bytes": 1, "comm/down_bytes": 1}
+    return {1: ({"status": "done"}, [{"seed": 1, "round": 1, "val/acc_mean": value, **costs}])}
+
+
+class _Clock(Listener):
+    """When cells ended."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def finished(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
+        self.ends.append(time.perf_counter())
+
+
+def _added(root: Path, overrides: Sequence[str], device: str, cache_dir: Path, trials: int) -> float:
+    """What a short trial takes under Ray beyond what it takes alone in this process, from the second on."""
+    short = [*overrides, "protocol.rounds=1", "protocol.epochs=1"]
+    run = config.compose_run(short)
+
+    def alone() -> None:
+        Trial(run, [1], cache_dir=cache_dir, device=device).run_all()
+
+    alone()
+    where = world_of(run, cache_dir=cache_dir, device=device).towers.device
+    bare = once(lambda: [alone() for _ in range(trials)], where)
+    file = _study(root / "short.yaml", {"axes": {"optim.lr": [1e-3 * (i + 1) for i in range(trials + 1)]}})
+    clock = _Clock()
+    run_study(*config.compose_study(str(file), short), root=root / "short", listeners=[clock])
+    first, *_, last = clock.ends
+    return (last - first) / trials - bare / trials

@@ -1,0 +1,174 @@
+"""Clocks, the measured matrix rate, peak memory, and a meter of text encoding."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fpl_tune.clip import Towers
+from fpl_tune.clip.allocator import trim
+from fpl_tune.clip.text import cost
+
+Progress = Callable[[float, float, str], object]
+"""Called with the work done, the work in all, and what is being done now."""
+
+_SQUARE_CPU, _SQUARE_GPU = 2048, 8192  # sides of the matrices
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One benchmark. Times in seconds; `ratio` = plain_seconds / seconds of the same run."""
+
+    name: str
+    seconds: float
+    plain_seconds: float
+    tokens: int
+    operations: int
+    matrix_rate_share: float
+    peak_memory_bytes: int
+    note: str
+    text_share: float = 1.0
+    """Share of the seconds that text encoding takes, forward and backward."""
+
+    @property
+    def ratio(self) -> float:
+        return self.plain_seconds / self.seconds
+
+    def row(self) -> dict[str, Any]:
+        """For printing, in the documented order."""
+        return {
+            "bench": self.name,
+            "seconds": self.seconds,
+            "plain_seconds": self.plain_seconds,
+            "ratio": self.ratio,
+            "tokens": self.tokens,
+            "operations": self.operations,
+            "matrix_rate_share": self.matrix_rate_share,
+            "text_share": self.text_share,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "note": self.note,
+        }
+
+
+def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """Operations per second of a square matrix product, the best of five: the machine's measured ceiling."""
+    n = _SQUARE_GPU if device.type == "cuda" else _SQUARE_CPU
+    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
+    return 2 * n**3 / best(lambda: a @ b, device, repeats=5)
+
+
+def best(action: Callable[[], Any], device: torch.device, repeats: int = 3) -> float:
+    """Seconds of the fastest of several calls, after one to warm up."""
+    action()
+    return min(once(action, device) for _ in range(repeats))
+
+
+def once(action: Callable[[], Any], device: torch.device) -> float:
+    """Seconds of one call, for what takes too long to repeat."""
+    wait(device)
+    began = time.perf_counter()
+    action()
+    wait(device)
+    return time.perf_counter() - began
+
+
+def wait(device: torch.device) -> None:
+    """Until a GPU has done what it was given; what runs on the CPU is done already."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+class Peak:
+    """Peak memory from now on: of the GPU where there is one, else resident memory of this process.
+
+    Linux can forget an earlier peak; elsewhere the peak is the process's so far.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            return
+        gc.collect()
+        trim()
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+
+    def bytes(self) -> int:
+        if self._device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._device)
+        with suppress(OSError):
+            status = Path("/proc/self/status").read_text()
+            return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) * 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+class Steps:
+    """Tells how far a benchmark has got; steps weigh what they are expected to take."""
+
+    def __init__(self, total: float, tell: Progress | None) -> None:
+        self._done, self._total, self._tell = 0.0, total, tell
+
+    def __call__(self, what: str, weight: float = 1.0) -> None:
+        """`what` begins now and will have done `weight` of the work."""
+        if self._tell is not None:
+            self._tell(self._done, self._total, what)
+        self._done += weight
+
+
+def images_told(tell: Progress | None) -> Callable[[int, int, str], object] | None:
+    """The feature cache's progress as a benchmark's."""
+    return None if tell is None else lambda done, total, pool: tell(done, total, f"encoding the images of {pool}")
+
+
+class Meter:
+    """Counts tokens and operations of every call of the towers' prompt encoder, and keeps one call of each kind."""
+
+    def __init__(self) -> None:
+        self.tokens = self.operations = 0
+        self._kinds: dict[tuple[Any, ...], list[Any]] = {}
+
+    @contextmanager
+    def on(self, towers: Towers) -> Iterator[None]:
+        original = towers.encode_prompts
+
+        def counted(context: Tensor, sentences: Any, *, per_class: bool = False, **more: Any) -> Tensor:
+            own = 3 if per_class else 2
+            prompts = context.shape[:-own].numel()
+            found = cost(towers.text, sentences, prompts, per_class=per_class, plain=more.get("plain", False))
+            learning = torch.is_grad_enabled() and context.requires_grad
+            self.tokens += found.tokens
+            self.operations += found.forward + (found.backward if learning else 0)
+            kind = (tuple(context.shape), per_class, learning)
+            self._kinds.setdefault(kind, [0, context.detach(), sentences, {"per_class": per_class, **more}])[0] += 1
+            return original(context, sentences, per_class=per_class, **more)
+
+        towers.encode_prompts = counted  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            del towers.encode_prompts
+
+    def text_seconds(self, towers: Towers) -> float:
+        """What all counted calls took, from one of each kind run again alone."""
+        total = 0.0
+        for (*_, learning), (times, context, sentences, more) in self._kinds.items():
+            leaf = context.clone().requires_grad_(learning)
+
+            def again(leaf: Tensor = leaf, sentences: Any = sentences, more: dict[str, Any] = more) -> None:
+                encoded = towers.encode_prompts(leaf, sentences, **more)
+                if leaf.requires_grad:
+                    torch.autograd.grad(encoded.sum(), leaf)
+
+            total += times * best(again, towers.device, repeats=2)
+        return total

@@ -1,0 +1,153 @@
+"""A round, and what the plain path would take for it."""
+
+from __future__ import annotations
+
+import math
+import time
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fpl_tune.bench.measure import Measured, Meter, Peak, Progress, Steps, images_told, matrix_rate, once, wait
+from fpl_tune.clip import Towers
+from fpl_tune.config import RunSpec
+from fpl_tune.data import features
+from fpl_tune.engine import Cohort, run_round
+from fpl_tune.errors import ConfigError
+from fpl_tune.task import ClientData, ClientTask
+from fpl_tune.trial import Trial
+
+_TEST_BATCH = 100
+PLAIN_STEPS = 2  # of the plain path are measured and scaled to the number of steps of a round
+
+
+def bench_round(
+    run: RunSpec, device: str = "cpu", *, cache_dir: Path, progress: Progress | None = None
+) -> list[Measured]:
+    """One round of one seed, training and evaluation, of any method; the second round, so that experts exist.
+
+    Raises:
+        ConfigError: the method needs pixels.
+    """
+    trial = Trial(run, [1], cache_dir=cache_dir, device=device, progress=images_told(progress))
+    where, towers = trial.world.towers.device, trial.world.towers
+    if trial.stages[0].method.needs == "pixels":
+        raise ConfigError("bench round compares image encoding in and out of the loop; this method needs pixels.")
+    steps = Steps(8, progress)
+    steps("the round before", 2)
+    trial.step()
+    meter, peak = Meter(), Peak(where)
+    steps("the measured round", 2)
+    began = time.perf_counter()
+    with meter.on(towers):
+        trial.step()
+    wait(where)
+    seconds, bytes_ = time.perf_counter() - began, peak.bytes()
+    steps("its text encoding alone")
+    share = min(1.0, meter.text_seconds(towers) / seconds)
+    plain, said = _plain_round(trial, cache_dir, steps)
+    rate = matrix_rate(where, towers.dtype)
+    return [
+        Measured(
+            f"round {run.method['name']} {towers.name}",
+            seconds,
+            plain,
+            meter.tokens,
+            meter.operations,
+            meter.operations / seconds / rate,
+            bytes_,
+            f"{trial.tasks[0].n_clients} clients, {run.protocol.epochs} local epochs, "
+            f"{trial.tasks[0].n_classes} classes; {said}",
+            share,
+        )
+    ]
+
+
+def plain_task(trial: Trial, cache_dir: Path) -> ClientTask:
+    """The first seed's task as the plain path sees it: pixels that are encoded whenever they are asked for, whole
+    sentences, no memory."""
+    task, world = trial.tasks[0], trial.world
+    patches = trial.stages[0].method.needs == "patches"
+
+    class InLoop:
+        """Pixels to features, every time they are asked for."""
+
+        def normalise(self, images: Tensor) -> Tensor:
+            return task.towers.encode_images(task.towers.normalise(images), patches=patches)
+
+    def seen(data: ClientData, images: Tensor) -> ClientData:
+        rows = [r[m].cpu().numpy() for r, m in zip(data.rows, data.mask, strict=True)]
+        labels = [r[m].cpu().numpy() for r, m in zip(data.label, data.mask, strict=True)]
+        return ClientData(images, rows, labels, towers=InLoop(), dtype=data.dtype, device=data.device)  # type: ignore[arg-type]
+
+    train, test = (
+        features(pool, task.towers, needs="pixels", cache_dir=cache_dir)
+        for pool in (world.dataset.train, world.dataset.test)
+    )
+    known = _forgetful(task)
+    tests = {task.primary: (known, seen(task.tests[task.primary][1], test))}
+    return replace(task, train=seen(task.train, train), tests=tests, known=known)
+
+
+def _plain_round(trial: Trial, cache_dir: Path, steps: Steps) -> tuple[float, str]:
+    """Seconds of the plain path for the same round, from a few measured steps and test batches of one client."""
+    method, task, state = trial.stages[0].method, trial.tasks[0], trial.states[0]
+    plain = plain_task(trial, cache_dir)
+    batch, sizes = trial.run.optim.batch, task.size.tolist()
+    client = max(range(task.n_clients), key=lambda c: sizes[c])
+    few = min(sizes[client], PLAIN_STEPS * batch)
+    who = torch.tensor([client], device=task.device)
+    steps("the plain path: a client before its first step")
+    per_client = once(torch.no_grad()(partial(method.start, plain, state, who)), task.device)
+    steps(f"the plain path: {-(-few // batch)} steps of a client")
+    per_step = _step_seconds(trial, plain, who, few, per_client)
+    start = torch.no_grad()(partial(method.start, task, state, who))
+    start()  # what it encodes is remembered from here on
+    ours = _step_seconds(trial, task, who, few, once(start, task.device))
+    n_steps = math.ceil(sum(-(-size // batch) for size in sizes) * trial.stages[0].epochs)
+    test = plain.tests[task.primary][1]
+    index = torch.arange(min(_TEST_BATCH, int(test.size[client])), device=task.device)[None]
+    local = torch.no_grad()(method.deploy)(plain, state, who)
+    steps("the plain path: a test batch")
+    per_batch = once(torch.no_grad()(lambda: method.logits(plain, local, test.batch(who, index))), task.device)
+    batches = sum(-(-int(n) // _TEST_BATCH) for data in (task.val, test) for n in data.size)
+    seconds = per_client * task.n_clients + per_step * n_steps + per_batch * batches
+    return seconds, (
+        f"plain: {per_client:.3g} s a client before its first step, {per_step:.3g} s a step x {n_steps}, "
+        f"{per_batch:.3g} s a test batch x {batches}, each measured once; "
+        f"a step of one client alone: {ours:.3g} s, {per_step / ours:.1f} times as long on the plain path"
+    )
+
+
+def _step_seconds(trial: Trial, task: ClientTask, who: Tensor, few: int, before: float) -> float:
+    """Seconds of a local step of one client that has only a `few` images, without the seconds `before` its first."""
+    short, spec = copy(task.train), trial.run.optim
+    short.size = torch.full_like(short.size, few)
+    tasks, cohorts = [replace(task, train=short)], [Cohort(1, 99, who)]
+    method = trial.stages[0].method
+    train = partial(run_round, method, tasks, [trial.states[0]], cohorts, epochs=1, spec=spec, block=1)
+    return max(1e-9, once(train, task.device) - before) / -(-few // spec.batch)
+
+
+def _forgetful(task: ClientTask) -> Any:
+    """The task's classes under the plain encoder, without memory."""
+
+    class Plain:
+        def __init__(self, known: Any) -> None:
+            self.names, self._known = known.names, known
+            self._towers: Towers = known.towers
+
+        def hand_text(self) -> Tensor:
+            return self._known.hand_text()
+
+        def encode(self, context: Tensor, *, per_class: bool = False, deep: Tensor | None = None) -> Tensor:
+            sentences = self._towers.sentences(self.names, context.shape[-2], position=self._known.position)
+            raw = self._towers.encode_prompts(context, sentences, per_class=per_class, deep=deep, plain=True)
+            return torch.nn.functional.normalize(raw, dim=-1)
+
+    return Plain(task.known)

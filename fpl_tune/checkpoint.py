@@ -1,0 +1,94 @@
+"""Checkpoints: one file per paused round, checked when it is read. The one before is kept, should the last be damaged.
+
+A file is safetensors: numbers and text, nothing that reading it could run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fpl_tune.files import save_tensors, whole
+
+KEPT = 2
+_META = "meta"  # leaves have slashes in their names
+
+
+class Snapshot(NamedTuple):
+    """What a trial continues from."""
+
+    tensors: dict[str, Tensor]
+    meta: dict[str, Any]
+    """Plain data; `round` is the last round done."""
+
+
+class Damaged(ValueError):
+    """A checkpoint that cannot be read, or is not what was written."""
+
+
+def write(folder: Path, snapshot: Snapshot) -> Path:
+    """Adds a checkpoint. Older ones but the last are removed then, and so is what a later round left that was given up.
+
+    Raises:
+        OSError: it could not be written; those before are as they were.
+    """
+    number = int(snapshot.meta["round"])
+    text = torch.frombuffer(bytearray(json.dumps(snapshot.meta).encode()), dtype=torch.uint8)
+    tensors = {**{name: leaf.detach().cpu().contiguous() for name, leaf in snapshot.tensors.items()}, _META: text}
+    path = folder / f"round-{number:06d}.safetensors"
+    with whole(path, durable=True) as temporary:
+        save_tensors(tensors, temporary, {"digest": _digest(tensors)})
+    there = list_newest(folder)
+    for old in [*(p for p in there if p.name > path.name), *[p for p in there if p.name <= path.name][KEPT:]]:
+        with suppress(OSError):
+            old.unlink(missing_ok=True)
+    return path
+
+
+def list_newest(folder: Path) -> list[Path]:
+    """Checkpoints of a folder, the newest first."""
+    return sorted(folder.glob("round-*.safetensors"), reverse=True)
+
+
+def usable(folder: Path) -> Iterator[Snapshot | Damaged]:
+    """What lies in a folder, the newest first: a checkpoint, or why it is none."""
+    for path in list_newest(folder):
+        try:
+            yield read(path)
+        except Damaged as problem:
+            yield problem
+
+
+def read(path: Path) -> Snapshot:
+    """A checkpoint from its file.
+
+    Raises:
+        Damaged: it cannot be read, is cut short, or a bit of it has changed.
+    """
+    try:
+        with safe_open(path, framework="pt") as opened:
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
+            digest = (opened.metadata() or {}).get("digest")
+        if digest != _digest(tensors):
+            raise Damaged(f"The checkpoint {path} is corrupt: its content is not what was written.")
+        return Snapshot(tensors, json.loads(tensors.pop(_META).numpy().tobytes()))
+    except (OSError, SafetensorError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as problem:
+        raise Damaged(f"The checkpoint {path} is truncated or corrupt: {problem}.") from None
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    """Over names, types, shapes and numbers."""
+    found = hashlib.blake2b(digest_size=16)
+    for name in sorted(tensors):
+        leaf = tensors[name]
+        found.update(f"{name} {leaf.dtype} {tuple(leaf.shape)};".encode())
+        found.update(leaf.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()

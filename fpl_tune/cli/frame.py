@@ -1,0 +1,66 @@
+"""The command's frame: the typer application, and the arguments that several verbs take."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from fpl_tune import __version__
+from fpl_tune.cli import complete
+
+app = typer.Typer(
+    name="fpl-tune",
+    help="Hyper-parameter search and ablation studies for personalised federated prompt learning.",
+    epilog="Example: fpl-tune study lambda_sweep seeds=5 'axes.method.lam=[0,0.5,1]'",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+
+
+class Format(str, Enum):
+    """How results are printed."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Overrides in Hydra's grammar, e.g. method=promptfl optim.lr=0.01",
+        autocompletion=complete.overrides,
+    ),
+]
+Formats = Annotated[Format, typer.Option("--format", help="How results are printed.")]
+Cfg = Annotated[bool, typer.Option("--cfg", help="Print the resolved configuration and exit.")]
+Stored = Annotated[
+    str, typer.Argument(metavar="STUDY", help="A study that has results.", autocompletion=complete.results)
+]
+Budget = Annotated[str | None, typer.Option("--budget", help="Wall time, such as 90s or 2h; the same as budget=2h.")]
+StudyName = Annotated[
+    str,
+    typer.Argument(
+        metavar="STUDY", help="Name of a study, or the path of its YAML file.", autocompletion=complete.studies
+    ),
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fpl-tune {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Takes what stands before the verb."""

@@ -1,0 +1,223 @@
+"""From overrides and YAML to typed runs and studies, by Hydra. The only room that imports hydra.
+
+A run configuration is composed from the groups in `fpl_tune/conf` (clip, data, partition, optim, protocol, method);
+a study file adds what it varies.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import hydra
+import yaml
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fpl_tune import methods
+from fpl_tune.config.fields import check, set_field
+from fpl_tune.config.messages import readable
+from fpl_tune.config.specs import GROUPS, RUN_FIELDS, RunSpec, StudySpec
+from fpl_tune.data.registry import resolve
+from fpl_tune.errors import ConfigError, unknown
+from fpl_tune.evaluate import check_rule
+from fpl_tune.paths import list_studies, shipped
+
+
+def compose_run(overrides: Sequence[str] = ()) -> RunSpec:
+    """A run from the command line's overrides.
+
+    Raises:
+        ConfigError: an unknown group, option, key or value.
+    """
+    methods.trust(overrides)
+    return to_run(_compose("run", shipped("conf"), _homes(overrides)))
+
+
+def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, dict[str, Any]]:
+    """A study by its name, or by the path of its file. Returns the typed study and its plain dict.
+
+    Raises:
+        ConfigError: no such study, an unknown key, or a value of the wrong type.
+    """
+    methods.trust(overrides)
+    overrides, known = _homes(overrides), list_studies()
+    path = Path(name) if name.endswith((".yaml", ".yml")) else known.get(name)
+    if path is None or not path.is_file():
+        raise unknown("study", name, known)
+    based = re.search(r"^defaults:", path.read_text(encoding="utf-8"), re.M)  # a stored study has none
+    if path.stem in ("run", "study") and based:  # the names of what it is composed with
+        raise ConfigError(f"A study's file is not called {path.name}, which is the base of all. Rename it.")
+    node = _compose(path.stem, path.resolve().parent, overrides)
+    if node["scale"] == "paper" and node["paper_scale"]:
+        overrides = [*node["paper_scale"], *overrides]
+        node = _compose(path.stem, path.resolve().parent, overrides)
+    _prefer_choices(node, overrides)
+    node.pop("schema", None)  # a stored study's
+    if node["scale"] not in ("small", "paper"):
+        raise ConfigError(f"scale must be small or paper, but is {node['scale']!r}.")
+    node["name"] = node["name"] if node["name"] != "study" else path.stem
+    check_name(node["name"])
+    spec = _typed(StudySpec, node)
+    check(to_run(node))
+    check_rule(spec.report.rule, "report.rule")
+    return spec, node
+
+
+def _homes(overrides: Sequence[str]) -> list[str]:
+    """Quotes values that begin with a home directory: no token of the grammar, and the shell leaves it alone."""
+    return [re.sub(r"=(~[^']*)$", r"='\1'", text) for text in overrides]
+
+
+def check_name(name: str) -> str:
+    """A study's name, which becomes a folder and cannot lead out of where it lies.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
+        raise ConfigError(f"A study's name holds letters, digits, '_', '-' and '.', 100 at most, but is {name!r}.")
+    return name
+
+
+def to_run(node: Mapping[str, Any]) -> RunSpec:
+    """The run of a composed dict: study fields dropped, the partition's open fields resolved.
+
+    Raises:
+        ConfigError: an unknown field or a value of the wrong type.
+    """
+    try:
+        run: RunSpec = _typed(RunSpec, {k: v for k, v in node.items() if k in RUN_FIELDS})
+    except OmegaConfBaseException as problem:
+        raise readable(problem, Path("configuration")) from None
+    run.partition = resolve(run.data, run.partition)
+    return run
+
+
+def to_study(node: Mapping[str, Any]) -> StudySpec:
+    """The typed study of a composed or stored dict.
+
+    Raises:
+        ConfigError: an unknown field or a value of the wrong type.
+    """
+    try:
+        return _typed(StudySpec, node)
+    except OmegaConfBaseException as problem:
+        raise readable(problem, Path("study.yaml")) from None
+
+
+@cache
+def choose(group: str, option: str) -> dict[str, Any]:
+    """What choosing an option of a group sets: top-level parts of a composed run by name. Copy before changing.
+
+    Raises:
+        ConfigError: the group has no such option.
+    """
+    if group == "method" and ":" in option:
+        return {"method": {"name": option, **methods.defaults(methods.find(option))}, "stages": []}
+    base = _base()
+    chosen = _compose("run", shipped("conf"), (f"{group}={option}",))
+    brought = {"method", "stages"} if group == "method" else {group}
+    return {name: value for name, value in chosen.items() if name in brought or value != base[name]}
+
+
+@cache
+def _base() -> dict[str, Any]:
+    """A run of which nothing is chosen. Copy before changing."""
+    return _compose("run", shipped("conf"), ())
+
+
+def _prefer_choices(node: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Lets an option chosen from outside replace what the study's file says of that group, in place.
+
+    Hydra lays the file over the chosen option: `method=promptfl` would keep the file's `method.d_gating`, and
+    `protocol=quick` the file's rounds. Single fields given from outside are laid over the choice again.
+    """
+    given = [
+        (o.key_or_group, o.value())
+        for o in OverridesParser.create().parse_overrides(list(overrides))
+        if not o.is_delete()
+    ]
+    for group, option in given:
+        if group in GROUPS and isinstance(option, str):
+            node.update(deepcopy(choose(group, option)))
+    for dotted, value in given:
+        if dotted.split(".")[0] in GROUPS and "." in dotted:
+            set_field(node, dotted, value)
+
+
+# Fields that take any key, without Hydra's `+`.
+_OPEN = ("axes.", "optim.groups.", "search.space.", "report.paper.", "let.")
+
+
+def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any]:
+    _register()
+    _register_named(overrides := list(overrides))
+    overrides = [f"++{text}" if text.startswith((*_OPEN, "search.space=", "let=")) else text for text in overrides]
+    for text in overrides:
+        try:
+            OverridesParser.create().parse_override(text)
+        except HydraException as problem:
+            raise ConfigError(f"{text!r} is no override: {str(problem).splitlines()[0]} Write key=value.") from None
+    GlobalHydra.instance().clear()
+    try:
+        with hydra.initialize_config_dir(str(folder), version_base="1.3", job_name="fpl_tune"):
+            found = hydra.compose(name, overrides=[*overrides, _searched()])
+        return _plain(found)
+    except (HydraException, OmegaConfBaseException) as problem:
+        raise readable(problem, folder / f"{name}.yaml") from None
+    except yaml.MarkedYAMLError as problem:
+        mark = problem.problem_mark or problem.context_mark
+        where = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}" if mark else f"{name}.yaml"
+        raise ConfigError(
+            f"A study is YAML, but {where}: {problem.problem or problem.context}. Mend that line."
+        ) from None
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def _searched() -> str:
+    """Where Hydra looks beside the study's own folder: the base of all, and the shipped studies to build on."""
+    folders = ["pkg://fpl_tune.conf"]
+    if (studies := shipped("studies")).is_dir():
+        folders.append("'file://" + str(studies).replace("'", "\\'") + "'")
+    return f"hydra.searchpath=[{','.join(folders)}]"
+
+
+def _register() -> None:
+    """Schemas, and a config of its own defaults for every method that has no YAML."""
+    store = ConfigStore.instance()
+    store.store(name="run_schema", node=RunSpec)
+    store.store(name="study_schema", node=StudySpec)
+    for name, kind in methods.catalogue().items():
+        if not shipped("conf", f"method/{name}.yaml").is_file():
+            node = {"name": name, **methods.defaults(kind)}
+            store.store(group="method", name=name, node={"method": node}, package="_global_")
+
+
+def _register_named(overrides: Sequence[str]) -> None:
+    """Makes a class that is named as `method=package.module:Class` an option of the group."""
+    for text in overrides:
+        key, _, name = text.partition("=")
+        if key == "method" and ":" in name:
+            node = {"method": {"name": name, **methods.defaults(methods.find(name))}}
+            ConfigStore.instance().store(group="method", name=name, node=node, package="_global_")
+
+
+def _plain(node: DictConfig) -> dict[str, Any]:
+    found = OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
+    assert isinstance(found, dict)
+    return {str(k): v for k, v in found.items()}
+
+
+def _typed(kind: type[Any], node: Mapping[str, Any]) -> Any:
+    merged = OmegaConf.merge(OmegaConf.structured(kind), OmegaConf.create(dict(node)))
+    return OmegaConf.to_object(merged)

@@ -1,0 +1,50 @@
+"""What Hydra and OmegaConf complain about, in one line with a remedy."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hydra.errors import ConfigCompositionException
+
+from fpl_tune import methods
+from fpl_tune.config.fields import known_fields
+from fpl_tune.errors import ConfigError, did_you_mean, unknown
+from fpl_tune.paths import shipped
+
+_KINDS = {"Float": "a number", "Integer": "a whole number", "Boolean": "true or false"}
+
+
+def options(group: str) -> list[str]:
+    """Names that a group offers: its YAML files, and for `method` every known method."""
+    named = {path.stem for path in shipped("conf", group).glob("*.yaml")}
+    return sorted(named | set(methods.catalogue()) if group == "method" else named)
+
+
+def readable(problem: Exception, path: Path) -> ConfigError:
+    """Hydra's message in one line, with did-you-mean for keys and options."""
+    text = str(problem)
+    cause = problem.__cause__
+    full = f"{text}\n{cause}" if cause else text
+    if option := re.search(r"Could not find '(\w+)/([^']+)'", full):
+        group, name = option.groups()
+        return unknown(group, name, options(group))
+    if key := re.search(r"Key '([^']+)' (?:is )?not in '?(\w+)'?", full):
+        where = re.search(r"full_key: ([\w.\[\]]+)", full)
+        return _no_field(where.group(1) if where else key.group(1))
+    if override := re.search(r"Could not override '([^']+)'", full):
+        return _no_field(override.group(1))
+    if value := re.search(r"Value '(.*?)' of type '(\w+)' could not be converted to (\w+)", full):
+        where = re.search(r"full_key: ([\w.\[\]]+)", full)
+        wanted = _KINDS.get(value.group(3), value.group(3))
+        return ConfigError(f"{where.group(1) if where else 'a field'} must be {wanted}, but is {value.group(1)!r}.")
+    if isinstance(problem, ConfigCompositionException) and cause is not None:
+        text = f"{text}: {cause}"
+    return ConfigError(f"{path.name}: {' '.join(text.split())}")
+
+
+def _no_field(dotted: str) -> ConfigError:
+    there = known_fields(dotted)
+    if dotted in there:
+        return ConfigError(f"{dotted!r} is a field of studies: a run has none.")
+    return ConfigError(f"There is no field {dotted!r}. {did_you_mean(dotted, there)}")

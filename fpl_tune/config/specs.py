@@ -1,0 +1,202 @@
+"""The typed configuration of runs and studies. Whoever reads it sees plain dataclasses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from fpl_tune.data import DataSpec, PartitionSpec
+from fpl_tune.errors import ConfigError, unknown
+from fpl_tune.optim import OptimSpec
+from fpl_tune.task import ClipSpec
+
+GROUPS = ("clip", "data", "partition", "optim", "protocol", "method")
+SAMPLING = ("uniform", "domain")
+
+
+@dataclass
+class ProtocolSpec:
+    """The schedule of a simulation."""
+
+    rounds: int = 10
+    """Communication rounds."""
+    epochs: float = 5
+    """Local epochs per round; 0.5 goes through a half of a client's images in one round and the other in the next."""
+    participation: float = 1.0
+    """Share of the clients that train in a round, drawn without replacement."""
+    sampling: str = "uniform"
+    """uniform, or domain: the share is drawn among the clients of each domain, one of each at least."""
+    first_round_all: bool = False
+    """All clients train in round 1 whatever the participation, as the released FedOTP and FedPGP do."""
+    eval_every: int = 1
+    """Rounds between evaluations; the last round is always evaluated."""
+
+    def check(self) -> None:
+        for name in ("rounds", "eval_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"protocol.{name} must be >= 1, but is {getattr(self, name)!r}.")
+        if not 0 < self.epochs < math.inf:
+            raise ConfigError(f"protocol.epochs must be above 0, such as 0.5 or 5, but is {self.epochs!r}.")
+        if self.sampling not in SAMPLING:
+            raise unknown("protocol.sampling", self.sampling, SAMPLING)
+        if not 0 < self.participation <= 1:
+            raise ConfigError(f"protocol.participation must lie in (0, 1], but is {self.participation!r}.")
+
+
+@dataclass
+class StageSpec:
+    """One stage of a method that trains in several, and its schedule."""
+
+    method: Any = None
+    """None: the run's own; `inner`: the one it wraps; fields that differ from it; or another one with its `name`."""
+    rounds: int | None = None
+    """None: the protocol's."""
+    epochs: float | None = None
+    """None: the protocol's."""
+
+
+@dataclass
+class RunSpec:
+    """One simulation without its seed: what a cell's identity is made of."""
+
+    clip: ClipSpec = field(default_factory=ClipSpec)
+    data: DataSpec = field(default_factory=DataSpec)
+    partition: PartitionSpec = field(default_factory=PartitionSpec)
+    optim: OptimSpec = field(default_factory=OptimSpec)
+    protocol: ProtocolSpec = field(default_factory=ProtocolSpec)
+    method: Any = field(default_factory=dict)
+    """{name: ..., hyper-parameters ...}"""
+    stages: list[StageSpec] = field(default_factory=list)
+    """Empty: one stage of `protocol.rounds` rounds."""
+
+
+@dataclass
+class SearchSpec:
+    """How the method's own space is searched inside each cell of the axes; without a sampler nothing is searched."""
+
+    sampler: str | None = None
+    """grid, random, tpe, or None"""
+    trials: int = 20
+    """Trials in each axis cell, the published defaults included."""
+    seconds: float | None = None
+    """Or a budget of seconds in each axis cell."""
+    space: dict[str, Any] = field(default_factory=dict)
+    """Overrides of the space in search_spaces/<method>.yaml, by dotted field."""
+    only: list[str] = field(default_factory=list)
+    """Dotted fields searched; empty: the whole space."""
+    objectives: list[str] = field(default_factory=lambda: ["val/acc_mean"])
+    """Validation metrics (maximised) or costs (`comm/total_bytes`, `time/seconds`, minimised)."""
+    constraints: list[str] = field(default_factory=list)
+    """e.g. "comm/total_bytes <= 5e6" """
+    batch: int = 4
+    """Trials asked for at once: what is suggested does not depend on who finishes first."""
+    seed: int = 0
+
+
+@dataclass
+class PruneSpec:
+    """Early stopping of cells, in rounds and in seeds; off by default."""
+
+    rule: str | None = None
+    """halving (noise-aware successive halving), plateau (no gain for first_rung · reduction rounds), or None"""
+    reduction: int = 3
+    """One in so many goes on at each rung."""
+    first_rung: int = 1
+    """Round of the first rung."""
+    smoothing: int = 1
+    """Rounds averaged."""
+    confidence: float = 1.0
+    """Standard errors by which a cell must be behind to be stopped; 0 trusts every figure."""
+    seeds: int | None = None
+    """Seeds of a batch in a race: so many run first, then as many again, and a cell that a paired test finds behind the
+    best before a batch runs no further ones. None: all cells run all seeds, as what is to be reported should."""
+    level: float = 0.05
+    """Probability, over all its tests, that a race stops a cell that is as good as any other."""
+
+
+@dataclass
+class ExecutionSpec:
+    """Where and how trials run. Never part of a cell's identity."""
+
+    executor: str = "ray"
+    """ray or inline"""
+    address: str | None = None
+    """Ray cluster: None starts one on this machine; `auto` or host:port joins one."""
+    parallel: int | None = None
+    """Trials at once; None: as many as the machine's cores and GPUs carry."""
+    threads: int | None = None
+    """CPU threads per trial; None: measured rule (one for the compact towers, all for large ones)."""
+    gpus: float | None = None
+    """GPUs per trial; None: a share from the measured memory where there is a GPU, else 0."""
+    device: str = "auto"
+    """auto, cpu or cuda"""
+    block: int | None = None
+    """Clients (over all seeds) trained at once; None: as many as memory allows."""
+    checkpoint_every: int = 5
+    """Rounds between checkpoints."""
+    checkpoints: str | None = None
+    """Where they lie: None is the study's folder, which all nodes of a cluster must share; else an fsspec URL such as
+    s3://bucket/studies."""
+    retries: int = 1
+    """Times a failed trial is tried again."""
+
+
+@dataclass
+class TrackingSpec:
+    """MLflow."""
+
+    enabled: bool = True
+    uri: str | None = None
+    """None: MLFLOW_TRACKING_URI, else SQLite in the output folder."""
+    seeds: bool = False
+    """A nested run per seed too."""
+
+
+@dataclass
+class ReportSpec:
+    """What the report shows first."""
+
+    metric: str = "test/acc_mean"
+    rule: str = "final"
+    x: str | None = None
+    """Axis of the curve; None: the first numeric axis."""
+    reference: str | None = None
+    """Cell label that others are tested against."""
+    paper: dict[str, Any] = field(default_factory=dict)
+    """{table: ..., protocol: ..., expected: "...", defects: [...]}: the printed figures the study answers to."""
+
+
+@dataclass
+class StudySpec(RunSpec):
+    """A study: a run, what varies, and how it is searched, run and reported."""
+
+    name: str = "study"
+    title: str = ""
+    note: str = ""
+    axes: dict[str, Any] = field(default_factory=dict)
+    """Dotted field (or group) -> list of values; always gridded."""
+    references: list[Any] = field(default_factory=list)
+    """Overrides of cells shown as reference lines, e.g. {method: promptfl}."""
+    seeds: Any = 3
+    """Number of seeds (1..n) or a list of seeds."""
+    scale: str = "small"
+    """small (embedded world) or paper: a `paper` block of overrides in the study file replaces the small one."""
+    paper_scale: list[str] = field(default_factory=list)
+    """Overrides applied by scale=paper."""
+    let: dict[str, Any] = field(default_factory=dict)
+    """Values that the file names in several places as ${let.<name>}, e.g. what scale=paper changes inside axes."""
+    search: SearchSpec = field(default_factory=SearchSpec)
+    prune: PruneSpec = field(default_factory=PruneSpec)
+    execution: ExecutionSpec = field(default_factory=ExecutionSpec)
+    tracking: TrackingSpec = field(default_factory=TrackingSpec)
+    report: ReportSpec = field(default_factory=ReportSpec)
+    budget: str | None = None
+    """e.g. 2h, 30m, 90s: what does not fit is dropped and named."""
+
+    def seed_list(self) -> list[int]:
+        """Seeds as a list: 1..n, or what was listed."""
+        return list(range(1, self.seeds + 1)) if isinstance(self.seeds, int) else [int(s) for s in self.seeds]
+
+
+RUN_FIELDS = tuple(f.name for f in fields(RunSpec))

@@ -1,0 +1,64 @@
+"""Files that appear whole or not at all, also when the process is killed or the disk is full."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fpl_tune.errors import EnvironmentProblem
+
+_REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
+"""No space, quota used up, file too large, read-only."""
+
+
+@contextmanager
+def whole(path: Path, *, durable: bool = False) -> Iterator[Path]:
+    """A path beside `path` to write to. It takes the place of `path` when the block ends, and is removed if it fails.
+
+    Its name is its own, so that two processes that write the same file never mix. `durable`: also the machine may die.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.part")
+    try:
+        yield temporary
+        if durable:
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Writes a safetensors file; what the system refuses is an `OSError` with its number, as for any other file."""
+    try:
+        save_file(dict(tensors), path, metadata)
+    except SafetensorError as problem:
+        if number := re.search(r"os error (\d+)", str(problem)):
+            code = int(number.group(1))
+            raise OSError(code, os.strerror(code), str(path)) from None
+        raise
+
+
+def refused(problem: BaseException) -> bool:
+    """Whether the disk would not take what was written: full, over quota, or read-only."""
+    return isinstance(problem, OSError) and problem.errno in _REFUSED
+
+
+def no_room(what: str) -> EnvironmentProblem:
+    """What to tell the user then."""
+    return EnvironmentProblem(
+        f"What a study makes must be written, but the disk refuses ({what}). Free some space, or name another folder "
+        "in FPL_TUNE_OUTPUT or FPL_TUNE_CACHE. What was finished is kept: the same command continues."
+    )

@@ -1,0 +1,18 @@
+"""Texts without the secrets of the URIs in them."""
+
+from __future__ import annotations
+
+import re
+
+HIDDEN = "***"
+
+
+def masked(text: str) -> str:
+    """A text whose URIs show neither passwords nor tokens; of what stands before the @, a user's name alone is kept."""
+
+    def cut(found: re.Match[str]) -> str:
+        user, colon, _ = found[1].partition(":")
+        return f"//{user}:{HIDDEN}@" if colon and "/" not in user else f"//{HIDDEN}@"
+
+    text = re.sub(r"//([^\s'\"]*)@", cut, text)
+    return re.sub(r"(?i)([?&][\w-]*(?:password|passwd|pwd|token|secret|key)[\w-]*=)[^&\s'\"]+", rf"\1{HIDDEN}", text)

@@ -1,0 +1,150 @@
+"""Learning without labels in two phases, as FedAPT does and has its baselines do (Su et al., AAAI 2024, Eqs. 8 to 10).
+
+First pseudo-labels of zero-shot CLIP, then agreement with banks of every client's own predictions (Yang et al.,
+Attracting and Dispersing, NeurIPS 2022).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    State,
+    Task,
+    Traffic,
+    Tree,
+    average,
+    cosine_logits,
+    count,
+    mean_over,
+    put,
+    require,
+    unit,
+)
+
+
+class Unlabelled(Method):
+    """Abstract: all but what is learned and how it predicts. The second phase goes on from the state that the first
+    left; averages over the cohort are uniform. Fields: see the methods."""
+
+    phase: Literal[1, 2]
+    threshold: float
+    neighbours: int
+    disperse: float
+    augment: bool
+    double_softmax: bool
+
+    def __post_init__(self) -> None:
+        require(0 <= self.threshold < 1, "threshold", "must lie in [0, 1)", self.threshold)
+        require(self.neighbours >= 0, "neighbours", "must be >= 0", self.neighbours)
+        require(self.disperse >= 0, "disperse", "must be >= 0", self.disperse)
+
+    @property
+    def view(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a field
+        return "strong" if self.augment else None
+
+    @abstractmethod
+    def untrained(self, task: Task, rng: Generator) -> State:
+        """The state before the first phase; nothing personal."""
+
+    @abstractmethod
+    def client(self, task: Task, state: State, who: Tensor) -> Local:
+        """What the clients `who` train from, in either phase, their banks aside."""
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        state = before or self.untrained(task, rng)
+        if self.phase == 1:
+            return state._replace(personal={})
+        everyone = torch.arange(task.n_clients, device=task.device)
+        scores = self.logits(task, self.client(task, state, everyone), whole_table(task)).softmax(-1)
+        return state._replace(personal={"scores": scores})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        local = self.client(task, state, who)
+        return local if self.phase == 1 else with_banks(task, state, who, local)
+
+    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        if self.phase == 1:
+            logits = self.logits(task, local, self.seen(batch))
+            return pseudo_label_loss(task, batch, logits, self.threshold), local.fixed
+        logits = self.logits(task, local, batch)
+        second = self.logits(task, local, self.seen(batch)) if self.augment else logits
+        second = second.softmax(-1) if self.double_softmax else second
+        return bank_loss(local, batch, logits, second, neighbours=self.neighbours, disperse=self.disperse)
+
+    def seen(self, batch: Batch) -> Batch:
+        """The batch as the student sees it."""
+        if not self.augment:
+            return batch
+        assert batch.view is not None
+        return batch._replace(image=batch.view)
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        personal = {name: put(leaf, who, local.fixed[name]) for name, leaf in state.personal.items()}
+        shared = {name: average(rows, torch.ones_like(who)) for name, rows in local.train.items()}
+        return state._replace(shared=shared, personal=personal)
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        sent = count(**state.shared)  # keys travel once, before training; banks never
+        return Traffic(up=sent, down=sent)
+
+
+def whole_table(task: Task) -> Batch:
+    """All training images of every client as one batch [N, R], the padding masked."""
+    table = task.table("train")
+    everyone = torch.arange(task.n_clients, device=task.device)
+    return Batch(table.image, table.label, table.mask, index=everyone[:, None])
+
+
+def with_banks(task: Task, state: State, who: Tensor, local: Local) -> Local:
+    """A client's own images, unit [C, R, D], which of them are real [C, R], and the bank of their scores [C, R, K]."""
+    table = task.table("train")
+    bank = {"features": unit(table.image[who]), "present": table.mask[who], "scores": state.personal["scores"][who]}
+    return local._replace(fixed={**local.fixed, **bank})
+
+
+def pseudo_label_loss(task: Task, batch: Batch, logits: Tensor, threshold: float) -> Tensor:
+    """Eq. 8: [C], mean over the images that zero-shot CLIP is sure of; 0 where there is none."""
+    teacher = cosine_logits(task.scale, batch.image, task.hand_text.expand(len(batch.image), -1, -1)).softmax(-1)
+    sure, label = teacher.max(-1)
+    chosen = logits.log_softmax(-1).gather(-1, label.unsqueeze(-1)).squeeze(-1)
+    return mean_over(-chosen, batch.mask & (sure > threshold))
+
+
+def bank_loss(
+    local: Local, batch: Batch, logits: Tensor, second: Tensor, *, neighbours: int, disperse: float
+) -> tuple[Tensor, Tree]:
+    """Eqs. 9 and 10: [C], and the banks with this batch's predictions written in.
+
+    logits [C, B, K] of the images themselves; second [C, B, K]: of what the student sees. The official code writes the
+    attraction as a divergence; its term without a gradient, which rises as predictions become sure, is left out.
+    """
+    shares = logits.softmax(-1)  # [C, B, K]
+    row = torch.arange(len(shares), device=shares.device)[:, None]
+    remembered = local.fixed["scores"][row, batch.index]
+    agree = -(remembered * second.log_softmax(-1)).sum(-1)
+    written = torch.where(batch.mask[..., None], shares.detach(), remembered)
+    bank = local.fixed["scores"].index_put((row, batch.index), written)
+    nearest, found = _nearest(local, batch, neighbours)
+    near = torch.where(found[..., None], bank[row[..., None], nearest], 0)  # [C, B, k, K]
+    attract = -torch.einsum("cbnk,cbk->cb", near, shares)
+    others = batch.mask[:, None] & ~torch.eye(shares.shape[1], dtype=torch.bool, device=shares.device)
+    alike = torch.where(others, shares @ shares.mT, 0).sum(-1)
+    return mean_over(agree + attract + disperse * alike, batch.mask), local.fixed | {"scores": bank}
+
+
+def _nearest(local: Local, batch: Batch, neighbours: int) -> tuple[Tensor, Tensor]:
+    """[C, B, k] rows of the bank most like each image by cosine, never its own, never padding; and whether there is
+    such a row, as a client may hold k images or fewer."""
+    like = unit(batch.image) @ local.fixed["features"].mT  # [C, B, R]
+    own = torch.zeros_like(like, dtype=torch.bool).scatter(-1, batch.index.unsqueeze(-1), True)
+    allowed = local.fixed["present"][:, None] & ~own
+    best, nearest = like.masked_fill(~allowed, float("-inf")).topk(min(neighbours, like.shape[-1]), dim=-1)
+    return nearest, best > float("-inf")

@@ -1,0 +1,41 @@
+"""What the report page is made of: sections with texts, figures and tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Td:
+    """A table's field: its text and what it is sorted by (None: its text)."""
+
+    text: str
+    key: float | str | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    header: list[str]
+    rows: list[dict[str, Any]]
+    """{"kind": CSS class, "cells": list of Td}"""
+    sortable: bool = False
+
+
+@dataclass
+class Section:
+    id: str
+    title: str
+    texts: list[str] = field(default_factory=list)
+    drawn: dict[str, tuple[Figure, str]] = field(default_factory=dict)
+    """File name -> figure and caption."""
+    tables: list[Table] = field(default_factory=list)
+    code: list[str] = field(default_factory=list)
+    folds: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """File name -> {"name", "open"} of figures of which the page shows one at a time."""
+
+
+def plain_table(header: list[str], rows: list[list[str]]) -> Table:
+    return Table(header, [{"kind": "", "cells": [Td(text) for text in row]} for row in rows])

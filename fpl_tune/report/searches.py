@@ -1,0 +1,85 @@
+"""Sections of a report on what was searched: who won each search, pairs of fields, and which fields matter."""
+
+from __future__ import annotations
+
+import itertools
+
+import pandas as pd
+
+from fpl_tune.report import charts, figures, words
+from fpl_tune.report.blocks import Section, plain_table
+from fpl_tune.report.facts import Facts
+from fpl_tune.report.importance import importance
+from fpl_tune.study.cells import Cell, label, shown
+
+
+def winners(facts: Facts, tests: pd.DataFrame) -> Section | None:
+    """So tuned, how do the parts of the axes compare?"""
+    parts: dict[str, list[Cell]] = {}
+    for cell in facts.listed:
+        if cell.role == "trial" and facts.table.loc[cell.id, "status"] == "done":
+            parts.setdefault(facts.part(cell), []).append(cell)
+    if len(parts) < 2:
+        return None
+    rows = []
+    for part, (cell, *others) in parts.items():
+        row = facts.table.loc[cell.id]
+        test = words.signed(tests.loc[cell.id, "difference"], facts.metric) if cell.id in tests.index else "–"
+        searched = label({name: value for name, value in cell.varied.items() if name not in facts.gridded})
+        mean = words.plus_minus(row["mean"], row["std"], facts.metric)
+        rows.append([part, words.figure(row["val"], "val/acc_mean"), mean, test, str(1 + len(others)), searched])
+    text = f"The best trial of each part of the axes by validation accuracy; {facts.basis}."
+    header = ["", "validation accuracy (%)", f"{words.quantity(facts.metric, over='')} ± std",
+              f"Δ vs {facts.reference}", "trials", "found"]  # fmt: skip
+    return Section("winners", "Best of each search", [text], tables=[plain_table(header, rows)])
+
+
+def pairs(facts: Facts, tests: pd.DataFrame) -> Section | None:
+    """How do two axes act together?"""
+    if len(facts.axes) < 2:
+        return None
+    taken = {axis: [v for v in dict.fromkeys(map(shown, facts.table[axis].dropna()))] for axis in facts.axes}
+    fitting = [axis for axis in facts.axes if 1 < len(taken[axis]) <= 40]
+    fitting.sort(key=lambda axis: not words.numeric(facts.table[axis]))
+    numbers = next((pair for pair in itertools.combinations(fitting, 2) if _together(facts, *pair)), None)
+    if numbers is None:
+        return None
+    rows, columns = sorted(numbers, key=lambda axis: len(taken[axis]))
+    split = next((axis for axis in facts.axes if axis not in numbers and 1 < len(taken[axis]) <= 4), None)
+    over = len(facts.axes) - 2 - (split is not None)
+    caption = f"Mean over seeds{' and over the other axes' if over else ''}; {facts.basis}."
+    section = Section("pairs", f"{words.short(rows)} and {words.short(columns)}")
+    for i, value in enumerate(taken[split] if split else [""]):
+        cells = [c for c in facts.own if split is None or facts.place(c).get(split) == value]
+        if len(facts.table.loc[[c.id for c in cells], ["mean", rows, columns]].dropna()):
+            drawn = figures.heat_map(facts, rows, columns, cells)
+            name = "heat_map" if i == 0 else f"heat_map_{i + 1}"
+            section.drawn[name] = drawn, f"{words.short(split)}={value}. {caption}" if split else caption
+    return section
+
+
+def _together(facts: Facts, a: str, b: str) -> bool:
+    """Whether cells fill most of the grid of two axes: a search draws values of its own, or no such pair at all."""
+    both = facts.table.loc[[cell.id for cell in facts.own], [a, b, "mean"]].dropna()
+    one, other, filled = both[a].nunique(), both[b].nunique(), len(both.drop_duplicates([a, b]))
+    return min(one, other) > 1 and 2 * max(one, other) <= len(both) and 2 * filled > one * other
+
+
+def matters(facts: Facts, tests: pd.DataFrame) -> Section | None:
+    """Which hyper-parameters matter?"""
+    found = importance(facts)
+    if len(found) < 2:
+        return None
+    text = (
+        "Share of the variance of the validation accuracy over cells that a field explains alone (ω²), in the cells "
+        "in which it exists; interactions are not in it."
+    )
+    names = [f"{m}: {words.short(f)}" for m, f in zip(found["method"], found["field"], strict=True)]
+    spreads = dict(zip(found["method"], found["spread"], strict=True))
+    varies = ", ".join(f"{words.figure(spread, 'val/acc_mean')} ({name})" for name, spread in spreads.items())
+    text += f" The standard deviation of what is explained, in points: {varies}."
+    drawn = charts.bars(names[:20], (100 * found["explained"][:20]).tolist(), "share of variance explained (%)")
+    counts = found["cells"][:20]
+    of = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
+    caption = f"Each field over the {of} cells in which it exists; validation accuracy, {facts.basis}."
+    return Section("importance", "What matters", [text], {"importance": (drawn, caption)})

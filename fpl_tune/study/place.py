@@ -1,0 +1,97 @@
+"""Checkpoints at a URL of any file system that fsspec knows (file, s3, gs, ...), for nodes that share no folder."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fpl_tune.errors import ConfigError, EnvironmentProblem
+
+
+class Place:
+    """Folders at a URL, each kept equal to one here.
+
+    Args:
+        url: where they lie, e.g. s3://bucket/studies.
+
+    Raises:
+        ConfigError: no file system of that kind.
+        EnvironmentProblem: the package for it is missing, or it cannot be reached.
+    """
+
+    def __init__(self, url: str) -> None:
+        import fsspec.core
+
+        self.url = url
+        try:
+            self.fs, self.root = fsspec.core.url_to_fs(url)
+        except ImportError as problem:
+            raise EnvironmentProblem(
+                f"execution.checkpoints={url} needs a package that is missing: {problem}"
+            ) from None
+        except ValueError as problem:
+            raise ConfigError(
+                f"execution.checkpoints must be a URL that fsspec knows, but is {url}: {problem}."
+            ) from None
+        self._sent: dict[Path, tuple[int, int]] = {}
+
+    def push(self, folder: Path, name: str) -> None:
+        """Sends the files of a folder that are new or changed, and removes what is no longer there.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        files = {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in folder.iterdir() if path.is_file()}
+        there = self.at(name)
+        self.fs.makedirs(there, exist_ok=True)
+        fresh = [path for path, mark in files.items() if self._sent.get(path) != mark]
+        with self.fs.transaction:  # all of them appear, whole, or none does
+            for path in fresh:
+                with path.open("rb") as source, self.fs.open(f"{there}/{path.name}", "wb") as target:
+                    shutil.copyfileobj(source, target, 1 << 20)
+        for path in [old for old in self._sent if old.parent == folder and old not in files]:
+            self._remove(f"{there}/{path.name}")
+            del self._sent[path]
+        self._sent.update({path: files[path] for path in fresh})
+
+    def pull(self, name: str, folder: Path) -> None:
+        """Fetches a folder; nothing where there is none."""
+        there = self.at(name)
+        self.fs.invalidate_cache()
+        if not self.fs.isdir(there):
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in self.fs.ls(there, detail=False):
+            target = folder / path.rsplit("/", 1)[-1]
+            self.fs.get_file(path, str(target))
+            self._sent[target] = (target.stat().st_size, target.stat().st_mtime_ns)
+
+    def drop(self, name: str) -> None:
+        """Removes a folder, if it is there."""
+        self._remove(self.at(name))
+
+    def write(self, name: str, text: str) -> None:
+        self.fs.makedirs(self.root, exist_ok=True)
+        with self.fs.open(self.at(name), "w") as file:
+            file.write(text)
+
+    def read(self, name: str) -> str:
+        """Raises FileNotFoundError where it is not."""
+        self.fs.invalidate_cache()
+        with self.fs.open(self.at(name), "r") as file:
+            text: Any = file.read()
+        return str(text)
+
+    def holds(self, name: str) -> bool:
+        self.fs.invalidate_cache()
+        return bool(self.fs.exists(self.at(name)))
+
+    def at(self, name: str) -> str:
+        """The path of a name, as the file system has it."""
+        return f"{self.root.rstrip('/')}/{name}"
+
+    def _remove(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self.fs.rm(path, recursive=True)

@@ -1,0 +1,12 @@
+"""Task: towers, class names and clients' data of one seed, as a method sees them.
+
+A `World` (towers, data set, cached features) is shared by all seeds and trials of a process; a `ClientTask` adds
+one seed's split. Shapes as in `fpl_tune.method`.
+"""
+
+from fpl_tune.task.classes import Classes, PromptMemory
+from fpl_tune.task.client_task import ClientTask
+from fpl_tune.task.clients import ClientData
+from fpl_tune.task.world import ClipSpec, World, check_clip
+
+__all__ = ["Classes", "ClientData", "ClientTask", "ClipSpec", "PromptMemory", "World", "check_clip"]

@@ -1,0 +1,82 @@
+"""One seed's task as a method sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from fpl_tune.clip import Towers
+from fpl_tune.method import Table
+from fpl_tune.task.classes import Classes
+from fpl_tune.task.clients import ClientData
+
+
+@dataclass
+class ClientTask:
+    """One seed's task; implements `fpl_tune.method.Task`."""
+
+    towers: Towers
+    known: Classes
+    train: ClientData
+    val: ClientData
+    tests: dict[str, tuple[Classes, ClientData]]
+    domain: Tensor
+    n_domains: int
+    split_hash: str = ""
+    primary: str = "test"
+
+    def __post_init__(self) -> None:
+        self.n_clients = len(self.train.rows)
+        self.n_classes = len(self.known.names)
+        self.embed_dim, self.text_width = self.towers.embed_dim, self.towers.text_width
+        self.n_patches = self.towers.n_patches
+        self.n_text_blocks, self.n_vision_blocks = self.towers.n_text_blocks, self.towers.n_vision_blocks
+        self.vision_width = None if self.n_vision_blocks is None else self.towers.vision_width
+        self.same_classes = all(classes.names == self.known.names for classes, _ in self.tests.values())
+        self.scale = self.towers.scale
+        self.dtype, self.device = self.train.dtype, self.train.device
+        self.size = self.train.size
+
+    @property
+    def hand_text(self) -> Tensor:
+        return self.known.hand_text().to(self.dtype)
+
+    def text(self, context: Tensor, *, per_class: bool = False, deep: Tensor | None = None) -> Tensor:
+        return self.known.encode(context, per_class=per_class, deep=deep)
+
+    def words(self, text: str) -> Tensor:
+        return self.towers.words(text).to(self.dtype)
+
+    def see(
+        self,
+        pixels: Tensor,
+        tokens: Tensor,
+        *,
+        deep: Tensor | None = None,
+        place: Literal["front", "end"] = "front",
+        cosine: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        return self.towers.encode_prompted_images(pixels, tokens, deep=deep, place=place, cosine=cosine)
+
+    def visual(self) -> nn.Module:
+        return self.towers.model.visual
+
+    def table(self, split: Literal["train", "val"]) -> Table:
+        return {"train": self.train, "val": self.val}[split].table()
+
+    def under(self, classes: Classes) -> ClientTask:
+        """The same task with logits over other classes (novel classes at test time)."""
+        if classes is self.known:
+            return self
+        return ClientTask(
+            self.towers,
+            classes,
+            self.train,
+            self.val,
+            self.tests,
+            self.domain,
+            self.n_domains,
+            self.split_hash,
+        )

@@ -1,0 +1,6 @@
+"""For tests: small worlds of the true architecture, and the contract that every method keeps."""
+
+from fpl_tune.testing.contract import CONTRACT, Toy, assert_same, check_method, play, toy
+from fpl_tune.testing.toys import toy_task, toy_towers
+
+__all__ = ["CONTRACT", "Toy", "assert_same", "check_method", "play", "toy", "toy_task", "toy_towers"]

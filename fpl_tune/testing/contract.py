@@ -1,0 +1,258 @@
+"""What every method keeps, each a function that asserts; and a few rounds played to look at."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import safetensors.torch
+import torch
+
+from fpl_tune.engine import Cohort, generator, run_round
+from fpl_tune.evaluate import evaluate
+from fpl_tune.method import Local, Method, State, trees_like
+from fpl_tune.optim import OptimSpec
+from fpl_tune.task import ClientTask
+from fpl_tune.testing.toys import toy_task
+
+_COHORTS = ((0, 2), (1, 2), (2, 0, 1))
+"""Clients by round: one trains three times, two twice, the last one never."""
+
+
+@dataclass
+class Toy:
+    """A method and the tasks of two seeds that it is checked on."""
+
+    method: Method
+    tasks: tuple[ClientTask, ClientTask]
+
+    @cached_property
+    def history(self) -> list[State]:
+        """States of the first seed, the initial one first, after the rounds of `_COHORTS`; not to be written to."""
+        return [states[0] for states in play(self.method, self.tasks[:1])]
+
+
+def toy(method: Method, *, kind: Literal["vit", "resnet"] = "vit") -> Toy:
+    """What every check takes."""
+    return Toy(
+        method,
+        (toy_task(method.needs, kind=kind), toy_task(method.needs, kind=kind, seed=1, sizes=(3, 9, 5, 7))),
+    )
+
+
+def play(
+    method: Method,
+    tasks: Sequence[ClientTask],
+    *,
+    cohorts: Sequence[Sequence[int]] = _COHORTS,
+    seeds: Sequence[int] = (0, 1),
+    block: int | None = None,
+    states: Sequence[State] | None = None,
+    first: int = 1,
+    spec: OptimSpec | None = None,
+    epochs: int = 2,
+) -> list[list[State]]:
+    """States by round (the initial ones first) and seed, of two local epochs a round in batches of four."""
+    spec = spec or OptimSpec(lr=0.05, batch=4)
+    if states is None:
+        states = [method.init(t, generator("init", s)) for t, s in zip(tasks, seeds, strict=False)]
+    history = [list(states)]
+    for round_, who in enumerate(cohorts, start=first):
+        drawn = [Cohort(s, round_, torch.tensor(who)) for s, _ in zip(seeds, tasks, strict=False)]
+        after, _ = run_round(method, tasks, history[-1], drawn, epochs=epochs, spec=spec, block=block)
+        history.append(after)
+    return history
+
+
+def assert_same(found: State | Local, wanted: State | Local, *, tolerance: float = 0.0) -> None:
+    """Equal names and shapes; numbers equal bit for bit, or floating ones to `tolerance`."""
+    for part in wanted._fields:
+        assert getattr(found, part).keys() == getattr(wanted, part).keys(), part
+        for name, leaf in getattr(wanted, part).items():
+            near = tolerance if leaf.is_floating_point() else 0.0
+            torch.testing.assert_close(
+                getattr(found, part)[name], leaf, rtol=near, atol=near, msg=lambda m, n=name: f"{n}: {m}"
+            )
+
+
+def _copy(state: State) -> State:
+    return State(*({name: leaf.clone() for name, leaf in tree.items()} for tree in state))
+
+
+def one_batch_equals_clients_alone(case: Toy) -> None:
+    """A cohort trained as one batch ends where the same clients trained one after another end."""
+    (alone,) = play(case.method, case.tasks[:1], block=1)[-1]
+    assert_same(case.history[-1], alone, tolerance=1e-9)
+
+
+def cohort_order_does_not_matter(case: Toy) -> None:
+    """Neither in training nor in merging."""
+    (backward,) = play(case.method, case.tasks[:1], cohorts=[who[::-1] for who in _COHORTS])[-1]
+    assert_same(backward, case.history[-1], tolerance=1e-9)
+
+
+def absent_clients_are_untouched(case: Toy) -> None:
+    """Personal state of clients outside the cohort stays bit for bit."""
+    for who, before, after in zip(_COHORTS, case.history[:-1], case.history[1:], strict=True):
+        absent = [client for client in range(case.tasks[0].n_clients) if client not in who]
+        for name, leaf in before.personal.items():
+            assert torch.equal(after.personal[name][absent], leaf[absent]), name
+
+
+def personal_state_stays_with_its_client(case: Toy) -> None:
+    """What others hold changes neither what a client trains from, nor its deployment, nor a merge without them."""
+    method, task, state = case.method, case.tasks[0], case.history[-1]
+    who = torch.tensor([1])
+    swapped = state._replace(personal={n: leaf[1:2].expand_as(leaf).clone() for n, leaf in state.personal.items()})
+    local = method.start(task, state, who)
+    assert_same(method.start(task, swapped, who), local)
+    assert_same(method.deploy(task, swapped, who), method.deploy(task, state, who))
+    merged, again = method.merge(task, state, who, local), method.merge(task, swapped, who, local)
+    assert_same(again._replace(personal={}), merged._replace(personal={}))
+
+
+def seeds_together_equal_seeds_alone(case: Toy) -> None:
+    """Seeds ride on the client axis without touching each other, in training and in evaluation."""
+    together = play(case.method, case.tasks)[-1]
+    scores = evaluate(case.method, case.tasks, together)
+    alone = [case.history[-1], play(case.method, case.tasks[1:], seeds=[1])[-1][0]]
+    for seed, task in enumerate(case.tasks):
+        assert_same(together[seed], alone[seed], tolerance=1e-9)
+        (single,) = evaluate(case.method, [task], [together[seed]])
+        for name, score in single.items():
+            torch.testing.assert_close(scores[seed][name].loss, score.loss, rtol=1e-6, atol=1e-6)
+            assert torch.equal(scores[seed][name].accuracy, score.accuracy)
+
+
+def shapes_never_change(case: Toy) -> None:
+    """Names, shapes and types of a state are those of `init`; personal leaves have N rows, local ones C."""
+    task, first = case.tasks[0], case.history[0]
+    for state in case.history:
+        assert all(len(leaf) == task.n_clients for leaf in state.personal.values())
+        for part, wanted in zip(state, first, strict=True):
+            assert {n: (v.shape, v.dtype) for n, v in part.items()} == {
+                n: (v.shape, v.dtype) for n, v in wanted.items()
+            }
+            assert not any(leaf.requires_grad for leaf in part.values())
+            assert all(bool(leaf.isfinite().all()) for leaf in part.values() if leaf.is_floating_point())
+        local = case.method.start(task, state, torch.tensor([2, 0]))
+        assert all(len(leaf) == 2 for tree in local for leaf in tree.values())
+        assert all(leaf.dtype == task.dtype for leaf in local.train.values())
+
+
+def arguments_are_not_written_to(case: Toy) -> None:
+    """A round and an evaluation leave the state they were given as it was."""
+    for state in (case.history[0], case.history[-1]):
+        copied = _copy(state)
+        play(case.method, case.tasks[:1], states=[state], cohorts=_COHORTS[-1:])
+        evaluate(case.method, case.tasks[:1], [state])
+        assert_same(state, copied)
+
+
+def pickling_keeps_the_method(case: Toy) -> None:
+    """Ray sends methods between processes."""
+    assert pickle.loads(pickle.dumps(case.method)) == case.method
+
+
+def everyone_can_be_deployed(case: Toy) -> None:
+    """At any time, clients that never trained included."""
+    for state in case.history:
+        (scores,) = evaluate(case.method, case.tasks[:1], [state])
+        for score in scores.values():
+            assert score.loss.shape == score.accuracy.shape == (case.tasks[0].n_clients,)
+            assert bool(score.loss.isfinite().all())
+            assert bool(((score.accuracy >= 0) & (score.accuracy <= 1)).all())
+
+
+def state_survives_storage(case: Toy) -> None:
+    """A state stored as safetensors and read back goes on bit for bit."""
+    method, tasks, state = case.method, case.tasks[:1], case.history[-2]
+    flat = {f"{part}/{n}": v.contiguous() for part in State._fields for n, v in getattr(state, part).items()}
+    stored = safetensors.torch.load(safetensors.torch.save(flat))
+    trees: dict[str, dict[str, torch.Tensor]] = {part: {} for part in State._fields}
+    for key, leaf in stored.items():
+        part, _, name = key.partition("/")
+        trees[part][name] = leaf
+    again = trees_like(method.init(tasks[0], generator("other")), trees)
+    assert_same(again, state)
+    (after,) = play(method, tasks, states=[again], cohorts=_COHORTS[-1:], first=len(_COHORTS))[-1]
+    assert_same(after, case.history[-1])
+
+
+def check_accepts_the_task(case: Toy) -> None:
+    """The sizes that a method trains with are sizes that it accepts."""
+    case.method.check(case.tasks[0])
+
+
+def traffic_counts_scalars(case: Toy) -> None:
+    """Integers, the same for a client whoever else is in the cohort."""
+    method, task = case.method, case.tasks[0]
+    for state in case.history:
+        who = torch.tensor([2, 0, 3])
+        both = [method.traffic(task, state, who), *(method.traffic(task, state, who[i : i + 1]) for i in range(3))]
+        for sent in zip(*both, strict=True):
+            for name, found in sent[0].items():
+                rows = found if isinstance(found, torch.Tensor) else torch.tensor([found] * 3)
+                assert rows.dtype == torch.int64
+                assert rows.shape == (3,)
+                assert bool((rows >= 0).all())
+                assert rows.tolist() == [int(single[name]) for single in sent[1:]], name
+
+
+def padding_is_silent(case: Toy) -> None:
+    """Images and labels under the mask change no loss."""
+    method, task, state = case.method, case.tasks[0], case.history[-1]
+    local = method.start(task, state, torch.arange(task.n_clients))
+    rows = torch.arange(task.train.spare).expand(task.n_clients, -1)
+    index = torch.where(task.train.mask[:, :-1], rows, rows.max() + 1)
+    batch = task.train.batch(torch.arange(task.n_clients), index, torch.zeros_like(index))
+    seen = batch.mask.view(*batch.mask.shape, *[1] * (batch.image.ndim - 2))
+    other = batch._replace(
+        image=torch.where(seen, batch.image, torch.full_like(batch.image, 0.7)),
+        label=torch.where(batch.mask, batch.label, 1),
+    )
+    with torch.no_grad():
+        losses = [method.loss(task, local, b)[0] for b in (batch, other)] if local.train else []
+    if losses:
+        torch.testing.assert_close(losses[1], losses[0], rtol=1e-9, atol=1e-9)
+
+
+def a_client_without_images_harms_nobody(case: Toy) -> None:
+    """It trains nothing, weighs nothing, and leaves no number that is not one."""
+    task = toy_task(case.method.needs, sizes=(9, 0, 7, 3))
+    for (state,) in play(case.method, [task], cohorts=[(0, 1), (1, 2)]):
+        for tree in state:
+            assert all(bool(leaf.isfinite().all()) for leaf in tree.values() if leaf.is_floating_point())
+
+
+CONTRACT: tuple[Callable[[Toy], None], ...] = (
+    one_batch_equals_clients_alone,
+    cohort_order_does_not_matter,
+    absent_clients_are_untouched,
+    personal_state_stays_with_its_client,
+    seeds_together_equal_seeds_alone,
+    shapes_never_change,
+    arguments_are_not_written_to,
+    pickling_keeps_the_method,
+    everyone_can_be_deployed,
+    state_survives_storage,
+    check_accepts_the_task,
+    traffic_counts_scalars,
+    padding_is_silent,
+    a_client_without_images_harms_nobody,
+)
+"""What every method keeps, each a function that asserts."""
+
+
+def check_method(method: Method, *, kind: Literal["vit", "resnet"] = "vit") -> None:
+    """Runs the whole contract; for methods that live outside this package.
+
+    Raises:
+        AssertionError: the method breaks one of `CONTRACT`.
+    """
+    case = toy(method, kind=kind)
+    for check in CONTRACT:
+        check(case)

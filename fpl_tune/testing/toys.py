@@ -1,0 +1,97 @@
+"""Small worlds of the true architecture: towers that run in milliseconds, and a task of random images on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from fpl_tune.clip._openclip import ensure_importable
+from fpl_tune.clip.load import OpenClipTokenizer
+from fpl_tune.clip.towers import Towers
+from fpl_tune.task import Classes, ClientData, ClientTask
+
+
+def toy_towers(
+    kind: Literal["vit", "resnet"] = "vit",
+    *,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+    quick_gelu: bool = False,
+    **text: Any,
+) -> Towers:
+    """The smallest open_clip CLIP with a ViT or a ResNet: 3 text blocks of width 32, embedding width 24.
+
+    Weights are random, drawn from `seed`, spread so that every block matters. `text` changes single fields of
+    the text tower (`no_causal_mask=True`, ...).
+    """
+    ensure_importable()
+    from open_clip import SimpleTokenizer
+    from open_clip.model import CLIP, CLIPTextCfg, CLIPVisionCfg
+
+    tokenizer = OpenClipTokenizer(SimpleTokenizer(), 77)
+    if kind == "vit":
+        vision = CLIPVisionCfg(layers=3, width=32, head_width=8, patch_size=8, image_size=32)
+    else:
+        vision = CLIPVisionCfg(layers=(1, 1, 1, 1), width=8, head_width=32, image_size=64)
+    words = CLIPTextCfg(width=32, heads=4, layers=3)
+    vars(words).update(text)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = CLIP(24, vision, words, quick_gelu=quick_gelu)
+        for key, value in model.named_parameters():
+            if value.dim() == 1 and "logit" not in key:
+                torch.nn.init.normal_(value, mean=1.0 if "weight" in key else 0.0, std=0.1)
+    return Towers(model.to(dtype), tokenizer, name=f"toy-{kind}")
+
+
+_NAMES = ("cat", "dog", "sea lion", "red star", "tree", "car")
+
+
+@cache
+def _toy_classes(kind: Literal["vit", "resnet"], dtype: torch.dtype, n_classes: int) -> Classes:
+    return Classes(toy_towers(kind, dtype=dtype), _NAMES[:n_classes])
+
+
+def toy_task(
+    needs: Literal["pooled", "patches", "pixels"] = "pooled",
+    *,
+    kind: Literal["vit", "resnet"] = "vit",
+    seed: int = 0,
+    sizes: Sequence[int] = (9, 5, 7, 3),
+    n_classes: int = 6,
+    dtype: torch.dtype = torch.float64,
+) -> ClientTask:
+    """A task of random images around a centre per class and domain, on toy towers that all toy tasks share.
+
+    The clients hold `sizes` training images, two validation and three test images each; the second half of the
+    clients lives in a second domain.
+    """
+    known, rng = _toy_classes(kind, dtype, n_classes), torch.Generator().manual_seed(seed)
+    towers, n_clients = known.towers, len(sizes)
+    domain = torch.arange(n_clients) * 2 // n_clients
+    shape = {
+        "pooled": (towers.embed_dim,),
+        "patches": (towers.n_patches or 1, towers.embed_dim),
+        "pixels": (3, towers.image_size, towers.image_size),
+    }[needs]
+    centres = torch.randn(2, n_classes, *shape, generator=rng)
+
+    def clients(counts: Sequence[int]) -> ClientData:
+        at = domain.repeat_interleave(torch.tensor(counts))
+        labels = torch.randint(n_classes, (len(at),), generator=rng)
+        images = (centres[at, labels] + 0.5 * torch.randn(len(at), *shape, generator=rng)).to(dtype)
+        if needs == "pixels":
+            images = (images * 40 + 128).clamp(0, 255).to(torch.uint8)
+        cuts = np.cumsum(counts)[:-1]
+        index, label = np.split(np.arange(len(at)), cuts), np.split(labels.numpy(), cuts)
+        views = [images.roll(1, dims=-1), images.flip(-1)]
+        return ClientData(images, index, label, towers=towers, dtype=dtype, second=views)
+
+    few = [2] * n_clients
+    return ClientTask(
+        towers, known, clients(sizes), clients(few), {"test": (known, clients([3] * n_clients))}, domain, 2
+    )

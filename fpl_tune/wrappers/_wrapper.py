@@ -1,0 +1,58 @@
+"""What every wrapper leaves to the method it wraps.
+
+What a client exchanges is known by name: a leaf of `Local.train` with the name of a leaf of `State.shared` starts from
+what the server sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from torch import Tensor
+
+from fpl_tune.errors import ConfigError
+from fpl_tune.method import Batch, Local, Method, Sizes, State, Task
+
+Needs = Literal["pooled", "patches", "pixels"]
+
+
+class Wrapper(Method):
+    """Abstract: what every wrapper leaves to the method it wraps."""
+
+    inner: Method
+
+    @property
+    def needs(self) -> Needs:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.inner.needs
+
+    @property
+    def view(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.inner.view
+
+    def check(self, sizes: Sizes) -> None:
+        self.inner.check(sizes)
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        return self.inner.logits(task, local, batch)
+
+    def diagnose(self, task: Task, local: Local, batch: Batch) -> dict[str, Tensor]:
+        return self.inner.diagnose(task, local, batch)
+
+    def figures(self, task: Task, state: State) -> dict[str, float]:
+        return self.inner.figures(task, state)
+
+
+def exchanged(local: Local, known: Iterable[str], wrapper: str) -> list[str]:
+    """Names of the trained leaves that are also in `known`.
+
+    Raises:
+        ConfigError: there is none, so that the wrapper would do nothing.
+    """
+    names = [name for name in local.train if name in known]
+    if not names:
+        raise ConfigError(
+            f"{wrapper} acts on what clients exchange, but none of {sorted(local.train)} is exchanged. "
+            "Wrap a method with a shared part, such as promptfl."
+        )
+    return names

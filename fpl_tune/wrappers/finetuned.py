@@ -1,0 +1,55 @@
+"""Local fine-tuning of a federated model: every client goes on training its own copy, nothing is aggregated.
+
+Cheng, Chadha, Duchi: Federated Asymptotics: a model to compare federated learning algorithms (FedAvg with fine-tuning),
+AISTATS 2023, https://arxiv.org/abs/2108.07313.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, Tree, put
+from fpl_tune.wrappers._wrapper import Wrapper
+
+
+@dataclass(frozen=True)
+class FineTuned(Wrapper):
+    """A second stage: it starts from the state that the first one left (`before`). Without one it is local training
+    from the initial state of `inner`; of PromptFL that is CoOp.
+
+    inner: the method of the stage before.
+    """
+
+    inner: Method
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        state = before if before is not None else self.inner.init(task, rng)
+        everyone = torch.arange(task.n_clients, device=task.device)
+        own = {f"own.{n}": leaf.clone() for n, leaf in self.inner.deploy(task, state, everyone).train.items()}
+        received = torch.zeros(task.n_clients, dtype=torch.bool, device=task.device)
+        return State(state.shared, {**state.personal, **own}, {**state.server, "received": received})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        return self._own(self.inner.start(task, state, who), state, who)
+
+    def _own(self, local: Local, state: State, who: Tensor) -> Local:
+        return local._replace(train={n: state.personal[f"own.{n}"][who] for n in local.train})
+
+    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        return self.inner.loss(task, local, batch)
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        own = {f"own.{n}": put(state.personal[f"own.{n}"], who, leaf) for n, leaf in local.train.items()}
+        received = state.server["received"].index_fill(0, who, True)
+        return State(state.shared, {**state.personal, **own}, {**state.server, "received": received})
+
+    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
+        return self._own(self.inner.deploy(task, state, who), state, who)
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        """The model is received once, before the client's first fine-tuning; nothing is sent."""
+        first = (~state.server["received"][who]).long()
+        return Traffic(up={}, down={n: v * first for n, v in self.inner.traffic(task, state, who).down.items()})

@@ -1,0 +1,151 @@
+"""Benchmarks measure what they say: the documented fields, the same arithmetic on both paths, honest counts."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from fpl_tune import bench, config
+from fpl_tune.bench import rounds, texts
+from fpl_tune.bench.measure import Meter, Peak, Steps
+from fpl_tune.cli._bench import _lines
+from fpl_tune.clip.text import cost
+from fpl_tune.engine import run_round
+from fpl_tune.testing import toy_towers
+from fpl_tune.trial import Cohort, Trial
+
+KEYS = [
+    "bench",
+    "seconds",
+    "plain_seconds",
+    "ratio",
+    "tokens",
+    "operations",
+    "matrix_rate_share",
+    "text_share",
+    "peak_memory_bytes",
+    "note",
+]
+TINY = [
+    "data.train_per_class=2",
+    "data.test_per_class=1",
+    "data.domains=[photo]",
+    "partition.n_clients=2",
+    "protocol.rounds=2",
+    "protocol.epochs=1",
+    "optim.batch=4",
+]
+
+
+@pytest.fixture(autouse=True)
+def _small_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fpl_tune.bench.measure._SQUARE_CPU", 256)
+
+
+def _sound(found: list[bench.Measured], told: list[tuple[float, float, str]]) -> None:
+    assert found
+    for measured in found:
+        row = measured.row()
+        assert list(row) == KEYS
+        assert all(row[key] > 0 for key in KEYS[1:-1])
+        assert row["ratio"] == row["plain_seconds"] / row["seconds"]
+    assert [done for done, *_ in told] == sorted(done for done, *_ in told)
+    assert all(done < total for done, total, _ in told)
+
+
+def test_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "CALTECH101", ("cat", "sea horse"))
+    told: list[tuple[float, float, str]] = []
+    found = bench.bench_text(config.compose_run(["partition.n_clients=3"]), progress=lambda *step: told.append(step))
+    _sound(found, told)
+    assert [m.name for m in found] == [
+        f"text compact {kind}, {n}" for kind in ("float32", "bfloat16") for n in ("1 client", "3 clients")
+    ]
+    assert found[1].plain_seconds == pytest.approx(3 * found[0].plain_seconds)
+    assert "of float32's time" in found[3].note
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_the_platform_takes_besides_training(feature_cache: Path) -> None:
+    told: list[tuple[float, float, str]] = []
+
+    def progress(done: float, total: float, what: str) -> None:
+        if not what.startswith("encoding"):
+            told.append((done, total, what))
+
+    began = time.perf_counter()
+    found = bench.bench_desk(TINY, cache_dir=feature_cache, cells=3, trials=2, progress=progress)
+    all_of_it = time.perf_counter() - began
+    assert [row["what"] for row in found] == ["plan", "plan, once more", "start", "suggestion", "short trial"]
+    seconds = {row["what"]: row["seconds"] for row in found}
+    assert all(value > 0 for value in seconds.values())
+    assert seconds["plan"] + seconds["plan, once more"] + seconds["start"] < all_of_it
+    assert [done for done, *_ in told] == sorted(done for done, *_ in told)
+    assert all(done < total for done, total, _ in told)
+
+
+@pytest.mark.parametrize("kind", ["round", "trial", "study"])
+def test_rounds_trials_and_studies(kind: str, tmp_path: Path) -> None:
+    action = {"round": bench.bench_round, "trial": bench.bench_trial}.get(kind)
+    told: list[tuple[float, float, str]] = []
+
+    def progress(done: float, total: float, what: str) -> None:
+        if not what.startswith("encoding"):
+            told.append((done, total, what))
+
+    if action is None:
+        found = bench.bench_study(TINY, cache_dir=tmp_path, trials=2, progress=progress)
+        assert found[0].name.startswith("study of 2 trials")
+    else:
+        found = action(config.compose_run(TINY), cache_dir=tmp_path, progress=progress)
+    _sound(found, told)
+
+
+@pytest.mark.parametrize("method", ["promptfl", "fedotp"])
+def test_the_plain_path_computes_the_same(method: str, tmp_path: Path) -> None:
+    trial = Trial(config.compose_run([*TINY, f"method={method}"]), [1], cache_dir=tmp_path)
+    trial.step()
+    task, plain = trial.tasks[0], rounds.plain_task(trial, tmp_path)
+    who, how = torch.arange(2), trial.stages[0].method
+    trained = [
+        run_round(how, [seen], trial.states, [Cohort(1, 2, who)], epochs=1, spec=trial.run.optim)[0][0]
+        for seen in (task, plain)
+    ]
+    for part in ("shared", "personal"):
+        for fast, slow in zip(*(getattr(state, part).values() for state in trained), strict=True):
+            torch.testing.assert_close(fast, slow, rtol=1e-3, atol=5e-5)  # patches are kept in half precision
+
+
+def test_the_meter_counts_every_call() -> None:
+    towers, meter = toy_towers(), Meter()
+    sentences = towers.sentences(["cat", "dog"], 2)
+    context = torch.zeros(3, 2, 32, dtype=torch.float64)
+    one = cost(towers.text, sentences, 3)
+    with meter.on(towers):
+        towers.encode_prompts(context, sentences)
+        towers.encode_prompts(context.requires_grad_(), sentences)
+    towers.encode_prompts(context, sentences)
+    assert meter.tokens == 2 * one.tokens
+    assert meter.operations == 2 * one.forward + one.backward
+    assert meter.text_seconds(towers) > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can forget an earlier peak")
+def test_a_peak_counts_from_where_it_begins() -> None:
+    size = 256 << 20
+    before = Peak(torch.device("cpu"))
+    torch.zeros(size, dtype=torch.uint8).add_(1)
+    with_it, without = before.bytes(), Peak(torch.device("cpu")).bytes()
+    assert with_it - without > 0.8 * size
+
+
+def test_lines_say_what_is_left_at_intervals(capsys: pytest.CaptureFixture[str]) -> None:
+    now = iter([0.0, 0.0, 0.0, 1.0, 20.0])
+    steps = Steps(4, _lines(clock=lambda: next(now)))
+    for what in ("first", "second", "third"):
+        steps(what)
+    assert capsys.readouterr().err.splitlines() == ["  0 %  first", " 50 %  third, about 20.0 s left"]

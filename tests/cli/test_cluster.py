@@ -1,0 +1,155 @@
+"""Files that start clusters: what prints is what Slurm's shell, Kubernetes, Ray's launcher and a laptop accept."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from fpl_tune.cli._cluster import render
+from fpl_tune.errors import ConfigError
+
+OPTIONS: dict[str, Any] = {
+    **{"nodes": 3, "gpus": 4, "cpus": 16, "memory": 64, "shared": "/shared/fpl", "time": "01:00:00"},
+    **{"partition": "gpu", "account": "", "image": "fpl:1", "claim": "data", "region": "eu-west-1"},
+    **{"instance": "g5.xlarge", "head_instance": "m5.large", "bucket": "s3://b/c", "package": "fpl-tune"},
+}
+
+
+def made(kind: str, *overrides: str, **options: Any) -> str:
+    return render(kind, "lambda_sweep", overrides, {**OPTIONS, **options})
+
+
+def shell_accepts(text: str) -> None:
+    assert subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False).stderr == ""
+    if shutil.which("shellcheck"):
+        done = subprocess.run(
+            ["shellcheck", "-s", "bash", "-"], input=text, text=True, capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize("gpus", [0, 4])
+def test_slurm_directives_come_first_and_say_what_was_asked(nodes: int, gpus: int) -> None:
+    text = made("slurm", "axes.method.lam=[0,0.5]", nodes=nodes, gpus=gpus)
+    shell_accepts(text)
+    before, _, after = text.partition("set -euo")
+    assert "#SBATCH" not in after, "sbatch stops reading them at the first command"
+    asked = dict(line.removeprefix("#SBATCH --").split("=", 1) for line in before.splitlines() if "#SBATCH" in line)
+    assert (asked["nodes"], asked["cpus-per-task"], asked["mem"], asked["partition"]) == (
+        str(nodes),
+        "16",
+        "64G",
+        "gpu",
+    )
+    assert asked.get("gpus-per-node") == (str(gpus) if gpus else None)
+    assert "account" not in asked
+    assert ("--exclude" in text) == (nodes > 1)
+    assert "fpl-tune study lambda_sweep 'axes.method.lam=[0,0.5]' &" in text
+    assert "RAY_AUTH_TOKEN_PATH" in text
+
+
+def test_kuberay_has_what_the_resource_requires() -> None:
+    node = yaml.safe_load(made("kuberay", "axes.method.lam=[0,0.5]"))
+    assert (node["apiVersion"], node["kind"]) == ("ray.io/v1", "RayJob")
+    assert node["metadata"]["name"] == "fpl-lambda-sweep"
+    assert node["spec"]["entrypoint"] == "fpl-tune study lambda_sweep 'axes.method.lam=[0,0.5]'"
+    cluster = node["spec"]["rayClusterSpec"]
+    head, (workers,) = cluster["headGroupSpec"], cluster["workerGroupSpecs"]
+    assert workers.keys() >= {"groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template"}
+    assert workers["replicas"] == 3
+    for group in (head, workers):
+        assert all(isinstance(value, str) for value in group["rayStartParams"].values()), "the resource's type"
+        (container,) = group["template"]["spec"]["containers"]
+        assert container.keys() >= {"name", "image", "resources"}
+        claims = {v["name"]: v["persistentVolumeClaim"]["claimName"] for v in group["template"]["spec"]["volumes"]}
+        assert [(m["mountPath"], claims[m["name"]]) for m in container["volumeMounts"]] == [("/shared/fpl", "data")]
+        assert {e["name"]: e["value"] for e in container["env"]}["FPL_TUNE_OUTPUT"].startswith("/shared/fpl")
+        assert all(isinstance(e["value"], str) for e in container["env"])
+    limits = workers["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {"cpu": "16", "memory": "64Gi", "nvidia.com/gpu": 4}
+    assert "nvidia.com/gpu" not in made("kuberay", gpus=0)
+
+
+def test_aws_is_valid_by_rays_own_schema() -> None:
+    import jsonschema
+    import ray
+
+    schema = json.loads((Path(ray.__file__).parent / "autoscaler" / "ray-schema.json").read_text())
+    for gpus in (0, 4):
+        node = yaml.safe_load(made("aws", gpus=gpus))
+        jsonschema.validate(node, schema)
+        types = node["available_node_types"]
+        assert node["head_node_type"] in types
+        assert types["worker"]["min_workers"] == types["worker"]["max_workers"] == node["max_workers"] == 3
+        assert types["worker"]["resources"] == ({"CPU": 16, "GPU": 4} if gpus else {"CPU": 16})
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("slurm", {"nodes": 0}, "--nodes must be >= 1"),
+        ("slurm", {"shared": "/a b"}, "--shared must be a path"),
+        ("slurm", {"shared": "/a'; rm x"}, "--shared must be a path"),
+        ("kuberay", {"shared": "data"}, "must begin with /"),
+    ],
+)
+def test_what_cannot_be_is_refused(kind: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        made(kind, **options)
+    with pytest.raises(ConfigError, match="lam"):
+        made(kind, "method.lamda=1")
+
+
+STUDY = """
+defaults: [/study, {override /method: promptfl}, _self_]
+data: {train_per_class: 12, test_per_class: 3, shots: 4, domains: [clipart]}
+partition: {n_clients: 4}
+protocol: {rounds: 2, epochs: 1}
+axes: {optim: {lr: [0.01, 0.1]}}
+tracking: {enabled: false}
+"""
+
+
+def processes_in(folder: Path) -> list[str]:
+    """Commands that stand in a folder: what a script that ran there has left."""
+    found: list[str] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (process / "cwd").readlink() == folder:
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+def test_the_local_script_runs_a_study_and_stops_only_its_own_ray(tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(STUDY)
+    there = tmp_path / "there"  # where nothing else stands
+    there.mkdir()
+    bin_ = Path(sys.executable).parent
+    environment = {**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}", "FPL_TUNE_NODE_SECONDS": "200"}
+    environment |= {"FPL_TUNE_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+    words = ["cluster", "template", "local", str(tmp_path / "tiny.yaml"), "--cpus", "1", "--out", "go.sh"]
+    subprocess.run([sys.executable, "-m", "fpl_tune", *words], cwd=there, env=environment, check=True)
+    shell_accepts((there / "go.sh").read_text())
+    done = subprocess.run(
+        ["bash", "go.sh"], cwd=there, env=environment, capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    table = pd.read_csv(there / "outputs" / "tiny" / "results.csv")
+    assert set(table["status"]) == {"done"}
+    assert len(set(table["cell"])) == 2
+    until = time.monotonic() + 60  # workers leave once they see that their node is gone
+    while processes_in(there) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert processes_in(there) == []

@@ -1,0 +1,124 @@
+"""The most likely mistakes: each is one line that says the rule, the value and the remedy, and starts nothing."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fpl_tune.study.lock import locked
+
+from .conftest import Command
+
+SWEEP = "study lambda_sweep execution.executor=inline"
+MISTAKES = [
+    # names
+    ("stduy lambda_sweep", 2, "No such command 'stduy'. Did you mean 'study'?"),
+    ("study lambda_sweep --dryrun", 2, "--dry-run"),
+    ("study", 2, "Missing argument 'STUDY'. See fpl-tune study -h."),
+    ("ls method", 2, "'method' is not one of 'methods', 'data'"),
+    ("study lambda_swep", 2, "There is no study 'lambda_swep'. Did you mean 'lambda_sweep'"),
+    (f"{SWEEP} method=pfedmop", 2, "There is no method 'pfedmop'. Did you mean 'pfedmoap'"),
+    (f"{SWEEP} method.lamda=1", 2, "There is no field 'method.lamda'. Did you mean 'method.lam'"),
+    (f"{SWEEP} axes.method.lambda=[1]", 2, "There is no field 'method.lambda'. Did you mean 'method.lam'"),
+    (f"{SWEEP} data=pac", 2, "There is no data 'pac'. Did you mean 'pacs'"),
+    (f"{SWEEP} report.rule=best", 2, "There is no report.rule 'best'. Did you mean 'best_"),
+    (f"{SWEEP} search.sampler=tpee", 2, "There is no sampler 'tpee'. Did you mean 'tpe'?"),
+    (f"{SWEEP} execution.executor=rey", 2, "execution.executor must be ray or inline, but is 'rey'"),
+    ("run protocol=quik", 2, "There is no protocol 'quik'. Did you mean 'quick'"),
+    ("run clip=vitb16", 2, "There is no clip 'vitb16'. Did you mean 'vit_b16'"),
+    ("run method=nomodule:Thing", 2, "cannot be imported: No module named 'nomodule'"),
+    ("show nothing", 2, "There is no study with results 'nothing'. Known: newer."),
+    # values
+    (f"{SWEEP} optim.lr=fast", 2, "optim.lr must be a number, but is 'fast'"),
+    (f"{SWEEP} axes.method.lam=[-1]", 2, "method.lam must be a finite number >= 0, but is -1"),
+    (f"{SWEEP} axes.method.lam=[]", 2, "An axis is a list of at least one value, but axes.method.lam is []"),
+    (f"{SWEEP} seeds=0", 2, "seeds must be a number >= 1"),
+    (f"{SWEEP} seeds=[1,1]", 2, "a list of different seeds, but is [1, 1]"),
+    (f"{SWEEP} protocol.rounds=0", 2, "protocol.rounds must be >= 1, but is 0"),
+    (f"{SWEEP} budget=soon", 2, "A budget is a time above 0 such as 90s, 30m or 2h, but is 'soon'"),
+    (f"{SWEEP} lam", 2, "'lam' is no override"),
+    ("run --seeds none", 2, "--seeds is a number of seeds or a list such as 1,2,5, but is 'none'"),
+    ("run data.shots=0", 2, "data.shots must be at least 1, but is 0. Use null"),
+    ("ui --port 99999", 2, "--port must lie in 1..65535, but is 99999"),
+    # values that do not go together
+    (
+        f"{SWEEP} search.sampler=tpe search.only=[method.lam]",
+        2,
+        "an axis or searched, not both, but method.lam",
+    ),
+    (f"{SWEEP} search.sampler=tpe search.objectives=[test/acc_mean]", 2, "is 'test/acc_mean': test figures choose"),
+    (f"{SWEEP} method.experts=11", 2, "experts"),
+    (f"{SWEEP} method.heads=7", 2, "method.d_gating must be a multiple of method.heads = 7, but is 96"),
+    ("run method=fedpgp method.rank=64", 2, "between 0 and method.n_ctx = 16, but is 64"),
+    ("run partition.n_clients=50", 2, "50"),
+    ("run method.n_ctx=100", 2, "has 104 tokens (100 of them context), but the text tower reads at most 40"),
+    ("run data=folder data.root=words partition.n_clients=2", 2, "shorten the name or the context"),
+    # files
+    ("study broken", 2, "line 2, column 29: expected ',' or ']', but got '}'"),
+    ("show newer", 2, "schema 999"),
+    ("import nowhere", 2, "nowhere has none"),
+    ("run clip=rn50 clip.pretrained=nowhere.pt", 2, "pretrained='nowhere.pt' is neither a file nor a tag of RN50"),
+    # the machine
+    (f"{SWEEP} data=pacs data.root=nowhere", 3, "data.root=nowhere is not a folder. It should hold PACS/"),
+    (f"{SWEEP} data=pacs", 3, "data=pacs needs files: set data.root"),
+    (f"{SWEEP} execution.device=cuda", 3, "execution.device=cuda asks for a GPU, but PyTorch sees none"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A study that is no YAML, one that a later release wrote, and a data set with a very long class name."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    (here / "studies").mkdir()
+    (here / "studies" / "broken.yaml").write_text("defaults: [/study, _self_]\naxes: {method: {n_ctx: [1, 2}\n")
+    (here / "outputs" / "newer").mkdir(parents=True)
+    (here / "outputs" / "newer" / "study.yaml").write_text("schema: 999\nname: newer\n")
+    for kind in ("cat", "a " * 60 + "b"):
+        (here / "words" / kind).mkdir(parents=True)
+        for number in range(8):
+            Image.new("RGB", (32, 32), (30 * number, 0, 0)).save(here / "words" / kind / f"{number}.png")
+
+
+@pytest.mark.parametrize(("words", "code", "message"), MISTAKES, ids=[words for words, _, _ in MISTAKES])
+def test_a_mistake_is_one_line_and_starts_nothing(
+    words: str, code: int, message: str, command: Command, here: Path
+) -> None:
+    done = command(*words.split())
+    (line,) = done.err.splitlines()
+    assert (done.code, line.startswith("fpl-tune: ")) == (code, True), line
+    assert message in line
+    assert "\x1b[" not in line
+    assert not list((here / "outputs").glob("*/cells/*/seed=*")), "nothing was started"
+
+
+def test_a_study_that_is_run_elsewhere_names_its_process(command: Command, here: Path) -> None:
+    with locked(here / "outputs" / "lambda_sweep"):
+        done = command(*SWEEP.split())
+    assert done.code == 2
+    assert f"process {os.getpid()}" in done.err
+    assert "fpl-tune stop lambda_sweep" in done.err
+
+
+def test_an_output_folder_that_cannot_be_written(command: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "file").touch()
+    monkeypatch.setenv("FPL_TUNE_OUTPUT", str(here / "file" / "outputs"))
+    done = command(*SWEEP.split())
+    assert done.code == 3
+    assert "Name another one in FPL_TUNE_OUTPUT" in done.err
+
+
+def test_a_warning_is_a_line_too(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fpl_tune.cli.frame.__version__", "1")
+
+    def warn(*_: object, **__: object) -> int:
+        warnings.simplefilter("default")
+        warnings.warn("RN50 has random weights.", UserWarning, stacklevel=1)
+        warnings.warn("a library's notice to programmers", FutureWarning, stacklevel=1)
+        return 0
+
+    monkeypatch.setattr("fpl_tune.cli.app", warn)
+    assert command("ls").err == "fpl-tune: RN50 has random weights.\n"

@@ -1,0 +1,123 @@
+"""One cell goes wrong, in each of the ways a cell can: the others are what they would be without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fpl_tune.study.inline import attempt
+from fpl_tune.study.job import Failure
+from fpl_tune.study.runner import run_study
+from fpl_tune.study.store import Store
+
+SHAKY = '''
+from dataclasses import dataclass
+import torch
+from fpl_tune.methods.promptfl import PromptFL
+
+@dataclass(frozen=True)
+class Shaky(PromptFL):
+    """PromptFL that counts its rounds, and in the third one has a trouble of its own."""
+
+    trouble: str = "none"
+
+    def init(self, task, rng, before=None):
+        return super().init(task, rng, before)._replace(server={"round": torch.zeros(())})
+
+    def start(self, task, state, who):
+        clock = state.server["round"].expand(len(who)) + 1
+        return super().start(task, state, who)._replace(fixed={"round": clock})
+
+    def loss(self, task, local, batch):
+        loss, fixed = super().loss(task, local, batch)
+        third = local.fixed["round"] == 3
+        if third.any() and self.trouble == "raise":
+            raise RuntimeError("the third round is one too many")
+        if third.any() and self.trouble == "memory":
+            torch.empty(1 << 50)
+        return torch.where(third, float("nan") if self.trouble == "nan" else 1.0, 1.0) * loss, fixed
+
+    def merge(self, task, state, who, local):
+        return super().merge(task, state, who, local)._replace(server={"round": state.server["round"] + 1})
+'''
+
+
+@pytest.fixture
+def shaky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "shaky_method.py").write_text(SHAKY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("FPL_TUNE_PLUGINS", "")
+    return "method=shaky_method:Shaky"
+
+
+def test_a_cell_that_fails_diverges_or_has_no_memory_leaves_the_others_alone(
+    compose: Any, left: Any, tmp_path: Path, shaky: str
+) -> None:
+    body = "axes: {method.trouble: [none, raise, nan, memory]}"
+    made = compose(body, shaky, "execution.retries=0")
+    outcome = run_study(*made, root=tmp_path / "troubled")
+    assert (outcome.done, outcome.failed, outcome.pending, outcome.exit_code) == (1, 3, 0, 1)
+    store = Store.open(tmp_path / "troubled", "tiny")
+    results = {c.label: [store.result(c, s) or {} for s in (1, 2)] for c in store.cells()}
+    states = {label: {r["status"] for r in both} for label, both in results.items()}
+    assert states == {
+        "trouble=none": {"done"},
+        "trouble=raise": {"failed"},
+        "trouble=nan": {"diverged"},
+        "trouble=memory": {"failed"},
+    }
+    for both in results.values():  # the trouble is in round 3: two rounds are told and stored
+        assert {r["rounds"] for r in both} == ({4} if both[0]["status"] == "done" else {2})
+    assert "one too many" in results["trouble=raise"][0]["error"]
+    assert "seed 1 diverged in round 3" in results["trouble=nan"][0]["error"]
+    assert "DefaultCPUAllocator" in results["trouble=memory"][0]["error"]
+    assert len(outcome.failures) == 6
+    run_study(*compose("axes: {method.trouble: [none]}", shaky), root=tmp_path / "calm")
+    troubled, calm = left(tmp_path / "troubled"), left(tmp_path / "calm")
+    assert {name: troubled[name] for name in calm} == calm
+    assert not [name for name in troubled if "ckpt-" in name or name.endswith(".part")]
+    again = run_study(*made, root=tmp_path / "troubled")
+    assert (again.skipped, again.failed, again.exit_code) == (1, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind"),
+    [
+        (MemoryError("could not allocate"), "memory"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), "memory"),
+        (OSError(28, "No space left on device", "x"), "disk"),
+        (OSError(5, "Input/output error", "x"), "error"),
+        (RuntimeError("no luck"), "error"),
+    ],
+)
+def test_kinds_of_failures(problem: Exception, kind: str) -> None:
+    def work() -> None:
+        raise problem
+
+    failure = attempt(work)
+    assert isinstance(failure, Failure)
+    assert failure.kind == kind
+
+
+def test_a_dead_process_continues_its_job_and_is_given_up_where_it_comes_no_further(
+    compose: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver's policy: the same seeds from their checkpoint, whatever `retries`, as long as rounds are won."""
+    heard: list[tuple[tuple[int, ...], int]] = []
+    reach = iter([1, 0, 2, 3, *4 * [0], *8 * [0]])
+
+    def execute(desk: Any, setup: Any) -> None:
+        while (job := desk.next()) is not None:
+            rounds = next(reach)
+            heard.append((job.seeds, rounds))
+            assert desk.heard(job, [[{"seed": s, "round": r + 1} for s in job.seeds] for r in range(rounds)])
+            desk.failed(job, Failure("The process of the trial died.", "died"))
+
+    monkeypatch.setattr("fpl_tune.study.inline.execute", execute)
+    outcome = run_study(*compose("axes: {optim: {lr: [0.1]}}"), root=tmp_path)
+    both = [((1, 2), rounds) for rounds in (1, 0, 2, 3, 0, 0, 0, 0)]
+    assert heard == [*both, *4 * [((1,), 0)], *4 * [((2,), 0)]]
+    assert (outcome.failed, outcome.exit_code) == (1, 1)

@@ -1,0 +1,119 @@
+"""Signals, and checkpoints that are not what was written."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fpl_tune import checkpoint
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.job import STOP_FILE
+from fpl_tune.study.lock import owner
+from fpl_tune.study.runner import Listener, run_study
+from fpl_tune.trial import Record, Trial
+
+ONE = "axes: {optim: {lr: [0.1]}}"
+
+
+class Signals(Listener):
+    """Sends itself signals after a round, and notes what it hears."""
+
+    def __init__(self, number: int = 0, *signals: int) -> None:
+        self.number, self.signals = number, signals
+        self.heard: list[str] = []
+
+    def progress(self, cell: Cell, records: Sequence[Record]) -> None:
+        if records[0]["round"] == self.number:
+            for one in self.signals:
+                os.kill(os.getpid(), one)
+
+    def warned(self, cell: Cell, text: str) -> None:
+        self.heard.append(text)
+
+    def end(self, store: Any, outcome: Any) -> None:
+        self.heard.append("end")
+
+    def cut(self) -> None:
+        self.heard.append("cut")
+
+
+def _steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    step, found = Trial.step, []
+    monkeypatch.setattr(Trial, "step", lambda self: (found.append(self.round + 1), step(self))[1])
+    return found
+
+
+@pytest.mark.parametrize(("first", "second", "code"), [("SIGINT", "SIGINT", 130), ("SIGINT", "SIGTERM", 143)])
+def test_the_second_signal_ends_at_once_with_its_code(
+    compose: Any,
+    left: Any,
+    whole: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first: str,
+    second: str,
+    code: int,
+) -> None:
+    made, root = compose(ONE), tmp_path / "cut"
+    twice = Signals(2, signal.Signals[first], signal.Signals[second])
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(SystemExit) as caught:
+        run_study(*made, root=root, listeners=[twice])
+    assert caught.value.code == code
+    assert twice.heard == ["cut"]
+    assert signal.getsignal(signal.SIGINT) is before
+    assert owner(root / "tiny") is None
+    steps = _steps(monkeypatch)
+    assert run_study(*made, root=root).exit_code == 0
+    assert steps == [3, 4]
+    assert not (root / "tiny" / STOP_FILE).exists()
+    assert left(root) == whole(made)
+
+
+def _truncated(content: bytes, draw: random.Random) -> bytes:
+    return content[: draw.randrange(len(content))]
+
+
+def _flipped(content: bytes, draw: random.Random) -> bytes:
+    at = draw.randrange(len(content) // 2, len(content))
+    return content[:at] + bytes([content[at] ^ 1 << draw.randrange(8)]) + content[at + 1 :]
+
+
+def _blank(content: bytes, draw: random.Random) -> bytes:
+    return bytes(len(content))
+
+
+@pytest.mark.parametrize("damage", [_truncated, _flipped, _blank])
+def test_the_checkpoint_before_a_damaged_one_is_used(
+    compose: Any, left: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Any
+) -> None:
+    made, root, ear = compose(ONE), tmp_path / "damaged", Signals()
+    assert run_study(*made, root=root, listeners=[Signals(3, signal.SIGTERM)]).exit_code == 143
+    (slot,) = root.rglob("ckpt-*")
+    newest = checkpoint.list_newest(slot)[0]
+    newest.write_bytes(damage(newest.read_bytes(), random.Random(8)))
+    steps = _steps(monkeypatch)
+    assert run_study(*made, root=root, listeners=[ear]).exit_code == 0
+    assert steps == [3, 4]  # round 3 was in the damaged one
+    assert len(ear.heard) == 2
+    assert "corrupt" in ear.heard[0]
+    assert left(root) == whole(made)
+
+
+def test_without_a_usable_checkpoint_a_cell_begins_anew(
+    compose: Any, left: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, root = compose(ONE), tmp_path / "damaged"
+    assert run_study(*made, root=root, listeners=[Signals(3, signal.SIGINT)]).exit_code == 130
+    for path in root.rglob("round-*"):
+        path.write_bytes(path.read_bytes()[:50])
+    steps = _steps(monkeypatch)
+    assert run_study(*made, root=root).exit_code == 0
+    assert steps == [1, 2, 3, 4]
+    assert left(root) == whole(made)

@@ -1,0 +1,172 @@
+"""What is killed under Ray: workers, its head, the driver that started it. The figures are those of a calm run."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from fpl_tune import checkpoint
+from fpl_tune.checkpoint import Snapshot
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.runner import Listener, run_study
+from fpl_tune.study.store import Store
+from fpl_tune.trial import Record, Trial
+
+BODY = "axes: {optim: {lr: [0.01, 0.1]}}"
+ROUNDS = 100  # more than a step of half a second holds
+LONG = f"protocol.rounds={ROUNDS}"
+
+DRIVER = """
+import socket, sys, time
+from pathlib import Path
+import psutil
+from fpl_tune import config
+from fpl_tune.errors import FplTuneError
+from fpl_tune.study.runner import Listener, run_study
+from fpl_tune.tune import watch
+
+watch.LOST_SECONDS = 2.0
+study, root, kill = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+
+class Kill(Listener):
+    def progress(self, cell, records):
+        if records[0]["round"] == 6 and cell.number == 1:
+            print("reached", flush=True)
+            port = int(watch._parts()["head"].rpartition(":")[2])
+            struck = [child for child in psutil.Process().children() if child.name() == kill]
+            for child in struck:
+                child.kill()
+            print("struck", psutil.wait_procs(struck, timeout=30), flush=True)
+            if struck:
+                self.held = socket.socket()  # where nobody listens: no other Ray is to answer for the dead one
+                self.held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                self.held.bind(("", port))
+            time.sleep(60)  # the cell does not end before the loss: its worker waits for this process
+
+    def end(self, store, outcome):
+        print("end heard", outcome.pending, flush=True)
+
+spec, node = config.compose_study(study, [sys.argv[4], "execution.executor=ray", "execution.parallel=1"])
+try:
+    sys.exit(run_study(spec, node, root=root, listeners=[Kill()]).exit_code)
+except FplTuneError as problem:
+    print(problem, flush=True)
+    sys.exit(problem.exit_code)
+"""
+
+
+def _start(tmp_path: Path, kill: str) -> subprocess.Popen[str]:
+    """A driver under a Ray of its own, in the middle of its second cell."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(tmp_path / "tiny.yaml"), str(tmp_path / "out"), kill, LONG],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert process.stdout is not None
+    while line := process.stdout.readline():
+        if line == "reached\n":
+            break
+    return process
+
+
+def _continues(made: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same study in this process does what follows the checkpoint of its second cell, and no more."""
+    newest = _newest(root)
+    assert newest >= 5
+    step, steps = Trial.step, []
+    with monkeypatch.context() as patch:
+        patch.setattr(Trial, "step", lambda self: (steps.append(self.round + 1), step(self))[1])
+        assert run_study(*made, root=root).exit_code == 0
+    assert steps == list(range(steps[0], ROUNDS + 1))
+    assert steps[0] > newest  # a worker may have written one more before it followed
+
+
+def _newest(root: Path) -> int:
+    """The round of the only checkpoint that is left."""
+    (slot,) = root.rglob("ckpt-*")
+    return next(found.meta["round"] for found in checkpoint.usable(slot) if isinstance(found, Snapshot))
+
+
+class KillWorkers(Listener):
+    """Kills all processes that train when certain rounds of certain cells are heard, and notes what is heard."""
+
+    def __init__(self, trainers: Callable[[], list[psutil.Process]], *points: tuple[int, int]) -> None:
+        self.trainers, self.points = trainers, set(points)
+        self.heard: dict[tuple[int, int], set[float]] = defaultdict(set)
+
+    def progress(self, cell: Cell, records: Sequence[Record]) -> None:
+        here = (cell.number, int(records[0]["round"]))
+        self.heard[here].add(records[0]["time/seconds"])
+        if here in self.points:
+            self.points.remove(here)
+            for worker in self.trainers():
+                worker.kill()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_workers_killed_in_a_round_go_on_from_their_checkpoints(
+    compose: Any, left: Any, whole: Any, trainers: Any, tmp_path: Path
+) -> None:
+    draw = random.Random(8)
+    killer = KillWorkers(trainers, *((cell, draw.randint(2, 14)) for cell in (0, 1)))
+    made = compose(BODY, LONG, "execution.executor=ray", "execution.parallel=1")
+    outcome = run_study(*made, root=tmp_path / "out", listeners=[killer])
+    assert (outcome.done, outcome.failed, outcome.exit_code) == (2, 0, 0)
+    assert killer.points == set()
+    assert left(tmp_path / "out") == whole(made)
+    # A checkpoint a round: what was heard was never done again, and its clock never read twice.
+    assert len(killer.heard) == 2 * ROUNDS
+    assert {len(times) for times in killer.heard.values()} == {1}
+
+
+def test_the_head_gone_is_exit_code_3_and_nothing_is_lost(
+    compose: Any, left: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, root = compose(BODY, LONG), tmp_path / "out"
+    process = _start(tmp_path, "gcs_server")
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 3, said
+    assert "end heard 1" in said, said
+    assert re.search(r"Ray's (head|node) must answer at [\d.:]+, but has not for 2 s", said), said
+    assert "the same command continues" in said
+    _nobody_left(process.pid)
+    store = Store.open(root, "tiny")
+    assert [store.seeds(cell) for cell in store.cells()] == [[1, 2], []]
+    _continues(made, root, monkeypatch)
+    assert left(root) == whole(made)
+
+
+def test_the_driver_killed_under_ray_leaves_nobody_behind_and_continues(
+    compose: Any, left: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, root = compose(BODY, LONG), tmp_path / "out"
+    process = _start(tmp_path, "nobody")
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    _nobody_left(process.pid)
+    _continues(made, root, monkeypatch)
+    assert left(root) == whole(made)
+
+
+def _nobody_left(pid: int) -> None:
+    """Waits until all of the Ray that a process started is gone: its temporary folder carries the process's number."""
+    until = time.monotonic() + 60
+    while True:
+        words = [" ".join(other.info["cmdline"] or ()) for other in psutil.process_iter(["cmdline"])]
+        if not (busy := [line for line in words if f"fpl-{pid}-" in line]):
+            return
+        assert time.monotonic() < until, busy
+        time.sleep(0.2)

@@ -1,0 +1,222 @@
+"""Studies, checkpoints and weights from elsewhere: nothing in them is run, and nothing leaves the output folder."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fpl_tune import checkpoint, config, track
+from fpl_tune.checkpoint import Snapshot
+from fpl_tune.clip import load_towers, scripted
+from fpl_tune.errors import ConfigError, EnvironmentProblem, FplTuneError
+from fpl_tune.study.cells import expand
+from fpl_tune.study.lock import locked
+from fpl_tune.study.runner import Listener, run_study
+from fpl_tune.study.store import Store
+
+ONE = "axes: {optim: {lr: [0.1]}}"
+
+
+class Bomb:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.mark,))
+
+
+@pytest.fixture
+def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that a module `evil` leaves when it is imported."""
+    found = tmp_path / "was-run"
+    (tmp_path / "evil.py").write_text(f"open({str(found)!r}, 'w').close()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("FPL_TUNE_PLUGINS", "")
+    sys.modules.pop("evil", None)
+    return found
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "method: {name: 'evil:X'}",
+        "references: [{method: 'evil:X'}]",
+        "axes: {method: ['evil:X']}",
+        "stages: [{method: {name: 'evil:X'}, rounds: 1}]",
+        "method: {_target_: evil.X}",
+        "note: {_target_: evil.X}",
+        "note: !!python/object/apply:os.system ['touch was-run']",
+        "note: ${evil:1}",
+        "scale: paper\npaper_scale: ['method=evil:X']",
+    ],
+)
+def test_a_study_file_brings_in_no_code(compose: Any, mark: Path, body: str) -> None:
+    with pytest.raises(ConfigError):
+        expand(*compose(body))
+    assert not mark.exists()
+    assert "evil" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "hydra: {searchpath: ['pkg://evil']}",
+        "hydra: {callbacks: {x: {_target_: evil.X}}}",
+        "hydra: {job: {env_set: {FPL_TUNE_PLUGINS: evil}}}",
+    ],
+)
+def test_what_hydra_would_run_is_not_heard(compose: Any, mark: Path, body: str) -> None:
+    compose(body)
+    assert not mark.exists()
+
+
+def test_a_module_that_the_user_names_is_imported(compose: Any, mark: Path) -> None:
+    with pytest.raises(ConfigError, match="FPL_TUNE_PLUGINS=evil, or name the method yourself: method=evil:X"):
+        compose("method: {name: 'evil:X'}")
+    with pytest.raises(ConfigError, match="'evil' has no attribute 'X'"):
+        compose(ONE, "method=evil:X")
+    assert mark.exists()
+
+
+@pytest.mark.parametrize("name", ["..", "../out", "/etc", "a/b", ".", "-rf", ""])
+def test_names_of_studies_stay_in_the_output_folder(compose: Any, tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError):
+        run_study(*compose(f"{ONE}\nname: {json.dumps(name)}"), root=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    if name != "-rf":
+        with pytest.raises(ConfigError, match="in a folder of its own"):
+            Store(tmp_path, name)
+
+
+class Stop(Listener):
+    def progress(self, cell: Any, records: Any) -> None:
+        if records[0]["round"] == 2:
+            raise KeyboardInterrupt
+
+
+def test_checkpoints_that_someone_else_wrote_run_nothing(
+    compose: Any, left: Any, whole: Any, tmp_path: Path, mark: Path
+) -> None:
+    """Pickles are no checkpoints; well-formed ones with other content than ours are not used."""
+    made, root = compose(ONE), tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        run_study(*made, root=root, listeners=[Stop()])
+    (slot,) = root.rglob("ckpt-*")
+    good = checkpoint.read(checkpoint.list_newest(slot)[0])
+    checkpoint.write(slot, Snapshot(good.tensors, {**good.meta, "round": 3, "rounds": {"__reduce__": "x"}}))
+    checkpoint.write(slot, Snapshot({"../../x/y": torch.zeros(1)}, {**good.meta, "round": 4}))
+    (slot / "round-000005.safetensors").write_bytes(pickle.dumps(Bomb(mark)))
+    torch.save(Bomb(mark), slot / "round-000006.safetensors")
+    assert run_study(*made, root=root).exit_code == 0
+    assert left(root) == whole(made)
+    assert not mark.exists()
+
+
+def test_weights_that_someone_else_wrote_run_nothing(tmp_path: Path, mark: Path) -> None:
+    for name, write in (
+        ("plain.pt", torch.save),
+        ("old.bin", lambda bomb, path: path.write_bytes(pickle.dumps(bomb, protocol=2))),
+    ):
+        write({"state_dict": Bomb(mark)}, tmp_path / name)
+        with pytest.raises(FplTuneError, match=name):
+            load_towers("ViT-B-32", str(tmp_path / name))
+    assert not mark.exists()
+
+
+class Scripted(torch.nn.Module):
+    """An archive whose code runs while `torch.jit.load` loads it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.arange(6.0).reshape(2, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    @torch.jit.export
+    def __getstate__(self) -> tuple[torch.Tensor, bool]:  # type: ignore[override]
+        return (self.weight, self.training)
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[torch.Tensor, bool]) -> None:
+        print("code of the archive was run")
+        self.weight, self.training = state
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_archives_with_code_are_read_as_data(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    torch.jit.script(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)).half()).save(tmp_path / "a.pt")
+    wanted = torch.jit.load(tmp_path / "a.pt").state_dict()
+    found = scripted.tensors(tmp_path / "a.pt")
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], leaf) and found[name].dtype == leaf.dtype for name, leaf in wanted.items())
+    torch.jit.script(Scripted()).save(tmp_path / "b.pt")
+    torch.jit.load(tmp_path / "b.pt")
+    assert "code of the archive was run" in capfd.readouterr().out
+    with pytest.raises(EnvironmentProblem, match="code of its own for loading, which is not run"):
+        load_towers("ViT-B-32", str(tmp_path / "b.pt"))
+    assert "was run" not in capfd.readouterr().out
+
+
+def test_a_carried_study_holds_files_only_and_stays_where_it_is_put(make_store: Any, tmp_path: Path) -> None:
+    store = make_store(root=tmp_path / "theirs", rounds=1)
+    out = tmp_path / "mine"
+    secret = tmp_path / "secret"
+    secret.write_text("private")
+    cell = store.cells()[0]
+
+    def refused(says: str) -> None:
+        with pytest.raises(ConfigError, match=says):
+            track.import_study(store.folder, out)
+        assert not list(out.rglob("*"))
+
+    link = store.place(cell, 1) / "link"
+    link.symlink_to(secret)
+    refused("link or a device")
+    link.unlink()
+    study = store.folder / "study.yaml"
+    text = study.read_text()
+    study.write_text(text.replace("name: toy", "name: ../../escaped"))
+    refused("A study's name holds letters")
+    study.write_text(text)
+    path = store.folder / "cells" / cell.id / "cell.json"
+    node = json.loads(path.read_text())
+    path.write_text(json.dumps({**node, "id": "../../.."}))
+    refused("8 hex digits")
+    path.write_text(json.dumps(node))
+    (store.folder / "cells.json").write_text(json.dumps(["../../../theirs"]))
+    refused("There is no cell")
+
+
+def test_secrets_of_addresses_are_written_nowhere(
+    compose: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = "postgresql://ann:hunter2@host/db?token=hunter2"
+    monkeypatch.setattr(sys, "argv", ["fpl-tune", "study", "tiny", f"tracking.uri={uri}"])
+    with locked(tmp_path / "held"):
+        assert "ann:***@host" in (tmp_path / "held" / "study.lock").read_text()
+        with pytest.raises(ConfigError, match="run by process") as caught, locked(tmp_path / "held"):
+            pass
+    assert "hunter2" not in str(caught.value)
+    root = tmp_path / "out"
+    run_study(*compose(ONE, f"tracking.uri='{uri}'", "protocol.rounds=1", "seeds=1"), root=root)
+    written = [path for path in root.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
+    assert written == []
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(EnvironmentProblem, match="Give the whole address in MLFLOW_TRACKING_URI"):
+        track.inspect(Store.open(root, "tiny"))
+
+
+def test_stored_configurations_are_plain_data(make_store: Any) -> None:
+    store = make_store(rounds=1)
+    (store.folder / "study.yaml").write_text("name: !!python/object/apply:os.getcwd []\n")
+    with pytest.raises(FplTuneError):
+        config.to_study(store.node())

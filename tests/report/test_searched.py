@@ -1,0 +1,86 @@
+"""Reports of searched studies: trials named, ordered, coloured; the best of each search."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fpl_tune.report import figures, searches, tables
+from fpl_tune.report.facts import LONG, Facts
+from fpl_tune.report.significance import against_reference
+from fpl_tune.study.results import make_result
+from fpl_tune.study.search import Search
+
+BODY = """
+axes: {method: [promptfl, fedprox]}
+references: [{method: zeroshot}]
+seeds: 2
+search: {sampler: random, trials: 6, space: {protocol.epochs: [1, 2], protocol.participation: [0.5, 1.0]}}
+"""
+
+
+def records(seed, level):
+    """Three rounds on eight clients that rise to `level`."""
+    clients = (level + 0.01 * np.random.default_rng([seed, int(1e6 * level)]).standard_normal(8)).tolist()
+    figures_of = {"val/acc_mean": level, "test/acc_mean": float(np.mean(clients)), "clients/test": clients}
+    costs = {"comm/up_bytes": 10, "comm/down_bytes": 20}
+    return [{"seed": seed, "round": r, "time/seconds": 0.5 * r, **figures_of, **costs} for r in (1, 2, 3)]
+
+
+@pytest.fixture
+def searched(make_store):
+    """A search over two methods, whose trials are better the larger their lr; promptfl has no μ."""
+    store = make_store(body=BODY, name="search", fill=lambda cell, seed: False)
+    search = Search.plan(store.spec(), store.node())
+    assert search is not None
+    search.open(store.folder)
+    cells = [*search.references, *search.ask()]
+    store.begin(store.node(), cells)
+    for cell in cells:
+        for seed in (1, 2):
+            history = records(seed, 0.5 + cell.run.optim.lr)
+            store.put(cell, seed, history, make_result("done", history, split_hash=f"split{seed}"))
+    return Facts(store)
+
+
+def test_tables_of_searches_go_from_the_best_down_and_name_trials_shortly(searched):
+    body = tables.rows(searched, against_reference(searched))
+    val = [row.sort[tables.header(searched).index("validation accuracy (%)")] for row in body[:-1]]
+    assert val == sorted(val, reverse=True)
+    assert body[-1].cells[0] == "zeroshot"
+    assert all(len(row.cells[0]) <= LONG for row in body)
+    assert len({row.cells[0] for row in body}) == len(body)
+    names = tables.header(searched)
+    assert names.index("time") < names.index("epochs")
+
+
+def test_the_best_of_each_search_is_chosen_by_validation(searched):
+    section = searches.winners(searched, against_reference(searched))
+    assert section is not None
+    table = section.tables[0]
+    for row in table.rows:
+        method, val, _, _, trials, found = (cell.text for cell in row["cells"])
+        mine = [cell for cell in searched.own if searched.part(cell) == method]
+        best = max(mine, key=lambda cell: searched.table.loc[cell.id, "val"])
+        assert trials == str(len(mine))
+        assert val == f"{100 * searched.table.loc[best.id, 'val']:.2f}"
+        assert f"lr={best.run.optim.lr:.6g}" in found
+        assert method not in found
+    assert {row["cells"][0].text for row in table.rows} == {"promptfl", "fedprox"}
+
+
+def test_points_of_a_search_are_coloured_by_where_it_was_searched(searched):
+    (ax,) = figures.slices(searched, "optim.lr").axes
+    assert ax.get_legend_handles_labels()[1] == ["promptfl", "fedprox"]
+    (only,) = figures.slices(searched, "method.mu").axes
+    assert only.get_legend_handles_labels()[1] == ["fedprox"]
+    assert len(np.asarray(only.collections[0].get_offsets())) == sum("method.mu" in c.varied for c in searched.own)
+
+
+def test_pairs_that_no_cell_has_are_not_drawn(searched):
+    section = searches.pairs(searched, against_reference(searched))
+    assert section is not None
+    drawn_anew = {"mu", "lr"}  # in every trial
+    assert not drawn_anew & set(section.title.split(" and "))
+    for figure, _ in section.drawn.values():
+        assert np.isfinite(np.asarray(figure.axes[0].images[0].get_array(), float)).any()

@@ -1,0 +1,81 @@
+"""Stores of other releases: earlier ones open and go on, later ones are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from fpl_tune import config
+from fpl_tune.errors import ConfigError
+from fpl_tune.study.best import best
+from fpl_tune.study.cells import expand
+from fpl_tune.study.runner import run_study
+from fpl_tune.study.store import SCHEMA, Store
+
+Compose = Callable[..., Any]
+EARLY: dict[str, str] = json.loads(Path(__file__).with_name("store_of_schema_1.json").read_text(encoding="utf-8"))
+"""A study as release 0.1 left it, before its files had a schema number: path -> content."""
+
+
+@pytest.fixture
+def early(tmp_path: Path) -> Store:
+    for name, text in EARLY.items():
+        path = tmp_path / "early" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return Store.open(tmp_path, "early")
+
+
+def test_a_store_of_the_first_release_opens(early: Store) -> None:
+    pd.testing.assert_frame_equal(early.frame(), pd.read_csv(StringIO(EARLY["results.csv"])), check_dtype=False)
+    assert early.summary()["status"].tolist() == ["done", "done"]
+    assert best(early).cell.label == "lr=0.1"
+    for cell in early.cells():
+        assert config.identity(cell.run) == cell.id
+        result = early.result(cell, 2)
+        assert result is not None
+        assert [r["round"] for r in early.history(cell, 2)] == list(range(1, result["rounds"] + 1))
+        assert early.missing(cell, early.spec()) == []
+
+
+def test_a_summary_may_be_of_any_metric_of_the_records(early: Store) -> None:
+    found = early.summary(metric="test/acc_worst10").set_index("cell")["mean"]
+    for cell in early.cells():
+        values = [early.history(cell, seed)[-1]["test/acc_worst10"] for seed in (1, 2)]
+        assert found[cell.id] == pytest.approx(sum(values) / 2)
+
+
+def test_its_cells_are_those_of_the_same_study_now(early: Store) -> None:
+    """Nothing that was stored is lost by the fields that runs have got since."""
+    node = early.node()
+    node |= {"axes": {"optim": {"lr": [0.1]}}, "references": []}
+    assert [cell.id for cell in expand(config.to_study(node), node)] == [early.cells()[0].id]
+
+
+@pytest.mark.parametrize("name", ["study.yaml", "cells/34346f27/cell.json"])
+def test_a_store_of_a_later_release_is_refused(early: Store, name: str) -> None:
+    path = early.folder / name
+    node = yaml.safe_load(path.read_text())
+    path.write_text(json.dumps({**node, "schema": SCHEMA + 1}))
+    with pytest.raises(ConfigError, match=rf"has schema {SCHEMA + 1}, and this fpl-tune knows {SCHEMA}. Install a"):
+        early.frame()
+
+
+def test_files_carry_their_schema_and_a_later_one_is_not_run_over(compose: Compose, tmp_path: Path) -> None:
+    made = compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=1")
+    run_study(*made, root=tmp_path)
+    store = Store.open(tmp_path, "tiny")
+    path = tmp_path / "tiny" / "study.yaml"
+    stored = yaml.safe_load(path.read_text())
+    assert stored["schema"] == SCHEMA
+    assert json.loads((tmp_path / "tiny" / "cells" / store.cells()[0].id / "cell.json").read_text())["schema"] == SCHEMA
+    path.write_text(yaml.safe_dump({**stored, "schema": SCHEMA + 1}))
+    with pytest.raises(ConfigError, match="Install a newer fpl-tune"):
+        run_study(*made, root=tmp_path)

@@ -1,0 +1,143 @@
+"""A program: runs a study in child processes that kill themselves at given points, and runs each again to its end.
+
+`python dying_study.py FOLDER BLANK_DATABASE N`: FOLDER/whole is the undisturbed study, FOLDER/<point> the one killed
+there. A point is a count of places passed: before and after every file that is renamed into its place, before and after
+every call to MLflow, and after every round, before it is told or checkpointed. Prints what was killed where as JSON.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from fpl_tune import config
+from fpl_tune.clip import load_towers
+from fpl_tune.study.runner import run_study
+from fpl_tune.track import Recorder, server
+from fpl_tune.trial import Trial
+
+STUDY = """
+defaults:
+  - /study
+  - override /method: promptfl
+  - _self_
+data: {train_per_class: 6, test_per_class: 1, shots: 2, domains: [clipart]}
+partition: {n_clients: 2}
+protocol: {rounds: 2, epochs: 1}
+execution: {executor: inline, checkpoint_every: 1}
+axes: {optim: {lr: [0.01, 0.1]}}
+seeds: 2
+"""
+
+
+class Fate:
+    """Counts places, and kills the process at one of them."""
+
+    def __init__(self, point: int | None, log: Path) -> None:
+        self.point, self.log, self.passed, self.lock = point, log, 0, threading.Lock()
+
+    def passes(self, where: str) -> None:
+        with self.lock:
+            self.passed += 1
+            if self.passed == self.point:
+                self.log.write_text(where)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def around(self, owner: Any, name: str) -> None:
+        call = getattr(owner, name)
+
+        def passing(*args: Any, **kwargs: Any) -> Any:
+            self.passes(f"before {name}")
+            result = call(*args, **kwargs)
+            self.passes(f"after {name}")
+            return result
+
+        setattr(owner, name, passing)
+
+
+class Watched:
+    """A client of MLflow whose calls are places."""
+
+    def __init__(self, client: Any, fate: Fate) -> None:
+        self._client, self._fate = client, fate
+
+    def __getattr__(self, name: str) -> Any:
+        def passing(*args: Any, **kwargs: Any) -> Any:
+            self._fate.passes("before a call to MLflow")
+            result = getattr(self._client, name)(*args, **kwargs)
+            self._fate.passes("after a call to MLflow")
+            return result
+
+        return passing
+
+
+def run(made: Any, root: Path, fate: Fate) -> None:
+    """The study with its recorder, in this process."""
+    fate.around(os, "replace")
+    fate.around(Path, "replace")
+    fate.around(Trial, "step")
+    connect = server.connect
+    server.connect = lambda uri: Watched(connect(uri), fate)  # type: ignore[assignment]
+    recorder = Recorder(None, root)
+    outcome = run_study(*made, root=root, listeners=[recorder])
+    if recorder.problem or outcome.exit_code:
+        raise RuntimeError(f"{recorder.problem} {outcome}")
+    fate.log.write_text(str(fate.passed))
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Exit status of a forked child that does the work; a signal's number below zero."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException as problem:
+            print(f"{type(problem).__name__}: {problem}", file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def main(folder: Path, blank: Path, wanted: int) -> None:
+    (folder / "tiny.yaml").write_text(STUDY)
+    made = config.compose_study(str(folder / "tiny.yaml"), [])
+    load_towers("compact")  # imports what children would import again
+    server.quiet()
+    import_module("mlflow")
+    gc.freeze()  # children leave what is there alone
+
+    def attempt(name: str, point: int | None) -> tuple[int, str]:
+        root = folder / name
+        if not root.exists():
+            root.mkdir()
+            shutil.copy(blank, root / "mlflow.db")
+        log = folder / "log"
+        status = in_child(lambda: run(made, root, Fate(point, log)))
+        if status not in (0, -signal.SIGKILL):
+            raise RuntimeError(f"{name} ended with {status}")
+        return status, log.read_text()
+
+    places = int(attempt("whole", None)[1])
+    killed = []
+    for i in range(wanted):
+        point = 1 + i * places // wanted
+        status, where = attempt(str(point), point)
+        assert status, f"{point} of {places} was not reached"
+        killed.append([str(point), where])
+        if i % 4 == 0:
+            attempt(str(point), 1 + point // 3)  # killed again on its way
+        attempt(str(point), None)
+    print(json.dumps({"places": places, "killed": killed}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,59 @@
+"""An absent server ends the command with code 3 only where the server itself was asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fpl_tune import cli, track
+from fpl_tune.study.store import Store
+
+SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
+
+
+@pytest.fixture
+def away(make_store, tmp_path, monkeypatch) -> Path:
+    """A finished study in the outputs, and a server that is not there."""
+    monkeypatch.setenv("FPL_TUNE_OUTPUT", str(tmp_path / "outputs"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:s3cret@127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    make_store(body=SMALL, root=tmp_path / "outputs")
+    return tmp_path
+
+
+def call(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code is None or isinstance(ended.value.code, int)
+    return ended.value.code or 0
+
+
+def test_a_study_goes_on_with_one_warning(away, capsys):
+    assert call("study", str(away / "toy.yaml")) == 0
+    told = capsys.readouterr()
+    assert told.err.count("The study goes on") == 1
+    assert "s3cret" not in told.out + told.err
+    assert (away / "outputs" / "toy" / "report.html").is_file()
+
+
+def test_an_import_keeps_the_study_and_says_what_is_missing(away, capsys):
+    parcel = track.export_study(cli_store(away), away / "parcel")
+    (away / "outputs" / "toy").rename(away / "elsewhere")
+    assert call("import", str(parcel)) == 0
+    told = capsys.readouterr()
+    assert "doctor --fix" in told.err
+    assert "s3cret" not in told.out + told.err
+    assert (away / "outputs" / "toy" / "cells.json").is_file()
+
+
+@pytest.mark.parametrize("words", [("ui",), ("doctor", "--format", "csv")])
+def test_the_server_itself_was_asked_for(away, capsys, words):
+    assert call(*words) == 3
+    told = capsys.readouterr()
+    assert "must answer" in " ".join((told.out + told.err).split())
+    assert "s3cret" not in told.out + told.err
+
+
+def cli_store(away: Path) -> Store:
+    return Store.open(away / "outputs", "toy")

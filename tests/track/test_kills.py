@@ -1,0 +1,243 @@
+"""Exactly once: whatever is killed wherever, what is in MLflow in the end is what an undisturbed study leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+import pytest
+
+from fpl_tune import config, track
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.runner import Listener, run_study
+from fpl_tune.study.store import Store
+from fpl_tune.track import server
+from fpl_tune.trial import Record
+
+POINTS = 32
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_study_killed_anywhere_and_continued_equals_undisturbed(
+    tmp_path, blank_database, monkeypatch, picture, without_clocks
+):
+    """The process kills itself: at files of store and checkpoints, at calls to MLflow, between a round and its
+    checkpoint; some once more on their way. Then the study is run again to its end.
+    """
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    program = Path(__file__).with_name("dying_study.py")
+    ended = subprocess.run(
+        [sys.executable, str(program), str(tmp_path), str(blank_database), str(POINTS)],
+        capture_output=True, text=True, timeout=900, cwd=Path(__file__).parents[2],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "FPL_TUNE_CACHE": str(tmp_path / "cache")},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    killed: list[list[str]] = json.loads(ended.stdout.splitlines()[-1])["killed"]
+    assert len({where for where, _ in killed}) == POINTS >= 30
+    assert any("MLflow" in place for _, place in killed)
+    assert any("replace" in place for _, place in killed)
+
+    def seen(root: Path) -> tuple[dict[str, Any], pd.DataFrame]:
+        """MLflow and the table of a finished study, clocks left out."""
+        store = Store.open(root, "tiny")
+        found = without_clocks(picture(f"sqlite:///{root.resolve()}/mlflow.db", store))
+        return found, pd.read_csv(store.folder / "results.csv").drop(columns="time/seconds")
+
+    whole, table = seen(tmp_path / "whole")
+    assert len(whole) == 3
+    for where, place in killed:
+        runs, rows = seen(tmp_path / where)
+        assert runs == whole, f"killed at {where}, {place}"
+        pd.testing.assert_frame_equal(rows, table, check_exact=True)
+        assert not list((tmp_path / where).rglob("*.part")), f"killed at {where}, {place}"
+
+
+# -- of a worker --------------------------------------------------------------------------------------------
+
+UNDER_RAY = """
+defaults: [/study, override /method: promptfl, _self_]
+data: {train_per_class: 6, test_per_class: 1, shots: 2, domains: [clipart]}
+partition: {n_clients: 2}
+protocol: {rounds: 60, epochs: 1}
+execution: {checkpoint_every: 1, parallel: 1, device: cpu}
+axes: {optim: {lr: [0.01, 0.1]}}
+seeds: 2
+"""
+
+
+class KillsWorkers(Listener):
+    """Kills what trains, once in each cell, in the middle of its rounds."""
+
+    def __init__(self, trainers: Callable[[], list[psutil.Process]]) -> None:
+        self.trainers = trainers
+        self.killed: dict[int, int] = {}
+
+    def progress(self, cell: Cell, records: Sequence[Record]) -> None:
+        if records[0]["round"] > 10 and cell.number not in self.killed:
+            workers = self.trainers()
+            self.killed[cell.number] = len(workers)
+            for worker in workers:
+                worker.kill()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_workers_of_ray_killed_in_a_round_leave_the_records_of_a_calm_run(
+    tmp_path, trainers, blank_database, monkeypatch, picture, without_clocks
+):
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("FPL_TUNE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "tiny.yaml").write_text(UNDER_RAY)
+
+    def seen(executor: str, *others: Listener) -> dict[str, Any]:
+        root = tmp_path / executor
+        root.mkdir()
+        shutil.copy(blank_database, root / "mlflow.db")
+        made = config.compose_study(str(tmp_path / "tiny.yaml"), [f"execution.executor={executor}"])
+        recorder = track.Recorder(None, root, seeds=True)
+        assert run_study(*made, root=root, listeners=[recorder, *others]).exit_code == 0
+        assert not recorder.problem
+        return without_clocks(picture(f"sqlite:///{root.resolve()}/mlflow.db", Store.open(root, "tiny")))
+
+    killer = KillsWorkers(trainers)
+    stormy = seen("ray", killer)
+    assert killer.killed.keys() == {0, 1}
+    assert min(killer.killed.values()) > 0
+    assert len(stormy) == 1 + 2 * (1 + 2)
+    assert stormy == seen("inline")
+
+
+# -- of a sync ----------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """The process is gone: nothing after it runs."""
+
+
+class Mortal:
+    """A client that dies before or after its n-th call, or between the two halves of a batch."""
+
+    def __init__(self, client: Any, deadline: int, how: str) -> None:
+        self._client, self._left, self._how = client, deadline, how
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._client, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self._left -= 1
+            if self._left == 0 and self._how == "before":
+                raise Killed
+            if self._left == 0 and name == "log_batch" and self._how == "half":
+                for kind, values in kwargs.items():
+                    kwargs[kind] = values[: len(values) // 2]
+            result = call(*args, **kwargs)
+            if self._left == 0:
+                raise Killed
+            return result
+
+        return counted
+
+
+def dying_sync(monkeypatch: pytest.MonkeyPatch, store: Store, uri: str, deadline: int, how: str) -> bool:
+    """A sync that is killed at a call; whether it was."""
+    with monkeypatch.context() as patch:
+        connect = server.connect
+        patch.setattr(server, "connect", lambda uri: Mortal(connect(uri), deadline, how))
+        try:
+            track.sync(store, uri, seeds=True)
+        except Killed:
+            return True
+        return False
+
+
+def test_killed_at_every_call_and_repeated_equals_undisturbed(make_store, uri, tmp_path, monkeypatch, picture):
+    """Every call of a sync is a kill point, before it, after it, or within it; every third repetition is killed too."""
+    made = make_store(body="axes: {method: {n_ctx: [2]}}\nseeds: 2\n", rounds=2, clients=2)
+    track.sync(made, uri, seeds=True)
+    undisturbed = picture(uri, made)
+    points, killed = 0, True
+    while killed:
+        root = tmp_path / f"point{points}"
+        shutil.copytree(made.folder, root / "toy")
+        store = Store(root, "toy")
+        how = ("before", "after", "half")[points % 3]
+        killed = dying_sync(monkeypatch, store, uri, points + 1, how)
+        if points % 3 == 0:
+            dying_sync(monkeypatch, Store(root, "toy"), uri, points // 2 + 1, "after")
+        track.sync(Store(root, "toy"), uri, seeds=True)
+        assert picture(uri, store) == undisturbed, f"killed {how} call {points + 1}"
+        points += killed
+    assert points >= 30
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from fpl_tune import track
+from fpl_tune.study.store import Store
+print("ready", flush=True)
+track.sync(Store(Path(sys.argv[1]), "toy"), seeds=True)
+print("done", flush=True)
+"""
+
+
+def test_a_process_killed_while_it_writes_leaves_nothing_that_a_repetition_does_not_mend(make_store, uri, runs_of):
+    store = make_store(rounds=20)
+    for delay in (0.3, 0.9):
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(store.root)],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            cwd=Path(__file__).parents[2],
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    track.sync(store, seeds=True)
+    found = {run.data.tags["fpl.key"]: run.info.status for run in runs_of(uri)}
+    assert len(found) == 1 + 4 * 4
+    assert set(found.values()) == {"FINISHED"}
+
+
+# -- of the making of tables ---------------------------------------------------------------------------------
+
+CREATE = "import sys; from fpl_tune.track import server; server.connect(sys.argv[1])"
+
+
+def test_processes_that_meet_at_a_new_database_wait_for_each_other(tmp_path):
+    """Unprotected, two migrations of one SQLite file at a time spoil it."""
+    uri = f"sqlite:///{tmp_path}/new.db"
+    made = [subprocess.Popen([sys.executable, "-c", CREATE, uri], stderr=subprocess.PIPE) for _ in range(3)]
+    for process in made:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors.decode()
+        assert errors == b""
+
+
+def test_a_process_killed_while_it_makes_the_tables_leaves_no_half_database(tmp_path):
+    path = tmp_path / "new.db"
+    process = subprocess.Popen([sys.executable, "-c", CREATE, f"sqlite:///{path}"], stderr=subprocess.DEVNULL)
+    half = tmp_path / ".new.db.new"
+    deadline = time.monotonic() + 120
+    while not half.exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert half.exists() or path.exists()
+    server.connect(f"sqlite:///{path}")
+    assert path.is_file()
+    assert not half.exists()

@@ -1,0 +1,174 @@
+"""Against a real PostgreSQL, a private one that the tests start: it keeps lengths and types that SQLite does not."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fpl_tune import track
+from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.study.results import make_result
+from fpl_tune.study.runner import Outcome
+from fpl_tune.track import server
+
+DEBIAN = Path("/usr/lib/postgresql")
+PROGRAMS = shutil.which("initdb") or next(iter(sorted(map(str, DEBIAN.glob("*/bin/initdb")), reverse=True)), None)
+PASSWORD = "s3cret-w0rd"
+
+pytestmark = [
+    pytest.mark.skipif(PROGRAMS is None, reason="needs PostgreSQL's initdb and pg_ctl (apt install postgresql)"),
+    pytest.mark.skipif(
+        not importlib.util.find_spec("psycopg"), reason="needs psycopg (pip install 'fpl-tune[postgres]')"
+    ),
+]
+
+
+def as_whom() -> dict[str, Any]:
+    """PostgreSQL refuses to be run by root."""
+    if os.geteuid() != 0:
+        return {}
+    known = {entry.pw_name: entry for entry in pwd.getpwall()}
+    entry = known.get("postgres") or known.get("nobody")
+    if entry is None:
+        pytest.skip("PostgreSQL refuses to be run by root, and there is no user postgres or nobody")
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    """URI of an empty database."""
+    whom = as_whom()
+    folder = Path(tempfile.mkdtemp(prefix="fpl-tune-"))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (folder / "password").write_text(PASSWORD)
+    if whom:
+        for path in (folder, folder / "password"):
+            os.chown(path, whom["user"], whom["group"])
+    data = str(folder / "data")
+
+    def call(program: str, *words: str) -> None:
+        assert PROGRAMS is not None
+        command = [str(Path(PROGRAMS).with_name(program)), "-D", data, *words]
+        log = folder / "log"
+        with log.open("a") as out:  # no pipe: the server would hold it open
+            code = subprocess.run(
+                command, cwd=folder, stdout=out, stderr=out, check=False, timeout=120, **whom
+            ).returncode
+        assert code == 0, log.read_text()
+
+    options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off -c max_connections=20"
+    call("initdb", "-U", "me", "-A", "scram-sha-256", "--pwfile", str(folder / "password"), "-E", "UTF8", "--no-sync")
+    call("pg_ctl", "-w", "-o", options, "start")
+    try:
+        yield f"postgresql://me:{PASSWORD}@127.0.0.1:{port}/postgres"
+    finally:
+        call("pg_ctl", "-m", "immediate", "stop")
+        shutil.rmtree(folder)
+
+
+def contents(uri: str, runs_of: Any, name: str) -> dict[str, Any]:
+    """Runs by key: name, status, parameters, whole histories, inputs, tags."""
+    client = server.connect(uri)
+    return {
+        run.data.tags["fpl.key"]: (
+            run.info.run_name,
+            run.info.status,
+            run.data.params,
+            {k: [(p.step, p.value) for p in client.get_metric_history(run.info.run_id, k)] for k in run.data.metrics},
+            sorted(d.dataset.digest for d in run.inputs.dataset_inputs),
+            {k: v for k, v in run.data.tags.items() if k.startswith("fpl.") and k != "fpl.store"},
+        )
+        for run in runs_of(uri, name)
+    }
+
+
+def test_a_study_on_postgresql_is_the_study_on_sqlite(make_store, uri, postgres, runs_of):
+    """With what PostgreSQL is strict about: long names, characters beyond ASCII, many points; repeated, it stays so."""
+    body = f"axes: {{bundle: [{{label: {'é' * 300}, method.n_ctx: 2}}, {{label: b, method.n_ctx: 4}}]}}\nseeds: 2\n"
+    store = make_store(body=body + "tracking: {seeds: true}\n")
+    cell = store.cells()[0]
+    for seed in (1, 2):
+        history = [{**r, **{f"m/{i:03d}": 1.0 / i for i in range(1, 60)}} for r in store.history(cell, seed)]
+        store.put(cell, seed, history, make_result("done", history, split_hash="x" * 60))
+    track.sync(store, uri)
+    track.sync(store, postgres)
+    assert track.inspect(store, postgres) == []
+    there = contents(postgres, runs_of, "toy")
+    assert len(there) == 1 + 2 * (1 + 2)
+    assert there == contents(uri, runs_of, "toy")
+    track.sync(store, postgres)
+    assert contents(postgres, runs_of, "toy") == there
+    warnings: list[str] = []
+    recorder = track.Recorder(postgres, store.root, seeds=True, warn=warnings.append)
+    recorder.begin(store, store.cells(), [object()])  # type: ignore[list-item]
+    recorder.started(cell, (1, 2))
+    recorder.finished(cell, {})
+    recorder.end(store, Outcome(2, 0, 0, 0, 1.0, 0))
+    assert warnings == []
+
+
+@pytest.fixture
+def behind(postgres: str, tmp_path: Path) -> Iterator[str]:
+    """Address of an `mlflow server` whose database it is."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = f"server --host 127.0.0.1 --port {port} --workers 1 --artifacts-destination {tmp_path / 'artifacts'}"
+    known = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
+    known |= {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    with (tmp_path / "server.log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", *words.split(), "--backend-store-uri", postgres],
+            **{"stdout": log, "stderr": log, "cwd": tmp_path, "env": known, "start_new_session": True},
+        )
+    try:
+        until = time.monotonic() + 180
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                    break
+            except OSError:
+                assert process.poll() is None, (tmp_path / "server.log").read_text()
+                assert time.monotonic() < until, (tmp_path / "server.log").read_text()
+                time.sleep(0.3)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(30)
+
+
+def test_behind_an_mlflow_server_it_holds_the_same(make_store, uri, behind, postgres, runs_of):
+    store = make_store(name="served", body="axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\ntracking: {seeds: true}\n")
+    (store.folder / "report.html").write_text("<!doctype html>")
+    track.sync(store, uri)
+    track.sync(store, behind)
+    track.sync(store, behind)
+    assert track.inspect(store, behind) == []
+    there = contents(behind, runs_of, "served")
+    assert len(there) == 1 + 2 * (1 + 2)
+    assert there == contents(uri, runs_of, "served")
+    assert there == contents(postgres, runs_of, "served"), "the server's database is this one"
+
+
+def test_a_wrong_password_is_told_without_any_password(make_store, postgres):
+    other = postgres.replace(PASSWORD, "wr0ng-one")
+    with pytest.raises(EnvironmentProblem, match="MLFLOW_TRACKING") as raised:
+        track.sync(make_store(), other)
+    assert "wr0ng-one" not in str(raised.value)
+    assert "me:***@127.0.0.1" in str(raised.value)

@@ -1,0 +1,264 @@
+"""Bad weather: MLflow away, full, of another version, tidied up by someone. Nothing is lost, and one line says it."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fpl_tune import track
+from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.study.results import make_result
+from fpl_tune.study.runner import Outcome
+from fpl_tune.study.store import Store
+from fpl_tune.track import ledger, server
+
+SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
+
+
+def followed(store: Store, uri: str | None = None, between: Callable[[], None] = lambda: None) -> list[str]:
+    """A study of two cells beside a recorder, with something between the cells; the warnings."""
+    warnings: list[str] = []
+    recorder = track.Recorder(uri, store.root, warn=warnings.append)
+    first, second = store.cells()
+    recorder.begin(store, [first, second], [object()])  # type: ignore[list-item]
+    recorder.started(first, (1, 2))
+    recorder.finished(first, {})
+    recorder.wait()
+    between()
+    recorder.finished(second, {})
+    recorder.end(store, Outcome(2, 0, 0, 0, 1.0, 0))
+    return warnings
+
+
+@pytest.fixture
+def undisturbed(make_store, uri, picture) -> Callable[[], dict[str, Any]]:
+    """What MLflow holds of the small study when nothing happens; then MLflow is emptied again."""
+    store = make_store(body=SMALL)
+    blank = Path(uri.removeprefix("sqlite:///")).read_bytes()
+    track.sync(store, uri)
+    found = picture(uri, store)
+    Path(uri.removeprefix("sqlite:///")).write_bytes(blank)
+    return lambda: found
+
+
+def database(uri: str, statement: str) -> None:
+    with sqlite3.connect(uri.removeprefix("sqlite:///")) as connection:
+        connection.execute(statement)
+    connection.close()
+
+
+# -- the server ----------------------------------------------------------------------------------------------
+
+
+class Cut:
+    """A client whose connection can be cut and mended."""
+
+    away = False
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        if Cut.away:
+            raise ConnectionError("connection refused")
+        return getattr(self._client, name)
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_a_server_that_goes_away_and_comes_back(make_store, uri, undisturbed, monkeypatch, back, picture):
+    """Back before the study ends: the end sends the rest. Later: the next sync does. The same either way."""
+    expected = undisturbed()
+    monkeypatch.setattr(Cut, "away", False)
+    connect = server.connect
+    monkeypatch.setattr(server, "connect", lambda where: Cut(connect(where)))
+    store = make_store(body=SMALL)
+    end = track.Recorder.end
+
+    def later(self: Any, *args: Any) -> None:
+        self.wait()
+        Cut.away = not back
+        end(self, *args)
+
+    monkeypatch.setattr(track.Recorder, "end", later)
+    warnings = followed(store, None, lambda: setattr(Cut, "away", True))
+    assert len(warnings) == 1
+    assert "The study goes on" in warnings[0]
+    if not back:
+        monkeypatch.undo()
+        assert picture(uri, store) != expected
+        track.sync(Store(store.root, store.name), uri)
+    assert picture(uri, store) == expected
+
+
+def test_a_server_that_was_never_there_costs_one_warning(make_store, uri, undisturbed, monkeypatch, picture):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    store = make_store(body=SMALL)
+    warnings = followed(store, "http://me:s3cret@127.0.0.1:9")
+    assert len(warnings) == 1
+    assert "keeps everything" in warnings[0]
+    assert "s3cret" not in warnings[0]
+    track.sync(store, uri)
+    assert picture(uri, store) == undisturbed()
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [("http://127.0.0.1:9", "MLFLOW_TRACKING_URI"), ("/some/folder", "no longer writes to folders")],
+)
+def test_unreachable_is_said_in_one_line(make_store, uri, words, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(EnvironmentProblem, match=words) as raised:
+        track.sync(make_store(body=SMALL), uri)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_database_of_another_version_is_named_with_its_remedy(make_store, uri, picture):
+    store = make_store(body=SMALL)
+    database(uri, "UPDATE alembic_version SET version_num = 'x' || version_num")
+    (warning,) = followed(store)
+    assert "mlflow db upgrade" in warning
+    with pytest.raises(EnvironmentProblem, match="mlflow db upgrade"):
+        track.sync(store)
+    database(uri, "UPDATE alembic_version SET version_num = substr(version_num, 2)")
+    track.sync(store)
+    assert {run["status"] for run in picture(uri, store).values()} == {"FINISHED"}
+
+
+# -- the disk ------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_under_the_database(make_store, uri, undisturbed, monkeypatch, picture):
+    """SQLite is told that it may not grow: it says what it says on a full disk."""
+    expected = undisturbed()
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    full: list[int] = []
+
+    def limit(connection: Any, _: Any) -> None:
+        cursor = connection.cursor()
+        for pages in full:
+            cursor.execute(f"PRAGMA max_page_count = {pages}")
+        cursor.close()
+
+    event.listen(Engine, "connect", limit)
+    try:
+        store = make_store(body=SMALL)
+        with sqlite3.connect(uri.removeprefix("sqlite:///")) as connection:
+            full += connection.execute("PRAGMA page_count").fetchone()
+        connection.close()
+        (warning,) = followed(store, uri + "?timeout=5")
+        assert "Free space" in warning
+        full.clear()
+    finally:
+        event.remove(Engine, "connect", limit)
+    track.sync(store, uri)
+    assert {k: v["points"] for k, v in picture(uri, store).items()} == {k: v["points"] for k, v in expected.items()}
+
+
+def test_a_full_disk_under_the_artifacts(make_store, uri, undisturbed, monkeypatch, picture):
+    expected = undisturbed()
+    store = make_store(body=SMALL)
+    with monkeypatch.context() as patch:
+
+        def full(*_: Any) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patch.setattr(server.Book, "_attach", full)
+        (warning,) = followed(store)
+    assert "Free space" in warning
+    track.sync(store)
+    assert picture(uri, store) == expected
+
+
+# -- other people --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_an_experiment_that_someone_deleted_comes_back(make_store, uri, undisturbed, when, picture):
+    expected = undisturbed()
+    store = make_store(body=SMALL)
+
+    def delete() -> None:
+        client = server.connect(uri)
+        experiment = client.get_experiment_by_name("toy")
+        assert experiment is not None
+        client.delete_experiment(experiment.experiment_id)
+
+    if when == "before":
+        track.sync(store)
+        delete()
+        assert followed(store) == []
+    else:
+        assert len(followed(store, None, delete)) <= 1
+    assert picture(uri, store) == expected
+
+
+def test_a_deleted_parent_is_made_again_and_children_hang_on_it(make_store, uri, runs_of):
+    store = make_store(body=SMALL)
+    track.sync(store)
+    client = server.connect(uri)
+    parent = next(r for r in runs_of(uri) if r.data.tags["fpl.key"] == "study")
+    client.delete_run(parent.info.run_id)
+    track.sync(store)
+    runs = {r.data.tags["fpl.key"]: r for r in runs_of(uri)}
+    assert len(runs) == 3
+    for cell in store.cells():
+        assert runs[cell.id].data.tags["mlflow.parentRunId"] == runs["study"].info.run_id
+
+
+def test_a_stray_run_id_in_the_environment_does_not_matter(make_store, uri, monkeypatch, picture):
+    monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)
+    store = make_store(body=SMALL)
+    track.sync(store)
+    assert len(picture(uri, store)) == 3
+
+
+# -- names and secrets ---------------------------------------------------------------------------------------
+
+
+def test_names_that_mlflow_refuses_are_changed_and_none_is_lost(make_store, uri, runs_of):
+    body = (
+        f"axes: {{bundle: [{{label: {'x' * 400}, method.n_ctx: 2}}, {{label: 'é/..:%', method.n_ctx: 4}}]}}\nseeds: 1\n"
+    )
+    store = make_store(body=body)
+    for cell in store.cells():
+        history = [{**r, "a:b": 1.0, "a*b": 2.0, "/../x": 3.0, "é" * 300: 4.0} for r in store.history(cell, 1)]
+        store.put(cell, 1, history, make_result("done", history, split_hash="x" * 60))
+    track.sync(store)
+    runs = {r.data.tags["fpl.key"]: r for r in runs_of(uri)}
+    assert len(runs) == 3
+    for cell in store.cells():
+        run = runs[cell.id]
+        assert len(run.info.run_name) <= 250
+        assert {1.0, 2.0, 3.0, 4.0} <= set(run.data.metrics.values())
+        assert run.data.params["method.n_ctx"] in ("2", "4")
+        assert cell.label.startswith(run.info.run_name[:200])
+
+
+def test_metric_names_stay_apart():
+    assert ledger.metric_names(["a b", "a:b", "a*b", "a_b"]) == {
+        "a b": "a b",
+        "a*b": "a_b",
+        "a:b": "a_b_2",
+        "a_b": "a_b_3",
+    }
+
+
+def test_a_password_is_in_no_file(make_store, uri, tmp_path):
+    address = uri + "?password=s3cret"
+    store = make_store(["++tracking.uri=" + address.replace("=", "\\=")], body=SMALL)
+    assert store.spec().tracking.uri == uri + "?password=***"
+    (store.folder / "report.html").write_text("<!doctype html>")
+    track.sync(store, uri)
+    parcel = track.export_study(store, tmp_path / "parcel")
+    assert "s3cret" not in "".join(p.read_text(errors="ignore") for p in parcel.rglob("*") if p.is_file())
+    artifacts = [p for p in (tmp_path / "mlartifacts").rglob("*") if p.is_file()]
+    assert any(p.name == "study.yaml" for p in artifacts)
+    assert not [p for p in [*artifacts, Path(uri.removeprefix("sqlite:///"))] if b"s3cret" in p.read_bytes()]
+    assert track.import_study(parcel, tmp_path / "laptop").spec().tracking.uri is None

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from fpl_tune.engine import generator
+from fpl_tune.errors import ConfigError
+from fpl_tune.method import Local, Method, Tree
+from fpl_tune.methods.coop import CoOp
+from fpl_tune.methods.pfedmoap import PFedMoAP
+from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.optim import OptimSpec
+from fpl_tune.task import ClientTask
+from fpl_tune.testing import assert_same, play
+from fpl_tune.wrappers.proximal import Proximal
+
+Gradients = Callable[[Method, Local], Tree]
+EVERYONE = torch.arange(4)
+PROMPT = PromptFL(n_ctx=2)
+MIXED = PFedMoAP(n_ctx=2, experts=3, d_gating=12, heads=3)
+
+
+@pytest.mark.parametrize("inner", [PROMPT, MIXED], ids=["promptfl", "pfedmoap"])
+def test_without_weight_the_proximal_term_is_not_there(task: ClientTask, inner: Method) -> None:
+    assert_same(play(Proximal(inner, mu=0.0), [task])[-1][0], play(inner, [task])[-1][0], tolerance=1e-12)
+
+
+def test_the_proximal_gradient_is_mu_times_the_way_from_what_was_received(
+    task: ClientTask, gradients: Gradients
+) -> None:
+    method = Proximal(PROMPT, mu=0.7)
+    local = method.start(task, method.init(task, generator("prox")), EVERYONE)
+    away = torch.randn(local.train["prompt"].shape, generator=generator("away"), dtype=task.dtype)
+    moved = local._replace(train={"prompt": local.train["prompt"] + away})
+    more = gradients(method, moved)["prompt"] - gradients(PROMPT, moved)["prompt"]
+    torch.testing.assert_close(more, 0.7 * away, rtol=0, atol=1e-9)
+    assert gradients(method, local)["prompt"].equal(gradients(PROMPT, local)["prompt"])
+
+
+def test_a_large_weight_holds_the_prompt_near_what_was_received(task: ClientTask, gradients: Gradients) -> None:
+    spec = OptimSpec(lr=0.01, batch=4, momentum=0.0, weight_decay=0.0)
+    ways = []
+    for mu in (0.0, 20.0):
+        (before,), (after,) = play(Proximal(PROMPT, mu=mu), [task], cohorts=[[0, 1, 2]], spec=spec, epochs=5)
+        ways.append(float((after.shared["prompt"] - before.shared["prompt"]).norm()))
+    assert 0 < ways[1] < 0.8 * ways[0]
+
+
+def test_only_what_the_server_sent_is_held(task: ClientTask) -> None:
+    method = Proximal(MIXED, mu=0.5)
+    local = method.start(task, method.init(task, generator("prox")), EVERYONE)
+    assert [name for name in local.fixed if name.startswith("received.")] == ["received.prompt"]
+
+
+def test_a_method_without_a_shared_part_cannot_be_held(task: ClientTask) -> None:
+    method = Proximal(CoOp(n_ctx=2))
+    with pytest.raises(ConfigError, match=r"none of \['prompt'\] is exchanged.*Wrap a method with a shared part"):
+        method.start(task, method.init(task, generator("prox")), EVERYONE)
+
+
+def test_refusals() -> None:
+    with pytest.raises(ConfigError, match=r"method\.mu must be a finite number >= 0, but is -1\.0"):
+        Proximal(PROMPT, mu=-1.0)
