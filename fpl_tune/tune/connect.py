@@ -5,19 +5,20 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import ray_constants, services, utils
+from ray._private import ray_constants, services, utils, worker
 
 from fpl_tune.errors import EnvironmentProblem, FplTuneError
 from fpl_tune.study.resources import cores
@@ -45,6 +46,7 @@ def connected(address: str | None, *, ship: bool = True) -> Iterator[None]:
     try:
         with warnings.catch_warnings(), _our_signals(), _our_environment():
             warnings.simplefilter("ignore")
+            worker.print_to_stdstream = say
             if address is None:
                 home = short_home()
                 own = {"num_cpus": cores(), "include_dashboard": False, "_temp_dir": str(home)}
@@ -81,6 +83,18 @@ def connected(address: str | None, *, ship: bool = True) -> Iterator[None]:
 def count_nodes() -> int:
     """Living nodes of the cluster that is joined."""
     return sum(node["Alive"] for node in ray.nodes())
+
+
+def say(notice: Mapping[str, Any], ignore_prefix: bool = False) -> None:
+    """Ray's word on nodes and memory, the first sentence: on standard error, where Ray itself prints among results.
+
+    Args:
+        notice: as Ray's listening thread has it; `lines` are its messages.
+        ignore_prefix: part of Ray's signature.
+    """
+    for message in notice["lines"]:
+        sentence = re.split(r"(?<=[\w)]{2}[.])\s+(?=[A-Z])|\s+This can happen when", " ".join(message.split()))[0]
+        print(f"Ray: {sentence}", file=sys.stderr)
 
 
 @contextmanager

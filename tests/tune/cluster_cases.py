@@ -94,7 +94,7 @@ def other_torch(folder: Path) -> str:
 
 
 def test_nodes_leave_and_join_while_checkpoints_lie_at_a_url(
-    cluster: Any, run: Make, figures: Make, tmp_path: Path
+    cluster: Any, run: Make, figures: Make, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A node is killed in mid-round; trials go on from checkpoints that no folder holds.
 
@@ -122,6 +122,7 @@ def test_nodes_leave_and_join_while_checkpoints_lie_at_a_url(
     with pytest.warns(NodeRefused, match=r"has joined, but gets no trials: it has torch 0\.0\.1 \(driver: ") as caught:
         outcome = run(body, *long, *where, "execution.parallel=null", listeners=[Weather()], root="ray")
     assert len(caught.list) == 1
+    assert not capfd.readouterr().out, "what Ray says of nodes is not among results"
     again = {(name, number) for (name, number), read in clocks.items() if len(read) > 1}
     assert len(had_checkpoints) >= 3
     assert not {(name, 1) for name in had_checkpoints} & again, "who had a checkpoint went on from it"
