@@ -33,6 +33,11 @@ Composed = tuple[StudySpec, dict[str, Any]]
 Compose = Callable[..., Composed]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The test of minutes comes first: at the end, one worker would wait for it."""
+    items.sort(key=lambda item: "tune/test_cluster.py" not in item.nodeid)
+
+
 @pytest.fixture(scope="session")
 def feature_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One folder of features for all processes of a test run, and for no other run."""
