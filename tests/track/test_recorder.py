@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from typing import Any
 
 import pytest
@@ -55,22 +55,21 @@ def test_follows_a_study(make_store, uri, tmp_path):
 
 
 def test_the_driver_does_not_wait_for_mlflow(make_store, uri, tmp_path, monkeypatch):
-    """Telling the recorder of a cell costs nothing although writing it takes long."""
+    """The recorder hears of every cell while nothing can be written."""
     store = make_store(body=SMALL)
-    write = recording.Writer._write
+    write, told = recording.Writer._write, threading.Event()
 
     def slow(*args: Any) -> None:
-        time.sleep(0.5)
+        assert told.wait(120)
         write(*args)
 
     monkeypatch.setattr(recording.Writer, "_write", slow)
     recorder = track.Recorder(None, tmp_path)
     recorder.begin(store, store.cells(), [object()])  # type: ignore[list-item]
     recorder.started(store.cells()[0], (1, 2))
-    began = time.perf_counter()
     for cell in store.cells():
         recorder.finished(cell, {})
-    assert time.perf_counter() - began < 0.25
+    told.set()
     recorder.end(store, DONE)
     assert len(statuses(uri)) == 3
 
@@ -206,7 +205,6 @@ def test_nothing_is_overwritten_by_moving(make_store, tmp_path):
         track.import_study(tmp_path, tmp_path / "x")
 
 
-def test_a_finished_cell_hardly_holds_the_driver_up():
+def test_the_benchmark_tells_what_the_driver_waits_for_from_what_the_thread_works():
     measured = track.benchmark(cells=2, rounds=3)
-    assert measured["driver_per_cell"] < 0.01
-    assert measured["cell_cpu"] > 0
+    assert 0 < measured["driver_per_cell"] < measured["cell_cpu"]
