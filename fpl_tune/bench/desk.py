@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from fpl_tune import config
+from fpl_tune.amounts import counted
 from fpl_tune.bench.measure import Progress, Steps, images_told, once
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.runner import Listener, run_study
@@ -50,15 +51,15 @@ def bench_desk(
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         large = _study(root / "large.yaml", {"axes": {"optim.lr": [1e-4 * (i + 1) for i in range(cells)]}})
-        steps(f"plan of {cells:,} cells", 10)
+        steps(f"plan of {counted(cells, 'cell')}", 10)
         plan = [_planned(large, overrides, root / "costs", cache_dir) for _ in range(2)]
-        steps(f"start of {cells:,} cells", 10)
+        steps(f"start of {counted(cells, 'cell')}", 10)
         start = _started(large, overrides, root / "out")
         steps("suggestions", 20)
         suggestion = _suggested(root, overrides, cells)
         steps("short trials", trials)
         added = _added(root, overrides, device, cache_dir, trials)
-    known = f"{cells:,} cells, {run.method['name']} on {run.clip.name}"
+    known = f"{counted(cells, 'cell')}, {run.method['name']} on {run.clip.name}"
     return [
         {"what": "plan", "seconds": plan[0], "measured": f"`fpl-tune plan`, {known}; measures the kinds of its trials"},
         {"what": "plan, once more", "seconds": plan[1], "measured": f"`fpl-tune plan`, {known}"},
@@ -66,12 +67,12 @@ def bench_desk(
         {
             "what": "suggestion",
             "seconds": suggestion,
-            "measured": f"TPE over {len(_SPACE)} fields after {cells:,} trials, with what the trial is told",
+            "measured": f"TPE over {len(_SPACE)} fields after {counted(cells, 'trial')}, with what the trial is told",
         },
         {
             "what": "short trial",
             "seconds": added,
-            "measured": f"under Ray, without what it takes alone; {trials} trials, one after the other",
+            "measured": f"under Ray, without what it takes alone; {counted(trials, 'trial')}, one after the other",
         },
     ]
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fpl_tune.amounts import counted
 from fpl_tune.bench.measure import Measured, Meter, Peak, Progress, Steps, images_told, matrix_rate, once, wait
 from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
@@ -61,8 +62,8 @@ def bench_round(
             meter.operations,
             meter.operations / seconds / rate,
             bytes_,
-            f"{trial.tasks[0].n_clients} clients, {run.protocol.epochs} local epochs, "
-            f"{trial.tasks[0].n_classes} classes; {said}",
+            f"{counted(trial.tasks[0].n_clients, 'client')}, {counted(run.protocol.epochs, 'local epoch')}, "
+            f"{counted(trial.tasks[0].n_classes, 'class', 'classes')}; {said}",
             share,
         )
     ]
@@ -104,7 +105,7 @@ def _plain_round(trial: Trial, cache_dir: Path, steps: Steps) -> tuple[float, st
     who = torch.tensor([client], device=task.device)
     steps("the plain path: a client before its first step")
     per_client = once(torch.no_grad()(partial(method.start, plain, state, who)), task.device)
-    steps(f"the plain path: {-(-few // batch)} steps of a client")
+    steps(f"the plain path: {counted(-(-few // batch), 'step')} of a client")
     per_step = _step_seconds(trial, plain, who, few, per_client)
     start = torch.no_grad()(partial(method.start, task, state, who))
     start()  # what it encodes is remembered from here on

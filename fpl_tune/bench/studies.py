@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 
 from fpl_tune import config
+from fpl_tune.amounts import counted
 from fpl_tune.bench.measure import Measured, Meter, Peak, Progress, Steps, images_told, matrix_rate, once
 from fpl_tune.study.runner import run_study
 from fpl_tune.trial import Trial, world_of
@@ -64,7 +65,7 @@ def bench_study(
     each, added = 1e3 * seconds / trials, 1e3 * (seconds - bare) / trials
     return [
         Measured(
-            f"study of {done} trials, {run.method['name']} {run.clip.name}",
+            f"study of {counted(done, 'trial')}, {run.method['name']} {run.clip.name}",
             seconds,
             one * trials,
             meter.tokens,

@@ -7,6 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from fpl_tune.amounts import counted
 from fpl_tune.bench.measure import Measured, Peak, Progress, Steps, best, matrix_rate
 from fpl_tune.clip import load_towers
 from fpl_tune.clip.allocator import keep_freed_memory
@@ -44,7 +45,7 @@ def bench_text(run: RunSpec, device: str = "cpu", *, progress: Progress | None =
     steps = Steps(12 + sum(sizes) * (1.6 if other else 1), progress)
     found = {}
     for n in sizes:
-        steps(f"{n} {_clients(n)} in one batch", n)
+        steps(f"{counted(n, 'client')} in one batch", n)
         found[n] = asked.measured(n)
     steps("one client, the plain path", 12)
     plain = best(lambda: asked.gradient(1, plain=True), asked.device, repeats=1)
@@ -55,7 +56,7 @@ def bench_text(run: RunSpec, device: str = "cpu", *, progress: Progress | None =
     half = _Cohorts(run, device, other)
     off = ((half.gradient(sizes[-1]) - exact).norm() / exact.norm()).item()
     for n in sizes:
-        steps(f"{n} {_clients(n)} in one batch, in {other}", 0.6 * n)
+        steps(f"{counted(n, 'client')} in one batch, in {other}", 0.6 * n)
         seconds = half.measured(n)
         said = f"clip.dtype={other} takes {seconds[0] / found[n][0]:.2f} of float32's time, gradients {off:.1g} off"
         rows.append(half.row(n, seconds, plain, [said, "plain path in float32"]))
@@ -89,25 +90,21 @@ class _Cohorts:
 
     def row(self, clients: int, measured: tuple[float, int], plain: float, notes: list[str]) -> Measured:
         seconds, peak = measured
-        counted = cost(self.towers.text, self.sentences, clients)
+        work = cost(self.towers.text, self.sentences, clients)
         said = (
-            f"forward and backward, {len(CALTECH101)} classes, {self.n_ctx} context tokens, "
-            f"{1e-9 * self.rate:.0f} GFLOP/s measured, {torch.get_num_threads()} threads"
+            f"forward and backward, {len(CALTECH101)} classes, {counted(self.n_ctx, 'context token')}, "
+            f"{1e-9 * self.rate:.0f} GFLOP/s measured, {counted(torch.get_num_threads(), 'thread')}"
         )
         return Measured(
-            f"text {self.towers.name} {self.kind}, {clients} {_clients(clients)}",
+            f"text {self.towers.name} {self.kind}, {counted(clients, 'client')}",
             seconds,
             plain * clients,
-            counted.tokens,
-            counted.operations,
-            counted.operations / seconds / self.rate,
+            work.tokens,
+            work.operations,
+            work.operations / seconds / self.rate,
             peak,
             "; ".join([said, *filter(None, notes)]),
         )
-
-
-def _clients(n: int) -> str:
-    return "client" if n == 1 else "clients"
 
 
 def _against_one(n: int, found: dict[int, tuple[float, int]]) -> str:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from fpl_tune.amounts import counted
 from fpl_tune.bench.measure import Measured, Meter, Peak, Progress, Steps, images_told, matrix_rate, wait
 from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
@@ -35,7 +36,7 @@ def bench_trial(
     def timed(seeds: list[int], block: int | None, rounds: int) -> _Timed:
         trial = Trial(run, seeds, cache_dir=cache_dir, device=device, block=block)
         meter, peak, seconds = Meter(), Peak(where), 0.0
-        what = f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}" if block is None else "one client after another"
+        what = counted(len(seeds), "seed") if block is None else "one client after another"
         with meter.on(trial.world.towers):
             for number in range(rounds):
                 steps(f"{what}, round {number + 1} of {rounds}", len(seeds) if block is None else 3)
@@ -55,7 +56,7 @@ def bench_trial(
         alone = alone or took.seconds
         found.append(
             Measured(
-                f"trial {run.method['name']} {run.clip.name}, {len(seeds)} seed{'s' if len(seeds) > 1 else ''}",
+                f"trial {run.method['name']} {run.clip.name}, {counted(len(seeds), 'seed')}",
                 took.seconds,
                 loop * len(seeds),
                 took.meter.tokens,
@@ -71,9 +72,9 @@ def bench_trial(
 
 def _note(trial: Trial, looped: int, against_one: float, n_seeds: int) -> str:
     plain = "one client after another" + (", one seed after another" if n_seeds > 1 else "")
-    said = f"{trial.rounds} rounds of {trial.tasks[0].n_clients} clients; plain path: {plain}"
+    said = f"{counted(trial.rounds, 'round')} of {counted(trial.tasks[0].n_clients, 'client')}; plain path: {plain}"
     if looped < trial.rounds:
-        said += f", {looped} rounds measured and scaled"
+        said += f", {counted(looped, 'round')} measured and scaled"
     if n_seeds > 1:
         said += f"; {against_one:.2f} times one seed"
-    return f"{said}; {torch.get_num_threads()} threads"
+    return f"{said}; {counted(torch.get_num_threads(), 'thread')}"

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from fpl_tune import bench as measure
 from fpl_tune import config
+from fpl_tune.amounts import duration
 from fpl_tune.cli import output
 from fpl_tune.config import RunSpec
 from fpl_tune.paths import cache_root
@@ -120,7 +121,7 @@ def _lines(clock: Callable[[], float] = time.monotonic) -> measure.Progress:
         if total != whole:
             began, whole = now, total
         if now - said >= _PAUSE:
-            left = f", about {output.duration((now - began) * (total - done) / done)} left" if done else ""
+            left = f", about {duration((now - began) * (total - done) / done)} left" if done else ""
             print(f"{100 * done / total:3.0f} %  {what}{left}", file=sys.stderr, flush=True)
             said = now
 

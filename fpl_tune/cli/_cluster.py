@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fpl_tune import config
+from fpl_tune.amounts import counted
 from fpl_tune.errors import ConfigError, EnvironmentProblem
 from fpl_tune.study.versions import versions
 
@@ -78,13 +79,13 @@ def wait(address: str, nodes: int, seconds: float) -> None:
             found = tune.alive(address)
             problem = f"has {found}"
             if found >= nodes:
-                print(f"{found} nodes at {address}", file=sys.stderr)
+                print(f"{counted(found, 'node')} at {address}", file=sys.stderr)
                 return
         except EnvironmentProblem as failure:
             problem = f"does not answer ({failure})"
         if time.monotonic() > until:
             raise EnvironmentProblem(
-                f"The cluster at {address} must have {nodes} nodes within {seconds:.0f} s, but {problem}. "
+                f"The cluster at {address} must have {counted(nodes, 'node')} within {seconds:.0f} s, but {problem}. "
                 "See what the nodes printed, or wait longer: --seconds."
             )
         time.sleep(1)

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from fpl_tune import config, methods
+from fpl_tune.amounts import counted
 from fpl_tune.api import stored
 from fpl_tune.cli import output
 from fpl_tune.errors import ConfigError, EnvironmentProblem
@@ -38,7 +39,16 @@ def ls(kind: str, format: str) -> None:
     if not rows and format == "table":
         output.console().print(f"No {kind} here yet.")
         return
+    if kind == "methods" and format == "table":
+        rows = [_narrow(row) for row in rows]
     output.emit(rows, format)
+
+
+def _narrow(row: Mapping[str, str]) -> dict[str, str]:
+    """A method in three columns, the paper below what it is, and what it needs below its options if that is unusual."""
+    needs = "" if row["needs"] in ("pooled", "") else f"needs: {row['needs']}"
+    what = "\n".join(filter(None, [row["what"], row["paper"].removeprefix("https://")]))
+    return {"method": row["method"], "what": what, "options": "\n".join(filter(None, [row["options"], needs]))}
 
 
 def _methods() -> list[dict[str, Any]]:
@@ -48,7 +58,7 @@ def _methods() -> list[dict[str, Any]]:
     for name, kind in known.items():
         text = inspect.getdoc(sys.modules[kind.__module__] if shared[kind.__module__] == 1 else kind) or ""
         needs = inspect.getattr_static(kind, "needs")
-        url = re.search(r"https?://\S+?(?=[.,;]?(?:\s|$))", text)
+        url = re.search(r"https?://\S+?(?=[.,;)]*(?:\s|$))", text)
         rows.append(
             {
                 "method": name,
@@ -146,7 +156,7 @@ def table(store: Any, rule: str, format: str) -> None:
         rows[best][""] = "best"
         if spec.search.sampler is not None:
             kept = _leading(ranks)
-            more = f"; {len(rows) - len(kept)} more trials: --format csv" if len(kept) < len(rows) else ""
+            more = f"; {counted(len(rows) - len(kept), 'more trial')}: --format csv" if len(kept) < len(rows) else ""
             rows, best = [rows[i] for i in kept], kept.index(best)
     output.emit(
         rows,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 from rich.live import Live
 
 from fpl_tune import config, track
+from fpl_tune.amounts import counted, duration
 from fpl_tune.api import stored
 from fpl_tune.cli import output
 from fpl_tune.cli._nodes import check_cluster
@@ -67,8 +69,9 @@ def _sentence(found: dict[str, Any]) -> str:
     by = "nobody runs it"
     if found["run_by"]:
         by = f"{time_left(found['seconds_left'], ending=found['ending'])}; run by {found['run_by']}"
-    seeds = f"{found['seeds']} of {found['seeds_wanted']} seeds have a result"
-    return f"{found['study']}: {found['cells']} cells ({states}); {seeds}; {by}"
+    wanted = found["seeds_wanted"]
+    seeds = f"{found['seeds']} of {counted(wanted, 'seed')} {'has' if wanted == 1 else 'have'} a result"
+    return f"{found['study']}: {counted(found['cells'], 'cell')} ({states}); {seeds}; {by}"
 
 
 def compare(a: str, b: str, rule: str, anyway: bool, format: str) -> None:
@@ -82,23 +85,24 @@ def compare(a: str, b: str, rule: str, anyway: bool, format: str) -> None:
     if format != "table":
         output.emit(found.rows, format)
         return
+    one, other = stored(a).name, stored(b).name
     rows = [
         {
             "cell": row["cell"],
-            f"{a} %": output.percent(row[stored(a).name]),
-            f"{b} %": output.percent(row[stored(b).name]),
-            "difference": f"{100 * row['difference']:+.2f}",
-            "sem": output.percent(row["sem"]),
+            "A %": output.percent(row[one]),
+            "B %": output.percent(row[other]),
+            "B − A": f"{100 * row['difference']:+.2f}",
+            "± sem": "–" if math.isnan(row["sem"]) else f"{100 * row['sem']:.2f}",
             "p": row["p"],
             "seeds": row["seeds"],
-            "partition": "same" if row["same_split"] else "differs",
+            **({"partition": "same" if row["same_split"] else "differs"} if found.warnings else {}),
         }
         for row in found.rows
     ]
-    one, other = found.alone
-    alone = f" Without a partner: {one} cells of {a}, {other} of {b}." if one or other else ""
-    caption = f"Test accuracy by the rule '{rule}', points, paired by seed.{alone}"
-    output.emit(rows, format, title=f"{b} - {a}", caption=caption)
+    left = [counted(n, "cell") + f" of {name}" for name, n in zip("AB", found.alone, strict=True) if n]
+    alone = f" Without a partner: {', '.join(left)}." if left else ""
+    caption = f"Test accuracy by the rule '{rule}', differences in points, paired by seed.{alone}"
+    output.emit(rows, format, title=f"A: {one}\nB: {other}", caption=caption)
 
 
 def best(name: str, rule: str, export: Path | None, format: str) -> None:
@@ -176,7 +180,7 @@ def _replayed(name: str, found: replaying.Replay, samplers: Mapping[str, Sequenc
     both = {
         "rounds": (found.rounds, found.kept),
         "cells pruned": (0, f"{found.pruned} of {found.cells}"),
-        "training saved": ("–", output.duration(found.saved_seconds)),
+        "training saved": ("–", duration(found.saved_seconds)),
         "chosen on validation": (found.best, found.best_replayed),
         "validation %": (output.percent(found.val), output.percent(found.val_replayed)),
         "test %": (output.percent(found.test), output.percent(found.test_replayed)),
@@ -190,9 +194,7 @@ def _replayed(name: str, found: replaying.Replay, samplers: Mapping[str, Sequenc
         row: dict[str, Any] = {"cells": f"{k} of {n}"}
         for sampler, table in samplers.items():
             for room in ("val", "test") if table else ():
-                row[f"{sampler}, {'validation' if room == 'val' else room} %"] = output.percent(
-                    table[k - 1][f"{room}/acc_mean"]
-                )
+                row[f"{sampler}, {room} %"] = output.percent(table[k - 1][f"{room}/acc_mean"])
         rows.append(row)
     caption = "Expected accuracy of the cell that validation chooses among so many of the study's own cells."
     if not samplers["tpe"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from fpl_tune.amounts import counted
 from fpl_tune.cli.output import size
 from fpl_tune.errors import FplTuneError
 from fpl_tune.paths import cache_root
@@ -21,7 +22,7 @@ def check_cluster(address: str, root: Path, checkpoints: str | None, data_roots:
         nodes, findings = tune.inspect(address, storage, cache_root(), data_roots)
     except FplTuneError as problem:
         return [_row("Ray", str(problem), "Start the cluster, or mend the address.", wrong=True)]
-    rows = [_row("Ray", f"{len(nodes)} nodes at {address}")]
+    rows = [_row("Ray", f"{counted(len(nodes), 'node')} at {address}")]
     for node in nodes:
         facts = node.facts
         found = f"{node.cpus:g} CPU, {node.gpus:g} GPU"

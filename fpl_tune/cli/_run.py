@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fpl_tune import config
+from fpl_tune.amounts import duration
 from fpl_tune.cli import output
 from fpl_tune.errors import ConfigError
 from fpl_tune.evaluate import report_rules
@@ -28,7 +29,7 @@ def seed_list(text: str) -> list[int]:
 def _left(spent: float, trial: Trial) -> str:
     """The time that the rounds to come take at the pace so far."""
     seconds = spent / trial.round * (trial.rounds - trial.round)
-    return f", about {output.duration(seconds)} left" if seconds > 2 else ""
+    return f", about {duration(seconds)} left" if seconds > 2 else ""
 
 
 def run(overrides: Sequence[str], seeds: str, format: str, cfg: bool) -> None:
@@ -54,7 +55,7 @@ def run(overrides: Sequence[str], seeds: str, format: str, cfg: bool) -> None:
             spent = sum(r["time/seconds"] for r in records)
             talk.print(
                 f"round {trial.round}/{trial.rounds}  validation {100 * val:.1f} %  test {100 * test:.1f} %  "
-                f"{output.duration(spent)}{_left(spent, trial)}"
+                f"{duration(spent)}{_left(spent, trial)}"
             )
     rows = [
         {"seed": seed, "rule": rule, **figures}

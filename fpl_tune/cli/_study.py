@@ -8,6 +8,7 @@ from io import BytesIO
 from pathlib import Path
 
 from fpl_tune import config
+from fpl_tune.amounts import counted, duration
 from fpl_tune.cli import output
 from fpl_tune.cli.live import Watcher
 from fpl_tune.paths import output_root
@@ -69,8 +70,8 @@ def study(name: str, overrides: Sequence[str], format: str, cfg: bool) -> None:
         output.warn(failure)
     if format == "table":
         output.console().print(
-            f"{outcome.done} cells run, {outcome.skipped} done before, {outcome.failed} failed, "
-            f"{outcome.pending} left, in {output.duration(outcome.seconds)}"
+            f"{counted(outcome.done, 'cell')} run, {outcome.skipped} done before, {outcome.failed} failed, "
+            f"{outcome.pending} left, in {duration(outcome.seconds)}"
             f"{'. The same command continues.' if outcome.pending else ''}"
         )
     sys.exit(outcome.exit_code)
@@ -91,6 +92,6 @@ def plan(name: str, overrides: Sequence[str], format: str, cfg: bool) -> None:
         return
     output.emit(found.rows(), format, title=f"Plan of {spec.name}")
     if format == "table":
-        output.console().print(found.sentence(output.duration), soft_wrap=True)
+        output.console().print(found.sentence(), soft_wrap=True)
     if not found.feasible:
         sys.exit(2)

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
+from fpl_tune.amounts import counted, duration
 from fpl_tune.cli import output
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.job import Job, stop_asked
@@ -59,7 +60,8 @@ class Watcher(Listener):
             self._live = Live(get_renderable=self._draw, console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
         else:
-            self._console.print(f"{len(self._known) + self._unasked} cells to run, {self._before} done before")
+            left = counted(len(self._known) + self._unasked, "cell")
+            self._console.print(f"{left} to run, {self._before} done before")
 
     def unasked(self, trials: int) -> None:
         self._unasked = trials
@@ -99,9 +101,8 @@ class Watcher(Listener):
             raced = next((r["error"].partition(":")[0] for r in results.values() if r["status"] == "raced"), "")
             text = ", ".join(sorted(states)) if good is None else f"validation {100 * good:.1f} %"
             text += f", {raced}" if raced else ""
-            self._console.print(
-                f"{cell.label}: {text}  ({self._complete}/{len(self._known) + self._unasked} cells, {self._eta()})"
-            )
+            total = counted(len(self._known) + self._unasked, "cell")
+            self._console.print(f"{cell.label}: {text}  ({self._complete}/{total}, {self._eta()})")
 
     def warned(self, cell: Cell, text: str) -> None:
         output.warn(f"{cell.label}: {text}")
@@ -135,10 +136,11 @@ class Watcher(Listener):
 
     def _draw(self) -> Group:
         """Called by the display's own thread, so that the clock goes on where nothing is heard."""
-        head = f"[bold]{self._before + self._complete}[/]/{self._before + len(self._known) + self._unasked} cells done"
+        total = self._before + len(self._known) + self._unasked
+        head = f"[bold]{self._before + self._complete}[/]/{counted(total, 'cell')} done"
         if self._failed:
             head += f", [red]{self._failed} failed[/]"
-        head += f"   {self._eta()}   [dim]{output.duration(time.monotonic() - self._began)}[/]"
+        head += f"   {self._eta()}   [dim]{duration(time.monotonic() - self._began)}[/]"
         if self._best:
             head += f"   best on validation: [green]{100 * self._best[0]:.1f} %[/] {escape(self._best[1])}"
         line = Text.from_markup(head, overflow="ellipsis")
@@ -150,4 +152,4 @@ def time_left(seconds: float | None, *, ending: bool = False, again: str = "") -
     """How long a running study will still take, in words; None: nothing is known yet."""
     if ending:
         return f"ending after the round{again}"
-    return "starting" if seconds is None else f"about {output.duration(seconds)} left"
+    return "starting" if seconds is None else f"about {duration(seconds)} left"

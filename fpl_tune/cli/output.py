@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,12 +19,19 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from fpl_tune.amounts import duration
+
 Row = Mapping[str, Any]
 
 _PATIENCE = 2.0
 """Seconds without a bar."""
 _SILENCE = 10.0
 """Seconds between lines where there is no terminal."""
+_WHOLE = 24
+"""Letters of names and figures up to which a column of them is not folded where others can be."""
+_LEAST = 8
+"""Letters that are left to a column that is folded."""
+_FIGURE = re.compile(r"–|[-+]?[\d.,]+(e[-+]\d+)?( ± [\d.]+)?")
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -79,12 +87,22 @@ def emit(rows: Sequence[Row], format: str, *, title: str = "", best: int | None 
         writer.writerows({k: _plain(v) for k, v in row.items()} for row in rows)
         return
     table = Table(title=title or None, caption=caption or None, title_justify="left", caption_justify="left")
-    for name in columns:
-        numeric = all(isinstance(row.get(name), int | float) or row.get(name) is None for row in rows)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for i, row in enumerate(rows):
-        table.add_row(*(Text(_shown(row.get(name))) for name in columns), style="bold green" if i == best else None)
-    console().print(table)
+    talk, shown = console(), {name: [_shown(row.get(name)) for row in rows] for name in columns}
+    whole = _kept_whole(shown, talk.width)
+    for name, texts in shown.items():
+        right = all(map(_FIGURE.fullmatch, texts))
+        table.add_column(name, justify="right" if right else "left", no_wrap=name in whole, overflow="fold")
+    for i in range(len(rows)):
+        table.add_row(*(Text(texts[i]) for texts in shown.values()), style="bold green" if i == best else None)
+    talk.print(table)
+
+
+def _kept_whole(shown: Mapping[str, Sequence[str]], width: int) -> set[str]:
+    """Columns of names and figures, if folding the others is enough."""
+    sizes = {name: max(map(len, [name, *texts])) for name, texts in shown.items()}
+    whole = {n: size for n, size in sizes.items() if size <= _WHOLE and not any(" " in text for text in shown[n])}
+    needed = sum(whole.values()) + _LEAST * (len(sizes) - len(whole)) + 3 * len(sizes) + 1
+    return set(whole) if needed <= width else set()
 
 
 def emit_object(value: Mapping[str, Any], format: str) -> None:
@@ -107,15 +125,6 @@ def percent(mean: float | None, std: float | None = None) -> str:
     if std is None or math.isnan(std):
         return f"{100 * mean:.1f}"
     return f"{100 * mean:.1f} ± {100 * std:.1f}"
-
-
-def duration(seconds: float) -> str:
-    """1 h 02 min, 3 min 05 s, 12.3 s"""
-    if seconds >= 3600:
-        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
-    if seconds >= 60:
-        return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
-    return f"{seconds:.1f} s"
 
 
 def size(count: float) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from fpl_tune.amounts import counted
 from fpl_tune.data.cache import Progress
 from fpl_tune.data.files import is_image
 from fpl_tune.data.pool import Dataset, FilePool, Pool
@@ -62,7 +63,7 @@ class Report:
 
     def tables(self) -> list[Table]:
         """For the terminal: counts by domain, then what was found."""
-        title = f"{self.name}: {self.n_classes} classes, {self.fingerprint}"
+        title = f"{self.name}: {counted(self.n_classes, 'class', 'classes')}, {self.fingerprint}"
         counts = Table("domain", "training", "test", "published", title=title, caption="; ".join(self.notes) or None)
         for domain, train, test, published in self.sizes:
             counts.add_row(domain, f"{train:,}", f"{test:,}", published)
@@ -223,4 +224,4 @@ def _there(name: str, root: str | None) -> str:
         found = load(DataSpec(name, root=root))
     except EnvironmentProblem as problem:
         return f"no. {problem}"
-    return f"{len(found.train) + len(found.test):,} images"
+    return counted(len(found.train) + len(found.test), "image")

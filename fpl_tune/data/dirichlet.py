@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fpl_tune.amounts import counted
 from fpl_tune.data.partition import Deal, Shares
 from fpl_tune.data.pool import Ints
 from fpl_tune.errors import ConfigError
@@ -37,7 +38,7 @@ def by_label(
     for kind, label, size in zip(("training", "test"), (train, test), least, strict=True):
         if len(label) < n_clients * size:
             raise ConfigError(
-                f"{len(label)} {kind} images cannot give {n_clients} clients {size} each. "
+                f"{counted(len(label), f'{kind} image')} cannot give {counted(n_clients, 'client')} {size} each. "
                 "Lower partition.n_clients or partition.min_size."
             )
     n_classes = int(max(train.max(initial=0), test.max(initial=0))) + 1
@@ -51,8 +52,8 @@ def by_label(
             return Deal(_deal(train, cuts[0], rng), _deal(test, cuts[1], rng), n_clients)
         best = max(best, smallest, key=lambda sizes: min(sizes - least))
     raise ConfigError(
-        f"None of {tries} Dirichlet draws with alpha {alpha:g} gave each of {n_clients} clients {least[0]} training "
-        f"and {least[1]} test images; the best gave {best[0]} and {best[1]}. "
+        f"None of {tries} Dirichlet draws with alpha {alpha:g} gave each of {counted(n_clients, 'client')} {least[0]} "
+        f"training and {least[1]} test images; the best gave {best[0]} and {best[1]}. "
         "Raise partition.alpha, or lower partition.n_clients or partition.min_size."
     )
 

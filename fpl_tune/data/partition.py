@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fpl_tune.amounts import counted
 from fpl_tune.data.pool import Ints
 from fpl_tune.errors import ConfigError
 
@@ -64,8 +65,8 @@ def assign_disjoint(n_classes: int, n_clients: int, seed: int) -> NDArray[np.boo
         fit = [n for n in range(1, n_classes + 1) if (n - 1) * round(n_classes / n) < n_classes]
         near = min(fit, key=lambda n: abs(n - n_clients))
         raise ConfigError(
-            f"{n_classes} disjoint classes cannot be dealt to {n_clients} clients in slices of {each} so that each "
-            f"owns one. partition.n_clients={near} can be."
+            f"{counted(n_classes, 'disjoint class', 'disjoint classes')} cannot be dealt to {n_clients} clients in "
+            f"slices of {each} so that each owns one. partition.n_clients={near} can be."
         )
     return owns
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
+from fpl_tune.amounts import counted
 from fpl_tune.data.pool import Dataset, Ints
 from fpl_tune.data.protocol import Split
 
@@ -55,7 +56,7 @@ class Overview:
         n = len(self.label)
         caption = f"A constant prediction reaches {self.top_share:.1%} on the clients' own test images."
         if n > _ROWS:
-            caption = f"{n - _ROWS} more clients. {caption}"
+            caption = f"{counted(n - _ROWS, 'more client')}. {caption}"
         shown = Table("client", *self.sizes, "classes", "domains", "most frequent", title=self._title, caption=caption)
         for client in range(min(n, _ROWS)):
             held, where = self.label[client], self.domain[client]
@@ -73,7 +74,8 @@ class Overview:
 
     @property
     def _title(self) -> str:
-        return f"{self.dataset}: {len(self.label)} clients, {len(self.classes)} classes, split {self.hash}"
+        sizes = f"{counted(len(self.label), 'client')}, {counted(len(self.classes), 'class', 'classes')}"
+        return f"{self.dataset}: {sizes}, split {self.hash}"
 
     def figure(self) -> Figure:
         """Heat map of clients by classes, with the histograms of labels and of domains."""

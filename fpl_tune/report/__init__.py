@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
+from fpl_tune.amounts import counted
 from fpl_tune.report import canvas, tables, words
 from fpl_tune.report.blocks import Section
 from fpl_tune.report.facts import Facts
@@ -119,8 +120,8 @@ def _tiles(facts: Facts, tests: pd.DataFrame) -> list[dict[str, str]]:
             test = tests.loc[facts.best.id]
             found.append({
                 "name": f"against {facts.reference}", "value": words.signed(test["difference"], facts.metric),
-                "small": f"p = {words.p_value(test['p_clients'])} over {test['clients']:.0f} clients, "
-                         f"{words.p_value(test['p_seeds'])} over {test['seeds']:.0f} seeds (Holm)",
+                "small": f"p = {words.p_value(test['p_clients'])} over {counted(test['clients'], 'client')}, "
+                         f"{words.p_value(test['p_seeds'])} over {counted(test['seeds'], 'seed')} (Holm)",
             })  # fmt: skip
     rest = ", ".join(f"{n} {status}" for status, n in counts.items() if status != "done") or "none left"
     found.append({"name": "cells done", "value": f"{counts.get('done', 0)} of {len(facts.table)}", "small": rest})

@@ -6,6 +6,7 @@ import itertools
 
 import pandas as pd
 
+from fpl_tune.amounts import counted
 from fpl_tune.report import charts, figures, words
 from fpl_tune.report.blocks import Section, plain_table
 from fpl_tune.report.facts import Facts
@@ -80,6 +81,7 @@ def matters(facts: Facts, tests: pd.DataFrame) -> Section | None:
     text += f" The standard deviation of what is explained, in points: {varies}."
     drawn = charts.bars(names[:20], (100 * found["explained"][:20]).tolist(), "share of variance explained (%)")
     counts = found["cells"][:20]
-    of = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
-    caption = f"Each field over the {of} cells in which it exists; validation accuracy, {facts.basis}."
+    of = counted(counts.max(), "cell")
+    of = of if counts.min() == counts.max() else f"{counts.min()} to {of}"
+    caption = f"Each field over the {of} in which it exists; validation accuracy, {facts.basis}."
     return Section("importance", "What matters", [text], {"importance": (drawn, caption)})

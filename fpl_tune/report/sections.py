@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from fpl_tune.amounts import counted
 from fpl_tune.errors import FplTuneError
 from fpl_tune.evaluate import CHOICES, HABITS
 from fpl_tune.report import charts, figures, tables, words
@@ -135,7 +136,8 @@ def diagnoses(facts: Facts, tests: pd.DataFrame) -> Section | None:
             spread=None if spread is None else spread.tolist(), equal=100 / values.shape[1] if share else 0.0,
         )  # fmt: skip
         caption = (
-            f"{facts.name(cell)}: {what}; validation images, last round, mean over clients, n = {len(values)} seeds"
+            f"{facts.name(cell)}: {what}; validation images, last round, mean over clients, "
+            f"n = {counted(len(values), 'seed')}"
         )
         section.drawn[f"diagnosis_{number}"] = drawn, f"{caption}; whiskers: standard deviation over seeds."
     return section
@@ -173,10 +175,11 @@ def _pictures(section: Section, name: str, drawn: dict[int, Shares]) -> None:
     for seed, held in drawn.items():
         alike.setdefault(held.counts.tobytes() + "".join(held.domains).encode(), []).append(seed)
     for seeds in list(alike.values())[:PARTITIONS]:
-        which = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+        which = f"{'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}"
         held = drawn[seeds[0]].counts
         caption = (
-            f"{name}, {which}: {held.sum()} training images of {len(held)} clients; the area of a disc is their number"
+            f"{name}, {which}: {counted(held.sum(), 'training image')} of {counted(len(held), 'client')}; "
+            "the area of a disc is their number"
             f"{', the same in these seeds, drawn anew in each' if len(seeds) > 1 else ''}."
         )
         file = "partition" if len(section.drawn) == 0 else f"partition_seed{seeds[0]}"
@@ -254,10 +257,11 @@ def tuned(facts: Facts, tests: pd.DataFrame) -> Section:
     rows = [[name, values if len(values) < 160 else f"{values[:157]}…"] for name, values in rows]
     search = facts.spec.search
     total = float(np.nansum(facts.table["seconds"] * facts.table["n"]))
-    texts = [f"{len(facts.own)} cells × {len(facts.spec.seed_list())} seeds, and {len(facts.references)} references; "
+    texts = [f"{counted(len(facts.own), 'cell')} × {counted(len(facts.spec.seed_list()), 'seed')}, "
+             f"and {counted(len(facts.references), 'reference')}; "
              f"{words.duration(total)} of training in all."]  # fmt: skip
     if search.sampler:
-        budget = f"{search.trials} trials" if search.seconds is None else f"{search.seconds:g} s"
+        budget = counted(search.trials, "trial") if search.seconds is None else f"{search.seconds:g} s"
         texts.append(
             f"Searched with {search.sampler}, {budget} for each cell of the axes, on {', '.join(search.objectives)}."
         )

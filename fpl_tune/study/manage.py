@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fpl_tune import config
+from fpl_tune.amounts import counted
 from fpl_tune.config import StudySpec
 from fpl_tune.errors import ConfigError
 from fpl_tune.study.cells import Cell, expand, shown
@@ -45,7 +46,7 @@ def diff(spec: StudySpec, node: dict[str, Any], store: Store) -> list[dict[str, 
             row["why"] = ", ".join(_changed(before[row["label"]], here[row["cell"]]))
     if (search := Search.plan(spec, node)) is not None:
         left = sum(part.total for part in search.parts) - sum(cell.role == "trial" for cell in cells)
-        rows += [{"cell": "", "label": f"{left} more trials", "state": "new", "why": ""}] if left > 0 else []
+        rows += [{"cell": "", "label": counted(left, "more trial"), "state": "new", "why": ""}] if left > 0 else []
     return [*rows, *({"cell": c.id, "label": c.label, "state": "gone", "why": "not in the study"} for c in gone)]
 
 

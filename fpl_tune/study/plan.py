@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fpl_tune.amounts import counted, duration
 from fpl_tune.config import RunSpec, StudySpec
 from fpl_tune.study import preflight
 from fpl_tune.study.cells import Cell, expand
@@ -101,13 +102,13 @@ class Plan:
             for item in self.items
         ]
 
-    def sentence(self, duration: Callable[[float], str] = "{:.0f} s".format) -> str:
+    def sentence(self) -> str:
         """The totals in words."""
         t = self.totals()
         begun = f" ({duration(self.starting)} of it to start)" if self.starting and t["seconds"] else ""
         text = (
-            f"{t['cells']} cells, {t['done']} done; {duration(t['seconds'])} with {self.parallel} at once{begun}, "
-            f"{t['bytes_up'] / 1e6:.2f} MB up and {t['bytes_down'] / 1e6:.2f} MB down, "
+            f"{counted(t['cells'], 'cell')}, {t['done']} done; {duration(t['seconds'])} with {self.parallel} at once"
+            f"{begun}, {t['bytes_up'] / 1e6:.2f} MB up and {t['bytes_down'] / 1e6:.2f} MB down, "
             f"{t['peak_memory_bytes'] / 1e6:.0f} MB of memory a trial."
         )
         if t["dropped"]:
@@ -283,8 +284,8 @@ def _reasons(items: Sequence[Item], setup: Setup) -> list[str]:
     if setup.address is None and peak * setup.parallel > _MEMORY_SHARE * memory():
         fits = max(1, int(_MEMORY_SHARE * memory() // peak))
         return [
-            f"{setup.parallel} trials at once need {peak * setup.parallel / 1e9:.1f} GB of memory, but this machine "
-            f"has {memory() / 1e9:.1f} GB. Set execution.parallel={fits}, or execution.block to train fewer clients "
-            "at once."
+            f"{counted(setup.parallel, 'trial')} at once would take {peak * setup.parallel / 1e9:.1f} GB of memory, "
+            f"but this machine has {memory() / 1e9:.1f} GB. Set execution.parallel={fits}, or execution.block to train "
+            "fewer clients at once."
         ]
     return []

@@ -13,13 +13,6 @@ import pytest
 from fpl_tune.cli import output
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.04, "0.0 s"), (12.34, "12.3 s"), (185, "3 min 05 s"), (3720, "1 h 02 min")]
-)
-def test_duration(seconds: float, text: str) -> None:
-    assert output.duration(seconds) == text
-
-
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (81920, "81.9 kB"), (2.5e9, "2.5 GB")])
 def test_size(count: float, text: str) -> None:
     assert output.size(count) == text
@@ -56,3 +49,40 @@ def test_table_without_terminal_is_plain(capsys: pytest.CaptureFixture[str], mon
     assert "\x1b[" not in text
     assert "Title" in text
     assert "lam=0" in text
+
+
+def _lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().out.splitlines()
+
+
+def test_names_and_figures_are_not_broken_where_text_can_be(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    row = {
+        "method": "of_twenty_letters___",
+        "what": "many words " * 10,
+        "why": "more words " * 10,
+        "difference": "+0.25",
+    }
+    output.emit([row], "table")
+    lines = _lines(capsys)
+    assert max(map(len, lines)) <= 60
+    assert [any(whole in line for line in lines) for whole in ("of_twenty_letters___", "difference", "+0.25")] == [
+        True
+    ] * 3
+
+
+def test_no_letter_of_a_table_is_lost_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    output.emit([{name: f"{name}234567" for name in "abcdef"}], "table")
+    cells = [[part.strip() for part in line.split("│")[1:-1]] for line in _lines(capsys) if "│" in line]
+    assert ["".join(parts) for parts in zip(*cells, strict=True)] == [f"{name}234567" for name in "abcdef"]
+
+
+def test_figures_stand_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
+    output.emit([{"test %": "9.1 ± 0.2", "cell": "a"}, {"test %": "10.5 ± 0.1", "cell": "bc"}], "table")
+    rows = [line for line in _lines(capsys) if "±" in line]
+    assert rows[0] == "│  9.1 ± 0.2 │ a    │"

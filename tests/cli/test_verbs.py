@@ -94,3 +94,23 @@ def test_no_colour_on_a_terminal_where_it_is_not_wanted(colours: dict[str, str],
     os.close(main)
     assert "cell" in seen
     assert ("\x1b[" in seen) is wanted
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_compared_studies_of_long_names_fit_the_terminal(
+    width: int, home: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    long = "lambda_sweep_with_a_longer_context_and_fewer_experts"
+    (home / "outputs" / "lambda_sweep_rn50").rename(home / "outputs" / long)
+    done = command("compare", "lambda_sweep", long)
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert lines[:2] == ["A: lambda_sweep", f"B: {long}"]
+    table = [line for line in lines if line[:1] in "┏┃┡│└"]
+    assert max(map(len, table)) <= width
+    assert len(table) == 4 + len(json.loads(command("compare", "lambda_sweep", long, "--format", "json").out)), (
+        "no folds"
+    )
+    names = [name.strip() for name in table[1].strip("┃").split("┃")]
+    assert names == ["cell", "A %", "B %", "B − A", "± sem", "p", "seeds"]

@@ -1,0 +1,20 @@
+"""Amounts in words, the same in the terminal, in messages and in reports."""
+
+from __future__ import annotations
+
+import math
+
+
+def counted(number: float, noun: str, plural: str = "") -> str:
+    """`1 cell`, `2 cells`, `1,000 cells`; `plural` where it is not the noun with an s."""
+    return f"{number:,.0f} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def duration(seconds: float) -> str:
+    """`12.3 s`, `4 min 05 s`, `2 h 03 min`; `–` where it is not known."""
+    if math.isnan(seconds):
+        return "–"
+    if round(seconds, 1) < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
