@@ -7,6 +7,7 @@ handed nothing else. Test figures are written down beside them and read by repor
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -29,6 +30,9 @@ class Score(NamedTuple):
     """[N] share of the client's images that are classified rightly; nan for clients without images."""
     loss: Tensor
     """[N] mean cross-entropy"""
+    seconds: float = math.nan
+    """From deployed models to logits of all images, whose features are at hand unless the method reads pixels; one
+    seed's share where several are scored side by side."""
 
 
 @torch.no_grad()
@@ -49,9 +53,19 @@ def evaluate(
                 method.deploy(t, s, torch.arange(t.n_clients, device=t.device))
                 for t, s in zip(under, states, strict=True)
             ]
-        for seed, score in enumerate(_score(method, under, deployed[id(classes)], [s[name][1] for s in sets])):
-            scores[seed][name] = score
+        began = _clock(tasks[0].device)
+        found = _score(method, under, deployed[id(classes)], [s[name][1] for s in sets])
+        seconds = (_clock(tasks[0].device) - began) / len(tasks)
+        for seed, score in enumerate(found):
+            scores[seed][name] = score._replace(seconds=seconds)
     return scores
+
+
+def _clock(device: torch.device) -> float:
+    """Seconds, all that was asked of a GPU so far being done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 _DIAGNOSED = 64  # validation images per client that a diagnosis looks at
@@ -141,8 +155,13 @@ def summarise(scores: Mapping[str, Score], primary: str) -> dict[str, float]:
         metrics[f"{room}/loss"] = score.loss[~score.loss.isnan()].double().mean().item()
     if {"base", "novel"} <= scores.keys():
         three = [metrics["test/acc_mean"], metrics["test/base/acc_mean"], metrics["test/novel/acc_mean"]]
-        metrics["test/harmonic_mean"] = 0.0 if min(three) == 0 else 3 / sum(1 / v for v in three)
+        metrics["test/harmonic_mean"] = harmonic_mean(three)
     return metrics
+
+
+def harmonic_mean(values: Sequence[float]) -> float:
+    """Of accuracies; 0 where one of them is."""
+    return 0.0 if min(values) == 0 else len(values) / sum(1 / value for value in values)
 
 
 # -- rules ---------------------------------------------------------------------------------------------------

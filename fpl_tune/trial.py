@@ -213,12 +213,12 @@ class Trial:
         ]
 
     def _figures(self, i: int, scores: Mapping[str, Score]) -> Record:
-        """Accuracies of one seed, of the whole and by client."""
+        """Accuracies of one seed, of the whole and by client, and what testing on the main set took."""
         primary = self.tasks[i].primary
         by_client = {
             f"clients/{'test' if name == primary else name}": score.accuracy.tolist() for name, score in scores.items()
         }
-        return {**summarise(scores, primary), **by_client}
+        return {**summarise(scores, primary), **by_client, "time/test_seconds": scores[primary].seconds}
 
     def _watch(self, cohort: Cohort, loss: float, state: State) -> None:
         """Raises `Diverged` when a round ended with a loss or a state that is no finite number."""

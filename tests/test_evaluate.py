@@ -35,6 +35,30 @@ def test_accuracy_and_loss_of_each_client_by_a_plain_loop() -> None:
             assert found[name].loss[client].item() == pytest.approx(loss / int(data.size[client]), rel=1e-5)
 
 
+class _Slow(PromptFL):
+    """Takes a minute to deploy, and a second for every image of a client."""
+
+    clock = 0.0
+
+    def deploy(self, task, state, who):
+        type(self).clock += 60
+        return super().deploy(task, state, who)
+
+    def logits(self, task, local: Local, batch: Batch):
+        type(self).clock += batch.label.shape[1]
+        return super().logits(task, local, batch)
+
+
+def test_a_score_tells_a_seed_s_share_of_its_set_s_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fpl_tune.evaluate.time.perf_counter", lambda: _Slow.clock)
+    tasks, method = [toy_task(seed=0), toy_task(seed=1)], _Slow(n_ctx=3)
+    found = evaluate(method, tasks, [method.init(task, torch.Generator()) for task in tasks])
+    sizes = {"val": 2, "test": 3}
+    assert [{name: score.seconds for name, score in scores.items()} for scores in found] == [
+        {name: size / 2 for name, size in sizes.items()}
+    ] * 2
+
+
 def test_seeds_side_by_side_score_as_alone() -> None:
     tasks = [toy_task(seed=0), toy_task(seed=1, sizes=(3, 9, 5, 7))]
     method = PromptFL(n_ctx=3)

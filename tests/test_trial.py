@@ -179,6 +179,8 @@ def test_records_of_private_uploads_say_what_they_cost(cache: Path) -> None:
 def test_evaluation_every_other_round_and_in_the_last(cache: Path) -> None:
     records = _trial(cache, "protocol.eval_every=2").run_all()[0]
     assert ["val/acc_mean" in r for r in records] == [False, True, True]
+    assert ["time/test_seconds" in r for r in records] == [False, True, True]
+    assert 0 < records[1]["time/test_seconds"] < records[1]["time/seconds"]
 
 
 def test_device_is_checked() -> None:

@@ -7,7 +7,10 @@ from collections.abc import Iterable
 from typing import Any
 
 _SETS = {"val": "validation", "test": "test"}
-_NAMED = {"train/parameters": "parameters that a client learns"}
+_NAMED = {
+    "train/parameters": "parameters that a client learns",
+    "time/test_seconds": "time of testing (s)",
+}
 
 
 def percent(metric: str) -> bool:

@@ -42,7 +42,7 @@ def parse_constraint(text: str) -> Constraint:
 
 
 _SET = r"(val|test|test/[\w-]+|test/domain/[^/]+)"
-_REPORTED = rf"{_SET}/(acc_mean|acc_std|acc_worst10|loss)|test/harmonic_mean|train/(loss|parameters)"
+_REPORTED = rf"{_SET}/(acc_mean|acc_std|acc_worst10|loss)|test/harmonic_mean|train/(loss|parameters)|time/test_seconds"
 
 
 def check_reported(name: str) -> None:

@@ -21,7 +21,7 @@ def frame(store: Store) -> pd.DataFrame:
     import pandas as pd
 
     cells = store.cells()
-    names = list(dict.fromkeys(name for cell in cells for name in cell.varied))
+    names = list(dict.fromkeys(name for cell in cells for name in cell.varied if name != "label"))
     wanted = set(store.spec().seed_list())
     rows = []
     for cell in cells:

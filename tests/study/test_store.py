@@ -50,6 +50,7 @@ def test_a_summary_may_be_of_any_metric_of_the_records(early: Store) -> None:
     for cell in early.cells():
         values = [early.history(cell, seed)[-1]["test/acc_worst10"] for seed in (1, 2)]
         assert found[cell.id] == pytest.approx(sum(values) / 2)
+    assert early.summary(metric="time/test_seconds")["mean"].isna().all(), "its records held none yet"
 
 
 def test_its_cells_are_those_of_the_same_study_now(early: Store) -> None:
@@ -79,3 +80,9 @@ def test_files_carry_their_schema_and_a_later_one_is_not_run_over(compose: Compo
     path.write_text(yaml.safe_dump({**stored, "schema": SCHEMA + 1}))
     with pytest.raises(ConfigError, match="Install a newer fpl-tune"):
         run_study(*made, root=tmp_path)
+
+
+def test_a_reference_with_a_name_of_its_own_hides_no_cell_s(make_store: Callable[..., Store]) -> None:
+    store = make_store(body="axes: {method: {n_ctx: [2, 4]}}\nreferences: [{label: CoOp, method: coop}]\n")
+    assert store.frame().columns.is_unique
+    assert store.summary()["label"].tolist() == ["n_ctx=2", "n_ctx=4", "CoOp, coop"]
