@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fpl_tune import optim
 from fpl_tune.method import Local, Method, State, Task, Tree, join
-from fpl_tune.optim import OptimSpec
+from fpl_tune.optim import OptimSpec, OptimState
 from fpl_tune.task import ClientTask
 
 
@@ -84,6 +84,16 @@ def _draw(clients: Tensor, share: float, key: tuple[object, ...]) -> Tensor:
 
 
 class _Plan(NamedTuple):
+    """The batches of all seeds' cohorts, a row per client: its places and steps are on the CPU, the rest is not."""
+
+    seed: Tensor
+    """[C] places among the seeds, ascending."""
+    who: Tensor
+    """[C] client ids"""
+    steps: Tensor
+    """[C] how many batches each has."""
+    widths: list[int]
+    """[T] images in the largest batch of a step."""
     index: Tensor  # pyright: ignore[reportIncompatibleMethodOverride] - a tuple has an `index` too
     """[C, T, B] positions in each client's table, the spare row where there is nothing left."""
     factor: Tensor
@@ -94,29 +104,32 @@ class _Plan(NamedTuple):
     """[C, T, B] random numbers that choose among the views of each image."""
 
 
-def _plan(task: ClientTask, cohort: Cohort, epochs: float, spec: OptimSpec) -> _Plan:
-    """The batches of one seed's cohort: every image once an epoch, in an order of the client's own."""
-    clients = cohort.who.tolist()
-    passes = [
-        _passes(size, epochs, cohort, c) for c, size in zip(clients, task.train.size[cohort.who].tolist(), strict=True)
-    ]
-    width = max(1, *(sum(-(-len(order) // spec.batch) for order in orders) for orders in passes))
-    index = torch.full((len(clients), width, spec.batch), task.train.spare, dtype=torch.int64)
-    factor, last = torch.zeros(len(clients), width), torch.zeros(len(clients), width, dtype=torch.bool)
-    draw = torch.zeros_like(index)
-    for row, (client, orders) in enumerate(zip(clients, passes, strict=True)):
+def _plan(tasks: Sequence[ClientTask], cohorts: Sequence[Cohort], epochs: float, spec: OptimSpec) -> _Plan:
+    """Every image once an epoch, in an order of the client's own."""
+    clients = [(t, c, i, id_) for t, c in zip(tasks, cohorts, strict=True) for i, id_ in enumerate(c.who.tolist())]
+    passes = [_passes(int(task.train.size[id_]), epochs, cohort, id_) for task, cohort, _, id_ in clients]
+    steps = torch.tensor([sum(-(-len(order) // spec.batch) for order in orders) for orders in passes])
+    shape = (len(steps), int(steps.max()))
+    index, draw = torch.zeros(2, *shape, spec.batch, dtype=torch.int64)
+    factor, last = torch.zeros(shape), torch.zeros(shape, dtype=torch.bool)
+    widths = [0] * shape[1]
+    for row, ((task, cohort, place, client), orders) in enumerate(zip(clients, passes, strict=True)):
+        index[row] = task.train.spare
         first = 0
         for number, order in enumerate(orders):
-            steps = -(-len(order) // spec.batch)
-            span = slice(first, first + steps)
+            sizes = [min(spec.batch, len(order) - seen) for seen in range(0, len(order), spec.batch)]
+            span = slice(first, first + len(sizes))
             index[row, span].view(-1)[: len(order)] = order
-            factor[row, span] = optim.rate_factor(spec.schedule, number, len(orders), place=row)
+            factor[row, span] = optim.rate_factor(spec.schedule, number, len(orders), place)
             last[row, span] = number == len(orders) - 1
-            first += steps
+            widths[span] = map(max, widths[span], sizes)
+            first = span.stop
         if task.train.views or task.train.second:
             looks = generator("view", cohort.seed, client, cohort.round)
-            draw[row] = torch.randint(1 << 30, draw[row].shape, generator=looks)
-    return _Plan(*(part.to(task.device) for part in (index, factor, last, draw)))
+            draw[row, :first] = torch.randint(1 << 30, (first, spec.batch), generator=looks)
+    seed = torch.cat([torch.full((len(cohort.who),), s) for s, cohort in enumerate(cohorts)])
+    who = torch.cat([cohort.who for cohort in cohorts])
+    return _Plan(seed, who, steps, widths, *(part.to(tasks[0].device) for part in (index, factor, last, draw)))
 
 
 def _passes(size: int, epochs: float, cohort: Cohort, client: int) -> list[Tensor]:
@@ -136,25 +149,6 @@ def _passes(size: int, epochs: float, cohort: Cohort, client: int) -> list[Tenso
     return found
 
 
-def _pad_steps(plans: Sequence[_Plan], tasks: Sequence[ClientTask]) -> list[_Plan]:
-    """The plans of several seeds with the same number of steps, missing ones empty."""
-    width = max(plan.index.shape[1] for plan in plans)
-    padded = []
-    for plan, task in zip(plans, tasks, strict=True):
-        rows, steps, batch = plan.index.shape
-        blank = plan.index.new_full((rows, width - steps, batch), task.train.spare)
-        zero = plan.factor.new_zeros(rows, width - steps)
-        padded.append(
-            _Plan(
-                torch.cat([plan.index, blank], 1),
-                torch.cat([plan.factor, zero], 1),
-                torch.cat([plan.last, zero.bool()], 1),
-                torch.cat([plan.draw, torch.zeros_like(blank)], 1),
-            )
-        )
-    return padded
-
-
 def _concat(locals_: Sequence[Local]) -> Local:
     def join(trees: Sequence[Tree]) -> Tree:
         return {name: torch.cat([tree[name] for tree in trees]) for name in trees[0]}
@@ -162,7 +156,7 @@ def _concat(locals_: Sequence[Local]) -> Local:
     return Local(join([part.train for part in locals_]), join([part.fixed for part in locals_]))
 
 
-def _rows(local: Local, rows: slice) -> Local:
+def _rows(local: Local, rows: slice | Tensor) -> Local:
     return Local(
         {name: leaf[rows] for name, leaf in local.train.items()},
         {name: leaf[rows] for name, leaf in local.fixed.items()},
@@ -191,12 +185,9 @@ def run_round(
     total = sum(sizes)
     loss = None
     if local.train:
-        plans = _pad_steps([_plan(t, c, epochs, spec) for t, c in zip(tasks, cohorts, strict=True)], tasks)
-        width = block or total
-        done = [
-            _train(method, tasks, cohorts, local, plans, slice(first, min(first + width, total)), spec)
-            for first in range(0, total, width)
-        ]
+        plan = _plan(tasks, cohorts, epochs, spec)
+        blocks = torch.arange(total).split(block or total)
+        done = [_train(method, tasks, local, plan, rows, spec) for rows in blocks]
         local, loss = _concat([d[0] for d in done]), torch.cat([d[1] for d in done])
     states_after, first = [], 0
     with torch.no_grad():
@@ -242,55 +233,66 @@ def _scalars(sent: dict[str, int | Tensor], n_clients: int) -> int:
 
 
 def _train(
-    method: Method,
-    tasks: Sequence[ClientTask],
-    cohorts: Sequence[Cohort],
-    local: Local,
-    plans: Sequence[_Plan],
-    block: slice,
-    spec: OptimSpec,
+    method: Method, tasks: Sequence[ClientTask], local: Local, plan: _Plan, block: Tensor, spec: OptimSpec
 ) -> tuple[Local, Tensor]:
-    """All local steps of a block of rows. Returns what they hold and their mean loss [C] in the last epoch."""
-    pieces = _cut(block, [len(c.who) for c in cohorts])
-    train, fixed = _rows(local, block)
-    state = optim.start(spec, train)
-    factor = torch.cat([plans[s].factor[rows] for s, rows in pieces])
-    last = torch.cat([plans[s].last[rows] for s, rows in pieces])
-    total, counted = torch.zeros_like(factor[:, 0]), torch.zeros_like(factor[:, 0])
+    """All local steps of the rows of a block. Returns what they hold and their mean loss [C] in the last epoch.
+
+    A step is as long and as wide as it has images: who has no batch left is out of it, and columns that only pad, too.
+    """
+    start, zeros = _rows(local, block), torch.zeros(len(block), device=plan.factor.device)
+    going = _Going(block, start.train, start.fixed, optim.start(spec, start.train), zeros, zeros)
+    ended: list[_Going] = []
+    here = _by_seed(plan, block)
     shared: Task = tasks[0]
-    for t in range(factor.shape[1]):
-        batches = [
-            tasks[s].train.batch(cohorts[s].who[rows], plans[s].index[rows, t], plans[s].draw[rows, t])
-            for s, rows in pieces
-        ]
-        batch = join(batches)
-        alive = batch.mask.any(1)
+    for t in range(int(plan.steps[block].max())):
+        stays = plan.steps[going.row] > t
+        if not stays.all():
+            ended.append(going.at(~stays))
+            going = going.at(stays)
+            here = _by_seed(plan, going.row)
+        row, train, wide = going.row, going.train, slice(plan.widths[t])
+        batch = join(
+            [tasks[s].train.batch(plan.who[r], plan.index[r, t, wide], plan.draw[r, t, wide]) for s, r in here]
+        )
         leaves = {name: leaf.detach().requires_grad_() for name, leaf in train.items()}
-        loss, moved = method.loss(shared, Local(leaves, fixed), batch)
-        names = list(leaves)
-        found = torch.autograd.grad(loss.sum(), [leaves[n] for n in names], allow_unused=True)
-        grads = {n: torch.zeros_like(train[n]) if g is None else g for n, g in zip(names, found, strict=True)}
+        loss, moved = method.loss(shared, Local(leaves, going.fixed), batch)
+        found = torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True)
+        grads = {n: torch.zeros_like(train[n]) if g is None else g for n, g in zip(leaves, found, strict=True)}
         with torch.no_grad():
-            train, state = optim.step(spec, train, grads, state, alive, factor[:, t])
-            fixed = {n: _where(alive, leaf.detach(), fixed[n]) for n, leaf in moved.items()}
-            heard = alive & last[:, t]
-            total += torch.where(heard, loss.detach().to(total.dtype), 0)
-            counted += heard
-    return Local(train, fixed), torch.where(counted > 0, total / counted.clamp(min=1), float("nan"))
+            train, state = optim.step(spec, train, grads, going.optim, plan.factor[row, t])
+            heard = plan.last[row, t]
+            total = going.total + torch.where(heard, loss.detach().to(zeros.dtype), 0)
+            fixed = {name: leaf.detach() for name, leaf in moved.items()}
+            going = _Going(row, train, fixed, state, total, going.counted + heard)
+    ended.append(going)
+    order = torch.cat([part.row for part in ended]).argsort()
+    after = _rows(_concat([Local(part.train, part.fixed) for part in ended]), order)
+    total, counted = (torch.cat([getattr(part, name) for part in ended])[order] for name in ("total", "counted"))
+    return after, torch.where(counted > 0, total / counted.clamp(min=1), float("nan"))
 
 
-def _where(alive: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    if new is old:
-        return old
-    return torch.where(alive.view(-1, *([1] * (new.ndim - 1))), new, old)
+def _by_seed(plan: _Plan, row: Tensor) -> list[tuple[int, Tensor]]:
+    """The rows of each seed that has any."""
+    seed = plan.seed[row]
+    return [(s, row[seed == s]) for s in seed.unique().tolist()]
 
 
-def _cut(block: slice, sizes: Sequence[int]) -> list[tuple[int, slice]]:
-    """Which rows of which seed a block of the concatenated cohorts holds."""
-    pieces, first = [], 0
-    for seed, size in enumerate(sizes):
-        low, high = max(block.start, first), min(block.stop, first + size)
-        if low < high:
-            pieces.append((seed, slice(low - first, high - first)))
-        first += size
-    return pieces
+class _Going(NamedTuple):
+    """Clients between two steps."""
+
+    row: Tensor
+    """[C] rows of the plan, ascending, on the CPU"""
+    train: Tree
+    fixed: Tree
+    optim: OptimState
+    total: Tensor
+    """[C] losses of the last epoch so far, and of how many steps"""
+    counted: Tensor
+
+    def at(self, which: Tensor) -> _Going:
+        """Those of a bool mask [C]."""
+        kept = which.nonzero()[:, 0]
+        train, fixed = _rows(Local(self.train, self.fixed), kept)
+        first, second = _rows(Local(self.optim.first, self.optim.second), kept)
+        state = self.optim._replace(first=first, second=second)
+        return _Going(self.row[kept], train, fixed, state, self.total[kept], self.counted[kept])

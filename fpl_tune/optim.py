@@ -62,49 +62,38 @@ class OptimSpec:
 
 
 class OptimState(NamedTuple):
-    """Moments [C, ...] of each leaf and the number of steps [C] each client has taken."""
+    """Moments [C, ...] of each leaf and the number of steps that each client has taken."""
 
     first: Tree
     second: Tree
-    steps: Tensor
+    steps: int
 
 
 def start(spec: OptimSpec, train: Tree) -> OptimState:
     """The state before the first step: zeros."""
     zeros = {name: torch.zeros_like(leaf) for name, leaf in train.items()}
     second = {name: torch.zeros_like(leaf) for name, leaf in train.items()} if spec.name == "adamw" else {}
-    anyone = next(iter(train.values()))
-    return OptimState(zeros, second, torch.zeros(len(anyone), dtype=torch.int64, device=anyone.device))
+    return OptimState(zeros, second, 0)
 
 
 def step(
-    spec: OptimSpec,
-    train: Tree,
-    grads: Mapping[str, Tensor],
-    state: OptimState,
-    alive: Tensor,
-    factor: Tensor,
+    spec: OptimSpec, train: Tree, grads: Mapping[str, Tensor], state: OptimState, factor: Tensor
 ) -> tuple[Tree, OptimState]:
-    """One update of every client whose `alive` [C] is True; `factor` [C] multiplies its learning rates."""
-    steps = state.steps + alive
+    """One update of every client; `factor` [C] multiplies its learning rates."""
+    steps = state.steps + 1
     moved, first, second = {}, {}, {}
     for name, leaf in train.items():
-        column = (-1, *([1] * (leaf.ndim - 1)))
-        on, rate = alive.view(column), spec.rate(name) * factor.to(leaf.dtype).view(column)
+        rate = spec.rate(name) * factor.to(leaf.dtype).view(-1, *([1] * (leaf.ndim - 1)))
         if spec.name == "sgd":
             gradient = grads[name] + spec.weight_decay * leaf
-            m = spec.momentum * state.first[name] + gradient
-            new = leaf - rate * m
+            first[name] = spec.momentum * state.first[name] + gradient
+            moved[name] = leaf - rate * first[name]
         else:
             b1, b2 = spec.betas
-            t = steps.clamp(min=1).view(column).to(leaf.dtype)
-            m = b1 * state.first[name] + (1 - b1) * grads[name]
-            v = b2 * state.second[name] + (1 - b2) * grads[name] ** 2
-            second[name] = torch.where(on, v, state.second[name])
-            update = (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + 1e-8)
-            new = leaf - rate * (update + spec.weight_decay * leaf)
-        moved[name] = torch.where(on, new, leaf)
-        first[name] = torch.where(on, m, state.first[name])
+            first[name] = b1 * state.first[name] + (1 - b1) * grads[name]
+            second[name] = b2 * state.second[name] + (1 - b2) * grads[name] ** 2
+            update = (first[name] / (1 - b1**steps)) / ((second[name] / (1 - b2**steps)).sqrt() + 1e-8)
+            moved[name] = leaf - rate * (update + spec.weight_decay * leaf)
     return moved, OptimState(first, second, steps)
 
 

@@ -132,12 +132,32 @@ def test_broken_epochs_go_on_where_the_round_before_ended(epochs: float) -> None
         seen = torch.zeros(size, dtype=torch.int64)
         for round_ in range(1, 21):
             cohort = Cohort(1, round_, torch.tensor([2]))
-            plan = engine._plan(task, cohort, epochs, spec)
+            plan = engine._plan([task], [cohort], epochs, spec)
             used = plan.index[plan.index != task.train.spare]
             assert abs(len(used) - epochs * size) <= 1
             seen += torch.bincount(used, minlength=size)
         assert int(seen.sum()) == round(20 * epochs * size)
         assert int(seen.max() - seen.min()) <= 1
+
+
+def test_a_step_is_as_long_and_as_wide_as_it_has_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two seeds of ragged clients: who has no batch left and columns that only pad cost nothing."""
+    seen: list[tuple[int, ...]] = []
+
+    def loss(self: Counter, task: Task, local: Local, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        assert len(local.train["weight"]) == len(local.fixed["seen"]) == len(batch.label)
+        seen.append((*batch.label.shape, int(batch.mask.sum())))
+        return local.train["weight"].sum(1), local.fixed
+
+    monkeypatch.setattr(Counter, "loss", loss)
+    tasks = [toy_task(sizes=(9, 5, 7, 0)), toy_task(sizes=(2, 9, 0, 1))]
+    states = [Counter().init(task, torch.Generator()) for task in tasks]
+    cohorts = [Cohort(1, 1, torch.tensor([0, 1, 3])), Cohort(2, 1, torch.tensor([0, 3]))]
+    spec = OptimSpec(lr=1.0, momentum=0.0, weight_decay=0.0, batch=4)
+    states, _ = run_round(Counter(), tasks, states, cohorts, epochs=1, spec=spec)
+    # 9 = 4 + 4 + 1, 5 = 4 + 1, 0, and 2, 1: (clients, columns, images) of the three steps
+    assert seen == [(4, 4, 11), (2, 4, 5), (1, 1, 1)]
+    assert [state.personal["weight"].flatten().tolist() for state in states] == [[-3, -2, 0, 0], [-1, 0, 0, -1]]
 
 
 def test_derived_seeds_are_stable_across_processes() -> None:
