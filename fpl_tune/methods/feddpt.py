@@ -137,7 +137,7 @@ class FedDPT(Method):
         if self.visual == "none":
             return batch.image.new_zeros(len(batch.image), 0, task.vision_width or 0)
         own = local.train["visual"]
-        if "visual.external" not in local.fixed:
+        if "visual.external" not in local.fixed or own.shape[1] == task.n_domains:
             return own
         return _in_order(torch.cat([own, local.fixed["visual.external"]], 1), local.fixed["place"])
 
@@ -151,7 +151,7 @@ class FedDPT(Method):
     def _text(self, task: Task, local: Local) -> Tensor:
         """Unit text features [C, n, K, D]; others' prompts carry no gradient and are encoded without one."""
         own = task.text(local.train["text"])
-        if "text.external" not in local.fixed or task.n_domains == 1:
+        if "text.external" not in local.fixed or own.shape[1] == task.n_domains:  # all one's own: fine-tuning, or n = 1
             return own
         with torch.no_grad():
             others = task.text(local.fixed["text.external"])

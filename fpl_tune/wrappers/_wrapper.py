@@ -7,12 +7,12 @@ what the server sent.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from fpl_tune.errors import ConfigError
-from fpl_tune.method import Batch, Local, Method, Sizes, State, Task
+from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, require
 
 Needs = Literal["pooled", "patches", "pixels"]
 
@@ -21,6 +21,12 @@ class Wrapper(Method):
     """Abstract: what every wrapper leaves to the method it wraps."""
 
     inner: Method
+    adds: ClassVar[tuple[str, ...]] = ()
+    """How the names of the leaves begin that the wrapper adds to a state."""
+
+    def inside(self, state: State) -> State:
+        """The state that `inner` knows, without what the wrapper added: a method may go through all of its leaves."""
+        return State(*({n: leaf for n, leaf in tree.items() if not n.startswith(self.adds)} for tree in state))
 
     @property
     def needs(self) -> Needs:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -31,6 +37,11 @@ class Wrapper(Method):
         return self.inner.view
 
     def check(self, sizes: Sizes) -> None:
+        inner = self.inner
+        while self.adds and isinstance(inner, Wrapper):  # two of a kind would have their leaves in one place
+            once = type(inner) is not type(self)
+            require(once, "inner", "must not be wrapped in the same way again", type(inner).__name__)
+            inner = inner.inner
         self.inner.check(sizes)
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
@@ -40,7 +51,7 @@ class Wrapper(Method):
         return self.inner.diagnose(task, local, batch)
 
     def figures(self, task: Task, state: State) -> dict[str, float]:
-        return self.inner.figures(task, state)
+        return self.inner.figures(task, self.inside(state))
 
 
 def exchanged(local: Local, known: Iterable[str], wrapper: str) -> list[str]:

@@ -7,6 +7,7 @@ AISTATS 2023, https://arxiv.org/abs/2108.07313.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
@@ -23,9 +24,13 @@ class FineTuned(Wrapper):
     inner: the method of the stage before.
     """
 
+    adds: ClassVar[tuple[str, ...]] = ("own.", "received")
+
     inner: Method
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        if before is not None and "received" in before.server:  # a stage of fine-tuning after another goes on
+            return before
         state = before if before is not None else self.inner.init(task, rng)
         everyone = torch.arange(task.n_clients, device=task.device)
         own = {f"own.{n}": leaf.clone() for n, leaf in self.inner.deploy(task, state, everyone).train.items()}
@@ -33,7 +38,7 @@ class FineTuned(Wrapper):
         return State(state.shared, {**state.personal, **own}, {**state.server, "received": received})
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
-        return self._own(self.inner.start(task, state, who), state, who)
+        return self._own(self.inner.start(task, self.inside(state), who), state, who)
 
     def _own(self, local: Local, state: State, who: Tensor) -> Local:
         return local._replace(train={n: state.personal[f"own.{n}"][who] for n in local.train})
@@ -43,13 +48,16 @@ class FineTuned(Wrapper):
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
         own = {f"own.{n}": put(state.personal[f"own.{n}"], who, leaf) for n, leaf in local.train.items()}
+        # What a client trained beside, such as experts, it keeps and is evaluated with.
+        own |= {n: put(state.personal[n], who, leaf) for n, leaf in local.fixed.items() if n in state.personal}
         received = state.server["received"].index_fill(0, who, True)
         return State(state.shared, {**state.personal, **own}, {**state.server, "received": received})
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        return self._own(self.inner.deploy(task, state, who), state, who)
+        return self._own(self.inner.deploy(task, self.inside(state), who), state, who)
 
     def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
         """The model is received once, before the client's first fine-tuning; nothing is sent."""
         first = (~state.server["received"][who]).long()
-        return Traffic(up={}, down={n: v * first for n, v in self.inner.traffic(task, state, who).down.items()})
+        once = self.inner.traffic(task, self.inside(state), who).down
+        return Traffic(up={}, down={n: v * first for n, v in once.items()})

@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor
@@ -41,6 +41,8 @@ class Private(Wrapper):
     sampling: the accountant's share of rounds that a client takes part in, at random. Below 1 it counts on nobody
         seeing who took part or a single upload, the server included; with 1 the server may see every upload.
     """
+
+    adds: ClassVar[tuple[str, ...]] = ("noise.",)
 
     inner: Method
     epsilon: float = 50.0
@@ -74,7 +76,7 @@ class Private(Wrapper):
         return self.clip * smallest_noise(self.epsilon, self.delta, self.rounds, self.sampling)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        state = self.inner.init(task, rng, before)
+        state = self.inner.init(task, rng, None if before is None else self.inside(before))
         key = torch.randint(1 << 62, (task.n_clients,), generator=rng).to(task.device)
         own = {"noise.key": key, "noise.drawn": torch.zeros_like(key)}
         rounds = torch.zeros((), dtype=torch.int64, device=task.device)
@@ -84,9 +86,10 @@ class Private(Wrapper):
         return State(state.shared, {**state.personal, **own}, {**state.server, "noise.rounds": rounds})
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
-        local = self.inner.start(task, state, who)
-        known = state.shared if self.bound == "update" else {**state.shared, **state.server}
-        names = exchanged(local, known, "private")
+        known = self.inside(state)
+        local = self.inner.start(task, known, who)
+        received = known.shared if self.bound == "update" else {**known.shared, **known.server}
+        names = exchanged(local, received, "private")
         return local._replace(fixed={**local.fixed, **{f"uploaded.{n}": local.train[n].clone() for n in names}})
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
@@ -102,8 +105,9 @@ class Private(Wrapper):
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
         drawn, rounds = state.personal["noise.drawn"], state.server["noise.rounds"]
         noisy = local._replace(train={**local.train, **self._uploads(state, who, local)})
-        heard = self.inner.merge(task, state, who, noisy)
-        kept = self.inner.merge(task, state, who, local).personal
+        known = self.inside(state)
+        heard = self.inner.merge(task, known, who, noisy)
+        kept = self.inner.merge(task, known, who, local).personal
         noise = {"noise.key": state.personal["noise.key"], "noise.drawn": put(drawn, who, drawn[who] + 1)}
         return State(heard.shared, {**kept, **noise}, {**heard.server, "noise.rounds": rounds + 1})
 
@@ -124,7 +128,7 @@ class Private(Wrapper):
         }
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        return self.inner.deploy(task, state, who)
+        return self.inner.deploy(task, self.inside(state), who)
 
     def figures(self, task: Task, state: State) -> dict[str, float]:
         """What the client that uploaded most has spent."""
@@ -135,7 +139,7 @@ class Private(Wrapper):
         return {**super().figures(task, state), "privacy/epsilon": epsilon}
 
     def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        return self.inner.traffic(task, state, who)
+        return self.inner.traffic(task, self.inside(state), who)
 
 
 def _uploaded(local: Local) -> list[str]:

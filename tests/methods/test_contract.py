@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -11,15 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 import fpl_tune
 from fpl_tune import methods
 from fpl_tune.config import SearchSpec, choose, compose_run
+from fpl_tune.engine import generator
+from fpl_tune.method import State
 from fpl_tune.optim import OptimSpec
 from fpl_tune.study.space import read_space
-from fpl_tune.testing import CONTRACT, Toy, check_method, toy
+from fpl_tune.testing import CONTRACT, Toy, assert_same, check_method, play, toy
 from fpl_tune.trial import stages_of
+from fpl_tune.wrappers._wrapper import Wrapper
+from fpl_tune.wrappers.finetuned import FineTuned
+from fpl_tune.wrappers.private import Private
 
 PACKAGE = Path(fpl_tune.__file__).parent
 REPOSITORY = Path(__file__).parents[2]
@@ -95,6 +102,29 @@ def case(request: pytest.FixtureRequest) -> Toy:
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
 def test_contract(case: Toy, check: Callable[[Toy], None]) -> None:
     check(case)
+
+
+def test_privacy_without_bounds_is_the_method(case: Toy) -> None:
+    """Of every method that uploads something: the wrapper's own leaves are no business of the method's."""
+    up = case.method.traffic(case.tasks[0], case.history[0], torch.arange(4)).up
+    if isinstance(case.method, Wrapper) or not up:
+        pytest.skip("a wrapper, or nothing is uploaded")
+    (state,) = play(Private(case.method, epsilon=math.inf, clip=math.inf), case.tasks[:1], cohorts=[(0, 2)])[-1]
+    trees = ({n: leaf for n, leaf in tree.items() if not n.startswith("noise.")} for tree in state)
+    assert_same(State(*trees), case.history[1], tolerance=1e-12)
+
+
+def test_every_method_can_be_fine_tuned(case: Toy) -> None:
+    """A round moves the cohort's own copies of what its clients learn, and nothing that is shared."""
+    if isinstance(case.method, FineTuned) or not case.method.learns:
+        pytest.skip("fine-tuned already, or learns nothing")
+    method, before = FineTuned(case.method), case.history[-1]
+    began = method.init(case.tasks[0], generator("ft"), before)
+    (after,) = play(method, case.tasks[:1], states=[began], cohorts=[(0, 3)], epochs=1)[-1]
+    assert_same(after._replace(personal={}, server={}), before._replace(personal={}, server={}))
+    own = [name for name in after.personal if name.startswith("own.")]
+    moved = torch.stack([(after.personal[n] != began.personal[n]).flatten(1).any(1) for n in own])
+    assert moved.any(0).tolist() == [True, False, False, True]
 
 
 def test_check_method_runs_the_whole_contract() -> None:

@@ -4,13 +4,17 @@ import pytest
 import torch
 
 from fpl_tune.engine import generator
+from fpl_tune.errors import ConfigError
 from fpl_tune.method import Method
 from fpl_tune.methods.coop import CoOp
+from fpl_tune.methods.feddpt import FedDPT
+from fpl_tune.methods.fedpgp import FedPGP
 from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import assert_same, play
+from fpl_tune.testing import assert_same, play, toy_task
 from fpl_tune.wrappers.finetuned import FineTuned
+from fpl_tune.wrappers.private import Private
 
 EVERYONE = torch.arange(4)
 PROMPT = PromptFL(n_ctx=2)
@@ -34,9 +38,36 @@ def test_fine_tuning_starts_from_what_the_stage_before_deployed(task: ClientTask
     assert moved.tolist() == [True, False, False, True]
 
 
+def test_refusals(task: ClientTask) -> None:
+    FineTuned(Private(PROMPT)).check(task)
+    with pytest.raises(ConfigError, match=r"method\.inner must not be wrapped in the same way again, but is 'Fine"):
+        FineTuned(Private(FineTuned(PROMPT))).check(task)
+
+
 def test_the_model_is_received_once_and_nothing_is_sent(task: ClientTask) -> None:
     (first,), (second,) = play(FineTuned(PROMPT), [task], cohorts=[[0, 3]])
     for state, down in ((first, [64] * 4), (second, [0, 64, 64, 0])):
         traffic = FineTuned(PROMPT).traffic(task, state, EVERYONE)
         assert traffic.up == {}
         assert torch.as_tensor(traffic.down["prompt"]).tolist() == down
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [PROMPT, MIXED, FedPGP(n_ctx=2, rank=1), FedDPT(n_ctx=2), FedDPT(n_ctx=2, text="all", visual="split")],
+    ids=["promptfl", "pfedmoap", "fedpgp", "feddpt", "feddpt-split"],
+)
+def test_a_client_is_evaluated_with_the_function_that_it_trained(inner: Method) -> None:
+    """The same experts for the one that mixes, the prompts of all domains in their places for the one with domains."""
+    task, method = toy_task(inner.needs), FineTuned(inner)
+    before = play(inner, [task], cohorts=[[0, 1, 2, 3]] * 2, epochs=1)[-1][0]
+    states = play(method, [task], states=[method.init(task, generator("ft"), before)], cohorts=[[0, 1, 2, 3]], epochs=1)
+    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
+    trained, deployed = (half(task, states[-1][0], EVERYONE) for half in (method.start, method.deploy))
+    torch.testing.assert_close(method.logits(task, trained, batch), method.logits(task, deployed, batch))
+
+
+def test_a_second_stage_of_fine_tuning_goes_on(task: ClientTask) -> None:
+    method = FineTuned(PROMPT)
+    (tuned,) = play(method, [task], cohorts=[[0, 3]])[-1]
+    assert_same(method.init(task, generator("again"), tuned), tuned)
