@@ -55,8 +55,10 @@ class FedCLIP(Method):
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         adapter = new_adapter(task, rng)
-        own = {} if self.broadcast else {name: spread(leaf, task.n_clients) for name, leaf in adapter.items()}
-        return State(shared=adapter, personal=own, server={})
+        if self.broadcast:
+            return State(shared=adapter, personal={}, server={})
+        own = {name: spread(leaf, task.n_clients) for name, leaf in adapter.items()}
+        return State(shared={}, personal=own, server=adapter)
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
         if self.broadcast:
@@ -75,15 +77,18 @@ class FedCLIP(Method):
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
         weight = torch.ones_like(who) if self.weights == "uniform" else task.size[who]
-        shared = {name: average(rows, weight) for name, rows in local.train.items()}
+        mean = {name: average(rows, weight) for name, rows in local.train.items()}
+        if self.broadcast:
+            return state._replace(shared=mean)
         own = {name: put(leaf, who, local.train[name]) for name, leaf in state.personal.items()}
-        return state._replace(shared=shared, personal=own)
+        return state._replace(personal=own, server=mean)
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
+        mean = state.shared if self.broadcast else state.server
+        return Local(train={name: spread(leaf, len(who)) for name, leaf in mean.items()}, fixed={})
 
     def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(**state.shared)
+        sent = count(**state.shared, **state.server)
         return Traffic(up=sent, down=sent if self.broadcast else {})
 
 

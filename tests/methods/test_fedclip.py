@@ -10,6 +10,7 @@ from fpl_tune.errors import ConfigError
 from fpl_tune.method import cosine_logits, unit
 from fpl_tune.methods.fedclip import FedCLIP, contrastive
 from fpl_tune.testing import play, toy_task
+from fpl_tune.wrappers.private import Private
 
 
 def _reference_loss(task, leaf, image, label, form, objective):
@@ -83,14 +84,18 @@ def test_without_broadcast_clients_train_alone_and_the_average_is_evaluated():
     task = toy_task()
     alone = FedCLIP(broadcast=False)
     first, after, last = (states[0] for states in play(alone, [task], cohorts=[(0, 1), (0, 1)]))
-    for name, leaf in last.shared.items():
+    assert not last.shared  # nobody receives the average, so that no wrapper takes what a client starts from for it
+    for name, leaf in last.server.items():
         torch.testing.assert_close(leaf, (last.personal[name][0] + last.personal[name][1]) / 2)
         assert torch.equal(last.personal[name][2], first.personal[name][2])
         assert not torch.equal(last.personal[name][0], last.personal[name][1])
         torch.testing.assert_close(alone.deploy(task, last, torch.tensor([3])).train[name][0], leaf)
-    assert sum(alone.traffic(task, after, torch.arange(2)).down.values()) == 0
+    sent = alone.traffic(task, after, torch.arange(2))
+    assert (sum(sent.up.values()), sum(sent.down.values())) == (sum(v.numel() for v in last.server.values()), 0)
+    with pytest.raises(ConfigError, match="is exchanged"):
+        Private(alone, bound="update").start(task, Private(alone).init(task, torch.Generator()), torch.arange(2))
     together = play(FedCLIP(), [task], cohorts=[(0, 1)])[-1][0]
-    for name, leaf in after.shared.items():  # the first round is the same either way
+    for name, leaf in after.server.items():  # the first round is the same either way
         torch.testing.assert_close(leaf, together.shared[name])
 
 
