@@ -46,7 +46,6 @@ def connected(address: str | None, *, ship: bool = True) -> Iterator[None]:
     try:
         with warnings.catch_warnings(), _our_signals(), _our_environment():
             warnings.simplefilter("ignore")
-            worker.print_to_stdstream = say
             if address is None:
                 home = short_home()
                 own = {"num_cpus": cores(), "include_dashboard": False, "_temp_dir": str(home)}
@@ -68,7 +67,8 @@ def connected(address: str | None, *, ship: bool = True) -> Iterator[None]:
         ) from None
     gone = False
     try:
-        yield
+        with _notices():
+            yield
     except RayGone:
         gone = True
         raise
@@ -95,6 +95,16 @@ def say(notice: Mapping[str, Any], ignore_prefix: bool = False) -> None:
     for message in notice["lines"]:
         sentence = re.split(r"(?<=[\w)]{2}[.])\s+(?=[A-Z])|\s+This can happen when", " ".join(message.split()))[0]
         print(f"Ray: {sentence}", file=sys.stderr)
+
+
+@contextmanager
+def _notices() -> Iterator[None]:
+    before = worker.print_to_stdstream
+    worker.print_to_stdstream = say
+    try:
+        yield
+    finally:
+        worker.print_to_stdstream = before
 
 
 @contextmanager
