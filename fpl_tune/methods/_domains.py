@@ -9,9 +9,19 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Task, Tree, mean_over, spread
+from fpl_tune.method import Batch, Sizes, Task, Tree, mean_over, require, spread
 
 Keys = Literal["uniform", "normal", "binary", "orthogonal", "none"]
+
+
+def check_keys(sizes: Sizes, kind: Keys, n_ctx: int, unlock: str | int) -> None:
+    """Raises `ConfigError` where there are more keys than can be orthogonal, or none of the number to unlock."""
+    if isinstance(unlock, int):
+        rule = f"must name one of the {sizes.n_domains} domains, from 0"
+        require(0 <= unlock < sizes.n_domains, "unlock", rule, unlock)
+    width = n_ctx * sizes.text_width
+    fits = kind != "orthogonal" or sizes.n_domains <= width
+    require(fits, "keys", f"can be orthogonal for at most n_ctx * d = {width} domains", sizes.n_domains)
 
 
 def draw_keys(task: Task, kind: Keys, n_ctx: int, rng: Generator) -> Tensor:
@@ -38,6 +48,12 @@ def unlocked(unlock: str | int, task: Task, keys: Tensor, who: Tensor) -> Tree:
         return {"key": keys[task.domain[who]]}
     one = torch.zeros_like(keys[0]) if unlock == "none" else keys[int(unlock)]
     return {"key": spread(one, len(who))}
+
+
+def new_reader(task: Task, rng: Generator) -> Tensor:
+    """Q [n, D] as PyTorch starts a layer without bias, U(±1/√D)."""
+    reader = (2 * torch.rand(task.n_domains, task.embed_dim, generator=rng) - 1) / task.embed_dim**0.5
+    return reader.to(task.device, task.dtype)
 
 
 def domain_loss(reader: Tensor, batch: Batch, domain: Tensor) -> Tensor:

@@ -31,7 +31,16 @@ from fpl_tune.method import (
     spread,
     unit,
 )
-from fpl_tune.methods._domains import Keys, domain_loss, domain_weights, draw_keys, reader_figures, unlocked
+from fpl_tune.methods._domains import (
+    Keys,
+    check_keys,
+    domain_loss,
+    domain_weights,
+    draw_keys,
+    new_reader,
+    reader_figures,
+    unlocked,
+)
 from fpl_tune.methods._layers import image_by_image
 
 
@@ -43,8 +52,8 @@ class FedAPT(Method):
 
     n_ctx: l, >= 1.
     keys: how the server draws the keys kᵢ [l, d] (Table 9): `uniform` in [0, 1), `normal`, `binary` 0 or 1, or
-        `orthogonal` to each other with entries of mean square one; `none` is PromptFL with class-specific
-        prompts.
+        `orthogonal` to each other with entries of mean square one; `none`, and then no reader, is PromptFL with
+        class-specific prompts.
     temperature: τ > 0 of the softmax over domains; towards 0 an image unlocks the key of one domain.
     unlock: what is evaluated (Table 4). `image`: the keys that the reader finds in the image (Eq. 5); `own`: the key
         of the client's domain, as in training; `none`: the meta prompt alone; or a domain's number: its key for all.
@@ -72,17 +81,12 @@ class FedAPT(Method):
             "fedapt",
             "Use fedapt_unsupervised or another partition.",
         )
-        if isinstance(self.unlock, int):
-            rule = f"must name one of the {sizes.n_domains} domains, from 0"
-            require(0 <= self.unlock < sizes.n_domains, "unlock", rule, self.unlock)
-        width = self.n_ctx * sizes.text_width
-        fits = self.keys != "orthogonal" or sizes.n_domains <= width
-        require(fits, "keys", f"can be orthogonal for at most n_ctx * d = {width} domains", sizes.n_domains)
+        check_keys(sizes, self.keys, self.n_ctx, self.unlock)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        prompt = new_context(task, self.n_ctx, rng, task.n_classes)
-        reader = (2 * torch.rand(task.n_domains, task.embed_dim, generator=rng) - 1) / task.embed_dim**0.5
-        shared = {"prompt": prompt, "reader": reader.to(task.device, task.dtype)}
+        shared = {"prompt": new_context(task, self.n_ctx, rng, task.n_classes)}
+        if self.keys != "none":
+            shared["reader"] = new_reader(task, rng)
         return State(shared, personal={}, server={"keys": draw_keys(task, self.keys, self.n_ctx, rng)})
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
@@ -91,8 +95,10 @@ class FedAPT(Method):
         return Local(train, fixed={"key": state.server["keys"][domain], "domain": domain})
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
-        reading = domain_loss(local.train["reader"], batch, local.fixed["domain"])
-        return cross_entropy(self.logits(task, local, batch), batch) + reading, local.fixed
+        loss = cross_entropy(self.logits(task, local, batch), batch)
+        if "reader" in local.train:
+            loss = loss + domain_loss(local.train["reader"], batch, local.fixed["domain"])
+        return loss, local.fixed
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         prompt = local.train["prompt"]
@@ -117,10 +123,11 @@ class FedAPT(Method):
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
         train = {name: spread(leaf, len(who)) for name, leaf in state.shared.items()}
-        return Local(train, fixed=unlocked(self.unlock, task, state.server["keys"], who))
+        unlock = self.unlock if "reader" in train else "none"
+        return Local(train, fixed=unlocked(unlock, task, state.server["keys"], who))
 
     def figures(self, task: Task, state: State) -> dict[str, float]:
-        return reader_figures(state.shared["reader"], task)  # Fig. 6
+        return reader_figures(state.shared["reader"], task) if "reader" in state.shared else {}  # Fig. 6
 
     def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
         sent = count(**state.shared)  # keys travel once, before training

@@ -27,7 +27,15 @@ from fpl_tune.method import (
     spread,
     unit,
 )
-from fpl_tune.methods._domains import Keys, domain_loss, domain_weights, draw_keys, unlocked
+from fpl_tune.methods._domains import (
+    Keys,
+    check_keys,
+    domain_loss,
+    domain_weights,
+    draw_keys,
+    new_reader,
+    unlocked,
+)
 from fpl_tune.methods._unlabelled import Unlabelled
 
 
@@ -42,7 +50,7 @@ class FedAPTUnsupervised(Unlabelled):
     threshold: least zero-shot probability of a pseudo-label, in [0, 1); other images only train the reader.
     neighbours: nearest images in a client's bank that a prediction is drawn to, >= 0; 0 leaves that term out.
     disperse: weight, >= 0, of the term that drives apart the predictions of a batch.
-    keys, temperature, unlock: as in the supervised form; `keys=none` makes the prompt PromptFL's.
+    keys, temperature, unlock: as in the supervised form; `keys=none` is PromptFL.
     augment: the student sees a second, augmented view (the paper), one of `data.views` cached ones; False: the same
         image as the teacher.
     double_softmax: the agreement term takes the log-softmax of the student's probabilities, as the official code does;
@@ -69,13 +77,12 @@ class FedAPTUnsupervised(Unlabelled):
         require(self.temperature > 0, "temperature", "must be > 0", self.temperature)
 
     def check(self, sizes: Sizes) -> None:
-        if isinstance(self.unlock, int):
-            rule = f"must name one of the {sizes.n_domains} domains, from 0"
-            require(0 <= self.unlock < sizes.n_domains, "unlock", rule, self.unlock)
+        check_keys(sizes, self.keys, self.n_ctx, self.unlock)
 
     def untrained(self, task: Task, rng: Generator) -> State:
-        reader = (2 * torch.rand(task.n_domains, task.embed_dim, generator=rng) - 1) / task.embed_dim**0.5
-        shared = {"prompt": new_context(task, self.n_ctx, rng), "reader": reader.to(task.device, task.dtype)}
+        shared = {"prompt": new_context(task, self.n_ctx, rng)}
+        if self.keys != "none":
+            shared["reader"] = new_reader(task, rng)
         return State(shared, personal={}, server={"keys": draw_keys(task, self.keys, self.n_ctx, rng)})
 
     def client(self, task: Task, state: State, who: Tensor) -> Local:
@@ -85,7 +92,8 @@ class FedAPTUnsupervised(Unlabelled):
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
         train = {name: spread(leaf, len(who)) for name, leaf in state.shared.items()}
-        return Local(train, fixed=unlocked(self.unlock, task, state.server["keys"], who))
+        unlock = self.unlock if "reader" in train else "none"
+        return Local(train, fixed=unlocked(unlock, task, state.server["keys"], who))
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         prompt = local.train["prompt"]
@@ -98,5 +106,7 @@ class FedAPTUnsupervised(Unlabelled):
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         """The shared loss, and the reader's (Eq. 11) on what the student sees, in the second phase on the image."""
         loss, fixed = super().loss(task, local, batch)
+        if "reader" not in local.train:
+            return loss, fixed
         read = self.seen(batch) if self.phase == 1 else batch
         return loss + domain_loss(local.train["reader"], read, local.fixed["domain"]), fixed

@@ -140,9 +140,10 @@ def test_learned_and_sent_scalars_are_the_published_ones(paper_task):
     task = paper_task()
     state = FedAPT().init(task, torch.Generator())
     assert sum(leaf.numel() for leaf in state.shared.values()) == 2_829_312
-    assert state.shared["prompt"].numel() == 2_826_240
     sent = FedAPT().traffic(task, state, torch.arange(6))
     assert sum(sent.up.values()) == sum(sent.down.values()) == 2_829_312
+    plain = FedAPT(keys="none")  # Table 1: 2.829 and, without keys, 2.826 million
+    assert sum(plain.traffic(task, plain.init(task, torch.Generator()), torch.arange(6)).up.values()) == 2_826_240
     assert sum(leaf.numel() for leaf in FedAPT(n_ctx=8).init(task, torch.Generator()).shared.values()) == 1_416_192
 
 
@@ -180,3 +181,5 @@ def test_figures_tell_how_often_the_reader_finds_the_domain(task):
         mine = [share for client, share in enumerate(by_client) if task.domain[client] == domain]
         assert found.pop(f"reader/domain{domain + 1}/acc_mean") == pytest.approx(sum(mine) / len(mine))
     assert not found
+    plain = FedAPT(n_ctx=2, keys="none")
+    assert plain.figures(task, plain.init(task, torch.Generator())) == {}

@@ -186,6 +186,7 @@ def test_no_keys_is_promptfls_prompt(task, whole_batch):
     plain = PromptFL(n_ctx=2)
     same = plain.init(task, generator("init"))._replace(shared={"prompt": state.shared["prompt"]})
     wanted = plain.logits(task, plain.deploy(task, same, EVERYONE), batch)
+    assert method.start(task, state, EVERYONE).train.keys() == {"prompt"}
     for local in (method.start(task, state, EVERYONE), method.deploy(task, state, EVERYONE)):
         torch.testing.assert_close(method.logits(task, local, batch), wanted)
 
@@ -201,7 +202,8 @@ def test_learned_and_sent_scalars_are_the_published_ones(paper_task):
     state = FedAPTUnsupervised().init(task, torch.Generator())
     sent = FedAPTUnsupervised().traffic(task, state, torch.arange(6))
     assert sum(sent.up.values()) == sum(sent.down.values()) == 11_264
-    assert state.shared["prompt"].numel() == 8_192
+    plain = FedAPTUnsupervised(keys="none")  # section 5.2: 0.011 and, without keys, 0.008 million
+    assert sum(plain.traffic(task, plain.init(task, torch.Generator()), torch.arange(6)).up.values()) == 8_192
 
 
 @pytest.mark.parametrize(
@@ -220,6 +222,8 @@ def test_values_out_of_range_are_refused_by_name(values, field):
         methods.build({"name": "fedapt_unsupervised", **values})
 
 
-def test_a_domain_that_is_not_there_is_refused(paper_task):
+def test_what_the_task_does_not_have_is_refused(paper_task):
     with pytest.raises(ConfigError, match="one of the 6 domains"):
         FedAPTUnsupervised(unlock=6, augment=False).check(paper_task())
+    with pytest.raises(ConfigError, match="can be orthogonal for at most"):
+        FedAPTUnsupervised(n_ctx=1, keys="orthogonal").check(paper_task(text_width=4))
