@@ -6,6 +6,7 @@ Attracting and Dispersing, NeurIPS 2022).
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import Literal
 
@@ -44,7 +45,8 @@ class Unlabelled(Method):
     def __post_init__(self) -> None:
         require(0 <= self.threshold < 1, "threshold", "must lie in [0, 1)", self.threshold)
         require(self.neighbours >= 0, "neighbours", "must be >= 0", self.neighbours)
-        require(self.disperse >= 0, "disperse", "must be >= 0", self.disperse)
+        fits = math.isfinite(self.disperse) and self.disperse >= 0
+        require(fits, "disperse", "must be a finite number >= 0", self.disperse)
 
     @property
     def view(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a field

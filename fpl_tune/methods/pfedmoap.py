@@ -85,6 +85,8 @@ class PFedMoAP(Method):
         require(self.experts >= 2, "experts", "counts the local one and must be >= 2", self.experts)
         require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
         require(self.heads >= 1, "heads", "must be >= 1", self.heads)
+        fits = self.attention_scale == "sqrt" or math.isfinite(self.attention_scale)
+        require(fits, "attention_scale", "must be 'sqrt' or a finite number", self.attention_scale)
         fits = self.d_gating is None or (self.d_gating >= 1 and self.d_gating % self.heads == 0)
         require(fits, "d_gating", f"must be a multiple of method.heads = {self.heads}", self.d_gating)
 

@@ -150,9 +150,20 @@ def test_every_method_has_a_search_space_that_holds_the_published_values(name: s
     node(name, {field: None for room, _, field in searched if room == "method"})  # refuses unknown fields
     known = {f.name for f in fields(OptimSpec)}
     assert {field.split(".")[0] for room, _, field in searched if room == "optim"} <= known
-    for point in stored["published"]:
-        chosen = {n.removeprefix("method."): v for n, v in point.items() if n.startswith("method.")}
-        methods.build(node(name, chosen))
+    points = [{n: v for n, v in point.items() if n.startswith("method.")} for point in stored["published"]]
+    for point in points:
+        methods.build(node(name, {n.removeprefix("method."): v for n, v in point.items()}))
+    params = {param.name: param for param in space.params}
+    agrees = [all(not params[n].holds(default(name, n)) or default(name, n) == v for n, v in p.items()) for p in points]
+    assert any(agrees), "the default is a published value, where the space of the compact towers holds it"
+
+
+def default(name: str, field: str) -> Any:
+    """The value of `method.<field>` as composed."""
+    found = node(name, {})
+    for step in field.split(".")[1:]:
+        found = found[step]
+    return found
 
 
 @pytest.mark.parametrize("file", source_files(), ids=lambda p: p.stem)

@@ -140,6 +140,7 @@ def test_learned_and_sent_scalars_are_the_published_ones(paper_task):
     task = paper_task()
     state = FedAPT().init(task, torch.Generator())
     assert sum(leaf.numel() for leaf in state.shared.values()) == 2_829_312
+    assert 0.99 * 512**-0.5 < float(state.shared["reader"].abs().max()) <= 512**-0.5  # PyTorch's start of a layer
     sent = FedAPT().traffic(task, state, torch.arange(6))
     assert sum(sent.up.values()) == sum(sent.down.values()) == 2_829_312
     plain = FedAPT(keys="none")  # Table 1: 2.829 and, without keys, 2.826 million

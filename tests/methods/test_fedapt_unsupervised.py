@@ -214,6 +214,7 @@ def test_learned_and_sent_scalars_are_the_published_ones(paper_task):
         ({"threshold": 1.0}, "threshold"),
         ({"neighbours": -1}, "neighbours"),
         ({"disperse": -0.5}, "disperse"),
+        ({"disperse": math.inf}, "disperse"),
         ({"temperature": 0.0}, "temperature"),
     ],
 )

@@ -147,6 +147,11 @@ def test_split_trains_one_token_and_momentum_carries_the_others(task):
     assert torch.equal(after.shared["visual"][0], before.shared["visual"][0])
     assert not torch.equal(after.shared["visual"][1], before.shared["visual"][1])
     assert method.start(task, after, torch.tensor([0])).train["visual"].shape[1] == 1
+    old = torch.full_like(before.personal["visual"], 4.0)
+    lagging = before._replace(personal={**before.personal, "visual": old})
+    (_, (after,)) = play(method, [task], states=[lagging], cohorts=[(0,)], epochs=1)  # 9 images in batches of 4
+    received = before.shared["visual"][1]
+    torch.testing.assert_close(after.personal["visual"][0, 0], received + 0.5**3 * (4 - received))
 
 
 def test_shared_prompt_without_tokens_is_promptfl(whole_batch):

@@ -136,6 +136,18 @@ def test_evaluation_takes_the_new_global_prompt_and_ones_own(task: ClientTask) -
     assert method.traffic(task, state, EVERYONE).up == {"prompt": 64}
 
 
+def test_the_global_prompt_is_averaged_by_images_and_ones_own_by_nobody(task: ClientTask) -> None:
+    method = FedOTP(n_ctx=2)
+    state, who = method.init(task, generator("merge")), torch.tensor([0, 3])  # 9 and 3 images
+    assert not torch.equal(state.shared["prompt"], state.personal["own"][0])
+    local = method.start(task, state, who)
+    for name, ends in (("prompt", [1.0, 5.0]), ("own", [7.0, 8.0])):
+        local.train[name] = torch.tensor(ends, dtype=task.dtype).view(2, 1, 1).expand(2, 2, 32)
+    merged = method.merge(task, state, who, local)
+    torch.testing.assert_close(merged.shared["prompt"], torch.full((2, 32), 2.0, dtype=task.dtype))
+    assert merged.personal["own"][who, 0, 0].tolist() == [7.0, 8.0]
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -225,6 +226,15 @@ def test_random_experts_are_the_first_of_one_order() -> None:
     assert usable.tolist() == [[True, True], [True, True], [False, False]]
 
 
+def test_the_order_of_random_experts_is_drawn_at_the_start_and_kept() -> None:
+    task, method = toy_task(sizes=(2,) * 9), PFedMoAP(n_ctx=1, experts=3, d_gating=12, heads=3, selection="random")
+    orders = [method.init(task, generator("order", seed)).server["order"] for seed in range(2)]
+    assert all(order.sort().values.tolist() == list(range(9)) for order in orders)
+    assert orders[0].tolist() != orders[1].tolist()
+    first, second = (states[0] for states in play(method, [task], cohorts=[[0, 1]]))
+    assert torch.equal(first.server["order"], second.server["order"])
+
+
 def test_no_more_experts_than_entries() -> None:
     state = with_pool(torch.randn(4, 1, 2), [True, False, True, False])
     ids, usable = choose_experts(state, torch.tensor([0]), 3, "nearest")
@@ -265,7 +275,8 @@ def test_shares_of_the_experts_sum_to_one_in_falling_order(task: ClientTask) -> 
 
 
 @pytest.mark.parametrize(
-    ("width", "scalars"), [(32, 4_224), (64, 16_640), (128, 66_048), (256, 263_168), (512, 1_050_624)]
+    ("width", "scalars"),
+    [(32, 4_224), (64, 16_640), (128, 66_048), (256, 263_168), (512, 1_050_624), (1024, 4_198_400)],
 )
 def test_the_gate_has_the_parameters_of_table_9(width: int, scalars: int) -> None:
     sizes: Any = SimpleNamespace(
@@ -277,7 +288,8 @@ def test_the_gate_has_the_parameters_of_table_9(width: int, scalars: int) -> Non
     gate = sum(leaf[0].numel() for name, leaf in state.personal.items() if name.startswith("gate."))
     assert gate == scalars
     assert state.shared["prompt"].numel() == 8_192
-    assert float(state.personal["gate.weight"].abs().max()) <= width**-0.5
+    largest = float(state.personal["gate.weight"].abs().max())  # PyTorch's start of a layer, U(±1/√in)
+    assert 0.99 * width**-0.5 < largest <= width**-0.5
 
 
 def test_traffic_counts_the_experts_that_exist(task: ClientTask) -> None:
@@ -288,6 +300,25 @@ def test_traffic_counts_the_experts_that_exist(task: ClientTask) -> None:
     assert before.down["prompt"] == size
     assert torch.as_tensor(before.down["experts"]).tolist() == [0, 0]
     assert torch.as_tensor(after.down["experts"]).tolist() == [2 * size, 0]
+
+
+def test_an_aggregated_gate_travels_up_where_it_worked_and_down_to_all(task: ClientTask) -> None:
+    method = PFedMoAP(**SMALL, aggregate_gate=True)
+    sent = method.traffic(task, after_rounds(method, task, [0, 1, 2]), torch.tensor([0, 3]))
+    gate = 4 * (12 * 12 + 12)
+    assert torch.as_tensor(sent.up["gate"]).tolist() == [gate, 0]
+    assert sent.down["gate"] == gate
+    assert "gate" not in PFedMoAP(**SMALL).traffic(task, after_rounds(PFedMoAP(**SMALL), task, [0]), EVERYONE).up
+
+
+def test_the_global_prompt_is_the_mean_by_images_and_the_pool_holds_what_came(task: ClientTask) -> None:
+    """Eqs. 6 and 7, of clients with 9 and 3 images."""
+    method, who = PFedMoAP(**SMALL), torch.tensor([0, 3])
+    local = method.start(task, method.init(task, generator("pool")), who)
+    local.train["prompt"] = torch.tensor([1.0, 5.0], dtype=task.dtype).view(2, 1, 1).expand(2, 2, 32)
+    merged = method.merge(task, method.init(task, generator("pool")), who, local)
+    torch.testing.assert_close(merged.shared["prompt"], torch.full((2, 32), 2.0, dtype=task.dtype))
+    assert merged.server["pool"][who, 0, 0].tolist() == [1.0, 5.0]
 
 
 def test_seeds_of_different_pools_do_not_meet() -> None:
@@ -303,6 +334,7 @@ def test_seeds_of_different_pools_do_not_meet() -> None:
         ({"experts": 1}, r"method\.experts counts the local one and must be >= 2"),
         ({"heads": 5, "d_gating": 128}, r"method\.d_gating must be a multiple of method\.heads = 5"),
         ({"n_ctx": 0}, r"method\.n_ctx must be >= 1"),
+        ({"attention_scale": math.inf}, r"method\.attention_scale must be 'sqrt' or a finite number, but is inf"),
         ({"experts": 5, "d_gating": 12, "heads": 3}, r"experts must be at most the number of clients, 4"),
         (
             {"experts": 4, "d_gating": 128},
