@@ -5,7 +5,7 @@ Every message states the rule, the value found and the remedy, in one line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -27,10 +27,10 @@ class EnvironmentProblem(FplTuneError):
     exit_code = 3
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A sentence that ends an error message: the nearest known names, or all of them."""
+def did_you_mean(name: str, known: Iterable[str], first: Sequence[str] = ()) -> str:
+    """A sentence that ends an error message: `first`, else the nearest known names, else all of them."""
     known = sorted(known)
-    near = get_close_matches(name, known, n=3, cutoff=0.5)
+    near = first[:3] or get_close_matches(name, known, n=3, cutoff=0.5)
     if near:
         return f"Did you mean {' or '.join(repr(n) for n in near)}?"
     return f"Known: {', '.join(known)}." if known else "There is none."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,6 +58,7 @@ fedavgm = brought:PromptFedAvgM
 [fpl_tune.data]
 colours = brought:source
 broken = brought:nothing
+raising = raising:source
 [fpl_tune.towers]
 tiny = brought:towers
 """
@@ -79,6 +82,7 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     methods.catalogue.cache_clear()
     yield
     methods.catalogue.cache_clear()
+    sys.modules.pop("raising", None)
 
 
 def test_a_run_of_a_method_on_data_and_towers_that_are_all_brought() -> None:
@@ -105,6 +109,83 @@ def test_they_are_known_by_name() -> None:
 def test_one_that_cannot_be_imported_names_its_package() -> None:
     with pytest.raises(ConfigError, match=r"'broken' of the package brought cannot be imported from brought:nothing"):
         plugins.load("data", "broken")
+
+
+RAISING = """
+from dataclasses import dataclass
+from fpl_tune.methods.promptfl import PromptFL
+
+@dataclass(frozen=True)
+class Proud(PromptFL):
+    low: int = 1
+    high: int = 2
+
+    def __post_init__(self):
+        if self.low > self.high:
+            raise ValueError("low is above high")
+
+def helper():
+    return 1 / 0
+
+def call():
+    helper()
+"""
+
+
+def _line(text: str) -> int:
+    return next(number for number, line in enumerate(RAISING.splitlines(), 1) if text in line)
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("\ncall()\n", "ZeroDivisionError: division by zero ({file}:{line})"),
+        ("\nimport not_there\n", "ModuleNotFoundError: No module named 'not_there' ({file}:{last})"),
+        ("\nx = = 1\n", "SyntaxError: invalid syntax ({file}:{last})"),
+    ],
+    ids=["raises", "imports", "syntax"],
+)
+@pytest.mark.parametrize("way", ["module", "entry point"])
+def test_what_an_import_raises_is_told_with_file_and_line(
+    more: str, why: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "raising.py"
+    file.write_text(RAISING + more)
+    if way == "module":
+        monkeypatch.setenv(plugins.VARIABLE, "raising")
+    with pytest.raises(ConfigError) as found:
+        methods.find("raising:Proud") if way == "module" else plugins.load("data", "raising")
+    last = len(RAISING.splitlines()) + 2
+    assert why.format(file=file, line=_line("1 / 0"), last=last) in str(found.value)
+    assert "\n" not in str(found.value)
+    assert found.value.__cause__ is not None, "FPL_TUNE_FULL_ERROR shows the rest"
+
+
+def test_what_a_plug_in_raises_is_told_with_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "raising.py"
+    file.write_text(RAISING)
+    monkeypatch.setenv(plugins.VARIABLE, "raising")
+    with pytest.raises(
+        ConfigError, match=r"refuses its options: ValueError: low is above high \(.*raising.py:"
+    ) as refused:
+        methods.build({"name": "raising:Proud", "low": 3})
+    assert f"raising.py:{_line('low is above high')})" in str(refused.value)
+
+    import raising  # type: ignore[import-not-found] - written above
+
+    with pytest.raises(ZeroDivisionError) as found, plugins.located():
+        raising.call()
+    place = f"{file}:{_line('1 / 0')}"
+    assert plugins.told(found.value) == f"ZeroDivisionError: division by zero ({place})"
+    assert plugins.where(pickle.loads(pickle.dumps(found.value))) == place, "in another process, without its frames"
+    assert plugins.where(ValueError("of ours")) == ""
+
+
+def test_a_class_that_a_module_lacks_is_told_with_those_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "raising.py").write_text(RAISING)
+    monkeypatch.setenv(plugins.VARIABLE, "raising")
+    with pytest.raises(ConfigError, match=r"raising has no class 'Prod'\. Did you mean 'Proud'"):
+        methods.find("raising:Prod")
 
 
 @pytest.mark.parametrize("name", ["shapes"])

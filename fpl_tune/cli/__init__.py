@@ -41,19 +41,28 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def _misused(problem: Exception) -> int:
-    """Says what is wrong with the words of a call; any other error is raised again.
+    """Says what is wrong with the words of a call.
 
     Typer brings click's errors along, under another name in every version.
     """
     explain = getattr(problem, "format_message", None)
     if explain is None:
-        raise problem
+        return _broken(problem)
     text = str(explain()).replace("Value error, ", "")
     if type(problem).__name__ == "NoArgsIsHelpError":
         print(text)
         return 0
     called = getattr(getattr(problem, "ctx", None), "command_path", "fpl-tune")
     return _fail(f"{text.rstrip('.?')}{'?' if text.endswith('?') else '.'} See {called} -h.", 2)
+
+
+def _broken(problem: Exception) -> int:
+    """Says where a plug-in raised an error; one that is none of theirs is raised again."""
+    from fpl_tune import plugins
+
+    if os.environ.get("FPL_TUNE_FULL_ERROR") or not plugins.where(problem):
+        raise problem
+    return _fail(f"A plug-in raised {plugins.told(problem)}. Mend it; FPL_TUNE_FULL_ERROR=1 shows the calls.", 1)
 
 
 def _fail(message: str, code: int) -> int:

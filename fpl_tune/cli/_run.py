@@ -23,6 +23,8 @@ def seed_list(text: str) -> list[int]:
         raise ConfigError(f"--seeds is a number of seeds or a list such as 1,2,5, but is {text!r}.") from None
     if "," not in text and numbers[0] < 1:
         raise ConfigError(f"--seeds must be >= 1, but is {text!r}.")
+    if len(set(numbers)) < len(numbers):
+        raise ConfigError(f"--seeds must name different seeds, but is {text!r}.")
     return numbers if "," in text else list(range(1, numbers[0] + 1))
 
 

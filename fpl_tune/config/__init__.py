@@ -4,7 +4,7 @@ Below this room nobody sees a DictConfig.
 """
 
 from fpl_tune.config.compose import check_name, choose, compose_run, compose_study, to_run, to_study
-from fpl_tune.config.fields import as_dict, check, get_field, identity, known_fields, set_field, stages
+from fpl_tune.config.fields import as_dict, check, get_field, identity, known_fields, no_field, set_field, stages
 from fpl_tune.config.messages import options
 from fpl_tune.config.specs import (
     GROUPS,
@@ -43,6 +43,7 @@ __all__ = [
     "identity",
     "known_fields",
     "list_studies",
+    "no_field",
     "options",
     "set_field",
     "stages",

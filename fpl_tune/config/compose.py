@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fpl_tune import methods
 from fpl_tune.config.fields import check, set_field
-from fpl_tune.config.messages import readable
+from fpl_tune.config.messages import of_studies, options, readable
 from fpl_tune.config.specs import GROUPS, RUN_FIELDS, RunSpec, StudySpec
 from fpl_tune.data.registry import resolve
 from fpl_tune.errors import ConfigError, unknown
@@ -39,7 +39,10 @@ def compose_run(overrides: Sequence[str] = ()) -> RunSpec:
         ConfigError: an unknown group, option, key or value.
     """
     methods.trust(overrides)
-    return to_run(_compose("run", shipped("conf"), _homes(overrides)))
+    node = _compose("run", shipped("conf"), _homes(overrides))
+    for name in node.keys() - RUN_FIELDS:  # what takes any key, and would be left out unheard
+        raise of_studies(name)
+    return to_run(node)
 
 
 def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, dict[str, Any]]:
@@ -173,7 +176,7 @@ def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any
             found = hydra.compose(name, overrides=[*overrides, _searched()])
         return _plain(found)
     except (HydraException, OmegaConfBaseException) as problem:
-        raise readable(problem, folder / f"{name}.yaml") from None
+        raise readable(problem, folder / f"{name}.yaml", _chosen(overrides)) from None
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
         where = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}" if mark else f"{name}.yaml"
@@ -182,6 +185,15 @@ def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any
         ) from None
     finally:
         GlobalHydra.instance().clear()
+
+
+def _chosen(overrides: Sequence[str]) -> dict[str, Any]:
+    """What the last choice of a method sets; empty where there is none, or no such method."""
+    for text in reversed(overrides):
+        name = text.removeprefix("method=")
+        if name != text and (":" in name or name in options("method")):
+            return choose("method", name)
+    return {}
 
 
 def _searched() -> str:

@@ -26,7 +26,7 @@ def known_fields(near: str) -> list[str]:
                 walk(f.default_factory, f"{prefix}{f.name}.")  # type: ignore[arg-type]
 
     walk(StudySpec, "")
-    if near.startswith(("method", "axes", "+method")):
+    if near and ("." not in near or near.startswith(("method", "axes", "+method"))):
         for kind in methods.catalogue().values():
             found.extend(f"method.{f.name}" for f in methods.hyper_parameters(kind))
     return sorted(set(found))
@@ -119,11 +119,25 @@ def set_field(node: dict[str, Any], dotted: str, value: Any) -> None:
     here = node
     for part in path:
         if not isinstance(here.get(part), dict):
-            raise ConfigError(f"There is no field {dotted!r}. {did_you_mean(dotted, known_fields(dotted))}")
+            raise no_field(dotted, node)
         here = here[part]
     if last not in here and path[:2] != ["optim", "groups"]:
-        raise ConfigError(f"There is no field {dotted!r}. {did_you_mean(dotted, known_fields(dotted))}")
+        raise no_field(dotted, node)
     here[last] = value
+
+
+def no_field(dotted: str, node: Mapping[str, Any]) -> ConfigError:
+    """`ConfigError` for a field that a composed dict lacks: of a method, with what that method has."""
+    *path, last = dotted.split(".")
+    method: Any = node if path[:1] == ["method"] else None
+    for part in path:
+        method = method.get(part) if isinstance(method, Mapping) else None
+    if isinstance(method, Mapping) and "name" in method:
+        known = [name for name in method if name != "name"]
+        return ConfigError(f"{method['name']} has no field {last!r}. {did_you_mean(last, known)}")
+    known = known_fields(dotted)
+    parts = [name for name in known if name.endswith(f".{dotted}")]
+    return ConfigError(f"There is no field {dotted!r}. {did_you_mean(dotted, known, parts)}")
 
 
 def get_field(node: Mapping[str, Any], dotted: str, default: Any = None) -> Any:

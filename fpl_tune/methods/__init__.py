@@ -47,18 +47,31 @@ def find(name: str) -> type[Method]:
         ConfigError: there is no such method, or only a file names its module.
     """
     if ":" in name:
-        check(name)
-        module, _, attribute = name.partition(":")
-        try:
-            kind = getattr(import_module(module), attribute)
-        except (ImportError, AttributeError) as problem:
-            raise ConfigError(f"method {name!r} cannot be imported: {problem}.") from None
+        kind = _named(name)
         if not (inspect.isclass(kind) and issubclass(kind, Method) and is_dataclass(kind)):
             raise ConfigError(f"method {name!r} must be a dataclass derived from fpl_tune.method.Method.")
         return kind
     if name not in catalogue():
         raise unknown("method", name, catalogue())
     return catalogue()[name]
+
+
+def _named(name: str) -> Any:
+    """What `package.module:Class` names; whatever its module raises is the user's to mend."""
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise ConfigError(f"A method of a module is named package.module:Class, but is {name!r}.")
+    check(name)
+    try:
+        found = import_module(module)
+    except Exception as problem:
+        lacking = isinstance(problem, ModuleNotFoundError) and f"{module}.".startswith(f"{problem.name}.")
+        why = f"{problem}. PYTHONPATH=FOLDER names where it lies" if lacking else plugins.told(problem)
+        raise ConfigError(f"method {name!r} cannot be imported: {why}.") from problem
+    if not hasattr(found, attribute):
+        near = did_you_mean(attribute, [kind.__name__ for kind in _own(module)])
+        raise ConfigError(f"method {name!r} cannot be imported: {module} has no class {attribute!r}. {near}")
+    return getattr(found, attribute)
 
 
 def build(node: Mapping[str, Any], where: str = "method") -> Method:
@@ -84,6 +97,8 @@ def build(node: Mapping[str, Any], where: str = "method") -> Method:
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, ConfigError):
             raise cause from None
+        if cause is not None and not field:  # what a plug-in's own check of several fields raised
+            raise ConfigError(f"{where} {node['name']!r} refuses its options: {plugins.told(cause)}.") from problem
         raise ConfigError(f"{where}.{field}: {first['msg']}, but is {first['input']!r}.") from None
 
 

@@ -12,14 +12,7 @@ import re
 from collections.abc import Iterable
 
 from fpl_tune.errors import ConfigError
-
-VARIABLE = "FPL_TUNE_PLUGINS"
-"""Top-level modules; processes that this one starts inherit it."""
-
-
-def trusted() -> list[str]:
-    """Top-level modules that may be imported for a method."""
-    return [name for name in os.environ.get(VARIABLE, "").replace(" ", "").split(",") if name]
+from fpl_tune.plugins import VARIABLE, trusted
 
 
 def trust(overrides: Iterable[str]) -> None:

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fpl_tune import config, methods
 from fpl_tune.config import GROUPS, RunSpec, StudySpec
-from fpl_tune.errors import ConfigError, did_you_mean
+from fpl_tune.errors import ConfigError
 from fpl_tune.method import Method
 
 Role = Literal["cell", "reference", "trial"]
@@ -213,7 +213,7 @@ def _set(run: RunSpec, dotted: str, value: Any) -> None:
     hints = _hints(type(owner))
     field, _, key = name.partition(".")
     if field not in hints or (key and not isinstance(getattr(owner, field), dict)):
-        raise ConfigError(f"There is no field {dotted!r}. {did_you_mean(dotted, config.known_fields(dotted))}")
+        raise config.no_field(dotted, {})
     try:
         if key:
             getattr(owner, field)[key] = float(value)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -230,6 +232,8 @@ class Driver:
         """
         if failure.kind == "disk":
             raise no_room(failure.error)
+        if os.environ.get("FPL_TUNE_FULL_ERROR"):
+            print(failure.trace, file=sys.stderr)
         retries = self.spec.execution.retries
         next_time = job.again()
         if failure.kind == "died":

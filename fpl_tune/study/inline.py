@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 
+from fpl_tune import plugins
 from fpl_tune.errors import FplTuneError
 from fpl_tune.files import refused
 from fpl_tune.study.job import Desk, Failure, Job, Kind, Running, Setup
@@ -53,13 +55,12 @@ def _run(desk: Desk, job: Job, setup: Setup) -> None:
 
 
 def attempt(work: Callable[[], T]) -> T | Failure:
-    """What `work` returns, or why it did not: the message in one line, its kind named where it is not ours."""
+    """What `work` returns, or why it did not: in one line, its kind and its place named where it is not ours."""
     try:
         return work()
     except Exception as problem:
-        text = " ".join(str(problem).split())
-        named = text if isinstance(problem, FplTuneError) else f"{type(problem).__name__}: {text}"
-        return Failure(named, _kind(problem))
+        named = " ".join(str(problem).split()) if isinstance(problem, FplTuneError) else plugins.told(problem)
+        return Failure(named, _kind(problem), "".join(traceback.format_exception(problem)))
 
 
 def _kind(problem: Exception) -> Kind:

@@ -109,6 +109,8 @@ class Failure:
     kind: Kind = "error"
     """`error` was raised, `diverged` left the finite numbers, `memory` was not enough, `died`: its process is gone,
     `disk`: what it made could not be written."""
+    trace: str = ""
+    """Where it was raised, in many lines."""
 
 
 class Desk(Protocol):

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from fpl_tune import plugins
 from fpl_tune.config import RunSpec
 from fpl_tune.config import stages as stages_of
 from fpl_tune.files import whole
@@ -144,6 +145,7 @@ def _boot(run: RunSpec, setup: Setup) -> float:
     return time.perf_counter()
 
 
+@plugins.located()
 def _cost(run: RunSpec, seeds: Sequence[int], setup: Setup) -> Cost:
     every = run.protocol.eval_every
     if every > 1:  # one round with and one without an evaluation

@@ -12,15 +12,13 @@ from typing import Any
 
 import fpl_tune
 from fpl_tune.method import Method
-
-TRUSTED = "FPL_TUNE_PLUGINS"
-"""Modules that the user allows methods to come from."""
+from fpl_tune.plugins import VARIABLE
 
 
 def runtime_env() -> dict[str, Any]:
     """Ray's runtime environment of a study; nodes need the requirements of fpl-tune, not fpl-tune itself."""
     package = Path(inspect.getfile(fpl_tune)).parent
-    trusted = {name: os.environ[name] for name in (TRUSTED,) if name in os.environ}
+    trusted = {name: os.environ[name] for name in (VARIABLE,) if name in os.environ}
     return {"py_modules": [str(package), *plugins()], "excludes": ["**/__pycache__/", "*.pyc"], "env_vars": trusted}
 
 

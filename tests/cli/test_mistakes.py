@@ -23,14 +23,25 @@ MISTAKES = [
     ("study lambda_swep", 2, "There is no study 'lambda_swep'. Did you mean 'lambda_sweep'"),
     (f"{SWEEP} method=pfedmop", 2, "There is no method 'pfedmop'. Did you mean 'pfedmoap'"),
     (f"{SWEEP} method.lamda=1", 2, "There is no field 'method.lamda'. Did you mean 'method.lam'"),
-    (f"{SWEEP} axes.method.lambda=[1]", 2, "There is no field 'method.lambda'. Did you mean 'method.lam'"),
+    (f"{SWEEP} axes.method.lambda=[1]", 2, "pfedmoap has no field 'lambda'. Did you mean 'lam'"),
+    (f"{SWEEP} method=promptfl", 2, "promptfl has no field 'lam'. Known: n_ctx, weights."),
+    ("run method=promptfl method.lam=1", 2, "promptfl has no field 'lam'. Known: n_ctx, weights."),
+    ("run method=fedprox method.inner.lam=1", 2, "promptfl has no field 'lam'. Known: n_ctx."),
+    ("run lam=1", 2, "There is no field 'lam'. Did you mean 'method.lam'?"),
+    ("run seeds=3", 2, "'seeds' is a field of studies: a run has none"),
+    ("run axes.method.lam=[1]", 2, "'axes' is a field of studies: a run has none"),
+    (f"{SWEEP} axes=null", 2, "axes cannot be null. Leave it out, or take it away: '~axes'"),
+    ("run --seeds 1,1", 2, "--seeds must name different seeds, but is '1,1'"),
+    ("run method=promptfl protocl.rounds=1", 2, "There is no field 'protocl'. Did you mean 'protocol'"),
     (f"{SWEEP} data=pac", 2, "There is no data 'pac'. Did you mean 'pacs'"),
     (f"{SWEEP} report.rule=best", 2, "There is no report.rule 'best'. Did you mean 'best_"),
     (f"{SWEEP} search.sampler=tpee", 2, "There is no sampler 'tpee'. Did you mean 'tpe'?"),
     (f"{SWEEP} execution.executor=rey", 2, "execution.executor must be ray or inline, but is 'rey'"),
     ("run protocol=quik", 2, "There is no protocol 'quik'. Did you mean 'quick'"),
     ("run clip=vitb16", 2, "There is no clip 'vitb16'. Did you mean 'vit_b16'"),
-    ("run method=nomodule:Thing", 2, "cannot be imported: No module named 'nomodule'"),
+    ("run method=nomodule:Thing", 2, "cannot be imported: No module named 'nomodule'. PYTHONPATH=FOLDER"),
+    ("run method=nomodule:", 2, "is named package.module:Class, but is 'nomodule:'"),
+    ("run method=fpl_tune.methods.promptfl:Prompt", 2, "has no class 'Prompt'. Did you mean 'PromptFL'?"),
     ("show nothing", 2, "There is no study with results 'nothing'. Known: newer."),
     # values
     (f"{SWEEP} optim.lr=fast", 2, "optim.lr must be a number, but is 'fast'"),
@@ -122,3 +133,33 @@ def test_a_warning_is_a_line_too(command: Command, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("fpl_tune.cli.app", warn)
     assert command("ls").err == "fpl-tune: RN50 has random weights.\n"
+
+
+RAISING = """
+from dataclasses import dataclass
+from fpl_tune.methods.promptfl import PromptFL
+
+@dataclass(frozen=True)
+class Raising(PromptFL):
+    def init(self, task, rng, before=None):
+        raise KeyError("of somebody else")
+"""
+
+
+def test_what_a_plug_in_raises_is_a_line_with_its_place_and_on_request_all_calls(
+    here: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "raising.py").write_text(RAISING)
+    monkeypatch.syspath_prepend(here)
+    monkeypatch.setenv("FPL_TUNE_PLUGINS", "raising")
+    small = "method=raising:Raising data.train_per_class=12 data.test_per_class=3 data.shots=4 data.domains=[clipart]"
+    study = f"{SWEEP} {small} ~axes.method +axes.optim.lr=[0.1] references=[] seeds=1 tracking.enabled=false"
+    for words in (f"run {small}", study):
+        done = command(*words.split())
+        (line,) = done.err.splitlines()
+        assert done.code == 1
+        assert f"KeyError: 'of somebody else' ({here}/raising.py:8)" in line
+    monkeypatch.setenv("FPL_TUNE_FULL_ERROR", "1")
+    with pytest.raises(KeyError):
+        command("run", *small.split())
+    assert "Traceback" in command(*study.split(), "name=again").err

@@ -105,7 +105,9 @@ def test_failed_seeds_and_only_they_run_again(
     good, bad, nan = ["done"] * 3, ["failed"] * 3, ["diverged"] * 3
     assert states(here) == {"good": good, "raises": bad, "nan": nan, "seed": ["done", "failed", "done"]}
     for said in ("luck=raises, seed 3: ValueError: a bug", "luck=seed, seed 2: RuntimeError: not this seed"):
-        assert said in first.err
+        kind = said.rpartition(": ")[2]
+        line = next(number for number, text in enumerate(UNLUCKY.splitlines(), 1) if f'("{kind}")' in text)
+        assert f"{said} ({here}/unlucky.py:{line})" in first.err
     assert set(map(tuple, logged(here).values())) == {("FINISHED",), ("FAILED",)}
 
     cause.write_text("")

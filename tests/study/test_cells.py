@@ -84,7 +84,7 @@ def test_bundles_vary_several_fields_at_once(compose: Callable[..., Any]) -> Non
     ("axes", "says"),
     [
         ("{optim: {lrr: [1]}}", "no field 'optim.lrr'. Did you mean 'optim.lr'"),
-        ("{method: {nctx: [1]}}", "no field 'method.nctx'. Did you mean 'method.n_ctx'"),
+        ("{method: {nctx: [1]}}", "promptfl has no field 'nctx'. Did you mean 'n_ctx'"),
         ("{method: [promtfl]}", "no method 'promtfl'. Did you mean 'promptfl'"),
         ("{optim: {lr: []}}", "at least one value"),
         ("{optim: {lr: 3}}", "An axis is a list"),
