@@ -47,8 +47,8 @@ class FedPGP(Method):
     rank: b, the bottleneck of the personal term, at most min(l, d), or "full" for a free Δ [l, d] (Tables 6, 11);
         0 is no personal term, and PromptFL with μ = 0.
     temperature: τ of the contrast between the pairs, > 0.
-    pairs: `both`; `negative`: only global against personal text, L = cos(z_G, z_i); `positive`: only global with
-        CLIP's text, L = 1 - cos(z_G, z_C) (Table 6).
+    pairs: `both`; `negative`: only global against personal text, L = cos(z_G, z_i) (Tables 6, 10); `positive`: only
+        global with CLIP's text, L = 1 - cos(z_G, z_C) (Table 7).
     anchor: z_C from the `hand`-written prompt, or from a `placeholder` context of n_ctx times X.
     n_ctx: number of context tokens, >= 1.
     signs: of the ablated losses: as `meant` and written here, or as `printed`: 1 - cos(z_G, z_i) and cos(z_G, z_C).

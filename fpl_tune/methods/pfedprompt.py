@@ -41,11 +41,12 @@ GRID = tuple(0.1 + 0.245 * k for k in range(20))
 
 @dataclass(frozen=True)
 class PFedPrompt(Method):
-    """Trains as PromptFL; predicts with s · cos(f, text) + α · Σ_m cos(f, key_m) · value_m (Eqs. 4 to 7).
+    """Trains as PromptFL; predicts with s · cos(f, text) + α · Σ_m cos(f, key_m) · value_m (Eqs. 3 to 7).
 
     alpha: α, weight of the memory, >= 0; 0 is PromptFL; "val" takes for each client the best of `GRID` on its own
         validation images, by accuracy, then by loss.
-    memory: `class`: one key a class, the mean of its images' features; `image`: one key a training image (Table 3).
+    memory: `class`: one key a class, the mean of its images' features (section 3.2); `image`: one key a training image,
+        as the printed figures have it (those of Tables 2, 4 and 5 are the unreduced ones of Tables 3 and 6).
     features: `pooled`; or `patches`: the mean over all positions of the spatial feature, for the consensus too, as
         Eq. 7 is printed.
     weighted: average by number of images as PromptFL does; the paper takes the plain mean (Eq. 2).
