@@ -86,10 +86,12 @@ def test_no_keys_is_promptfl_with_a_prompt_for_each_class(task, whole_batch, pla
 def test_unlocking_a_fixed_key_takes_the_trained_model_apart(task, whole_batch, plain_text):
     state, batch = _trained(FedAPT(n_ctx=2), task), whole_batch(task)
     keys = state.server["keys"]
-    for method, key in ((FedAPT(n_ctx=2, unlock="none"), 0 * keys[0]), (FedAPT(n_ctx=2, unlock=1), keys[1])):
+    by_client = {"none": torch.zeros_like(keys[[0, 0, 0, 0]]), 1: keys[[1, 1, 1, 1]], "own": keys[[0, 0, 1, 1]]}
+    for unlock, own in by_client.items():
+        method = FedAPT(n_ctx=2, unlock=unlock)
         logits = method.logits(task, method.deploy(task, state, EVERYONE), batch)
         for client in range(4):
-            text = plain_text(task, state.shared["prompt"] * (1 + key), per_class=True)
+            text = plain_text(task, state.shared["prompt"] * (1 + own[client]), per_class=True)
             torch.testing.assert_close(logits[client], task.scale * unit(batch.image[client]) @ text.T)
 
 
@@ -146,6 +148,16 @@ def test_learned_and_sent_scalars_are_the_published_ones(paper_task):
     plain = FedAPT(keys="none")  # Table 1: 2.829 and, without keys, 2.826 million
     assert sum(plain.traffic(task, plain.init(task, torch.Generator()), torch.arange(6)).up.values()) == 2_826_240
     assert sum(leaf.numel() for leaf in FedAPT(n_ctx=8).init(task, torch.Generator()).shared.values()) == 1_416_192
+
+
+def test_average_is_uniform_by_default(task):
+    for method, wanted in ((FedAPT(n_ctx=2), 3.0), (FedAPT(n_ctx=2, weights="size"), 2.0)):
+        state, who = method.init(task, torch.Generator()), torch.tensor([0, 3])  # 9 and 3 images
+        local = method.start(task, state, who)
+        for leaf in local.train.values():
+            leaf[0], leaf[1] = 1.0, 5.0
+        for leaf in method.merge(task, state, who, local).shared.values():
+            torch.testing.assert_close(leaf, torch.full_like(leaf, wanted))
 
 
 @pytest.mark.parametrize(

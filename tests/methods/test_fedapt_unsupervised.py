@@ -85,6 +85,8 @@ def test_first_stage_learns_the_augmented_view_of_what_zero_shot_is_sure_of(task
 def test_second_stage_is_agreement_attraction_and_dispersion(task, whole_batch, plain_text, double):
     method = _method(phase=2, neighbours=3, disperse=0.5, double_softmax=double)
     state, local, batch = _started(method, task, whole_batch, view=True)
+    state = state._replace(personal={"scores": state.personal["scores"].flip(-1)})  # remembered from another model
+    local = local._replace(fixed={**local.fixed, "scores": state.personal["scores"]})
     loss, fixed = method.loss(task, local, batch)
     found = torch.autograd.grad(loss.sum(), list(local.train.values()))
     for client in range(4):
@@ -123,6 +125,16 @@ def test_banks_hold_predictions_of_the_first_stages_model_and_stay_with_their_cl
     after = play(second, [task], states=[state], cohorts=[(1,)])[-1][0]
     assert torch.equal(after.personal["scores"][[0, 2, 3]], state.personal["scores"][[0, 2, 3]])
     assert not torch.equal(after.personal["scores"][1], state.personal["scores"][1])
+
+
+def test_the_average_over_the_cohort_is_uniform(task):
+    method = _method()
+    state, who = method.init(task, generator("init")), torch.tensor([0, 3])  # 9 and 3 images
+    local = method.start(task, state, who)
+    for leaf in local.train.values():
+        leaf[0], leaf[1] = 1.0, 5.0
+    for leaf in method.merge(task, state, who, local).shared.values():
+        torch.testing.assert_close(leaf, torch.full_like(leaf, 3.0))
 
 
 @pytest.mark.parametrize("phase", [1, 2])
