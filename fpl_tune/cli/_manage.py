@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,18 +17,16 @@ from fpl_tune import config, track
 from fpl_tune.amounts import counted, duration
 from fpl_tune.api import stored
 from fpl_tune.cli import output
-from fpl_tune.cli._nodes import check_cluster
 from fpl_tune.cli._study import cell_figure
 from fpl_tune.cli.live import time_left
-from fpl_tune.errors import ConfigError, EnvironmentProblem
-from fpl_tune.paths import cache_root, output_root
+from fpl_tune.errors import ConfigError, EnvironmentProblem, FplTuneError
+from fpl_tune.paths import output_root
 from fpl_tune.study import best as choosing
 from fpl_tune.study import compare as comparing
 from fpl_tune.study import manage
 from fpl_tune.study import replay as replaying
 from fpl_tune.study.store import Store
 
-_LITTLE_SPACE = 2 << 30
 _WATCH_SECONDS = 2.0
 _LINE_SECONDS = 30.0  # between lines that differ in the time left alone, without a terminal
 
@@ -143,7 +140,19 @@ def verify(name: str, cell: str | None, rounds: int, format: str) -> None:
 def diff(name: str, overrides: Sequence[str], format: str) -> None:
     """What running the study now would do to each cell, and why."""
     spec, node = config.compose_study(name, overrides)
-    output.emit(manage.diff(spec, node, stored(spec.name)), format)
+    store = stored(spec.name)
+    rows = manage.diff(spec, node, store)
+    if format != "table":
+        output.emit(rows, format)
+        return
+    output.emit([row for row in rows if row["state"] != "left"], format)
+    left = sum(row["state"] == "left" for row in rows)
+    if outside := left + sum(row["state"] == "gone" and bool(store.seeds(store.cell(row["cell"]))) for row in rows):
+        text = f"Kept in {store.folder / 'cells'}, but not in this study: {counted(outside, 'cell')} with results. "
+        text += "The settings that made them take them up again; only what is stale would run."
+        if left:
+            text += f" Folders of {left}, state left in --format csv, are in no table and may be deleted."
+        output.console().print(text, soft_wrap=True)
 
 
 def replay(name: str, overrides: Sequence[str], format: str) -> None:
@@ -216,68 +225,21 @@ def retry(name: str, failed: bool) -> None:
     if not named:
         talk.print(f"No seed of {name} has failed{'' if failed else ' or diverged'}: there is nothing to try again.")
         return
-    talk.print("\n".join(named), soft_wrap=True)
+    talk.print("\n".join(line for _, line in named), soft_wrap=True)
     again = f"fpl-tune study {store.folder / 'study.yaml'}"
     talk.print(f"{len(named)} taken away. The same command as before tries them again, or {again}", soft_wrap=True)
+    with suppress(FplTuneError):  # a plug-in or data that are not at hand: nothing can be said
+        talk.print(_beside(store, {str(cell.run.method["name"]) for cell, _ in named}), soft_wrap=True)
 
 
-def doctor(fix: bool, format: str, address: str | None, checkpoints: str | None, data_roots: Sequence[str]) -> None:
-    """What this machine and a cluster have, and whether MLflow holds what the studies do; exit code 3 where not."""
-    root = output_root()
-    rows = [*_machine(root)]
-    if address := address or os.environ.get("RAY_ADDRESS"):
-        rows += check_cluster(address, root, checkpoints, data_roots)
-    for folder in sorted(root.iterdir()):
-        if (folder / "study.yaml").is_file():
-            rows += _records(folder.name, fix)
-    output.emit(rows, format)
-    if any(row["state"] == "wrong" for row in rows):
-        sys.exit(3)
-
-
-def _machine(root: Path) -> list[dict[str, str]]:
-    import torch
-
-    from fpl_tune.study.fingerprints import versions
-
-    rows = [
-        {"what": name, "state": "fine", "found": str(version), "remedy": ""} for name, version in versions().items()
-    ]
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    rows.append({"what": "GPUs", "state": "fine", "found": str(gpus), "remedy": ""})
-    for what, folder, variable in (
-        ("outputs", root, "FPL_TUNE_OUTPUT"),
-        ("feature cache", cache_root(), "FPL_TUNE_CACHE"),
-    ):
-        there = folder
-        while not there.exists():
-            there = there.parent
-        free = shutil.disk_usage(there).free
-        little = free < _LITTLE_SPACE
-        remedy = f"Free some space, or name another folder in {variable}." if little else ""
-        rows.append(
-            {
-                "what": what,
-                "state": "wrong" if little else "fine",
-                "found": f"{folder}, {output.size(free)} free",
-                "remedy": remedy,
-            }
-        )
-    return rows
-
-
-def _records(name: str, fix: bool) -> list[dict[str, str]]:
-    store, what = stored(name), f"MLflow of {name}"
-    if not store.spec().tracking.enabled:
-        return [{"what": what, "state": "fine", "found": "not wanted: tracking.enabled=false", "remedy": ""}]
-    try:
-        found = track.repair(store, draw=cell_figure) if fix else track.inspect(store)
-    except EnvironmentProblem as problem:
-        return [{"what": what, "state": "wrong", "found": str(problem), "remedy": ""}]
-    if not found:
-        return [{"what": what, "state": "fine", "found": "equal to the store", "remedy": ""}]
-    state, remedy = ("mended", "") if fix else ("wrong", "fpl-tune doctor --fix")
-    return [{"what": what, "state": state, "found": " ".join(map(str, f)), "remedy": remedy} for f in found]
+def _beside(store: Store, methods: set[str]) -> str:
+    """What else the next run does, or would do if the source of a method that failed were mended."""
+    if stale := manage.stale(store):
+        why = ", ".join(sorted({reason for reasons in stale.values() for reason in reasons}))
+        return f"Stale, and run again whole: {counted(len(stale), 'cell')} with results ({why}). See fpl-tune diff."
+    cells = sum(str(cell.run.method["name"]) in methods for cell in store.cells())
+    named = " and ".join(sorted(methods))
+    return f"A mended source of {named} makes its {counted(cells, 'cell')} stale: they run again whole, done seeds too."
 
 
 def export(name: str, out: Path) -> None:

@@ -35,7 +35,7 @@ def doctor(
     format: Formats = Format.table,
 ) -> None:
     """What this machine and every node of a cluster have, and whether MLflow holds what the studies hold."""
-    work.manage.doctor(fix, format.value, address, checkpoints, data_root or [])
+    work.doctor.doctor(fix, format.value, address, checkpoints, data_root or [])
 
 
 @app.command("export", epilog="Example: fpl-tune export lambda_sweep ~/carry/sweep", rich_help_panel="Keep in order")

@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from fpl_tune.cli import _bench as bench
     from fpl_tune.cli import _cluster as cluster
     from fpl_tune.cli import _data as data
+    from fpl_tune.cli import _doctor as doctor
     from fpl_tune.cli import _look as look
     from fpl_tune.cli import _manage as manage
     from fpl_tune.cli import _run as run
     from fpl_tune.cli import _study as study
 
-__all__ = ["bench", "cluster", "data", "look", "manage", "run", "study"]
+__all__ = ["bench", "cluster", "data", "doctor", "look", "manage", "run", "study"]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -23,7 +23,8 @@ STATES = ("done", "partly", "pending", "pruned", "raced", "diverged", "failed")
 
 
 def diff(spec: StudySpec, node: dict[str, Any], store: Store) -> list[dict[str, Any]]:
-    """What running the study would do to each cell, and why: new, stale, partly, done; `gone` are no longer in it.
+    """What running the study would do to each cell, and why: new, stale, partly, done; `gone` are no longer in it, and
+    `left` lie on disk with results of settings before those of its last run.
 
     A new cell says which fields tell it from the one of its name that is gone. Trials that a search has yet to come up
     with are one row.
@@ -47,7 +48,9 @@ def diff(spec: StudySpec, node: dict[str, Any], store: Store) -> list[dict[str, 
     if (search := Search.plan(spec, node)) is not None:
         left = sum(part.total for part in search.parts) - sum(cell.role == "trial" for cell in cells)
         rows += [{"cell": "", "label": counted(left, "more trial"), "state": "new", "why": ""}] if left > 0 else []
-    return [*rows, *({"cell": c.id, "label": c.label, "state": "gone", "why": "not in the study"} for c in gone)]
+    rows += [{"cell": c.id, "label": c.label, "state": "gone", "why": "not in the study"} for c in gone]
+    left = [cell for cell in store.left() if cell.id not in now and store.seeds(cell)]
+    return [*rows, *({"cell": c.id, "label": c.label, "state": "left", "why": "of earlier settings"} for c in left)]
 
 
 def _changed(old: Cell, new: Cell) -> list[str]:
@@ -92,8 +95,16 @@ def stop(store: Store) -> None:
     (store.folder / STOP_FILE).touch()
 
 
-def retry_failed(store: Store, states: Sequence[str] = ("failed", "diverged")) -> list[str]:
-    """Takes away the results of seeds in these states, so that the next run tries them again; names them and why.
+def stale(store: Store) -> dict[str, list[str]]:
+    """Ids of cells with results that no longer answer to what would run now, which the next run runs again, and why."""
+    kept = (cell for cell in store.cells() if store.seeds(cell))
+    found = {cell.id: why_stale(store.fingerprints(cell), fingerprints(cell.run)) for cell in kept}
+    return {key: reasons for key, reasons in found.items() if reasons}
+
+
+def retry_failed(store: Store, states: Sequence[str] = ("failed", "diverged")) -> list[tuple[Cell, str]]:
+    """Takes away the results of seeds in these states, so that the next run tries them again; names their cells, and
+    each with why.
 
     Raises:
         ConfigError: somebody runs the study.
@@ -105,5 +116,5 @@ def retry_failed(store: Store, states: Sequence[str] = ("failed", "diverged")) -
                 result = store.result(cell, seed) or {}
                 if result.get("status") in states:
                     store.forget(cell, seed)
-                    named.append(f"{cell.label}, seed {seed}: {result['error']}")
+                    named.append((cell, f"{cell.label}, seed {seed}: {result['error']}"))
     return named

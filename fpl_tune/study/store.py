@@ -115,6 +115,11 @@ class Store:
         """Cells of the study in its order."""
         return [self.cell(key) for key in self._order()]
 
+    def left(self) -> list[Cell]:
+        """Cells of earlier settings, which are in no table."""
+        here = {path.parent.name for path in self.folder.glob("cells/*/cell.json")}
+        return [self.cell(key) for key in sorted(here - set(self._order()))]
+
     def cell(self, key: str) -> Cell:
         """A cell by its id, its number, or its label.
 

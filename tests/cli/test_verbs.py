@@ -114,3 +114,36 @@ def test_compared_studies_of_long_names_fit_the_terminal(
     )
     names = [name.strip() for name in table[1].strip("┃").split("┃")]
     assert names == ["cell", "A %", "B %", "B − A", "± sem", "p", "seeds"]
+
+
+def test_retry_says_what_runs_again_beside_what_failed(home: Path, command: Command) -> None:
+    cells = {
+        json.loads(path.read_text())["label"]: path for path in home.glob("outputs/lambda_sweep/cells/*/cell.json")
+    }
+
+    def fail(label: str) -> str:
+        path = cells[label].parent / "seed=1" / "result.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "status": "failed", "error": "no luck"}))
+        return command("retry", "lambda_sweep").out
+
+    said = fail("lam=0")
+    assert "lam=0, seed 1: no luck" in said
+    assert "A mended source of pfedmoap makes its 2 cells stale: they run again whole, done seeds too." in said
+    mended = json.loads(cells["lam=0.5"].read_text())
+    mended["fingerprints"]["method"] = "of an earlier source"
+    cells["lam=0.5"].write_text(json.dumps(mended))
+    assert "Stale, and run again whole: 1 cell with results (method source). See fpl-tune diff." in fail("promptfl")
+    assert "nothing to try again" in command("retry", "lambda_sweep").out
+
+
+def test_diff_counts_what_is_kept_outside_the_study(home: Path, command: Command) -> None:
+    for values in ("[0]", "[0.5]"):  # both are finished: nothing runs
+        assert command("study", "lambda_sweep", f"axes.method.lam={values}", "references=[]").code == 0
+    done = command("diff", "lambda_sweep", "axes.method.lam=[0]", "references=[]")
+    assert "not in this study: 2 cells with results. The settings that made them take them up again" in done.out
+    assert "Folders of 1, state left in --format csv, are in no table and may be deleted." in done.out
+    assert "promptfl" not in done.out
+    listed = command("diff", "lambda_sweep", "axes.method.lam=[0]", "references=[]", "--format", "csv").out
+    assert [line.split(",")[1:3] for line in listed.splitlines()[1:]] == [
+        ["lam=0", "done"], ["lam=0.5", "gone"], ["promptfl", "left"]
+    ]  # fmt: skip

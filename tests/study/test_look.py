@@ -210,6 +210,20 @@ def test_diff_says_what_would_run_and_why(compose: Compose, tmp_path: Path, monk
     ]
 
 
+def test_diff_names_cells_that_earlier_settings_left_and_that_can_come_back(compose: Compose, tmp_path: Path) -> None:
+    for values in ("0.1, 0.2", "0.1", "0.3"):
+        run_study(*compose(f"axes: {{optim: {{lr: [{values}]}}}}", "protocol.rounds=1"), root=tmp_path)
+    store = Store.open(tmp_path, "tiny")
+
+    def states(values: str) -> list[tuple[str, str, str]]:
+        spec, node = compose(f"axes: {{optim: {{lr: [{values}]}}}}", "protocol.rounds=1")
+        return sorted((row["label"], row["state"], row["why"]) for row in manage.diff(spec, node, store))
+
+    outside = ("left", "of earlier settings")
+    assert states("0.3") == [("lr=0.1", *outside), ("lr=0.2", *outside), ("lr=0.3", "done", "")]
+    assert states("0.1") == [("lr=0.1", "done", ""), ("lr=0.2", *outside), ("lr=0.3", "gone", "not in the study")]
+
+
 def test_diff_names_the_fields_that_made_a_cell_new(compose: Compose, tmp_path: Path) -> None:
     run_study(*compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=1"), root=tmp_path)
     made = compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=2", "data.shots=3")
@@ -243,6 +257,6 @@ def test_status_stop_and_retry(make_store: MakeStore) -> None:
     assert result is not None
     store.put(cell, 1, [], {**result, "status": "failed", "error": "no luck"})
     store.put(cell, 2, [], {**result, "status": "diverged", "error": "no finite number"})
-    assert manage.retry_failed(store, ["failed"]) == [f"{cell.label}, seed 1: no luck"]
+    assert manage.retry_failed(store, ["failed"]) == [(cell, f"{cell.label}, seed 1: no luck")]
     assert store.seeds(cell) == [2]
-    assert manage.retry_failed(store) == [f"{cell.label}, seed 2: no finite number"]
+    assert manage.retry_failed(store) == [(cell, f"{cell.label}, seed 2: no finite number")]

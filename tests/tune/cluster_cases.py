@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 import fpl_tune
-from fpl_tune.cli._nodes import check_cluster
+from fpl_tune.cli._doctor import check_cluster
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.runner import Listener
 from fpl_tune.trial import Record

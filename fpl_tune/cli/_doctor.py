@@ -1,0 +1,104 @@
+"""`fpl-tune doctor`: what this machine and a cluster have, and what MLflow holds; a row a finding, with a remedy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fpl_tune import track
+from fpl_tune.amounts import counted
+from fpl_tune.api import stored
+from fpl_tune.cli import output
+from fpl_tune.cli._study import cell_figure
+from fpl_tune.errors import EnvironmentProblem, FplTuneError
+from fpl_tune.paths import cache_root, output_root
+
+_LITTLE_SPACE = 2 << 30
+
+
+def doctor(fix: bool, format: str, address: str | None, checkpoints: str | None, data_roots: Sequence[str]) -> None:
+    """What this machine and a cluster have, and whether MLflow holds what the studies do; exit code 3 where not."""
+    root = output_root()
+    rows = [*_machine(root)]
+    if address := address or os.environ.get("RAY_ADDRESS"):
+        rows += check_cluster(address, root, checkpoints, data_roots)
+    for folder in sorted(root.iterdir()):
+        if (folder / "study.yaml").is_file():
+            rows += _records(folder.name, fix)
+    output.emit(rows, format)
+    if any(row["state"] == "wrong" for row in rows):
+        sys.exit(3)
+
+
+def _machine(root: Path) -> list[dict[str, str]]:
+    import torch
+
+    from fpl_tune.study.fingerprints import versions
+
+    rows = [_row(name, str(version)) for name, version in versions().items()]
+    rows.append(_row("GPUs", str(torch.cuda.device_count() if torch.cuda.is_available() else 0)))
+    for what, folder, variable in (
+        ("outputs", root, "FPL_TUNE_OUTPUT"),
+        ("feature cache", cache_root(), "FPL_TUNE_CACHE"),
+    ):
+        there = folder
+        while not there.exists():
+            there = there.parent
+        free = shutil.disk_usage(there).free
+        remedy = f"Free some space, or name another folder in {variable}."
+        rows.append(_row(what, f"{folder}, {output.size(free)} free", remedy, wrong=free < _LITTLE_SPACE))
+    return rows
+
+
+def _records(name: str, fix: bool) -> list[dict[str, str]]:
+    store, what = stored(name), f"MLflow of {name}"
+    if not store.spec().tracking.enabled:
+        return [_row(what, "not wanted: tracking.enabled=false")]
+    try:
+        found = track.repair(store, draw=cell_figure) if fix else track.inspect(store)
+    except EnvironmentProblem as problem:
+        return [_row(what, str(problem), wrong=True)]
+    if not found:
+        return [_row(what, "equal to the store")]
+    state, remedy = ("mended", "") if fix else ("wrong", "fpl-tune doctor --fix")
+    return [{"what": what, "state": state, "found": " ".join(map(str, f)), "remedy": remedy} for f in found]
+
+
+def check_cluster(address: str, root: Path, checkpoints: str | None, data_roots: Sequence[str]) -> list[dict[str, str]]:
+    """Rows on the cluster at an address: reachable, and each node's versions, storage, GPUs, data and cache."""
+    from fpl_tune import tune
+
+    storage = checkpoints or str(root)
+    try:
+        nodes, findings = tune.inspect(address, storage, cache_root(), data_roots)
+    except FplTuneError as problem:
+        return [_row("Ray", str(problem), "Start the cluster, or mend the address.", wrong=True)]
+    rows = [_row("Ray", f"{counted(len(nodes), 'node')} at {address}")]
+    for node in nodes:
+        facts = node.facts
+        found = f"{node.cpus:g} CPU, {node.gpus:g} GPU"
+        if facts is not None:
+            found += "".join(f", {name} {output.size(memory)}" for name, memory in facts.gpus)
+        rows.append(_row(node.name, found))
+        if facts is not None:
+            little = facts.cache_free < _LITTLE_SPACE
+            free = "cannot be written" if facts.cache_free < 0 else f"{output.size(facts.cache_free)} free"
+            remedy = "Free some space, or set FPL_TUNE_CACHE where the node is started."
+            rows.append(_row(f"feature cache of {node.name}", f"{facts.cache}, {free}", remedy, wrong=little))
+    rows += [_row(node.name, finding, remedy, wrong=True) for node, finding, remedy in findings]
+    if not any(node.facts and node.facts.storage for node in nodes):
+        rows.append(_row("shared storage", f"{storage}, written and read by all nodes that answer"))
+    rows.append(_row("MLflow from nodes", "not needed: the driver alone writes records"))
+    return rows
+
+
+def _row(what: str, found: str, remedy: str = "", *, wrong: bool = False) -> dict[str, str]:
+    return {
+        "what": what,
+        "state": "wrong" if wrong else "fine",
+        "found": found,
+        "remedy": remedy if wrong else "",
+    }
