@@ -190,7 +190,8 @@ class Method(ABC):
 
     @abstractmethod
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        """The state before round 1; `before` is what an earlier stage left."""
+        """The state before round 1; `before` is what an earlier stage left. Where that has the same leaves, training
+        goes on from it; what a method makes of other ones is its own matter."""
 
     @abstractmethod
     def start(self, task: Task, state: State, who: Tensor) -> Local:
@@ -285,6 +286,12 @@ def require(holds: bool, field: str, rule: str, value: Any, remedy: str = "") ->
     """Raises `ConfigError` naming field, rule and value unless the rule holds."""
     if not holds:
         raise ConfigError(f"method.{field} {rule}, but is {value!r}.{' ' + remedy if remedy else ''}")
+
+
+def same_leaves(one: State, other: State) -> bool:
+    """Whether two states have leaves of the same names and shapes."""
+    pairs = zip(one, other, strict=True)
+    return all({n: v.shape for n, v in a.items()} == {n: v.shape for n, v in b.items()} for a, b in pairs)
 
 
 def trees_like(state: State, trees: Mapping[str, Tree]) -> State:

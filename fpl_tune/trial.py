@@ -22,7 +22,7 @@ from fpl_tune.config import RunSpec
 from fpl_tune.engine import Cohort, derive, draw_cohort, kept_bytes, run_round
 from fpl_tune.errors import ConfigError, EnvironmentProblem, FplTuneError
 from fpl_tune.evaluate import Score, diagnose, evaluate, summarise
-from fpl_tune.method import Method, State, trees_like
+from fpl_tune.method import Method, State, same_leaves, trees_like
 from fpl_tune.task import ClientTask, World
 
 Record = dict[str, Any]
@@ -137,15 +137,12 @@ class Trial:
         return self._blocks[self._held]
 
     def _begin(self, method: Method, before: list[State] | None) -> list[State]:
-        with torch.no_grad():
-            return [
-                method.init(
-                    task,
-                    torch.Generator().manual_seed(derive("init", seed)),
-                    None if before is None else before[i],
-                )
-                for i, (task, seed) in enumerate(zip(self.tasks, self.seeds, strict=True))
-            ]
+        begun = []
+        for task, seed, left in zip(self.tasks, self.seeds, before or [None] * len(self.seeds), strict=True):
+            with torch.no_grad():
+                state = method.init(task, torch.Generator().manual_seed(derive("init", seed)), left)
+            begun.append(left if left is not None and same_leaves(left, state) else state)
+        return begun
 
     @property
     def done(self) -> bool:

@@ -59,6 +59,17 @@ def test_records_of_a_simulation(cache: Path) -> None:
     assert history[0][-1]["val/loss"] != history[1][-1]["val/loss"]
 
 
+@pytest.mark.parametrize("method", ["promptfl", "promptfl_ft"])
+def test_a_stage_of_the_same_method_goes_on(cache: Path, method: str) -> None:
+    """Schedules in stages: one round and then two more are three."""
+    parts, whole = (
+        _trial(cache, f"method={method}", f"stages=[{stages}]", seeds=(1,))
+        for stages in ("{rounds: 1, epochs: 1}, {rounds: 2, epochs: 1}", "{rounds: 3, epochs: 1}")
+    )
+    for found, wanted in zip(parts.run_all()[0], whole.run_all()[0], strict=True):
+        assert _untimed([found]) == _untimed([wanted])
+
+
 def test_clients_that_train_alone_learn_their_images(cache: Path) -> None:
     first, *_, last = _trial(cache, "method=coop", seeds=(1,)).run_all()[0]
     assert last["train/loss"] < first["train/loss"]

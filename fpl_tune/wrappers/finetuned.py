@@ -29,9 +29,7 @@ class FineTuned(Wrapper):
     inner: Method
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        if before is not None and "received" in before.server:  # a stage of fine-tuning after another goes on
-            return before
-        state = before if before is not None else self.inner.init(task, rng)
+        state = self.inside(before) if before is not None else self.inner.init(task, rng)
         everyone = torch.arange(task.n_clients, device=task.device)
         own = {f"own.{n}": leaf.clone() for n, leaf in self.inner.deploy(task, state, everyone).train.items()}
         received = torch.zeros(task.n_clients, dtype=torch.bool, device=task.device)

@@ -65,9 +65,3 @@ def test_a_client_is_evaluated_with_the_function_that_it_trained(inner: Method) 
     batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
     trained, deployed = (half(task, states[-1][0], EVERYONE) for half in (method.start, method.deploy))
     torch.testing.assert_close(method.logits(task, trained, batch), method.logits(task, deployed, batch))
-
-
-def test_a_second_stage_of_fine_tuning_goes_on(task: ClientTask) -> None:
-    method = FineTuned(PROMPT)
-    (tuned,) = play(method, [task], cohorts=[[0, 3]])[-1]
-    assert_same(method.init(task, generator("again"), tuned), tuned)
