@@ -39,7 +39,9 @@ class Private(Wrapper):
         lose (ε, δ).
     rounds: the accountant's number of rounds, all stages together.
     sampling: the accountant's share of rounds that a client takes part in, at random. Below 1 it counts on nobody
-        seeing who took part or a single upload, the server included; with 1 the server may see every upload.
+        seeing who took part or a single upload, the server included; with 1 the server may see every upload. It is
+        proven where each client is drawn by itself; cohorts of a fixed number, as protocols draw them, are taken for
+        that, which is customary and not proven.
     """
 
     adds: ClassVar[tuple[str, ...]] = ("noise.",)

@@ -101,7 +101,7 @@ def test_without_broadcast_clients_train_alone_and_the_average_is_evaluated():
 
 def test_weights_of_the_average():
     task = toy_task(sizes=(9, 5, 7, 3))
-    for method, share in ((FedCLIP(weights="uniform"), [0.5, 0.5]), (FedCLIP(weights="size"), [9 / 12, 3 / 12])):
+    for method, share in ((FedCLIP(), [0.5, 0.5]), (FedCLIP(weights="size"), [9 / 12, 3 / 12])):
         state = method.init(task, torch.Generator())
         local = method.start(task, state, torch.tensor([0, 3]))
         local.train["first.bias"][:] = torch.tensor([[1.0], [5.0]])

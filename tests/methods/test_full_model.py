@@ -74,7 +74,7 @@ def test_every_weight_travels(paper_task):
 
 def test_uniform_average_ignores_sizes():
     task = toy_task("pixels", sizes=(9, 5, 7, 3))
-    for method, wanted in ((FullModel(weights="uniform"), 3.0), (FullModel(weights="size"), 2.0)):
+    for method, wanted in ((FullModel(weights="uniform"), 3.0), (FullModel(), 2.0)):
         state, who = method.init(task, torch.Generator()), torch.tensor([0, 3])
         local = method.start(task, state, who)
         rows = {n: torch.stack([torch.full_like(leaf[0], v) for v in (1.0, 5.0)]) for n, leaf in local.train.items()}
