@@ -49,7 +49,7 @@ def connected(address: str | None, *, ship: bool = True) -> Iterator[None]:
             if address is None:
                 home = short_home()
                 own = {"num_cpus": cores(), "include_dashboard": False, "_temp_dir": str(home)}
-                with _out_of_the_way():
+                with _out_of_the_way(), _token_for_us_alone():
                     ray.init(address="local", **own, **_QUIET)
             else:
                 answers(address)
@@ -162,6 +162,32 @@ def _forget_tokens() -> None:
     with suppress(AttributeError):
         private.AuthenticationTokenLoader.instance().reset_cache()
         private.Config.initialize("")
+
+
+@contextmanager
+def _token_for_us_alone() -> Iterator[None]:
+    """Only we may read the token that Ray writes to ~/.ray where there is none: whoever has it runs code as us.
+
+    Ray 2.60 leaves the file to the process's umask, with which others can read it on most machines.
+    """
+    setup: Any = sys.modules.get("ray._private.authentication.authentication_token_setup")  # not in every release
+    write: Any = getattr(setup, "generate_and_save_token", None)
+    if write is None:
+        yield
+        return
+
+    def written() -> None:
+        mask = os.umask(0o077)
+        try:
+            write()
+        finally:
+            os.umask(mask)
+
+    setup.generate_and_save_token = written
+    try:
+        yield
+    finally:
+        setup.generate_and_save_token = write
 
 
 @contextmanager
