@@ -46,6 +46,7 @@ class Driver:
         self._flying: dict[tuple[str, tuple[int, ...]], list[list[Record]]] = {}
         self._seen: dict[str, Cell] = {}
         self._skipped: set[str] = set()
+        self._unstamped: dict[str, dict[str, Any]] = {}  # cells are stamped when they start, not all before the first
         self._write_again = 0.0
 
     @property
@@ -90,7 +91,9 @@ class Driver:
             for listener in self.listeners:
                 listener.stale(cell, reasons)
         self._seen[cell.id] = cell
-        if not self.backlog.add(cell, f"{now['method']}-{now['data']}"):
+        if self.backlog.add(cell, f"{now['method']}-{now['data']}"):
+            self._unstamped[cell.id] = now
+        else:
             self._skipped.add(cell.id)
 
     def end(self) -> Outcome:
@@ -128,19 +131,13 @@ class Driver:
                     failures.append(f"{cell.label}, seed {seed}: {result['error']}")
                     failed.add(cell.id)
         pending = len(self.backlog.open) + (self.search.unasked if self.search else 0)
-        done = len(self._seen) - len(self.backlog.open) - len(self._skipped - failed) - len(failed)
+        skipped = len(self._skipped - failed)
+        done = len(self._seen) - len(self.backlog.open) - skipped - len(failed)
         code = 1 if failed else 0
         if pending:
             code = 128 + self.signal if self.signal else 4 if self._late() else 130
-        return Outcome(
-            done,
-            len(failed),
-            len(self._skipped - failed),
-            pending,
-            time.monotonic() - self.began,
-            code,
-            tuple(failures),
-        )
+        seconds = time.monotonic() - self.began
+        return Outcome(done, len(failed), skipped, pending, seconds, code, tuple(failures))
 
     # -- the desk --------------------------------------------------------------------------------------------
 
@@ -172,7 +169,8 @@ class Driver:
         if not self.queue:
             return None
         job = self.queue.popleft()
-        self.store.stamp(job.cell, fingerprints(job.cell.run))  # not for all cells before the first starts
+        if prints := self._unstamped.pop(job.cell.id, None):
+            self.store.stamp(job.cell, prints)
         self._flying[job.cell.id, job.seeds] = []
         for listener in self.listeners:
             listener.started(job.cell, job.seeds)

@@ -164,7 +164,11 @@ def test_stop_ends_after_the_round_and_continues(
 def test_one_bad_seed_does_not_take_the_others_along(
     compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step, tried = Trial.step, []
+    step, tried, stamp, stamped = Trial.step, [], Store.stamp, []
+
+    def stamping(self: Store, cell: Cell, prints: Any) -> None:
+        stamped.append(cell.label)
+        stamp(self, cell, prints)
 
     def failing(self: Trial) -> list[Record]:
         tried.append(tuple(self.seeds))
@@ -172,10 +176,12 @@ def test_one_bad_seed_does_not_take_the_others_along(
             raise RuntimeError("no\nluck")
         return step(self)
 
+    monkeypatch.setattr(Store, "stamp", stamping)
     monkeypatch.setattr(Trial, "step", failing)
     made = compose("axes: {optim: {lr: [0.1]}}", "seeds=3", "execution.retries=2", "protocol.rounds=1")
     outcome = run_study(*made, root=tmp_path)
     assert tried == [(1, 2, 3), (1,), (2,), (2,), (2,), (3,)]
+    assert stamped == ["lr=0.1"], "once, however often its jobs are tried"
     assert (outcome.failed, outcome.exit_code) == (1, 1)
     assert outcome.failures == ("lr=0.1, seed 2: RuntimeError: no luck",)
     store = Store.open(tmp_path, "tiny")
