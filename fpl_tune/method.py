@@ -240,7 +240,9 @@ def put(leaf: Tensor, who: Tensor, rows: Tensor) -> Tensor:
 
 
 def average(rows: Tensor, weight: Tensor) -> Tensor:
-    """[C, ...] -> [...]: mean weighted by `weight` [C], which need not sum to one."""
+    """[C, ...] -> [...]: mean weighted by `weight` [C], which need not sum to one; a plain mean where all are 0, as
+    where nobody of a cohort has images, so that all rows are what was received."""
+    weight = weight if weight.any() else torch.ones_like(weight)
     share = (weight / weight.sum()).to(rows.dtype)
     return torch.tensordot(share, rows, dims=1)
 

@@ -221,9 +221,9 @@ def padding_is_silent(case: Toy) -> None:
 
 
 def a_client_without_images_harms_nobody(case: Toy) -> None:
-    """It trains nothing, weighs nothing, and leaves no number that is not one."""
+    """It trains nothing, and leaves no number that is not one, with others or alone."""
     task = toy_task(case.method.needs, sizes=(9, 0, 7, 3))
-    for (state,) in play(case.method, [task], cohorts=[(0, 1), (1, 2)]):
+    for (state,) in play(case.method, [task], cohorts=[(0, 1), (1,), (1, 2)]):
         for tree in state:
             assert all(bool(leaf.isfinite().all()) for leaf in tree.values() if leaf.is_floating_point())
 
