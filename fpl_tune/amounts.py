@@ -10,6 +10,11 @@ def counted(number: float, noun: str, plural: str = "") -> str:
     return f"{number:,.0f} {noun if number == 1 else plural or f'{noun}s'}"
 
 
+def percent(metric: str) -> bool:
+    """Whether a metric is a share that people read in percent."""
+    return "acc" in metric or metric.endswith("harmonic_mean")
+
+
 def duration(seconds: float) -> str:
     """`12.3 s`, `4 min 05 s`, `2 h 03 min`; `–` where it is not known."""
     if math.isnan(seconds):

@@ -16,7 +16,18 @@ import torch
 
 from fpl_tune import config, methods
 from fpl_tune.config import RunSpec, StudySpec
-from fpl_tune.report.printed import figures_of, named, plain, printed_names, targets, within, without_data
+from fpl_tune.report.printed import (
+    BEST,
+    figures_of,
+    named,
+    of_cell,
+    over_sets,
+    plain,
+    printed_names,
+    targets,
+    within,
+    without_data,
+)
 from fpl_tune.study import preflight
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.search import Search
@@ -32,12 +43,6 @@ fedapt_t1 fedapt_t2 fedapt_t3 fedapt_t4 fedapt_t5 fedapt_t6 fedapt_t8 fedapt_t9 
 """Tables and figures with experiments of the five papers."""
 OURS = "lambda_sweep mu_sweep rank_sweep joint_search zoo defects pareto privacy".split()
 STUDIES = sorted({*PAPERS, *OURS, *config.list_studies()})
-
-NOT_OFFERED = {
-    "fedapt_t6": {"FedAPT (tuned tau, value lost in extraction)"},
-    "fedapt_t8": {"FedAPT per-sample text encoding (minutes)", "FedAPT precomputed keys (seconds)"},
-}
-"""Printed rows without a cell of ours; the studies' headers say why."""
 
 UNANSWERED = {
     ("FedPGP", "6"): "the mean over data sets of Table 10, which fedpgp_t6 answers to",
@@ -161,11 +166,11 @@ def test_printed_rows_have_cells(name: str) -> None:
         assert {plain(str(protocol)) for protocol in asked["protocols"].values()} == {p for p, _ in both}
     assert {plain(method) for method in named.values()} <= rows
     labels = {label for cell in (*cells, *composed(name, "small")[2]) for label in (cell.label, without_data(cell))}
-    assert set(named) <= labels
+    assert set(named) <= {*labels, BEST}
     ours = {plain(printed_name) for printed_name in named.values()}.union(
         *(printed_names(cell) for cell in cells), {name for _, name in pairs}
     )
-    assert rows - ours == {plain(method) for method in NOT_OFFERED.get(name, ())}
+    assert rows <= ours
 
 
 def test_every_printed_figure_has_a_study() -> None:
@@ -187,6 +192,20 @@ def test_every_printed_figure_has_a_study() -> None:
         left -= {i for rows in found for i in rows.index}
     tables = printed.loc[sorted(left), ["paper", "table"]].drop_duplicates()
     assert {(str(paper), str(table)) for paper, table in tables.to_numpy()} == set(UNANSWERED)
+
+
+def test_printed_averages_over_data_sets_have_all_their_cells() -> None:
+    met = set()
+    for name in (n for n in PAPERS if "_t" in n):
+        spec, _, cells = composed(name, "paper")
+        printed = figures_of(spec.report.paper, spec.report.metric)
+        average = printed.loc[printed["base"].str.startswith("average")]
+        for method in average["method"] if len(printed) > len(average) else ():
+            mine = [cell for cell in cells if method in set(of_cell(printed, cell, spec.report.paper)["method"])]
+            rows, found = over_sets(printed.loc[printed["method"] == method], mine)
+            assert (len(rows), len(found)) == (1, 5), (name, method)
+            met.add(name)
+    assert met == {"fedpgp_t1", "fedpgp_t6"}
 
 
 @pytest.mark.parametrize("name", [n for n in PAPERS if "_f" in n])

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from fpl_tune import config, methods
-from fpl_tune.amounts import counted
+from fpl_tune.amounts import counted, percent
 from fpl_tune.api import stored
 from fpl_tune.cli import output
 from fpl_tune.errors import ConfigError, EnvironmentProblem
@@ -129,6 +129,7 @@ def table(store: Any, rule: str, format: str) -> None:
     """The study's table under a reporting rule; the best cell, chosen on validation, in bold."""
     spec = store.spec()
     metric = spec.report.metric
+    share = percent(metric)
     frame = store.summary(rule=rule, metric=metric)
     val = store.summary(rule=rule, metric="val/acc_mean").set_index("cell")["mean"]
     rows, ranks, best, top, wanted = [], [], None, float("-inf"), len(spec.seed_list())
@@ -143,7 +144,9 @@ def table(store: Any, rule: str, format: str) -> None:
                     "cell": record["label"],
                     "": "" if record["status"] == "done" else record["status"],
                     "validation %": output.percent(mean_val),
-                    "test %": output.percent(record["mean"], record["std"]),
+                    "test %" if share else metric: (output.percent if share else output.measured)(
+                        record["mean"], record["std"]
+                    ),
                     "seeds": str(record["n"]) if record["n"] == wanted else f"{record['n']} of {wanted}",
                     "id": record["cell"],
                 }

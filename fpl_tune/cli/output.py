@@ -127,6 +127,11 @@ def percent(mean: float | None, std: float | None = None) -> str:
     return f"{100 * mean:.1f} ± {100 * std:.1f}"
 
 
+def measured(mean: float, std: float = math.nan) -> str:
+    """0.5234 ± 0.01 of what is no share."""
+    return _shown(mean) if math.isnan(std) else f"{_shown(mean)} ± {std:.2g}"
+
+
 def size(count: float) -> str:
     """1.3 MB and the like, powers of 1000."""
     for unit in ("B", "kB", "MB", "GB", "TB"):

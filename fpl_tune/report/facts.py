@@ -177,12 +177,17 @@ class Facts:
 
     def values(self, cell: Cell, metric: str) -> list[float]:
         """A metric of every seed that ended well, in the round that the rule chose; of seeds whose records hold it."""
+        return list(self.by_seed(cell, metric).values())
+
+    def by_seed(self, cell: Cell, metric: str) -> dict[int, float]:
+        """The same by seed."""
         if metric == self.metric:
             rows = self._ended[(self._ended["rule"] == self.rule) & (self._ended["cell"] == cell.id)]
-            found = [float(value) for value in rows[metric]]
+            found = {int(seed): float(value) for seed, value in zip(rows["seed"], rows[metric], strict=True)}
         else:
-            found = [results.figure(self.store.history(cell, seed), metric, self.rule) for seed in self.seeds(cell)]
-        return [value for value in found if not math.isnan(value)]
+            seeds = self.seeds(cell)
+            found = {seed: results.figure(self.store.history(cell, seed), metric, self.rule) for seed in seeds}
+        return {seed: value for seed, value in found.items() if not math.isnan(value)}
 
     @staticmethod
     def scalar(cell: Cell, axis: str) -> Any:

@@ -8,68 +8,47 @@ A study names what it answers to in `report.paper`:
         of that figure, and of the places as `cells` names cells
     protocols: {start of cells' labels: protocol}, where a study spans several; names are matched with the rest
     figure: a figure instead of a table; its values are not printed, so that there is nothing to set beside ours
-    cells: {label of a cell, its data set left out: printed name of the method}, where names do not say it themselves
+    cells: {label of a cell, its data set left out: printed name of the method}, where names do not say it themselves;
+        `best on validation` is the study's own cell that validation puts first, references aside, on every data set
     expected: what the paper shows, in words
     defects: known reasons for which the printed figures cannot be matched
+
+Beside a printed average over data sets stands ours, where the study ran all of them.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from fpl_tune.errors import FplTuneError
+from fpl_tune.evaluate import harmonic_mean
 from fpl_tune.report import words
 from fpl_tune.report.facts import Facts
-from fpl_tune.report.printed import called, figures_of, named, of_cell, of_domain, on_data, plain, without_data
+from fpl_tune.report.printed import (
+    BEST,
+    called,
+    choices,
+    figures_of,
+    named,
+    of_cell,
+    of_domain,
+    on_data,
+    over_sets,
+    plain,
+    without_data,
+)
+from fpl_tune.report.quantities import Printed, Quantity, set_beside, unit_of
 from fpl_tune.study.cells import Cell, label
 from fpl_tune.study.partition import shares
 
-_WHOLE = "test/acc_mean"
+_WHOLE, _HARMONIC = "test/acc_mean", "test/harmonic_mean"
 _DOMAIN = re.compile(r"test/domain/(.+)/acc_mean")
-
-
-@dataclass(frozen=True)
-class Printed:
-    """One of our figures beside what the paper prints, in the unit that it prints."""
-
-    label: str
-    ours: float
-    spread: float
-    method: str
-    dataset: str
-    mean: float
-    std: float
-    comparable: bool
-    """The paper's figure is of the data set that the cell ran on, with the paper's backbone class."""
-
-    @property
-    def gap(self) -> float:
-        """Ours minus printed; nan on other data."""
-        return self.ours - self.mean if self.comparable else math.nan
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """A figure of which the paper prints one or more values."""
-
-    name: str
-    unit: str
-    """`%`, `M` (millions) or nothing."""
-    rows: list[Printed]
-
-    @cached_property
-    def order(self) -> float:
-        """Kendall's rank correlation between our values and the printed ones; nan below three rows."""
-        pairs = pd.DataFrame([(row.ours, row.mean) for row in self.rows], columns=pd.Index(["ours", "mean"]))
-        return float(pairs["ours"].corr(pairs["mean"], method="kendall")) if len(pairs) > 2 else math.nan
 
 
 @dataclass(frozen=True)
@@ -81,6 +60,11 @@ class PaperBlock:
     defects: list[str]
     parts: list[Quantity]
     """The study's own metric first."""
+
+    @property
+    def notes(self) -> list[str]:
+        """Each once."""
+        return list(dict.fromkeys(row.note for part in self.parts for row in part.rows if row.note))
 
 
 def beside(facts: Facts) -> PaperBlock | None:
@@ -97,63 +81,101 @@ def beside(facts: Facts) -> PaperBlock | None:
     )
 
 
+class _Entry(NamedTuple):
+    cell: Cell
+    label: str
+    own: str | None = None
+    """What `cells` calls it; None: its label."""
+    note: str = ""
+
+
+def _entries(facts: Facts, asked: Mapping[str, Any]) -> list[_Entry]:
+    """All cells, and once more those that validation chose where the paper prints a figure of the tuned method."""
+    found = [_Entry(cell, cell.label) for cell in facts.cells]
+    note = (
+        f"“{BEST}” is the study's own cell of the highest validation accuracy, mean over clients and seeds by the rule "
+        f"“{facts.rule}”; references do not count."
+    )
+    for cells in choices(facts.own, asked) if BEST in asked.get("cells", {}) else ():
+        table = facts.table.loc[[cell.id for cell in cells]]
+        val = table["val"].where(table["status"] == "done")
+        if val.notna().any() and not table["status"].isin(["pending", "partly", "failed"]).any():
+            cell = cells[int(np.nanargmax(val.to_numpy()))]
+            found.append(_Entry(cell, f"{cell.label} ({BEST})", BEST, note))
+    return found
+
+
 def _parts(facts: Facts, asked: Mapping[str, Any]) -> list[Quantity]:
     listed: Sequence[str] = list(asked["metric"]) if isinstance(asked.get("metric"), Mapping) else [facts.metric]
-    found = []
+    found, entries = [], _entries(facts, asked)
     for metric in sorted(listed, key=lambda name: name != facts.metric):
         printed = figures_of(asked, metric)
-        unit, scale = _unit(metric, printed)
-        rows = [_row(facts, metric, scale, cell, printed, asked) for cell in facts.cells]
+        unit = unit_of(metric, printed)
+        rows = [_row(facts, metric, unit, entry, printed, asked) for entry in entries]
+        rows += _averages(facts, metric, unit, printed, asked)
         found.append(Quantity(words.quantity(metric, over=""), unit, [row for row in rows if row is not None]))
         if metric == _WHOLE:
             printed = named(asked, asked["domains"]) if "domains" in asked else printed
-            found.append(Quantity("test accuracy by domain (%)", "%", _by_domain(facts, printed, asked)))
+            found.append(Quantity("test accuracy by domain (%)", "%", _by_domain(facts, entries, printed, asked)))
     return [*found, *(_best(facts, asked, asked["best"]) if "best" in asked else ())]
 
 
-def _unit(metric: str, printed: pd.DataFrame) -> tuple[str, float]:
-    """The unit that the paper prints a metric in, and what ours is multiplied with."""
-    if words.percent(metric):
-        return "%", 100.0
-    millions = len(printed) > 0 and str(printed["metric"].iloc[0]).endswith("(M)")
-    return ("M", 1e-6) if millions else ("", 1.0)
-
-
 def _row(
-    facts: Facts, metric: str, scale: float, cell: Cell, printed: pd.DataFrame, asked: Mapping[str, Any]
+    facts: Facts, metric: str, unit: str, entry: _Entry, printed: pd.DataFrame, asked: Mapping[str, Any]
 ) -> Printed | None:
-    found = of_cell(printed, cell, asked)
-    values = facts.values(cell, metric) if len(found) else []
-    shown, same = on_data(found, cell.run)
-    return _set_beside(cell, cell.label, values, scale, shown, same) if values and len(shown) else None
+    found = of_cell(printed, entry.cell, asked, entry.own)
+    values = facts.values(entry.cell, metric) if len(found) else []
+    shown, same = on_data(found, entry.cell.run)
+    if not values or shown.empty:
+        return None
+    return set_beside(entry.cell, entry.label, values, unit, shown, same, entry.note)
 
 
-def _set_beside(cell: Cell, name: str, ours: Sequence[float], scale: float, shown: pd.DataFrame, same: bool) -> Printed:
-    """Values of ours over seeds beside one printed figure, or the mean of several."""
-    alone = len(shown) == 1
-    return Printed(
-        label=name, ours=scale * float(np.mean(ours)),
-        spread=scale * float(np.std(ours, ddof=1)) if len(ours) > 1 else math.nan,
-        method=str(shown["method"].iloc[0]), mean=float(shown["mean"].mean()),
-        dataset=str(shown["dataset"].iloc[0]) if alone else f"mean over {len(shown)} data sets",
-        std=float(shown["std"].iloc[0]) if alone else math.nan,
-        comparable=same and cell.run.clip.name != "compact",
-    )  # fmt: skip
+def _averages(facts: Facts, metric: str, unit: str, printed: pd.DataFrame, asked: Mapping[str, Any]) -> list[Printed]:
+    """A row for every method of which the paper prints an average over data sets that the study ran one by one."""
+    methods: dict[str, list[Cell]] = {}
+    for cell in facts.cells:
+        methods.setdefault(without_data(cell), []).append(cell)
+    rows, note = [], "“average” is ours over the data sets that the paper prints one by one, seed by seed"
+    if metric == _HARMONIC:
+        note += "; that of the harmonic mean is the harmonic mean of the averages, as FedPGP's is"
+    for name, cells in methods.items():
+        shown, cells = over_sets(of_cell(printed, cells[0], asked), cells)
+        if values := list(_over_sets(facts, cells, metric).values()):
+            rows.append(set_beside(cells[0], f"{name}, average", values, unit, shown, True, f"{note}."))
+    return rows
 
 
-def _by_domain(facts: Facts, printed: pd.DataFrame, asked: Mapping[str, Any]) -> list[Printed]:
+def _over_sets(facts: Facts, cells: Sequence[Cell], metric: str) -> dict[int, float]:
+    """Mean over cells by seed; a harmonic mean is that of the means."""
+    if metric == _HARMONIC:
+        parts = [_over_sets(facts, cells, name) for name in (_WHOLE, "test/base/acc_mean", "test/novel/acc_mean")]
+        return {seed: harmonic_mean([part[seed] for part in parts]) for seed in _common(parts)}
+    by_cell = [facts.by_seed(cell, metric) for cell in cells]
+    return {seed: float(np.mean([found[seed] for found in by_cell])) for seed in _common(by_cell)}
+
+
+def _common(by_seed: Sequence[Mapping[int, float]]) -> list[int]:
+    """Seeds that all have."""
+    return sorted(set.intersection(*map(set, by_seed))) if by_seed else []
+
+
+def _by_domain(
+    facts: Facts, entries: Sequence[_Entry], printed: pd.DataFrame, asked: Mapping[str, Any]
+) -> list[Printed]:
     """A row for every cell and domain that has a printed figure of its own."""
     single = printed.loc[(printed["source"] != "") | ~printed["target"].isin(["", "average"])]
     rows, held = [], _Held()
-    for cell in facts.cells if len(single) else ():
-        found = of_cell(single, cell, asked)
+    for entry in entries if len(single) else ():
+        cell = entry.cell
+        found = of_cell(single, cell, asked, entry.own)
         if found.empty:
             continue
         clients, values = _domains(facts, cell, held)
         for domain, ours in values.items():
             shown, same = of_domain(found, cell.run, domain, client=clients)
             if len(shown):
-                rows.append(_set_beside(cell, f"{cell.label}, {domain}", ours, 100.0, shown, same))
+                rows.append(set_beside(cell, f"{entry.label}, {domain}", ours, "%", shown, same))
     return rows
 
 
@@ -208,6 +230,6 @@ def _best(facts: Facts, asked: Mapping[str, Any], best: Mapping[str, Any]) -> li
         for column, rows in chosen.items():
             if not table[column].isna().any():
                 first = cells[int(np.argmax(table[column].to_numpy()))]
-                rows.append(_set_beside(first, place, [float(first.varied[field])], 1.0, shown, same))
+                rows.append(set_beside(first, place, [float(first.varied[field])], "", shown, same))
     by = {"val": "best on validation", "mean": "best on test, a habit of the papers"}
     return [Quantity(f"{words.short(field)} {by[column]}", "", rows) for column, rows in chosen.items()]

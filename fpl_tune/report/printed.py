@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -31,16 +31,27 @@ ALIASES = {
 _DRAWN = {"photo": "real"}
 """Styles of the drawn world -> the domains of DomainNet that they mirror under another name."""
 
+BEST = "best on validation"
+"""What `cells` calls the study's own cell of the highest validation accuracy."""
+
+_DATA = ("data", "partition.held_out")
+"""Fields that say where a cell ran, and not what."""
+
+_ALL = ("", "average")
+"""Targets that are all domains together."""
+
 
 @cache
 def targets() -> pd.DataFrame:
-    """All printed figures: paper, table, protocol, dataset, method, metric, mean, std, note.
+    """All printed figures: paper, table, protocol, dataset, method, metric, mean, std, note; what is printed in minutes
+    is in seconds.
 
     `base`, `target` and `source` are the parts of `dataset`: the data, the domain tested on (empty or `average`: all),
     and the domain of the client whose model it is (empty: all), without case, spaces and signs.
     """
     with files("fpl_tune.report").joinpath("paper_targets.csv").open(encoding="utf-8") as opened:
         found = pd.read_csv(opened, dtype={"paper": str, "table": str, "note": str})
+    found.loc[found["method"].str.endswith("(minutes)"), ["mean", "std"]] *= 60
     places = [_place(str(name)) for name in found["dataset"]]
     return found.assign(**{part: [place[i] for place in places] for i, part in enumerate(("base", "target", "source"))})
 
@@ -81,10 +92,13 @@ def plain(name: str) -> str:
     return re.sub(r"[^a-z0-9.]", "", name.lower())
 
 
-def of_cell(printed: pd.DataFrame, cell: Cell, asked: Mapping[str, Any]) -> pd.DataFrame:
-    """The figures that are printed of a cell's method under its protocol, on whatever data."""
+def of_cell(printed: pd.DataFrame, cell: Cell, asked: Mapping[str, Any], own: str | None = None) -> pd.DataFrame:
+    """The figures that are printed of a cell's method under its protocol, on whatever data.
+
+    own: what `cells` calls it; None: its label, if it is there at all.
+    """
     names = asked.get("cells", {})
-    own = next((name for name in (cell.label, without_data(cell)) if name in names), None)
+    own = own or next((name for name in (cell.label, without_data(cell)) if name in names), None)
     rest, protocol = within(asked, without_data(cell))
     candidates = {*printed_names(cell), plain(rest)} if own is None else {plain(str(names[own]))}
     if protocol is not None:
@@ -111,23 +125,52 @@ def printed_names(cell: Cell) -> set[str]:
 
 def without_data(cell: Cell, *more: str) -> str:
     """The cell's label as it is where one data set, or one domain to hold out, is all there is; without `more` too."""
-    return label({n: v for n, v in cell.varied.items() if n not in ("data", "partition.held_out", *more)})
+    return label({n: v for n, v in cell.varied.items() if n not in (*_DATA, *more)})
+
+
+def choices(cells: Sequence[Cell], asked: Mapping[str, Any]) -> list[list[Cell]]:
+    """The cells of each data set and protocol: those among which a best one is chosen."""
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        place = [cell.varied.get(name) for name in _DATA]
+        found.setdefault(repr((place, within(asked, without_data(cell))[1])), []).append(cell)
+    return list(found.values())
+
+
+def over_sets(found: pd.DataFrame, cells: Sequence[Cell]) -> tuple[pd.DataFrame, list[Cell]]:
+    """What is printed of a method's average over data sets, and its cells on those that are printed one by one.
+
+    Both are empty unless there is a cell, and no more than one, for each of these data sets.
+    """
+    whole = found.loc[(found["source"] == "") & found["target"].isin(_ALL)]
+    average = whole["base"].str.contains("average")
+    ran = [[cell for cell in cells if base in _bases(cell.run)] for base in whole.loc[~average, "base"].unique()]
+    if all(len(same) == 1 for same in ran) and ran and average.any():
+        return whole.loc[average], [cell for (cell,) in ran]
+    return found.iloc[:0], []
 
 
 def on_data(printed: pd.DataFrame, run: RunSpec) -> tuple[pd.DataFrame, bool]:
-    """What is printed of a run's data set, all domains or the held out one, and True.
+    """What is printed of a run's main test set, and True: of its data, all domains or the held out one.
 
-    For other data: of domains of the same name, else of all data sets, and False.
+    Where the clients' own domains are tested on and the paper prints no figure of all, it is those of each domain that
+    has clients. For other data: of domains of the same name, else of all data sets, and False.
     """
     whole = printed.loc[printed["source"] == ""]
-    domains = run.partition.held_out or ["", "average"]
-    there = whole.loc[whole["target"].isin([plain(name) for name in domains])]
+    own = run.partition.evaluation == "domains"  # so that nothing held out is in the main test set
+    held = [] if own else run.partition.held_out
+    there = whole.loc[whole["target"].isin([plain(name) for name in held or _ALL])]
     if len(same := there.loc[there["base"].isin(_bases(run))]):
         return same, True
-    if len(alike := whole.loc[whole["target"].isin(_domains(run.partition.held_out))]):
+    if len(alike := whole.loc[whole["target"].isin(_domains(held))]):
         return alike, False
     single = whole.loc[~whole["base"].str.contains("average")]
-    sets = single.loc[single["target"].isin(["", "average"])]
+    sets = single.loc[single["target"].isin(_ALL)]
+    if own and sets.empty:
+        single = single.loc[~single["target"].isin(_domains(run.partition.held_out))]
+        if len(same := single.loc[single["base"].isin(_bases(run))]):
+            kept = {plain(name) for name in run.data.domains or same["target"]}
+            return same.loc[same["target"].isin(kept)], True
     return next((rows for rows in (sets, single) if len(rows)), whole), False
 
 

@@ -224,16 +224,17 @@ def paper(facts: Facts, tests: pd.DataFrame) -> Section | None:
     if block.expected:
         section.texts.append(f"Expected: {block.expected}")
     if block.parts and not any(row.comparable for part in block.parts for row in part.rows):
-        section.texts.append(
-            "Ours ran on other data or another backbone than the paper's, so no gap is given: compare order and trend."
-        )
+        timed = all(part.unit == "s" for part in block.parts)
+        where = "on another machine" if timed else "on other data or another backbone"
+        section.texts.append(f"Ours ran {where} than the paper's, so no gap is given: compare order and trend.")
+    section.texts += block.notes
     for part in block.parts:
         if part.order == part.order:
             section.texts.append(
                 f"Kendall's rank correlation with the printed figures, {part.name}: {part.order:+.2f}."
             )
         ours, printed = (f"{whose} ({part.unit})" if part.unit else whose for whose in ("ours", "printed"))
-        value = partial(words.points, digits=3 if part.unit == "M" else 2)
+        value = partial(words.points, digits=3 if part.unit in ("M", "s") else 2)
         rows = [
             [
                 r.label,

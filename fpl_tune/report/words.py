@@ -6,16 +6,13 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from fpl_tune.amounts import percent as percent
+
 _SETS = {"val": "validation", "test": "test"}
 _NAMED = {
     "train/parameters": "parameters that a client learns",
     "time/test_seconds": "time of testing (s)",
 }
-
-
-def percent(metric: str) -> bool:
-    """Whether a metric is a share that people read in percent."""
-    return "acc" in metric or metric.endswith("harmonic_mean")
 
 
 def quantity(metric: str, over: str = ", mean over clients") -> str:

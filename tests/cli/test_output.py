@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fpl_tune.cli import output
+from fpl_tune.cli._look import table
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (81920, "81.9 kB"), (2.5e9, "2.5 GB")])
@@ -22,6 +23,17 @@ def test_percent() -> None:
     assert output.percent(0.8734, 0.0042) == "87.3 ± 0.4"
     assert output.percent(0.8734, math.nan) == "87.3"
     assert output.percent(math.nan) == "–"
+
+
+def test_a_measure_that_is_no_share_is_printed_as_it_is(capsys: pytest.CaptureFixture[str], make_store) -> None:
+    assert output.measured(0.52342, 0.0101) == "0.5234 ± 0.01"
+    assert (output.measured(2.5), output.measured(math.nan)) == ("2.5", "–")
+    store = make_store(body="axes: {method: {n_ctx: [2]}}\nseeds: 2\nreport: {metric: time/seconds}\n")
+    table(store, "final", "table")
+    found = capsys.readouterr().out
+    assert "time/seconds" in found
+    assert "2 ± 0" in found
+    assert "test %" not in found
 
 
 ROWS = [{"cell": "lam=0", "mean": 0.5, "n": np.int64(3)}, {"cell": "a,b", "mean": math.nan, "n": None}]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,28 +11,14 @@ from fpl_tune.report import paper, sections
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.printed import figures_of, plain, targets
 from fpl_tune.report.significance import against_reference
-from fpl_tune.study.store import Store
+
+from .conftest import amend, printed
 
 PAPER = """axes: {method: [promptfl, coop]}
 references: [{method: zeroshot}]
 seeds: 2
 report: {paper: {paper: pFedMoAP, table: 1, expected: "CoOp above PromptFL", defects: ["copied rows"]}}
 """
-
-
-def printed(paper: str, table: str) -> Any:
-    found = targets()
-    return found[(found["paper"] == paper) & (found["table"] == table)]
-
-
-def amend(store: Store, **figures: Any) -> None:
-    """Adds figures to the last record of every seed; a callable is given the cell."""
-    for cell in store.cells():
-        for seed in store.seeds(cell):
-            history = store.history(cell, seed)
-            history[-1] |= {name.replace("__", "/"): f(cell) if callable(f) else f for name, f in figures.items()}
-            path = store.place(cell, seed) / "metrics.jsonl"
-            path.write_text("".join(json.dumps(record) + "\n" for record in history))
 
 
 def test_printed_figures_stand_beside_ours_by_the_method_s_name(make_store):

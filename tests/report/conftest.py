@@ -1,0 +1,24 @@
+"""Printed figures, and figures of ours that a test needs in the records."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fpl_tune.report.printed import targets
+from fpl_tune.study.store import Store
+
+
+def printed(paper: str, table: str) -> Any:
+    found = targets()
+    return found[(found["paper"] == paper) & (found["table"] == table)]
+
+
+def amend(store: Store, **figures: Any) -> None:
+    """Adds figures to the last record of every seed; a callable is given the cell."""
+    for cell in store.cells():
+        for seed in store.seeds(cell):
+            history = store.history(cell, seed)
+            history[-1] |= {name.replace("__", "/"): f(cell) if callable(f) else f for name, f in figures.items()}
+            path = store.place(cell, seed) / "metrics.jsonl"
+            path.write_text("".join(json.dumps(record) + "\n" for record in history))
