@@ -33,6 +33,7 @@ def _place(ax: Axes, axis: str, values: Sequence[Any], places: np.ndarray, is_nu
 
 
 _ASIDE = 0.08  # of the step between names, from one group to the next
+_MANY = 8  # names that stand side by side
 
 # -- the axes' curves ----------------------------------------------------------------------------------------
 
@@ -40,8 +41,8 @@ _ASIDE = 0.08  # of the step between names, from one group to the next
 def axis_curve(facts: Facts, axis: str) -> Figure:
     """The metric along one axis, mean over seeds with its standard deviation, references as lines with bands.
 
-    Numbers are joined by lines, names are not. Other axes: a colour for each of their combinations; of more than eight,
-    eight evenly spread, and the best one's.
+    Numbers are joined by lines, names are not; more than eight names are rows, the best on top. Other axes: a colour
+    for each of their combinations; of more than eight, eight evenly spread, and the best one's.
     """
     figure, (ax,) = blank()
     table = facts.table.loc[[cell.id for cell in facts.own]].dropna(subset=["mean"])
@@ -51,18 +52,19 @@ def axis_curve(facts: Facts, axis: str) -> Figure:
     where = dict(zip(map(shown, values), places, strict=True))
     others = [a for a in facts.axes if a != axis]
     groups = list(table.groupby([table[a].map(shown) for a in others], sort=False)) if others else [((), table)]
-    colours = _colours(groups, others)
-    for i, (_, rows) in enumerate(kept := _some(groups, facts)):
+    colours, kept = _colours(groups, others), _some(groups, facts)
+    if not is_number and len(values) > _MANY:
+        return _name_rows(facts, axis, others, kept)
+    for i, (_, rows) in enumerate(kept):
         rows = rows.assign(_x=[where.get(shown(v), np.nan) for v in rows[axis]]).sort_values("_x")
-        name = ", ".join(f"{short(a)}={shown(rows[a].iloc[0])}" for a in others) or None
+        name = _named(rows, others)
         if not is_number:  # side by side
             rows["_x"] += _ASIDE * (i - (len(kept) - 1) / 2)
         draw = _band if is_number else _bars
         draw(ax, rows["_x"], rows["mean"], rows["std"], colours[i], label=name, marker=MARKERS[i])
         best = rows[rows.index == facts.best.id] if facts.best is not None else rows[:0]
         if len(best):
-            ring: dict[str, Any] = {"mfc": "none", "mec": INK, "ms": 13, "mew": 1.2}
-            ax.plot(best["_x"], best["mean"], "o", label="best by validation", **ring)
+            ax.plot(best["_x"], best["mean"], "o", label="best by validation", **_RING)
     _references(ax, facts, axis, where, len(groups))
     _place(ax, axis, values, places, is_number)
     ax.set_ylabel(quantity(facts.metric))
@@ -72,6 +74,36 @@ def axis_curve(facts: Facts, axis: str) -> Figure:
 
 
 _Groups = Sequence[tuple[Any, pd.DataFrame]]
+_RING: dict[str, Any] = {"mfc": "none", "mec": INK, "ms": 13, "mew": 1.2}
+
+
+def _named(rows: pd.DataFrame, others: Sequence[str]) -> str | None:
+    """Where a group lies on the other axes."""
+    return ", ".join(f"{short(a)}={shown(rows[a].iloc[0])}" for a in others) or None
+
+
+def _name_rows(facts: Facts, axis: str, others: Sequence[str], groups: _Groups) -> Figure:
+    every = pd.concat([rows for _, rows in groups])
+    means = every.assign(_name=every[axis].map(shown)).pivot_table(index="_name", values="mean")
+    order = means.sort_values("mean").index.tolist()
+    figure, (ax,) = blank(7.2, 1.4 + 0.24 * len(order))
+    for i, (_, rows) in enumerate(groups):
+        y = np.array([order.index(shown(v)) for v in rows[axis]]) - 1.5 * _ASIDE * (i - (len(groups) - 1) / 2)
+        style = {"color": COLOURS[i], "marker": MARKERS[i], "ls": "none", "ms": 5, "lw": 1.4, "capsize": 2}
+        ax.errorbar(rows["mean"], y, xerr=rows["std"].fillna(0.0), label=_named(rows, others), **style)
+        if facts.best is not None and facts.best.id in rows.index:
+            at = rows.index.get_loc(facts.best.id)
+            ax.plot(rows["mean"].iloc[at], y[at], "o", label="best by validation", **_RING)
+    for i, name in enumerate(dict.fromkeys(map(facts.family, facts.references))):
+        ids = [cell.id for cell in facts.references if facts.family(cell) == name]
+        colour = COLOURS[(len(groups) + i) % len(COLOURS)]
+        ax.axvline(facts.table.loc[ids, "mean"].mean(), color=colour, dashes=DASHES[i % len(DASHES)], label=name)
+    ax.set_yticks(range(len(order)), order)
+    ax.set_ylim(-0.7, len(order) - 0.3)
+    ax.set_xlabel(quantity(facts.metric))
+    percent_axis(ax, facts.metric, "x")
+    legend(ax, loc="lower right")
+    return figure
 
 
 def _some(groups: _Groups, facts: Facts) -> _Groups:
@@ -176,10 +208,15 @@ def _by_round(curves: Mapping[str, pd.DataFrame], metric: str) -> Figure:
 
 
 def heat_map(facts: Facts, rows: str, columns: str, cells: Sequence[Cell]) -> Figure:
-    """The metric of some cells over two axes; where others vary too, the mean over them. One scale for all cells."""
+    """The metric of some cells over two axes; where others vary too, the mean over them. One scale for all cells.
+
+    An axis of more values than a page is wide for lies upright.
+    """
     every = facts.table.loc[[cell.id for cell in facts.own], "mean"]
     table = facts.table.loc[[cell.id for cell in cells]].dropna(subset=["mean"])
     keys = {a: [shown(v) for v in _ordered(table[a])] for a in (rows, columns)}
+    if len(keys[columns]) > max(len(keys[rows]), 12):
+        rows, columns = columns, rows
     grid = table.assign(_r=table[rows].map(shown), _c=table[columns].map(shown))
     grid = grid.pivot_table(index="_r", columns="_c", values="mean", aggfunc="mean")
     grid = grid.reindex(index=keys[rows], columns=keys[columns])
@@ -195,6 +232,8 @@ def heat_map(facts: Facts, rows: str, columns: str, cells: Sequence[Cell]) -> Fi
         ax.text(c, r, text, ha="center", va="center", fontsize=8, color=ink)
     ax.set_xticks(range(grid.shape[1]), grid.columns)
     ax.set_yticks(range(grid.shape[0]), grid.index)
+    if not numeric(_ordered(table[rows])):  # names are read from the top
+        ax.invert_yaxis()
     ax.set_xlabel(axis_name(columns))
     ax.set_ylabel(axis_name(rows))
     ax.set_title(quantity(facts.metric), fontsize=10, color=INK)

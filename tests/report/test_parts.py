@@ -211,6 +211,45 @@ def test_of_many_lines_eight_are_drawn_and_the_best_is_among_them(make_store):
     assert "lr=0.05" in names
 
 
+def many_names(make_store):
+    names = [f"v{i:02}" for i in range(13)]
+    variants = ", ".join(f"{{label: {name}, optim.lr: {0.01 * (i + 1)}}}" for i, name in enumerate(names))
+    body = f"axes: {{method: {{n_ctx: [2, 4]}}, variant: [{variants}]}}\nreferences: [{{method: zeroshot}}]\nseeds: 2\n"
+    return names, Facts(make_store(body=body, level=lambda cell: 0.3 + (cell.run.optim.lr * 700 % 13) / 26))
+
+
+def test_many_names_are_rows_the_best_on_top(make_store):
+    names, facts = many_names(make_store)
+    (ax,) = figures.axis_curve(facts, "variant").axes
+    rows = [label.get_text() for label in ax.get_yticklabels()]
+    table = facts.table.loc[[cell.id for cell in facts.own]]
+    mean = table.groupby("variant")["mean"].mean()
+    assert sorted(rows) == names
+    assert rows == mean.sort_values().index.tolist() != names
+    assert len(ax.containers) == 2, "a colour for each length of the context"
+    for drawn, (_, part) in zip(ax.containers, table.groupby("method.n_ctx"), strict=True):
+        assert isinstance(drawn, ErrorbarContainer)
+        x, y = (np.asarray(part) for part in drawn.lines[0].get_data())
+        found = {rows[round(row)]: value for row, value in zip(y.tolist(), x.tolist(), strict=True)}
+        assert found == pytest.approx(part.set_index("variant")["mean"].to_dict())
+    assert facts.best is not None
+    ring = next(line for line in ax.lines if line.get_label() == "best by validation")
+    assert np.asarray(ring.get_xdata()) == pytest.approx([facts.table.loc[facts.best.id, "mean"]])
+    assert rows[round(float(np.asarray(ring.get_ydata())[0]))] == facts.table.loc[facts.best.id, "variant"]
+
+
+def test_a_heat_map_of_many_columns_is_upright(make_store):
+    names, facts = many_names(make_store)
+    (ax,) = figures.heat_map(facts, "method.n_ctx", "variant", facts.own).axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == names
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["2", "4"]
+    assert ax.yaxis_inverted(), "names are read from the top"
+    grid = np.asarray(ax.images[0].get_array())
+    for cell in facts.own:
+        place = names.index(facts.table.loc[cell.id, "variant"]), [2, 4].index(int(cell.run.method["n_ctx"]))
+        assert grid[place] == pytest.approx(facts.table.loc[cell.id, "mean"])
+
+
 def test_bars_tell_their_values_and_where_equal_shares_lie():
     (ax,) = charts.bars(["a", "b"], [25.0, 75.0], "share (%)", spread=[1.0, 2.0], equal=50.0).axes
     assert [text.get_text() for text in ax.texts] == ["25.0", "75.0"]
