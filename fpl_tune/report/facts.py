@@ -12,7 +12,7 @@ import pandas as pd
 from scipy import stats
 
 from fpl_tune.errors import ConfigError, unknown
-from fpl_tune.evaluate import CHOICES, HABITS
+from fpl_tune.evaluate import check_rule
 from fpl_tune.study import results
 from fpl_tune.study.cells import axes_of, label, shown
 from fpl_tune.study.tables import state_of
@@ -55,8 +55,7 @@ class Facts:
         self._named = reference or self.spec.report.reference
         if metric is not None and len(self.frame) and self.frame[metric].isna().all():
             raise ConfigError(f"A metric is a name in the records, such as test/acc_mean, but none holds {metric!r}.")
-        if rule is not None and rule not in (rules := [*CHOICES, *HABITS]):
-            raise ConfigError(f"rule is one of {', '.join(rules)}, but is {rule!r}.")
+        check_rule(self.rule)
         if reference is not None and self._picked is None:
             known = [*map(self.family, self.references), *self.by_label]
             if reference not in known:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from fpl_tune.amounts import duration as duration
 from fpl_tune.amounts import percent as percent
 
 _SETS = {"val": "validation", "test": "test"}
@@ -75,16 +76,6 @@ def p_value(p: float | None) -> str:
 def megabytes(count: float) -> str:
     """Bytes in MB (10^6)."""
     return "–" if math.isnan(count) else f"{count / 1e6:.3g}"
-
-
-def duration(seconds: float) -> str:
-    """`12.3 s`, `4 min 05 s`, `2 h 03 min`."""
-    if math.isnan(seconds):
-        return "–"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def numeric(values: Iterable[Any]) -> bool:

@@ -55,8 +55,8 @@ def compare(
         strange = [s for s, _, _ in kept if _split(a, mine, s) != _split(b, theirs, s)]
         if strange:
             warnings.append(
-                f"{mine.label}: seeds {', '.join(map(str, strange))} were trained on different partitions, "
-                "so that their difference is not the methods' alone."
+                f"{mine.label}: partitions differ in {'seeds' if len(strange) > 1 else 'seed'} "
+                f"{', '.join(map(str, strange))}, so that the difference is not the methods' alone."
             )
         differences = [y - x for _, x, y in kept]
         spread = aggregate(differences)

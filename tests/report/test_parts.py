@@ -119,8 +119,6 @@ def test_words():
     assert words.plus_minus(0.9761, math.nan, "test/acc_mean") == "97.61"
     assert words.signed(-0.0123, "test/acc_mean") == "-1.23"
     assert words.p_value(0.0004) == "< 0.001"
-    assert words.duration(125) == "2 min 05 s"
-    assert words.duration(7380) == "2 h 03 min"
     assert words.axis_name("method.lam") == "λ (lam)"
 
 
@@ -194,7 +192,11 @@ def test_a_value_of_an_axis_can_be_the_reference(make_store):
 
 @pytest.mark.parametrize(
     ("asked", "words"),
-    [({"reference": "zeroshott"}, "zeroshot"), ({"rule": "best"}, "best_val"), ({"metric": "x/y"}, "test/acc_mean")],
+    [
+        ({"reference": "zeroshott"}, "zeroshot"),
+        ({"rule": "best"}, "no reporting rule 'best'. Did you mean 'best_val'"),
+        ({"metric": "x/y"}, "test/acc_mean"),
+    ],
 )
 def test_what_a_report_is_asked_for_must_be_there(make_store, asked, words):
     with pytest.raises(ConfigError, match=words):

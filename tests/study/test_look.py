@@ -60,7 +60,7 @@ def test_compare_warns_of_other_partitions_and_refuses_strangers(make_store: Mak
     with pytest.raises(ConfigError, match="compared with another one"):
         compare(a, a)
     (warning,) = compare(a, b).warnings
-    assert "seeds 2 were trained on different partitions" in warning
+    assert "partitions differ in seed 2," in warning
     other = make_store(name="c", root=tmp_path / "c", body="axes: {method: {n_ctx: [3]}}\nseeds: 3\n")
     with pytest.raises(ConfigError, match="share none"):
         compare(a, other)
