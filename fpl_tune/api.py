@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from fpl_tune import config
-from fpl_tune.errors import unknown
-from fpl_tune.paths import cache_root, output_root
+from fpl_tune.errors import ConfigError, unknown
+from fpl_tune.paths import cache_root, output_folder, output_root
 from fpl_tune.trial import Trial, device_of
 
 if TYPE_CHECKING:
@@ -88,8 +88,12 @@ def stored(name: str) -> Store:
     """
     from fpl_tune.study.store import Store
 
-    root = output_root()
-    known = sorted(folder.name for folder in root.iterdir() if (folder / "study.yaml").is_file())
+    root = output_folder()
+    known = sorted(path.parent.name for path in root.glob("*/study.yaml"))
+    if not known:
+        raise ConfigError(
+            f"There are no results in {root} yet. Run a study first, or name the folder that has some: FPL_TUNE_OUTPUT."
+        )
     if name not in known:
         raise unknown("study with results", name, known)
-    return Store(root, name)
+    return Store(output_root(), name)

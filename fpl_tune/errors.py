@@ -27,15 +27,17 @@ class EnvironmentProblem(FplTuneError):
     exit_code = 3
 
 
-def did_you_mean(name: str, known: Iterable[str], first: Sequence[str] = ()) -> str:
-    """A sentence that ends an error message: `first`, else the nearest known names, else all of them."""
+def did_you_mean(name: str, known: Iterable[str], first: Sequence[str] = (), listing: str = "") -> str:
+    """A sentence that ends an error message: `first`, else the nearest known names, else all, or what lists them."""
     known = sorted(known)
     near = first[:3] or get_close_matches(name, known, n=3, cutoff=0.5)
     if near:
         return f"Did you mean {' or '.join(repr(n) for n in near)}?"
+    if listing:
+        return f"See {listing}."
     return f"Known: {', '.join(known)}." if known else "There is none."
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
-    """`ConfigError` for a name that is not among the known ones."""
-    return ConfigError(f"There is no {kind} {name!r}. {did_you_mean(name, known)}")
+def unknown(kind: str, name: str, known: Iterable[str], listing: str = "") -> ConfigError:
+    """`ConfigError` for a name that is not among the known ones; `listing` names all, where they are many."""
+    return ConfigError(f"There is no {kind} {name!r}. {did_you_mean(name, known, listing=listing)}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fpl_tune.amounts import counted, duration
+from fpl_tune.amounts import counted, duration, size
 
 PACKAGE = Path(__file__).resolve().parent.parent / "fpl_tune"
 
@@ -32,6 +32,11 @@ def test_one_is_singular_and_all_else_plural() -> None:
 )
 def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (81920, "81.9 kB"), (2.5e9, "2.5 GB")])
+def test_size(count: float, text: str) -> None:
+    assert size(count) == text
 
 
 @pytest.mark.parametrize("room", ["cli", "study", "report", "bench"])

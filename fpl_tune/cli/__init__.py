@@ -10,6 +10,7 @@ Exit codes: 0 done; 1 finished with failed cells; 2 usage, configuration or an i
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -48,7 +49,7 @@ def _misused(problem: Exception) -> int:
     explain = getattr(problem, "format_message", None)
     if explain is None:
         return _broken(problem)
-    text = str(explain()).replace("Value error, ", "")
+    text = re.sub(r"Value error, |, unable to parse .*?(?=\.|$)", "", str(explain()))
     if type(problem).__name__ == "NoArgsIsHelpError":
         print(text)
         return 0
@@ -57,12 +58,17 @@ def _misused(problem: Exception) -> int:
 
 
 def _broken(problem: Exception) -> int:
-    """Says where a plug-in raised an error; one that is none of theirs is raised again."""
+    """Says where a plug-in raised an error, or what could not be written; what is neither is raised again."""
     from fpl_tune import plugins
 
-    if os.environ.get("FPL_TUNE_FULL_ERROR") or not plugins.where(problem):
+    if os.environ.get("FPL_TUNE_FULL_ERROR"):
         raise problem
-    return _fail(f"A plug-in raised {plugins.told(problem)}. Mend it; FPL_TUNE_FULL_ERROR=1 shows the calls.", 1)
+    if plugins.where(problem):
+        return _fail(f"A plug-in raised {plugins.told(problem)}. Mend it; FPL_TUNE_FULL_ERROR=1 shows the calls.", 1)
+    if isinstance(problem, OSError) and problem.strerror:
+        path = problem.filename2 or problem.filename or "The output"
+        return _fail(f"{path} cannot be read or written ({problem.strerror}). Mend that, or name another place.", 3)
+    raise problem
 
 
 def _fail(message: str, code: int) -> int:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from fpl_tune import bench as measure
 from fpl_tune import config
-from fpl_tune.amounts import duration
+from fpl_tune.amounts import duration, size
 from fpl_tune.cli import output
 from fpl_tune.config import RunSpec
 from fpl_tune.paths import cache_root
@@ -49,7 +49,7 @@ def bench(kind: str, overrides: Sequence[str], format: str) -> None:
             "plain path": f"{m.plain_seconds:.3g} s, {m.ratio:.1f} times as long",
             "text encoding": f"{100 * m.text_share:.0f} % of the time, {m.tokens:,} tokens",
             "operations": f"{m.operations:.3g}, {100 * m.matrix_rate_share:.0f} % of the measured matrix rate",
-            "peak memory": output.size(m.peak_memory_bytes),
+            "peak memory": size(m.peak_memory_bytes),
             "measured": m.note,
         }
         output.emit([{m.name: k, "": v} for k, v in shown.items()], format)

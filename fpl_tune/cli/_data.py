@@ -16,16 +16,23 @@ from fpl_tune.data import load, split
 from fpl_tune.data import prepare as preparing
 from fpl_tune.data.exchange import export_split
 from fpl_tune.data.show import overview
+from fpl_tune.errors import ConfigError
 from fpl_tune.paths import cache_root
 from fpl_tune.trial import stages_of
+
+_DRAWN = (".png", ".pdf", ".svg")
 
 
 def _print(value: Any, tables: Sequence[Any], format: str) -> None:
     if format == "table":
         for table in tables:
             output.console().print(table)
-    else:
+    elif format == "json":
         print(json.dumps(value, indent=1, ensure_ascii=False))
+    elif isinstance(value, list):
+        output.emit(value, format)
+    else:
+        output.emit_object(value, format)
 
 
 def ls(root: str | None, format: str) -> None:
@@ -56,6 +63,10 @@ def prepare(overrides: Sequence[str], format: str) -> None:
 
 def show(overrides: Sequence[str], seed: int, figure: Path | None, export: Path | None, format: str) -> None:
     """Clients by classes of one seed's split; as a picture and as a file that can be imported, if asked for."""
+    if figure is not None and figure.suffix not in _DRAWN:
+        raise ConfigError(f"--figure must end in {', '.join(_DRAWN)}, but is {str(figure)!r}.")
+    if seed < 0:
+        raise ConfigError(f"--seed must be >= 0, but is {seed}.")
     run = config.compose_run(overrides)
     dataset = load(run.data)
     drawn = split(dataset, run.data, run.partition, seed)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fpl_tune import track
-from fpl_tune.amounts import counted
+from fpl_tune.amounts import counted, size
 from fpl_tune.api import stored
 from fpl_tune.cli import output
 from fpl_tune.cli._study import cell_figure
@@ -49,7 +49,7 @@ def _machine(root: Path) -> list[dict[str, str]]:
             there = there.parent
         free = shutil.disk_usage(there).free
         remedy = f"Free some space, or name another folder in {variable}."
-        rows.append(_row(what, f"{folder}, {output.size(free)} free", remedy, wrong=free < _LITTLE_SPACE))
+        rows.append(_row(what, f"{folder}, {size(free)} free", remedy, wrong=free < _LITTLE_SPACE))
     return rows
 
 
@@ -81,11 +81,11 @@ def check_cluster(address: str, root: Path, checkpoints: str | None, data_roots:
         facts = node.facts
         found = f"{node.cpus:g} CPU, {node.gpus:g} GPU"
         if facts is not None:
-            found += "".join(f", {name} {output.size(memory)}" for name, memory in facts.gpus)
+            found += "".join(f", {name} {size(memory)}" for name, memory in facts.gpus)
         rows.append(_row(node.name, found))
         if facts is not None:
             little = facts.cache_free < _LITTLE_SPACE
-            free = "cannot be written" if facts.cache_free < 0 else f"{output.size(facts.cache_free)} free"
+            free = "cannot be written" if facts.cache_free < 0 else f"{size(facts.cache_free)} free"
             remedy = "Free some space, or set FPL_TUNE_CACHE where the node is started."
             rows.append(_row(f"feature cache of {node.name}", f"{facts.cache}, {free}", remedy, wrong=little))
     rows += [_row(node.name, finding, remedy, wrong=True) for node, finding, remedy in findings]

@@ -22,7 +22,7 @@ from fpl_tune.cli import output
 from fpl_tune.errors import ConfigError, EnvironmentProblem
 from fpl_tune.evaluate import check_rule
 from fpl_tune.masking import masked
-from fpl_tune.paths import output_root, shipped
+from fpl_tune.paths import output_folder, output_root, shipped
 from fpl_tune.study.cells import axes_of
 
 
@@ -37,7 +37,8 @@ def ls(kind: str, format: str) -> None:
     }
     rows = listings[kind]()
     if not rows and format == "table":
-        output.console().print(f"No {kind} here yet.")
+        talk = output.console()
+        talk.print(f"No results in {output_folder()} yet. A study leaves some: fpl-tune study NAME.", soft_wrap=True)
         return
     if kind == "methods" and format == "table":
         rows = [_narrow(row) for row in rows]
@@ -102,10 +103,9 @@ def _results() -> list[dict[str, Any]]:
     from fpl_tune.study.store import Store
 
     rows = []
-    for folder in sorted(output_root().iterdir()):
-        if (folder / "study.yaml").is_file():
-            frame = Store(output_root(), folder.name).frame()
-            rows.append({"study": folder.name, "cells": frame["cell"].nunique(), "seeds": frame["seed"].nunique()})
+    for path in sorted(output_folder().glob("*/study.yaml")):
+        frame = Store(output_folder(), path.parent.name).frame()
+        rows.append({"study": path.parent.name, "cells": frame["cell"].nunique(), "seeds": frame["seed"].nunique()})
     return rows
 
 

@@ -120,9 +120,9 @@ def best(name: str, rule: str, export: Path | None, format: str) -> None:
         if format == "table":
             row["exported"] = f"{len(row['exported'])} files in {export}; sh {export / 'reproduce.sh'} repeats the cell"
     if format == "table":
-        spread = row.pop("test_std")
-        row["val/acc_mean"] = f"{output.percent(found.val)} %"
-        row["test/acc_mean"] = f"{output.percent(found.test, spread)} %"
+        shown = {"val/acc_mean": output.percent(found.val), "test/acc_mean": output.percent(found.test, found.test_std)}
+        names = {"val/acc_mean": "validation %", "test/acc_mean": "test %"}
+        row = {names.get(k, k): shown.get(k, v) for k, v in row.items() if k != "test_std"}
     output.emit_object(row, format)
 
 
@@ -167,7 +167,8 @@ def replay(name: str, overrides: Sequence[str], format: str) -> None:
         try:
             setattr(spec, field, kind(value))
         except ValueError:
-            raise ConfigError(f"prune.{field} must be {kind.__name__}, but is {value!r}.") from None
+            wanted = {float: "a number", int: "a whole number"}[kind]
+            raise ConfigError(f"prune.{field} must be {wanted}, but is {value!r}.") from None
     with output.progress("replaying") as progress:
         found = replaying.replay_pruning(store, spec)
         samplers = {"random": replaying.replay_random(store), "tpe": replaying.replay_tpe(store, progress=progress)}

@@ -23,8 +23,8 @@ def seed_list(text: str) -> list[int]:
         raise ConfigError(f"--seeds is a number of seeds or a list such as 1,2,5, but is {text!r}.") from None
     if "," not in text and numbers[0] < 1:
         raise ConfigError(f"--seeds must be >= 1, but is {text!r}.")
-    if len(set(numbers)) < len(numbers):
-        raise ConfigError(f"--seeds must name different seeds, but is {text!r}.")
+    if len(set(numbers)) < len(numbers) or min(numbers) < 0:
+        raise ConfigError(f"--seeds must name different seeds, none below 0, but is {text!r}.")
     return numbers if "," in text else list(range(1, numbers[0] + 1))
 
 
@@ -64,4 +64,7 @@ def run(overrides: Sequence[str], seeds: str, format: str, cfg: bool) -> None:
         for seed, records in history.items()
         for rule, figures in report_rules([r for r in records if "val/acc_mean" in r]).items()
     ]
+    if format == "table":
+        shown = {"val/acc_mean": "validation %", "test/acc_mean": "test %"}
+        rows = [{shown.get(k, k): output.percent(v) if k in shown else v for k, v in row.items()} for row in rows]
     output.emit(rows, format, title="By reporting rule; best_test and mean_last5 are the papers' habits")

@@ -102,7 +102,8 @@ class Watcher(Listener):
             text = ", ".join(sorted(states)) if good is None else f"validation {100 * good:.1f} %"
             text += f", {raced}" if raced else ""
             total = counted(len(self._known) + self._unasked, "cell")
-            self._console.print(f"{cell.label}: {text}  ({self._complete}/{total}, {self._eta()})")
+            left = f", {self._eta()}" if self._complete < len(self._known) + self._unasked else ""
+            self._console.print(f"{cell.label}: {text}  ({self._complete}/{total}{left})")
 
     def warned(self, cell: Cell, text: str) -> None:
         output.warn(f"{cell.label}: {text}")

@@ -132,15 +132,6 @@ def measured(mean: float, std: float = math.nan) -> str:
     return _shown(mean) if math.isnan(std) else f"{_shown(mean)} ± {std:.2g}"
 
 
-def size(count: float) -> str:
-    """1.3 MB and the like, powers of 1000."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 1000 or unit == "TB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError
-
-
 def _plain(value: Any) -> Any:
     """JSON has no nan; numpy and torch scalars become Python's."""
     if hasattr(value, "item"):
@@ -157,6 +148,8 @@ def _plain(value: Any) -> Any:
 def _shown(value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list | tuple):

@@ -39,12 +39,12 @@ def doctor(
 
 
 @app.command("export", epilog="Example: fpl-tune export lambda_sweep ~/carry/sweep", rich_help_panel="Keep in order")
-def export_(name: Stored, out: Annotated[Path, typer.Argument(help="New folder to write.")]) -> None:
+def export_(name: Stored, out: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder to write.")]) -> None:
     """Copy a study to one folder that can be carried to another machine."""
     work.manage.export(name, out)
 
 
 @app.command("import", epilog="Example: fpl-tune import ~/carry/sweep", rich_help_panel="Keep in order")
-def import_(folder: Annotated[Path, typer.Argument(help="An exported study.")]) -> None:
+def import_(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="An exported study.")]) -> None:
     """Take an exported study into the outputs here, MLflow records included."""
     work.manage.import_(folder)

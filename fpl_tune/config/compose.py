@@ -29,7 +29,7 @@ from fpl_tune.config.specs import GROUPS, RUN_FIELDS, RunSpec, StudySpec
 from fpl_tune.data.registry import resolve
 from fpl_tune.errors import ConfigError, unknown
 from fpl_tune.evaluate import check_rule
-from fpl_tune.paths import list_studies, shipped
+from fpl_tune.paths import list_studies, output_folder, shipped
 
 
 def compose_run(overrides: Sequence[str] = ()) -> RunSpec:
@@ -52,10 +52,7 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, 
         ConfigError: no such study, an unknown key, or a value of the wrong type.
     """
     methods.trust(overrides)
-    overrides, known = _homes(overrides), list_studies()
-    path = Path(name) if name.endswith((".yaml", ".yml")) else known.get(name)
-    if path is None or not path.is_file():
-        raise unknown("study", name, known)
+    overrides, path = _homes(overrides), _study_file(name)
     based = re.search(r"^defaults:", path.read_text(encoding="utf-8"), re.M)  # a stored study has none
     if path.stem in ("run", "study") and based:  # the names of what it is composed with
         raise ConfigError(f"A study's file is not called {path.name}, which is the base of all. Rename it.")
@@ -72,7 +69,21 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, 
     spec = _typed(StudySpec, node)
     check(to_run(node))
     check_rule(spec.report.rule, "report.rule")
+    spec.seed_list()
     return spec, node
+
+
+def _study_file(name: str) -> Path:
+    """The file of a study by its name, also of one that has results, or by its path."""
+    if name.endswith((".yaml", ".yml")):
+        if not Path(name).is_file():
+            raise ConfigError(f"There is no file {name!r}. A study is a name (fpl-tune ls studies) or a YAML file.")
+        return Path(name)
+    known = list_studies()
+    path = known.get(name) or output_folder() / name / "study.yaml"
+    if not path.is_file():
+        raise unknown("study", name, known, "fpl-tune ls studies")
+    return path
 
 
 def _homes(overrides: Sequence[str]) -> list[str]:

@@ -40,6 +40,11 @@ def readable(problem: Exception, path: Path, chosen: Mapping[str, Any] | None = 
         where = re.search(r"full_key: ([\w.\[\]]+)", full)
         wanted = _KINDS.get(value.group(3), value.group(3))
         return ConfigError(f"{where.group(1) if where else 'a field'} must be {wanted}, but is {value.group(1)!r}.")
+    if listed := re.search(r"override \+*([\w.]+)=.*Cannot merge DictConfig with ListConfig", full, re.DOTALL):
+        name = listed.group(1)
+        return ConfigError(
+            f"{name} has fields of its own and cannot be a list. Take it away first: '~{name}' '+{name}=[...]'."
+        )
     if empty := re.search(r"field '([\w.]+)' is not Optional", full):
         return ConfigError(f"{empty.group(1)} cannot be null. Leave it out, or take it away: '~{empty.group(1)}'.")
     if isinstance(problem, ConfigCompositionException) and cause is not None:

@@ -195,8 +195,19 @@ class StudySpec(RunSpec):
     """e.g. 2h, 30m, 90s: what does not fit is dropped and named."""
 
     def seed_list(self) -> list[int]:
-        """Seeds as a list: 1..n, or what was listed."""
-        return list(range(1, self.seeds + 1)) if isinstance(self.seeds, int) else [int(s) for s in self.seeds]
+        """Seeds as a list: 1..n, or what was listed.
+
+        Raises:
+            ConfigError: there is none, one twice, or one below 0.
+        """
+        listed = list(range(1, self.seeds + 1)) if type(self.seeds) is int else self.seeds
+        fine = isinstance(listed, list) and all(type(seed) is int and seed >= 0 for seed in listed)
+        if not listed or not fine or len(set(listed)) < len(listed):
+            raise ConfigError(
+                f"seeds must be a number >= 1, or a list of different seeds, none below 0, but is {self.seeds!r}. "
+                "Write seeds=3."
+            )
+        return listed
 
 
 RUN_FIELDS = tuple(f.name for f in fields(RunSpec))

@@ -209,11 +209,11 @@ def catalogue(root: str | None = None) -> list[dict[str, str]]:
 
 def catalogue_table(rows: list[dict[str, str]]) -> Table:
     """For the terminal."""
-    table = Table("data set", "what", "usual partition")
+    table = Table("data set", "what, and the usual partition")
     last = "there" if "there" in rows[0] else "files"
     table.add_column("below data.root" if last == "there" else "expected below data.root", overflow="fold")
     for row in rows:
-        table.add_row(row["name"], row["what"], row["partition"], Text(row[last]))
+        table.add_row(row["name"], f"{row['what']}\n{row['partition']}", Text(row[last]))
     return table
 
 

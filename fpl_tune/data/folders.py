@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fpl_tune.amounts import counted
 from fpl_tune.data.files import Rows, cut, images_in, locate, plain, subfolders
 from fpl_tune.data.pool import Dataset
 from fpl_tune.data.sources import source
@@ -133,7 +134,7 @@ def _dataset(
     empty = [name for label, name in enumerate(classes) if label not in set(train.label)]
     if empty or not classes:
         raise EnvironmentProblem(
-            f"{root} has {len(empty)} class folders without a training image, first {empty[:1]}. "
+            f"{root} has {counted(len(empty), 'class folder')} without a training image, first {empty[:1]}. "
             "Complete the download, or remove the folders."
         )
     cleaned = tuple(name.replace("_", " ") for name in classes)

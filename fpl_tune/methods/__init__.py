@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
+import re
 from collections.abc import Mapping
 from dataclasses import Field, fields, is_dataclass
 from functools import cache
@@ -99,7 +100,8 @@ def build(node: Mapping[str, Any], where: str = "method") -> Method:
             raise cause from None
         if cause is not None and not field:  # what a plug-in's own check of several fields raised
             raise ConfigError(f"{where} {node['name']!r} refuses its options: {plugins.told(cause)}.") from problem
-        raise ConfigError(f"{where}.{field}: {first['msg']}, but is {first['input']!r}.") from None
+        rule = re.sub(r", (unable|got) .*", "", first["msg"]).replace("Input should be", "must be")
+        raise ConfigError(f"{where}.{field} {rule}, but is {first['input']!r}.") from None
 
 
 @cache

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fpl_tune.amounts import counted, duration
+from fpl_tune.amounts import counted, duration, size
 from fpl_tune.config import RunSpec, StudySpec
 from fpl_tune.study import preflight
 from fpl_tune.study.cells import Cell, expand
@@ -19,7 +19,6 @@ from fpl_tune.study.objective import check_reported
 from fpl_tune.study.preflight import Loaded
 from fpl_tune.study.profile import Cost, Profile, cost_key, measure
 from fpl_tune.study.resources import cores, memory, seconds_of, setup_of
-from fpl_tune.study.runner import check_seeds
 from fpl_tune.study.search import Search
 from fpl_tune.study.store import Store
 from fpl_tune.trial import device_of
@@ -108,8 +107,8 @@ class Plan:
         begun = f" ({duration(self.starting)} of it to start)" if self.starting and t["seconds"] else ""
         text = (
             f"{counted(t['cells'], 'cell')}, {t['done']} done; {duration(t['seconds'])} with {self.parallel} at once"
-            f"{begun}, {t['bytes_up'] / 1e6:.2f} MB up and {t['bytes_down'] / 1e6:.2f} MB down, "
-            f"{t['peak_memory_bytes'] / 1e6:.0f} MB of memory a trial."
+            f"{begun}, {size(t['bytes_up'])} up and {size(t['bytes_down'])} down, "
+            f"{size(t['peak_memory_bytes'])} of memory a trial."
         )
         if t["dropped"]:
             more = len(t["dropped"]) - 5
@@ -132,7 +131,7 @@ def make_plan(
         ConfigError: the study cannot run whatever the machine.
         EnvironmentProblem: the machine lacks data or a GPU that is asked for.
     """
-    check_seeds(spec)
+    spec.seed_list()
     check_reported(spec.report.metric)
     budget = seconds_of(spec.budget)
     setup = setup_of(spec, root / spec.name)

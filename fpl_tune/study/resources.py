@@ -63,6 +63,7 @@ def setup_of(spec: StudySpec, folder: Path) -> Setup:
         device=execution.device,
     )
     if address is not None:
+        head_of(address)
         return common  # what the nodes have decides the rest
     device, n_gpus = _device(execution.device)
     parallel = execution.parallel or max(1, cores() // wide)
@@ -73,6 +74,23 @@ def setup_of(spec: StudySpec, folder: Path) -> Setup:
         parallel=parallel if execution.executor == "ray" else 1,
         gpus=execution.gpus if n_gpus else 0.0,
     )
+
+
+def head_of(address: str) -> tuple[str, int] | None:
+    """Host and port of a cluster's head; None: Ray finds it.
+
+    Raises:
+        ConfigError: it is no address.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if address == "auto":
+        return None
+    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise ConfigError(
+            f"execution.address and RAY_ADDRESS must be auto or host:port, but one is {address!r}. Leave them out to "
+            "start Ray on this machine."
+        )
+    return host, int(port)
 
 
 def _device(wanted: str) -> tuple[str, int]:

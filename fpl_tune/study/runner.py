@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from fpl_tune.config import StudySpec
-from fpl_tune.errors import ConfigError
 from fpl_tune.files import no_room, refused
 from fpl_tune.study import preflight, prune
 from fpl_tune.study.cells import expand
@@ -35,7 +34,7 @@ def run_study(spec: StudySpec, node: dict[str, Any], *, root: Path, listeners: I
         EnvironmentProblem: the machine lacks something; what was finished by then is stored.
     """
     began = time.monotonic()
-    check_seeds(spec)
+    spec.seed_list()
     seconds_of(spec.budget)
     prune.check(spec.prune)
     check_reported(spec.report.metric)
@@ -66,15 +65,6 @@ def _room(folder: Path) -> Iterator[None]:
         raise
 
 
-def check_seeds(spec: StudySpec) -> None:
-    """Raises `ConfigError` unless there is at least one seed and none twice."""
-    seeds = spec.seed_list()
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ConfigError(
-            f"seeds must be a number >= 1 or a list of different seeds, but is {spec.seeds!r}. Write seeds=3."
-        )
-
-
 @contextmanager
 def _signals(driver: Driver) -> Iterator[None]:
     """The first Ctrl-C or SIGTERM ends trials after their round with a checkpoint, the second ends at once.
@@ -99,4 +89,4 @@ def _signals(driver: Driver) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-__all__ = ["EXECUTORS", "Listener", "Outcome", "check_seeds", "run_study"]
+__all__ = ["EXECUTORS", "Listener", "Outcome", "run_study"]

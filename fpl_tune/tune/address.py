@@ -7,7 +7,8 @@ import socket
 import time
 from contextlib import suppress
 
-from fpl_tune.errors import ConfigError, EnvironmentProblem
+from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.study.resources import head_of
 
 CONNECT_SECONDS = 5.0
 
@@ -19,17 +20,12 @@ def answers(address: str) -> None:
         ConfigError: it is no address.
         EnvironmentProblem: no Ray answers there.
     """
-    if address == "auto":
+    head = head_of(address)
+    if head is None:
         return
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise ConfigError(
-            f"execution.address and RAY_ADDRESS must be auto or host:port, but one is {address!r}. Leave them out to "
-            "start Ray on this machine."
-        )
     until = time.monotonic() + CONNECT_SECONDS
     while True:
-        with suppress(OSError), socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS / 2) as line:
+        with suppress(OSError), socket.create_connection(head, timeout=CONNECT_SECONDS / 2) as line:
             if os.environ.get("RAY_USE_TLS") == "1" or _speaks_grpc(line):
                 return
             raise EnvironmentProblem(

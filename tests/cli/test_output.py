@@ -14,11 +14,6 @@ from fpl_tune.cli import output
 from fpl_tune.cli._look import table
 
 
-@pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (81920, "81.9 kB"), (2.5e9, "2.5 GB")])
-def test_size(count: float, text: str) -> None:
-    assert output.size(count) == text
-
-
 def test_percent() -> None:
     assert output.percent(0.8734, 0.0042) == "87.3 ± 0.4"
     assert output.percent(0.8734, math.nan) == "87.3"

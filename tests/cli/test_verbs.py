@@ -147,3 +147,61 @@ def test_diff_counts_what_is_kept_outside_the_study(home: Path, command: Command
     assert [line.split(",")[1:3] for line in listed.splitlines()[1:]] == [
         ["lam=0", "done"], ["lam=0.5", "gone"], ["promptfl", "left"]
     ]  # fmt: skip
+
+
+def test_a_run_ends_with_a_table_in_percent(command: Command) -> None:
+    small = "data.train_per_class=12 data.test_per_class=3 data.shots=4 data.domains=[clipart] protocol.rounds=1"
+    done = command("run", "method=zeroshot", *small.split())
+    (line,) = (line for line in done.out.splitlines() if "final" in line)
+    told = next(line for line in done.out.splitlines() if line.startswith("round 1/1")).split()
+    assert line.split("│")[4:6] == [f" {told[3]:>12} ", f" {told[6]:>6} "], "the figures of the round's line"
+
+
+@pytest.mark.parametrize("words", ["ls results", "show lambda_sweep", "diff lambda_sweep", "status lambda_sweep"])
+def test_where_no_study_ran_the_folder_is_named_and_not_made(words: str, command: Command, here: Path) -> None:
+    done = command(*words.split())
+    assert f"No results in {here}/outputs" in done.out or f"There are no results in {here}/outputs" in done.err
+    assert not (here / "outputs").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["report lambda_sweep --out taken/here", "best lambda_sweep --export taken/here", "export lambda_sweep taken/x"],
+)
+def test_a_place_that_cannot_be_written_is_a_line(words: str, home: Path, command: Command) -> None:
+    (home / "taken").touch()
+    done = command(*words.split())
+    (line,) = done.err.splitlines()
+    assert done.code == 3
+    assert "taken" in line
+    assert "cannot be read or written" in line
+
+
+def test_a_study_with_results_is_known_by_its_name(home: Path, command: Command) -> None:
+    (home / "outputs" / "lambda_sweep").rename(home / "outputs" / "mine")
+    path = home / "outputs" / "mine" / "study.yaml"
+    path.write_text(path.read_text().replace("name: lambda_sweep", "name: mine"))
+    done = command("study", "mine")
+    assert "0 cells run, 3 done before" in done.out, done.err
+
+
+def test_what_data_hold_comes_as_csv_too(command: Command) -> None:
+    lines = command("data", "ls", "--format", "csv").out.splitlines()
+    assert lines[0] == "name,what,partition,files,origin"
+    small = "data.train_per_class=12 data.test_per_class=3 data.shots=4 data.domains=[clipart] partition.n_clients=2"
+    assert "dataset,shapes" in command("data", "show", *small.split(), "--format", "csv").out.splitlines()
+
+
+def test_yes_and_no_are_words(home: Path, command: Command) -> None:
+    table = command("verify", "lambda_sweep").out
+    assert [part.strip() for part in table.splitlines()[-2].split("│")[1:3]] == ["agrees", "yes"]
+    assert json.loads(command("verify", "lambda_sweep", "--format", "json").out)["agrees"] is True
+    assert "│ validation % │" in command("best", "lambda_sweep").out
+
+
+def test_the_line_of_the_last_cell_tells_no_time_left(home: Path, command: Command) -> None:
+    done = command("study", "lambda_sweep", "axes.method.lam=[0,1]", "references=[]", "seeds=[7]")
+    lines = [line for line in done.out.splitlines() if line.startswith("lam=")]
+    assert "(1/2 cells, about " in lines[0]
+    assert lines[1].endswith("(2/2 cells)")
+    assert "2 cells run, 0 done before" in done.out

@@ -86,7 +86,7 @@ def test_a_missing_domain_is_named(folders: MakeFolders) -> None:
 def test_a_class_without_images_is_named(folders: MakeFolders) -> None:
     root = folders("cat")
     (root / "dog").mkdir()
-    with pytest.raises(EnvironmentProblem, match=r"1 class folders without a training image, first \['dog'\]"):
+    with pytest.raises(EnvironmentProblem, match=r"1 class folder without a training image, first \['dog'\]"):
         load(DataSpec("folder", root=str(root)))
 
 
