@@ -154,21 +154,16 @@ def table(store: Any, rule: str, format: str) -> None:
         else:
             rows.append({**record, "val/acc_mean": mean_val})
     habit = " (a habit of the papers: it looks at test figures)" if rule == "best_test" else ""
-    more = ""
+    notes = [f"{metric} by the rule '{rule}'{habit}", *(["± is the deviation over seeds"] if wanted > 1 else [])]
     if format == "table" and best is not None:
         rows[best][""] = "best"
+        notes.append("best on validation in bold")
         if spec.search.sampler is not None:
             kept = _leading(ranks)
-            more = f"; {counted(len(rows) - len(kept), 'more trial')}: --format csv" if len(kept) < len(rows) else ""
+            if len(kept) < len(rows):
+                notes.append(f"{counted(len(rows) - len(kept), 'more trial')}: --format csv")
             rows, best = [rows[i] for i in kept], kept.index(best)
-    output.emit(
-        rows,
-        format,
-        title=spec.title or spec.name,
-        best=best,
-        caption=f"{metric} by the rule '{rule}'{habit}; ± is the deviation over seeds; best on validation in bold"
-        f"{more}",
-    )
+    output.emit(rows, format, title=spec.title or spec.name, best=best, caption="; ".join(notes))
 
 
 _SHOWN = 20  # trials of a search that are printed

@@ -36,7 +36,8 @@ def diff(spec: StudySpec, node: dict[str, Any], store: Store) -> list[dict[str, 
         reasons = why_stale(store.fingerprints(cell), fingerprints(cell.run)) if have else []
         missing = store.missing(cell, spec)
         state = "stale" if reasons else "new" if not have else "partly" if missing else "done"
-        without = f"without seed {', '.join(map(str, missing))}" if state == "partly" else ""
+        lacking = f"without {'seeds' if len(missing) > 1 else 'seed'} {', '.join(map(str, missing))}"
+        without = lacking if state == "partly" else ""
         why = ", ".join(reasons) or without
         rows.append({"cell": cell.id, "label": cell.label, "state": state, "why": why})
     now = {cell.id for cell in cells}

@@ -203,6 +203,9 @@ def test_diff_says_what_would_run_and_why(compose: Compose, tmp_path: Path, monk
         ("lr=0.3", "new", ""),
         ("lr=0.2", "gone", "not in the study"),
     ]
+    spec.seeds = 4
+    assert manage.diff(spec, node, store)[0]["why"] == "without seeds 3, 4"
+    spec.seeds = 3
     real = driver.fingerprints
     monkeypatch.setattr(manage, "fingerprints", lambda run: {**real(run), "data": "other"})
     assert [(r["label"], r["why"]) for r in manage.diff(spec, node, store) if r["state"] == "stale"] == [
