@@ -104,8 +104,10 @@ def _results() -> list[dict[str, Any]]:
 
     rows = []
     for path in sorted(output_folder().glob("*/study.yaml")):
-        frame = Store(output_folder(), path.parent.name).frame()
-        rows.append({"study": path.parent.name, "cells": frame["cell"].nunique(), "seeds": frame["seed"].nunique()})
+        store = Store(output_folder(), path.parent.name)
+        frame = store.frame()
+        counts = {"cells": len(store.cells()), "with results": frame["cell"].nunique()}
+        rows.append({"study": store.name, **counts, "seeds": frame["seed"].nunique()})
     return rows
 
 

@@ -6,7 +6,6 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -229,8 +228,10 @@ def retry(name: str, failed: bool) -> None:
     talk.print("\n".join(line for _, line in named), soft_wrap=True)
     again = f"fpl-tune study {store.folder / 'study.yaml'}"
     talk.print(f"{len(named)} taken away. The same command as before tries them again, or {again}", soft_wrap=True)
-    with suppress(FplTuneError):  # a plug-in or data that are not at hand: nothing can be said
+    try:
         talk.print(_beside(store, {str(cell.run.method["name"]) for cell, _ in named}), soft_wrap=True)
+    except FplTuneError as problem:  # a plug-in or data that are not at hand
+        output.warn(f"What else runs again cannot be told here: {problem}")
 
 
 def _beside(store: Store, methods: set[str]) -> str:

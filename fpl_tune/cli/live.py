@@ -102,7 +102,8 @@ class Watcher(Listener):
             text = ", ".join(sorted(states)) if good is None else f"validation {100 * good:.1f} %"
             text += f", {raced}" if raced else ""
             total = counted(len(self._known) + self._unasked, "cell")
-            left = f", {self._eta()}" if self._complete < len(self._known) + self._unasked else ""
+            more = self._complete < len(self._known) + self._unasked
+            left = f", {self._eta()}" if more and self._left.seconds is not None else ""
             self._console.print(f"{cell.label}: {text}  ({self._complete}/{total}{left})")
 
     def warned(self, cell: Cell, text: str) -> None:

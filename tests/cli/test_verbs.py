@@ -121,10 +121,11 @@ def test_retry_says_what_runs_again_beside_what_failed(home: Path, command: Comm
         json.loads(path.read_text())["label"]: path for path in home.glob("outputs/lambda_sweep/cells/*/cell.json")
     }
 
-    def fail(label: str) -> str:
-        path = cells[label].parent / "seed=1" / "result.json"
+    def fail(label: str, seed: int = 1) -> str:
+        path = cells[label].parent / f"seed={seed}" / "result.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "status": "failed", "error": "no luck"}))
-        return command("retry", "lambda_sweep").out
+        done = command("retry", "lambda_sweep")
+        return done.out + done.err
 
     said = fail("lam=0")
     assert "lam=0, seed 1: no luck" in said
@@ -134,6 +135,9 @@ def test_retry_says_what_runs_again_beside_what_failed(home: Path, command: Comm
     cells["lam=0.5"].write_text(json.dumps(mended))
     assert "Stale, and run again whole: 1 cell with results (method source). See fpl-tune diff." in fail("promptfl")
     assert "nothing to try again" in command("retry", "lambda_sweep").out
+    text = cells["promptfl"].read_text()
+    cells["promptfl"].write_text(text.replace('"name": "promptfl"', '"name": "elsewhere:Method"'))
+    assert "What else runs again cannot be told here: A file may not bring in code" in fail("lam=0.5", seed=2)
 
 
 def test_diff_counts_what_is_kept_outside_the_study(home: Path, command: Command) -> None:
@@ -207,3 +211,12 @@ def test_the_line_of_the_last_cell_tells_no_time_left(home: Path, command: Comma
     assert "2 cells run, 0 done before" in done.out
     assert "deviation over seeds" not in done.out, "there is one"
     assert "± is the deviation over seeds; best on validation in bold" in command("show", "lambda_sweep_rn50").out
+
+
+def test_results_are_listed_with_what_they_have(home: Path, command: Command) -> None:
+    path = home / "outputs" / "lambda_sweep" / "cells.json"
+    first = home / "outputs" / "lambda_sweep" / "cells" / json.loads(path.read_text())[0]
+    for result in first.glob("seed=*/result.json"):
+        result.unlink()
+    rows = json.loads(command("ls", "results", "--format", "json").out)
+    assert rows[0] == {"study": "lambda_sweep", "cells": 3, "with results": 2, "seeds": 2}
