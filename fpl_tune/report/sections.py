@@ -86,6 +86,8 @@ def learning(facts: Facts, tests: pd.DataFrame) -> Section | None:
         for name in names:
             (whole if name.count("/") == 1 else parts).append(name)
         for name in whole:
+            if all(facts.curve(cell, name).empty for cell in cells):
+                continue
             caption = f"{words.quantity(name)}: mean over seeds and their standard deviation; {which}."
             section.drawn[f"learning_{name.replace('/', '_')}"] = figures.learning_curves(facts, cells, name), caption
         ranked = [*([facts.best] if facts.best else []), *cells]

@@ -308,3 +308,16 @@ def test_figures_of_methods_have_a_column_and_those_of_parts_a_curve(make_store)
     drawn, caption = section.drawn["learning_reader_parts"]
     assert caption.startswith("promptfl, reader by part")
     assert drawn.axes[0].get_legend_handles_labels()[1] == ["domain1"]
+
+
+def test_a_figure_that_no_shown_cell_has_draws_no_empty_chart(make_store):
+    rates = [round(0.01 * i, 2) for i in range(1, 13)]
+    store = make_store(body=f"axes: {{optim: {{lr: {rates}}}}}\nseeds: 2\n", level=lambda cell: cell.run.optim.lr)
+    worst = store.cells()[0]
+    history = [{**record, "privacy/epsilon": 1.0} for record in store.history(worst, 1)]
+    store.put(worst, 1, history, store.result(worst, 1))
+    facts = Facts(store)
+    assert "privacy/epsilon" in facts.extra
+    section = sections.learning(facts, against_reference(facts))
+    assert section is not None
+    assert not [name for name in section.drawn if "privacy" in name]
