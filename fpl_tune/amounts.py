@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 
 def counted(number: float, noun: str, plural: str = "") -> str:
     """`1 cell`, `2 cells`, `1,000 cells`; `plural` where it is not the noun with an s."""
     return f"{number:,.0f} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def listed(noun: str, items: Iterable[object]) -> str:
+    """`seed 1`, `seeds 1, 2`."""
+    texts = [str(item) for item in items]
+    return f"{noun if len(texts) == 1 else f'{noun}s'} {', '.join(texts)}"
 
 
 def percent(metric: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fpl_tune.amounts import counted, duration, size
+from fpl_tune.amounts import counted, duration, listed, size
 
 PACKAGE = Path(__file__).resolve().parent.parent / "fpl_tune"
 
@@ -16,6 +16,10 @@ PACKAGE = Path(__file__).resolve().parent.parent / "fpl_tune"
 def test_one_is_singular_and_all_else_plural() -> None:
     assert [counted(n, "cell") for n in (0, 1, 2, 1000)] == ["0 cells", "1 cell", "2 cells", "1,000 cells"]
     assert (counted(1, "class", "classes"), counted(2.0, "class", "classes")) == ("1 class", "2 classes")
+
+
+def test_items_follow_their_noun() -> None:
+    assert [listed("seed", seeds) for seeds in ([3], (1, 2))] == ["seed 3", "seeds 1, 2"]
 
 
 @pytest.mark.parametrize(

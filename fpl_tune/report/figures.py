@@ -46,8 +46,7 @@ def axis_curve(facts: Facts, axis: str) -> Figure:
     """
     figure, (ax,) = blank()
     table = facts.table.loc[[cell.id for cell in facts.own]].dropna(subset=["mean"])
-    values = list(dict.fromkeys(v for v in table[axis] if v is not None and v == v))
-    values = sorted(values) if numeric(values) else values
+    values = _ordered(table[axis])
     places, is_number = _positions(values)
     where = dict(zip(map(shown, values), places, strict=True))
     others = [a for a in facts.axes if a != axis]

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from fpl_tune.amounts import counted
+from fpl_tune.amounts import counted, listed
 from fpl_tune.errors import FplTuneError
 from fpl_tune.evaluate import CHOICES, HABITS
 from fpl_tune.report import charts, figures, tables, words
@@ -177,7 +177,7 @@ def _pictures(section: Section, name: str, drawn: dict[int, Shares]) -> None:
     for seed, held in drawn.items():
         alike.setdefault(held.counts.tobytes() + "".join(held.domains).encode(), []).append(seed)
     for seeds in list(alike.values())[:PARTITIONS]:
-        which = f"{'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}"
+        which = listed("seed", seeds)
         held = drawn[seeds[0]].counts
         caption = (
             f"{name}, {which}: {counted(held.sum(), 'training image')} of {counted(len(held), 'client')}; "

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fpl_tune.amounts import listed
 from fpl_tune.errors import ConfigError
 from fpl_tune.evaluate import check_rule
 from fpl_tune.study.cells import Cell
@@ -55,8 +56,8 @@ def compare(
         strange = [s for s, _, _ in kept if _split(a, mine, s) != _split(b, theirs, s)]
         if strange:
             warnings.append(
-                f"{mine.label}: partitions differ in {'seeds' if len(strange) > 1 else 'seed'} "
-                f"{', '.join(map(str, strange))}, so that the difference is not the methods' alone."
+                f"{mine.label}: partitions differ in {listed('seed', strange)}, so that the difference is not the "
+                "methods' alone."
             )
         differences = [y - x for _, x, y in kept]
         spread = aggregate(differences)

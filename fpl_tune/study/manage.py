@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fpl_tune import config
-from fpl_tune.amounts import counted
+from fpl_tune.amounts import counted, listed
 from fpl_tune.config import StudySpec
 from fpl_tune.errors import ConfigError
 from fpl_tune.study.cells import Cell, expand, shown
@@ -36,8 +36,7 @@ def diff(spec: StudySpec, node: dict[str, Any], store: Store) -> list[dict[str, 
         reasons = why_stale(store.fingerprints(cell), fingerprints(cell.run)) if have else []
         missing = store.missing(cell, spec)
         state = "stale" if reasons else "new" if not have else "partly" if missing else "done"
-        lacking = f"without {'seeds' if len(missing) > 1 else 'seed'} {', '.join(map(str, missing))}"
-        without = lacking if state == "partly" else ""
+        without = f"without {listed('seed', missing)}" if state == "partly" else ""
         why = ", ".join(reasons) or without
         rows.append({"cell": cell.id, "label": cell.label, "state": state, "why": why})
     now = {cell.id for cell in cells}
