@@ -64,7 +64,8 @@ class StudyFrames:
 
 def run_study(name: str, *overrides: str) -> StudyFrames:
     """Runs or continues a study as `fpl-tune study` does, without its terminal output and without MLflow."""
-    from fpl_tune.study import remaining, runner
+    from fpl_tune.execute import eta as remaining
+    from fpl_tune.execute import runner
 
     spec, node = config.compose_study(name, overrides)
     runner.run_study(spec, node, root=output_root(), listeners=[remaining.Remaining()])

@@ -67,8 +67,24 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
+def head() -> str:
+    """A tiny study on the embedded world: PromptFL, four clients, two rounds."""
+    return """
+defaults:
+  - /study
+  - override /method: promptfl
+  - _self_
+data: {train_per_class: 12, test_per_class: 3, shots: 4, domains: [clipart]}
+partition: {n_clients: 4}
+protocol: {rounds: 2, epochs: 1}
+execution: {executor: inline, checkpoint_every: 2}
+seeds: 2
+"""
+
+
+@pytest.fixture
 def compose(head: str, tmp_path: Path) -> Compose:
-    """compose(body, *overrides): a study of `head`, which a room's conftest gives, then `body`."""
+    """compose(body, *overrides): a study of `head`, then `body`."""
 
     def make(body: str = "axes: {optim: {lr: [0.01, 0.1]}}", *overrides: str, name: str = "tiny") -> Composed:
         path = tmp_path / f"{name}.yaml"

@@ -16,6 +16,7 @@ import torch
 
 from fpl_tune import config, methods
 from fpl_tune.config import RunSpec, StudySpec
+from fpl_tune.execute import preflight
 from fpl_tune.report.printed import (
     BEST,
     figures_of,
@@ -28,9 +29,8 @@ from fpl_tune.report.printed import (
     within,
     without_data,
 )
-from fpl_tune.study import preflight
+from fpl_tune.search.search import Search
 from fpl_tune.study.cells import Cell, expand
-from fpl_tune.study.search import Search
 from fpl_tune.trial import Record, Trial, stages_of
 
 PAPERS = """

@@ -18,9 +18,9 @@ import yaml
 from fpl_tune import config
 from fpl_tune.amounts import counted
 from fpl_tune.bench.measure import Progress, Steps, images_told, once
+from fpl_tune.execute.runner import Listener, run_study
+from fpl_tune.search.search import Search
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.runner import Listener, run_study
-from fpl_tune.study.search import Search
 from fpl_tune.trial import Trial, world_of
 
 _WAIT = 600.0  # seconds until a study of which nothing is heard is given up

@@ -70,13 +70,13 @@ def wait(address: str, nodes: int, seconds: float) -> None:
     Raises:
         EnvironmentProblem: it has fewer when the time is over.
     """
-    from fpl_tune import tune
+    from fpl_tune.execute import ray
 
     until = time.monotonic() + seconds
     problem = ""
     while True:
         try:
-            found = tune.alive(address)
+            found = ray.alive(address)
             problem = f"has {found}"
             if found >= nodes:
                 print(f"{counted(found, 'node')} at {address}", file=sys.stderr)

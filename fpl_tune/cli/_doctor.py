@@ -69,11 +69,11 @@ def _records(name: str, fix: bool) -> list[dict[str, str]]:
 
 def check_cluster(address: str, root: Path, checkpoints: str | None, data_roots: Sequence[str]) -> list[dict[str, str]]:
     """Rows on the cluster at an address: reachable, and each node's versions, storage, GPUs, data and cache."""
-    from fpl_tune import tune
+    from fpl_tune.execute import ray
 
     storage = checkpoints or str(root)
     try:
-        nodes, findings = tune.inspect(address, storage, cache_root(), data_roots)
+        nodes, findings = ray.inspect(address, storage, cache_root(), data_roots)
     except FplTuneError as problem:
         return [_row("Ray", str(problem), "Start the cluster, or mend the address.", wrong=True)]
     rows = [_row("Ray", f"{counted(len(nodes), 'node')} at {address}")]

@@ -19,11 +19,14 @@ from fpl_tune.cli import output
 from fpl_tune.cli._study import cell_figure
 from fpl_tune.cli.live import time_left
 from fpl_tune.errors import ConfigError, EnvironmentProblem, FplTuneError
+from fpl_tune.execute import manage
+from fpl_tune.execute.verify import verify as verify_cell
 from fpl_tune.paths import output_root
-from fpl_tune.study import best as choosing
+from fpl_tune.plan.diff import diff as difference
+from fpl_tune.search import replay as replaying
 from fpl_tune.study import compare as comparing
-from fpl_tune.study import manage
-from fpl_tune.study import replay as replaying
+from fpl_tune.study import export as exporting
+from fpl_tune.study import selection
 from fpl_tune.study.store import Store
 
 _WATCH_SECONDS = 2.0
@@ -104,7 +107,7 @@ def compare(a: str, b: str, rule: str, anyway: bool, format: str) -> None:
 def best(name: str, rule: str, export: Path | None, format: str) -> None:
     """The cell that validation chooses; exported, if asked for, with all it takes to repeat it."""
     store = stored(name)
-    found = choosing.best(store, rule)
+    found = selection.best(store, rule)
     row: dict[str, Any] = {
         "cell": found.cell.label,
         "id": found.cell.id,
@@ -115,7 +118,7 @@ def best(name: str, rule: str, export: Path | None, format: str) -> None:
         "seeds": found.seeds,
     }
     if export is not None:
-        row["exported"] = [str(path) for path in choosing.export(store, found.cell, export)]
+        row["exported"] = [str(path) for path in exporting.export(store, found.cell, export)]
         if format == "table":
             row["exported"] = f"{len(row['exported'])} files in {export}; sh {export / 'reproduce.sh'} repeats the cell"
     if format == "table":
@@ -128,9 +131,9 @@ def best(name: str, rule: str, export: Path | None, format: str) -> None:
 def verify(name: str, cell: str | None, rounds: int, format: str) -> None:
     """Runs the first rounds of a cell again; exit code 1 where figures differ."""
     store = stored(name)
-    chosen = store.cell(cell) if cell else choosing.best(store).cell
+    chosen = store.cell(cell) if cell else selection.best(store).cell
     with output.progress("running again") as progress:
-        found = choosing.verify(store, chosen, rounds=rounds, progress=progress)
+        found = verify_cell(store, chosen, rounds=rounds, progress=progress)
     output.emit_object({**vars(found), "cell": found.cell.label}, format)
     if not found.agrees:
         sys.exit(1)
@@ -140,7 +143,7 @@ def diff(name: str, overrides: Sequence[str], format: str) -> None:
     """What running the study now would do to each cell, and why."""
     spec, node = config.compose_study(name, overrides)
     store = stored(spec.name)
-    rows = manage.diff(spec, node, store)
+    rows = difference(spec, node, store)
     if format != "table":
         output.emit(rows, format)
         return

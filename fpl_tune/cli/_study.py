@@ -11,9 +11,9 @@ from fpl_tune import config
 from fpl_tune.amounts import counted, duration
 from fpl_tune.cli import output
 from fpl_tune.cli.live import Watcher
+from fpl_tune.execute.runner import Listener, Outcome, run_study
 from fpl_tune.paths import output_root
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.runner import Listener, Outcome, run_study
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record
 
@@ -79,7 +79,7 @@ def study(name: str, overrides: Sequence[str], format: str, cfg: bool) -> None:
 
 def plan(name: str, overrides: Sequence[str], format: str, cfg: bool) -> None:
     """What the study would run, and whether it can."""
-    from fpl_tune.study.plan import make_plan
+    from fpl_tune.plan.plan import make_plan
 
     spec, node = config.compose_study(name, overrides)
     if cfg:

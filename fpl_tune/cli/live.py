@@ -15,10 +15,10 @@ from rich.text import Text
 
 from fpl_tune.amounts import counted, duration
 from fpl_tune.cli import output
+from fpl_tune.execute.eta import Remaining
+from fpl_tune.execute.job import Job, stop_asked
+from fpl_tune.execute.runner import Listener, Outcome
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.job import Job, stop_asked
-from fpl_tune.study.remaining import Remaining
-from fpl_tune.study.runner import Listener, Outcome
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record, rounds_of
 

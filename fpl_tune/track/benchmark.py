@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 from fpl_tune import config
+from fpl_tune.execute.runner import Outcome
 from fpl_tune.study.cells import expand
 from fpl_tune.study.results import make_result
-from fpl_tune.study.runner import Outcome
 from fpl_tune.study.store import Store
 from fpl_tune.track.recorder import Recorder
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from fpl_tune.config import StudySpec
 from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.execute.job import Job
+from fpl_tune.execute.runner import Listener, Outcome
 from fpl_tune.masking import HIDDEN
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.job import Job
-from fpl_tune.study.runner import Listener, Outcome
 from fpl_tune.study.store import Store, write
 from fpl_tune.track import ledger, server, views
 from fpl_tune.track.ledger import Draw

@@ -53,7 +53,7 @@ def test_every_example_runs(example: str, home: Path, command: Command, monkeypa
     if words[0] == "ui":  # a server that would run until it is stopped
         monkeypatch.setattr(subprocess, "call", lambda words, **_: called.append(words) or 0)
     if words[:2] == ["cluster", "wait"]:
-        monkeypatch.setattr("fpl_tune.tune.alive", lambda address: 4)
+        monkeypatch.setattr("fpl_tune.execute.ray.alive", lambda address: 4)
     if words[0] == "import":
         shutil.rmtree(home / "outputs" / "lambda_sweep")
     if words[0] == "export":

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from fpl_tune.study.inline import attempt
-from fpl_tune.study.job import Failure
-from fpl_tune.study.runner import run_study
+from fpl_tune.execute.inline import attempt
+from fpl_tune.execute.job import Failure
+from fpl_tune.execute.runner import run_study
 from fpl_tune.study.store import Store
 
 SHAKY = '''
@@ -116,7 +116,7 @@ def test_a_dead_process_continues_its_job_and_is_given_up_where_it_comes_no_furt
             assert desk.heard(job, [[{"seed": s, "round": r + 1} for s in job.seeds] for r in range(rounds)])
             desk.failed(job, Failure("The process of the trial died.", "died"))
 
-    monkeypatch.setattr("fpl_tune.study.inline.execute", execute)
+    monkeypatch.setattr("fpl_tune.execute.inline.execute", execute)
     outcome = run_study(*compose("axes: {optim: {lr: [0.1]}}"), root=tmp_path)
     both = [((1, 2), rounds) for rounds in (1, 0, 2, 3, 0, 0, 0, 0)]
     assert heard == [*both, *4 * [((1,), 0)], *4 * [((2,), 0)]]

@@ -13,7 +13,7 @@ import pytest
 from fpl_tune import checkpoint
 from fpl_tune.checkpoint import Snapshot
 from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.study.runner import Listener, Outcome, run_study
+from fpl_tune.execute.runner import Listener, Outcome, run_study
 from fpl_tune.study.store import Store
 
 ONE = "axes: {optim: {lr: [0.1]}}"

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from fpl_tune import checkpoint
+from fpl_tune.execute.job import STOP_FILE
+from fpl_tune.execute.runner import Listener, run_study
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.job import STOP_FILE
 from fpl_tune.study.lock import owner
-from fpl_tune.study.runner import Listener, run_study
 from fpl_tune.trial import Record, Trial
 
 ONE = "axes: {optim: {lr: [0.1]}}"

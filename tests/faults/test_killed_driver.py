@@ -10,7 +10,7 @@ import pytest
 
 from fpl_tune import checkpoint
 from fpl_tune.checkpoint import Snapshot
-from fpl_tune.study.runner import run_study
+from fpl_tune.execute.runner import run_study
 from fpl_tune.study.store import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

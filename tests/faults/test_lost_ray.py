@@ -19,8 +19,8 @@ import pytest
 
 from fpl_tune import checkpoint
 from fpl_tune.checkpoint import Snapshot
+from fpl_tune.execute.runner import Listener, run_study
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.runner import Listener, run_study
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record, Trial
 
@@ -34,8 +34,8 @@ from pathlib import Path
 import psutil
 from fpl_tune import config
 from fpl_tune.errors import FplTuneError
-from fpl_tune.study.runner import Listener, run_study
-from fpl_tune.tune import watch
+from fpl_tune.execute.runner import Listener, run_study
+from fpl_tune.execute.ray import watch
 
 watch.LOST_SECONDS = 2.0
 study, root, kill = sys.argv[1], Path(sys.argv[2]), sys.argv[3]

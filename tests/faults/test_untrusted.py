@@ -15,9 +15,9 @@ from fpl_tune import checkpoint, config, track
 from fpl_tune.checkpoint import Snapshot
 from fpl_tune.clip import load_towers, scripted
 from fpl_tune.errors import ConfigError, EnvironmentProblem, FplTuneError
+from fpl_tune.execute.runner import Listener, run_study
 from fpl_tune.study.cells import expand
 from fpl_tune.study.lock import locked
-from fpl_tune.study.runner import Listener, run_study
 from fpl_tune.study.store import Store
 
 ONE = "axes: {optim: {lr: [0.1]}}"

@@ -21,7 +21,7 @@ from fpl_tune.config import SearchSpec, choose, compose_run
 from fpl_tune.engine import generator
 from fpl_tune.method import State
 from fpl_tune.optim import OptimSpec
-from fpl_tune.study.space import read_space
+from fpl_tune.search.space import read_space
 from fpl_tune.testing import CONTRACT, Toy, assert_same, check_method, play, toy
 from fpl_tune.trial import stages_of
 from fpl_tune.wrappers._wrapper import Wrapper

@@ -8,8 +8,8 @@ import pytest
 from fpl_tune.report import figures, searches, tables
 from fpl_tune.report.facts import LONG, Facts
 from fpl_tune.report.significance import against_reference
+from fpl_tune.search.search import Search
 from fpl_tune.study.results import make_result
-from fpl_tune.study.search import Search
 
 BODY = """
 axes: {method: [promptfl, fedprox]}

@@ -18,13 +18,18 @@ from fpl_tune import config
 from fpl_tune.clip import load_towers
 from fpl_tune.config import PruneSpec
 from fpl_tune.errors import ConfigError
-from fpl_tune.study import driver, manage
-from fpl_tune.study.best import best, export, nearest_words, verify
+from fpl_tune.execute import manage
+from fpl_tune.execute import scheduler as driver
+from fpl_tune.execute.runner import run_study
+from fpl_tune.execute.verify import verify
+from fpl_tune.plan import diff as differences
+from fpl_tune.plan.diff import diff
+from fpl_tune.search.replay import replay_pruning, replay_random, replay_tpe
 from fpl_tune.study.cells import expand
 from fpl_tune.study.compare import compare, paired_p
+from fpl_tune.study.export import export, nearest_words
 from fpl_tune.study.lock import locked
-from fpl_tune.study.replay import replay_pruning, replay_random, replay_tpe
-from fpl_tune.study.runner import run_study
+from fpl_tune.study.selection import best
 from fpl_tune.study.store import Store
 
 Compose = Callable[..., Any]
@@ -197,20 +202,18 @@ def test_diff_says_what_would_run_and_why(compose: Compose, tmp_path: Path, monk
     run_study(*compose("axes: {optim: {lr: [0.1, 0.2]}}", "protocol.rounds=1"), root=tmp_path)
     store = Store.open(tmp_path, "tiny")
     spec, node = compose("axes: {optim: {lr: [0.1, 0.3]}}", "protocol.rounds=1", "seeds=3")
-    rows = manage.diff(spec, node, store)
+    rows = diff(spec, node, store)
     assert [(r["label"], r["state"], r["why"]) for r in rows] == [
         ("lr=0.1", "partly", "without seed 3"),
         ("lr=0.3", "new", ""),
         ("lr=0.2", "gone", "not in the study"),
     ]
     spec.seeds = 4
-    assert manage.diff(spec, node, store)[0]["why"] == "without seeds 3, 4"
+    assert diff(spec, node, store)[0]["why"] == "without seeds 3, 4"
     spec.seeds = 3
     real = driver.fingerprints
-    monkeypatch.setattr(manage, "fingerprints", lambda run: {**real(run), "data": "other"})
-    assert [(r["label"], r["why"]) for r in manage.diff(spec, node, store) if r["state"] == "stale"] == [
-        ("lr=0.1", "data")
-    ]
+    monkeypatch.setattr(differences, "fingerprints", lambda run: {**real(run), "data": "other"})
+    assert [(r["label"], r["why"]) for r in diff(spec, node, store) if r["state"] == "stale"] == [("lr=0.1", "data")]
 
 
 def test_diff_names_cells_that_earlier_settings_left_and_that_can_come_back(compose: Compose, tmp_path: Path) -> None:
@@ -220,7 +223,7 @@ def test_diff_names_cells_that_earlier_settings_left_and_that_can_come_back(comp
 
     def states(values: str) -> list[tuple[str, str, str]]:
         spec, node = compose(f"axes: {{optim: {{lr: [{values}]}}}}", "protocol.rounds=1")
-        return sorted((row["label"], row["state"], row["why"]) for row in manage.diff(spec, node, store))
+        return sorted((row["label"], row["state"], row["why"]) for row in diff(spec, node, store))
 
     outside = ("left", "of earlier settings")
     assert states("0.3") == [("lr=0.1", *outside), ("lr=0.2", *outside), ("lr=0.3", "done", "")]
@@ -230,7 +233,7 @@ def test_diff_names_cells_that_earlier_settings_left_and_that_can_come_back(comp
 def test_diff_names_the_fields_that_made_a_cell_new(compose: Compose, tmp_path: Path) -> None:
     run_study(*compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=1"), root=tmp_path)
     made = compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=2", "data.shots=3")
-    new, gone = manage.diff(made[0], made[1], Store.open(tmp_path, "tiny"))
+    new, gone = diff(made[0], made[1], Store.open(tmp_path, "tiny"))
     assert (new["state"], gone["state"]) == ("new", "gone")
     assert set(new["why"].split(", ")) == {"data.shots 4 -> 3", "protocol.rounds 1 -> 2"}
 
@@ -239,7 +242,7 @@ def test_diff_counts_the_trials_that_a_search_has_yet_to_try(compose: Compose, t
     body = "axes: {}\nsearch: {sampler: random, trials: 2, only: [optim.lr]}"
     run_study(*compose(body, "protocol.rounds=1"), root=tmp_path)
     spec, node = compose(body, "protocol.rounds=1", "search.trials=7")
-    rows = manage.diff(spec, node, Store.open(tmp_path, "tiny"))
+    rows = diff(spec, node, Store.open(tmp_path, "tiny"))
     assert [row["state"] for row in rows] == ["done", "done", "new"]
     assert rows[-1]["label"] == "5 more trials"
 

@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from fpl_tune import config, track
+from fpl_tune.execute.runner import Listener, run_study
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.runner import Listener, run_study
 from fpl_tune.study.store import Store
 from fpl_tune.track import server
 from fpl_tune.trial import Record

@@ -21,8 +21,8 @@ import pytest
 
 from fpl_tune import track
 from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.execute.runner import Outcome
 from fpl_tune.study.results import make_result
-from fpl_tune.study.runner import Outcome
 from fpl_tune.track import server
 
 DEBIAN = Path("/usr/lib/postgresql")

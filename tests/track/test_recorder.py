@@ -9,7 +9,7 @@ import pytest
 
 from fpl_tune import track
 from fpl_tune.errors import ConfigError
-from fpl_tune.study.runner import Outcome
+from fpl_tune.execute.runner import Outcome
 from fpl_tune.study.store import Store
 from fpl_tune.track import recorder as recording
 from fpl_tune.track import server

@@ -1,0 +1,72 @@
+"""Looking after studies: what is stale and why, how far they are, stopping, trying failures again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from fpl_tune.errors import ConfigError
+from fpl_tune.execute.eta import seconds_left
+from fpl_tune.execute.job import STOP_FILE, stop_asked
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.fingerprints import fingerprints, why_stale
+from fpl_tune.study.lock import locked, owner
+from fpl_tune.study.store import Store
+
+STATES = ("done", "partly", "pending", "pruned", "raced", "diverged", "failed")
+"""Of cells, from good to bad."""
+
+
+def status(store: Store) -> dict[str, Any]:
+    """Cells by state, the seeds that are done, who runs the study, and how long that will take."""
+    summary = store.summary()
+    states = Counter(summary["status"])
+    running = owner(store.folder)
+    left = None if running is None else seconds_left(store.folder)
+    return {
+        "study": store.name,
+        "cells": len(summary),
+        **{name: states.get(name, 0) for name in STATES},
+        "seeds": int(sum(len(store.seeds(cell)) for cell in store.cells())),
+        "seeds_wanted": len(summary) * len(store.spec().seed_list()),
+        "run_by": running and f"process {running.get('pid')} on {running.get('host')} since {running.get('since')}",
+        "seconds_left": None if left is None else round(left, 1),
+        "ending": running is not None and stop_asked(store.folder),
+    }
+
+
+def stop(store: Store) -> None:
+    """Asks whoever runs the study to end after the round, with a checkpoint.
+
+    Raises:
+        ConfigError: nobody runs it.
+    """
+    if owner(store.folder) is None:
+        raise ConfigError(f"Only a running study is stopped, but nobody runs {store.name}.")
+    (store.folder / STOP_FILE).touch()
+
+
+def stale(store: Store) -> dict[str, list[str]]:
+    """Ids of cells with results that no longer answer to what would run now, which the next run runs again, and why."""
+    kept = (cell for cell in store.cells() if store.seeds(cell))
+    found = {cell.id: why_stale(store.fingerprints(cell), fingerprints(cell.run)) for cell in kept}
+    return {key: reasons for key, reasons in found.items() if reasons}
+
+
+def retry_failed(store: Store, states: Sequence[str] = ("failed", "diverged")) -> list[tuple[Cell, str]]:
+    """Takes away the results of seeds in these states, so that the next run tries them again; names their cells, and
+    each with why.
+
+    Raises:
+        ConfigError: somebody runs the study.
+    """
+    named = []
+    with locked(store.folder):
+        for cell in store.cells():
+            for seed in store.seeds(cell):
+                result = store.result(cell, seed) or {}
+                if result.get("status") in states:
+                    store.forget(cell, seed)
+                    named.append((cell, f"{cell.label}, seed {seed}: {result['error']}"))
+    return named

@@ -1,0 +1,65 @@
+"""What can be refused before anything starts: methods that do not fit their task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fpl_tune.clip import Towers, load_towers
+from fpl_tune.config import RunSpec
+from fpl_tune.data import Dataset, load
+from fpl_tune.errors import ConfigError
+from fpl_tune.execute.traffic import bytes_of, hollow_task
+from fpl_tune.task import ClientTask
+from fpl_tune.trial import rounds_of, stages_of
+
+
+@dataclass
+class Loaded:
+    """Towers and data sets of a study, each loaded once."""
+
+    _towers: dict[str, Towers] = field(default_factory=dict)
+    _data: dict[str, Dataset] = field(default_factory=dict)
+    _bytes: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
+
+    def towers_of(self, run: RunSpec) -> Towers:
+        key = json.dumps([run.clip.name, run.clip.pretrained])
+        if key not in self._towers:
+            self._towers[key] = load_towers(run.clip.name, run.clip.pretrained)
+        return self._towers[key]
+
+    def dataset_of(self, run: RunSpec) -> Dataset:
+        key = json.dumps(vars(run.data))
+        if key not in self._data:
+            self._data[key] = load(run.data)
+        return self._data[key]
+
+    def bytes(self, run: RunSpec, kind: str, seed: int) -> tuple[int, int]:
+        """Sent up and down; `kind` is the run's cost key, and runs of one kind, length and seed send the same."""
+        key = (kind, rounds_of(run), seed)
+        if key not in self._bytes:
+            self._bytes[key] = bytes_of(run, seed, self.towers_of(run), self.dataset_of(run))
+        return self._bytes[key]
+
+
+def check(runs: Sequence[RunSpec]) -> Loaded:
+    """Raises `ConfigError` for the first run whose method does not fit its task; returns what it had to load."""
+    loaded = Loaded()
+    tasks: dict[str, ClientTask] = {}
+    lengths: set[tuple[str, int]] = set()
+    for run in runs:
+        key = json.dumps([vars(run.clip), vars(run.data), vars(run.partition)], sort_keys=True)
+        if key not in tasks:
+            tasks[key] = hollow_task(run, 1, loaded.towers_of(run), loaded.dataset_of(run))
+        length = (key, int(run.method.get("n_ctx", 0)))
+        if length not in lengths:
+            lengths.add(length)
+            loaded.towers_of(run).sentences(loaded.dataset_of(run).classes, length[1])  # names that fit
+        for stage in stages_of(run):
+            stage.method.check(tasks[key])
+            if stage.method.needs == "patches" and tasks[key].n_patches is None:
+                raise ConfigError(
+                    f"{run.method['name']} needs patch features, but {run.clip.name} has none. Choose another clip."
+                )
+    return loaded

@@ -1,0 +1,169 @@
+"""What a trial costs on this machine: its first rounds, with as many beside it as will run beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import socket
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fpl_tune import plugins
+from fpl_tune.config import RunSpec
+from fpl_tune.config import stages as stages_of
+from fpl_tune.execute.job import Setup, peak_memory
+from fpl_tune.files import whole
+from fpl_tune.study.fingerprints import method_source
+from fpl_tune.study.versions import versions
+from fpl_tune.trial import Trial, rounds_of, world_of
+
+ROUNDS = 2
+_SECONDS = 0.3  # further rounds of what is so short that one says little
+KEPT_SECONDS = 3600.0
+"""A measurement serves other plans for so long: a machine's load changes."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Measured on one trial with all its seeds."""
+
+    setup: float
+    """Seconds before the first round, where towers and features are loaded."""
+    first: float
+    """Seconds of the first round."""
+    later: float
+    """Seconds of every further round."""
+    peak_memory_bytes: int
+    """Largest resident size of the process."""
+
+    def seconds(self, run: RunSpec) -> float:
+        """Of a whole trial; a stage of more local epochs than the first takes as much longer."""
+        if rounds_of(run) == 1:
+            return self.setup + self.first
+        stages = stages_of(run)
+        longer = [(stage.rounds or 0) * (stage.epochs or 0) / (stages[0].epochs or 1) for stage in stages]
+        return self.setup + self.first + (sum(longer) - 1) * self.later
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Costs by their key, and what comes before the first trial."""
+
+    costs: dict[str, Cost]
+    boot: float
+    """Seconds until a fresh process has imported what a trial needs and holds its towers."""
+
+
+def cost_key(run: RunSpec) -> str:
+    """Runs of equal key cost the same per round: hyper-parameters that are no sizes do not matter."""
+    node = {name: vars(getattr(run, name)) for name in ("clip", "data", "partition", "protocol")}
+    node["protocol"] = {k: v for k, v in node["protocol"].items() if k != "rounds"}
+    node["data"] = {k: v for k, v in node["data"].items() if k != "root"}
+    node["optim"] = {"batch": run.optim.batch, "name": run.optim.name}
+    stages = [asdict(stage) for stage in run.stages]
+    return json.dumps({**node, "method": _sizes(run.method), "stages": stages}, sort_keys=True)
+
+
+def _sizes(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {k: _sizes(v) for k, v in node.items() if not isinstance(v, float)}
+    return node
+
+
+def measure(
+    runs: dict[str, RunSpec], seeds: Sequence[int], setup: Setup, *, progress: Callable[[int, int], None] | None = None
+) -> Profile:
+    """Costs of runs by key, with `setup.parallel` processes at work throughout; `progress` hears (done, total).
+
+    What was measured here within `KEPT_SECONDS` under the same conditions is taken from `setup.cache_dir`.
+    """
+    cache = _Cache(setup, seeds)
+    costs, boot = cache.read(runs)
+    new = {key: run for key, run in runs.items() if key not in costs}
+    if new:
+        began = time.perf_counter()
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["fpl_tune.execute.profile"])  # imported once for all processes
+        with ProcessPoolExecutor(setup.parallel, mp_context=context) as pool:
+            boots = [pool.submit(_boot, next(iter(new.values())), setup) for _ in range(setup.parallel)]
+            boot = max(f.result() for f in boots) - began
+            beside = -(-setup.parallel // len(new))  # so often each, that no process is idle
+            asked = {key: [pool.submit(_cost, run, seeds, setup) for _ in range(beside)] for key, run in new.items()}
+            for done, (key, futures) in enumerate(asked.items()):
+                if progress is not None:
+                    progress(done, len(new))
+                costs[key] = _mean([future.result() for future in futures])
+        cache.write(costs, boot, new)
+    return Profile(costs, boot)
+
+
+def _mean(found: Sequence[Cost]) -> Cost:
+    parts = (sum(getattr(c, name) for c in found) / len(found) for name in ("setup", "first", "later"))
+    return Cost(*parts, peak_memory_bytes=max(c.peak_memory_bytes for c in found))
+
+
+class _Cache:
+    """Costs on disk, by what they depend on besides the run: machine, seeds, processes, threads, device, versions."""
+
+    def __init__(self, setup: Setup, seeds: Sequence[int]) -> None:
+        self._setup, self._seeds = setup, len(seeds)
+
+    def read(self, runs: dict[str, RunSpec]) -> tuple[dict[str, Cost], float]:
+        found, boot = {}, 0.0
+        for key, run in runs.items():
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                path = self._path(key, run)
+                if 0 <= time.time() - path.stat().st_mtime < KEPT_SECONDS:
+                    node = json.loads(path.read_text())
+                    found[key], boot = Cost(**node["cost"]), max(boot, node["boot"])
+        return found, boot
+
+    def write(self, costs: dict[str, Cost], boot: float, runs: dict[str, RunSpec]) -> None:
+        for key, run in runs.items():
+            with suppress(OSError), whole(self._path(key, run)) as temporary:
+                temporary.write_text(json.dumps({"cost": asdict(costs[key]), "boot": boot}))
+
+    def _path(self, key: str, run: RunSpec) -> Path:
+        setup = self._setup
+        where = [socket.gethostname(), setup.parallel, setup.threads, setup.device, setup.block, self._seeds]
+        text = json.dumps([key, where, method_source(run), versions()])
+        return setup.cache_dir / "costs" / f"{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}.json"
+
+
+def _boot(run: RunSpec, setup: Setup) -> float:
+    """Imports and loads; returns the clock, which all processes of a machine share."""
+    torch.set_num_threads(setup.threads)
+    world_of(run, cache_dir=setup.cache_dir, device=setup.device)
+    return time.perf_counter()
+
+
+@plugins.located()
+def _cost(run: RunSpec, seeds: Sequence[int], setup: Setup) -> Cost:
+    every = run.protocol.eval_every
+    if every > 1:  # one round with and one without an evaluation
+        run = replace(run, protocol=replace(run.protocol, eval_every=2))
+    began = time.perf_counter()
+    trial = Trial(run, seeds, cache_dir=setup.cache_dir, device=setup.device, block=setup.block)
+    ready = time.perf_counter()
+    rounds: list[float] = []
+    while not trial.done and (len(rounds) < ROUNDS + (every > 1) or sum(rounds) < _SECONDS):
+        start = time.perf_counter()
+        trial.step()
+        rounds.append(time.perf_counter() - start)
+    later = sum(rounds[1:]) / len(rounds[1:]) if len(rounds) > 1 else rounds[0]
+    if every > 1 and len(rounds) > ROUNDS:
+        later = rounds[2] + max(0.0, rounds[1] - rounds[2]) / every
+    return Cost(ready - began, rounds[0], later, peak_memory())
+
+
+def known(runs: dict[str, RunSpec], seeds: Sequence[int], setup: Setup) -> dict[str, Cost]:
+    """Costs of runs by key that were measured here within `KEPT_SECONDS` under the same conditions."""
+    return _Cache(setup, seeds).read(runs)[0]

@@ -1,0 +1,140 @@
+"""What is left of a study: seeds of its cells as jobs, batch by batch where seeds race."""
+
+from __future__ import annotations
+
+import shutil
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fpl_tune import checkpoint
+from fpl_tune.checkpoint import Snapshot
+from fpl_tune.config import StudySpec
+from fpl_tune.evaluate import CHOICES
+from fpl_tune.execute.job import Job
+from fpl_tune.search.race import Fall, Race
+from fpl_tune.study.cells import Cell, axes_of
+from fpl_tune.study.results import make_result
+from fpl_tune.study.store import Store
+from fpl_tune.trial import Record
+
+
+class _Waiting(NamedTuple):
+    cell: Cell
+    batch: int
+    fingerprint: str
+
+
+class Backlog:
+    """Jobs in their order, and the seeds that no job stands for yet.
+
+    A batch of a race begins when nothing else runs, so that what is stopped does not depend on who finished first.
+    """
+
+    def __init__(self, store: Store, spec: StudySpec) -> None:
+        self.store, self.spec = store, spec
+        self.jobs: deque[Job] = deque()
+        self.open: dict[str, set[int]] = {}
+        """Cell id -> seeds without a final result."""
+        self._race: Race | None = None
+        if spec.prune.seeds is not None:
+            rule = spec.report.rule if spec.report.rule in CHOICES else "final"
+            self._race = Race(spec.prune, spec.seed_list(), list(axes_of(spec.axes)), rule)
+        self._waiting: dict[str, _Waiting] = {}
+
+    @property
+    def waiting(self) -> bool:
+        """Cells wait for their next batch."""
+        return bool(self._waiting)
+
+    def add(self, cell: Cell, fingerprint: str) -> bool:
+        """Queues what is missing of a cell; False: nothing is."""
+        missing = self.store.missing(cell, self.spec)
+        if self._race is not None and cell.role != "reference":
+            missing = self._known_to_race(cell, missing)
+        if not missing:
+            self._jobs(cell, (), "")  # a kill after the last result left its checkpoint
+            return False
+        self.open[cell.id] = set(missing)
+        self._queue(cell, fingerprint)
+        return True
+
+    def _known_to_race(self, cell: Cell, missing: Sequence[int]) -> Sequence[int]:
+        """The race hears of stored seeds; a cell that was raced out before stays out, also of further seeds."""
+        assert self._race is not None
+        for seed in self.store.seeds(cell):
+            result = self.store.result(cell, seed) or {}
+            if result["status"] == "raced":
+                for left in missing:
+                    self.store.put(cell, left, [], result)
+                return ()
+            self._race.note(cell, seed, result, self.store.history(cell, seed))
+        return missing
+
+    def _queue(self, cell: Cell, fingerprint: str) -> None:
+        """Queues the open seeds of a cell; where it races, those of its first batch, or it waits for a later one."""
+        race = None if cell.role == "reference" else self._race
+        for number, batch in enumerate(race.batches if race else [tuple(self.spec.seed_list())]):
+            left = [seed for seed in batch if seed in self.open[cell.id]]
+            if left and number == 0:
+                self.jobs.extend(self._jobs(cell, left, fingerprint))
+            elif left:
+                self._waiting[cell.id] = _Waiting(cell, number, fingerprint)
+            if left:
+                return
+
+    def _jobs(self, cell: Cell, missing: Sequence[int], fingerprint: str) -> list[Job]:
+        """Seeds that were trained together go on together, also where some of them were stored before a kill.
+
+        What cannot be used of the checkpoints is removed.
+        """
+        jobs, left = [], set(missing)
+        for slot in sorted(self.store.folder.glob(f"cells/{cell.id}/ckpt-*")):
+            seeds = next((s.meta.get("seeds", []) for s in checkpoint.usable(slot) if isinstance(s, Snapshot)), [])
+            job = Job(cell, tuple(seeds), fingerprint)
+            if left & set(seeds) and set(seeds) <= set(self.spec.seed_list()) and job.slot == slot.name:
+                jobs.append(job)
+                left -= set(seeds)
+            else:
+                shutil.rmtree(slot, ignore_errors=True)
+        return [*jobs, *([Job(cell, tuple(s for s in missing if s in left), fingerprint)] if left else [])]
+
+    def stored(self, cell: Cell, seed: int, result: Mapping[str, Any], history: Sequence[Record]) -> None:
+        """A seed has its result."""
+        self.open[cell.id].discard(seed)
+        if self._race is not None:
+            self._race.note(cell, seed, result, history)
+            if result["status"] == "pruned":  # in rounds; its other seeds need not run either
+                for left in sorted(self.open[cell.id]):
+                    self.store.put(cell, left, [], make_result("pruned", []))
+                self.open[cell.id].clear()
+
+    def over(self, job: Job, running: bool) -> bool:
+        """After a job's seeds are stored: whether its cell is complete. `running`: other jobs of the cell are."""
+        if not self.open[job.cell.id]:
+            del self.open[job.cell.id]
+            return True
+        if not running and all(other.cell.id != job.cell.id for other in self.jobs):
+            self._queue(job.cell, job.fingerprint)
+        return False
+
+    def release(self) -> list[Cell]:
+        """Begins the earliest batch that cells wait for; those that lost are stored as raced out, and returned."""
+        assert self._race is not None
+        first = min(waiting.batch for waiting in self._waiting.values())
+        due = [waiting for waiting in self._waiting.values() if waiting.batch == first]
+        out = []
+        for cell, batch, fingerprint in due:
+            del self._waiting[cell.id]
+            fall = self._race.judge(cell, batch)
+            if fall is None:
+                left = [seed for seed in self._race.batches[batch] if seed in self.open[cell.id]]
+                self.jobs.extend(self._jobs(cell, left, fingerprint))
+            else:
+                self._out(cell, fall)
+                out.append(cell)
+        return out
+
+    def _out(self, cell: Cell, fall: Fall) -> None:
+        for seed in sorted(self.open.pop(cell.id)):
+            self.store.put(cell, seed, [], make_result("raced", [], error=str(fall)))

@@ -1,0 +1,107 @@
+"""Executor `ray`: jobs as Ray Tune trials on actors that are reused. The only room that imports ray.
+
+Ray executes and remembers nothing: what is to be done comes from the desk through a searcher, what was done goes back
+through a scheduler, checkpoints and prompts lie in the study's folder or at a URL, which all nodes of a cluster share.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fpl_tune.errors import EnvironmentProblem
+
+if TYPE_CHECKING:  # a worker that only looks at its node must not wait for torch
+    from pathlib import Path
+
+    from fpl_tune.execute.job import Desk, Setup
+    from fpl_tune.execute.ray.nodes import Node
+
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_worker_niceness": "0",  # a trial is the work, not something beside it
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": "100000",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "TUNE_WARN_THRESHOLD_S": "60",
+    "TUNE_MAX_PENDING_TRIALS_PG": "1000000",  # how many run at once is the searcher's to say
+}
+for _name, _value in QUIET.items():  # ray reads them when it is imported
+    os.environ.setdefault(_name, _value)
+
+
+def execute(desk: Desk, setup: Setup) -> None:
+    """Runs all jobs of the desk.
+
+    Raises:
+        EnvironmentProblem: Ray cannot be started or reached, or a node of it cannot do its part.
+        ConfigError: a trial asks for what no node has.
+    """
+    with _ray_there():
+        from fpl_tune.execute.ray.executor import run
+    run(desk, setup)
+
+
+def offer(setup: Setup) -> Setup:
+    """The setup as a cluster allows it, with as many trials at once as it carries now.
+
+    Raises:
+        EnvironmentProblem, ConfigError: as `execute`.
+    """
+    with _ray_there():
+        from fpl_tune.execute.ray.connect import connected
+        from fpl_tune.execute.ray.executor import settle
+        from fpl_tune.execute.ray.slots import carried
+    with connected(setup.address):
+        setup, _, _ = settle(setup)
+        return replace(setup, parallel=max(1, carried(setup)))
+
+
+@contextmanager
+def _ray_there() -> Iterator[None]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except ImportError as problem:
+        raise EnvironmentProblem(
+            f"execution.executor=ray needs Ray Tune, but it cannot be imported ({problem}). "
+            "Install 'ray[tune]', or use execution.executor=inline."
+        ) from None
+
+
+def alive(address: str) -> int:
+    """Living nodes of a cluster.
+
+    Raises:
+        EnvironmentProblem: it does not answer.
+    """
+    with _ray_there():
+        from fpl_tune.execute.ray.connect import connected, count_nodes
+    with connected(address, ship=False):
+        return count_nodes()
+
+
+def inspect(
+    address: str, storage: str, cache_dir: Path, data_roots: Sequence[str]
+) -> tuple[list[Node], list[tuple[Node, str, str]]]:
+    """The nodes of a cluster, and what is wrong with which: node, finding, remedy.
+
+    Raises:
+        EnvironmentProblem: it does not answer, or this machine cannot write the storage.
+    """
+    with _ray_there():
+        from fpl_tune.execute.ray.connect import connected
+        from fpl_tune.execute.ray.nodes import findings, survey
+    with connected(address):
+        nodes = survey(storage, cache_dir, data_roots)
+        return nodes, findings(nodes, storage)

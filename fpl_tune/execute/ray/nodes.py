@@ -1,0 +1,262 @@
+"""What every node of a cluster has, seen from a worker on it; and whether that is enough, before anything runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from fpl_tune.errors import ConfigError, EnvironmentProblem
+from fpl_tune.execute.remote import Place
+from fpl_tune.paths import cache_root
+from fpl_tune.study.versions import versions
+
+if TYPE_CHECKING:  # a worker that only looks at its node must not wait for torch
+    from fpl_tune.execute.job import Setup
+
+ANSWER_SECONDS = float(os.environ.get("FPL_TUNE_NODE_SECONDS", "12"))
+"""A worker that has not answered by then is reported instead of waited for."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a node is looked at for."""
+
+    storage: str
+    """Folder or fsspec URL that all nodes share."""
+    token: str
+    """Name of a file that the driver wrote there, and what it holds."""
+    cache_dir: str
+    data_roots: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a worker found on its node."""
+
+    versions: dict[str, str]
+    storage: str
+    """Empty, or why it cannot be used."""
+    cache: str
+    cache_free: int
+    """Bytes; -1: it cannot be written."""
+    gpus: tuple[tuple[str, int], ...]
+    """Name and bytes of memory of each."""
+    missing: tuple[str, ...]
+    """Data roots that are not there."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the cluster."""
+
+    id: str
+    name: str
+    cpus: float
+    gpus: float
+    facts: Facts | None
+    """None: no worker answered from it."""
+    problem: str = ""
+    """Why none did."""
+
+    def carries(self, cpus: float, gpus: float) -> bool:
+        return self.cpus >= cpus and self.gpus >= gpus
+
+    def offers(self) -> str:
+        return f"{self.name}: {self.cpus:g} CPU, {self.gpus:g} GPU"
+
+
+def look(wanted: Wanted) -> Facts:
+    """Runs on a node."""
+    cache = node_cache(Path(wanted.cache_dir))
+    return Facts(
+        versions(),
+        _storage_problem(wanted),
+        str(cache),
+        _free(cache),
+        gpus_here(),
+        tuple(root for root in wanted.data_roots if not Path(root).expanduser().is_dir()),
+    )
+
+
+def node_cache(drivers: Path) -> Path:
+    """The feature cache of a node: what its own FPL_TUNE_CACHE names, else the driver's path."""
+    return cache_root() if os.environ.get("FPL_TUNE_CACHE") else drivers
+
+
+def unfit(setup: Setup, drivers: Mapping[str, str]) -> str:
+    """Why this node must not run trials, by what a trial can see at no cost; empty where nothing is wrong.
+
+    A node that joins may be given one before the driver has asked it.
+    """
+    if setup.address is None:
+        return ""
+    if different := _differing(versions(), drivers):
+        return f"has {different}"
+    if setup.checkpoints is None and not os.access(setup.folder, os.W_OK):
+        return f"cannot write {setup.folder}"
+    return next((f"has no data.root={root}" for root in setup.data_roots if not Path(root).expanduser().is_dir()), "")
+
+
+def _differing(found: Mapping[str, str], drivers: Mapping[str, str]) -> str:
+    return ", ".join(f"{k} {found.get(k, 'none')} (driver: {v})" for k, v in drivers.items() if found.get(k) != v)
+
+
+def _storage_problem(wanted: Wanted) -> str:
+    """Empty where the node sees what the driver wrote, and can write beside it."""
+    try:
+        place = Place(wanted.storage)
+        if place.read(f".{wanted.token}") != wanted.token:
+            return "holds another file than the driver wrote"
+        place.write(f".{wanted.token}-{uuid.uuid4().hex[:8]}", "")
+    except FileNotFoundError:
+        return "does not hold what the driver wrote there: it is not shared with the driver"
+    except Exception as problem:
+        return f"cannot be written ({' '.join(str(problem).split())[:160]})"
+    return ""
+
+
+def _free(folder: Path) -> int:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".write-{uuid.uuid4().hex[:8]}"
+        probe.touch()
+        probe.unlink()
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return -1
+
+
+def gpus_here() -> tuple[tuple[str, int], ...]:
+    """GPUs of this machine by `nvidia-smi`, which needs no CUDA context."""
+    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    with suppress(OSError, subprocess.SubprocessError, ValueError):
+        lines = subprocess.run(query, capture_output=True, text=True, timeout=5, check=True).stdout.splitlines()
+        return tuple((name.strip(), int(size) << 20) for name, _, size in (line.rpartition(",") for line in lines))
+    return ()
+
+
+@contextmanager
+def _token(storage: str) -> Iterator[str]:
+    """A file in the storage while nodes look for it.
+
+    Raises:
+        EnvironmentProblem: the driver itself cannot write there.
+    """
+    place, token = Place(storage), f"nodes-{uuid.uuid4().hex[:12]}"
+    try:
+        place.write(f".{token}", token)
+    except Exception as problem:
+        raise EnvironmentProblem(
+            f"Checkpoints and results need storage that can be written, but {storage} cannot from this machine "
+            f"({' '.join(str(problem).split())[:160]}). Name another one in execution.checkpoints or FPL_TUNE_OUTPUT."
+        ) from None
+    try:
+        yield token
+    finally:
+        with suppress(Exception):
+            for path in place.fs.glob(place.at(f".{token}*")):
+                place.fs.rm(path)
+
+
+def survey(
+    storage: str, cache_dir: Path, data_roots: Sequence[str] = (), only: Collection[str] | None = None
+) -> list[Node]:
+    """Asks a worker on every living node, or on those of `only`, all at once; takes at most `ANSWER_SECONDS`.
+
+    Nodes that die meanwhile are left out.
+
+    Raises:
+        EnvironmentProblem: the driver itself cannot write the storage.
+    """
+    alive = [node for node in _alive() if only is None or node["NodeID"] in only]
+    with _token(storage) as token:
+        wanted = Wanted(storage, token, str(cache_dir), tuple(data_roots))
+        remote = ray.remote(num_cpus=0, max_retries=0)(look)
+        refs = [
+            remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
+                wanted
+            )
+            for node in alive
+        ]
+        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=ANSWER_SECONDS)
+        nodes = {
+            info["NodeID"]: _node(info, ref if ref in ready else None) for info, ref in zip(alive, refs, strict=True)
+        }
+        left = {info["NodeID"] for info in _alive()}
+        return [node for name, node in nodes.items() if name in left or node.facts is not None]
+
+
+def storage_of(setup: Setup) -> str:
+    """What all nodes must share."""
+    return setup.checkpoints or str(setup.folder)
+
+
+def _alive() -> list[dict[str, Any]]:
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _node(info: dict[str, Any], ref: Any) -> Node:
+    name = f"{info['NodeManagerHostname']} ({info['NodeManagerAddress']}, {info['NodeID'][:6]})"
+    resources = info["Resources"]
+    facts: Any = None
+    problem = f"no worker answered within {ANSWER_SECONDS:.0f} s"
+    if ref is not None:
+        try:
+            facts, problem = ray.get(ref), ""
+        except Exception as failure:
+            problem = " ".join(str(failure).split())[-300:]
+    return Node(info["NodeID"], name, resources.get("CPU", 0.0), resources.get("GPU", 0.0), facts, problem)
+
+
+def findings(nodes: Sequence[Node], storage: str) -> list[tuple[Node, str, str]]:
+    """What is wrong: node, finding, remedy; the gravest first."""
+    here = versions()
+    found: list[tuple[Node, str, str]] = []
+    for node in nodes:
+        facts = node.facts
+        if facts is None:
+            remedy = (
+                "Install fpl-tune's requirements there, or take the node out; its logs are in session_latest of Ray's "
+                "temporary folder. Where nodes are slow to start: FPL_TUNE_NODE_SECONDS."
+            )
+            found.append((node, f"cannot run a worker: {node.problem}", remedy))
+            continue
+        if different := _differing(facts.versions, here):
+            found.append((node, f"has {different}", "Install the same versions on all nodes."))
+        if facts.storage:
+            remedy = (
+                "Mount the driver's output folder there, or name a URL that all nodes reach: execution.checkpoints=."
+            )
+            found.append((node, f"{storage} {facts.storage}", remedy))
+        found += [
+            (node, f"data.root={root} is not there", "Mount the data at the same path.") for root in facts.missing
+        ]
+    return found
+
+
+def check(nodes: Sequence[Node], storage: str, cpus: float, gpus: float) -> None:
+    """Refuses a cluster that cannot do the study's work.
+
+    Raises:
+        ConfigError: a trial asks for more than any node has.
+        EnvironmentProblem: a node cannot do its part; each is named with what was found.
+    """
+    if not any(node.carries(cpus, gpus) for node in nodes):
+        raise ConfigError(
+            f"Each trial asks for {cpus:g} CPU and {gpus:g} GPU, but no node has them. "
+            f"{'; '.join(node.offers() for node in nodes)}. Lower execution.threads or execution.gpus, or add a node."
+        )
+    problems = findings([node for node in nodes if node.carries(cpus, gpus)], storage)
+    if problems:
+        lines = [f"{node.name} {finding}" for node, finding, _ in problems]
+        raise EnvironmentProblem(f"Every node must be able to run trials, but {'; '.join(lines)}. {problems[0][2]}")

@@ -1,0 +1,118 @@
+"""What a trial gets of the machine: threads, trials at once, device."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from fpl_tune.config import StudySpec
+from fpl_tune.errors import ConfigError
+from fpl_tune.execute.job import Setup
+from fpl_tune.paths import cache_root
+from fpl_tune.trial import device_of
+
+CORES_OF_LARGE_TOWERS = 4
+"""A trial on large towers fills this many cores; one on the compact towers fills one."""
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def setup_of(spec: StudySpec, folder: Path) -> Setup:
+    """The setup of a study on this machine. The thread count is the same for both executors, as figures depend on it.
+
+    Raises:
+        ConfigError: a value that cannot be.
+        EnvironmentProblem: a GPU is asked for and there is none.
+    """
+    execution = spec.execution
+    if execution.executor not in ("ray", "inline"):
+        raise ConfigError(f"execution.executor must be ray or inline, but is {execution.executor!r}.")
+    for name in ("parallel", "threads", "block"):
+        value = getattr(execution, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"execution.{name} must be >= 1, but is {value}.")
+    if execution.gpus is not None and execution.gpus < 0:
+        raise ConfigError(f"execution.gpus must be >= 0, but is {execution.gpus}.")
+    if execution.checkpoint_every < 1 or execution.retries < 0:
+        raise ConfigError("execution.checkpoint_every must be >= 1 and execution.retries >= 0.")
+    address = (execution.address or os.environ.get("RAY_ADDRESS")) if execution.executor == "ray" else None
+    wide = 1 if spec.clip.name == "compact" else CORES_OF_LARGE_TOWERS
+    common = Setup(
+        folder=folder,
+        cache_dir=cache_root(),
+        block=execution.block,
+        checkpoint_every=execution.checkpoint_every,
+        address=address,
+        checkpoints=execution.checkpoints,
+        data_roots=(spec.data.root,) if spec.data.root else (),
+        parallel=execution.parallel or 1,
+        parallel_given=execution.parallel is not None,
+        gpus=execution.gpus,
+        threads=execution.threads or wide,
+        device=execution.device,
+    )
+    if address is not None:
+        head_of(address)
+        return common  # what the nodes have decides the rest
+    device, n_gpus = _device(execution.device)
+    parallel = execution.parallel or max(1, cores() // wide)
+    return replace(
+        common,
+        device=device,
+        threads=execution.threads or (1 if wide == 1 else max(1, cores() // parallel)),
+        parallel=parallel if execution.executor == "ray" else 1,
+        gpus=execution.gpus if n_gpus else 0.0,
+    )
+
+
+def head_of(address: str) -> tuple[str, int] | None:
+    """Host and port of a cluster's head; None: Ray finds it.
+
+    Raises:
+        ConfigError: it is no address.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if address == "auto":
+        return None
+    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise ConfigError(
+            f"execution.address and RAY_ADDRESS must be auto or host:port, but one is {address!r}. Leave them out to "
+            "start Ray on this machine."
+        )
+    return host, int(port)
+
+
+def _device(wanted: str) -> tuple[str, int]:
+    """The device and how many GPUs there are."""
+    device = device_of(wanted)
+    return device, torch.cuda.device_count() if device == "cuda" else 0
+
+
+def seconds_of(budget: str | float | None) -> float | None:
+    """Seconds of a budget such as 90s, 30m, 2h, 1d.
+
+    Raises:
+        ConfigError: it is no time, or none at all.
+    """
+    if budget is None:
+        return None
+    text = str(budget).strip().lower()
+    unit = {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(text[-1:])
+    try:
+        found = float(text[:-1]) * unit if unit else float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise ConfigError(f"A budget is a time above 0 such as 90s, 30m or 2h, but is {budget!r}.")
+    return found

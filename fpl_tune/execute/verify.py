@@ -1,0 +1,86 @@
+"""Whether stored figures can be computed again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fpl_tune.errors import ConfigError
+from fpl_tune.execute.resources import setup_of
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.results import LEARNED
+from fpl_tune.study.store import Store
+from fpl_tune.trial import Record, Trial
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Some rounds of a cell run again."""
+
+    cell: Cell
+    rounds: int
+    worst: float
+    """Largest difference of any figure, in that figure's unit."""
+    where: str
+    agrees: bool
+
+
+def verify(
+    store: Store,
+    cell: Cell,
+    *,
+    rounds: int = 2,
+    tolerance: float = 1e-6,
+    progress: Callable[[int, int], None] | None = None,
+) -> Verification:
+    """Runs the first rounds of a finished cell again, all its seeds together, and compares every figure.
+
+    `progress` hears (rounds done, rounds in all).
+
+    Raises:
+        ConfigError: the cell has no finished seed, or there is no round to compare.
+    """
+    if rounds < 1:
+        raise ConfigError(f"--rounds must be at least 1, but is {rounds}: nothing would be compared.")
+    seeds = [s for s in store.spec().seed_list() if (store.result(cell, s) or {}).get("status") == "done"]
+    if not seeds:
+        raise ConfigError(f"Only finished cells are verified, but {cell.label} is not. Run `fpl-tune study` first.")
+    setup = setup_of(store.spec(), store.folder)
+    before = torch.get_num_threads()
+    torch.set_num_threads(setup.threads)
+    try:
+        trial = Trial(cell.run, seeds, cache_dir=setup.cache_dir, device=setup.device, block=setup.block)
+        worst, where, done = 0.0, "", 0
+        while not trial.done and done < rounds:
+            for record in trial.step():
+                stored = store.history(cell, record["seed"])[done]
+                for name, difference in _differences(record, stored):
+                    if not difference <= worst:
+                        worst, where = difference, f"{name}, seed {record['seed']}, round {done + 1}"
+            done += 1
+            if progress is not None:
+                progress(done, min(rounds, trial.rounds))
+    finally:
+        torch.set_num_threads(before)
+    return Verification(cell, done, worst, where, worst <= tolerance)
+
+
+def _differences(a: Record, b: Record) -> list[tuple[str, float]]:
+    """Absolute differences of all figures but clocks' and a count that older stores lack; infinite where one is
+    missing."""
+    found = []
+    for name in sorted(name for name in {*a, *b} - {LEARNED} if not name.startswith("time/")):
+        found.append((name, _difference(a.get(name), b.get(name))))
+    return found
+
+
+def _difference(x: Any, y: Any) -> float:
+    if isinstance(x, Sequence) and isinstance(y, Sequence) and len(x) == len(y):
+        return max((_difference(i, j) for i, j in zip(x, y, strict=True)), default=0.0)
+    if isinstance(x, int | float) and isinstance(y, int | float):
+        return 0.0 if x == y or (math.isnan(x) and math.isnan(y)) else abs(x - y)
+    return math.inf

@@ -1,0 +1,290 @@
+"""What a study would run, what it costs, and whether it can, before anything runs."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fpl_tune.amounts import counted, duration, size
+from fpl_tune.config import RunSpec, StudySpec
+from fpl_tune.execute import preflight
+from fpl_tune.execute.job import Setup
+from fpl_tune.execute.preflight import Loaded
+from fpl_tune.execute.profile import Cost, Profile, cost_key, measure
+from fpl_tune.execute.resources import cores, memory, seconds_of, setup_of
+from fpl_tune.search.objective import check_reported
+from fpl_tune.search.search import Search
+from fpl_tune.study.cells import Cell, expand
+from fpl_tune.study.fingerprints import fingerprints, why_stale
+from fpl_tune.study.store import Store
+from fpl_tune.trial import device_of
+
+RAY_SECONDS = 6.0
+"""Starting and ending a Ray of our own."""
+_MEMORY_SHARE = 0.9  # of the machine's memory that trials may fill
+_PROFILES = 12  # at most so many kinds of trials are measured; others are taken from the nearest of their method
+
+
+@dataclass(frozen=True)
+class Item:
+    """One cell of the plan."""
+
+    label: str
+    status: str
+    """done, new, stale, or partly (some seeds are missing)"""
+    trials: int
+    """Times it is run: 1, or the trials of a search inside it."""
+    seeds: int
+    """Seeds that are missing."""
+    seconds: float
+    bytes_up: int
+    bytes_down: int
+    peak_memory_bytes: int
+    fitting: int
+    """Trials that end within the budget."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All of it; see `totals`."""
+
+    items: tuple[Item, ...]
+    seconds: float
+    """Wall time of what is left."""
+    parallel: int
+    gpus: float
+    starting: float
+    """Seconds of `seconds` before the first trial."""
+    reasons: tuple[str, ...]
+    """Why it is infeasible."""
+
+    @property
+    def feasible(self) -> bool:
+        return not self.reasons
+
+    def totals(self) -> dict[str, Any]:
+        """Numbers of the whole plan; seconds and bytes are of what is left to run."""
+        left = [item for item in self.items if item.status != "done"]
+        return {
+            "cells": sum(item.trials for item in self.items),
+            "done": sum(item.trials for item in self.items if item.status == "done"),
+            "stale": sum(item.trials for item in self.items if item.status == "stale"),
+            "seconds": round(self.seconds, 1),
+            "gpu_hours": round(self.gpus * sum(i.seconds for i in left) / 3600, 3),
+            "bytes_up": sum(item.bytes_up for item in left),
+            "bytes_down": sum(item.bytes_down for item in left),
+            "peak_memory_bytes": max((item.peak_memory_bytes for item in left), default=0),
+            "parallel": self.parallel,
+            "feasible": self.feasible,
+            "reasons": list(self.reasons),
+            "dropped": [item.label for item in left if item.fitting < item.trials],
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per cell."""
+        return [
+            {
+                "cell": item.label,
+                "status": item.status,
+                "trials": item.trials,
+                "seeds": item.seeds,
+                "seconds": round(item.seconds, 1),
+                "up MB": round(item.bytes_up / 1e6, 3),
+                "down MB": round(item.bytes_down / 1e6, 3),
+                "memory MB": round(item.peak_memory_bytes / 1e6),
+                **({} if item.fitting == item.trials else {"budget": _within(item)}),
+            }
+            for item in self.items
+        ]
+
+    def sentence(self) -> str:
+        """The totals in words."""
+        t = self.totals()
+        begun = f" ({duration(self.starting)} of it to start)" if self.starting and t["seconds"] else ""
+        text = (
+            f"{counted(t['cells'], 'cell')}, {t['done']} done; {duration(t['seconds'])} with {self.parallel} at once"
+            f"{begun}, {size(t['bytes_up'])} up and {size(t['bytes_down'])} down, "
+            f"{size(t['peak_memory_bytes'])} of memory a trial."
+        )
+        if t["dropped"]:
+            more = len(t["dropped"]) - 5
+            named = [f"{i.label}{f' ({_within(i)})' if i.fitting else ''}" for i in self.items if i.fitting < i.trials]
+            text += f" The budget drops {len(named)}: {', '.join(named[:5])}{f' and {more} more' if more > 0 else ''}."
+        return " ".join([text, *self.reasons])
+
+
+def _within(item: Item) -> str:
+    """What the budget leaves of an item."""
+    return f"{item.fitting} of {item.trials}" if item.fitting else "dropped"
+
+
+def make_plan(
+    spec: StudySpec, node: dict[str, Any], *, root: Path, progress: Callable[[int, int], None] | None = None
+) -> Plan:
+    """Plans a study: what is missing, measured costs, exact bytes. `progress` hears (kinds of trials measured, all).
+
+    Raises:
+        ConfigError: the study cannot run whatever the machine.
+        EnvironmentProblem: the machine lacks data or a GPU that is asked for.
+    """
+    spec.seed_list()
+    check_reported(spec.report.metric)
+    budget = seconds_of(spec.budget)
+    setup = setup_of(spec, root / spec.name)
+    if setup.address is not None:
+        from fpl_tune.execute import ray
+
+        setup = ray.offer(setup)
+    store = Store(root, spec.name)
+    work = _work(spec, node, store)
+    runs = [run for job in work if job.seeds for run in job.runs]
+    sent = preflight.check(runs)
+    profile = Profile({}, 0.0)
+    if runs:
+        profile = measure(_chosen(runs), spec.seed_list(), _here(setup), progress=progress)
+    items, clock = [], _Clock(setup, profile, spec.execution.executor == "ray")
+    for job in work:
+        items.append(_item(job, len(spec.seed_list()), profile, sent, clock, budget))
+    return Plan(
+        tuple(items),
+        clock.end,
+        setup.parallel,
+        1.0 if setup.gpus is None else setup.gpus,
+        clock.ready,
+        tuple(_reasons(items, setup)),
+    )
+
+
+def _here(setup: Setup) -> Setup:
+    """Costs are measured on this machine, whatever the cluster has."""
+    device = setup.device if setup.address is None else device_of("auto")
+    return replace(setup, device=device, parallel=min(setup.parallel, cores()))
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One cell, or the search in one cell of the axes."""
+
+    label: str
+    state: str
+    seeds: list[int]
+    """That are missing."""
+    runs: list[RunSpec]
+    """What runs; of a search, as many points drawn from its space as it has trials."""
+
+
+def _work(spec: StudySpec, node: dict[str, Any], store: Store) -> list[_Work]:
+    """Cells, the seeds that are missing, and the state."""
+    search = Search.plan(spec, node)
+    drawn = search.draw() if search is not None else {}
+    tried = [cell for cell in store.cells() if cell.role == "trial"]
+    found = []
+    for cell in expand(spec, node):
+        if cell.id in drawn:
+            over = sum(_over(trial, cell, spec, store) for trial in tried)
+            done, left = drawn[cell.id][:over], drawn[cell.id][over:]
+            found += [_Work(cell.label, "done", [], done)] if done else []
+            found += [_Work(cell.label, "partly" if done else "new", spec.seed_list(), left)] if left else []
+            continue
+        stored = store.fingerprints(cell)
+        stale = bool(stored and store.seeds(cell) and why_stale(stored, fingerprints(cell.run)))
+        missing = spec.seed_list() if stale else store.missing(cell, spec)
+        state = "done" if not missing else "stale" if stale else "new"
+        if state == "new" and len(missing) < len(spec.seed_list()):
+            state = "partly"
+        found.append(_Work(cell.label, state, missing, [cell.run]))
+    return found
+
+
+def _over(trial: Cell, part: Cell, spec: StudySpec, store: Store) -> bool:
+    """Whether a trial belongs to the search in a cell of the axes and has all its results."""
+    inside = all(trial.varied.get(name) == value for name, value in part.varied.items())
+    return (
+        inside and not store.missing(trial, spec) and not why_stale(store.fingerprints(trial), fingerprints(trial.run))
+    )
+
+
+def _item(job: _Work, seeds: int, profile: Profile, sent: Loaded, clock: _Clock, budget: float | None) -> Item:
+    """A row of the plan; takes its time on the clock."""
+    if not job.seeds:
+        return Item(job.label, job.state, len(job.runs), 0, 0.0, 0, 0, 0, len(job.runs))
+    keys = [cost_key(run) for run in job.runs]
+    costs = [_nearest(profile.costs, key) for key in keys]
+    seconds = [cost.seconds(run) * len(job.seeds) / seeds for cost, run in zip(costs, job.runs, strict=True)]
+    ends = [clock.add(s) for s in seconds]
+    traffic = [sent.bytes(run, key, seed) for run, key in zip(job.runs, keys, strict=True) for seed in job.seeds]
+    return Item(
+        label=job.label,
+        status=job.state,
+        trials=len(job.runs),
+        seeds=len(job.seeds),
+        seconds=sum(seconds),
+        bytes_up=sum(up for up, _ in traffic),
+        bytes_down=sum(down for _, down in traffic),
+        peak_memory_bytes=max(cost.peak_memory_bytes for cost in costs),
+        fitting=len(ends) if budget is None else sum(end <= budget for end in ends),
+    )
+
+
+def _chosen(runs: Sequence[RunSpec]) -> dict[str, RunSpec]:
+    """The runs that are measured: every kind once, the most frequent first, at most `_PROFILES`."""
+    kinds: dict[str, RunSpec] = {}
+    often: Counter[str] = Counter()
+    for run in runs:
+        key = cost_key(run)
+        kinds.setdefault(key, run)
+        often[key] += 1
+    methods: dict[str, str] = {}
+    for key in sorted(kinds, key=lambda k: -often[k]):
+        methods.setdefault(_method(kinds[key]), key)
+    order = [*methods.values(), *(k for k in kinds if k not in methods.values())]
+    return {key: kinds[key] for key in order[: max(_PROFILES, len(methods))]}
+
+
+def _method(run: RunSpec) -> str:
+    inner = run.method.get("inner")
+    return f"{run.method['name']}/{inner['name']}" if isinstance(inner, dict) else str(run.method["name"])
+
+
+def _nearest(costs: dict[str, Cost], key: str) -> Cost:
+    """The cost of a kind of runs, or of the measured kind whose key has most in common with it."""
+    if key in costs:
+        return costs[key]
+    words = set(key.split(","))
+    return costs[max(costs, key=lambda k: len(words & set(k.split(","))))]
+
+
+class _Clock:
+    """When jobs end that are handed out in order to whoever is free."""
+
+    def __init__(self, setup: Setup, profile: Profile, ray: bool) -> None:
+        self.ready = profile.boot + RAY_SECONDS / 2 if ray else 0.0
+        self._free = [self.ready] * setup.parallel
+        self._after = RAY_SECONDS / 2 if ray else 0.0
+
+    def add(self, seconds: float) -> float:
+        """Hands out a job; returns its end."""
+        end = heapq.heappop(self._free) + seconds
+        heapq.heappush(self._free, end)
+        return end
+
+    @property
+    def end(self) -> float:
+        return max(self._free) + self._after if max(self._free) > 0 else 0.0
+
+
+def _reasons(items: Sequence[Item], setup: Setup) -> list[str]:
+    """Why the plan cannot run on this machine."""
+    peak = max((item.peak_memory_bytes for item in items), default=0)
+    if setup.address is None and peak * setup.parallel > _MEMORY_SHARE * memory():
+        fits = max(1, int(_MEMORY_SHARE * memory() // peak))
+        return [
+            f"{counted(setup.parallel, 'trial')} at once would take {peak * setup.parallel / 1e9:.1f} GB of memory, "
+            f"but this machine has {memory() / 1e9:.1f} GB. Set execution.parallel={fits}, or execution.block to train "
+            "fewer clients at once."
+        ]
+    return []

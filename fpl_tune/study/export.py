@@ -1,0 +1,124 @@
+"""Export of a cell: what it takes to use and to repeat it."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Mapping
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import yaml
+from safetensors.torch import load_file
+from torch import Tensor
+
+from fpl_tune import config
+from fpl_tune.clip import Towers, load_towers
+from fpl_tune.errors import ConfigError
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.statistics import aggregate
+from fpl_tune.study.store import Store, write
+from fpl_tune.study.versions import versions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
+    """Writes what it takes to use and to repeat a cell: study file, prompts, nearest words, script, environment.
+
+    Raises:
+        ConfigError: the folder holds something else.
+    """
+    if folder.exists() and any(folder.iterdir()) and not (folder / "reproduce.sh").is_file():
+        raise ConfigError(f"An export goes into an empty folder, but {folder} is not. Name another one.")
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{store.name}-{cell.id}"
+    write(folder / f"{name}.yaml", _study_file(store, cell))
+    seeds = [s for s in store.seeds(cell) if (store.place(cell, s) / "prompts.safetensors").is_file()]
+    for seed in seeds:
+        shutil.copyfile(store.place(cell, seed) / "prompts.safetensors", folder / f"prompts-seed{seed}.safetensors")
+    towers = load_towers(cell.run.clip.name, cell.run.clip.pretrained)
+    words = [
+        f"seed {seed}, {leaf}: {', '.join(f'{word} {distance:.3g}' for word, distance in line)}"
+        for seed in seeds
+        for leaf, tensor in load_file(folder / f"prompts-seed{seed}.safetensors").items()
+        for line in nearest_words(towers, tensor)
+    ]
+    write(folder / "words.txt", "\n".join(words) + "\n")
+    found = store.frame()
+    write(folder / "expected.csv", found[found["cell"] == cell.id].to_csv(index=False))
+    write(folder / "reproduce.sh", _SCRIPT.format(name=name, expected=_expected(found, cell)))
+    (folder / "reproduce.sh").chmod(0o755)
+    write(folder / "environment.txt", _environment())
+    return sorted(folder.iterdir())
+
+
+_SCRIPT = """#!/bin/sh
+# Repeats the cell, prints its table, and what it should say. environment.txt has the versions that it ran with:
+#   python -m pip install -r environment.txt
+set -e
+cd "$(dirname "$0")"
+fpl-tune study ./{name}.yaml
+echo "Expected, all figures in expected.csv: {expected}"
+"""
+
+
+def _expected(found: pd.DataFrame, cell: Cell) -> str:
+    """What the table of the last round should say."""
+    done = found[(found["cell"] == cell.id) & (found["rule"] == "final") & (found["status"] == "done")]
+    val, test = (aggregate(done[f"{room}/acc_mean"].astype(float).tolist()) for room in ("val", "test"))
+    spread = "" if math.isnan(test["std"]) else f" ± {100 * test['std']:.1f}"
+    seeds = ", ".join(str(seed) for seed in done["seed"])
+    return f"validation {100 * val['mean']:.1f} %, test {100 * test['mean']:.1f}{spread} %, seeds {seeds}"
+
+
+def _study_file(store: Store, cell: Cell) -> str:
+    """The cell as a study of its own."""
+    run = config.as_dict(cell.run)
+    known = run["method"]["name"] in config.options("method")
+    defaults: list[Any] = ["/study", *([{"override /method": run["method"]["name"]}] if known else []), "_self_"]
+    body = {
+        "defaults": defaults,
+        "title": f"{store.name}: {cell.label}",
+        "seeds": store.spec().seed_list(),
+        **_lists(run),
+    }
+    return f"# {cell.label} of {store.name}, exported.\n" + yaml.safe_dump(body, sort_keys=False)
+
+
+def _lists(node: Any) -> Any:
+    if isinstance(node, Mapping):
+        return {k: _lists(v) for k, v in node.items()}
+    return [_lists(v) for v in node] if isinstance(node, list | tuple) else node
+
+
+def _environment() -> str:
+    """Installed distributions and their versions, one per line."""
+    found = {d.metadata["Name"]: d.version for d in distributions()}
+    own = found.pop("fpl-tune", "")
+    lines = [f"{name}=={found[name]}" for name in sorted(found, key=str.lower)]
+    return "\n".join([f"# python {versions()['python']}, fpl-tune {own}", *lines]) + "\n"
+
+
+def nearest_words(towers: Towers, tensor: Tensor, *, prompts: int = 4) -> list[list[tuple[str, float]]]:
+    """For contexts [..., l, d], the vocabulary's whole word nearest to each token, and its Euclidean distance.
+
+    Empty for other tensors. At most `prompts` of the leading axes are shown. (CoOp, Table 4, shows prompts so.)
+    """
+    inner = getattr(towers.tokenizer, "tokenizer", towers.tokenizer)
+    decode = getattr(inner, "decode", None)
+    if decode is None or tensor.ndim < 2 or tensor.shape[-1] != towers.text_width:
+        return []
+    table = towers.text.token_embedding.weight.detach().float()
+    pieces = ((i, decode([i]).strip()) for i in range(len(table) - 2))  # the last two are the start and the end
+    whole = {i: word for i, word in pieces if word.isascii() and word.isalpha() and inner.encode(word) == [i]}
+    ids = list(whole)
+    contexts = tensor.float().reshape(-1, *tensor.shape[-2:])[:prompts]
+    nearest = (torch.cdist(one, table[ids].to(one.device)).min(1) for one in contexts)
+    return [
+        [(whole[ids[i]], d) for d, i in zip(found.values.tolist(), found.indices.tolist(), strict=True)]
+        for found in nearest
+    ]

@@ -1,0 +1,359 @@
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from fpl_tune.errors import ConfigError
+from fpl_tune.execute import inline
+from fpl_tune.execute import scheduler as driver
+from fpl_tune.execute.runner import Listener, run_study
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.lock import locked, owner
+from fpl_tune.study.store import Store
+from fpl_tune.trial import Diverged, Record, Trial
+
+Compose = Callable[..., Any]
+
+
+class Log(Listener):
+    """Notes what a listener hears."""
+
+    def __init__(self) -> None:
+        self.rounds: list[tuple[str, int]] = []
+        self.cells: list[str] = []
+        self.stales: list[str] = []
+        self.todo = 0
+        self.ended = 0
+
+    def begin(self, store: Store, cells: Sequence[Cell], todo: Sequence[Any]) -> None:
+        self.todo = len(todo)
+
+    def stale(self, cell: Cell, reasons: Sequence[str]) -> None:
+        self.stales.append(f"{cell.label}: {', '.join(reasons)}")
+
+    def progress(self, cell: Cell, records: Sequence[Record]) -> None:
+        self.rounds += [(f"{cell.label}/{r['seed']}", int(r["round"])) for r in records]
+
+    def finished(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
+        self.cells.append(cell.label)
+
+    def end(self, store: Store, outcome: Any) -> None:
+        self.ended += 1
+
+
+def figures(root: Path, name: str = "tiny") -> pd.DataFrame:
+    """results.csv without what a clock wrote."""
+    return pd.read_csv(root / name / "results.csv").drop(columns="time/seconds")
+
+
+def test_a_study_runs_every_cell_once_and_repeats_for_nothing(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log()
+    made = compose("axes: {optim: {lr: [0.01, 0.1]}}\nreferences: [{method: zeroshot, optim.lr: 0.1}]")
+    outcome = run_study(*made, root=tmp_path, listeners=[log])
+    assert (outcome.done, outcome.failed, outcome.skipped, outcome.pending, outcome.exit_code) == (3, 0, 0, 0, 0)
+    assert sorted(log.rounds) == sorted(
+        [(f"lr={lr}/{s}", r) for lr in ("0.01", "0.1") for s in (1, 2) for r in (1, 2)]
+        + [(f"zeroshot, lr=0.1/{s}", 1) for s in (1, 2)]
+    )
+    assert sorted(log.cells) == ["lr=0.01", "lr=0.1", "zeroshot, lr=0.1"]
+    table = pd.read_csv(tmp_path / "tiny" / "results.csv")
+    assert list(table.columns) == [
+        *("cell", "seed", "status", "rule", "rounds", "optim.lr", "method"),
+        *("val/acc_mean", "test/acc_mean", "comm/up_bytes", "comm/down_bytes", "time/seconds", "label", "role"),
+    ]
+    assert len(table) == 3 * 2 * 4
+    sent = set(table.loc[table["label"] == "lr=0.1", "comm/up_bytes"])
+    assert sent == {16 * 128 * 4 * 4 * 2}  # context tokens x width x bytes x clients x rounds
+
+    monkeypatch.setattr(inline, "execute", lambda *_: pytest.fail("nothing is left to run"))
+    again = run_study(*made, root=tmp_path, listeners=[log])
+    assert (again.done, again.skipped, again.exit_code) == (0, 3, 0)
+    assert log.ended == 2
+
+
+def test_summary_is_over_seeds(compose: Compose, tmp_path: Path) -> None:
+    run_study(*compose(), root=tmp_path)
+    store = Store.open(tmp_path, "tiny")
+    summary = store.summary()
+    for row in summary.to_dict("records"):
+        values = [store.result(store.cell(row["cell"]), s)["rules"]["final"]["test/acc_mean"] for s in (1, 2)]  # type: ignore[index]
+        assert row["n"] == 2
+        assert row["mean"] == pytest.approx(sum(values) / 2)
+        assert row["std"] == pytest.approx(abs(values[0] - values[1]) / math.sqrt(2))
+        assert row["sem"] == pytest.approx(row["std"] / math.sqrt(2))
+
+
+def test_extending_by_seeds_and_values_runs_only_what_is_missing(compose: Compose, tmp_path: Path) -> None:
+    run_study(*compose(), root=tmp_path)
+    log = Log()
+    outcome = run_study(*compose("axes: {optim: {lr: [0.01, 0.1, 1]}}", "seeds=3"), root=tmp_path, listeners=[log])
+    ran = {who for who, _ in log.rounds}
+    assert ran == {"lr=0.01/3", "lr=0.1/3", "lr=1/1", "lr=1/2", "lr=1/3"}
+    assert (outcome.done, outcome.skipped) == (3, 0)
+
+
+def _interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """The process dies, without a word, before the trial's round `after` + 1."""
+    step = Trial.step
+
+    def dying(self: Trial) -> list[Record]:
+        if self.round >= after:
+            raise KeyboardInterrupt
+        return step(self)
+
+    monkeypatch.setattr(Trial, "step", dying)
+
+
+@pytest.mark.parametrize("after", [1, 2, 3, 4])
+def test_killed_and_continued_equals_undisturbed(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    made = compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=5")
+    run_study(*made, root=tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        _interrupt(patch, after)
+        with pytest.raises(KeyboardInterrupt):
+            run_study(*made, root=tmp_path / "killed")
+    log = Log()
+    stepped: list[int] = []
+    step = Trial.step
+    monkeypatch.setattr(Trial, "step", lambda self: (stepped.append(self.round + 1), step(self))[1])
+    run_study(*made, root=tmp_path / "killed", listeners=[log])
+    assert stepped == list(range(after // 2 * 2 + 1, 6))  # checkpoints lie after rounds 2 and 4
+    assert [r for who, r in log.rounds if who == "lr=0.1/1"] == [1, 2, 3, 4, 5]
+    pd.testing.assert_frame_equal(figures(tmp_path / "whole"), figures(tmp_path / "killed"), check_exact=True)
+    cell = Store.open(tmp_path / "killed", "tiny").cells()[0]
+    for seed in (1, 2):
+        files = [
+            Store.open(tmp_path / which, "tiny").place(cell, seed) / "prompts.safetensors"
+            for which in ("whole", "killed")
+        ]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    assert not list((tmp_path / "killed" / "tiny" / "cells" / cell.id).glob("ckpt-*"))
+
+
+def test_stop_ends_after_the_round_and_continues(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import signal
+
+    class Stop(Log):
+        def progress(self, cell: Cell, records: Sequence[Record]) -> None:
+            super().progress(cell, records)
+            if records[0]["round"] == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    made = compose("axes: {optim: {lr: [0.1, 0.2]}}", "protocol.rounds=5", "execution.checkpoint_every=100")
+    stopped = run_study(*made, root=tmp_path, listeners=[stop := Stop()])
+    assert (stopped.exit_code, stopped.pending) == (130, 2)
+    assert max(r for _, r in stop.rounds) == 3
+    log, steps, step = Log(), [], Trial.step
+    monkeypatch.setattr(Trial, "step", lambda self: (steps.append(self.round), step(self))[1])
+    assert run_study(*made, root=tmp_path, listeners=[log]).exit_code == 0
+    assert steps == [3, 4, 0, 1, 2, 3, 4]
+
+
+def test_one_bad_seed_does_not_take_the_others_along(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, tried, stamp, stamped = Trial.step, [], Store.stamp, []
+
+    def stamping(self: Store, cell: Cell, prints: Any) -> None:
+        stamped.append(cell.label)
+        stamp(self, cell, prints)
+
+    def failing(self: Trial) -> list[Record]:
+        tried.append(tuple(self.seeds))
+        if 2 in self.seeds:
+            raise RuntimeError("no\nluck")
+        return step(self)
+
+    monkeypatch.setattr(Store, "stamp", stamping)
+    monkeypatch.setattr(Trial, "step", failing)
+    made = compose("axes: {optim: {lr: [0.1]}}", "seeds=3", "execution.retries=2", "protocol.rounds=1")
+    outcome = run_study(*made, root=tmp_path)
+    assert tried == [(1, 2, 3), (1,), (2,), (2,), (2,), (3,)]
+    assert stamped == ["lr=0.1"], "once, however often its jobs are tried"
+    assert (outcome.failed, outcome.exit_code) == (1, 1)
+    assert outcome.failures == ("lr=0.1, seed 2: RuntimeError: no luck",)
+    store = Store.open(tmp_path, "tiny")
+    assert store.frame().groupby("seed")["status"].first().tolist() == ["done", "failed", "done"]
+    assert store.summary()["n"].tolist() == [2]  # never averaged away: the cell says so
+    assert store.summary()["status"].tolist() == ["failed"]
+    monkeypatch.setattr(Trial, "step", step)
+    assert run_study(*made, root=tmp_path).exit_code == 0
+    assert Store.open(tmp_path, "tiny").summary()["n"].tolist() == [3]
+
+
+def test_a_diverged_seed_is_not_tried_again(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, tried = Trial.step, []
+
+    def diverging(self: Trial) -> list[Record]:
+        tried.append((tuple(self.seeds), self.round))
+        if self.round == 1 and 2 in self.seeds:
+            raise Diverged("seed 2 diverged")
+        return step(self)
+
+    monkeypatch.setattr(Trial, "step", diverging)
+    made = compose("axes: {optim: {lr: [0.1]}}")
+    assert run_study(*made, root=tmp_path).exit_code == 1
+    assert tried == [((1, 2), 0), ((1, 2), 1), ((1,), 0), ((1,), 1), ((2,), 0), ((2,), 1)]
+    store = Store.open(tmp_path, "tiny")
+    found = store.result(store.cells()[0], 2)
+    assert found is not None
+    assert (found["status"], found["rounds"], found["rules"]) == ("diverged", 1, {})
+    tried.clear()
+    run_study(*made, root=tmp_path)
+    assert tried == []
+
+
+def test_a_changed_method_is_stale_and_runs_again(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = compose("axes: {optim: {lr: [0.1]}}\nreferences: [{method: zeroshot}]")
+    run_study(*made, root=tmp_path)
+    real = driver.fingerprints
+
+    def edited(run: Any) -> dict[str, Any]:
+        return {**real(run), "method": "another"} if run.method["name"] == "promptfl" else real(run)
+
+    monkeypatch.setattr(driver, "fingerprints", edited)
+    log = Log()
+    outcome = run_study(*made, root=tmp_path, listeners=[log])
+    assert log.stales == ["lr=0.1: method source"]
+    assert set(log.cells) == {"lr=0.1"}
+    assert (outcome.done, outcome.skipped) == (1, 1)
+
+
+def test_a_cell_is_stamped_when_it_starts(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What results depend on is noted before the first of them, and of no cell that did not start."""
+    made = compose("axes: {optim: {lr: [0.1, 0.2]}}")
+    _interrupt(monkeypatch, after=1)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(*made, root=tmp_path)
+    store = Store(tmp_path, "tiny")
+    first, second = store.cells()
+    assert store.fingerprints(first) == driver.fingerprints(first.run)
+    assert store.fingerprints(second) == {}
+
+
+def test_budget_ends_with_cells_left_and_continues(compose: Compose, tmp_path: Path) -> None:
+    made = compose("axes: {optim: {lr: [0.1, 0.2, 0.3]}}", "budget=0.000001s")
+    outcome = run_study(*made, root=tmp_path)
+    assert (outcome.exit_code, outcome.pending) == (4, 3)
+    assert run_study(*compose("axes: {optim: {lr: [0.1, 0.2, 0.3]}}"), root=tmp_path).done == 3
+
+
+def test_two_processes_on_one_study(compose: Compose, tmp_path: Path) -> None:
+    made = compose()
+    with locked(tmp_path / "tiny"):
+        held = owner(tmp_path / "tiny")
+        assert held is not None
+        assert held["pid"] == os.getpid()
+        with pytest.raises(ConfigError, match=f"one process at a time, but tiny is run by process {os.getpid()}"):
+            run_study(*made, root=tmp_path)
+    assert owner(tmp_path / "tiny") is None
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("budget=0s", "A budget is a time above 0"),
+        ("budget=soon", "A budget is a time above 0"),
+        ("report.metric=test/accuracy", "nothing reports 'test/accuracy'. Did you mean"),
+        ("prune.seeds=0", "prune.seeds must be >= 1"),
+        ("prune.level=0", r"prune.level must lie in \(0, 1\)"),
+        ("seeds=0", "seeds must be a number >= 1"),
+        ("seeds=[1,1]", "different seeds"),
+        ("execution.executor=rai", "must be ray or inline"),
+        ("execution.parallel=0", "execution.parallel must be >= 1"),
+        ("execution.checkpoint_every=0", "checkpoint_every must be >= 1"),
+        ("execution.device=gpu", "must be auto, cpu or cuda"),
+    ],
+)
+def test_refused_before_anything_is_written(compose: Compose, tmp_path: Path, override: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        run_study(*compose("axes: {}", override), root=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_method_that_does_not_fit_its_task_is_refused_at_once(compose: Compose, tmp_path: Path) -> None:
+    made = compose("axes: {method: [pfedmoap], method.experts: [4, 400], method.d_gating: [32]}")
+    with pytest.raises(ConfigError, match="experts"):
+        run_study(*made, root=tmp_path)
+    assert not list((tmp_path / "tiny").rglob("result.json"))
+
+
+def test_nothing_is_left_half_written(compose: Compose, tmp_path: Path) -> None:
+    run_study(*compose("axes: {optim: {lr: [0.1]}}"), root=tmp_path)
+    store = Store.open(tmp_path, "tiny")
+    cell = store.cells()[0]
+    assert [r["round"] for r in store.history(cell, 1)] == [1, 2]
+    assert not list((tmp_path / "tiny").rglob("*.part"))
+
+
+def test_permuting_test_labels_changes_nothing_that_is_chosen(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Same search, same pruning, same choice of round and cell, with every client's test labels shuffled."""
+    from fpl_tune.study.selection import best
+
+    body = (
+        "axes: {}\nsearch: {sampler: tpe, trials: 6, batch: 3, only: [optim.lr]}\n"
+        "prune: {rule: halving, reduction: 2, confidence: 0}"
+    )
+    made = compose(body, "protocol.rounds=3", "seeds=2")
+    run_study(*made, root=tmp_path / "true")
+    build = Trial.__init__
+
+    def shuffled(self: Trial, *args: Any, **kwargs: Any) -> None:
+        build(self, *args, **kwargs)
+        for task in self.tasks:
+            for _, held in task.tests.values():
+                held.label = held.label.roll(1, dims=-1)
+
+    monkeypatch.setattr(Trial, "__init__", shuffled)
+    run_study(*made, root=tmp_path / "shuffled")
+    one, two = (Store.open(tmp_path / which, "tiny") for which in ("true", "shuffled"))
+    assert [c.id for c in one.cells()] == [c.id for c in two.cells()]
+    for cell in one.cells():
+        for seed in (1, 2):
+            results = [s.result(cell, seed) for s in (one, two)]
+            assert results[0] is not None
+            assert results[1] is not None
+            assert results[0]["status"] == results[1]["status"]
+            assert results[0]["rounds"] == results[1]["rounds"]
+            rounds = [r["rules"]["best_val"]["round"] for r in results if r is not None]
+            assert rounds[0] == rounds[1]
+    for rule in ("final", "best_val"):
+        assert best(one, rule).cell.id == best(two, rule).cell.id
+    assert best(one).test != best(two).test
+
+
+def test_a_thousand_cells_start_at_once(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first job of 1,000 cells; a limit far above what it takes, for busy machines."""
+
+    class First(Exception):
+        pass
+
+    def execute(desk: Any, setup: Any) -> None:
+        assert desk.next() is not None
+        raise First
+
+    made = compose("axes: {optim: {lr: [0.1]}}")
+    made[1]["axes"] = {"optim": {"lr": [0.001 * (i + 1) for i in range(1000)]}}
+    made[0].axes = made[1]["axes"]
+    monkeypatch.setattr(inline, "execute", execute)
+    began = time.process_time()
+    with pytest.raises(First):
+        run_study(*made, root=tmp_path)
+    assert time.process_time() - began < 15
