@@ -68,7 +68,7 @@ def run_study(name: str, *overrides: str) -> StudyFrames:
     from fpl_tune.execute import runner
 
     spec, node = config.compose_study(name, overrides)
-    runner.run_study(spec, node, root=output_root(), listeners=[remaining.Remaining()])
+    runner.run_study(spec, node, root=output_root(), callbacks=[remaining.Remaining()])
     return load_study(spec.name)
 
 

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from fpl_tune.files import save_tensors, whole
+from fpl_tune.files import atomic_write, save_tensors
 
 KEPT = 2
 _META = "meta"  # leaves have slashes in their names
@@ -44,7 +44,7 @@ def write(folder: Path, snapshot: Snapshot) -> Path:
     text = torch.frombuffer(bytearray(json.dumps(snapshot.meta).encode()), dtype=torch.uint8)
     tensors = {**{name: leaf.detach().cpu().contiguous() for name, leaf in snapshot.tensors.items()}, _META: text}
     path = folder / f"round-{number:06d}.safetensors"
-    with whole(path, durable=True) as temporary:
+    with atomic_write(path, durable=True) as temporary:
         save_tensors(tensors, temporary, {"digest": _digest(tensors)})
     there = list_newest(folder)
     for old in [*(p for p in there if p.name > path.name), *[p for p in there if p.name <= path.name][KEPT:]]:

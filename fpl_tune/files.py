@@ -21,7 +21,7 @@ _REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 
 
 @contextmanager
-def whole(path: Path, *, durable: bool = False) -> Iterator[Path]:
+def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """A path beside `path` to write to. It takes the place of `path` when the block ends, and is removed if it fails.
 
     Its name is its own, so that two processes that write the same file never mix. `durable`: also the machine may die.

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from fpl_tune import checkpoint
 from fpl_tune.checkpoint import Damaged, Snapshot
-from fpl_tune.files import refused, whole
+from fpl_tune.files import atomic_write, refused
 
 
 def _snapshot(number: int) -> Snapshot:
@@ -99,12 +99,12 @@ def test_a_full_disk_leaves_the_one_before_and_no_scraps(tmp_path: Path) -> None
 
 def test_two_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
-    with whole(path) as one, whole(path) as two:
+    with atomic_write(path) as one, atomic_write(path) as two:
         assert one != two
         one.write_text("one")
         two.write_text("two")
     assert path.read_text() == "one"  # the block that ended last
-    with suppress(KeyboardInterrupt), whole(path) as three:
+    with suppress(KeyboardInterrupt), atomic_write(path) as three:
         three.write_text("three")
         raise KeyboardInterrupt
     assert path.read_text() == "one"

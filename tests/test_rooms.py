@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "fpl_tune"
 
-EVERYBODY = {"amounts", "errors", "plugins"}
+EVERYBODY = {"formatting", "errors", "plugins"}
 SIMULATION = {
     "checkpoint",
     "clip",
@@ -18,7 +18,7 @@ SIMULATION = {
     "engine",
     "evaluate",
     "files",
-    "masking",
+    "redact",
     "method",
     "methods",
     "optim",
@@ -28,12 +28,12 @@ SIMULATION = {
 }
 """One federated simulation and what it stands on."""
 ALLOWED: dict[str, set[str]] = {
-    "amounts": set(),
+    "formatting": set(),
     "errors": set(),
     "paths": set(),
     "files": set(),
     "plugins": set(),
-    "masking": set(),
+    "redact": set(),
     "conf": set(),
     "contract": {"clip", "data"},
     "checkpoint": {"files"},

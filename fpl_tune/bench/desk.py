@@ -16,9 +16,9 @@ from typing import Any
 import yaml
 
 from fpl_tune import config
-from fpl_tune.amounts import counted
 from fpl_tune.bench.measure import Progress, Steps, images_told, once
-from fpl_tune.execute.runner import Listener, run_study
+from fpl_tune.execute.runner import Callback, run_study
+from fpl_tune.formatting import counted
 from fpl_tune.search.search import Search
 from fpl_tune.study.cells import Cell
 from fpl_tune.trial import Trial, world_of
@@ -149,7 +149,7 @@ def _made_up(cell: Cell) -> dict[int, tuple[dict[str, str], list[dict[str, Any]]
     return {1: ({"status": "done"}, [{"seed": 1, "round": 1, "val/acc_mean": value, **costs}])}
 
 
-class _Clock(Listener):
+class _Clock(Callback):
     """When cells ended."""
 
     def __init__(self) -> None:
@@ -172,6 +172,6 @@ def _added(root: Path, overrides: Sequence[str], device: str, cache_dir: Path, t
     bare = once(lambda: [alone() for _ in range(trials)], where)
     file = _study(root / "short.yaml", {"axes": {"optim.lr": [1e-3 * (i + 1) for i in range(trials + 1)]}})
     clock = _Clock()
-    run_study(*config.compose_study(str(file), short), root=root / "short", listeners=[clock])
+    run_study(*config.compose_study(str(file), short), root=root / "short", callbacks=[clock])
     first, *_, last = clock.ends
     return (last - first) / trials - bare / trials

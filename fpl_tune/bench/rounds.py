@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fpl_tune.amounts import counted
 from fpl_tune.bench.measure import Measured, Meter, Peak, Progress, Steps, images_told, matrix_rate, once, wait
 from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
 from fpl_tune.data import features
 from fpl_tune.engine import Cohort, run_round
 from fpl_tune.errors import ConfigError
+from fpl_tune.formatting import counted
 from fpl_tune.task import ClientData, ClientTask
 from fpl_tune.trial import Trial
 

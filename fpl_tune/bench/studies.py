@@ -12,9 +12,9 @@ from pathlib import Path
 import yaml
 
 from fpl_tune import config
-from fpl_tune.amounts import counted
 from fpl_tune.bench.measure import Measured, Meter, Peak, Progress, Steps, images_told, matrix_rate, once
 from fpl_tune.execute.runner import run_study
+from fpl_tune.formatting import counted
 from fpl_tune.trial import Trial, world_of
 
 _SHORT = ["protocol.rounds=1", "protocol.epochs=1"]

@@ -7,13 +7,13 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from fpl_tune.amounts import counted
 from fpl_tune.bench.measure import Measured, Peak, Progress, Steps, best, matrix_rate
 from fpl_tune.clip import load_towers
 from fpl_tune.clip.allocator import keep_freed_memory
 from fpl_tune.clip.sentences import Position
 from fpl_tune.clip.text import cost
 from fpl_tune.config import RunSpec
+from fpl_tune.formatting import counted
 
 # Caltech101's class names (a fact of the data set), so that text is measured on real lengths without the data.
 CALTECH101 = tuple(

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import torch
 
-from fpl_tune.amounts import counted
 from fpl_tune.bench.measure import Measured, Meter, Peak, Progress, Steps, images_told, matrix_rate, wait
 from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
+from fpl_tune.formatting import counted
 from fpl_tune.trial import Trial
 
 _LOOPED = 2  # rounds of the loop over clients are measured and scaled to all

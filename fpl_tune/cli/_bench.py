@@ -13,9 +13,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from fpl_tune import bench as measure
 from fpl_tune import config
-from fpl_tune.amounts import duration, size
 from fpl_tune.cli import output
 from fpl_tune.config import RunSpec
+from fpl_tune.formatting import duration, size
 from fpl_tune.paths import cache_root
 from fpl_tune.trial import device_of
 

@@ -13,8 +13,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fpl_tune import config
-from fpl_tune.amounts import counted
 from fpl_tune.errors import ConfigError, EnvironmentProblem
+from fpl_tune.formatting import counted
 from fpl_tune.study.versions import versions
 
 FILES = {"slurm": "slurm.sh", "kuberay": "kuberay.yaml", "aws": "aws.yaml", "local": "local.sh"}

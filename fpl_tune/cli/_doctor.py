@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fpl_tune import track
-from fpl_tune.amounts import counted, size
 from fpl_tune.api import stored
 from fpl_tune.cli import output
 from fpl_tune.cli._study import cell_figure
 from fpl_tune.errors import EnvironmentProblem, FplTuneError
+from fpl_tune.formatting import counted, size
 from fpl_tune.paths import cache_root, output_root
 
 _LITTLE_SPACE = 2 << 30

@@ -16,13 +16,13 @@ from typing import Any
 import yaml
 
 from fpl_tune import config, methods
-from fpl_tune.amounts import counted, percent
 from fpl_tune.api import stored
 from fpl_tune.cli import output
 from fpl_tune.errors import ConfigError, EnvironmentProblem
 from fpl_tune.evaluate import check_rule
-from fpl_tune.masking import masked
+from fpl_tune.formatting import counted, percent
 from fpl_tune.paths import output_folder, output_root, shipped
+from fpl_tune.redact import redact
 from fpl_tune.study.cells import axes_of
 
 
@@ -207,7 +207,7 @@ def ui(port: int) -> None:
         raise EnvironmentProblem(f"There is no MLflow store in {root}. Run a study first: fpl-tune study lambda_sweep.")
     talk = output.console()
     runs_already = uri.startswith("http")
-    address = masked(uri) if runs_already else f"http://127.0.0.1:{port}"
+    address = redact(uri) if runs_already else f"http://127.0.0.1:{port}"
     known = track.experiments(uri)
     talk.print(f"MLflow on {address}{'' if runs_already else '  (stop with Ctrl-C)'}", soft_wrap=True)
     for name, key in known.items():

@@ -13,7 +13,6 @@ from typing import Any
 from rich.live import Live
 
 from fpl_tune import config, track
-from fpl_tune.amounts import counted, duration
 from fpl_tune.api import stored
 from fpl_tune.cli import output
 from fpl_tune.cli._study import cell_figure
@@ -21,6 +20,7 @@ from fpl_tune.cli.live import time_left
 from fpl_tune.errors import ConfigError, EnvironmentProblem, FplTuneError
 from fpl_tune.execute import manage
 from fpl_tune.execute.verify import verify as verify_cell
+from fpl_tune.formatting import counted, duration
 from fpl_tune.paths import output_root
 from fpl_tune.plan.diff import diff as difference
 from fpl_tune.search import replay as replaying

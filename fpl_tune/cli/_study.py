@@ -8,17 +8,17 @@ from io import BytesIO
 from pathlib import Path
 
 from fpl_tune import config
-from fpl_tune.amounts import counted, duration
 from fpl_tune.cli import output
 from fpl_tune.cli.live import Watcher
-from fpl_tune.execute.runner import Listener, Outcome, run_study
+from fpl_tune.execute.runner import Callback, Outcome, run_study
+from fpl_tune.formatting import counted, duration
 from fpl_tune.paths import output_root
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record
 
 
-class _Reporter(Listener):
+class _Reporter(Callback):
     """Builds the report page when the study ends, before the recorder attaches it."""
 
     def __init__(self) -> None:
@@ -49,13 +49,13 @@ def study(name: str, overrides: Sequence[str], format: str, cfg: bool) -> None:
         return
     root = output_root()
     reporter = _Reporter()
-    listeners: list[Listener] = [Watcher(quiet=format != "table"), reporter]
+    callbacks: list[Callback] = [Watcher(quiet=format != "table"), reporter]
     if spec.tracking.enabled:
         from fpl_tune.track import Recorder
 
         recorder = Recorder(spec.tracking.uri, root, seeds=spec.tracking.seeds, draw=cell_figure, warn=output.warn)
-        listeners.append(recorder)
-    outcome = run_study(spec, node, root=root, listeners=listeners)
+        callbacks.append(recorder)
+    outcome = run_study(spec, node, root=root, callbacks=callbacks)
     if reporter.page is not None:
         from fpl_tune.cli._look import table
 

@@ -13,17 +13,17 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from fpl_tune.amounts import counted, duration
 from fpl_tune.cli import output
 from fpl_tune.execute.eta import Remaining
 from fpl_tune.execute.job import Job, stop_asked
-from fpl_tune.execute.runner import Listener, Outcome
+from fpl_tune.execute.runner import Callback, Outcome
+from fpl_tune.formatting import counted, duration
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record, rounds_of
 
 
-class Watcher(Listener):
+class Watcher(Callback):
     """Shows cells, their rounds and the time left."""
 
     def __init__(self, quiet: bool = False) -> None:

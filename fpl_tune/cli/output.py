@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from fpl_tune.amounts import duration
+from fpl_tune.formatting import duration
 
 Row = Mapping[str, Any]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fpl_tune.errors import ConfigError
 
-Place = Literal["front", "end"]
+RemoteStorage = Literal["front", "end"]
 
 
 def is_vit(visual: Any) -> bool:
@@ -72,7 +72,7 @@ def prompted(
     tokens: Tensor,
     *,
     deep: Tensor | None = None,
-    place: Place = "front",
+    place: RemoteStorage = "front",
     cosine: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Image features with visual prompt tokens, and how the class token looks at them.

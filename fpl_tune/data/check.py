@@ -16,7 +16,6 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from fpl_tune.amounts import counted
 from fpl_tune.data.cache import Progress
 from fpl_tune.data.files import is_image
 from fpl_tune.data.pool import Dataset, FilePool, Pool
@@ -24,6 +23,7 @@ from fpl_tune.data.registry import load
 from fpl_tune.data.sources import ALL, SOURCES, source
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.formatting import counted
 
 _AT_ONCE = 4096  # images handed to the threads together
 _SHOWN = 5

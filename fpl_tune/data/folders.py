@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fpl_tune.amounts import counted
 from fpl_tune.data.files import Rows, cut, images_in, locate, plain, subfolders
 from fpl_tune.data.pool import Dataset
 from fpl_tune.data.sources import source
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.errors import ConfigError, EnvironmentProblem
+from fpl_tune.formatting import counted
 
 TEMPLATE = "a photo of a {}."
 PACS_DOMAINS = ("photo", "art_painting", "cartoon", "sketch")

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fpl_tune.amounts import counted
 from fpl_tune.data.pool import Ints
 from fpl_tune.errors import ConfigError
+from fpl_tune.formatting import counted
 
 
 class Shares(NamedTuple):

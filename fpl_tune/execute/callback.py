@@ -12,7 +12,7 @@ from fpl_tune.study.store import Store
 from fpl_tune.trial import Record
 
 
-class Listener:
+class Callback:
     """Base of what follows a study. Nothing it does changes the study."""
 
     def begin(self, store: Store, cells: Sequence[Cell], todo: Sequence[Job]) -> None:

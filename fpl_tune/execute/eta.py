@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from fpl_tune.errors import FplTuneError
-from fpl_tune.execute.callback import Listener, Outcome
+from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.profile import cost_key, known
 from fpl_tune.execute.resources import setup_of
-from fpl_tune.files import whole
+from fpl_tune.files import atomic_write
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record, rounds_of
@@ -55,7 +55,7 @@ class _Job:
         return float((self.rounds - self.done) * self.seeds)
 
 
-class Remaining(Listener):
+class Remaining(Callback):
     """Listens to a study and knows the seconds that are left; writes them to the study's folder while it runs."""
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ class Remaining(Listener):
     def _write(self) -> None:
         self._written = time.monotonic()
         if self._folder is not None:
-            with suppress(OSError), whole(self._folder / _FILE) as temporary:
+            with suppress(OSError), atomic_write(self._folder / _FILE) as temporary:
                 temporary.write_text(json.dumps({"seconds": self.seconds, "at": time.time()}))
 
 

@@ -15,8 +15,8 @@ from typing import Literal, Protocol
 from fpl_tune import checkpoint
 from fpl_tune.checkpoint import Damaged, Snapshot
 from fpl_tune.errors import ConfigError
-from fpl_tune.execute.remote import Place
-from fpl_tune.files import save_tensors, whole
+from fpl_tune.execute.remote import RemoteStorage
+from fpl_tune.files import atomic_write, save_tensors
 from fpl_tune.study.cells import Cell
 from fpl_tune.trial import Record, Trial
 
@@ -154,7 +154,7 @@ class Running:
     def __init__(self, job: Job, setup: Setup) -> None:
         self.job, self.setup = job, setup
         self.folder = setup.folder / "cells" / job.cell.id / job.slot
-        self._place = Place(setup.checkpoints) if setup.checkpoints else None
+        self._place = RemoteStorage(setup.checkpoints) if setup.checkpoints else None
         if self._place:
             self._place.pull(remote_name(job, setup.study), self.folder)
         self.trial = Trial(job.cell.run, job.seeds, cache_dir=setup.cache_dir, device=setup.device, block=setup.block)
@@ -230,7 +230,7 @@ class Running:
         for seed, tensors in self.trial.prompts().items():
             if tensors:
                 files[seed] = self.folder / f"prompts-{seed}.safetensors"
-                with whole(files[seed]) as temporary:
+                with atomic_write(files[seed]) as temporary:
                     save_tensors(tensors, temporary)
         self._send()
         hashes = {seed: task.split_hash for seed, task in zip(self.trial.seeds, self.trial.tasks, strict=True)}

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.profile import cost_key
-from fpl_tune.files import whole
+from fpl_tune.files import atomic_write
 
 CONTEXT_BYTES = 600 << 20
 """What a process takes of a GPU besides its tensors: the CUDA context and its libraries."""
@@ -89,7 +89,10 @@ class Memory:
     def note(self, kind: str, peak: int) -> None:
         if peak > self.peaks.get(kind, 0):
             self.peaks[kind] = peak
-            with suppress(OSError), whole(self.path) as temporary:  # a table that cannot be kept is measured again
+            with (
+                suppress(OSError),
+                atomic_write(self.path) as temporary,
+            ):  # else measured again
                 temporary.write_text(json.dumps(self.peaks, indent=0))
 
 

@@ -20,7 +20,7 @@ from fpl_tune import plugins
 from fpl_tune.config import RunSpec
 from fpl_tune.config import stages as stages_of
 from fpl_tune.execute.job import Setup, peak_memory
-from fpl_tune.files import whole
+from fpl_tune.files import atomic_write
 from fpl_tune.study.fingerprints import method_source
 from fpl_tune.study.versions import versions
 from fpl_tune.trial import Trial, rounds_of, world_of
@@ -128,7 +128,7 @@ class _Cache:
 
     def write(self, costs: dict[str, Cost], boot: float, runs: dict[str, RunSpec]) -> None:
         for key, run in runs.items():
-            with suppress(OSError), whole(self._path(key, run)) as temporary:
+            with suppress(OSError), atomic_write(self._path(key, run)) as temporary:
                 temporary.write_text(json.dumps({"cost": asdict(costs[key]), "boot": boot}))
 
     def _path(self, key: str, run: RunSpec) -> Path:

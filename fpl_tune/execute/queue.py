@@ -12,7 +12,7 @@ from fpl_tune.checkpoint import Snapshot
 from fpl_tune.config import StudySpec
 from fpl_tune.evaluate import CHOICES
 from fpl_tune.execute.job import Job
-from fpl_tune.search.race import Fall, Race
+from fpl_tune.search.race import Elimination, Race
 from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
@@ -25,7 +25,7 @@ class _Waiting(NamedTuple):
     fingerprint: str
 
 
-class Backlog:
+class JobQueue:
     """Jobs in their order, and the seeds that no job stands for yet.
 
     A batch of a race begins when nothing else runs, so that what is stopped does not depend on who finished first.
@@ -135,6 +135,6 @@ class Backlog:
                 out.append(cell)
         return out
 
-    def _out(self, cell: Cell, fall: Fall) -> None:
+    def _out(self, cell: Cell, fall: Elimination) -> None:
         for seed in sorted(self.open.pop(cell.id)):
             self.store.put(cell, seed, [], make_result("raced", [], error=str(fall)))

@@ -10,7 +10,7 @@ from typing import Any
 from fpl_tune.errors import ConfigError, EnvironmentProblem
 
 
-class Place:
+class RemoteStorage:
     """Folders at a URL, each kept equal to one here.
 
     Args:

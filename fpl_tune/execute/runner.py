@@ -13,7 +13,7 @@ from typing import Any
 
 from fpl_tune.config import StudySpec
 from fpl_tune.execute import preflight
-from fpl_tune.execute.callback import Listener, Outcome
+from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.resources import seconds_of, setup_of
 from fpl_tune.execute.scheduler import Driver
 from fpl_tune.files import no_room, refused
@@ -27,7 +27,7 @@ from fpl_tune.study.store import Store
 EXECUTORS = {"inline": "fpl_tune.execute.inline", "ray": "fpl_tune.execute.ray"}
 
 
-def run_study(spec: StudySpec, node: dict[str, Any], *, root: Path, listeners: Iterable[Listener] = ()) -> Outcome:
+def run_study(spec: StudySpec, node: dict[str, Any], *, root: Path, callbacks: Iterable[Callback] = ()) -> Outcome:
     """Runs what is missing of a study, or continues it.
 
     Raises:
@@ -46,7 +46,7 @@ def run_study(spec: StudySpec, node: dict[str, Any], *, root: Path, listeners: I
         store = Store(root, spec.name)
         if killed:
             store.sweep()
-        driver = Driver(store, spec, search, listeners, began)
+        driver = Driver(store, spec, search, callbacks, began)
         driver.begin(node, [*cells, *(search.open(store.folder) if search else ())])
         if not driver.exhausted:
             preflight.check([job.cell.run for job in driver.queue])
@@ -90,4 +90,4 @@ def _signals(driver: Driver) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-__all__ = ["EXECUTORS", "Listener", "Outcome", "run_study"]
+__all__ = ["EXECUTORS", "Callback", "Outcome", "run_study"]

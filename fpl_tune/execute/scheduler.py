@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from fpl_tune.config import StudySpec
-from fpl_tune.execute.callback import Listener, Outcome
+from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import STOP_FILE, Failure, Job, Product, stop_asked
-from fpl_tune.execute.queue import Backlog
+from fpl_tune.execute.queue import JobQueue
 from fpl_tune.execute.resources import seconds_of
 from fpl_tune.files import no_room
 from fpl_tune.search.pruning import Pruner
@@ -34,11 +34,11 @@ class Driver:
     """Hands out jobs, writes what comes back, asks the search for more. Implements `Desk`."""
 
     def __init__(
-        self, store: Store, spec: StudySpec, search: Search | None, listeners: Iterable[Listener], began: float
+        self, store: Store, spec: StudySpec, search: Search | None, callbacks: Iterable[Callback], began: float
     ) -> None:
         self.store, self.spec, self.search = store, spec, search
-        self.listeners, self.began = list(listeners), began
-        self.backlog = Backlog(store, spec)
+        self.callbacks, self.began = list(callbacks), began
+        self.jobs = JobQueue(store, spec)
         self.signal: int | None = None
         self.pruner = Pruner(spec.prune, list(axes_of(spec.axes)))
         budget = seconds_of(spec.budget)
@@ -52,7 +52,7 @@ class Driver:
     @property
     def queue(self) -> deque[Job]:
         """Jobs that were not handed out yet."""
-        return self.backlog.jobs
+        return self.jobs.jobs
 
     # -- before and after ------------------------------------------------------------------------------------
 
@@ -63,13 +63,13 @@ class Driver:
         for cell in cells:
             self._enqueue(cell)
         for cell in cells:
-            if cell.id not in self.backlog.open:
+            if cell.id not in self.jobs.open:
                 self._inform(cell)
                 self._remember(cell)
         if self.search:
             self._ask()
-        for listener in self.listeners:
-            listener.begin(self.store, list(self._seen.values()), list(self.queue))
+        for callback in self.callbacks:
+            callback.begin(self.store, list(self._seen.values()), list(self.queue))
 
     def _remember(self, cell: Cell) -> None:
         """What finished cells reached at the rungs counts for those that come."""
@@ -88,10 +88,10 @@ class Driver:
         if reasons:
             for seed in self.store.seeds(cell):
                 self.store.forget(cell, seed)
-            for listener in self.listeners:
-                listener.stale(cell, reasons)
+            for callback in self.callbacks:
+                callback.stale(cell, reasons)
         self._seen[cell.id] = cell
-        if self.backlog.add(cell, f"{now['method']}-{now['data']}"):
+        if self.jobs.add(cell, f"{now['method']}-{now['data']}"):
             self._unstamped[cell.id] = now
         else:
             self._skipped.add(cell.id)
@@ -101,24 +101,24 @@ class Driver:
         self.store.write_csv()
         (self.store.folder / STOP_FILE).unlink(missing_ok=True)
         outcome = self._outcome()
-        for listener in self.listeners:
-            listener.end(self.store, outcome)
+        for callback in self.callbacks:
+            callback.end(self.store, outcome)
         return outcome
 
     @contextmanager
     def closing(self) -> Iterator[None]:
-        """However an executor breaks off, the listeners hear of it: no record stays open."""
+        """However an executor breaks off, the callbacks hear of it: no record stays open."""
         try:
             yield
         except Exception:
             outcome = self._outcome()
-            for listener in self.listeners:
+            for callback in self.callbacks:
                 with suppress(Exception):  # what broke off comes first
-                    listener.end(self.store, outcome)
+                    callback.end(self.store, outcome)
             raise
         except BaseException:
-            for listener in self.listeners:
-                listener.cut()
+            for callback in self.callbacks:
+                callback.cut()
             raise
 
     def _outcome(self) -> Outcome:
@@ -127,12 +127,12 @@ class Driver:
             for seed in self.spec.seed_list():
                 result = self.store.result(cell, seed)
                 bad = ("failed",) if cell.role == "trial" else ("failed", "diverged")
-                if result is not None and result["status"] in bad and seed not in self.backlog.open.get(cell.id, ()):
+                if result is not None and result["status"] in bad and seed not in self.jobs.open.get(cell.id, ()):
                     failures.append(f"{cell.label}, seed {seed}: {result['error']}")
                     failed.add(cell.id)
-        pending = len(self.backlog.open) + (self.search.unasked if self.search else 0)
+        pending = len(self.jobs.open) + (self.search.unasked if self.search else 0)
         skipped = len(self._skipped - failed)
-        done = len(self._seen) - len(self.backlog.open) - skipped - len(failed)
+        done = len(self._seen) - len(self.jobs.open) - skipped - len(failed)
         code = 1 if failed else 0
         if pending:
             code = 128 + self.signal if self.signal else 4 if self._late() else 130
@@ -159,7 +159,7 @@ class Driver:
     def exhausted(self) -> bool:
         if self.stopping:
             return True
-        left = self.queue or self._flying or self.backlog.waiting
+        left = self.queue or self._flying or self.jobs.waiting
         return not left and (self.search is None or self.search.left == 0)
 
     def next(self) -> Job | None:
@@ -172,8 +172,8 @@ class Driver:
         if prints := self._unstamped.pop(job.cell.id, None):
             self.store.stamp(job.cell, prints)
         self._flying[job.cell.id, job.seeds] = []
-        for listener in self.listeners:
-            listener.started(job.cell, job.seeds)
+        for callback in self.callbacks:
+            callback.started(job.cell, job.seeds)
         return job
 
     def _refill(self) -> None:
@@ -181,9 +181,9 @@ class Driver:
         while not self.queue:
             if self.search:
                 self._ask()
-            if self.queue or self._flying or not self.backlog.waiting:
+            if self.queue or self._flying or not self.jobs.waiting:
                 return
-            for cell in self.backlog.release():
+            for cell in self.jobs.release():
                 self._tell(cell)
 
     def _ask(self) -> None:
@@ -193,18 +193,18 @@ class Driver:
             self.store.add([cell for cell in cells if cell.id not in self._seen])
             for cell in cells:
                 self._enqueue(cell)
-                if cell.id not in self.backlog.open:
+                if cell.id not in self.jobs.open:
                     self._inform(cell)
-            for listener in self.listeners:
-                listener.unasked(self.search.unasked)
-                listener.queued([cell for cell in cells if cell.id in self.backlog.open])
+            for callback in self.callbacks:
+                callback.unasked(self.search.unasked)
+                callback.queued([cell for cell in cells if cell.id in self.jobs.open])
 
     def heard(self, job: Job, rounds: list[list[Record]]) -> bool:
         history = self._flying[job.cell.id, job.seeds]
         for records in rounds:
             history.append(records)
-            for listener in self.listeners:
-                listener.progress(job.cell, records)
+            for callback in self.callbacks:
+                callback.progress(job.cell, records)
             if not self.pruner.keep(job.cell, history):
                 self._close(job, "pruned", None)
                 return False
@@ -214,8 +214,8 @@ class Driver:
         self._close(job, "done", product)
 
     def warn(self, job: Job, text: str) -> None:
-        for listener in self.listeners:
-            listener.warned(job.cell, text)
+        for callback in self.callbacks:
+            callback.warned(job.cell, text)
 
     def failed(self, job: Job, failure: Failure) -> bool:
         """Whether the job will go on from its checkpoint.
@@ -242,7 +242,7 @@ class Driver:
             return self._again(next_time)
         if len(job.seeds) > 1:
             self._drop(job)
-            bad = [s for s in reversed(job.seeds) if s in self.backlog.open[job.cell.id]]
+            bad = [s for s in reversed(job.seeds) if s in self.jobs.open[job.cell.id]]
             self.queue.extendleft(Job(job.cell, (s,), job.fingerprint) for s in bad)
         elif failure.kind not in ("diverged", "memory") and next_time.attempt <= retries:
             return self._again(next_time)
@@ -268,9 +268,9 @@ class Driver:
                 }
             result = make_result(status, history, error=error, **extra)
             self.store.put(job.cell, seed, history, result, product.prompts.get(seed) if product else None)
-            self.backlog.stored(job.cell, seed, result, history)
+            self.jobs.stored(job.cell, seed, result, history)
         self._drop(job)
-        if self.backlog.over(job, any(key == job.cell.id for key, _ in self._flying)):
+        if self.jobs.over(job, any(key == job.cell.id for key, _ in self._flying)):
             self._tell(job.cell)
         if (start := time.monotonic()) > self._write_again:
             self.store.write_csv()
@@ -282,10 +282,10 @@ class Driver:
         shutil.rmtree(self.store.folder / "cells" / job.cell.id / job.slot, ignore_errors=True)
 
     def _tell(self, cell: Cell) -> None:
-        """A cell is complete: the search and the listeners hear of it."""
+        """A cell is complete: the search and the callbacks hear of it."""
         self._inform(cell)
-        for listener in self.listeners:
-            listener.finished(cell, self._results(cell))
+        for callback in self.callbacks:
+            callback.finished(cell, self._results(cell))
 
     def _inform(self, cell: Cell) -> None:
         """The search hears of a complete cell."""

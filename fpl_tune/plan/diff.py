@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fpl_tune import config
-from fpl_tune.amounts import counted, listed
 from fpl_tune.config import StudySpec
+from fpl_tune.formatting import counted, listed
 from fpl_tune.search.search import Search
 from fpl_tune.study.cells import Cell, expand, shown
 from fpl_tune.study.fingerprints import fingerprints, why_stale

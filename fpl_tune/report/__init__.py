@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from fpl_tune.amounts import counted
+from fpl_tune.formatting import counted
 from fpl_tune.report import canvas, tables, words
 from fpl_tune.report.blocks import Section
 from fpl_tune.report.facts import Facts

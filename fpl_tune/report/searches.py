@@ -6,7 +6,7 @@ import itertools
 
 import pandas as pd
 
-from fpl_tune.amounts import counted
+from fpl_tune.formatting import counted
 from fpl_tune.report import charts, figures, words
 from fpl_tune.report.blocks import Section, plain_table
 from fpl_tune.report.facts import Facts

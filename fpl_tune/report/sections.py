@@ -11,9 +11,9 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from fpl_tune.amounts import counted, listed
 from fpl_tune.errors import FplTuneError
 from fpl_tune.evaluate import CHOICES, HABITS
+from fpl_tune.formatting import counted, listed
 from fpl_tune.report import charts, figures, tables, words
 from fpl_tune.report.blocks import Section, Table, Td, plain_table
 from fpl_tune.report.facts import Facts

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from fpl_tune.amounts import duration as duration
-from fpl_tune.amounts import percent as percent
+from fpl_tune.formatting import duration as duration
+from fpl_tune.formatting import percent as percent
 
 _SETS = {"val": "validation", "test": "test"}
 _NAMED = {

@@ -29,7 +29,7 @@ from fpl_tune.trial import Record
 
 
 @dataclass(frozen=True)
-class Fall:
+class Elimination:
     """Why a cell is out of a race."""
 
     leader: str
@@ -94,7 +94,7 @@ class Race:
             self._peers[cell.id] = peers(cell, self._axes)
         return self._runners[self._peers[cell.id]]
 
-    def judge(self, cell: Cell, batch: int) -> Fall | None:
+    def judge(self, cell: Cell, batch: int) -> Elimination | None:
         """Whether a cell is out before a batch (numbered from 0), and why; None: it goes on."""
         seeds = [seed for done in self.batches[:batch] for seed in done]
         known = self._known(cell)
@@ -114,7 +114,7 @@ class Race:
         if p >= limit:
             return None
         total = sum(map(len, self.batches))
-        return Fall(field[best].label, behind, error, p, limit, len(seeds), total)
+        return Elimination(field[best].label, behind, error, p, limit, len(seeds), total)
 
 
 def _errors(table: np.ndarray, differences: np.ndarray) -> tuple[float, float]:

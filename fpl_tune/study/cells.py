@@ -30,7 +30,7 @@ class Cell:
     id: str
     """8 hex digits of the canonical configuration."""
     number: int
-    """Place in the study, from 0."""
+    """RemoteStorage in the study, from 0."""
     label: str
     """Only what varies: "lam=0.5"; for references "promptfl"."""
     role: Role

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fpl_tune.amounts import listed
 from fpl_tune.errors import ConfigError
 from fpl_tune.evaluate import check_rule
+from fpl_tune.formatting import listed
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.statistics import aggregate
 from fpl_tune.study.store import Store

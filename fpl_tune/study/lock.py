@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fpl_tune.errors import ConfigError
-from fpl_tune.masking import masked
+from fpl_tune.redact import redact
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def locked(folder: Path) -> Iterator[bool]:
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
-            "command": masked(" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]))[:200],
+            "command": redact(" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]))[:200],
         }
         file.write(json.dumps(owner))
         file.flush()

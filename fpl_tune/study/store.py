@@ -20,9 +20,9 @@ from fpl_tune import config
 from fpl_tune.config import ProtocolSpec, RunSpec, StageSpec, StudySpec
 from fpl_tune.data import DataSpec, PartitionSpec
 from fpl_tune.errors import ConfigError
-from fpl_tune.files import save_tensors, whole
-from fpl_tune.masking import masked
+from fpl_tune.files import atomic_write, save_tensors
 from fpl_tune.optim import OptimSpec
+from fpl_tune.redact import redact
 from fpl_tune.study import tables
 from fpl_tune.study.cells import Cell
 from fpl_tune.task import ClipSpec
@@ -40,7 +40,7 @@ FINAL = ("done", "diverged", "pruned", "raced")
 
 def write(path: Path, text: str) -> None:
     """Writes a file whole or not at all."""
-    with whole(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(text)
 
 
@@ -87,7 +87,7 @@ class Store:
             self.node()  # nothing of a later release is written over
         node = {"schema": SCHEMA, **_plain(node)}
         for part in ("tracking", "execution"):
-            node[part] = {k: masked(v) if isinstance(v, str) else v for k, v in node[part].items()}
+            node[part] = {k: redact(v) if isinstance(v, str) else v for k, v in node[part].items()}
         write(self.folder / "study.yaml", yaml.safe_dump(node, sort_keys=False))
         for cell in cells:
             self._write_cell(cell)
@@ -216,7 +216,7 @@ class Store:
         if isinstance(prompts, Path):
             os.replace(prompts, place / "prompts.safetensors")
         elif prompts:
-            with whole(place / "prompts.safetensors") as temporary:
+            with atomic_write(place / "prompts.safetensors") as temporary:
                 save_tensors(prompts, temporary)
         write(place / "result.json", json.dumps(result, indent=1))
         self._results[cell.id, seed] = dict(result)

@@ -15,8 +15,8 @@ from typing import Any
 from fpl_tune.config import StudySpec
 from fpl_tune.errors import EnvironmentProblem
 from fpl_tune.execute.job import Job
-from fpl_tune.execute.runner import Listener, Outcome
-from fpl_tune.masking import HIDDEN
+from fpl_tune.execute.runner import Callback, Outcome
+from fpl_tune.redact import HIDDEN
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store, write
 from fpl_tune.track import ledger, server, views
@@ -29,7 +29,7 @@ _PATIENCE = 10.0
 _log = logging.getLogger("fpl_tune.track")
 
 
-class Recorder(Listener):
+class Recorder(Callback):
     """Writes every finished cell of a study to MLflow while the next ones run.
 
     Nothing that goes wrong here stops the study: one warning is given, and what is missing is sent at the end, by the

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.masking import masked
+from fpl_tune.redact import redact
 from fpl_tune.track.ledger import Entry, Point
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def connect(uri: str) -> MlflowClient:
     quiet()
     if not re.match(r"(sqlite|https?|postgresql|mysql|mssql|databricks)[+:]?", uri):
         raise EnvironmentProblem(
-            f"A tracking URI is a database or a server, but is {masked(uri)!r}: MLflow no longer writes to folders. "
+            f"A tracking URI is a database or a server, but is {redact(uri)!r}: MLflow no longer writes to folders. "
             "Write sqlite:////absolute/path/mlflow.db or http://host:5000."
         )
     from mlflow import MlflowClient
@@ -101,7 +101,7 @@ def why(problem: Exception, uri: str) -> str:
     if "Invalid Host header" in text:
         remedy = "Start the server with `mlflow server --allowed-hosts <name or address it is reached by>`."
     elif re.search(r"database schema|Can't locate revision", text):
-        remedy = f"It is of another version of MLflow: run `mlflow db upgrade {masked(uri)}`, or install that version."
+        remedy = f"It is of another version of MLflow: run `mlflow db upgrade {redact(uri)}`, or install that version."
     elif re.search(r"disk is full|No space left", text):
         remedy = "Free space on its disk."
     elif missing := re.search(r"No module named '(\w+)'", text):
@@ -113,7 +113,7 @@ def why(problem: Exception, uri: str) -> str:
         remedy = "Check MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD or MLFLOW_TRACKING_TOKEN."
     else:
         remedy = "Start it, or correct tracking.uri or MLFLOW_TRACKING_URI."
-    return f"MLflow at {masked(uri)} must answer, but: {masked(text)[:300]} {remedy}"
+    return f"MLflow at {redact(uri)} must answer, but: {redact(text)[:300]} {remedy}"
 
 
 def _create(uri: str) -> None:

@@ -34,7 +34,7 @@ def test_the_package_and_its_help_import_nothing_heavy(here: Path) -> None:
 
 
 def test_a_study_without_a_search_imports_no_optuna(here: Path) -> None:
-    """Nor what its listeners and its executor need later: a plan and a start would wait for it."""
+    """Nor what its callbacks and its executor need later: a plan and a start would wait for it."""
     words = ["import sys", "from fpl_tune.cli import work", "work.study.study('lambda_sweep', [], 'table', True)"]
     names = ("optuna", "sqlalchemy", "mlflow", "ray", "pandas", "matplotlib", "open_clip")
     code = "; ".join([*words, "import fpl_tune.plan.plan", f"print([n for n in {names} if n in sys.modules])"])

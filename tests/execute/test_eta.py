@@ -162,7 +162,7 @@ def test_a_study_leaves_nothing_of_it(compose, tmp_path: Path) -> None:
             super().progress(cell, records)
             heard.append(self.seconds)
 
-    assert run_study(spec, node, root=tmp_path, listeners=[Asking()]).done == 2
+    assert run_study(spec, node, root=tmp_path, callbacks=[Asking()]).done == 2
     assert all(seconds is not None for seconds in heard)
     assert heard[-1] == 0
     assert not (tmp_path / spec.name / "study.left").exists()

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from fpl_tune.errors import ConfigError, EnvironmentProblem
-from fpl_tune.execute.remote import Place
+from fpl_tune.execute.remote import RemoteStorage
 
 
 def test_a_folder_and_its_changes_travel(tmp_path: Path) -> None:
-    here, there = tmp_path / "here", Place(f"file://{tmp_path}/bucket")
+    here, there = tmp_path / "here", RemoteStorage(f"file://{tmp_path}/bucket")
     here.mkdir()
     (here / "round-1").write_bytes(b"one")
     (here / "round-2").write_bytes(b"two")
@@ -20,7 +20,7 @@ def test_a_folder_and_its_changes_travel(tmp_path: Path) -> None:
     (here / "round-3").write_bytes(b"three")
     there.push(here, "study/cells/a/slot")
     other = tmp_path / "other"
-    Place(there.url).pull("study/cells/a/slot", other)
+    RemoteStorage(there.url).pull("study/cells/a/slot", other)
     assert {p.name: p.read_bytes() for p in other.iterdir()} == {"round-2": b"two", "round-3": b"three"}
     there.drop("study/cells/a/slot")
     there.drop("study/cells/a/slot")
@@ -30,7 +30,7 @@ def test_a_folder_and_its_changes_travel(tmp_path: Path) -> None:
 
 
 def test_only_what_changed_is_sent(tmp_path: Path) -> None:
-    here, there = tmp_path / "here", Place(f"file://{tmp_path}/bucket")
+    here, there = tmp_path / "here", RemoteStorage(f"file://{tmp_path}/bucket")
     here.mkdir()
     (here / "large").write_bytes(b"large")
     there.push(here, "slot")
@@ -43,14 +43,14 @@ def test_only_what_changed_is_sent(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_scheme_and_memory_do_as_well(tmp_path: Path) -> None:
     for url in (str(tmp_path / "plain"), "memory://place"):
-        place = Place(url)
+        place = RemoteStorage(url)
         place.write("flag", "on")
         assert place.holds("flag")
-        assert Place(url).read("flag") == "on"
+        assert RemoteStorage(url).read("flag") == "on"
 
 
 def test_what_cannot_be_says_so() -> None:
     with pytest.raises(ConfigError, match="must be a URL that fsspec knows, but is nowhere://x"):
-        Place("nowhere://x")
+        RemoteStorage("nowhere://x")
     with pytest.raises(EnvironmentProblem, match="needs a package that is missing"):
-        Place("s3://bucket/x")
+        RemoteStorage("s3://bucket/x")

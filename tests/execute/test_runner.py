@@ -13,7 +13,7 @@ import pytest
 from fpl_tune.errors import ConfigError
 from fpl_tune.execute import inline
 from fpl_tune.execute import scheduler as driver
-from fpl_tune.execute.runner import Listener, run_study
+from fpl_tune.execute.runner import Callback, run_study
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import locked, owner
 from fpl_tune.study.store import Store
@@ -22,8 +22,8 @@ from fpl_tune.trial import Diverged, Record, Trial
 Compose = Callable[..., Any]
 
 
-class Log(Listener):
-    """Notes what a listener hears."""
+class Log(Callback):
+    """Notes what a callback hears."""
 
     def __init__(self) -> None:
         self.rounds: list[tuple[str, int]] = []
@@ -58,7 +58,7 @@ def test_a_study_runs_every_cell_once_and_repeats_for_nothing(
 ) -> None:
     log = Log()
     made = compose("axes: {optim: {lr: [0.01, 0.1]}}\nreferences: [{method: zeroshot, optim.lr: 0.1}]")
-    outcome = run_study(*made, root=tmp_path, listeners=[log])
+    outcome = run_study(*made, root=tmp_path, callbacks=[log])
     assert (outcome.done, outcome.failed, outcome.skipped, outcome.pending, outcome.exit_code) == (3, 0, 0, 0, 0)
     assert sorted(log.rounds) == sorted(
         [(f"lr={lr}/{s}", r) for lr in ("0.01", "0.1") for s in (1, 2) for r in (1, 2)]
@@ -75,7 +75,7 @@ def test_a_study_runs_every_cell_once_and_repeats_for_nothing(
     assert sent == {16 * 128 * 4 * 4 * 2}  # context tokens x width x bytes x clients x rounds
 
     monkeypatch.setattr(inline, "execute", lambda *_: pytest.fail("nothing is left to run"))
-    again = run_study(*made, root=tmp_path, listeners=[log])
+    again = run_study(*made, root=tmp_path, callbacks=[log])
     assert (again.done, again.skipped, again.exit_code) == (0, 3, 0)
     assert log.ended == 2
 
@@ -95,7 +95,7 @@ def test_summary_is_over_seeds(compose: Compose, tmp_path: Path) -> None:
 def test_extending_by_seeds_and_values_runs_only_what_is_missing(compose: Compose, tmp_path: Path) -> None:
     run_study(*compose(), root=tmp_path)
     log = Log()
-    outcome = run_study(*compose("axes: {optim: {lr: [0.01, 0.1, 1]}}", "seeds=3"), root=tmp_path, listeners=[log])
+    outcome = run_study(*compose("axes: {optim: {lr: [0.01, 0.1, 1]}}", "seeds=3"), root=tmp_path, callbacks=[log])
     ran = {who for who, _ in log.rounds}
     assert ran == {"lr=0.01/3", "lr=0.1/3", "lr=1/1", "lr=1/2", "lr=1/3"}
     assert (outcome.done, outcome.skipped) == (3, 0)
@@ -127,7 +127,7 @@ def test_killed_and_continued_equals_undisturbed(
     stepped: list[int] = []
     step = Trial.step
     monkeypatch.setattr(Trial, "step", lambda self: (stepped.append(self.round + 1), step(self))[1])
-    run_study(*made, root=tmp_path / "killed", listeners=[log])
+    run_study(*made, root=tmp_path / "killed", callbacks=[log])
     assert stepped == list(range(after // 2 * 2 + 1, 6))  # checkpoints lie after rounds 2 and 4
     assert [r for who, r in log.rounds if who == "lr=0.1/1"] == [1, 2, 3, 4, 5]
     pd.testing.assert_frame_equal(figures(tmp_path / "whole"), figures(tmp_path / "killed"), check_exact=True)
@@ -153,12 +153,12 @@ def test_stop_ends_after_the_round_and_continues(
                 os.kill(os.getpid(), signal.SIGINT)
 
     made = compose("axes: {optim: {lr: [0.1, 0.2]}}", "protocol.rounds=5", "execution.checkpoint_every=100")
-    stopped = run_study(*made, root=tmp_path, listeners=[stop := Stop()])
+    stopped = run_study(*made, root=tmp_path, callbacks=[stop := Stop()])
     assert (stopped.exit_code, stopped.pending) == (130, 2)
     assert max(r for _, r in stop.rounds) == 3
     log, steps, step = Log(), [], Trial.step
     monkeypatch.setattr(Trial, "step", lambda self: (steps.append(self.round), step(self))[1])
-    assert run_study(*made, root=tmp_path, listeners=[log]).exit_code == 0
+    assert run_study(*made, root=tmp_path, callbacks=[log]).exit_code == 0
     assert steps == [3, 4, 0, 1, 2, 3, 4]
 
 
@@ -228,7 +228,7 @@ def test_a_changed_method_is_stale_and_runs_again(
 
     monkeypatch.setattr(driver, "fingerprints", edited)
     log = Log()
-    outcome = run_study(*made, root=tmp_path, listeners=[log])
+    outcome = run_study(*made, root=tmp_path, callbacks=[log])
     assert log.stales == ["lr=0.1: method source"]
     assert set(log.cells) == {"lr=0.1"}
     assert (outcome.done, outcome.skipped) == (1, 1)

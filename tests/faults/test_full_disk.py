@@ -13,13 +13,13 @@ import pytest
 from fpl_tune import checkpoint
 from fpl_tune.checkpoint import Snapshot
 from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.execute.runner import Listener, Outcome, run_study
+from fpl_tune.execute.runner import Callback, Outcome, run_study
 from fpl_tune.study.store import Store
 
 ONE = "axes: {optim: {lr: [0.1]}}"
 
 
-class Ear(Listener):
+class Ear(Callback):
     def __init__(self) -> None:
         self.warnings: list[str] = []
         self.outcome: Outcome | None = None
@@ -70,7 +70,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_the_study_goes_on(
         return write(folder, snapshot)
 
     monkeypatch.setattr(checkpoint, "write", full)
-    assert run_study(*made, root=tmp_path / "full", listeners=[ear]).exit_code == 0
+    assert run_study(*made, root=tmp_path / "full", callbacks=[ear]).exit_code == 0
     assert len(ear.warnings) == 1
     assert "A checkpoint after round 2 could not be written (No space left on device)" in ear.warnings[0]
     assert left(tmp_path / "full") == whole(made)
@@ -91,7 +91,7 @@ def test_listeners_hear_the_end_when_a_result_cannot_be_stored(
     with monkeypatch.context() as patch:
         patch.setattr(Store, "put", full)
         with pytest.raises(EnvironmentProblem, match="No space left on device: result"):
-            run_study(*made, root=tmp_path / "full", listeners=[ear])
+            run_study(*made, root=tmp_path / "full", callbacks=[ear])
     assert ear.outcome is not None
     assert (ear.outcome.done, ear.outcome.pending) == (1, 1)
     outcome = run_study(*made, root=tmp_path / "full")

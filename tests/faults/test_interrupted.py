@@ -13,7 +13,7 @@ import pytest
 
 from fpl_tune import checkpoint
 from fpl_tune.execute.job import STOP_FILE
-from fpl_tune.execute.runner import Listener, run_study
+from fpl_tune.execute.runner import Callback, run_study
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import owner
 from fpl_tune.trial import Record, Trial
@@ -21,7 +21,7 @@ from fpl_tune.trial import Record, Trial
 ONE = "axes: {optim: {lr: [0.1]}}"
 
 
-class Signals(Listener):
+class Signals(Callback):
     """Sends itself signals after a round, and notes what it hears."""
 
     def __init__(self, number: int = 0, *signals: int) -> None:
@@ -64,7 +64,7 @@ def test_the_second_signal_ends_at_once_with_its_code(
     twice = Signals(2, signal.Signals[first], signal.Signals[second])
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(SystemExit) as caught:
-        run_study(*made, root=root, listeners=[twice])
+        run_study(*made, root=root, callbacks=[twice])
     assert caught.value.code == code
     assert twice.heard == ["cut"]
     assert signal.getsignal(signal.SIGINT) is before
@@ -94,12 +94,12 @@ def test_the_checkpoint_before_a_damaged_one_is_used(
     compose: Any, left: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Any
 ) -> None:
     made, root, ear = compose(ONE), tmp_path / "damaged", Signals()
-    assert run_study(*made, root=root, listeners=[Signals(3, signal.SIGTERM)]).exit_code == 143
+    assert run_study(*made, root=root, callbacks=[Signals(3, signal.SIGTERM)]).exit_code == 143
     (slot,) = root.rglob("ckpt-*")
     newest = checkpoint.list_newest(slot)[0]
     newest.write_bytes(damage(newest.read_bytes(), random.Random(8)))
     steps = _steps(monkeypatch)
-    assert run_study(*made, root=root, listeners=[ear]).exit_code == 0
+    assert run_study(*made, root=root, callbacks=[ear]).exit_code == 0
     assert steps == [3, 4]  # round 3 was in the damaged one
     assert len(ear.heard) == 2
     assert "corrupt" in ear.heard[0]
@@ -110,7 +110,7 @@ def test_without_a_usable_checkpoint_a_cell_begins_anew(
     compose: Any, left: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, root = compose(ONE), tmp_path / "damaged"
-    assert run_study(*made, root=root, listeners=[Signals(3, signal.SIGINT)]).exit_code == 130
+    assert run_study(*made, root=root, callbacks=[Signals(3, signal.SIGINT)]).exit_code == 130
     for path in root.rglob("round-*"):
         path.write_bytes(path.read_bytes()[:50])
     steps = _steps(monkeypatch)

@@ -19,7 +19,7 @@ import pytest
 
 from fpl_tune import checkpoint
 from fpl_tune.checkpoint import Snapshot
-from fpl_tune.execute.runner import Listener, run_study
+from fpl_tune.execute.runner import Callback, run_study
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record, Trial
@@ -34,13 +34,13 @@ from pathlib import Path
 import psutil
 from fpl_tune import config
 from fpl_tune.errors import FplTuneError
-from fpl_tune.execute.runner import Listener, run_study
+from fpl_tune.execute.runner import Callback, run_study
 from fpl_tune.execute.ray import watch
 
 watch.LOST_SECONDS = 2.0
 study, root, kill = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 
-class Kill(Listener):
+class Kill(Callback):
     def progress(self, cell, records):
         if records[0]["round"] == 6 and cell.number == 1:
             print("reached", flush=True)
@@ -60,7 +60,7 @@ class Kill(Listener):
 
 spec, node = config.compose_study(study, [sys.argv[4], "execution.executor=ray", "execution.parallel=1"])
 try:
-    sys.exit(run_study(spec, node, root=root, listeners=[Kill()]).exit_code)
+    sys.exit(run_study(spec, node, root=root, callbacks=[Kill()]).exit_code)
 except FplTuneError as problem:
     print(problem, flush=True)
     sys.exit(problem.exit_code)
@@ -100,7 +100,7 @@ def _newest(root: Path) -> int:
     return next(found.meta["round"] for found in checkpoint.usable(slot) if isinstance(found, Snapshot))
 
 
-class KillWorkers(Listener):
+class KillWorkers(Callback):
     """Kills all processes that train when certain rounds of certain cells are heard, and notes what is heard."""
 
     def __init__(self, trainers: Callable[[], list[psutil.Process]], *points: tuple[int, int]) -> None:
@@ -123,7 +123,7 @@ def test_workers_killed_in_a_round_go_on_from_their_checkpoints(
     draw = random.Random(8)
     killer = KillWorkers(trainers, *((cell, draw.randint(2, 14)) for cell in (0, 1)))
     made = compose(BODY, LONG, "execution.executor=ray", "execution.parallel=1")
-    outcome = run_study(*made, root=tmp_path / "out", listeners=[killer])
+    outcome = run_study(*made, root=tmp_path / "out", callbacks=[killer])
     assert (outcome.done, outcome.failed, outcome.exit_code) == (2, 0, 0)
     assert killer.points == set()
     assert left(tmp_path / "out") == whole(made)

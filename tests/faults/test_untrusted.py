@@ -15,7 +15,7 @@ from fpl_tune import checkpoint, config, track
 from fpl_tune.checkpoint import Snapshot
 from fpl_tune.clip import load_towers, scripted
 from fpl_tune.errors import ConfigError, EnvironmentProblem, FplTuneError
-from fpl_tune.execute.runner import Listener, run_study
+from fpl_tune.execute.runner import Callback, run_study
 from fpl_tune.study.cells import expand
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
@@ -96,7 +96,7 @@ def test_names_of_studies_stay_in_the_output_folder(compose: Any, tmp_path: Path
             Store(tmp_path, name)
 
 
-class Stop(Listener):
+class Stop(Callback):
     def progress(self, cell: Any, records: Any) -> None:
         if records[0]["round"] == 2:
             raise KeyboardInterrupt
@@ -108,7 +108,7 @@ def test_checkpoints_that_someone_else_wrote_run_nothing(
     """Pickles are no checkpoints; well-formed ones with other content than ours are not used."""
     made, root = compose(ONE), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        run_study(*made, root=root, listeners=[Stop()])
+        run_study(*made, root=root, callbacks=[Stop()])
     (slot,) = root.rglob("ckpt-*")
     good = checkpoint.read(checkpoint.list_newest(slot)[0])
     checkpoint.write(slot, Snapshot(good.tensors, {**good.meta, "round": 3, "rounds": {"__reduce__": "x"}}))

@@ -11,7 +11,7 @@ import pytest
 
 from fpl_tune.config import PruneSpec
 from fpl_tune.execute.runner import run_study
-from fpl_tune.search.race import Fall, Race
+from fpl_tune.search.race import Elimination, Race
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.selection import best
 from fpl_tune.study.store import Store
@@ -25,7 +25,7 @@ def record(value: float, clients: Sequence[float] = ()) -> list[Record]:
     return [{"round": 1, "val/acc_mean": value, "test/acc_mean": 0.5, "clients/val": list(clients)}]
 
 
-def race_of(cells: list[Cell], figures: np.ndarray, *, batch: int, level: float = 0.05) -> dict[int, Fall]:
+def race_of(cells: list[Cell], figures: np.ndarray, *, batch: int, level: float = 0.05) -> dict[int, Elimination]:
     """Runs a race over figures [cells, seeds]; who fell, by place."""
     seeds = list(range(figures.shape[1]))
     race, fallen = Race(PruneSpec(seeds=batch, level=level), seeds), {}

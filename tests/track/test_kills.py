@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from fpl_tune import config, track
-from fpl_tune.execute.runner import Listener, run_study
+from fpl_tune.execute.runner import Callback, run_study
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 from fpl_tune.track import server
@@ -76,7 +76,7 @@ seeds: 2
 """
 
 
-class KillsWorkers(Listener):
+class KillsWorkers(Callback):
     """Kills what trains, once in each cell, in the middle of its rounds."""
 
     def __init__(self, trainers: Callable[[], list[psutil.Process]]) -> None:
@@ -100,13 +100,13 @@ def test_workers_of_ray_killed_in_a_round_leave_the_records_of_a_calm_run(
     monkeypatch.setenv("FPL_TUNE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "tiny.yaml").write_text(UNDER_RAY)
 
-    def seen(executor: str, *others: Listener) -> dict[str, Any]:
+    def seen(executor: str, *others: Callback) -> dict[str, Any]:
         root = tmp_path / executor
         root.mkdir()
         shutil.copy(blank_database, root / "mlflow.db")
         made = config.compose_study(str(tmp_path / "tiny.yaml"), [f"execution.executor={executor}"])
         recorder = track.Recorder(None, root, seeds=True)
-        assert run_study(*made, root=root, listeners=[recorder, *others]).exit_code == 0
+        assert run_study(*made, root=root, callbacks=[recorder, *others]).exit_code == 0
         assert not recorder.problem
         return without_clocks(picture(f"sqlite:///{root.resolve()}/mlflow.db", Store.open(root, "tiny")))
 

@@ -31,7 +31,7 @@ def statuses(uri: str) -> dict[str, str]:
 
 
 def follow(recorder: track.Recorder, store: Store, outcome: Outcome = DONE) -> None:
-    """What the driver tells a listener over a study."""
+    """What the driver tells a callback over a study."""
     cells = store.cells()
     recorder.begin(store, cells, [object()])  # type: ignore[list-item]
     for cell in cells:

@@ -175,7 +175,7 @@ def test_secrets_are_not_printed():
         "no http://me:s3cret@host and 'http://s3cret@host'": "no http://me:***@host and 'http://***@host'",
         "http://host:5000/path": "http://host:5000/path",
     }.items():
-        assert server.masked(uri) == shown
+        assert server.redact(uri) == shown
     assert "s3cret" not in server.why(OSError("no http://me:s3cret@host"), "http://me:s3cret@host")
 
 

@@ -12,7 +12,7 @@ from fpl_tune.execute.job import STOP_FILE, Desk, Failure, Job, Product, remote_
 from fpl_tune.execute.packing import Packing
 from fpl_tune.execute.ray.slots import Room
 from fpl_tune.execute.ray.trainable import Ticket, Told
-from fpl_tune.execute.remote import Place
+from fpl_tune.execute.remote import RemoteStorage
 
 DIED = "The process of the trial died"
 _MANY = 1 << 20  # trials that a study wants while its desk has more
@@ -33,7 +33,7 @@ class Link:
         """By nodes that must not run trials: to be handed out again."""
         self._dry = False
         setup = room.setup
-        self._place = Place(setup.checkpoints) if setup.checkpoints else None
+        self._place = RemoteStorage(setup.checkpoints) if setup.checkpoints else None
         self._stop_sent = False
         if self._place:
             self._place.drop(f"{setup.study}/{STOP_FILE}")

@@ -16,7 +16,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fpl_tune.errors import ConfigError, EnvironmentProblem
-from fpl_tune.execute.remote import Place
+from fpl_tune.execute.remote import RemoteStorage
 from fpl_tune.paths import cache_root
 from fpl_tune.study.versions import versions
 
@@ -114,7 +114,7 @@ def _differing(found: Mapping[str, str], drivers: Mapping[str, str]) -> str:
 def _storage_problem(wanted: Wanted) -> str:
     """Empty where the node sees what the driver wrote, and can write beside it."""
     try:
-        place = Place(wanted.storage)
+        place = RemoteStorage(wanted.storage)
         if place.read(f".{wanted.token}") != wanted.token:
             return "holds another file than the driver wrote"
         place.write(f".{wanted.token}-{uuid.uuid4().hex[:8]}", "")
@@ -152,7 +152,7 @@ def _token(storage: str) -> Iterator[str]:
     Raises:
         EnvironmentProblem: the driver itself cannot write there.
     """
-    place, token = Place(storage), f"nodes-{uuid.uuid4().hex[:12]}"
+    place, token = RemoteStorage(storage), f"nodes-{uuid.uuid4().hex[:12]}"
     try:
         place.write(f".{token}", token)
     except Exception as problem:

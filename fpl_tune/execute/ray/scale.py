@@ -34,7 +34,7 @@ from typing import Any
 
 from fpl_tune import config
 from fpl_tune.execute.job import Job
-from fpl_tune.execute.runner import Listener, run_study
+from fpl_tune.execute.runner import Callback, run_study
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 
@@ -48,7 +48,7 @@ axes: {optim: {lr: LEVELS}}
 _EVERY = 100
 
 
-class Gauge(Listener):
+class Gauge(Callback):
     """Prints a line every so many cells."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ def main() -> None:
         path.write_text(STUDY.replace("LEVELS", json.dumps(levels)))
         overrides = [f"execution.address={given.address!r}"] if given.address else []
         overrides += [f"execution.parallel={given.parallel}"] if given.parallel else []
-        outcome = run_study(*config.compose_study(str(path), overrides), root=Path(folder, "out"), listeners=[Gauge()])
+        outcome = run_study(*config.compose_study(str(path), overrides), root=Path(folder, "out"), callbacks=[Gauge()])
         print(json.dumps({"done": outcome.done, "failed": outcome.failed, "seconds": round(outcome.seconds, 1)}))
 
 

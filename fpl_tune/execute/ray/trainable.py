@@ -18,7 +18,7 @@ from fpl_tune.execute.inline import attempt
 from fpl_tune.execute.job import STOP_FILE, Failure, Job, Product, Running, Setup, stop_asked
 from fpl_tune.execute.packing import CudaMeter, NoMeter
 from fpl_tune.execute.ray.nodes import node_cache, unfit
-from fpl_tune.execute.remote import Place
+from fpl_tune.execute.remote import RemoteStorage
 from fpl_tune.trial import Record
 
 STOP_SECONDS = 2.0
@@ -65,7 +65,7 @@ class StopSign:
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
-        self._place = Place(setup.checkpoints) if setup.checkpoints and setup.address else None
+        self._place = RemoteStorage(setup.checkpoints) if setup.checkpoints and setup.address else None
         self._looked = time.monotonic()
 
     def seen(self) -> bool:

@@ -19,7 +19,7 @@ import pytest
 import fpl_tune
 from fpl_tune.cli._doctor import check_cluster
 from fpl_tune.execute.ray.newcomers import NodeRefused
-from fpl_tune.execute.runner import Listener
+from fpl_tune.execute.runner import Callback
 from fpl_tune.study.cells import Cell
 from fpl_tune.trial import Record
 
@@ -62,7 +62,7 @@ def test_a_study_over_nodes_has_the_figures_of_inline(
     monkeypatch.syspath_prepend(str(mine))
     monkeypatch.setenv("FPL_TUNE_PLUGINS", "elsewhere_method")
 
-    class Patience(Listener):
+    class Patience(Callback):
         """Where a node is slow to start its workers, others would have done all the trials by then."""
 
         def progress(self, cell: Cell, records: Sequence[Record]) -> None:
@@ -73,7 +73,7 @@ def test_a_study_over_nodes_has_the_figures_of_inline(
     monkeypatch.delenv("RAY_AUTH_MODE")
     assert run("axes: {}", root="own").done == 1, "a Ray of its own first, which asks for a token"
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    outcome = run(BODY, long, *where, listeners=[Patience()], root="ray")
+    outcome = run(BODY, long, *where, callbacks=[Patience()], root="ray")
     assert (outcome.done, outcome.failed, outcome.exit_code) == (4, 0, 0), outcome.failures
     assert run(BODY, long, "execution.executor=inline", root="inline").done == 4
     pd.testing.assert_frame_equal(figures("ray"), figures("inline"), check_exact=True)
@@ -104,7 +104,7 @@ def test_nodes_leave_and_join_while_checkpoints_lie_at_a_url(
     clocks: dict[tuple[str, int], set[float]] = defaultdict(set)
     had_checkpoints: set[str] = set()
 
-    class Weather(Listener):
+    class Weather(Callback):
         """Kills in mid-round, as a step of half a second does not hold all rounds."""
 
         def progress(self, cell: Cell, records: Sequence[Record]) -> None:
@@ -120,7 +120,7 @@ def test_nodes_leave_and_join_while_checkpoints_lie_at_a_url(
 
     where = (f"execution.address='{cluster.address}'", f"execution.checkpoints='file://{tmp_path}/bucket'")
     with pytest.warns(NodeRefused, match=r"has joined, but gets no trials: it has torch 0\.0\.1 \(driver: ") as caught:
-        outcome = run(body, *long, *where, "execution.parallel=null", listeners=[Weather()], root="ray")
+        outcome = run(body, *long, *where, "execution.parallel=null", callbacks=[Weather()], root="ray")
     assert len(caught.list) == 1
     assert not capfd.readouterr().out, "what Ray says of nodes is not among results"
     again = {(name, number) for (name, number), read in clocks.items() if len(read) > 1}

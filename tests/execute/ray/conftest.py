@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 from fpl_tune import config
-from fpl_tune.execute.runner import Listener, Outcome, run_study
+from fpl_tune.execute.runner import Callback, Outcome, run_study
 
 STUDY = """
 defaults:
@@ -42,14 +42,14 @@ Run = Callable[..., Outcome]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """run(body, *overrides, root=..., name=..., listeners=...): a tiny study, its results below `tmp_path / root`."""
+    """run(body, *overrides, root=..., name=..., callbacks=...): a tiny study, its results below `tmp_path / root`."""
 
     def go(
-        body: str, *overrides: str, listeners: Sequence[Listener] = (), root: str = "out", name: str = "tiny"
+        body: str, *overrides: str, callbacks: Sequence[Callback] = (), root: str = "out", name: str = "tiny"
     ) -> Outcome:
         path = tmp_path / f"{name}.yaml"
         path.write_text(STUDY + body)
-        return run_study(*config.compose_study(str(path), overrides), root=tmp_path / root, listeners=listeners)
+        return run_study(*config.compose_study(str(path), overrides), root=tmp_path / root, callbacks=callbacks)
 
     return go
 

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from fpl_tune.execute.runner import Listener
+from fpl_tune.execute.runner import Callback
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record
@@ -66,14 +66,14 @@ def test_ray_gives_the_figures_of_inline_and_survives_a_dying_process(
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_stopped_in_ray_and_continued_inline_equals_undisturbed(run: Make, figures: Make) -> None:
-    class Stop(Listener):
+    class Stop(Callback):
         def progress(self, cell: Cell, records: Sequence[Record]) -> None:
             if records[0]["round"] == 2 and cell.number == 0:
                 os.kill(os.getpid(), signal.SIGTERM)
 
     body = "axes: {optim: {lr: [0.01, 0.1]}}"
     long: tuple[str, ...] = ("protocol.rounds=40",)
-    stopped = run(body, *long, "execution.executor=ray", listeners=[Stop()], root="ray")
+    stopped = run(body, *long, "execution.executor=ray", callbacks=[Stop()], root="ray")
     assert stopped.exit_code == 143
     assert stopped.pending >= 1
     assert run(body, *long, "execution.executor=inline", root="ray").exit_code == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fpl_tune.amounts import counted, duration, listed, size
+from fpl_tune.formatting import counted, duration, listed, size
 
 PACKAGE = Path(__file__).resolve().parent.parent / "fpl_tune"
 

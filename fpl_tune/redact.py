@@ -7,7 +7,7 @@ import re
 HIDDEN = "***"
 
 
-def masked(text: str) -> str:
+def redact(text: str) -> str:
     """A text whose URIs show neither passwords nor tokens; of what stands before the @, a user's name alone is kept."""
 
     def cut(found: re.Match[str]) -> str:
