@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -14,6 +15,8 @@ from fpl_tune.paths import cache_root, output_folder, output_root
 from fpl_tune.trial import Trial, device_of
 
 if TYPE_CHECKING:
+    from fpl_tune.config import StudySpec
+    from fpl_tune.execute.callback import Callback, Outcome
     from fpl_tune.study.store import Store
 
 
@@ -63,13 +66,38 @@ class StudyFrames:
 
 
 def run_study(name: str, *overrides: str) -> StudyFrames:
-    """Runs or continues a study as `fpl-tune study` does, without its terminal output and without MLflow."""
-    from fpl_tune.execute import eta as remaining
-    from fpl_tune.execute import runner
+    """Runs or continues a study as `fpl-tune study` does, without its terminal output and without MLflow.
+
+    Args:
+        name: a shipped study, a stored one, or the path of a YAML file.
+        overrides: `key=value`, in the grammar of the command line.
+
+    Raises:
+        ConfigError: the study is wrong or infeasible; nothing was started.
+        EnvironmentProblem: the machine lacks something; finished results are stored.
+    """
+    from fpl_tune.execute.eta import Eta
 
     spec, node = config.compose_study(name, overrides)
-    runner.run_study(spec, node, root=output_root(), callbacks=[remaining.Remaining()])
+    start_study(spec, node, root=output_root(), callbacks=[Eta()])
     return load_study(spec.name)
+
+
+def start_study(spec: StudySpec, node: dict[str, Any], *, root: Path, callbacks: Iterable[Callback] = ()) -> Outcome:
+    """Runs or continues a composed study with the executor that it names, after preflight.
+
+    Raises:
+        ConfigError: the study is wrong or infeasible; nothing was started.
+        EnvironmentProblem: the machine lacks something; finished results are stored.
+    """
+    from fpl_tune.execute.runner import run_study
+    from fpl_tune.plan import preflight
+
+    if spec.execution.executor == "inline":
+        from fpl_tune.execute.inline import execute
+    else:
+        from fpl_tune.execute.ray import execute
+    return run_study(spec, node, root=root, executor=execute, callbacks=callbacks, preflight=preflight.check)
 
 
 def load_study(name: str) -> StudyFrames:

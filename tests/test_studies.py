@@ -16,7 +16,7 @@ import torch
 
 from fpl_tune import config, methods
 from fpl_tune.config import RunSpec, StudySpec
-from fpl_tune.execute import preflight
+from fpl_tune.plan import preflight
 from fpl_tune.report.printed import (
     BEST,
     figures_of,

@@ -17,6 +17,7 @@ import yaml
 
 from fpl_tune import config
 from fpl_tune.bench.measure import Progress, Steps, images_told, once
+from fpl_tune.execute import ray
 from fpl_tune.execute.runner import Callback, run_study
 from fpl_tune.formatting import counted
 from fpl_tune.search.search import Search
@@ -155,7 +156,7 @@ class _Clock(Callback):
     def __init__(self) -> None:
         self.ends: list[float] = []
 
-    def finished(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
+    def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
         self.ends.append(time.perf_counter())
 
 
@@ -172,6 +173,6 @@ def _added(root: Path, overrides: Sequence[str], device: str, cache_dir: Path, t
     bare = once(lambda: [alone() for _ in range(trials)], where)
     file = _study(root / "short.yaml", {"axes": {"optim.lr": [1e-3 * (i + 1) for i in range(trials + 1)]}})
     clock = _Clock()
-    run_study(*config.compose_study(str(file), short), root=root / "short", callbacks=[clock])
+    run_study(*config.compose_study(str(file), short), root=root / "short", executor=ray.execute, callbacks=[clock])
     first, *_, last = clock.ends
     return (last - first) / trials - bare / trials

@@ -13,6 +13,7 @@ import yaml
 
 from fpl_tune import config
 from fpl_tune.bench.measure import Measured, Meter, Peak, Progress, Steps, images_told, matrix_rate, once
+from fpl_tune.execute import inline
 from fpl_tune.execute.runner import run_study
 from fpl_tune.formatting import counted
 from fpl_tune.trial import Trial, world_of
@@ -55,7 +56,7 @@ def bench_study(
         steps("the study", trials)
         with meter.on(world.towers):
             began = time.perf_counter()
-            done = run_study(spec, node, root=Path(folder)).done
+            done = run_study(spec, node, root=Path(folder), executor=inline.execute).done
             seconds = time.perf_counter() - began
     bytes_ = peak.bytes()
     steps("one process for one trial", 4)

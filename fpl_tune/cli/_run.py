@@ -9,9 +9,9 @@ from fpl_tune import config
 from fpl_tune.cli import output
 from fpl_tune.errors import ConfigError
 from fpl_tune.evaluate import report_rules
-from fpl_tune.execute import preflight
 from fpl_tune.formatting import duration
 from fpl_tune.paths import cache_root
+from fpl_tune.plan import preflight
 from fpl_tune.trial import Trial, device_of
 
 

@@ -8,9 +8,10 @@ from io import BytesIO
 from pathlib import Path
 
 from fpl_tune import config
+from fpl_tune.api import start_study
 from fpl_tune.cli import output
 from fpl_tune.cli.live import Watcher
-from fpl_tune.execute.runner import Callback, Outcome, run_study
+from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.formatting import counted, duration
 from fpl_tune.paths import output_root
 from fpl_tune.study.cells import Cell
@@ -24,7 +25,7 @@ class _Reporter(Callback):
     def __init__(self) -> None:
         self.page: Path | None = None
 
-    def end(self, store: Store, outcome: Outcome) -> None:
+    def on_study_end(self, store: Store, outcome: Outcome) -> None:
         if outcome.done or outcome.skipped:
             from fpl_tune import report
 
@@ -55,7 +56,7 @@ def study(name: str, overrides: Sequence[str], format: str, cfg: bool) -> None:
 
         recorder = Recorder(spec.tracking.uri, root, seeds=spec.tracking.seeds, draw=cell_figure, warn=output.warn)
         callbacks.append(recorder)
-    outcome = run_study(spec, node, root=root, callbacks=callbacks)
+    outcome = start_study(spec, node, root=root, callbacks=callbacks)
     if reporter.page is not None:
         from fpl_tune.cli._look import table
 

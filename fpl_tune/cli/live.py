@@ -14,9 +14,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from fpl_tune.cli import output
-from fpl_tune.execute.eta import Remaining
+from fpl_tune.execute.callback import Callback, Outcome
+from fpl_tune.execute.eta import Eta
 from fpl_tune.execute.job import Job, stop_asked
-from fpl_tune.execute.runner import Callback, Outcome
 from fpl_tune.formatting import counted, duration
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
@@ -36,7 +36,7 @@ class Watcher(Callback):
         )
         self._tasks: dict[str, TaskID] = {}
         self._known: set[str] = set()
-        self._left = Remaining()
+        self._left = Eta()
         self._complete = self._failed = self._before = 0
         self._began = time.monotonic()
         self._folder: Path | None = None
@@ -45,16 +45,16 @@ class Watcher(Callback):
         self._live: Live | None = None
         self._unasked = 0  # trials that a search will still come up with
 
-    def begin(self, store: Store, cells: Sequence[Cell], todo: Sequence[Job]) -> None:
-        self._left.begin(store, cells, todo)
-        self._known = {job.cell.id for job in todo}
+    def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
+        self._left.on_study_start(store, cells, jobs)
+        self._known = {job.cell.id for job in jobs}
         self._before = sum(cell.id not in self._known for cell in cells)
         self._folder = store.folder
         self._began = time.monotonic()
         for cell in cells:
             if cell.id not in self._known:
                 self._count_best(cell, [r for s in store.seeds(cell) if (r := store.result(cell, s))])
-        if self._quiet or not todo:
+        if self._quiet or not jobs:
             return
         if self._console.is_terminal:
             self._live = Live(get_renderable=self._draw, console=self._console, refresh_per_second=4, transient=True)
@@ -63,34 +63,34 @@ class Watcher(Callback):
             left = counted(len(self._known) + self._unasked, "cell")
             self._console.print(f"{left} to run, {self._before} done before")
 
-    def unasked(self, trials: int) -> None:
+    def on_trials_remaining(self, trials: int) -> None:
         self._unasked = trials
-        self._left.unasked(trials)
+        self._left.on_trials_remaining(trials)
 
-    def queued(self, cells: Sequence[Cell]) -> None:
+    def on_trials_queued(self, cells: Sequence[Cell]) -> None:
         self._known |= {cell.id for cell in cells}
-        self._left.queued(cells)
+        self._left.on_trials_queued(cells)
 
-    def stale(self, cell: Cell, reasons: Sequence[str]) -> None:
+    def on_stale(self, cell: Cell, reasons: Sequence[str]) -> None:
         if not self._quiet:
             self._console.print(f"{cell.label} runs again: {'; '.join(reasons)}", style="yellow")
 
-    def started(self, cell: Cell, seeds: Sequence[int]) -> None:
+    def on_job_start(self, cell: Cell, seeds: Sequence[int]) -> None:
         self._known.add(cell.id)
-        self._left.started(cell, seeds)
+        self._left.on_job_start(cell, seeds)
 
-    def progress(self, cell: Cell, records: Sequence[Record]) -> None:
+    def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         if cell.id not in self._tasks:
             self._tasks[cell.id] = self._bars.add_task(cell.label, total=rounds_of(cell.run))
         number = max(record["round"] for record in records)
-        self._left.progress(cell, records)
+        self._left.on_round_end(cell, records)
         self._bars.update(self._tasks[cell.id], completed=number)
         if self._ending and not (self._said or self._quiet or self._live):
             self._said = True
             self._console.print("Ending after the round, with a checkpoint.")
 
-    def finished(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
-        self._left.finished(cell, results)
+    def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
+        self._left.on_cell_end(cell, results)
         if cell.id in self._tasks:
             self._bars.remove_task(self._tasks.pop(cell.id))
         good = self._count_best(cell, list(results.values()))
@@ -106,14 +106,14 @@ class Watcher(Callback):
             left = f", {self._eta()}" if more and self._left.seconds is not None else ""
             self._console.print(f"{cell.label}: {text}  ({self._complete}/{total}{left})")
 
-    def warned(self, cell: Cell, text: str) -> None:
+    def on_warning(self, cell: Cell, text: str) -> None:
         output.warn(f"{cell.label}: {text}")
 
-    def end(self, store: Store, outcome: Outcome) -> None:
-        self.cut()
+    def on_study_end(self, store: Store, outcome: Outcome) -> None:
+        self.on_abort()
 
-    def cut(self) -> None:
-        self._left.cut()
+    def on_abort(self) -> None:
+        self._left.on_abort()
         if self._live is not None:
             self._live.stop()
             self._live = None

@@ -1,4 +1,4 @@
-"""What follows a study, and how it ended."""
+"""Callbacks of a study, and its outcome."""
 
 from __future__ import annotations
 
@@ -13,51 +13,65 @@ from fpl_tune.trial import Record
 
 
 class Callback:
-    """Base of what follows a study. Nothing it does changes the study."""
+    """Receives the events of a study. Every method does nothing by default; none can change the study.
 
-    def begin(self, store: Store, cells: Sequence[Cell], todo: Sequence[Job]) -> None:
-        """Before the first job; `cells` of the axes, `todo` what is missing."""
+    Events come in one thread, in the order in which they happen.
+    """
 
-    def unasked(self, trials: int) -> None:
-        """Trials that a search will still ask for, now; heard before `begin` and whenever it has asked for some."""
+    def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
+        """Before the first job.
 
-    def queued(self, cells: Sequence[Cell]) -> None:
-        """Trials that a search has come up with and that will run."""
+        Args:
+            store: the study's results so far.
+            cells: all cells that are known by now, finished ones included.
+            jobs: what is queued.
+        """
 
-    def stale(self, cell: Cell, reasons: Sequence[str]) -> None:
-        """Stored results of a cell are no longer valid and run again."""
+    def on_trials_remaining(self, trials: int) -> None:
+        """How many trials the search will still suggest; also called before `on_study_start`."""
 
-    def started(self, cell: Cell, seeds: Sequence[int]) -> None:
-        """A job was handed out."""
+    def on_trials_queued(self, cells: Sequence[Cell]) -> None:
+        """The search has suggested these trials."""
 
-    def progress(self, cell: Cell, records: Sequence[Record]) -> None:
-        """A round, one record per seed that runs."""
+    def on_stale(self, cell: Cell, reasons: Sequence[str]) -> None:
+        """Stored results of a cell are out of date and run again."""
 
-    def warned(self, cell: Cell, text: str) -> None:
-        """Something went wrong that does not stop the study."""
+    def on_job_start(self, cell: Cell, seeds: Sequence[int]) -> None:
+        """An executor has received a job."""
 
-    def finished(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
-        """All seeds of a cell have a result; by seed."""
+    def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
+        """A round has ended; one record per seed of the job."""
 
-    def end(self, store: Store, outcome: Outcome) -> None:
-        """After the last job, however the study ended."""
+    def on_warning(self, cell: Cell, text: str) -> None:
+        """A problem that does not stop the study."""
 
-    def cut(self) -> None:
-        """Instead of `end`, where the process is to end at once."""
+    def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
+        """All seeds of a cell have a result.
+
+        Args:
+            cell: the cell.
+            results: the stored result by seed.
+        """
+
+    def on_study_end(self, store: Store, outcome: Outcome) -> None:
+        """After the last job, also when the study was stopped or has failed."""
+
+    def on_abort(self) -> None:
+        """Instead of `on_study_end`, when the process is about to exit."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run of a study ended; numbers of cells."""
+    """How a run of a study ended. Counts are of cells."""
 
     done: int
     failed: int
     skipped: int
-    """Finished before."""
+    """Finished by an earlier run."""
     pending: int
-    """Left for the next time."""
+    """Left for the next run."""
     seconds: float
     exit_code: int
-    """0 done, 1 with failed cells, 4 budget ended, 130 or 143 stopped."""
+    """0 done, 1 some cells failed, 4 the budget ended, 130 or 143 stopped by a signal."""
     failures: tuple[str, ...] = ()
-    """label, seed and error of what failed."""
+    """Label, seed and error of each failed seed."""

@@ -55,7 +55,7 @@ class _Job:
         return float((self.rounds - self.done) * self.seeds)
 
 
-class Remaining(Callback):
+class Eta(Callback):
     """Listens to a study and knows the seconds that are left; writes them to the study's folder while it runs."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Remaining(Callback):
 
     # -- what is heard ---------------------------------------------------------------------------------------
 
-    def begin(self, store: Store, cells: Sequence[Cell], todo: Sequence[Job]) -> None:
+    def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
         spec = store.spec()
         self._folder, self._seeds = store.folder, len(spec.seed_list())
         for cell in cells:
@@ -83,26 +83,26 @@ class Remaining(Callback):
                     kind, _ = self._known(cell)
                     kind.heard += result["rounds"]
                     kind.seconds += result["time/seconds"]
-        for job in todo:
+        for job in jobs:
             self._wait(job.cell, len(job.seeds))
         with suppress(FplTuneError, OSError):
             setup = setup_of(spec, store.folder)
             self._parallel = setup.parallel
             if setup.address is None:
-                runs = {cost_key(job.cell.run): job.cell.run for job in todo}
+                runs = {cost_key(job.cell.run): job.cell.run for job in jobs}
                 for key, cost in known(runs, spec.seed_list(), setup).items():
                     self._kinds[key].planned = cost.seconds(runs[key]) / (rounds_of(runs[key]) * self._seeds)
         self._write()
 
-    def unasked(self, trials: int) -> None:
+    def on_trials_remaining(self, trials: int) -> None:
         self._unasked = trials
 
-    def queued(self, cells: Sequence[Cell]) -> None:
+    def on_trials_queued(self, cells: Sequence[Cell]) -> None:
         if self._folder is not None:  # else `begin` will tell
             for cell in cells:
                 self._wait(cell, self._seeds)
 
-    def started(self, cell: Cell, seeds: Sequence[int]) -> None:
+    def on_job_start(self, cell: Cell, seeds: Sequence[int]) -> None:
         flying = self._flying.setdefault(cell.id, {})
         for key in [key for key in flying if set(key) & set(seeds)]:  # tried again, whole or in parts
             self._last = time.monotonic()
@@ -115,7 +115,7 @@ class Remaining(Callback):
         if self._first is None:
             self._last = time.monotonic()
 
-    def progress(self, cell: Cell, records: Sequence[Record]) -> None:
+    def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         job = self._flying.get(cell.id, {}).get(tuple(record["seed"] for record in records))
         if job is None:
             return
@@ -130,15 +130,15 @@ class Remaining(Callback):
         if self._last > self._written + _WRITE_SECONDS:
             self._write()
 
-    def finished(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
+    def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
         self._flying.pop(cell.id, None)
         self._last = time.monotonic()  # also where it failed without a word
         self._take(cell, self._waiting.get(cell.id, 0))
 
-    def end(self, store: Store, outcome: Outcome) -> None:
-        self.cut()
+    def on_study_end(self, store: Store, outcome: Outcome) -> None:
+        self.on_abort()
 
-    def cut(self) -> None:
+    def on_abort(self) -> None:
         if self._folder is not None:
             (self._folder / _FILE).unlink(missing_ok=True)
 

@@ -10,47 +10,48 @@ import torch
 
 from fpl_tune import plugins
 from fpl_tune.errors import FplTuneError
-from fpl_tune.execute.job import Desk, Failure, Job, Kind, Running, Setup
+from fpl_tune.execute.job import Failure, Job, JobRun, Kind, Setup
+from fpl_tune.execute.scheduler import Scheduler
 from fpl_tune.files import refused
 from fpl_tune.trial import Diverged
 
 T = TypeVar("T")
 
 
-def execute(desk: Desk, setup: Setup) -> None:
-    """Runs all jobs of the desk."""
+def execute(scheduler: Scheduler, setup: Setup) -> None:
+    """Runs all jobs of the scheduler."""
     threads = torch.get_num_threads()
     torch.set_num_threads(setup.threads)
     try:
-        while not desk.stopping and (job := desk.next()) is not None:
-            _run(desk, job, setup)
+        while not scheduler.stopping and (job := scheduler.next_job()) is not None:
+            _run(scheduler, job, setup)
     finally:
         torch.set_num_threads(threads)
 
 
-def _run(desk: Desk, job: Job, setup: Setup) -> None:
-    running = attempt(lambda: Running(job, setup))
+def _run(scheduler: Scheduler, job: Job, setup: Setup) -> None:
+    running = attempt(lambda: JobRun(job, setup))
     if isinstance(running, Failure):
-        desk.failed(job, running)
+        scheduler.fail(job, running)
         return
     while True:
-        rounds = attempt(lambda: running.advance(0.0, lambda: desk.stopping))
+        rounds = attempt(lambda: running.advance(0.0, lambda: scheduler.stopping))
         for text in running.warnings():
-            desk.warn(job, text)
+            scheduler.warn(job, text)
         if isinstance(rounds, Failure):
-            desk.heard(job, running.untold())
-            desk.failed(job, rounds)
+            scheduler.report(job, running.unreported())
+            scheduler.fail(job, rounds)
             return
-        if not desk.heard(job, rounds):
+        if not scheduler.report(job, rounds):
             return
         if running.done:
-            product = attempt(running.product)
-            desk.failed(job, product) if isinstance(product, Failure) else desk.finished(job, product)
+            output = attempt(running.output)
+            scheduler.fail(job, output) if isinstance(output, Failure) else scheduler.complete(job, output)
             return
-        if desk.stopping:
+        if scheduler.stopping:
             running.checkpoint()
             for text in running.warnings():
-                desk.warn(job, text)
+                scheduler.warn(job, text)
             return
 
 

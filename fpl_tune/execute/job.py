@@ -1,4 +1,4 @@
-"""A job: the seeds of a cell that are to be run. What every executor does with one is here, so that they agree."""
+"""Jobs, the seeds of a cell that are run together, and how every executor runs one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from fpl_tune import checkpoint
 from fpl_tune.checkpoint import Damaged, Snapshot
@@ -21,7 +21,7 @@ from fpl_tune.study.cells import Cell
 from fpl_tune.trial import Record, Trial
 
 STOP_FILE = "study.stop"
-"""While it lies in the study's folder, trials end after their round with a checkpoint."""
+"""While this file is in the study's folder, trials stop after their round with a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -31,23 +31,24 @@ class Job:
     cell: Cell
     seeds: tuple[int, ...]
     fingerprint: str = ""
-    """Of the method's source: a checkpoint of another one is not continued."""
+    """Fingerprint of the method's source; a checkpoint with another one is not used."""
     attempt: int = 0
+    """Failed attempts so far."""
     reached: int = 0
-    """Rounds heard before its process died the last time."""
+    """Rounds reported before its process last died."""
     alone: bool = False
-    """Memory was not enough beside others: it gets a device of its own."""
+    """Runs without other trials on its device, after an out-of-memory error beside some."""
 
-    def again(self, *seeds: int) -> Job:
-        """The same once more, with all seeds or with some."""
+    def retry(self, *seeds: int) -> Job:
+        """The next attempt, with all seeds or with some."""
         return replace(self, seeds=seeds or self.seeds, attempt=self.attempt + 1)
 
-    def by_itself(self) -> Job:
-        """The same, with nothing beside it."""
+    def to_run_alone(self) -> Job:
+        """The same job, without others on its device."""
         return replace(self, alone=True)
 
-    def after_death(self, reached: int) -> Job:
-        """The same from its checkpoint; a first attempt again where it has come further than before."""
+    def after_crash(self, reached: int) -> Job:
+        """The job after its process died; attempts count from 0 again if it got further than the last time."""
         attempt = 0 if reached > self.reached else self.attempt + 1
         return replace(self, attempt=attempt, reached=max(reached, self.reached))
 
@@ -60,7 +61,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Setup:
-    """What all jobs of a study share: plain values, so that it travels to other processes."""
+    """What all jobs of a study share. Plain values, so that it can be sent to other processes."""
 
     folder: Path
     """The study's."""
@@ -70,9 +71,9 @@ class Setup:
     parallel: int = 1
     """Trials at once on this machine."""
     parallel_given: bool = False
-    """The user said so; else a cluster runs as many as it has cores for."""
+    """`parallel` was set by the user; otherwise a cluster runs as many trials as it has cores for."""
     gpus: float | None = 0.0
-    """Of a trial; None: measured."""
+    """GPUs per trial; None: a share by measured memory."""
     block: int | None = None
     checkpoint_every: int = 5
     address: str | None = None
@@ -86,16 +87,16 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Product:
-    """What a finished job leaves besides its records."""
+class JobOutput:
+    """The results of a finished job besides its records."""
 
     prompts: dict[int, Path]
-    """Per seed, the file with what was learned."""
+    """File with the learned parameters, by seed."""
     split_hash: dict[int, str]
     peak_memory_bytes: int
     """Largest resident size of the process so far."""
     peak_device_bytes: int = 0
-    """Most that the job took of its GPU."""
+    """Largest GPU memory of the job."""
 
 
 Kind = Literal["error", "diverged", "memory", "died", "disk"]
@@ -107,49 +108,14 @@ class Failure:
 
     error: str
     kind: Kind = "error"
-    """`error` was raised, `diverged` left the finite numbers, `memory` was not enough, `died`: its process is gone,
-    `disk`: what it made could not be written."""
+    """error: an exception; diverged: NaN or inf; memory: out of memory; died: the process ended; disk: a full or
+    read-only disk."""
     trace: str = ""
-    """Where it was raised, in many lines."""
+    """The traceback."""
 
 
-class Desk(Protocol):
-    """What an executor works for: hands out jobs, hears records, decides."""
-
-    @property
-    def stopping(self) -> bool:
-        """Trials are to end after their round."""
-        ...
-
-    @property
-    def exhausted(self) -> bool:
-        """No further job will come, whatever finishes."""
-        ...
-
-    def next(self) -> Job | None:
-        """The next job; None: none now."""
-        ...
-
-    def heard(self, job: Job, rounds: list[list[Record]]) -> bool:
-        """Records by round, one per seed, none twice. False: stop this job."""
-        ...
-
-    def warn(self, job: Job, text: str) -> None:
-        """Something went wrong that does not stop the job."""
-        ...
-
-    def finished(self, job: Job, product: Product) -> None: ...
-
-    def failed(self, job: Job, failure: Failure) -> bool:
-        """True: it will go on from its checkpoint."""
-        ...
-
-
-class Running:
-    """A job under way: continues from its checkpoint, keeps its history, writes checkpoints.
-
-    Raises whatever `Trial` raises.
-    """
+class JobRun:
+    """Runs a job: resumes from its checkpoint, keeps its history, writes checkpoints. Raises what `Trial` raises."""
 
     def __init__(self, job: Job, setup: Setup) -> None:
         self.job, self.setup = job, setup
@@ -160,16 +126,21 @@ class Running:
         self.trial = Trial(job.cell.run, job.seeds, cache_dir=setup.cache_dir, device=setup.device, block=setup.block)
         self._warnings: list[str] = []
         self.history = self._resume()
-        self._told = 0
+        self._reported = 0
 
     @property
     def done(self) -> bool:
         return self.trial.done
 
     def advance(self, seconds: float, stopping: Callable[[], bool] = lambda: False) -> list[list[Record]]:
-        """Rounds until `seconds` have passed, at least one; what has not been told before, by round.
+        """Runs rounds until `seconds` have passed, at least one.
 
-        When `stopping` says so, a checkpoint is written after the round.
+        Args:
+            seconds: time after which no further round starts.
+            stopping: whether to stop after this round with a checkpoint.
+
+        Returns:
+            Records that were not returned before, by round.
         """
         until = time.perf_counter() + seconds
         while not self.trial.done:
@@ -179,20 +150,20 @@ class Running:
                 self.checkpoint()
             if halt or time.perf_counter() >= until:
                 break
-        return self.untold()
+        return self.unreported()
 
-    def untold(self) -> list[list[Record]]:
-        """Rounds that have not been told before."""
-        fresh, self._told = self.history[self._told :], len(self.history)
+    def unreported(self) -> list[list[Record]]:
+        """Records that were not returned before, by round."""
+        fresh, self._reported = self.history[self._reported :], len(self.history)
         return fresh
 
     def warnings(self) -> list[str]:
-        """What went wrong without stopping the job, and has not been told before."""
+        """Problems that did not stop the job and were not returned before."""
         fresh, self._warnings = self._warnings, []
         return fresh
 
     def checkpoint(self) -> None:
-        """Writes a checkpoint. Where it cannot be written the job goes on with those before, and a warning is kept."""
+        """Writes a checkpoint. If that fails, older checkpoints stay and a warning is kept."""
         tensors, meta = self.trial.snapshot()
         meta |= {"fingerprint": self.job.fingerprint, "rounds": self.history}
         try:
@@ -209,7 +180,7 @@ class Running:
             self._place.push(self.folder, remote_name(self.job, self.setup.study))
 
     def _resume(self) -> list[list[Record]]:
-        """The history of the newest checkpoint that can be used, its state loaded; empty where there is none."""
+        """Loads the newest usable checkpoint. Returns its history, empty if there is none."""
         for found in checkpoint.usable(self.folder):
             try:
                 if isinstance(found, Damaged):
@@ -217,15 +188,15 @@ class Running:
                 if found.meta["fingerprint"] == self.job.fingerprint:
                     rounds, number = found.meta["rounds"], found.meta["round"]
                     if not isinstance(rounds, list) or len(rounds) != number:
-                        raise ValueError(f"its history is not of {number} rounds")
+                        raise ValueError(f"its history does not have {number} rounds")
                     self.trial.restore(found)
                     return rounds
             except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as problem:
-                self._warnings.append(f"A checkpoint is not used, but the one before or none: {problem}")
+                self._warnings.append(f"skipped a checkpoint that cannot be used: {problem}")
         return []
 
-    def product(self) -> Product:
-        """Writes what was learned beside the checkpoint, for the driver to take."""
+    def output(self) -> JobOutput:
+        """Writes the learned parameters beside the checkpoint, from where the driver moves them to the store."""
         files = {}
         for seed, tensors in self.trial.prompts().items():
             if tensors:
@@ -234,11 +205,11 @@ class Running:
                     save_tensors(tensors, temporary)
         self._send()
         hashes = {seed: task.split_hash for seed, task in zip(self.trial.seeds, self.trial.tasks, strict=True)}
-        return Product(files, hashes, peak_memory())
+        return JobOutput(files, hashes, peak_memory())
 
 
 def remote_name(job: Job, study: str) -> str:
-    """Where a job's checkpoints lie below the URL."""
+    """Path of a job's checkpoints below the URL."""
     return f"{study}/cells/{job.cell.id}/{job.slot}"
 
 
@@ -249,5 +220,5 @@ def peak_memory() -> int:
 
 
 def stop_asked(folder: Path) -> bool:
-    """Whether the study is to stop."""
+    """Whether the study was asked to stop."""
     return os.path.exists(folder / STOP_FILE)

@@ -1,21 +1,20 @@
-"""Running a study, or what is left of it, in whichever executor."""
+"""Running a study, new or continued, with an executor."""
 
 from __future__ import annotations
 
-import importlib
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fpl_tune.config import StudySpec
-from fpl_tune.execute import preflight
+from fpl_tune.config import RunSpec, StudySpec
 from fpl_tune.execute.callback import Callback, Outcome
+from fpl_tune.execute.job import Setup
 from fpl_tune.execute.resources import seconds_of, setup_of
-from fpl_tune.execute.scheduler import Driver
+from fpl_tune.execute.scheduler import Scheduler
 from fpl_tune.files import no_room, refused
 from fpl_tune.search import pruning as prune
 from fpl_tune.search.objective import check_reported
@@ -24,15 +23,32 @@ from fpl_tune.study.cells import expand
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
 
-EXECUTORS = {"inline": "fpl_tune.execute.inline", "ray": "fpl_tune.execute.ray"}
+Executor = Callable[[Scheduler, Setup], None]
+"""Runs the scheduler's jobs until it has no more: `inline.execute` or `ray.execute`."""
 
 
-def run_study(spec: StudySpec, node: dict[str, Any], *, root: Path, callbacks: Iterable[Callback] = ()) -> Outcome:
-    """Runs what is missing of a study, or continues it.
+def run_study(
+    spec: StudySpec,
+    node: dict[str, Any],
+    *,
+    root: Path,
+    executor: Executor,
+    callbacks: Iterable[Callback] = (),
+    preflight: Callable[[Sequence[RunSpec]], object] | None = None,
+) -> Outcome:
+    """Runs the missing cells and seeds of a study.
+
+    Args:
+        spec: the study.
+        node: the same as a plain dict, as `config.compose_study` returns it.
+        root: the output folder; results are written to `root / spec.name`.
+        executor: runs the jobs.
+        callbacks: receive the study's events.
+        preflight: called with the runs of all queued jobs before the first starts; raises `ConfigError` to refuse.
 
     Raises:
-        ConfigError: nothing was started: the study is wrong, infeasible, or run by another process.
-        EnvironmentProblem: the machine lacks something; what was finished by then is stored.
+        ConfigError: the study is wrong, infeasible, or run by another process; nothing was started.
+        EnvironmentProblem: the machine lacks something; finished results are stored.
     """
     began = time.monotonic()
     spec.seed_list()
@@ -42,22 +58,23 @@ def run_study(spec: StudySpec, node: dict[str, Any], *, root: Path, callbacks: I
     search = Search.plan(spec, node)
     cells = search.references if search else expand(spec, node)
     setup = setup_of(spec, root / spec.name)
-    with _room(root / spec.name), locked(root / spec.name) as killed:
+    with _disk_errors(root / spec.name), locked(root / spec.name) as killed:
         store = Store(root, spec.name)
         if killed:
             store.sweep()
-        driver = Driver(store, spec, search, callbacks, began)
-        driver.begin(node, [*cells, *(search.open(store.folder) if search else ())])
-        if not driver.exhausted:
-            preflight.check([job.cell.run for job in driver.queue])
-            with _signals(driver), driver.closing():
-                importlib.import_module(EXECUTORS[spec.execution.executor]).execute(driver, setup)
-        return driver.end()
+        scheduler = Scheduler(store, spec, search, callbacks, began)
+        scheduler.start(node, [*cells, *(search.open(store.folder) if search else ())])
+        if not scheduler.exhausted:
+            if preflight is not None:
+                preflight([job.cell.run for job in scheduler.queue])
+            with _signals(scheduler), scheduler.notifying():
+                executor(scheduler, setup)
+        return scheduler.finish()
 
 
 @contextmanager
-def _room(folder: Path) -> Iterator[None]:
-    """A disk that takes nothing more is the machine's problem, wherever it shows."""
+def _disk_errors(folder: Path) -> Iterator[None]:
+    """Reports a full or read-only disk as `EnvironmentProblem`, whichever write met it."""
     try:
         yield
     except OSError as problem:
@@ -67,20 +84,20 @@ def _room(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _signals(driver: Driver) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM ends trials after their round with a checkpoint, the second ends at once.
+def _signals(scheduler: Scheduler) -> Iterator[None]:
+    """The first SIGINT or SIGTERM stops trials after their round with a checkpoint, the second exits at once.
 
-    Either way the exit code tells which of them it was.
+    The exit code is 128 plus the number of the signal.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def on_signal(number: int, frame: Any) -> None:
-        if driver.signal is not None:
+        if scheduler.signal is not None:
             raise SystemExit(128 + number)
-        driver.signal = number
-        driver.halt()
+        scheduler.signal = number
+        scheduler.request_stop()
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -90,4 +107,4 @@ def _signals(driver: Driver) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-__all__ = ["EXECUTORS", "Callback", "Outcome", "run_study"]
+__all__ = ["Callback", "Executor", "Outcome", "run_study"]

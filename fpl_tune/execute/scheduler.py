@@ -1,4 +1,4 @@
-"""The desk of a study. What is missing becomes jobs, an executor does them, the driver alone writes the store."""
+"""The scheduler of a study. What is missing becomes jobs, an executor does them, the driver alone writes the store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from fpl_tune.config import StudySpec
 from fpl_tune.execute.callback import Callback, Outcome
-from fpl_tune.execute.job import STOP_FILE, Failure, Job, Product, stop_asked
+from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, stop_asked
 from fpl_tune.execute.queue import JobQueue
 from fpl_tune.execute.resources import seconds_of
 from fpl_tune.files import no_room
@@ -30,8 +30,8 @@ _CSV_SECONDS = 5.0  # between rewritings of results.csv while a study runs, at l
 _CSV_SHARE = 0.05  # of the driver's time, at most: the table of ten thousand cells takes seconds
 
 
-class Driver:
-    """Hands out jobs, writes what comes back, asks the search for more. Implements `Desk`."""
+class Scheduler:
+    """Hands out jobs, writes what comes back, asks the search for more."""
 
     def __init__(
         self, store: Store, spec: StudySpec, search: Search | None, callbacks: Iterable[Callback], began: float
@@ -56,7 +56,7 @@ class Driver:
 
     # -- before and after ------------------------------------------------------------------------------------
 
-    def begin(self, node: dict[str, Any], cells: Sequence[Cell]) -> None:
+    def start(self, node: dict[str, Any], cells: Sequence[Cell]) -> None:
         """Notes the study and queues what is missing of it."""
         (self.store.folder / STOP_FILE).unlink(missing_ok=True)
         self.store.begin(node, cells)
@@ -69,7 +69,7 @@ class Driver:
         if self.search:
             self._ask()
         for callback in self.callbacks:
-            callback.begin(self.store, list(self._seen.values()), list(self.queue))
+            callback.on_study_start(self.store, list(self._seen.values()), list(self.queue))
 
     def _remember(self, cell: Cell) -> None:
         """What finished cells reached at the rungs counts for those that come."""
@@ -89,24 +89,24 @@ class Driver:
             for seed in self.store.seeds(cell):
                 self.store.forget(cell, seed)
             for callback in self.callbacks:
-                callback.stale(cell, reasons)
+                callback.on_stale(cell, reasons)
         self._seen[cell.id] = cell
         if self.jobs.add(cell, f"{now['method']}-{now['data']}"):
             self._unstamped[cell.id] = now
         else:
             self._skipped.add(cell.id)
 
-    def end(self) -> Outcome:
+    def finish(self) -> Outcome:
         """Writes the tables and tells how it went."""
         self.store.write_csv()
         (self.store.folder / STOP_FILE).unlink(missing_ok=True)
         outcome = self._outcome()
         for callback in self.callbacks:
-            callback.end(self.store, outcome)
+            callback.on_study_end(self.store, outcome)
         return outcome
 
     @contextmanager
-    def closing(self) -> Iterator[None]:
+    def notifying(self) -> Iterator[None]:
         """However an executor breaks off, the callbacks hear of it: no record stays open."""
         try:
             yield
@@ -114,11 +114,11 @@ class Driver:
             outcome = self._outcome()
             for callback in self.callbacks:
                 with suppress(Exception):  # what broke off comes first
-                    callback.end(self.store, outcome)
+                    callback.on_study_end(self.store, outcome)
             raise
         except BaseException:
             for callback in self.callbacks:
-                callback.cut()
+                callback.on_abort()
             raise
 
     def _outcome(self) -> Outcome:
@@ -139,7 +139,7 @@ class Driver:
         seconds = time.monotonic() - self.began
         return Outcome(done, len(failed), skipped, pending, seconds, code, tuple(failures))
 
-    # -- the desk --------------------------------------------------------------------------------------------
+    # -- what executors call ---------------------------------------------------------------------------------
 
     @property
     def stopping(self) -> bool:
@@ -148,10 +148,10 @@ class Driver:
     def _late(self) -> bool:
         late = self._deadline is not None and time.monotonic() > self._deadline
         if late and (self._flying or self.queue):
-            self.halt()
+            self.request_stop()
         return late
 
-    def halt(self) -> None:
+    def request_stop(self) -> None:
         """Asks all trials, in whatever process, to end after their round."""
         (self.store.folder / STOP_FILE).touch()
 
@@ -162,7 +162,7 @@ class Driver:
         left = self.queue or self._flying or self.jobs.waiting
         return not left and (self.search is None or self.search.left == 0)
 
-    def next(self) -> Job | None:
+    def next_job(self) -> Job | None:
         if self.stopping:
             return None
         self._refill()
@@ -173,7 +173,7 @@ class Driver:
             self.store.stamp(job.cell, prints)
         self._flying[job.cell.id, job.seeds] = []
         for callback in self.callbacks:
-            callback.started(job.cell, job.seeds)
+            callback.on_job_start(job.cell, job.seeds)
         return job
 
     def _refill(self) -> None:
@@ -196,28 +196,28 @@ class Driver:
                 if cell.id not in self.jobs.open:
                     self._inform(cell)
             for callback in self.callbacks:
-                callback.unasked(self.search.unasked)
-                callback.queued([cell for cell in cells if cell.id in self.jobs.open])
+                callback.on_trials_remaining(self.search.unasked)
+                callback.on_trials_queued([cell for cell in cells if cell.id in self.jobs.open])
 
-    def heard(self, job: Job, rounds: list[list[Record]]) -> bool:
+    def report(self, job: Job, rounds: list[list[Record]]) -> bool:
         history = self._flying[job.cell.id, job.seeds]
         for records in rounds:
             history.append(records)
             for callback in self.callbacks:
-                callback.progress(job.cell, records)
+                callback.on_round_end(job.cell, records)
             if not self.pruner.keep(job.cell, history):
                 self._close(job, "pruned", None)
                 return False
         return True
 
-    def finished(self, job: Job, product: Product) -> None:
-        self._close(job, "done", product)
+    def complete(self, job: Job, output: JobOutput) -> None:
+        self._close(job, "done", output)
 
     def warn(self, job: Job, text: str) -> None:
         for callback in self.callbacks:
-            callback.warned(job.cell, text)
+            callback.on_warning(job.cell, text)
 
-    def failed(self, job: Job, failure: Failure) -> bool:
+    def fail(self, job: Job, failure: Failure) -> bool:
         """Whether the job will go on from its checkpoint.
 
         A batch of seeds that fails is taken apart, so that one bad seed does not take the others along.
@@ -233,41 +233,41 @@ class Driver:
         if os.environ.get("FPL_TUNE_FULL_ERROR"):
             print(failure.trace, file=sys.stderr)
         retries = self.spec.execution.retries
-        next_time = job.again()
+        next_time = job.retry()
         if failure.kind == "died":
-            next_time = job.after_death(len(self._flying[job.cell.id, job.seeds]))
+            next_time = job.after_crash(len(self._flying[job.cell.id, job.seeds]))
         if failure.kind == "memory" and not job.alone:
-            return self._again(job.by_itself())
+            return self._retry(job.to_run_alone())
         if failure.kind == "died" and next_time.attempt <= _DEATHS:
-            return self._again(next_time)
+            return self._retry(next_time)
         if len(job.seeds) > 1:
             self._drop(job)
             bad = [s for s in reversed(job.seeds) if s in self.jobs.open[job.cell.id]]
             self.queue.extendleft(Job(job.cell, (s,), job.fingerprint) for s in bad)
         elif failure.kind not in ("diverged", "memory") and next_time.attempt <= retries:
-            return self._again(next_time)
+            return self._retry(next_time)
         else:
             self._close(job, "diverged" if failure.kind == "diverged" else "failed", None, failure.error)
         return False
 
-    def _again(self, job: Job) -> bool:
+    def _retry(self, job: Job) -> bool:
         self._flying.pop((job.cell.id, job.seeds))
         self.queue.appendleft(job)
         return True
 
-    def _close(self, job: Job, status: str, product: Product | None, error: str | None = None) -> None:
+    def _close(self, job: Job, status: str, output: JobOutput | None, error: str | None = None) -> None:
         """Stores the results of a job's seeds."""
         rounds = self._flying[job.cell.id, job.seeds]
         for i, seed in enumerate(job.seeds):
             history = [records[i] for records in rounds]
             extra: dict[str, Any] = {}
-            if product is not None:
+            if output is not None:
                 extra = {
-                    "split_hash": product.split_hash[seed],
-                    "peak_memory_bytes": product.peak_memory_bytes,
+                    "split_hash": output.split_hash[seed],
+                    "peak_memory_bytes": output.peak_memory_bytes,
                 }
             result = make_result(status, history, error=error, **extra)
-            self.store.put(job.cell, seed, history, result, product.prompts.get(seed) if product else None)
+            self.store.put(job.cell, seed, history, result, output.prompts.get(seed) if output else None)
             self.jobs.stored(job.cell, seed, result, history)
         self._drop(job)
         if self.jobs.over(job, any(key == job.cell.id for key, _ in self._flying)):
@@ -285,7 +285,7 @@ class Driver:
         """A cell is complete: the search and the callbacks hear of it."""
         self._inform(cell)
         for callback in self.callbacks:
-            callback.finished(cell, self._results(cell))
+            callback.on_cell_end(cell, self._results(cell))
 
     def _inform(self, cell: Cell) -> None:
         """The search hears of a complete cell."""

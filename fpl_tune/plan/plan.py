@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from fpl_tune.config import RunSpec, StudySpec
-from fpl_tune.execute import preflight
 from fpl_tune.execute.job import Setup
-from fpl_tune.execute.preflight import Loaded
 from fpl_tune.execute.profile import Cost, Profile, cost_key, measure
 from fpl_tune.execute.resources import cores, memory, seconds_of, setup_of
 from fpl_tune.formatting import counted, duration, size
+from fpl_tune.plan import preflight
+from fpl_tune.plan.preflight import Loaded
 from fpl_tune.search.objective import check_reported
 from fpl_tune.search.search import Search
 from fpl_tune.study.cells import Cell, expand

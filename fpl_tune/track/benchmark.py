@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from fpl_tune import config
-from fpl_tune.execute.runner import Outcome
+from fpl_tune.execute.callback import Outcome
 from fpl_tune.study.cells import expand
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
@@ -50,16 +50,16 @@ def _timed(store: Store, root: Path) -> dict[str, float]:
     recorder = Recorder(f"sqlite:///{root}/mlflow.db", root)
     cells = store.cells()
     began = time.perf_counter()
-    recorder.begin(store, cells, [])
+    recorder.on_study_start(store, cells, [])
     recorder.later(recorder.open, store)
     recorder.wait()
     ready, worked = time.perf_counter(), time.process_time()
     for cell in cells:
-        recorder.finished(cell, {})
+        recorder.on_cell_end(cell, {})
     told = time.perf_counter()
     recorder.wait()
     written, worked = time.perf_counter(), time.process_time() - worked
-    recorder.end(store, Outcome(len(cells), 0, 0, 0, 0.0, 0))
+    recorder.on_study_end(store, Outcome(len(cells), 0, 0, 0, 0.0, 0))
     if recorder.problem is not None:
         raise RuntimeError(recorder.problem)
     return {

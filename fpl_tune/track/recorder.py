@@ -14,8 +14,8 @@ from typing import Any
 
 from fpl_tune.config import StudySpec
 from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Job
-from fpl_tune.execute.runner import Callback, Outcome
 from fpl_tune.redact import HIDDEN
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store, write
@@ -61,11 +61,11 @@ class Recorder(Callback):
         self._unopened: Store | None = None
         self._heard = threading.Event()
 
-    def begin(self, store: Store, cells: Sequence[Cell], todo: Sequence[Job]) -> None:
+    def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
         self._thread = ThreadPoolExecutor(1, "mlflow")
-        self._unopened = store if todo else None
+        self._unopened = store if jobs else None
 
-    def started(self, cell: Cell, seeds: Sequence[int]) -> None:
+    def on_job_start(self, cell: Cell, seeds: Sequence[int]) -> None:
         """The first trial is on its way. Before, the import of what runs trials could meet that of mlflow half done."""
         store, self._unopened = self._unopened, None
         if store is not None:
@@ -76,7 +76,7 @@ class Recorder(Callback):
         """In the thread: the first trial's process has as much to import, and the first result is waited for."""
         self._heard.wait(_PATIENCE)
 
-    def progress(self, cell: Cell, records: Sequence[Record]) -> None:
+    def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         self._heard.set()
 
     def open(self, store: Store) -> None:
@@ -84,7 +84,7 @@ class Recorder(Callback):
         self._writer = writer_of(store, self.uri, seeds=self.seeds, draw=self.draw)
         self._writer.parent("RUNNING")
 
-    def finished(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
+    def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
         self._heard.set()
         self.later(self._finished, cell)
 
@@ -92,14 +92,14 @@ class Recorder(Callback):
         if self._writer is not None:
             self._writer.cell(cell)
 
-    def end(self, store: Store, outcome: Outcome) -> None:
+    def on_study_end(self, store: Store, outcome: Outcome) -> None:
         """Sends what is left, closes the parent run, and waits for both."""
         assert self._thread is not None
         self._heard.set()
         self.later(self._end, store, _status(outcome), always=True)
         self._thread.shutdown(wait=True)
 
-    def cut(self) -> None:
+    def on_abort(self) -> None:
         """Leaves what is not sent yet to the next run, so that the process can end."""
         self._heard.set()
         if self._thread is not None:

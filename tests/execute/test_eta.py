@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from fpl_tune.api import start_study as run_study
 from fpl_tune.execute import eta as remaining
 from fpl_tune.execute import manage
-from fpl_tune.execute.eta import Remaining, seconds_left
+from fpl_tune.execute.eta import Eta, seconds_left
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.profile import Cost, cost_key
-from fpl_tune.execute.runner import run_study
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
@@ -51,12 +51,12 @@ def records(number: int, seconds: float) -> list[dict[str, Any]]:
 
 def test_one_round_tells_of_all(study: tuple[Store, list[Cell]], clock: list[float]) -> None:
     store, (one, other) = study
-    left = Remaining()
-    left.begin(store, [one, other], jobs([one, other]))
+    left = Eta()
+    left.on_study_start(store, [one, other], jobs([one, other]))
     assert left.seconds is None, "nothing is known"
-    left.started(one, SEEDS)
+    left.on_job_start(one, SEEDS)
     clock[0] += 6
-    left.progress(one, records(1, 3.0))  # six seconds for the round of both seeds
+    left.on_round_end(one, records(1, 3.0))  # six seconds for the round of both seeds
     assert left.seconds == pytest.approx(3 * 6 + 4 * 6)
     clock[0] += 5
     assert left.seconds == pytest.approx(3 * 6 + 4 * 6 - 5), "the clock goes on"
@@ -68,51 +68,51 @@ def test_what_a_plan_measured_is_scaled_by_what_is_heard(
     store, (one, other) = study
     costs = {cost_key(one.run): Cost(0, 1.0, 1.0, 0), cost_key(other.run): Cost(0, 10.0, 10.0, 0)}
     monkeypatch.setattr(remaining, "known", lambda runs, seeds, setup: costs)
-    left = Remaining()
-    left.begin(store, [one, other], jobs([one, other]))
+    left = Eta()
+    left.on_study_start(store, [one, other], jobs([one, other]))
     assert left.seconds == pytest.approx(4 * 1 + 4 * 10), "before anything has begun"
-    left.started(one, SEEDS)
+    left.on_job_start(one, SEEDS)
     clock[0] += 3
-    left.progress(one, records(1, 1.5))  # three times as slow as planned
+    left.on_round_end(one, records(1, 1.5))  # three times as slow as planned
     assert left.seconds == pytest.approx(3 * (3 * 1 + 4 * 10))
-    left.progress(one, records(4, 6.0))
-    left.finished(one, {})
-    left.started(other, SEEDS)
-    left.progress(other, records(2, 4.0))  # but the other one is faster
+    left.on_round_end(one, records(4, 6.0))
+    left.on_cell_end(one, {})
+    left.on_job_start(other, SEEDS)
+    left.on_round_end(other, records(2, 4.0))  # but the other one is faster
     assert left.seconds == pytest.approx(2 * 4)
 
 
 def test_results_of_before_tell_the_pace(study: tuple[Store, list[Cell]], clock: list[float]) -> None:
     store, (one, other) = study
     store.put(one, 1, records(4, 2.0)[:1], {"status": "done", "rounds": 4, "time/seconds": 2.0})
-    left = Remaining()
-    left.begin(store, [one, other], [Job(one, (2,)), Job(other, SEEDS)])
+    left = Eta()
+    left.on_study_start(store, [one, other], [Job(one, (2,)), Job(other, SEEDS)])
     assert left.seconds == pytest.approx(0.5 * (4 + 2 * 4))
 
 
 def test_trials_side_by_side_share_the_time(study: tuple[Store, list[Cell]], clock: list[float]) -> None:
     store, (one, other) = study
-    left = Remaining()
-    left.begin(store, [one, other], jobs([one, other]))
-    left.started(one, SEEDS)
-    left.started(other, SEEDS)
+    left = Eta()
+    left.on_study_start(store, [one, other], jobs([one, other]))
+    left.on_job_start(one, SEEDS)
+    left.on_job_start(other, SEEDS)
     for number in (1, 2):
         clock[0] += 10
-        left.progress(one, records(number, 5.0 * number))
-        left.progress(other, records(number, 5.0 * number))
+        left.on_round_end(one, records(number, 5.0 * number))
+        left.on_round_end(other, records(number, 5.0 * number))
     assert left.seconds == pytest.approx(2 * 10), "two rounds of each, at once"
 
 
 def test_a_job_that_is_taken_apart_counts_once(study: tuple[Store, list[Cell]], clock: list[float]) -> None:
     store, (one, _) = study
-    left = Remaining()
-    left.begin(store, [one], jobs([one]))
-    left.started(one, SEEDS)
-    left.progress(one, records(2, 2.0))
-    left.started(one, (1,))  # after it failed
-    left.progress(one, records(1, 1.0)[:1])
+    left = Eta()
+    left.on_study_start(store, [one], jobs([one]))
+    left.on_job_start(one, SEEDS)
+    left.on_round_end(one, records(2, 2.0))
+    left.on_job_start(one, (1,))  # after it failed
+    left.on_round_end(one, records(1, 1.0)[:1])
     assert left.seconds == pytest.approx(3 + 4), "three rounds of one seed, four of the other"
-    left.finished(one, {})
+    left.on_cell_end(one, {})
     assert left.seconds == 0
 
 
@@ -124,12 +124,12 @@ def test_trials_that_a_search_will_come_up_with_cost_what_others_do(
     store, cells = Store(tmp_path, spec.name), expand(spec, node)
     trials = [Cell(c.id, c.number, c.label, "trial", c.varied, c.run) for c in cells]
     store.begin(node, trials)
-    left = Remaining()
-    left.unasked(3)
-    left.queued(trials)
-    left.begin(store, trials, jobs(trials))
-    left.started(trials[0], SEEDS)
-    left.progress(trials[0], records(1, 1.0))
+    left = Eta()
+    left.on_trials_remaining(3)
+    left.on_trials_queued(trials)
+    left.on_study_start(store, trials, jobs(trials))
+    left.on_job_start(trials[0], SEEDS)
+    left.on_round_end(trials[0], records(1, 1.0))
     assert left.seconds == pytest.approx(2 + (1 + 3) * 4), "two rounds of two seeds each"
 
 
@@ -137,19 +137,19 @@ def test_other_processes_read_what_the_running_one_tells(
     study: tuple[Store, list[Cell]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, cells = study
-    left = Remaining()
+    left = Eta()
     with locked(store.folder):
-        left.begin(store, cells, jobs(cells))
+        left.on_study_start(store, cells, jobs(cells))
         assert manage.status(store)["seconds_left"] is None
-        left.started(cells[0], SEEDS)
+        left.on_job_start(cells[0], SEEDS)
         monkeypatch.setattr(remaining, "_WRITE_SECONDS", -1.0)
-        left.progress(cells[0], records(1, 30.0))
+        left.on_round_end(cells[0], records(1, 30.0))
         assert manage.status(store)["seconds_left"] == pytest.approx(7 * 60, abs=2)
         now = time.time()
         monkeypatch.setattr(remaining.time, "time", lambda: now + 100)
         assert seconds_left(store.folder) == pytest.approx(7 * 60 - 100, abs=2)
     assert manage.status(store)["seconds_left"] is None, "nobody runs it"
-    left.cut()
+    left.on_abort()
     assert seconds_left(store.folder) is None
 
 
@@ -157,9 +157,9 @@ def test_a_study_leaves_nothing_of_it(compose, tmp_path: Path) -> None:
     spec, node = compose()
     heard: list[float | None] = []
 
-    class Asking(Remaining):
-        def progress(self, cell: Cell, records: Sequence[dict[str, Any]]) -> None:
-            super().progress(cell, records)
+    class Asking(Eta):
+        def on_round_end(self, cell: Cell, records: Sequence[dict[str, Any]]) -> None:
+            super().on_round_end(cell, records)
             heard.append(self.seconds)
 
     assert run_study(spec, node, root=tmp_path, callbacks=[Asking()]).done == 2

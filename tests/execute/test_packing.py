@@ -52,7 +52,7 @@ def simulate(packing: Packing, waiting: list[Job], truth: dict[str, int], sizes:
                 if job.alone:
                     found["failed"].append(job)
                 else:
-                    waiting.append(job.by_itself())
+                    waiting.append(job.to_run_alone())
                 continue
             free[device] -= share
             used[device] += need
@@ -93,7 +93,7 @@ def test_the_share_is_the_measured_peak_with_slack(jobs: Make, tmp_path: Path) -
     packing.memory.note(kind_of(job), 10 * GB)
     wanted = (SLACK * 10 * GB + CONTEXT_BYTES) / (40 * GB)
     assert wanted <= packing.share(job) < wanted + 0.01, "of the smallest device"
-    assert packing.share(job.by_itself()) == 1.0
+    assert packing.share(job.to_run_alone()) == 1.0
     packing.memory.note(kind_of(job), 3)
     assert packing.memory.peaks[kind_of(job)] == 10 * GB, "the largest of what was seen"
     small = Packing([1 << 50], packing.memory)
@@ -103,8 +103,8 @@ def test_the_share_is_the_measured_peak_with_slack(jobs: Make, tmp_path: Path) -
 
 def test_more_seeds_are_another_kind(jobs: Make) -> None:
     (job,) = jobs([4])
-    assert kind_of(job) == kind_of(job.again())
-    assert kind_of(job) != kind_of(job.again(1))
+    assert kind_of(job) == kind_of(job.retry())
+    assert kind_of(job) != kind_of(job.retry(1))
 
 
 def test_out_of_memory_goes_alone_once_then_fails(jobs: Make, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_any_mixture_ends_and_never_overfills(jobs: Make, tmp_path: Path, seed: 
     rng = random.Random(seed)
     kinds = jobs([1, 2, 4, 8, 16])
     truth = {kind_of(job): int(rng.uniform(0.2, 20) * GB) for job in kinds}
-    waiting = [kinds[rng.randrange(5)].again() for _ in range(60)]
+    waiting = [kinds[rng.randrange(5)].retry() for _ in range(60)]
     sizes = [rng.choice([24, 40]) * GB for _ in range(rng.randint(1, 4))]
     found = simulate(Packing(sizes, Memory(tmp_path / "m.json")), waiting, truth, sizes)
     assert found["done"] == 60

@@ -10,10 +10,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from fpl_tune.api import start_study as run_study
 from fpl_tune.errors import ConfigError
 from fpl_tune.execute import inline
 from fpl_tune.execute import scheduler as driver
-from fpl_tune.execute.runner import Callback, run_study
+from fpl_tune.execute.callback import Callback
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import locked, owner
 from fpl_tune.study.store import Store
@@ -32,19 +33,19 @@ class Log(Callback):
         self.todo = 0
         self.ended = 0
 
-    def begin(self, store: Store, cells: Sequence[Cell], todo: Sequence[Any]) -> None:
-        self.todo = len(todo)
+    def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Any]) -> None:
+        self.todo = len(jobs)
 
-    def stale(self, cell: Cell, reasons: Sequence[str]) -> None:
+    def on_stale(self, cell: Cell, reasons: Sequence[str]) -> None:
         self.stales.append(f"{cell.label}: {', '.join(reasons)}")
 
-    def progress(self, cell: Cell, records: Sequence[Record]) -> None:
+    def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         self.rounds += [(f"{cell.label}/{r['seed']}", int(r["round"])) for r in records]
 
-    def finished(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
+    def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
         self.cells.append(cell.label)
 
-    def end(self, store: Store, outcome: Any) -> None:
+    def on_study_end(self, store: Store, outcome: Any) -> None:
         self.ended += 1
 
 
@@ -147,8 +148,8 @@ def test_stop_ends_after_the_round_and_continues(
     import signal
 
     class Stop(Log):
-        def progress(self, cell: Cell, records: Sequence[Record]) -> None:
-            super().progress(cell, records)
+        def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
+            super().on_round_end(cell, records)
             if records[0]["round"] == 3:
                 os.kill(os.getpid(), signal.SIGINT)
 
@@ -345,8 +346,8 @@ def test_a_thousand_cells_start_at_once(compose: Compose, tmp_path: Path, monkey
     class First(Exception):
         pass
 
-    def execute(desk: Any, setup: Any) -> None:
-        assert desk.next() is not None
+    def execute(scheduler: Any, setup: Any) -> None:
+        assert scheduler.next_job() is not None
         raise First
 
     made = compose("axes: {optim: {lr: [0.1]}}")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fpl_tune import config
-from fpl_tune.execute.runner import run_study
+from fpl_tune.api import start_study as run_study
 from fpl_tune.trial import Trial
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from fpl_tune.api import start_study as run_study
 from fpl_tune.execute.inline import attempt
 from fpl_tune.execute.job import Failure
-from fpl_tune.execute.runner import run_study
 from fpl_tune.study.store import Store
 
 SHAKY = '''
@@ -109,12 +109,12 @@ def test_a_dead_process_continues_its_job_and_is_given_up_where_it_comes_no_furt
     heard: list[tuple[tuple[int, ...], int]] = []
     reach = iter([1, 0, 2, 3, *4 * [0], *8 * [0]])
 
-    def execute(desk: Any, setup: Any) -> None:
-        while (job := desk.next()) is not None:
+    def execute(scheduler: Any, setup: Any) -> None:
+        while (job := scheduler.next_job()) is not None:
             rounds = next(reach)
             heard.append((job.seeds, rounds))
-            assert desk.heard(job, [[{"seed": s, "round": r + 1} for s in job.seeds] for r in range(rounds)])
-            desk.failed(job, Failure("The process of the trial died.", "died"))
+            assert scheduler.report(job, [[{"seed": s, "round": r + 1} for s in job.seeds] for r in range(rounds)])
+            scheduler.fail(job, Failure("The process of the trial died.", "died"))
 
     monkeypatch.setattr("fpl_tune.execute.inline.execute", execute)
     outcome = run_study(*compose("axes: {optim: {lr: [0.1]}}"), root=tmp_path)

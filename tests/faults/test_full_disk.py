@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from fpl_tune import checkpoint
+from fpl_tune.api import start_study as run_study
 from fpl_tune.checkpoint import Snapshot
 from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.execute.runner import Callback, Outcome, run_study
+from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.study.store import Store
 
 ONE = "axes: {optim: {lr: [0.1]}}"
@@ -24,10 +25,10 @@ class Ear(Callback):
         self.warnings: list[str] = []
         self.outcome: Outcome | None = None
 
-    def warned(self, cell: Any, text: str) -> None:
+    def on_warning(self, cell: Any, text: str) -> None:
         self.warnings.append(text)
 
-    def end(self, store: Store, outcome: Outcome) -> None:
+    def on_study_end(self, store: Store, outcome: Outcome) -> None:
         self.outcome = outcome
 
 

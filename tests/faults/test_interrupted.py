@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from fpl_tune import checkpoint
+from fpl_tune.api import start_study as run_study
+from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.job import STOP_FILE
-from fpl_tune.execute.runner import Callback, run_study
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import owner
 from fpl_tune.trial import Record, Trial
@@ -28,18 +29,18 @@ class Signals(Callback):
         self.number, self.signals = number, signals
         self.heard: list[str] = []
 
-    def progress(self, cell: Cell, records: Sequence[Record]) -> None:
+    def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         if records[0]["round"] == self.number:
             for one in self.signals:
                 os.kill(os.getpid(), one)
 
-    def warned(self, cell: Cell, text: str) -> None:
+    def on_warning(self, cell: Cell, text: str) -> None:
         self.heard.append(text)
 
-    def end(self, store: Any, outcome: Any) -> None:
+    def on_study_end(self, store: Any, outcome: Any) -> None:
         self.heard.append("end")
 
-    def cut(self) -> None:
+    def on_abort(self) -> None:
         self.heard.append("cut")
 
 

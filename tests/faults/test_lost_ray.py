@@ -18,8 +18,9 @@ import psutil
 import pytest
 
 from fpl_tune import checkpoint
+from fpl_tune.api import start_study as run_study
 from fpl_tune.checkpoint import Snapshot
-from fpl_tune.execute.runner import Callback, run_study
+from fpl_tune.execute.callback import Callback
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record, Trial
@@ -34,14 +35,15 @@ from pathlib import Path
 import psutil
 from fpl_tune import config
 from fpl_tune.errors import FplTuneError
-from fpl_tune.execute.runner import Callback, run_study
+from fpl_tune.api import start_study as run_study
+from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.ray import watch
 
 watch.LOST_SECONDS = 2.0
 study, root, kill = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 
 class Kill(Callback):
-    def progress(self, cell, records):
+    def on_round_end(self, cell, records):
         if records[0]["round"] == 6 and cell.number == 1:
             print("reached", flush=True)
             port = int(watch._parts()["head"].rpartition(":")[2])
@@ -55,7 +57,7 @@ class Kill(Callback):
                 self.held.bind(("", port))
             time.sleep(60)  # the cell does not end before the loss: its worker waits for this process
 
-    def end(self, store, outcome):
+    def on_study_end(self, store, outcome):
         print("end heard", outcome.pending, flush=True)
 
 spec, node = config.compose_study(study, [sys.argv[4], "execution.executor=ray", "execution.parallel=1"])
@@ -107,7 +109,7 @@ class KillWorkers(Callback):
         self.trainers, self.points = trainers, set(points)
         self.heard: dict[tuple[int, int], set[float]] = defaultdict(set)
 
-    def progress(self, cell: Cell, records: Sequence[Record]) -> None:
+    def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         here = (cell.number, int(records[0]["round"]))
         self.heard[here].add(records[0]["time/seconds"])
         if here in self.points:

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from fpl_tune import checkpoint, config, track
+from fpl_tune.api import start_study as run_study
 from fpl_tune.checkpoint import Snapshot
 from fpl_tune.clip import load_towers, scripted
 from fpl_tune.errors import ConfigError, EnvironmentProblem, FplTuneError
-from fpl_tune.execute.runner import Callback, run_study
+from fpl_tune.execute.callback import Callback
 from fpl_tune.study.cells import expand
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
@@ -97,7 +98,7 @@ def test_names_of_studies_stay_in_the_output_folder(compose: Any, tmp_path: Path
 
 
 class Stop(Callback):
-    def progress(self, cell: Any, records: Any) -> None:
+    def on_round_end(self, cell: Any, records: Any) -> None:
         if records[0]["round"] == 2:
             raise KeyboardInterrupt
 

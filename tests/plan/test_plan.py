@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from fpl_tune.api import start_study as run_study
 from fpl_tune.config import StudySpec
 from fpl_tune.execute import profile as profiling
 from fpl_tune.execute.profile import Cost, Profile, cost_key, measure
 from fpl_tune.execute.resources import setup_of
-from fpl_tune.execute.runner import run_study
 from fpl_tune.plan import plan as planning
 from fpl_tune.plan.plan import make_plan
 from fpl_tune.study.cells import expand

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from fpl_tune.api import start_study as run_study
 from fpl_tune.config import PruneSpec
 from fpl_tune.errors import ConfigError
-from fpl_tune.execute.runner import run_study
 from fpl_tune.search.pruning import Pruner, score
 from fpl_tune.study.cells import expand
 from fpl_tune.study.store import Store

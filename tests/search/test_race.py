@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fpl_tune.api import start_study as run_study
 from fpl_tune.config import PruneSpec
-from fpl_tune.execute.runner import run_study
 from fpl_tune.search.race import Elimination, Race
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.selection import best

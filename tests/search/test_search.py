@@ -8,9 +8,9 @@ from typing import Any
 import optuna
 import pytest
 
+from fpl_tune.api import start_study as run_study
 from fpl_tune.config import SearchSpec
 from fpl_tune.errors import ConfigError
-from fpl_tune.execute.runner import run_study
 from fpl_tune.search.objective import parse_constraint
 from fpl_tune.search.samplers import open_storage
 from fpl_tune.search.search import Search

@@ -15,12 +15,12 @@ import torch
 from scipy import stats
 
 from fpl_tune import config
+from fpl_tune.api import start_study as run_study
 from fpl_tune.clip import load_towers
 from fpl_tune.config import PruneSpec
 from fpl_tune.errors import ConfigError
 from fpl_tune.execute import manage
 from fpl_tune.execute import scheduler as driver
-from fpl_tune.execute.runner import run_study
 from fpl_tune.execute.verify import verify
 from fpl_tune.plan import diff as differences
 from fpl_tune.plan.diff import diff

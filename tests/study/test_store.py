@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from fpl_tune import config
+from fpl_tune.api import start_study as run_study
 from fpl_tune.errors import ConfigError
-from fpl_tune.execute.runner import run_study
 from fpl_tune.study.cells import expand
 from fpl_tune.study.selection import best
 from fpl_tune.study.store import SCHEMA, Store

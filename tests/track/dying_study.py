@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from fpl_tune import config
+from fpl_tune.api import start_study as run_study
 from fpl_tune.clip import load_towers
-from fpl_tune.execute.runner import run_study
 from fpl_tune.track import Recorder, server
 from fpl_tune.trial import Trial
 

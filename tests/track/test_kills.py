@@ -18,7 +18,8 @@ import psutil
 import pytest
 
 from fpl_tune import config, track
-from fpl_tune.execute.runner import Callback, run_study
+from fpl_tune.api import start_study as run_study
+from fpl_tune.execute.callback import Callback
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 from fpl_tune.track import server
@@ -83,7 +84,7 @@ class KillsWorkers(Callback):
         self.trainers = trainers
         self.killed: dict[int, int] = {}
 
-    def progress(self, cell: Cell, records: Sequence[Record]) -> None:
+    def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         if records[0]["round"] > 10 and cell.number not in self.killed:
             workers = self.trainers()
             self.killed[cell.number] = len(workers)

@@ -21,7 +21,7 @@ import pytest
 
 from fpl_tune import track
 from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.execute.runner import Outcome
+from fpl_tune.execute.callback import Outcome
 from fpl_tune.study.results import make_result
 from fpl_tune.track import server
 
@@ -116,10 +116,10 @@ def test_a_study_on_postgresql_is_the_study_on_sqlite(make_store, uri, postgres,
     assert contents(postgres, runs_of, "toy") == there
     warnings: list[str] = []
     recorder = track.Recorder(postgres, store.root, seeds=True, warn=warnings.append)
-    recorder.begin(store, store.cells(), [object()])  # type: ignore[list-item]
-    recorder.started(cell, (1, 2))
-    recorder.finished(cell, {})
-    recorder.end(store, Outcome(2, 0, 0, 0, 1.0, 0))
+    recorder.on_study_start(store, store.cells(), [object()])  # type: ignore[list-item]
+    recorder.on_job_start(cell, (1, 2))
+    recorder.on_cell_end(cell, {})
+    recorder.on_study_end(store, Outcome(2, 0, 0, 0, 1.0, 0))
     assert warnings == []
 
 

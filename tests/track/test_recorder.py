@@ -9,7 +9,7 @@ import pytest
 
 from fpl_tune import track
 from fpl_tune.errors import ConfigError
-from fpl_tune.execute.runner import Outcome
+from fpl_tune.execute.callback import Outcome
 from fpl_tune.study.store import Store
 from fpl_tune.track import recorder as recording
 from fpl_tune.track import server
@@ -33,12 +33,12 @@ def statuses(uri: str) -> dict[str, str]:
 def follow(recorder: track.Recorder, store: Store, outcome: Outcome = DONE) -> None:
     """What the driver tells a callback over a study."""
     cells = store.cells()
-    recorder.begin(store, cells, [object()])  # type: ignore[list-item]
+    recorder.on_study_start(store, cells, [object()])  # type: ignore[list-item]
     for cell in cells:
-        recorder.started(cell, (1, 2))
-        recorder.progress(cell, store.history(cell, 1)[:1])
-        recorder.finished(cell, {})
-    recorder.end(store, outcome)
+        recorder.on_job_start(cell, (1, 2))
+        recorder.on_round_end(cell, store.history(cell, 1)[:1])
+        recorder.on_cell_end(cell, {})
+    recorder.on_study_end(store, outcome)
 
 
 def test_follows_a_study(make_store, uri, tmp_path):
@@ -65,12 +65,12 @@ def test_the_driver_does_not_wait_for_mlflow(make_store, uri, tmp_path, monkeypa
 
     monkeypatch.setattr(recording.Writer, "_write", slow)
     recorder = track.Recorder(None, tmp_path)
-    recorder.begin(store, store.cells(), [object()])  # type: ignore[list-item]
-    recorder.started(store.cells()[0], (1, 2))
+    recorder.on_study_start(store, store.cells(), [object()])  # type: ignore[list-item]
+    recorder.on_job_start(store.cells()[0], (1, 2))
     for cell in store.cells():
-        recorder.finished(cell, {})
+        recorder.on_cell_end(cell, {})
     told.set()
-    recorder.end(store, DONE)
+    recorder.on_study_end(store, DONE)
     assert len(statuses(uri)) == 3
 
 
@@ -80,17 +80,17 @@ def test_mlflow_waits_for_the_first_trial(make_store, tmp_path, monkeypatch):
     opened: list[Store] = []
     recorder = track.Recorder(None, tmp_path)
     monkeypatch.setattr(recorder, "open", opened.append)
-    recorder.begin(store, store.cells(), [object()])  # type: ignore[list-item]
+    recorder.on_study_start(store, store.cells(), [object()])  # type: ignore[list-item]
     recorder.wait()
     assert opened == []
     first, second = store.cells()
-    recorder.started(first, (1, 2))
-    recorder.started(second, (1, 2))
+    recorder.on_job_start(first, (1, 2))
+    recorder.on_job_start(second, (1, 2))
     assert opened == [], "its process starts"
-    recorder.progress(first, store.history(first, 1)[:1])
+    recorder.on_round_end(first, store.history(first, 1)[:1])
     recorder.wait()
     assert opened == [store]
-    recorder.cut()
+    recorder.on_abort()
 
 
 def test_an_absent_server_costs_one_warning_and_nothing_else(make_store, uri, tmp_path, monkeypatch):
@@ -130,10 +130,10 @@ def test_a_stopped_study_is_closed_as_killed_and_finished_later(make_store, uri,
     store = make_store(body=SMALL, fill=lambda cell, seed: cell.number == 0)
     follow_some = Outcome(1, 0, 0, 1, 1.0, 130)
     recorder = track.Recorder(None, tmp_path)
-    recorder.begin(store, store.cells(), [object()])  # type: ignore[list-item]
-    recorder.started(store.cells()[0], (1, 2))
-    recorder.finished(store.cells()[0], {})
-    recorder.end(store, follow_some)
+    recorder.on_study_start(store, store.cells(), [object()])  # type: ignore[list-item]
+    recorder.on_job_start(store.cells()[0], (1, 2))
+    recorder.on_cell_end(store.cells()[0], {})
+    recorder.on_study_end(store, follow_some)
     assert statuses(uri)["study"] == "KILLED"
     whole = make_store(body=SMALL)
     follow(track.Recorder(None, tmp_path), whole)
@@ -146,8 +146,8 @@ def test_nothing_is_written_for_a_finished_study(make_store, uri, tmp_path):
     client = server.connect(uri)
     before = [run.to_dictionary() for run in client.search_runs([experiment_id(client)])]
     recorder = track.Recorder(None, tmp_path)
-    recorder.begin(store, store.cells(), [])
-    recorder.end(store, Outcome(0, 0, 2, 0, 0.1, 0))
+    recorder.on_study_start(store, store.cells(), [])
+    recorder.on_study_end(store, Outcome(0, 0, 2, 0, 0.1, 0))
     assert [run.to_dictionary() for run in client.search_runs([experiment_id(client)])] == before
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from fpl_tune import track
 from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.execute.runner import Outcome
+from fpl_tune.execute.callback import Outcome
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
 from fpl_tune.track import ledger, server
@@ -25,13 +25,13 @@ def followed(store: Store, uri: str | None = None, between: Callable[[], None] =
     warnings: list[str] = []
     recorder = track.Recorder(uri, store.root, warn=warnings.append)
     first, second = store.cells()
-    recorder.begin(store, [first, second], [object()])  # type: ignore[list-item]
-    recorder.started(first, (1, 2))
-    recorder.finished(first, {})
+    recorder.on_study_start(store, [first, second], [object()])  # type: ignore[list-item]
+    recorder.on_job_start(first, (1, 2))
+    recorder.on_cell_end(first, {})
     recorder.wait()
     between()
-    recorder.finished(second, {})
-    recorder.end(store, Outcome(2, 0, 0, 0, 1.0, 0))
+    recorder.on_cell_end(second, {})
+    recorder.on_study_end(store, Outcome(2, 0, 0, 0, 1.0, 0))
     return warnings
 
 

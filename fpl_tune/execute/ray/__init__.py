@@ -1,7 +1,7 @@
 """Executor `ray`: jobs as Ray Tune trials on actors that are reused. The only room that imports ray.
 
-Ray executes and remembers nothing: what is to be done comes from the desk through a searcher, what was done goes back
-through a scheduler, checkpoints and prompts lie in the study's folder or at a URL, which all nodes of a cluster share.
+Tune asks a searcher for jobs and passes results to a Tune scheduler; both call the study's own scheduler. Checkpoints
+and prompts are in the study's folder, or at a URL, which all nodes of a cluster share.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from fpl_tune.errors import EnvironmentProblem
 if TYPE_CHECKING:  # a worker that only looks at its node must not wait for torch
     from pathlib import Path
 
-    from fpl_tune.execute.job import Desk, Setup
+    from fpl_tune.execute.job import Setup
     from fpl_tune.execute.ray.nodes import Node
+    from fpl_tune.execute.scheduler import Scheduler
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -39,8 +40,8 @@ for _name, _value in QUIET.items():  # ray reads them when it is imported
     os.environ.setdefault(_name, _value)
 
 
-def execute(desk: Desk, setup: Setup) -> None:
-    """Runs all jobs of the desk.
+def execute(scheduler: Scheduler, setup: Setup) -> None:
+    """Runs all jobs of the scheduler.
 
     Raises:
         EnvironmentProblem: Ray cannot be started or reached, or a node of it cannot do its part.
@@ -48,7 +49,7 @@ def execute(desk: Desk, setup: Setup) -> None:
     """
     with _ray_there():
         from fpl_tune.execute.ray.executor import run
-    run(desk, setup)
+    run(scheduler, setup)
 
 
 def offer(setup: Setup) -> Setup:

@@ -1,4 +1,4 @@
-"""The desk behind Tune's hooks: a searcher that hands out jobs, a scheduler that passes results on."""
+"""The scheduler behind Tune's hooks: a searcher that hands out jobs, a scheduler that passes results on."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from typing import Any, ClassVar
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from fpl_tune.execute.job import STOP_FILE, Desk, Failure, Job, Product, remote_name, stop_asked
+from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, remote_name, stop_asked
 from fpl_tune.execute.packing import Packing
 from fpl_tune.execute.ray.slots import Room
 from fpl_tune.execute.ray.trainable import Ticket, Told
 from fpl_tune.execute.remote import RemoteStorage
+from fpl_tune.execute.scheduler import Scheduler
 
 DIED = "The process of the trial died"
-_MANY = 1 << 20  # trials that a study wants while its desk has more
+_MANY = 1 << 20  # trials that a study wants while its scheduler has more
 _LOOKAHEAD = 4  # jobs per GPU among which the packing chooses
 
 
 class Link:
-    """The desk behind Tune's hooks. Tune takes exceptions of its hooks for failed trials, so they wait here."""
+    """The scheduler behind Tune's hooks. Tune takes exceptions of its hooks for failed trials, so they wait here."""
 
-    def __init__(self, desk: Desk, room: Room, packing: Packing | None = None) -> None:
-        self.desk, self.room, self.packing = desk, room, packing
+    def __init__(self, scheduler: Scheduler, room: Room, packing: Packing | None = None) -> None:
+        self.scheduler, self.room, self.packing = scheduler, room, packing
         self.problem: BaseException | None = None
         self._flying: dict[int, Job] = {}
         """By number of the ticket: Tune copies what it is given."""
@@ -76,7 +77,7 @@ class Link:
         return placed
 
     def _ask(self) -> Job | None:
-        job = self._declined.pop() if self._declined and not self.desk.stopping else self.desk.next()
+        job = self._declined.pop() if self._declined and not self.scheduler.stopping else self.scheduler.next_job()
         self._dry = job is None
         return job
 
@@ -84,8 +85,8 @@ class Link:
     def exhausted(self) -> bool:
         return (
             self.problem is not None
-            or self.desk.stopping
-            or (not self._waiting and not self._declined and self.desk.exhausted)
+            or self.scheduler.stopping
+            or (not self._waiting and not self._declined and self.scheduler.exhausted)
         )
 
     def hear(self, number: int, told: Told) -> bool:
@@ -96,17 +97,17 @@ class Link:
         try:
             self._pass_stop()
             for text in told.warnings:
-                self.desk.warn(job, text)
-            return not told.rounds or self.desk.heard(job, told.rounds)
+                self.scheduler.warn(job, text)
+            return not told.rounds or self.scheduler.report(job, told.rounds)
         except Exception as problem:
             self.problem = problem
         return False
 
     def ended(self, number: int, told: Told, *, stopped: bool = False) -> None:
-        """A trial is over: by itself, because its process died, or because the desk stopped it."""
+        """A trial is over: by itself, because its process died, or because the scheduler stopped it."""
         job = self._flying.pop(number)
         if self.packing:
-            self.packing.ended(job, told.product.peak_device_bytes if told.product else 0)
+            self.packing.ended(job, told.output.peak_device_bytes if told.output else 0)
         if self.problem is not None:
             return
         try:
@@ -117,10 +118,10 @@ class Link:
             if stopped:
                 return
             if told.failure is not None:
-                if self.desk.failed(job, told.failure):
+                if self.scheduler.fail(job, told.failure):
                     return  # its checkpoint is to stay
-            elif told.product is not None:
-                self.desk.finished(job, self._fetched(job, told.product))
+            elif told.output is not None:
+                self.scheduler.complete(job, self._fetched(job, told.output))
             else:
                 return  # it halted with a checkpoint, which is to stay
             if self._place:
@@ -128,13 +129,13 @@ class Link:
         except Exception as problem:
             self.problem = problem
 
-    def _fetched(self, job: Job, product: Product) -> Product:
-        """The files of a product, brought here from where its node put them."""
+    def _fetched(self, job: Job, output: JobOutput) -> JobOutput:
+        """The files of a output, brought here from where its node put them."""
         if self._place is None:
-            return product
+            return output
         folder = self.room.setup.folder / "cells" / job.cell.id / job.slot
         self._place.pull(remote_name(job, self.room.setup.study), folder)
-        return replace(product, prompts={seed: folder / path.name for seed, path in product.prompts.items()})
+        return replace(output, prompts={seed: folder / path.name for seed, path in output.prompts.items()})
 
     def _pass_stop(self) -> None:
         """Nodes that do not share the folder hear of a stop through the place that they do share."""
@@ -180,7 +181,7 @@ class Source(Searcher):
 
 
 class Listening(FIFOScheduler):
-    """Passes results to the desk, and its decisions to Tune."""
+    """Passes results to the scheduler, and its decisions to Tune."""
 
     _supports_buffered_results: ClassVar[bool] = False  # type: ignore[misc]
 

@@ -14,7 +14,7 @@ from typing import Any
 from ray import tune
 
 from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.execute.job import Desk, Setup
+from fpl_tune.execute.job import Setup
 from fpl_tune.execute.packing import Memory, Packing
 from fpl_tune.execute.ray.bridge import Link, Listening, Source
 from fpl_tune.execute.ray.connect import connected
@@ -24,11 +24,12 @@ from fpl_tune.execute.ray.slots import Room
 from fpl_tune.execute.ray.trainable import TrialActor
 from fpl_tune.execute.ray.watch import RayGone, watched
 from fpl_tune.execute.resources import cores
+from fpl_tune.execute.scheduler import Scheduler
 from fpl_tune.study.versions import versions
 
 
-def run(desk: Desk, setup: Setup) -> None:
-    """Runs all jobs of the desk.
+def run(scheduler: Scheduler, setup: Setup) -> None:
+    """Runs all jobs of the scheduler.
 
     Raises:
         EnvironmentProblem: Ray cannot be started or reached, or a node of it cannot do its part.
@@ -37,7 +38,7 @@ def run(desk: Desk, setup: Setup) -> None:
     with connected(setup.address), _scratch(setup.folder) as scratch:
         setup, packing, nodes = settle(setup)
         room = Room(setup, [node.id for node in nodes])
-        link = Link(desk, room, packing)
+        link = Link(scheduler, room, packing)
         tuner = tune.Tuner(
             tune.with_resources(TrialActor, _resources(setup, room)),
             param_space={"setup": setup, "versions": versions()},

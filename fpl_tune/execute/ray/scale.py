@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from fpl_tune import config
+from fpl_tune.execute import ray
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.runner import Callback, run_study
 from fpl_tune.study.cells import Cell
@@ -54,7 +55,7 @@ class Gauge(Callback):
     def __init__(self) -> None:
         self.cells, self.began, self.store_seconds = 0, 0.0, 0.0
 
-    def begin(self, store: Store, cells: Sequence[Cell], todo: Sequence[Job]) -> None:
+    def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
         self.began = time.perf_counter()
         put = store.put
 
@@ -65,7 +66,7 @@ class Gauge(Callback):
 
         store.put = timed  # type: ignore[method-assign]
 
-    def finished(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
+    def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
         self.cells += 1
         if self.cells % _EVERY == 0:
             print(json.dumps(self.row()), flush=True)
@@ -108,7 +109,12 @@ def main() -> None:
         path.write_text(STUDY.replace("LEVELS", json.dumps(levels)))
         overrides = [f"execution.address={given.address!r}"] if given.address else []
         overrides += [f"execution.parallel={given.parallel}"] if given.parallel else []
-        outcome = run_study(*config.compose_study(str(path), overrides), root=Path(folder, "out"), callbacks=[Gauge()])
+        outcome = run_study(
+            *config.compose_study(str(path), overrides),
+            root=Path(folder, "out"),
+            executor=ray.execute,
+            callbacks=[Gauge()],
+        )
         print(json.dumps({"done": outcome.done, "failed": outcome.failed, "seconds": round(outcome.seconds, 1)}))
 
 

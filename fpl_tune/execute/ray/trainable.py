@@ -15,7 +15,7 @@ import ray
 from ray import tune
 
 from fpl_tune.execute.inline import attempt
-from fpl_tune.execute.job import STOP_FILE, Failure, Job, Product, Running, Setup, stop_asked
+from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, JobRun, Setup, stop_asked
 from fpl_tune.execute.packing import CudaMeter, NoMeter
 from fpl_tune.execute.ray.nodes import node_cache, unfit
 from fpl_tune.execute.remote import RemoteStorage
@@ -31,7 +31,7 @@ class Told:
     """What a step tells the driver, as one leaf of Tune's result."""
 
     rounds: list[list[Record]]
-    product: Product | None = None
+    output: JobOutput | None = None
     failure: Failure | None = None
     warnings: list[str] = field(default_factory=list)
     declined: tuple[str, str] | None = None
@@ -99,7 +99,7 @@ class TrialActor(tune.Trainable):
         self._meter = CudaMeter() if self._setup.device == "cuda" else NoMeter()
         self._meter.begin(ticket.gpus)
         self._stop = StopSign(self._setup)
-        self._running = attempt(lambda: Running(ticket.job, self._setup))
+        self._running = attempt(lambda: JobRun(ticket.job, self._setup))
 
     def step(self) -> dict[str, Any]:
         if self._unfit:
@@ -119,13 +119,13 @@ class TrialActor(tune.Trainable):
         warnings = running.warnings()
         if isinstance(rounds, Failure):
             # What was heard by then counts: the rounds before the one that failed.
-            return {"told": Told(running.untold(), failure=rounds, warnings=warnings), "done": True}
+            return {"told": Told(running.unreported(), failure=rounds, warnings=warnings), "done": True}
         if not running.done:
             return {"told": Told(rounds, warnings=warnings), "done": halted}
-        product = attempt(lambda: replace(running.product(), peak_device_bytes=self._meter.peak()))
-        if isinstance(product, Failure):
-            return {"told": Told(rounds, failure=product, warnings=warnings), "done": True}
-        return {"told": Told(rounds, product=product, warnings=warnings), "done": True}
+        output = attempt(lambda: replace(running.output(), peak_device_bytes=self._meter.peak()))
+        if isinstance(output, Failure):
+            return {"told": Told(rounds, failure=output, warnings=warnings), "done": True}
+        return {"told": Told(rounds, output=output, warnings=warnings), "done": True}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Checkpoints lie in the study's folder."""

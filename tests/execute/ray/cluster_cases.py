@@ -18,8 +18,8 @@ import pytest
 
 import fpl_tune
 from fpl_tune.cli._doctor import check_cluster
+from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.ray.newcomers import NodeRefused
-from fpl_tune.execute.runner import Callback
 from fpl_tune.study.cells import Cell
 from fpl_tune.trial import Record
 
@@ -65,7 +65,7 @@ def test_a_study_over_nodes_has_the_figures_of_inline(
     class Patience(Callback):
         """Where a node is slow to start its workers, others would have done all the trials by then."""
 
-        def progress(self, cell: Cell, records: Sequence[Record]) -> None:
+        def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
             if not all(built(cluster, "one", "two")):
                 time.sleep(0.5)
 
@@ -107,7 +107,7 @@ def test_nodes_leave_and_join_while_checkpoints_lie_at_a_url(
     class Weather(Callback):
         """Kills in mid-round, as a step of half a second does not hold all rounds."""
 
-        def progress(self, cell: Cell, records: Sequence[Record]) -> None:
+        def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
             clocks[cell.id, int(records[0]["round"])].add(records[0]["time/seconds"])
             begun = {name for name, number in clocks if number > 12}
             if len(begun) >= 3 and "two" in cluster.processes:
@@ -164,7 +164,7 @@ EIGHT = """
 import gc, os, sys, traceback
 from pathlib import Path
 from fpl_tune import config
-from fpl_tune.execute.runner import run_study
+from fpl_tune.api import start_study as run_study
 gc.freeze()
 children = []
 for name in sys.argv[1:]:

@@ -17,7 +17,8 @@ import pandas as pd
 import pytest
 
 from fpl_tune import config
-from fpl_tune.execute.runner import Callback, Outcome, run_study
+from fpl_tune.api import start_study as run_study
+from fpl_tune.execute.callback import Callback, Outcome
 
 STUDY = """
 defaults:

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from fpl_tune.execute.runner import Callback
+from fpl_tune.execute.callback import Callback
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record
@@ -67,7 +67,7 @@ def test_ray_gives_the_figures_of_inline_and_survives_a_dying_process(
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_stopped_in_ray_and_continued_inline_equals_undisturbed(run: Make, figures: Make) -> None:
     class Stop(Callback):
-        def progress(self, cell: Cell, records: Sequence[Record]) -> None:
+        def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
             if records[0]["round"] == 2 and cell.number == 0:
                 os.kill(os.getpid(), signal.SIGTERM)
 

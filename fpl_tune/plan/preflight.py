@@ -10,7 +10,7 @@ from fpl_tune.clip import Towers, load_towers
 from fpl_tune.config import RunSpec
 from fpl_tune.data import Dataset, load
 from fpl_tune.errors import ConfigError
-from fpl_tune.execute.traffic import bytes_of, hollow_task
+from fpl_tune.plan.traffic import bytes_of, hollow_task
 from fpl_tune.task import ClientTask
 from fpl_tune.trial import rounds_of, stages_of
 
