@@ -61,7 +61,7 @@ def play(
         states = [method.init(t, generator("init", s)) for t, s in zip(tasks, seeds, strict=False)]
     history = [list(states)]
     for round_, who in enumerate(cohorts, start=first):
-        drawn = [Cohort(s, round_, torch.tensor(who)) for s, _ in zip(seeds, tasks, strict=False)]
+        drawn = [Cohort(s, round_, torch.tensor(who).to(t.device)) for s, t in zip(seeds, tasks, strict=False)]
         after, _ = run_round(method, tasks, history[-1], drawn, epochs=epochs, spec=spec, block=block)
         history.append(after)
     return history

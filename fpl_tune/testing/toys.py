@@ -14,9 +14,11 @@ from fpl_tune.clip.load import OpenClipTokenizer
 from fpl_tune.clip.towers import Towers
 from fpl_tune.task import Classes, ClientData, ClientTask
 
+Kind = Literal["vit", "resnet"]
+
 
 def toy_towers(
-    kind: Literal["vit", "resnet"] = "vit",
+    kind: Kind = "vit",
     *,
     dtype: torch.dtype = torch.float64,
     seed: int = 0,
@@ -52,25 +54,43 @@ _NAMES = ("cat", "dog", "sea lion", "red star", "tree", "car")
 
 
 @cache
-def _toy_classes(kind: Literal["vit", "resnet"], dtype: torch.dtype, n_classes: int) -> Classes:
-    return Classes(toy_towers(kind, dtype=dtype), _NAMES[:n_classes])
+def _toy_classes(kind: Kind, dtype: torch.dtype, n_classes: int, device: torch.device, tower: torch.dtype) -> Classes:
+    towers = toy_towers(kind, dtype=dtype)
+    moved = Towers(towers.model.to(device, tower), towers.tokenizer, name=towers.name)
+    return Classes(moved, _NAMES[:n_classes])
 
 
 def toy_task(
     needs: Literal["pooled", "patches", "pixels"] = "pooled",
     *,
-    kind: Literal["vit", "resnet"] = "vit",
+    kind: Kind = "vit",
     seed: int = 0,
     sizes: Sequence[int] = (9, 5, 7, 3),
     n_classes: int = 6,
     dtype: torch.dtype = torch.float64,
+    device: torch.device | None = None,
+    tower: torch.dtype | None = None,
+    views: int = 0,
 ) -> ClientTask:
     """A task of random images around a centre per class and domain, on toy towers that all toy tasks share.
 
     The clients hold `sizes` training images, two validation and three test images each; the second half of the
     clients lives in a second domain.
+
+    Args:
+        needs: what `Batch.image` holds.
+        kind: the image tower.
+        seed: of the images; the towers are the same for all seeds.
+        sizes: training images of each client.
+        n_classes: up to 6.
+        dtype: of what is learned, and of the towers unless `tower` says otherwise.
+        device: where towers and tables are; None is the CPU.
+        tower: the towers' arithmetic.
+        views: random views of each training image.
     """
-    known, rng = _toy_classes(kind, dtype, n_classes), torch.Generator().manual_seed(seed)
+    device = device or torch.device("cpu")
+    known = _toy_classes(kind, dtype, n_classes, device, tower or dtype)
+    rng = torch.Generator().manual_seed(seed)
     towers, n_clients = known.towers, len(sizes)
     domain = torch.arange(n_clients) * 2 // n_clients
     shape = {
@@ -88,10 +108,11 @@ def toy_task(
             images = (images * 40 + 128).clamp(0, 255).to(torch.uint8)
         cuts = np.cumsum(counts)[:-1]
         index, label = np.split(np.arange(len(at)), cuts), np.split(labels.numpy(), cuts)
-        views = [images.roll(1, dims=-1), images.flip(-1)]
-        return ClientData(images, index, label, towers=towers, dtype=dtype, second=views)
+        images = images.to(device)
+        second = [images.roll(1, dims=-1), images.flip(-1)]
+        drawn = [images.roll(number + 2, dims=-1) for number in range(views)]
+        more = {"dtype": dtype, "device": device, "views": drawn, "second": second}
+        return ClientData(images, index, label, towers=towers, **more)
 
-    few = [2] * n_clients
-    return ClientTask(
-        towers, known, clients(sizes), clients(few), {"test": (known, clients([3] * n_clients))}, domain, 2
-    )
+    train, val, test = clients(sizes), clients([2] * n_clients), clients([3] * n_clients)
+    return ClientTask(towers, known, train, val, {"test": (known, test)}, domain.to(device), 2)

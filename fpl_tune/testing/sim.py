@@ -1,0 +1,225 @@
+"""A simulated accelerator: a torch device `sim` that computes on the CPU and is as strict as a GPU beside it.
+
+    device = sim_device()
+    with counting() as seen:
+        step(model.to(device), batch)
+    assert not seen.syncs and not seen.copies, seen
+
+* An operation on tensors of both devices raises `DeviceMix`, with CUDA's exceptions: a CPU tensor without dimensions
+  in a pointwise operation, and CPU indices into a tensor of the device (CUDA copies them, and waits).
+* What makes a program wait for a GPU is counted by operation and line: values that are read (`item`, `bool`), shapes
+  that depend on values (`nonzero`, `unique`, boolean indices), copies from and to the CPU.
+* Operations that launch kernels are counted by name. The count is a lower bound; `_LAUNCHES` lists the operations
+  that need more than one.
+
+Autograd, `Module.to`, factories and checkpointing take the paths that they take for CUDA, but `device.type == "cuda"`
+is False, and kernels and figures are the CPU's. PyTorch has no public way to write a device in Python: this file alone
+uses its experimental one (`_setup_privateuseone_for_python_backend`, torch >= 2.11).
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import backend_registration
+
+NAME = "sim"
+
+_TWICE = ("masked_fill", "index_copy", "index_put", "index_fill", "scatter", "constant_pad_nd", "topk")
+_LAUNCHES = dict.fromkeys((*_TWICE, "nll_loss_backward"), 2) | {
+    "sort": 3,
+    "nonzero": 4,
+    "_unique2": 6,
+    "unique_dim": 10,
+}
+_READ = "_local_scalar_dense"  # item, bool, float
+_FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", _READ}
+_WAITS = {_READ, "equal", "is_nonzero", "nonzero", "masked_select", "unique_dim", "_unique2", "unique_consecutive"}
+_COPIES = {"copy_", "_to_copy"}
+_EMPTY = ("empty.memory_format", "empty_strided")
+_FACTORIES = (*_EMPTY, "arange", "arange.start", "arange.start_step", "eye", "eye.m", "randperm", "randperm.generator")
+
+
+class DeviceMix(RuntimeError):
+    """Tensors of two devices in an operation that CUDA refuses."""
+
+
+@dataclass
+class Counts:
+    """What happened on the device: `syncs` and `copies` by operation and line, `launches` by operation."""
+
+    launches: Counter[str] = field(default_factory=Counter)
+    syncs: Counter[str] = field(default_factory=Counter)
+    copies: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def waits(self) -> int:
+        """How often the program waited for the device: synchronisations and copies."""
+        return self.syncs.total() + self.copies.total()
+
+
+_open: list[Counts] = []
+_registered: list[torch.library.Library] = []
+
+
+@contextmanager
+def counting() -> Iterator[Counts]:
+    """Counts what happens on the device, in all threads, until the block ends. May be nested."""
+    _open.append(seen := Counts())
+    try:
+        yield seen
+    finally:
+        _open[:] = [other for other in _open if other is not seen]
+
+
+def _note(what: str, name: str, times: int = 1, *, line: bool = False) -> None:
+    if _open:
+        key = f"{name} at {_line()}" if line else name
+        for seen in _open:
+            getattr(seen, what)[key] += times
+
+
+def _line() -> str:
+    """The innermost line that belongs neither to this file nor to PyTorch."""
+    for frame, number in traceback.walk_stack(None):
+        file = frame.f_code.co_filename
+        if file != __file__ and "/torch/" not in file and not file.endswith("traceback.py"):
+            return f"{'/'.join(file.split('/')[-2:])}:{number}"
+    return "autograd"
+
+
+class SimTensor(Tensor):
+    """A tensor of the device; `raw` is the CPU tensor that holds its numbers."""
+
+    raw: Tensor
+
+    @staticmethod
+    def __new__(cls: Any, raw: Tensor) -> Any:
+        shape = {"strides": raw.stride(), "storage_offset": raw.storage_offset(), "dtype": raw.dtype}
+        made = Tensor._make_wrapper_subclass(cls, raw.shape, device=torch.device(NAME, 0), **shape)
+        made.raw = raw
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _run(func, *args, **(kwargs or {}))
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        return self.raw.untyped_storage()  # the size and identity that a device's storage would have
+
+    def __repr__(self, **_: object) -> str:
+        return f"SimTensor({tuple(self.shape)}, {self.dtype})"
+
+
+def _run(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """An operation that has a tensor of the device among its arguments, or that makes one."""
+    name = func.name().removeprefix("aten::").partition(".")[0]
+    tensors: list[Tensor] = []
+    _each(lambda x: tensors.append(x) if isinstance(x, Tensor) else None, [args, list(kwargs.values())])
+    made = {id(x.raw): x for x in tensors if isinstance(x, SimTensor)}
+    strangers = [x for x in tensors if not isinstance(x, SimTensor)]
+    ours = torch.device(kwargs.get("device") or NAME).type == NAME  # whether the result is on the device
+    if name in _COPIES:
+        source = args[0] if name == "_to_copy" else args[1]
+        ours = ours if name == "_to_copy" else isinstance(args[0], SimTensor)
+        within = isinstance(source, SimTensor) == ours or (name == "copy_" and ours and not source.dim())
+        _note("launches", name) if within else _note("copies", name, line=True)
+    else:
+        if not func.is_view and name not in _FREE:
+            _note("launches", name, _LAUNCHES.get(name.rstrip("_"), 1))
+        strangers = _indexed(name, args, strangers)
+        if any(x.dim() or torch.Tag.pointwise not in func.tags for x in strangers):
+            shapes = [tuple(x.shape) for x in strangers]
+            raise DeviceMix(f"{name} of tensors on {NAME} and of {shapes} on cpu, at {_line()}")
+    args, kwargs = _each(_raw, args), {key: _each(_raw, value) for key, value in kwargs.items()}
+    out = func(*args, **kwargs | ({"device": torch.device("cpu")} if "device" in kwargs else {}))
+    return _each(partial(_wrapped, made), out) if ours else out
+
+
+def _indexed(name: str, args: Any, strangers: list[Tensor]) -> list[Tensor]:
+    """Counts what an operation waits for; returns the CPU tensors that are not indices."""
+    index = [x for x in args[1] if x is not None] if "index" in name and isinstance(args[1], list | tuple) else []
+    if name in _WAITS or any(x.dtype == torch.bool for x in index):
+        _note("syncs", name, line=True)
+    copied = {id(x) for x in index if not isinstance(x, SimTensor)} if isinstance(args[0], SimTensor) else set()
+    for _ in copied:
+        _note("copies", name, line=True)
+    return [x for x in strangers if id(x) not in copied]
+
+
+def _each(action: Callable[[Any], Any], value: Any) -> Any:
+    """`action` of every value in nested lists and tuples."""
+    return type(value)(_each(action, x) for x in value) if isinstance(value, list | tuple) else action(value)
+
+
+def _raw(value: Any) -> Any:
+    return value.raw if isinstance(value, SimTensor) else value
+
+
+def _wrapped(made: dict[int, SimTensor], value: Any) -> Any:
+    """In-place operations return the very tensor that they were given."""
+    if id(value) in made:
+        return made[id(value)]
+    return SimTensor(value) if isinstance(value, Tensor) else value
+
+
+class _Module:
+    """What `torch.sim` is to PyTorch, as `torch.cuda` is for CUDA."""
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def device_count(self) -> int:
+        return 1
+
+    def current_device(self) -> int:
+        return 0
+
+    def manual_seed_all(self, seed: int) -> None:
+        """Numbers are drawn by the CPU's generator."""
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.float16, torch.bfloat16]
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+
+def why_not() -> str:
+    """Why this PyTorch cannot simulate a device; empty where it can."""
+    there = hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
+    return "" if there else f"a device in Python needs torch >= 2.11, this is {torch.__version__}"
+
+
+def sim_device() -> torch.device:
+    """The device, registered by the first call.
+
+    Raises:
+        RuntimeError: this PyTorch cannot simulate one, or another device has been registered.
+    """
+    if not _registered:
+        if reason := why_not():
+            raise RuntimeError(reason)
+        backend_registration._setup_privateuseone_for_python_backend(NAME, _Module())  # pyright: ignore[reportPrivateUsage]
+        library = torch.library.Library("aten", "IMPL")
+        library.impl("_copy_from", lambda x, to, _=False: _run(torch.ops.aten.copy_.default, to, x), "PrivateUse1")
+        for name in _FACTORIES:  # no tensor argument leads to `SimTensor`
+            base, _, overload = name.partition(".")
+            factory = getattr(getattr(torch.ops.aten, base), overload or "default")
+            library.impl(factory, partial(_run, factory), "PrivateUse1")
+        _registered.append(library)
+    return torch.device(NAME, 0)

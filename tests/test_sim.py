@@ -1,0 +1,105 @@
+"""The simulated accelerator refuses what CUDA refuses and counts what CUDA waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from fpl_tune.testing.sim import Counts, DeviceMix, counting, sim_device, why_not
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+
+
+def _counted(action: Callable[[Tensor], object]) -> Counts:
+    here = torch.arange(6.0).view(2, 3).to(sim_device())
+    with counting() as seen:
+        action(here)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("action", "syncs", "copies"),
+    [
+        (lambda x: (x @ x.T).softmax(-1), 0, 0),
+        (lambda x: x.sum().item(), 1, 0),
+        (lambda x: bool((x > 0).all()), 1, 0),
+        (lambda x: x.nonzero(), 1, 0),
+        (lambda x: x[x > 0], 1, 0),
+        (lambda x: x[torch.tensor([0])], 0, 1),
+        (lambda x: x[torch.tensor([True, False])], 1, 1),
+        (lambda x: x[torch.arange(2, device=x.device)], 0, 0),
+        (lambda x: x.cpu(), 0, 1),
+        (lambda x: x.tolist(), 0, 1),
+        (lambda x: x + torch.tensor(1.0), 0, 0),
+        (lambda x: x.copy_(torch.zeros(2, 3)), 0, 1),
+        (lambda x: torch.zeros(2, 3).copy_(x), 0, 1),
+        (lambda x: torch.tensor([1.0], device=x.device), 0, 1),
+        (lambda x: x.to(torch.float64), 0, 0),
+    ],
+)
+def test_what_waits_is_counted(action: Callable[[Tensor], object], syncs: int, copies: int) -> None:
+    seen = _counted(action)
+    assert (seen.syncs.total(), seen.copies.total(), seen.waits) == (syncs, copies, syncs + copies), seen
+    assert all("test_sim.py:" in key for key in (*seen.syncs, *seen.copies))
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        lambda x: x + torch.ones(3),
+        lambda x: x @ torch.ones(3, 2),
+        lambda x: torch.ones(2, 3)[torch.zeros(1, dtype=torch.int64, device=x.device)],
+        lambda x: torch.cat([x, torch.ones(2, 3)]),
+    ],
+)
+def test_mixed_devices_are_refused(action: Callable[[Tensor], object]) -> None:
+    with pytest.raises(DeviceMix, match=r"test_sim\.py:"):
+        _counted(action)
+
+
+def test_numpy_needs_the_cpu() -> None:
+    with pytest.raises((TypeError, RuntimeError), match="numpy"):
+        _counted(lambda x: x.numpy())
+
+
+def test_launches_are_counted_and_views_are_free() -> None:
+    seen = _counted(lambda x: (x.T.view(3, 2)[1:].exp() * 2).masked_fill_(x[0, :2] > 0, 0.0))
+    assert seen.launches == {"exp": 1, "mul": 1, "gt": 1, "masked_fill_": 2}
+
+
+def test_gradients_and_figures_are_the_cpus() -> None:
+    def trained(device: torch.device) -> Tensor:
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(3, 2).to(device)
+        image = torch.arange(12.0).view(4, 3).to(device)
+        torch.nn.functional.cross_entropy(layer(image), torch.tensor([0, 1, 1, 0], device=device)).backward()
+        assert layer.weight.grad is not None
+        assert layer.weight.grad.device.type == device.type
+        return layer.weight.grad.cpu()
+
+    assert torch.equal(trained(sim_device()), trained(torch.device("cpu")))
+
+
+def test_factories_have_their_size() -> None:
+    device = sim_device()
+    for made in (
+        torch.arange(3, device=device),
+        torch.randperm(3, device=device),
+        torch.linspace(0, 1, 3, device=device),
+    ):
+        assert made.shape == (3,)
+        assert made.device == device
+    assert torch.eye(2, device=device).tolist() == [[1, 0], [0, 1]]
+
+
+def test_counters_nest_and_end() -> None:
+    here = torch.ones(2).to(sim_device())
+    with counting() as outer:
+        with counting() as inner:
+            here.sum()
+        here.sum()
+    here.sum()
+    assert (inner.launches.total(), outer.launches.total()) == (1, 2)
