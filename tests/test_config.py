@@ -143,3 +143,10 @@ def test_ids_are_those_of_earlier_releases() -> None:
     ids = {identity(compose_run([f"protocol.{field}"])) for field in ("sampling=domain", "epochs=0.5", "epochs=5.0")}
     assert len(ids) == 3
     assert "635cbe18" in ids
+
+
+def test_a_named_activation_is_part_of_the_identity_and_auto_is_not() -> None:
+    plain, named = compose_run([]), compose_run(["clip.quick_gelu=true"])
+    assert named.clip.quick_gelu is True
+    assert identity(compose_run(["clip.quick_gelu=auto"])) == identity(plain)
+    assert identity(named) != identity(plain)

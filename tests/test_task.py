@@ -132,3 +132,11 @@ def test_template_needs_its_place() -> None:
     check_clip(ClipSpec(template="an image of a {}."))
     with pytest.raises(ConfigError, match=r"text with \{\} for the class name"):
         check_clip(ClipSpec(template="an image"))
+
+
+def test_what_the_towers_compute_in_is_checked() -> None:
+    check_clip(ClipSpec(dtype="bfloat16", quick_gelu=True))
+    with pytest.raises(ConfigError, match=r"no clip\.dtype 'bf16'.* 'bfloat16'"):
+        check_clip(ClipSpec(dtype="bf16"))
+    with pytest.raises(ConfigError, match=r"clip\.quick_gelu must be auto, true or false, but is 'yes'"):
+        check_clip(ClipSpec(quick_gelu="yes"))

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from fpl_tune.bench.measure import Measured, Peak, Progress, Steps, best, matrix_rate
-from fpl_tune.clip import load_towers
 from fpl_tune.clip.allocator import keep_freed_memory
 from fpl_tune.clip.sentences import Position
 from fpl_tune.clip.text import cost
@@ -68,7 +67,7 @@ class _Cohorts:
 
     def __init__(self, run: RunSpec, device: str, kind: str) -> None:
         self.kind, self.dtype = kind, getattr(torch, kind)
-        self.towers = load_towers(run.clip.name, run.clip.pretrained, device=device, dtype=self.dtype)
+        self.towers = run.clip.load(device, kind)
         self.device = self.towers.device
         self.n_ctx = int(run.method.get("n_ctx", 16))
         self.sentences = self.towers.sentences(CALTECH101, self.n_ctx, position=cast(Position, run.clip.class_position))

@@ -10,7 +10,6 @@ from typing import Any
 
 from fpl_tune import config
 from fpl_tune.cli import output
-from fpl_tune.clip import load_towers
 from fpl_tune.data import check as checking
 from fpl_tune.data import load, split
 from fpl_tune.data import prepare as preparing
@@ -54,7 +53,7 @@ def check(overrides: Sequence[str], format: str) -> None:
 def prepare(overrides: Sequence[str], format: str) -> None:
     """Fills the feature cache."""
     run = config.compose_run(overrides)
-    towers = load_towers(run.clip.name, run.clip.pretrained)
+    towers = run.clip.load(dtype="float32")
     with output.progress("encoding") as progress:
         needs = stages_of(run)[0].method.needs
         done = preparing.prepare(run.data, towers, needs, cache_dir=cache_root(), progress=progress)

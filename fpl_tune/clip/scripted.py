@@ -1,4 +1,4 @@
-"""Tensors of a TorchScript archive, read as data. `torch.jit.load` would run the code that such a file brings."""
+"""Tensors of a TorchScript archive, read as data: `torch.jit.load` would run the code that such a file brings."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def is_scripted(path: Path) -> bool:
         return any(name.partition("/")[2].startswith("code/") for name in archive.namelist())
 
 
-def tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of the modules in an archive, by the dotted name they have in a state dict.
+def read_archive(path: Path) -> tuple[dict[str, Tensor], set[str]]:
+    """All tensors of the modules in an archive by the dotted name they have in a state dict, and the modules' classes.
 
     Raises:
         pickle.UnpicklingError: it holds something else than modules, tensors, numbers and texts.
@@ -45,7 +45,8 @@ def tensors(path: Path) -> dict[str, Tensor]:
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         root = next(name.partition("/")[0] for name in names if name.endswith("/data.pkl"))
-        return dict(_walk(_Reader(archive, root).load(), ""))
+        reader = _Reader(archive, root)
+        return dict(_walk(reader.load(), "")), reader.classes
 
 
 class _Module:
@@ -70,9 +71,11 @@ class _Reader(pickle.Unpickler):
         super().__init__(BytesIO(archive.read(f"{root}/data.pkl")))
         self._archive, self._root = archive, root
         self._read: dict[str, Tensor] = {}
+        self.classes: set[str] = set()
 
     def find_class(self, module: str, name: str) -> Any:
         if module.partition(".")[0] == "__torch__":
+            self.classes.add(name)
             return _Module
         if module == "torch" and name in _TYPES:
             return _TYPES[name]

@@ -83,6 +83,7 @@ def as_dict(run: RunSpec) -> dict[str, Any]:
 def identity(run: RunSpec) -> str:
     """8 hex digits of the canonical configuration: the id of a cell. Machine paths and seeds are no part of it."""
     node = {name: vars(part) if is_dataclass(part) else part for name, part in vars(run).items() if name in RUN_FIELDS}
+    node["clip"] = {k: v for k, v in node["clip"].items() if (k, v) != ("quick_gelu", "auto")}
     node["data"] = {k: v for k, v in node["data"].items() if k != "root"}
     node["method"] = methods.known_before(node["method"])
     node["protocol"] = _known_before(node["protocol"])

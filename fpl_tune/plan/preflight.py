@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fpl_tune.clip import Towers, load_towers
+from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
 from fpl_tune.data import Dataset, load
 from fpl_tune.errors import ConfigError
@@ -24,9 +24,9 @@ class Loaded:
     _bytes: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
 
     def towers_of(self, run: RunSpec) -> Towers:
-        key = json.dumps([run.clip.name, run.clip.pretrained])
+        key = json.dumps([run.clip.name, run.clip.pretrained, run.clip.quick_gelu])
         if key not in self._towers:
-            self._towers[key] = load_towers(run.clip.name, run.clip.pretrained)
+            self._towers[key] = run.clip.load(dtype="float32")
         return self._towers[key]
 
     def dataset_of(self, run: RunSpec) -> Dataset:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fpl_tune import config
-from fpl_tune.clip import Towers, load_towers
+from fpl_tune.clip import Towers
 from fpl_tune.errors import ConfigError
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.statistics import aggregate
@@ -40,7 +40,7 @@ def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
     seeds = [s for s in store.seeds(cell) if (store.place(cell, s) / "prompts.safetensors").is_file()]
     for seed in seeds:
         shutil.copyfile(store.place(cell, seed) / "prompts.safetensors", folder / f"prompts-seed{seed}.safetensors")
-    towers = load_towers(cell.run.clip.name, cell.run.clip.pretrained)
+    towers = cell.run.clip.load(dtype="float32")
     words = [
         f"seed {seed}, {leaf}: {', '.join(f'{word} {distance:.3g}' for word, distance in line)}"
         for seed in seeds

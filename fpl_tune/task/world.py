@@ -21,6 +21,8 @@ from fpl_tune.task.classes import GENERIC_TEMPLATE, Classes
 from fpl_tune.task.client_task import ClientTask
 from fpl_tune.task.clients import ClientData
 
+ARITHMETIC = ("float32", "bfloat16", "float16")
+
 
 @dataclass
 class ClipSpec:
@@ -36,8 +38,16 @@ class ClipSpec:
     """On CUDA: float32 matrix products in TF32, three digits for speed. Never without being asked for."""
     template: str = "generic"
     """Hand-written prompts: `generic` ("a photo of a {}."), `dataset` (the data set's own), or a text with {}."""
+    quick_gelu: bool | str = "auto"
+    """auto: what the name, the tag or the checkpoint says; true or false where they do not."""
     class_position: str = "end"
     """Where the class name stands among the context tokens: end, middle or front."""
+
+    def load(self, device: str = "cpu", dtype: str | None = None) -> Towers:
+        """The towers, in `dtype` or the specified one; sets the process's TF32 mode."""
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.tf32
+        kind = getattr(torch, dtype or self.dtype)
+        return load_towers(self.name, self.pretrained, quick_gelu=self.quick_gelu, device=device, dtype=kind)
 
 
 @dataclass
@@ -71,8 +81,7 @@ class World:
         view: kind of the second view that the method asks for (`Method.view`).
         """
         keep_freed_memory()
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = clip.tf32
-        towers = load_towers(clip.name, clip.pretrained, device=device, dtype=getattr(torch, clip.dtype))
+        towers = clip.load(device)
         dataset = load(data)
 
         def seen(pool: Pool, look: View | None = None) -> Tensor:
@@ -143,7 +152,11 @@ class World:
 
 
 def check_clip(clip: ClipSpec) -> None:
-    """Raises `ConfigError` for a template without its place for the class name, or an unknown place in the context."""
+    """Raises `ConfigError` for a template without a place for the class name, an unknown position or activation."""
+    if clip.dtype not in ARITHMETIC:
+        raise unknown("clip.dtype", clip.dtype, ARITHMETIC)
+    if clip.quick_gelu not in ("auto", True, False):
+        raise ConfigError(f"clip.quick_gelu must be auto, true or false, but is {clip.quick_gelu!r}.")
     if clip.class_position not in get_args(Position):
         raise unknown("clip.class_position", clip.class_position, get_args(Position))
     if clip.template not in ("generic", "dataset") and "{}" not in clip.template:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from fpl_tune.clip import load_towers
+from fpl_tune.clip import Towers, load_towers
 from fpl_tune.clip._openclip import ensure_importable
 from fpl_tune.errors import ConfigError, EnvironmentProblem
 
@@ -54,41 +57,36 @@ class _Scripted(nn.Module):
 
 
 def _saved(model: Any, layout: str, path: Path) -> Path:
+    """The file of a model in one of the layouts that people save; its path may be another one."""
     state = {key: value.clone() for key, value in model.state_dict().items()}
     sizes = {"input_resolution": torch.tensor(32), "context_length": torch.tensor(77)}
     if layout == "openai":
         torch.save(state | sizes, path)
+    elif layout == "float32":
+        torch.save(state, path)
+    elif layout == "half":
+        torch.save({k: v.half() if v.is_floating_point() else v for k, v in state.items()}, path)
     elif layout == "openai, half":
         halves = {k: v.half() if k.endswith("conv1.weight") else v for k, v in state.items()}
         torch.save(halves, path)
     elif layout == "openai, scripted":
-        torch.jit.script(_Scripted(state | sizes)).save(str(path))
+        mask = {"transformer.resblocks.0.attn_mask": torch.zeros(77, 77), "attn_mask": torch.zeros(77, 77)}
+        torch.jit.script(_Scripted(state | sizes | mask)).save(str(path))
+    elif layout == "scripted":
+        torch.jit.script(model).save(str(path))
     elif layout == "open_clip":
         torch.save({"state_dict": {f"module.{key}": value for key, value in state.items()}, "epoch": 3}, path)
     else:
         path = path.with_suffix(".safetensors")
+        path.parent.mkdir(parents=True, exist_ok=True)
         safetensors.torch.save_file(state, path)
     return path
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
-@pytest.mark.parametrize(("kind", "name"), [("vit", "ViT-B-32"), ("resnet", "RN50")])
-@pytest.mark.parametrize(
-    ("layout", "quick"),
-    [
-        ("openai", True),
-        ("openai, scripted", True),
-        ("open_clip", False),
-        ("safetensors", False),
-    ],
-)
-def test_features_are_those_of_the_saved_model(tmp_path, kind, name, layout, quick):
+def _agree(model: Any, towers: Towers) -> None:
+    """The towers give the features that open_clip's own forward gives."""
     import open_clip
 
-    model = _small(kind, quick=quick)
-    path = _saved(model, layout, tmp_path / "weights.pt")
-    with pytest.warns(UserWarning, match=f"other sizes than {name}"):
-        towers = load_towers(name, str(path))
     texts = ["a photo of a cat.", "a drawing"]
     with torch.no_grad():
         reference = model.encode_text(open_clip.tokenize(texts))
@@ -97,18 +95,133 @@ def test_features_are_those_of_the_saved_model(tmp_path, kind, name, layout, qui
         torch.testing.assert_close(towers.encode_images(pixels), model.encode_image(pixels))
 
 
-def test_mixed_precision_tells_openai_apart(tmp_path):
-    path = _saved(_small("vit", quick=True), "openai, half", tmp_path / "weights.pt")
-    with pytest.warns(UserWarning, match="other sizes"):
-        towers = load_towers("ViT-B-32", str(path))
-    assert type(towers.model.visual.transformer.resblocks[0].mlp.gelu).__name__ == "QuickGELU"
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning", "ignore:.*has other sizes than")
+@pytest.mark.parametrize(("kind", "name"), [("vit", "ViT-B-32"), ("resnet", "RN50")])
+@pytest.mark.parametrize(
+    ("layout", "quick"),
+    [
+        ("openai", True),
+        ("openai, half", True),
+        ("openai, scripted", True),
+        ("scripted", True),
+        ("scripted", False),
+    ],
+)
+def test_what_a_file_says_of_its_activation_is_taken(tmp_path, kind, name, layout, quick):
+    model = _small(kind, quick=quick)
+    path = _saved(model, layout, tmp_path / "weights.pt")
+    towers = load_towers(name, str(path))
+    if layout != "openai, half":  # rounded
+        _agree(model, towers)
     assert towers.dtype == torch.float32
+    (gelu,) = {type(module).__name__ for module in towers.model.modules() if "GELU" in type(module).__name__}
+    assert gelu == ("QuickGELU" if quick else "GELU")
+
+
+@pytest.mark.filterwarnings("ignore:.*has other sizes than")
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("layout", ["float32", "half", "safetensors", "open_clip"])
+def test_an_activation_that_nothing_tells_must_be_named(tmp_path, layout, quick):
+    model = _small("resnet", quick=quick)
+    if layout == "half":
+        model = model.half().float()
+    path = _saved(model, layout, tmp_path / "RN50.pt")
+    with pytest.raises(
+        ConfigError, match=r"RN50.* does not say .* set clip.quick_gelu=true .* or clip.quick_gelu=false"
+    ):
+        load_towers("RN50", str(path))
+    _agree(model, load_towers("RN50", str(path), quick_gelu=quick))
+    if quick:
+        _agree(model, load_towers("RN50-quickgelu", str(path)))
+
+
+@pytest.mark.filterwarnings("ignore:.*has other sizes than")
+@pytest.mark.parametrize(
+    ("path", "quick"),
+    [
+        ("models--timm--resnet50_clip.openai/snapshots/0a1b/open_clip_model.safetensors", True),
+        ("resnet50_clip.openai/open_clip_model.safetensors", True),
+        ("resnet50_clip.openai.safetensors", True),
+        ("CLIP-ViT-B-32-laion2B-s34B-b79K/open_clip_model.safetensors", False),
+        ("vit_b_32-laion2b_e16-af8dbd0c.pth", False),
+        ("rn50-quickgelu-cc12m-f000538c.pt", True),
+        ("mine-quickgelu.safetensors", True),
+    ],
+)
+def test_published_files_are_known_by_their_names(tmp_path, path, quick):
+    kind, name = ("vit", "ViT-B-32") if "b_32" in path or "B-32" in path else ("resnet", "RN50")
+    model = _small(kind, quick=quick)
+    made = _saved(model, "safetensors" if path.endswith("safetensors") else "float32", tmp_path / Path(path).name)
+    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    _agree(model, load_towers(name, str(made.rename(tmp_path / path))))
+
+
+@pytest.mark.filterwarnings("ignore:.*has other sizes than")
+@pytest.mark.parametrize(("config", "quick"), [({"quick_gelu": True}, True), ({}, False)])
+def test_the_configuration_beside_a_file_is_read(tmp_path, config, quick):
+    model = _small("vit", quick=quick)
+    path = _saved(model, "safetensors", tmp_path / "open_clip_model.safetensors")
+    beside = tmp_path / "open_clip_config.json"
+    beside.write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {}}))
+    _agree(model, load_towers("ViT-B-32", str(path)))
+    beside.write_text("{")
+    with pytest.raises(EnvironmentProblem, match=r"open_clip_config.json cannot be read .* set clip.quick_gelu"):
+        load_towers("ViT-B-32", str(path))
+
+
+@pytest.mark.filterwarnings("ignore:.*has other sizes than")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_half_precision_leaves_the_scale_at_100(tmp_path, dtype):
+    model = _small("vit", quick=True)
+    model.logit_scale.data.fill_(math.log(100))
+    path = _saved(model, "half", tmp_path / "weights.pt")
+    assert load_towers("ViT-B-32", str(path), quick_gelu=True, dtype=dtype).scale == pytest.approx(100, abs=1e-4)
+    model.logit_scale.data.fill_(4.5)
+    path = _saved(model, "half", tmp_path / "weights.pt")
+    assert load_towers("ViT-B-32", str(path), quick_gelu=True, dtype=dtype).scale == pytest.approx(math.exp(4.5))
+
+
+def test_the_activation_of_random_weights_may_be_named():
+    with pytest.warns(UserWarning, match="random weights"):
+        towers = load_towers("ViT-B-32", quick_gelu=True)
+    assert type(towers.model.transformer.resblocks[0].mlp.gelu).__name__ == "QuickGELU"
+    with pytest.raises(ConfigError, match=r"leave out clip\.quick_gelu=False"):
+        load_towers("compact", quick_gelu=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "tag", "remedy"),
+    [
+        ("RN50", "openai", r"download https://openaipublic\S+/RN50.pt to \S+/clip/RN50.pt, or"),
+        ("ViT-B-32", "laion2b_s34b_b79k", r"open_clip_model.safetensors and .* clip.quick_gelu=false"),
+    ],
+)
+def test_without_a_network_the_message_names_the_file(tmp_path, monkeypatch, name, tag, remedy):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    for endpoint in ("https://localhost:9", "https://10.255.255.1"):  # a refused and an unanswered connection
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
+        monkeypatch.setattr("fpl_tune.clip.load._ANSWER", 0.5)
+        began = time.perf_counter()
+        with pytest.raises(EnvironmentProblem, match=remedy) as refused:
+            load_towers(name, tag)
+        assert time.perf_counter() - began < 10
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.filterwarnings("ignore:.*has other sizes than")
+def test_a_file_in_openais_cache_folder_is_taken_for_the_tag(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    model = _small("resnet", quick=True)
+    (tmp_path / ".cache" / "clip").mkdir(parents=True)
+    _saved(model, "float32", tmp_path / ".cache" / "clip" / "RN50.pt")
+    _agree(model, load_towers("RN50", "openai"))
 
 
 def test_dtype_and_device_are_taken(tmp_path):
     path = _saved(_small("vit", quick=False), "open_clip", tmp_path / "weights.pt")
     with pytest.warns(UserWarning, match="other sizes"):
-        towers = load_towers("ViT-B-32", str(path), dtype=torch.bfloat16)
+        towers = load_towers("ViT-B-32", str(path), quick_gelu=False, dtype=torch.bfloat16)
     assert towers.dtype == torch.bfloat16
     features = towers.encode_prompts(torch.zeros(2, 4, 128), towers.sentences(["cat", "dog"], 4))
     assert features.dtype == torch.float32
