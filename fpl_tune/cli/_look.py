@@ -23,6 +23,7 @@ from fpl_tune.evaluate import check_rule
 from fpl_tune.formatting import counted, percent
 from fpl_tune.paths import output_folder, output_root, shipped
 from fpl_tune.redact import redact
+from fpl_tune.study import results, selection
 from fpl_tune.study.cells import axes_of
 
 
@@ -129,42 +130,42 @@ def show(name: str, rule: str | None, format: str) -> None:
 
 def table(store: Any, rule: str, format: str) -> None:
     """The study's table under a reporting rule; the best cell, chosen on validation, in bold."""
-    spec = store.spec()
+    spec, cells = store.spec(), store.cells()
     metric = spec.report.metric
     share = percent(metric)
-    frame = store.summary(rule=rule, metric=metric)
-    val = store.summary(rule=rule, metric="val/acc_mean").set_index("cell")["mean"]
-    rows, ranks, best, top, wanted = [], [], None, float("-inf"), len(spec.seed_list())
-    for i, record in enumerate(frame.to_dict("records")):
-        mean_val = float(val.get(record["cell"], float("nan")))
-        if record["role"] != "reference" and record["status"] == "done" and mean_val > top:
-            best, top = i, mean_val
-        if format == "table":
-            ranks.append(_rank(record, mean_val, [name for name in axes_of(spec.axes) if name in record]))
-            rows.append(
-                {
-                    "cell": record["label"],
-                    "": "" if record["status"] == "done" else record["status"],
-                    "validation %": output.percent(mean_val),
-                    "test %" if share else metric: (output.percent if share else output.measured)(
-                        record["mean"], record["std"]
-                    ),
-                    "seeds": str(record["n"]) if record["n"] == wanted else f"{record['n']} of {wanted}",
-                    "id": record["cell"],
-                }
-            )
-        else:
-            rows.append({**record, "val/acc_mean": mean_val})
+    found = store.frame(metric)
+    frame = results.summary(found, cells, len(spec.seed_list()), rule, metric)
+    choice = selection.choose(found, cells, spec, rule)
+    chosen = {cell.id for cell in choice.cells} if choice else set[str]()
+    rows, ranks, wanted = [], [], len(spec.seed_list())
+    for record in frame.to_dict("records"):
+        if format != "table":
+            rows.append(record)
+            continue
+        ranks.append(_rank(record, record[results.VAL], [name for name in axes_of(spec.axes) if name in record]))
+        status = "best" if record["cell"] in chosen else "" if record["status"] == "done" else record["status"]
+        rows.append(
+            {
+                "cell": record["label"],
+                "": status,
+                "validation %": output.percent(record[results.VAL]),
+                "test %" if share else metric: (output.percent if share else output.measured)(
+                    record["mean"], record["std"]
+                ),
+                "seeds": str(record["n"]) if record["n"] == wanted else f"{record['n']} of {wanted}",
+                "id": record["cell"],
+            }
+        )
     habit = " (a habit of the papers: it looks at test figures)" if rule == "best_test" else ""
     notes = [f"{metric} by the rule '{rule}'{habit}", *(["± is the deviation over seeds"] if wanted > 1 else [])]
-    if format == "table" and best is not None:
-        rows[best][""] = "best"
-        notes.append("best on validation in bold")
+    if format == "table" and choice is not None:
+        notes.append("best on validation in bold" + (f": {choice.by}" if len(choice.cells) > 1 else ""))
         if spec.search.sampler is not None:
             kept = _leading(ranks)
             if len(kept) < len(rows):
                 notes.append(f"{counted(len(rows) - len(kept), 'more trial')}: --format csv")
-            rows, best = [rows[i] for i in kept], kept.index(best)
+            rows = [rows[i] for i in kept]
+    best = [i for i, row in enumerate(rows) if row.get("") == "best"]
     output.emit(rows, format, title=spec.title or spec.name, best=best, caption="; ".join(notes))
 
 

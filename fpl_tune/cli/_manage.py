@@ -27,6 +27,7 @@ from fpl_tune.search import replay as replaying
 from fpl_tune.study import compare as comparing
 from fpl_tune.study import export as exporting
 from fpl_tune.study import selection
+from fpl_tune.study.status import FAILURES, Status
 from fpl_tune.study.store import Store
 
 _WATCH_SECONDS = 2.0
@@ -64,7 +65,7 @@ def _follow(store: Store, show: Callable[[str], None], seconds: float = 0.0) -> 
 
 def _sentence(found: dict[str, Any]) -> str:
     """How a study stands, in words."""
-    states = ", ".join(f"{found[name]} {name}" for name in manage.STATES if found[name])
+    states = ", ".join(f"{found[name]} {name}" for name in map(str, Status) if found[name])
     by = "nobody runs it"
     if found["run_by"]:
         by = f"{time_left(found['seconds_left'], ending=found['ending'])}; run by {found['run_by']}"
@@ -109,8 +110,9 @@ def best(name: str, rule: str, export: Path | None, format: str) -> None:
     store = stored(name)
     found = selection.best(store, rule)
     row: dict[str, Any] = {
-        "cell": found.cell.label,
-        "id": found.cell.id,
+        "cell": found.label,
+        "id": " ".join(cell.id for cell in found.cells),
+        "chosen by": found.by,
         "rule": found.rule,
         "val/acc_mean": found.val,
         "test/acc_mean": found.test,
@@ -118,9 +120,10 @@ def best(name: str, rule: str, export: Path | None, format: str) -> None:
         "seeds": found.seeds,
     }
     if export is not None:
-        row["exported"] = [str(path) for path in exporting.export(store, found.cell, export)]
+        row["exported"] = [str(path) for path in exporting.export_choice(store, found, export)]
         if format == "table":
-            row["exported"] = f"{len(row['exported'])} files in {export}; sh {export / 'reproduce.sh'} repeats the cell"
+            scripts = " and ".join(f"sh {path}" for path in row["exported"] if path.endswith("reproduce.sh"))
+            row["exported"] = f"{len(row['exported'])} files in {export}; {scripts} repeats the cell"
     if format == "table":
         shown = {"val/acc_mean": output.percent(found.val), "test/acc_mean": output.percent(found.test, found.test_std)}
         names = {"val/acc_mean": "validation %", "test/acc_mean": "test %"}
@@ -223,7 +226,7 @@ def stop(name: str) -> None:
 def retry(name: str, failed: bool) -> None:
     """Takes failed and, unless `failed`, diverged seeds away, so that the next run tries them again."""
     store = stored(name)
-    named = manage.retry_failed(store, ("failed",) if failed else ("failed", "diverged"))
+    named = manage.retry_failed(store, {Status.FAILED} if failed else FAILURES)
     talk = output.console()
     if not named:
         talk.print(f"No seed of {name} has failed{'' if failed else ' or diverged'}: there is nothing to try again.")

@@ -18,7 +18,11 @@ from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.eta import Eta
 from fpl_tune.execute.job import Job, stop_asked
 from fpl_tune.formatting import counted, duration
-from fpl_tune.study.cells import Cell
+from fpl_tune.study.cells import Cell, axes_of
+from fpl_tune.study.results import VAL
+from fpl_tune.study.selection import Candidates
+from fpl_tune.study.statistics import aggregate
+from fpl_tune.study.status import FAILURES, Status
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record, rounds_of
 
@@ -41,7 +45,7 @@ class Watcher(Callback):
         self._began = time.monotonic()
         self._folder: Path | None = None
         self._said = False  # that the study is ending
-        self._best: tuple[float, str] | None = None
+        self._candidates = Candidates()
         self._live: Live | None = None
         self._unasked = 0  # trials that a search will still come up with
 
@@ -49,7 +53,7 @@ class Watcher(Callback):
         self._left.on_study_start(store, cells, jobs)
         self._known = {job.cell.id for job in jobs}
         self._before = sum(cell.id not in self._known for cell in cells)
-        self._folder = store.folder
+        self._folder, self._candidates = store.folder, Candidates(axes_of(store.spec().axes))
         self._began = time.monotonic()
         for cell in cells:
             if cell.id not in self._known:
@@ -95,12 +99,13 @@ class Watcher(Callback):
             self._bars.remove_task(self._tasks.pop(cell.id))
         good = self._count_best(cell, list(results.values()))
         self._complete += 1
-        self._failed += any(r["status"] in ("failed", "diverged") for r in results.values())
+        self._failed += any(r["status"] in FAILURES for r in results.values())
         if not self._quiet and self._live is None:
-            states = {r["status"] for r in results.values()} - {"done"}
-            raced = next((r["error"].partition(":")[0] for r in results.values() if r["status"] == "raced"), "")
+            states = {str(r["status"]) for r in results.values()} - {str(Status.DONE)}
+            out = (r["error"].partition(":")[0] for r in results.values() if r["status"] == Status.ELIMINATED)
+            dropped = next(out, "")
             text = ", ".join(sorted(states)) if good is None else f"validation {100 * good:.1f} %"
-            text += f", {raced}" if raced else ""
+            text += f", {dropped}" if dropped else ""
             total = counted(len(self._known) + self._unasked, "cell")
             more = self._complete < len(self._known) + self._unasked
             left = f", {self._eta()}" if more and self._left.seconds is not None else ""
@@ -119,13 +124,12 @@ class Watcher(Callback):
             self._live = None
 
     def _count_best(self, cell: Cell, results: Sequence[dict[str, Any]]) -> float | None:
-        """Mean validation accuracy of a cell, kept if it is the best so far; None where no seed is done."""
-        good = [r["rules"]["final"]["val/acc_mean"] for r in results if r["status"] == "done"]
+        """Mean validation accuracy of a cell, a candidate for the best; None if no seed is done."""
+        good = [r["rules"]["final"][VAL] for r in results if r["status"] == Status.DONE]
         if not good:
             return None
-        mean = sum(good) / len(good)
-        if cell.role != "reference" and (self._best is None or mean > self._best[0]):
-            self._best = (mean, cell.label)
+        mean = aggregate(good)["mean"]
+        self._candidates.add(cell, mean)
         return mean
 
     @property
@@ -143,8 +147,8 @@ class Watcher(Callback):
         if self._failed:
             head += f", [red]{self._failed} failed[/]"
         head += f"   {self._eta()}   [dim]{duration(time.monotonic() - self._began)}[/]"
-        if self._best:
-            head += f"   best on validation: [green]{100 * self._best[0]:.1f} %[/] {escape(self._best[1])}"
+        if best := self._candidates.choice():
+            head += f"   best on validation: [green]{100 * best.val:.1f} %[/] {escape(best.label)}"
         line = Text.from_markup(head, overflow="ellipsis")
         line.no_wrap = True
         return Group(line, *([self._bars] if self._tasks else []))

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -75,8 +75,8 @@ def progress(what: str) -> Iterator[Callable[..., None]]:
         bar.stop()
 
 
-def emit(rows: Sequence[Row], format: str, *, title: str = "", best: int | None = None, caption: str = "") -> None:
-    """Prints rows: a table for people (`best` is set in bold), a JSON list, or CSV with a header."""
+def emit(rows: Sequence[Row], format: str, *, title: str = "", best: Collection[int] = (), caption: str = "") -> None:
+    """Prints rows: a table for people (rows `best` in bold), a JSON list, or CSV with a header."""
     if format == "json":
         print(json.dumps([{k: _plain(v) for k, v in row.items()} for row in rows], indent=1, ensure_ascii=False))
         return
@@ -93,7 +93,7 @@ def emit(rows: Sequence[Row], format: str, *, title: str = "", best: int | None 
         right = all(map(_FIGURE.fullmatch, texts))
         table.add_column(name, justify="right" if right else "left", no_wrap=name in whole, overflow="fold")
     for i in range(len(rows)):
-        table.add_row(*(Text(texts[i]) for texts in shown.values()), style="bold green" if i == best else None)
+        table.add_row(*(Text(texts[i]) for texts in shown.values()), style="bold green" if i in best else None)
     talk.print(table)
 
 

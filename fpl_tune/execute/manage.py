@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any
 
 from fpl_tune.errors import ConfigError
@@ -12,10 +12,8 @@ from fpl_tune.execute.job import STOP_FILE, stop_asked
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.fingerprints import fingerprints, why_stale
 from fpl_tune.study.lock import locked, owner
+from fpl_tune.study.status import FAILURES, Status
 from fpl_tune.study.store import Store
-
-STATES = ("done", "partly", "pending", "pruned", "raced", "diverged", "failed")
-"""Of cells, from good to bad."""
 
 
 def status(store: Store) -> dict[str, Any]:
@@ -27,7 +25,7 @@ def status(store: Store) -> dict[str, Any]:
     return {
         "study": store.name,
         "cells": len(summary),
-        **{name: states.get(name, 0) for name in STATES},
+        **{str(name): states.get(str(name), 0) for name in Status},
         "seeds": int(sum(len(store.seeds(cell)) for cell in store.cells())),
         "seeds_wanted": len(summary) * len(store.spec().seed_list()),
         "run_by": running and f"process {running.get('pid')} on {running.get('host')} since {running.get('since')}",
@@ -54,7 +52,7 @@ def stale(store: Store) -> dict[str, list[str]]:
     return {key: reasons for key, reasons in found.items() if reasons}
 
 
-def retry_failed(store: Store, states: Sequence[str] = ("failed", "diverged")) -> list[tuple[Cell, str]]:
+def retry_failed(store: Store, states: Collection[str] = FAILURES) -> list[tuple[Cell, str]]:
     """Takes away the results of seeds in these states, so that the next run tries them again; names their cells, and
     each with why.
 

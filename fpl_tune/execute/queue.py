@@ -15,6 +15,7 @@ from fpl_tune.execute.job import Job
 from fpl_tune.search.race import Elimination, Race
 from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.results import make_result
+from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record
 
@@ -60,11 +61,11 @@ class JobQueue:
         return True
 
     def _known_to_race(self, cell: Cell, missing: Sequence[int]) -> Sequence[int]:
-        """The race hears of stored seeds; a cell that was raced out before stays out, also of further seeds."""
+        """The race hears of stored seeds; a cell that was eliminated before stays out, also of further seeds."""
         assert self._race is not None
         for seed in self.store.seeds(cell):
             result = self.store.result(cell, seed) or {}
-            if result["status"] == "raced":
+            if result["status"] == Status.ELIMINATED:
                 for left in missing:
                     self.store.put(cell, left, [], result)
                 return ()
@@ -104,9 +105,9 @@ class JobQueue:
         self.open[cell.id].discard(seed)
         if self._race is not None:
             self._race.note(cell, seed, result, history)
-            if result["status"] == "pruned":  # in rounds; its other seeds need not run either
+            if result["status"] == Status.PRUNED:  # in rounds; its other seeds need not run either
                 for left in sorted(self.open[cell.id]):
-                    self.store.put(cell, left, [], make_result("pruned", []))
+                    self.store.put(cell, left, [], make_result(Status.PRUNED, []))
                 self.open[cell.id].clear()
 
     def over(self, job: Job, running: bool) -> bool:
@@ -119,7 +120,7 @@ class JobQueue:
         return False
 
     def release(self) -> list[Cell]:
-        """Begins the earliest batch that cells wait for; those that lost are stored as raced out, and returned."""
+        """Begins the earliest batch that cells wait for; those that lost are stored as eliminated, and returned."""
         assert self._race is not None
         first = min(waiting.batch for waiting in self._waiting.values())
         due = [waiting for waiting in self._waiting.values() if waiting.batch == first]
@@ -137,4 +138,4 @@ class JobQueue:
 
     def _out(self, cell: Cell, fall: Elimination) -> None:
         for seed in sorted(self.open.pop(cell.id)):
-            self.store.put(cell, seed, [], make_result("raced", [], error=str(fall)))
+            self.store.put(cell, seed, [], make_result(Status.ELIMINATED, [], error=str(fall)))

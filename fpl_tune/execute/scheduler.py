@@ -22,6 +22,7 @@ from fpl_tune.search.search import Search
 from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.fingerprints import fingerprints, why_stale
 from fpl_tune.study.results import make_result
+from fpl_tune.study.status import FAILURES, Status
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record
 
@@ -126,7 +127,7 @@ class Scheduler:
         for cell in self._seen.values():
             for seed in self.spec.seed_list():
                 result = self.store.result(cell, seed)
-                bad = ("failed",) if cell.role == "trial" else ("failed", "diverged")
+                bad = {Status.FAILED} if cell.role == "trial" else FAILURES
                 if result is not None and result["status"] in bad and seed not in self.jobs.open.get(cell.id, ()):
                     failures.append(f"{cell.label}, seed {seed}: {result['error']}")
                     failed.add(cell.id)
@@ -206,12 +207,12 @@ class Scheduler:
             for callback in self.callbacks:
                 callback.on_round_end(job.cell, records)
             if not self.pruner.keep(job.cell, history):
-                self._close(job, "pruned", None)
+                self._close(job, Status.PRUNED, None)
                 return False
         return True
 
     def complete(self, job: Job, output: JobOutput) -> None:
-        self._close(job, "done", output)
+        self._close(job, Status.DONE, output)
 
     def warn(self, job: Job, text: str) -> None:
         for callback in self.callbacks:
@@ -247,7 +248,7 @@ class Scheduler:
         elif failure.kind not in ("diverged", "memory") and next_time.attempt <= retries:
             return self._retry(next_time)
         else:
-            self._close(job, "diverged" if failure.kind == "diverged" else "failed", None, failure.error)
+            self._close(job, Status.DIVERGED if failure.kind == "diverged" else Status.FAILED, None, failure.error)
         return False
 
     def _retry(self, job: Job) -> bool:

@@ -15,7 +15,7 @@ from fpl_tune.study.store import Store
 
 
 def diff(spec: StudySpec, node: dict[str, Any], store: Store) -> list[dict[str, Any]]:
-    """What running the study would do to each cell, and why: new, stale, partly, done; `gone` are no longer in it, and
+    """What running the study would do to each cell, and why: new, stale, partial, done; `gone` are no longer in it, and
     `left` lie on disk with results of settings before those of its last run.
 
     A new cell says which fields tell it from the one of its name that is gone. Trials that a search has yet to come up
@@ -27,8 +27,8 @@ def diff(spec: StudySpec, node: dict[str, Any], store: Store) -> list[dict[str, 
         have = store.seeds(cell)
         reasons = why_stale(store.fingerprints(cell), fingerprints(cell.run)) if have else []
         missing = store.missing(cell, spec)
-        state = "stale" if reasons else "new" if not have else "partly" if missing else "done"
-        without = f"without {listed('seed', missing)}" if state == "partly" else ""
+        state = "stale" if reasons else "new" if not have else "partial" if missing else "done"
+        without = f"without {listed('seed', missing)}" if state == "partial" else ""
         why = ", ".join(reasons) or without
         rows.append({"cell": cell.id, "label": cell.label, "state": state, "why": why})
     now = {cell.id for cell in cells}

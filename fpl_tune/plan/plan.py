@@ -35,7 +35,7 @@ class Item:
 
     label: str
     status: str
-    """done, new, stale, or partly (some seeds are missing)"""
+    """done, new, stale, or partial (some seeds are missing)"""
     trials: int
     """Times it is run: 1, or the trials of a search inside it."""
     seeds: int
@@ -188,14 +188,14 @@ def _work(spec: StudySpec, node: dict[str, Any], store: Store) -> list[_Work]:
             over = sum(_over(trial, cell, spec, store) for trial in tried)
             done, left = drawn[cell.id][:over], drawn[cell.id][over:]
             found += [_Work(cell.label, "done", [], done)] if done else []
-            found += [_Work(cell.label, "partly" if done else "new", spec.seed_list(), left)] if left else []
+            found += [_Work(cell.label, "partial" if done else "new", spec.seed_list(), left)] if left else []
             continue
         stored = store.fingerprints(cell)
         stale = bool(stored and store.seeds(cell) and why_stale(stored, fingerprints(cell.run)))
         missing = spec.seed_list() if stale else store.missing(cell, spec)
         state = "done" if not missing else "stale" if stale else "new"
         if state == "new" and len(missing) < len(spec.seed_list()):
-            state = "partly"
+            state = "partial"
         found.append(_Work(cell.label, state, missing, [cell.run]))
     return found
 

@@ -15,6 +15,7 @@ from fpl_tune.report.blocks import Section
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.sections import SECTIONS
 from fpl_tune.report.significance import against_reference
+from fpl_tune.study.results import VAL
 from fpl_tune.study.store import write
 
 if TYPE_CHECKING:
@@ -106,17 +107,14 @@ def _tiles(facts: Facts, tests: pd.DataFrame) -> list[dict[str, str]]:
     """The answers in figures: the best cell, what it gains, what is done."""
     found = []
     counts = facts.table["status"].value_counts()
-    if facts.best is not None:
+    if facts.choice is not None and facts.best is not None:
         best = facts.table.loc[facts.best.id]
         figure = words.plus_minus(best["mean"], best["std"], facts.metric)
-        found.append(
-            {
-                "name": "best cell, by validation",
-                "value": facts.best.label,
-                "small": f"{words.quantity(facts.metric)}: {figure}",
-            }
-        )
-        if facts.best.id in tests.index and facts.reference is not None:
+        small = f"{words.quantity(facts.metric)}: {figure}"
+        if len(facts.chosen) > 1:
+            small = f"{facts.choice.by}: {words.figure(facts.choice.val, VAL)} %"
+        found.append({"name": "best cell, by validation", "value": facts.choice.label, "small": small})
+        if len(facts.chosen) == 1 and facts.best.id in tests.index and facts.reference is not None:
             test = tests.loc[facts.best.id]
             found.append({
                 "name": f"against {facts.reference}", "value": words.signed(test["difference"], facts.metric),

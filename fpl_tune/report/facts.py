@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +15,11 @@ from fpl_tune.errors import ConfigError, unknown
 from fpl_tune.evaluate import check_rule
 from fpl_tune.study import results
 from fpl_tune.study.cells import axes_of, label, shown
-from fpl_tune.study.tables import state_of
+from fpl_tune.study.selection import Choice, choose
 
 if TYPE_CHECKING:
     from fpl_tune.study.cells import Cell
     from fpl_tune.study.store import Store
-
-SELECTED_BY = "val/acc_mean"
-"""The metric that the best cell is chosen by: never a test figure."""
 
 _USUAL = ("val", "test", "train", "comm", "time", "clients", "diagnosis", "seed", "round")
 
@@ -51,7 +48,7 @@ class Facts:
         self.rule = rule or self.spec.report.rule
         self.cells: list[Cell] = sorted(store.cells(), key=lambda cell: cell.number)
         self.by_label = {cell.label: cell for cell in self.cells}
-        self.frame = self._with_metric(store.frame())
+        self.frame = store.frame(self.metric)
         self._named = reference or self.spec.report.reference
         if metric is not None and len(self.frame) and self.frame[metric].isna().all():
             raise ConfigError(f"A metric is a name in the records, such as test/acc_mean, but none holds {metric!r}.")
@@ -61,22 +58,10 @@ class Facts:
             if reference not in known:
                 raise unknown("reference", reference, dict.fromkeys(known))
 
-    def _with_metric(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The store's rows with a column of the metric, read from histories where the store has none."""
-        if self.metric not in frame.columns:
-            by_id = {cell.id: cell for cell in self.cells}
-            frame[self.metric] = [
-                results.figure(history, self.metric, rule)
-                if (history := self.store.history(by_id[key], seed))
-                else math.nan
-                for key, seed, rule in zip(frame["cell"], frame["seed"], frame["rule"], strict=True)
-            ]
-        return frame
-
     @cached_property
     def _ended(self) -> pd.DataFrame:
         """Rows of seeds that ended well."""
-        return self.frame.loc[self.frame["status"].isin(["done", "pruned"])]
+        return results.counted(self.frame)
 
     @cached_property
     def _seeds(self) -> dict[str, list[int]]:
@@ -143,28 +128,15 @@ class Facts:
         """One row per cell, index `cell`: label, role, axes, status, n, val, mean, std, sem,
         half (of the 95 % t interval), bytes (both ways) and seconds per seed, and the means of `extra`.
         """
-        done = self._ended[self._ended["rule"] == self.rule]
-        over_seeds = pd.DataFrame(done).astype({SELECTED_BY: float, self.metric: float}).groupby("cell")
-        seen = self.frame[["cell", "seed", "status"]].drop_duplicates()
-        states = {str(key): list(map(str, rows)) for key, rows in seen.groupby("cell")["status"]}
-        table = pd.DataFrame(
-            {
-                "label": [cell.label for cell in self.cells],
-                "role": [cell.role for cell in self.cells],
-                **{axis: [self.scalar(cell, axis) for cell in self.cells] for axis in self.axes},
-            },
-            index=pd.Index([cell.id for cell in self.cells], name="cell"),
+        rows = results.summary(self.frame, self.cells, len(self.spec.seed_list()), self.rule, self.metric)
+        rows = rows.set_index("cell")
+        table = rows[["label", "role"]].assign(**{n: [self.scalar(c, n) for c in self.cells] for n in self.axes})
+        table = table.assign(
+            **{name: rows[name] for name in ("status", "n", "mean", "std", "sem")}, val=rows[results.VAL]
         )
-        wanted = len(self.spec.seed_list())
-        table["status"] = [state_of(states.get(key, []), wanted) for key in table.index]
-        table["n"] = over_seeds[self.metric].count().reindex(table.index).fillna(0).astype(int)
-        table["val"] = over_seeds[SELECTED_BY].mean()
-        table["mean"] = over_seeds[self.metric].mean()
-        table["std"] = over_seeds[self.metric].std(ddof=1)
-        table["sem"] = table["std"] / table["n"].clip(lower=1) ** 0.5
         table["half"] = [interval(sem, n) for sem, n in zip(table["sem"], table["n"], strict=True)]
-        table["bytes"] = (over_seeds["comm/up_bytes"].mean() + over_seeds["comm/down_bytes"].mean()).astype(float)
-        table["seconds"] = over_seeds["time/seconds"].mean().astype(float)
+        table["bytes"] = (rows["comm/up_bytes"] + rows["comm/down_bytes"]).astype(float)
+        table["seconds"] = rows["time/seconds"].astype(float)
         for name in self.extra:
             table[name] = [self._mean(cell, name) for cell in self.cells]
         return table
@@ -197,17 +169,19 @@ class Facts:
         return value if isinstance(value, (int, float)) and not isinstance(value, bool) else shown(value)
 
     @cached_property
-    def best(self) -> Cell | None:
-        """The study's own finished cell of the highest validation accuracy; the first of equals."""
-        return self._best([cell.id for cell in self.own])
+    def choice(self) -> Choice | None:
+        """What validation chooses among the study's own finished cells; None where nothing compares."""
+        return choose(self.frame, self.own, self.spec, self.rule)
 
-    def _best(self, ids: Sequence[str]) -> Cell | None:
-        rows = self.table.loc[list(ids)]
-        val = rows.loc[rows["status"] == "done", "val"].dropna()
-        if val.empty:
-            return None
-        chosen = val.index[int(np.argmax(val.to_numpy()))]
-        return next(cell for cell in self.cells if cell.id == chosen)
+    @property
+    def best(self) -> Cell | None:
+        """The chosen cell; where there is one per data set, the first."""
+        return self.choice.cell if self.choice else None
+
+    @property
+    def chosen(self) -> list[str]:
+        """Ids of the chosen cells: one, or one per data set."""
+        return [cell.id for cell in self.choice.cells] if self.choice else []
 
     @cached_property
     def _taken(self) -> dict[str, dict[str, str]]:

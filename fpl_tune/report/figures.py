@@ -61,9 +61,10 @@ def axis_curve(facts: Facts, axis: str) -> Figure:
             rows["_x"] += _ASIDE * (i - (len(kept) - 1) / 2)
         draw = _band if is_number else _bars
         draw(ax, rows["_x"], rows["mean"], rows["std"], colours[i], label=name, marker=MARKERS[i])
-        best = rows[rows.index == facts.best.id] if facts.best is not None else rows[:0]
+        best = rows[rows.index.isin(facts.chosen)]
         if len(best):
-            ax.plot(best["_x"], best["mean"], "o", label="best by validation", **_RING)
+            named = facts.chosen[0] in best.index  # once in the legend
+            ax.plot(best["_x"], best["mean"], "o", label="best by validation" if named else None, **_RING)
     _references(ax, facts, axis, where, len(groups))
     _place(ax, axis, values, places, is_number)
     ax.set_ylabel(quantity(facts.metric))
@@ -90,9 +91,10 @@ def _name_rows(facts: Facts, axis: str, others: Sequence[str], groups: _Groups) 
         y = np.array([order.index(shown(v)) for v in rows[axis]]) - 1.5 * _ASIDE * (i - (len(groups) - 1) / 2)
         style = {"color": COLOURS[i], "marker": MARKERS[i], "ls": "none", "ms": 5, "lw": 1.4, "capsize": 2}
         ax.errorbar(rows["mean"], y, xerr=rows["std"].fillna(0.0), label=_named(rows, others), **style)
-        if facts.best is not None and facts.best.id in rows.index:
-            at = rows.index.get_loc(facts.best.id)
-            ax.plot(rows["mean"].iloc[at], y[at], "o", label="best by validation", **_RING)
+        best = rows.index.isin(facts.chosen)
+        if best.any():
+            named = facts.chosen[0] in rows.index  # once in the legend
+            ax.plot(rows["mean"][best], y[best], "o", label="best by validation" if named else None, **_RING)
     for i, name in enumerate(dict.fromkeys(map(facts.family, facts.references))):
         ids = [cell.id for cell in facts.references if facts.family(cell) == name]
         colour = COLOURS[(len(groups) + i) % len(COLOURS)]
@@ -108,7 +110,7 @@ def _name_rows(facts: Facts, axis: str, others: Sequence[str], groups: _Groups) 
 def _some(groups: _Groups, facts: Facts) -> _Groups:
     """At most eight groups, evenly spread, that of the best cell among them."""
     chosen = set(np.linspace(0, len(groups) - 1, min(len(groups), len(COLOURS))).round().astype(int))
-    best = next((i for i, (_, rows) in enumerate(groups) if facts.best and facts.best.id in rows.index), None)
+    best = next((i for i, (_, rows) in enumerate(groups) if rows.index.isin(facts.chosen).any()), None)
     if best is not None and best not in chosen:
         chosen = chosen - {min(chosen, key=lambda i: abs(i - best))} | {best}
     return [groups[i] for i in sorted(chosen)]
@@ -154,9 +156,8 @@ def slices(facts: Facts, axis: str) -> Figure:
         style = {"s": 22, "color": COLOURS[i], "marker": MARKERS[i], "alpha": 0.7, "lw": 0}
         if len(rows):
             ax.scatter([where[shown(v)] for v in rows[axis]], rows["mean"], label=name or None, **style)
-    if facts.best is not None and facts.best.id in table.index:
-        row = table.loc[facts.best.id]
-        ax.plot([where[shown(row[axis])]], [row["mean"]], "o", mfc="none", mec=INK, ms=13)
+    best = table[table.index.isin(facts.chosen)]
+    ax.plot([where[shown(v)] for v in best[axis]], best["mean"], "o", mfc="none", mec=INK, ms=13)
     _place(ax, axis, values, places, is_number)
     ax.set_ylabel(quantity(facts.metric, over=""))
     percent_axis(ax, facts.metric)

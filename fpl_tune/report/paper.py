@@ -46,6 +46,7 @@ from fpl_tune.report.printed import (
 from fpl_tune.report.quantities import Printed, Quantity, set_beside, unit_of
 from fpl_tune.study.cells import Cell, label
 from fpl_tune.study.partition import shares
+from fpl_tune.study.selection import choose
 
 _WHOLE, _HARMONIC = "test/acc_mean", "test/harmonic_mean"
 _DOMAIN = re.compile(r"test/domain/(.+)/acc_mean")
@@ -97,11 +98,10 @@ def _entries(facts: Facts, asked: Mapping[str, Any]) -> list[_Entry]:
         f"“{facts.rule}”; references do not count."
     )
     for cells in choices(facts.own, asked) if BEST in asked.get("cells", {}) else ():
-        table = facts.table.loc[[cell.id for cell in cells]]
-        val = table["val"].where(table["status"] == "done")
-        if val.notna().any() and not table["status"].isin(["pending", "partly", "failed"]).any():
-            cell = cells[int(np.nanargmax(val.to_numpy()))]
-            found.append(_Entry(cell, f"{cell.label} ({BEST})", BEST, note))
+        states = facts.table.loc[[cell.id for cell in cells], "status"]
+        choice = choose(facts.frame, cells, facts.spec, facts.rule)
+        if choice is not None and not states.isin(["pending", "partial", "failed"]).any():
+            found += [_Entry(cell, f"{cell.label} ({BEST})", BEST, note) for cell in choice.cells]
     return found
 
 
@@ -229,7 +229,8 @@ def _best(facts: Facts, asked: Mapping[str, Any], best: Mapping[str, Any]) -> li
             continue
         for column, rows in chosen.items():
             if not table[column].isna().any():
-                first = cells[int(np.argmax(table[column].to_numpy()))]
+                choice = choose(facts.frame, cells, facts.spec, facts.rule) if column == "val" else None
+                first = choice.cell if choice else cells[int(np.argmax(table[column].to_numpy()))]
                 rows.append(set_beside(first, place, [float(first.varied[field])], "", shown, same))
     by = {"val": "best on validation", "mean": "best on test, a habit of the papers"}
     return [Quantity(f"{words.short(field)} {by[column]}", "", rows) for column, rows in chosen.items()]

@@ -12,6 +12,7 @@ from fpl_tune.report.blocks import Section, plain_table
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.importance import importance
 from fpl_tune.study.cells import Cell, label, shown
+from fpl_tune.study.selection import choose
 
 
 def winners(facts: Facts, tests: pd.DataFrame) -> Section | None:
@@ -23,12 +24,16 @@ def winners(facts: Facts, tests: pd.DataFrame) -> Section | None:
     if len(parts) < 2:
         return None
     rows = []
-    for part, (cell, *others) in parts.items():
+    for part, cells in parts.items():
+        choice = choose(facts.frame, cells, facts.spec, facts.rule)
+        if choice is None:
+            continue
+        cell = choice.cell
         row = facts.table.loc[cell.id]
         test = words.signed(tests.loc[cell.id, "difference"], facts.metric) if cell.id in tests.index else "–"
         searched = label({name: value for name, value in cell.varied.items() if name not in facts.gridded})
         mean = words.plus_minus(row["mean"], row["std"], facts.metric)
-        rows.append([part, words.figure(row["val"], "val/acc_mean"), mean, test, str(1 + len(others)), searched])
+        rows.append([part, words.figure(row["val"], "val/acc_mean"), mean, test, str(len(cells)), searched])
     text = f"The best trial of each part of the axes by validation accuracy; {facts.basis}."
     header = ["", "validation accuracy (%)", f"{words.quantity(facts.metric, over='')} ± std",
               f"Δ vs {facts.reference}", "trials", "found"]  # fmt: skip

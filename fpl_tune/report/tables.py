@@ -68,8 +68,8 @@ def rows(facts: Facts, tests: pd.DataFrame) -> list[Row]:
             *((words.figure(row[name], name), row[name]) for name in _extra(facts)),
             *(places if facts.searched else []),
         ]
-        best = facts.best is not None and cell.id == facts.best.id
-        found.append(Row([text for text, _ in columns], [key for _, key in columns], best, facts.is_reference(cell)))
+        texts, keys = [text for text, _ in columns], [key for _, key in columns]
+        found.append(Row(texts, keys, cell.id in facts.chosen, facts.is_reference(cell)))
     return found
 
 

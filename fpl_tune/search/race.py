@@ -7,7 +7,7 @@ seeds, and over clients. `level` is shared out over all tests of a race and all 
 a cell as good as any other is stopped with at most that probability, as long as residuals are about normal and of
 like size among peers.
 
-What a race stops keeps the seeds that it has; the others are stored as `raced` with the test's figures. Means over
+What a race stops keeps the seeds that it has; the others are stored as `eliminated` with the test's figures. Means over
 fewer seeds of cells that were stopped lie a little low, since bad luck helped to stop them.
 """
 
@@ -25,6 +25,7 @@ from fpl_tune.config import PruneSpec
 from fpl_tune.search.pruning import METRIC, peers
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import figure
+from fpl_tune.study.status import Status
 from fpl_tune.trial import Record
 
 
@@ -47,7 +48,7 @@ class Elimination:
 
     def __str__(self) -> str:
         return (
-            f"raced out after {self.ran} of {self.of} seeds: on validation {100 * self.behind:.1f} ± "
+            f"eliminated after {self.ran} of {self.of} seeds: on validation {100 * self.behind:.1f} ± "
             f"{100 * self.error:.1f} points behind {self.leader} (p = {self.p:.2g} < {self.limit:.2g})"
         )
 
@@ -82,7 +83,7 @@ class Race:
 
     def note(self, cell: Cell, seed: int, result: Mapping[str, Any], history: Sequence[Record]) -> None:
         """A seed of a cell is over; one that failed or was stopped has no figure."""
-        if result["status"] != "done" or cell.role == "reference":
+        if result["status"] != Status.DONE or cell.role == "reference":
             return
         runner = self._known(cell).setdefault(cell.id, _Runner(cell.label, {}, {}))
         runner.means[seed] = figure(history, METRIC, self._rule)

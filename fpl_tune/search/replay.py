@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from fpl_tune.config import PruneSpec
 from fpl_tune.errors import ConfigError
 from fpl_tune.search.pruning import Pruner
 from fpl_tune.search.samplers import draw_from_table
-from fpl_tune.study.cells import Cell
-from fpl_tune.study.results import figure
+from fpl_tune.study.cells import Cell, axes_of
+from fpl_tune.study.results import TEST, VAL, figure
+from fpl_tune.study.selection import select
 from fpl_tune.study.statistics import aggregate
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record
@@ -63,7 +64,7 @@ def replay_pruning(store: Store, spec: PruneSpec) -> Replay:
             saved += sum(last["time/seconds"] - there["time/seconds"] for last, there in pairs)
         else:
             alive.append(cell)
-    best, chosen = _best(store, cells), _best(store, alive)
+    best, chosen = _choose(store, cells), _choose(store, alive)
     return Replay(
         spec.rule or "",
         total,
@@ -73,10 +74,10 @@ def replay_pruning(store: Store, spec: PruneSpec) -> Replay:
         len(cells),
         best.label,
         chosen.label,
-        _mean(store, best, "val/acc_mean"),
-        _mean(store, chosen, "val/acc_mean"),
-        _mean(store, best, "test/acc_mean"),
-        _mean(store, chosen, "test/acc_mean"),
+        _mean(store, best, VAL),
+        _mean(store, chosen, VAL),
+        _mean(store, best, TEST),
+        _mean(store, chosen, TEST),
     )
 
 
@@ -85,10 +86,10 @@ def replay_random(store: Store) -> list[dict[str, float]]:
 
     The best of k is the i-th best of all with probability C(n - i, k - 1) / C(n, k).
     """
-    cells = sorted(_finished(store), key=lambda c: -_mean(store, c, "val/acc_mean"))
+    cells = sorted(_finished(store), key=lambda c: -_mean(store, c, VAL))
     n = len(cells)
-    val = [_mean(store, c, "val/acc_mean") for c in cells]
-    test = [_mean(store, c, "test/acc_mean") for c in cells]
+    val = [_mean(store, c, VAL) for c in cells]
+    test = [_mean(store, c, TEST) for c in cells]
     rows = []
     for k in range(1, n + 1):
         chance = [math.comb(n - i - 1, k - 1) / math.comb(n, k) for i in range(n)]
@@ -96,8 +97,8 @@ def replay_random(store: Store) -> list[dict[str, float]]:
             {
                 "trials": k,
                 "share": k / n,
-                "val/acc_mean": math.fsum(p * v for p, v in zip(chance, val, strict=True)),
-                "test/acc_mean": math.fsum(p * v for p, v in zip(chance, test, strict=True)),
+                VAL: math.fsum(p * v for p, v in zip(chance, val, strict=True)),
+                TEST: math.fsum(p * v for p, v in zip(chance, test, strict=True)),
             }
         )
     return rows
@@ -116,8 +117,8 @@ def replay_tpe(
         return []
     names = list(dict.fromkeys(name for cell in cells for name in cell.varied))
     points = [{name: cell.varied.get(name) for name in names} for cell in cells]
-    val = [_mean(store, c, "val/acc_mean") for c in cells]
-    test = [_mean(store, c, "test/acc_mean") for c in cells]
+    val = [_mean(store, c, VAL) for c in cells]
+    test = [_mean(store, c, TEST) for c in cells]
     orders = []
     for seed in range(repeats):
         if progress is not None:
@@ -130,8 +131,8 @@ def replay_tpe(
             {
                 "trials": k,
                 "share": k / len(cells),
-                "val/acc_mean": math.fsum(val[i] for i in chosen) / repeats,
-                "test/acc_mean": math.fsum(test[i] for i in chosen) / repeats,
+                VAL: math.fsum(val[i] for i in chosen) / repeats,
+                TEST: math.fsum(test[i] for i in chosen) / repeats,
             }
         )
     return rows
@@ -146,6 +147,7 @@ def _finished(store: Store) -> list[Cell]:
     ]
     if not cells:
         raise ConfigError(f"A replay needs finished cells, but {store.name} has none. Run `fpl-tune study` first.")
+    _choose(store, cells)  # refuses cells that do not compare
     return cells
 
 
@@ -158,5 +160,16 @@ def _mean(store: Store, cell: Cell, metric: str) -> float:
     return aggregate([figure(store.history(cell, s), metric) for s in store.spec().seed_list()])["mean"]
 
 
-def _best(store: Store, cells: list[Cell]) -> Cell:
-    return max(cells, key=lambda cell: _mean(store, cell, "val/acc_mean"))
+def _choose(store: Store, cells: Sequence[Cell]) -> Cell:
+    """The best of finished cells by validation accuracy.
+
+    Raises:
+        ConfigError: the cells do not compare.
+    """
+    choice = select(cells, {cell.id: _mean(store, cell, VAL) for cell in cells}, list(axes_of(store.spec().axes)))
+    if choice is None or len(choice.cells) > 1:
+        raise ConfigError(
+            f"A replay takes cells of one data set, partition and protocol, but those of {store.name} lie in several. "
+            "Replay a study with one of each."
+        )
+    return choice.cell

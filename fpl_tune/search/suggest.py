@@ -28,6 +28,7 @@ from fpl_tune.search.space import Space
 from fpl_tune.study.cells import Cell, Composer, label
 from fpl_tune.study.results import MAXIMISED, figure
 from fpl_tune.study.statistics import aggregate
+from fpl_tune.study.status import Status
 from fpl_tune.trial import Record
 
 Results = Mapping[int, tuple[Mapping[str, Any], Sequence[Record]]]
@@ -193,11 +194,11 @@ class Part:
         self.pending.clear()
 
     def _verdict(self, cell: Cell, results: Results) -> _Verdict:
-        states = {str(result["status"]) for result, _ in results.values()}
+        states = {Status(result["status"]) for result, _ in results.values()}
         histories = [history for _, history in results.values() if history]
         seconds = sum(float(history[-1]["time/seconds"]) for history in histories)
         attrs: dict[str, Any] = {"cell": cell.id, "seconds": seconds}
-        if not histories or "failed" in states:
+        if not histories or Status.FAILED in states:
             return _Verdict(TrialState.FAIL, attrs=attrs, seconds=seconds)
         figures = {
             name: aggregate([figure(history, name, self.rule) for history in histories])
@@ -210,7 +211,7 @@ class Part:
         values = [figures[name]["mean"] for name in self.search.objectives]
         if any(math.isnan(v) for v in values):
             return _Verdict(TrialState.FAIL, attrs=attrs, seconds=seconds)
-        early = bool(states & {"pruned", "diverged"})
+        early = bool(states & {Status.PRUNED, Status.DIVERGED})
         return _Verdict(
             TrialState.PRUNED if early else TrialState.COMPLETE,
             values,

@@ -1,44 +1,54 @@
-"""From a history to a result: figures by reporting rule. What chooses a round reads validation figures only."""
+"""The result table of a study: metrics, costs, reporting rules, and the summary over seeds.
+
+Every reader of results uses these definitions: the store's tables, the report, MLflow, searches and the command line.
+"""
 
 from __future__ import annotations
 
 import datetime
+import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fpl_tune import config
 from fpl_tune.evaluate import report_rules
+from fpl_tune.study.statistics import aggregate
+from fpl_tune.study.status import COUNTED, cell_status
 from fpl_tune.trial import Record
 
-METRICS = ("val/acc_mean", "test/acc_mean")
-LEARNED = "train/parameters"
-"""Scalars that one client learns in the last stage; in the last record alone."""
-COSTS = ("comm/up_bytes", "comm/down_bytes", "time/seconds")
+if TYPE_CHECKING:
+    import pandas as pd
 
-MAXIMISED = ("val/acc_mean", "val/acc_worst10")
-MINIMISED = (
-    "val/loss",
-    "val/acc_std",
-    "train/loss",
-    "comm/up_bytes",
-    "comm/down_bytes",
-    "comm/total_bytes",
-    "time/seconds",
-)
-"""What a search may ask for. Test figures are not among them."""
+    from fpl_tune.study.cells import Cell
+    from fpl_tune.study.store import Store
+
+VAL, TEST = "val/acc_mean", "test/acc_mean"
+METRICS = (VAL, TEST)
+"""Metrics that every result holds, by rule."""
+LEARNED = "train/parameters"
+"""Scalars that one client learns in the last stage; only the last record holds it."""
+COSTS = ("comm/up_bytes", "comm/down_bytes", "time/seconds")
+"""Running totals of a seed."""
+TOTAL_BYTES = "comm/total_bytes"
+
+MAXIMISED = (VAL, "val/acc_worst10")
+MINIMISED = ("val/loss", "val/acc_std", "train/loss", "comm/up_bytes", "comm/down_bytes", TOTAL_BYTES, "time/seconds")
+"""What a search may optimise. Test metrics are not among them."""
 
 
 def rules_of(history: Sequence[Record]) -> dict[str, dict[str, float]]:
-    """Round, validation and test accuracy by reporting rule, over the rounds that were evaluated.
+    """Applies every reporting rule to one seed's evaluated rounds.
 
-    Without validation images only the rules that need none are there.
+    Returns:
+        Rule -> round, validation accuracy and test accuracy. Without validation images, only the rules that do not
+        need them.
     """
-    seen = [record for record in history if METRICS[1] in record]
+    seen = [record for record in history if TEST in record]
     if not seen:
         return {}
-    blind = [{METRICS[0]: math.nan, **record} for record in seen]
-    rules = report_rules(blind, METRICS[1])
-    if any(METRICS[0] not in record for record in seen):
+    rules = report_rules([{VAL: math.nan, **record} for record in seen], TEST)
+    if any(VAL not in record for record in seen):
         rules.pop("best_val")
     for rule in rules.values():
         rule["round"] = int(seen[int(rule["round"]) - 1]["round"])
@@ -46,13 +56,20 @@ def rules_of(history: Sequence[Record]) -> dict[str, dict[str, float]]:
 
 
 def make_result(status: str, history: Sequence[Record], *, error: str | None = None, **extra: Any) -> dict[str, Any]:
-    """What is stored of one seed. `extra`: split_hash, data, peak_memory_bytes."""
+    """Builds what is stored of one seed.
+
+    Args:
+        status: the seed's status.
+        history: its records by round.
+        error: why it failed.
+        extra: `split_hash`, `peak_memory_bytes`.
+    """
     last: Mapping[str, Any] = history[-1] if history else {}
     return {
         "status": status,
         "error": error,
         "rounds": int(last.get("round", 0)),
-        "rules": rules_of(history) if status in ("done", "pruned") else {},
+        "rules": rules_of(history) if status in COUNTED else {},
         **{name: last.get(name, 0) for name in COSTS},
         "split_hash": extra.pop("split_hash", ""),
         **extra,
@@ -61,16 +78,123 @@ def make_result(status: str, history: Sequence[Record], *, error: str | None = N
 
 
 def figure(history: Sequence[Record], metric: str, rule: str = "final") -> float:
-    """One metric of one seed at the round that the rule chooses; nan where it was not measured.
+    """Reads one metric of one seed under a reporting rule.
 
-    Costs are totals at the end of the run whatever the rule.
+    Returns:
+        The metric at the round that the rule chooses; for costs the total at the end of the run; NaN if no record
+        holds it.
     """
-    if metric == "comm/total_bytes":
-        return float(history[-1]["comm/up_bytes"] + history[-1]["comm/down_bytes"])
-    if metric in COSTS:
-        return float(history[-1][metric])
-    if metric == LEARNED:
-        return float(history[-1].get(metric, math.nan))
+    if not history:
+        return math.nan
+    last = history[-1]
+    if metric == TOTAL_BYTES:
+        return float(last["comm/up_bytes"] + last["comm/down_bytes"])
+    if metric in COSTS or metric == LEARNED:
+        return float(last.get(metric, math.nan))
     rules = rules_of(history)
-    at = rules.get(rule, rules.get("final", {})).get("round", history[-1]["round"])
+    chosen = rules.get(rule, rules.get("final", {}))
+    if metric in chosen:
+        return float(chosen[metric])
+    at = chosen.get("round", last["round"])
     return float(next(r for r in history if r["round"] == at).get(metric, math.nan))
+
+
+def frame(store: Store, metric: str = TEST) -> pd.DataFrame:
+    """Builds the result table: one row per cell, seed and reporting rule.
+
+    Args:
+        store: the study's store.
+        metric: gets a column of its own, read from the histories if results do not hold it.
+
+    Returns:
+        Columns: cell, seed, status, rule, rounds, the fields that vary, metrics, costs, label, role. A seed without
+        metrics has one row, of the rule `final`.
+    """
+    import pandas as pd
+
+    cells, wanted = store.cells(), set(store.spec().seed_list())
+    names = list(dict.fromkeys(name for cell in cells for name in cell.varied if name != "label"))
+    more = [metric] if metric not in (*METRICS, *COSTS) else []
+    rows = []
+    for cell in cells:
+        shown = _fields(cell, names)
+        for seed in sorted(wanted & set(store.seeds(cell))):
+            result = store.result(cell, seed)
+            if result is None:
+                continue
+            history = store.history(cell, seed) if more else []
+            for rule, found in (result["rules"] or {"final": {}}).items():
+                rows.append(
+                    {
+                        "cell": cell.id,
+                        "seed": seed,
+                        "status": str(result["status"]),
+                        "rule": rule,
+                        "rounds": result["rounds"],
+                        **shown,
+                        **{name: found.get(name) for name in METRICS},
+                        **{name: figure(history, name, rule) for name in more},
+                        **{name: result[name] for name in COSTS},
+                        "label": cell.label,
+                        "role": cell.role,
+                    }
+                )
+    columns = ["cell", "seed", "status", "rule", "rounds", *names, *METRICS, *more, *COSTS, "label", "role"]
+    return pd.DataFrame(rows, columns=pd.Index(columns))
+
+
+def counted(found: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the result table whose metrics enter means: those of seeds that are done or pruned."""
+    return found.loc[found["status"].isin([str(status) for status in COUNTED])]
+
+
+def summary(
+    found: pd.DataFrame, cells: Sequence[Cell], seeds: int, rule: str = "final", metric: str = TEST
+) -> pd.DataFrame:
+    """Summarises the result table over seeds: one row per cell.
+
+    Args:
+        found: the result table, with a column of the metric.
+        cells: the cells, in the order of the rows.
+        seeds: number of seeds of the study.
+        rule: the reporting rule.
+        metric: the metric that is summarised.
+
+    Returns:
+        Columns: cell, label, role, status, the fields that vary; mean, std, sem, n, min, max of the metric; the means
+        of the validation accuracy and of the costs, over the same seeds.
+    """
+    import pandas as pd
+
+    names = list(dict.fromkeys(name for cell in cells for name in cell.varied if name != "label"))
+    states = {str(key): rows.drop_duplicates("seed")["status"].tolist() for key, rows in found.groupby("cell")}
+    chosen = counted(found)
+    by_cell = {str(key): rows for key, rows in chosen[chosen["rule"] == rule].groupby("cell")}
+    rows = []
+    for cell in cells:
+        mine = by_cell.get(cell.id, chosen.iloc[:0])
+        rows.append(
+            {
+                "cell": cell.id,
+                "label": cell.label,
+                "role": cell.role,
+                "status": str(cell_status(states.get(cell.id, []), seeds)),
+                **_fields(cell, names),
+                **aggregate(mine[metric].astype(float).tolist()),
+                **{name: aggregate(mine[name].astype(float).tolist())["mean"] for name in (VAL, *COSTS)},
+            }
+        )
+    columns = ["cell", "label", "role", "status", *names, "mean", "std", "sem", "n", "min", "max", VAL, *COSTS]
+    return pd.DataFrame(rows, columns=pd.Index(columns))
+
+
+def _fields(cell: Cell, names: Sequence[str]) -> dict[str, Any]:
+    """The fields that vary in a study, of one cell; a group is shown by its name."""
+    node = config.as_dict(cell.run) if any(name not in cell.varied for name in names) else {}
+    shown: dict[str, Any] = {}
+    for name in names:
+        value = cell.varied[name] if name in cell.varied else config.get_field(node, name)
+        if isinstance(value, Mapping):
+            value = value.get("label", json.dumps(value)) if name in cell.varied else value.get("name")
+        shown[name] = json.dumps(value) if isinstance(value, list) else value
+    return shown

@@ -23,8 +23,9 @@ from fpl_tune.errors import ConfigError
 from fpl_tune.files import atomic_write, save_tensors
 from fpl_tune.optim import OptimSpec
 from fpl_tune.redact import redact
-from fpl_tune.study import tables
+from fpl_tune.study import results
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.status import FINAL, Status
 from fpl_tune.task import ClipSpec
 from fpl_tune.trial import Record
 
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 """Of the files in a study's folder; files without a number are of schema 1 too."""
-FINAL = ("done", "diverged", "pruned", "raced")
-"""States that are not tried again unless asked to."""
 
 
 def write(path: Path, text: str) -> None:
@@ -186,7 +185,8 @@ class Store:
         """Seeds of a study that a cell still has to run; those that a race left out too where there is none now."""
         found = ((seed, self.result(cell, seed)) for seed in spec.seed_list())
         racing = spec.prune.seeds is not None
-        return [s for s, r in found if r is None or r["status"] not in FINAL or (r["status"] == "raced" and not racing)]
+        again = {Status.FAILED} if racing else {Status.FAILED, Status.ELIMINATED}
+        return [s for s, r in found if r is None or r["status"] in again]
 
     def result(self, cell: Cell, seed: int) -> dict[str, Any] | None:
         key = (cell.id, seed)
@@ -194,7 +194,8 @@ class Store:
             path = self.place(cell, seed) / "result.json"
             if not path.is_file():
                 return None
-            self._results[key] = json.loads(path.read_text())
+            result = json.loads(path.read_text())
+            self._results[key] = {**result, "status": Status(result["status"])}
         return self._results[key]
 
     def history(self, cell: Cell, seed: int) -> list[Record]:
@@ -219,7 +220,7 @@ class Store:
             with atomic_write(place / "prompts.safetensors") as temporary:
                 save_tensors(prompts, temporary)
         write(place / "result.json", json.dumps(result, indent=1))
-        self._results[cell.id, seed] = dict(result)
+        self._results[cell.id, seed] = {**result, "status": Status(result["status"])}
 
     def forget(self, cell: Cell, seed: int) -> None:
         """Takes a seed's result away, so that it runs again."""
@@ -241,9 +242,9 @@ class Store:
 
     # -- tables ----------------------------------------------------------------------------------------------
 
-    def frame(self) -> pd.DataFrame:
-        """One row per cell, seed and reporting rule; see `tables.frame`."""
-        return tables.frame(self)
+    def frame(self, metric: str = results.TEST) -> pd.DataFrame:
+        """The result table: one row per cell, seed and reporting rule; see `results.frame`."""
+        return results.frame(self, metric)
 
     def write_csv(self) -> Path:
         """Writes results.csv."""
@@ -251,9 +252,9 @@ class Store:
         write(path, self.frame().to_csv(index=False))
         return path
 
-    def summary(self, rule: str = "final", metric: str = "test/acc_mean") -> pd.DataFrame:
-        """One row per cell: mean, std, sem, n, min, max of a metric over finished seeds; see `tables.summary`."""
-        return tables.summary(self, rule, metric)
+    def summary(self, rule: str = "final", metric: str = results.TEST) -> pd.DataFrame:
+        """One row per cell: mean, std, sem, n, min and max of a metric over seeds; see `results.summary`."""
+        return results.summary(self.frame(metric), self.cells(), len(self.spec().seed_list()), rule, metric)
 
 
 def _readable(node: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -19,8 +19,9 @@ import yaml
 from fpl_tune import config
 from fpl_tune.config import StudySpec
 from fpl_tune.study.cells import Cell, shown
-from fpl_tune.study.results import METRICS
+from fpl_tune.study.results import METRICS, TEST
 from fpl_tune.study.statistics import aggregate
+from fpl_tune.study.status import COUNTED, FAILURES, cell_status
 from fpl_tune.study.store import SCHEMA, Store
 from fpl_tune.trial import Record
 
@@ -115,7 +116,7 @@ def axes(cells: Iterable[Cell]) -> list[str]:
 
 def reported(spec: StudySpec) -> str:
     """The metric that MLflow shows first: the study's, where it is one that cells have means of."""
-    return spec.report.metric if spec.report.metric in METRICS else METRICS[-1]
+    return spec.report.metric if spec.report.metric in METRICS else TEST
 
 
 def _moved(varied: Mapping[str, Any], flat: Mapping[str, Any]) -> list[str]:
@@ -202,13 +203,13 @@ def cell_digest(store: Store, cell: Cell, seeds: Sequence[int], rule: str) -> st
     return digest(cell.id, cell.label, cell.role, list(seeds), rule, [store.result(cell, seed) for seed in seeds])
 
 
-def cell_entry(store: Store, cell: Cell, seeds: Sequence[int], rule: str, metric: str = METRICS[-1]) -> Entry:
+def cell_entry(store: Store, cell: Cell, seeds: Sequence[int], rule: str, metric: str = TEST) -> Entry:
     """A cell over the given seeds, all of which have results."""
     results = {s: r for s in seeds if (r := store.result(cell, s)) is not None}
-    counted = {s: r for s, r in results.items() if r["status"] in ("done", "pruned")} or results
+    counted = {s: r for s, r in results.items() if r["status"] in COUNTED} or results
     histories = {s: store.history(cell, s) for s in counted}
     start, end = min(_times(r)[0] for r in results.values()), max(_times(r)[1] for r in results.values())
-    states = {r["status"] for r in results.values()}
+    states = [r["status"] for r in results.values()]
     tags = {**_tags(store, cell, results), "fpl.seeds": _text(list(results))}
     if errors := [f"seed {s}: {r['error']}" for s, r in results.items() if r.get("error")]:
         tags["fpl.error"] = "; ".join(errors)[:TAG_LENGTH]
@@ -216,7 +217,7 @@ def cell_entry(store: Store, cell: Cell, seeds: Sequence[int], rule: str, metric
         kind="cell",
         key=cell.id,
         name=cell.label,
-        status="FINISHED" if states <= {"done", "pruned", "raced"} else "FAILED",
+        status="FAILED" if FAILURES & set(states) else "FINISHED",
         start=start,
         end=end,
         digest=cell_digest(store, cell, seeds, rule),
@@ -228,7 +229,7 @@ def cell_entry(store: Store, cell: Cell, seeds: Sequence[int], rule: str, metric
     )
 
 
-def seed_entry(store: Store, cell: Cell, seed: int, rule: str, metric: str = METRICS[-1]) -> Entry:
+def seed_entry(store: Store, cell: Cell, seed: int, rule: str, metric: str = TEST) -> Entry:
     """One seed of a cell, nested below it."""
     alone = cell_entry(store, cell, [seed], rule, metric)
     metrics = [point for point in alone.metrics if not point.key.startswith("agg/")]
@@ -239,7 +240,6 @@ def seed_entry(store: Store, cell: Cell, seed: int, rule: str, metric: str = MET
 
 
 def _tags(store: Store, cell: Cell, results: Mapping[int, Mapping[str, Any]]) -> dict[str, str]:
-    order = ["failed", "diverged", "pruned", "raced", "done"]
     prints = store.fingerprints(cell)
     return {
         "fpl.cell": cell.id,
@@ -249,7 +249,7 @@ def _tags(store: Store, cell: Cell, results: Mapping[int, Mapping[str, Any]]) ->
         "fpl.dataset": cell.run.data.name,
         "fpl.partition_hash": ",".join(sorted({str(r["split_hash"]) for r in results.values()}))[:TAG_LENGTH],
         "fpl.code_fingerprint": str(prints.get("method", "")),
-        "fpl.status": min((str(r["status"]) for r in results.values()), key=order.index),
+        "fpl.status": str(cell_status([r["status"] for r in results.values()], len(results))),
         "mlflow.source.name": "fpl-tune",
         "mlflow.source.type": "LOCAL",
     }

@@ -18,6 +18,7 @@ from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Job
 from fpl_tune.redact import HIDDEN
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.status import FAILURES
 from fpl_tune.study.store import Store, write
 from fpl_tune.track import ledger, server, views
 from fpl_tune.track.ledger import Draw
@@ -213,7 +214,7 @@ class Writer:
         if not all(ledger.complete(self.store, cell, self.seeds) for cell in cells):
             return "KILLED"
         results = [self.store.result(cell, seed) for cell in cells for seed in self.seeds]
-        return "FAILED" if any(r and r["status"] in ("failed", "diverged") for r in results) else "FINISHED"
+        return "FAILED" if any(r and r["status"] in FAILURES for r in results) else "FINISHED"
 
 
 def identity(store: Store, uri: str) -> str:

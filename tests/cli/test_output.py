@@ -51,7 +51,7 @@ def test_csv_can_be_read_back(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_table_without_terminal_is_plain(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    output.emit(ROWS, "table", title="Title", best=0)
+    output.emit(ROWS, "table", title="Title", best=[0])
     text = capsys.readouterr().out
     assert "\x1b[" not in text
     assert "Title" in text

@@ -87,7 +87,7 @@ def test_no_colour_on_a_terminal_where_it_is_not_wanted(colours: dict[str, str],
 
     main, side = pty.openpty()
     plain = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm-256color"} | colours
-    code = "from fpl_tune.cli import output, _fail; output.emit([{'cell': 'a'}], 'table', best=0); _fail('no', 2)"
+    code = "from fpl_tune.cli import output, _fail; output.emit([{'cell': 'a'}], 'table', best=[0]); _fail('no', 2)"
     subprocess.run([sys.executable, "-c", code], stdout=side, stderr=side, env=plain, check=True, cwd=here)
     os.close(side)
     seen = os.read(main, 10_000).decode()

@@ -61,7 +61,7 @@ def test_what_is_done_costs_nothing(compose: Compose, tmp_path: Path, cheap: lis
     assert [(i.label, i.status, i.seeds) for i in plan.items] == [("lr=0.1", "done", 0), ("lr=0.2", "new", 2)]
     assert (plan.totals()["cells"], plan.totals()["done"]) == (2, 1)
     half = make_plan(*compose("axes: {optim: {lr: [0.1]}}", "seeds=4"), root=tmp_path)
-    assert [(i.status, i.seeds) for i in half.items] == [("partly", 2)]
+    assert [(i.status, i.seeds) for i in half.items] == [("partial", 2)]
     nothing = make_plan(*compose("axes: {optim: {lr: [0.1]}}"), root=tmp_path)
     assert nothing.totals()["seconds"] == 0
     assert nothing.feasible
@@ -92,7 +92,7 @@ def test_trials_of_a_search_that_are_over_cost_nothing(compose: Compose, tmp_pat
     plan = make_plan(*compose(body, "protocol.rounds=1", "search.trials=5"), root=tmp_path)
     assert [(item.status, item.trials, item.seconds > 0) for item in plan.items] == [
         ("done", 3, False),
-        ("partly", 2, True),
+        ("partial", 2, True),
     ]
     assert (plan.totals()["cells"], plan.totals()["done"]) == (5, 3)
     wider = compose(body, "protocol.rounds=1", "search.space={optim.lr: {low: 1.0e-6, high: 10.0, log: true}}")

@@ -96,7 +96,7 @@ def test_unfinished_and_failed_cells_are_named(make_store):
               "time/seconds": 0.0, "split_hash": ""}  # fmt: skip
     store.put(failed, 1, [], result)
     facts = Facts(store)
-    assert facts.table["status"].tolist() == ["partly", "done", "failed", "pending"]
+    assert facts.table["status"].tolist() == ["partial", "done", "failed", "pending"]
     assert facts.table["n"].tolist() == [1, 3, 0, 0]
     page = Page(report.build(store).read_text())
     assert any(row[0] == failed.label and "failed" in row for row in page.rows)

@@ -147,11 +147,11 @@ def test_a_study_races_and_says_so(
     assert (0.9, (3, 4)) not in graded
     store = Store.open(tmp_path, "tiny")
     summary = store.summary()
-    assert summary["status"].tolist() == ["done", "raced", "raced", "done"]
+    assert summary["status"].tolist() == ["done", "eliminated", "eliminated", "done"]
     assert summary["n"].tolist() == [5, 2, 2, 5]
     left = store.result(store.cells()[2], 5)
     assert left is not None
-    assert left["error"].startswith("raced out after 2 of 5 seeds: on validation 79.8 ± ")
+    assert left["error"].startswith("eliminated after 2 of 5 seeds: on validation 79.8 ± ")
     assert "points behind lr=0.1 (p = " in left["error"]
     assert best(store).cell.label == "lr=0.1"
 

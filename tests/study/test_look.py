@@ -94,7 +94,7 @@ def test_best_reads_validation_only(make_store: MakeStore) -> None:
     again = best(store)
     assert again.cell.id == chosen.cell.id
     assert again.test == pytest.approx(1 - chosen.test)
-    with pytest.raises(ConfigError, match="reads test figures"):
+    with pytest.raises(ConfigError, match="reads test metrics"):
         best(store, "best_test")
 
 
@@ -204,7 +204,7 @@ def test_diff_says_what_would_run_and_why(compose: Compose, tmp_path: Path, monk
     spec, node = compose("axes: {optim: {lr: [0.1, 0.3]}}", "protocol.rounds=1", "seeds=3")
     rows = diff(spec, node, store)
     assert [(r["label"], r["state"], r["why"]) for r in rows] == [
-        ("lr=0.1", "partly", "without seed 3"),
+        ("lr=0.1", "partial", "without seed 3"),
         ("lr=0.3", "new", ""),
         ("lr=0.2", "gone", "not in the study"),
     ]

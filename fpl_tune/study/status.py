@@ -1,0 +1,57 @@
+"""The status of a seed and of a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import Enum
+
+
+class Status(str, Enum):
+    """How far a seed or a cell is, from good to bad. A member equals its word."""
+
+    DONE = "done"
+    PARTIAL = "partial"
+    """Some seeds of a cell have no result."""
+    PENDING = "pending"
+    """No seed has a result."""
+    PRUNED = "pruned"
+    """Stopped after some rounds by the pruner; the rounds that ran count."""
+    ELIMINATED = "eliminated"
+    """Not run: the race of seeds had dropped the cell."""
+    DIVERGED = "diverged"
+    FAILED = "failed"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @classmethod
+    def _missing_(cls, value: object) -> Status | None:
+        return _FORMER.get(str(value))
+
+
+_FORMER = {"raced": Status.ELIMINATED, "partly": Status.PARTIAL}
+"""Words of stores of schema 1."""
+
+FINAL = frozenset({Status.DONE, Status.PRUNED, Status.ELIMINATED, Status.DIVERGED})
+"""A seed in one of these is not run again unless asked for."""
+
+COUNTED = frozenset({Status.DONE, Status.PRUNED})
+"""Seeds in one of these have figures that enter means."""
+
+FAILURES = frozenset({Status.FAILED, Status.DIVERGED})
+
+
+def cell_status(seeds: Collection[str], wanted: int) -> Status:
+    """Derives a cell's status from its seeds'.
+
+    Args:
+        seeds: the status of every seed that has a result.
+        wanted: number of seeds of the study.
+
+    Returns:
+        The worst status of a seed if one is not done; else done, partial or pending.
+    """
+    for status in (Status.FAILED, Status.DIVERGED, Status.PRUNED, Status.ELIMINATED):
+        if status in seeds:
+            return status
+    return Status.DONE if len(seeds) >= wanted else Status.PARTIAL if seeds else Status.PENDING

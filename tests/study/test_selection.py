@@ -1,0 +1,92 @@
+"""The choice of the best cell: by validation, among cells of the same data, partition and protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fpl_tune.errors import ConfigError
+from fpl_tune.report.facts import Facts
+from fpl_tune.search.replay import replay_random
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.selection import best, select
+from fpl_tune.study.status import Status, cell_status
+from fpl_tune.study.store import Store
+
+MakeStore = Callable[..., Store]
+TWO_SETS = "axes: {data.domains: [[clipart], [sketch]], method: {n_ctx: [2, 4]}}\nseeds: 2\n"
+
+
+def level(cell: Cell) -> float:
+    """Clipart is easy. There, 2 tokens are a little better; on sketch, 4 are much better."""
+    few = cell.run.method["n_ctx"] == 2
+    return (0.92 if few else 0.9) if cell.run.data.domains == ["clipart"] else (0.3 if few else 0.5)
+
+
+def test_over_two_data_sets_the_mean_over_sets_chooses_not_the_easiest_set(make_store: MakeStore) -> None:
+    store = make_store(body=TWO_SETS, level=level)
+    found = best(store)
+    assert {cell.run.method["n_ctx"] for cell in found.cells} == {4}
+    assert [cell.run.data.domains for cell in found.cells] == [["clipart"], ["sketch"]]
+    val = store.summary(metric="val/acc_mean").set_index("cell")["mean"]
+    test = store.summary().set_index("cell")["mean"]
+    ids = [cell.id for cell in found.cells]
+    assert found.val == pytest.approx(val[ids].mean())
+    assert found.test == pytest.approx(test[ids].mean())
+    assert "over 2 settings" in found.by
+    facts = Facts(store)
+    assert facts.chosen == ids
+    with pytest.raises(ConfigError, match="lie in several"):
+        replay_random(store)
+
+
+def test_a_configuration_that_lacks_a_data_set_is_not_chosen(make_store: MakeStore) -> None:
+    body = TWO_SETS.replace("[2, 4]", "[2, 4, 8]")
+    kept = make_store(
+        body=body,
+        level=lambda cell: 0.99 if cell.run.method["n_ctx"] == 8 else level(cell),
+        fill=lambda cell, seed: cell.run.method["n_ctx"] != 8 or cell.run.data.domains == ["clipart"],
+    )
+    assert {cell.run.method["n_ctx"] for cell in best(kept).cells} == {4}
+
+
+def test_settings_without_a_common_configuration_have_a_best_cell_each(make_store: MakeStore) -> None:
+    store = make_store(body=TWO_SETS.replace("[2, 4]", "[2, 4, 8, 16]"), level=level)
+    cells = [cell for cell in store.cells() if (cell.run.method["n_ctx"] > 4) == (cell.run.data.domains == ["sketch"])]
+    val = {cell.id: 0.1 * cell.run.method["n_ctx"] for cell in cells}
+    choice = select(cells, val)
+    assert choice is not None
+    assert [cell.run.method["n_ctx"] for cell in choice.cells] == [4, 16]
+    assert choice.val == pytest.approx((0.4 + 1.6) / 2)
+    assert "in each of 2 settings" in choice.by
+
+
+@pytest.mark.parametrize("axis", ["protocol: {rounds: [1, 2]}", "data: {shots: [2, 4]}", "partition: {alpha: [1, 2]}"])
+def test_nothing_is_chosen_where_no_two_cells_compare(make_store: MakeStore, axis: str) -> None:
+    store = make_store(body=f"axes: {{{axis}}}\nseeds: 1\n")
+    with pytest.raises(ConfigError, match="no two finished cells of toy share them"):
+        best(store)
+    assert Facts(store).best is None
+
+
+def test_a_field_that_a_search_tunes_is_no_setting(make_store: MakeStore) -> None:
+    cells = make_store(body="axes: {protocol: {epochs: [1, 2, 5]}}\nseeds: 1\n").cells()
+    trials = [Cell(c.id, c.number, c.label, "trial", c.varied, c.run) for c in cells]
+    val = {c.id: 0.5 + 0.1 * c.number for c in cells}
+    choice = select(trials, val)
+    assert choice is not None
+    assert choice.cell.label == "epochs=5"
+    assert select(trials, val, ["protocol.epochs"]) is None
+
+
+def test_the_status_of_a_cell_is_the_worst_of_its_seeds() -> None:
+    done, failed = Status.DONE, Status.FAILED
+    assert cell_status([], 2) is Status.PENDING
+    assert cell_status([done], 2) is Status.PARTIAL
+    assert cell_status([done, done], 2) is done
+    assert cell_status([done, Status.ELIMINATED, Status.PRUNED], 3) is Status.PRUNED
+    assert cell_status([failed, Status.DIVERGED], 2) is failed
+    assert Status("raced") is Status.ELIMINATED, "a word of schema 1"
+    with pytest.raises(ValueError, match="no such"):
+        Status("no such")
