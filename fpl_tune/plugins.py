@@ -3,7 +3,10 @@
 Group `fpl_tune.methods`: a dataclass derived from `fpl_tune.method.Method`.
 Group `fpl_tune.data`: a `fpl_tune.data.sources.Source`.
 Group `fpl_tune.towers`: a function (pretrained, *, device, dtype, seed) that returns `fpl_tune.clip.Towers`.
-The name of the entry point is the name in the configuration: `method=NAME`, `data.name=NAME`, `clip.name=NAME`.
+Group `fpl_tune.samplers`: a class derived from `optuna.samplers.BaseSampler`.
+Group `fpl_tune.pruners`: a class derived from `optuna.pruners.BasePruner`.
+The name of the entry point is the name in the configuration: `method=NAME`, `data.name=NAME`, `clip.name=NAME`,
+`search.sampler=NAME`, `prune.rule=NAME`.
 Methods may come from any module that FPL_TUNE_PLUGINS lists; see `fpl_tune.methods`.
 """
 
@@ -21,7 +24,7 @@ from fpl_tune.errors import ConfigError
 VARIABLE = "FPL_TUNE_PLUGINS"
 """Top-level modules that the user allows methods to come from; processes that this one starts inherit it."""
 
-Kind = Literal["methods", "data", "towers"]
+Kind = Literal["methods", "data", "towers", "samplers", "pruners"]
 
 _PLACE = "fpl_tune_place"
 

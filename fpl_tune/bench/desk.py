@@ -131,14 +131,14 @@ def _suggested(root: Path, overrides: Sequence[str], trials: int) -> float:
     plan.open(root / "search")
     known = 0
     while known < trials:
-        known += len(batch := plan.ask())
+        known += len(batch := plan.request())
         for cell in batch:
-            plan.tell(cell, _made_up(cell))
+            plan.report(cell, _made_up(cell))
     began, asked = time.perf_counter(), 0
     while plan.left:
-        asked += len(batch := plan.ask())
+        asked += len(batch := plan.request())
         for cell in batch:
-            plan.tell(cell, _made_up(cell))
+            plan.report(cell, _made_up(cell))
     return (time.perf_counter() - began) / asked
 
 

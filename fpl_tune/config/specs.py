@@ -75,8 +75,9 @@ class RunSpec:
 class SearchSpec:
     """How the method's own space is searched inside each cell of the axes; without a sampler nothing is searched."""
 
-    sampler: str | None = None
-    """grid, random, tpe, or None"""
+    sampler: Any = None
+    """grid; a sampler of Optuna (tpe, gp, random, cma_es, nsgaii, qmc ...), of a plug-in or of `package.module:Class`;
+    {name: ..., argument: ...} where it is to have arguments; None: nothing is searched."""
     trials: int = 20
     """Trials in each axis cell, the published defaults included."""
     seconds: float | None = None
@@ -89,8 +90,11 @@ class SearchSpec:
     """Validation metrics (maximised) or costs (`comm/total_bytes`, `time/seconds`, minimised)."""
     constraints: list[str] = field(default_factory=list)
     """e.g. "comm/total_bytes <= 5e6" """
-    batch: int = 4
-    """Trials asked for at once: what is suggested does not depend on who finishes first."""
+    batch: int | None = None
+    """None: the next trial is suggested as soon as there is room for it, so that no worker waits. A number: trials come
+    in batches of so many, each after the last one is over, and are the same on every machine."""
+    warm_start: str | None = None
+    """Name of a study whose finished cells in the same space the sampler starts from."""
     seed: int = 0
 
 

@@ -55,7 +55,7 @@ def run_study(
     seconds_of(spec.budget)
     prune.check(spec.prune)
     check_reported(spec.report.metric)
-    search = Search.plan(spec, node)
+    search = Search.plan(spec, node, root)
     cells = search.references if search else expand(spec, node)
     setup = setup_of(spec, root / spec.name)
     with _disk_errors(root / spec.name), locked(root / spec.name) as killed:

@@ -68,7 +68,7 @@ class Scheduler:
                 self._inform(cell)
                 self._remember(cell)
         if self.search:
-            self._ask()
+            self._ask(len(self.search.parts))  # one of every part: all are checked before any runs
         for callback in self.callbacks:
             callback.on_study_start(self.store, list(self._seen.values()), list(self.queue))
 
@@ -187,10 +187,10 @@ class Scheduler:
             for cell in self.jobs.release():
                 self._tell(cell)
 
-    def _ask(self) -> None:
-        """Asks the search for as many trials as it gives; what the store knows already is told at once."""
+    def _ask(self, jobs: int = 1) -> None:
+        """Requests trials of the search until so many jobs are queued; those with results in the store are reported."""
         assert self.search is not None
-        while cells := self.search.ask():
+        while len(self.queue) < jobs and (cells := self.search.request()):
             self.store.add([cell for cell in cells if cell.id not in self._seen])
             for cell in cells:
                 self._enqueue(cell)
@@ -292,7 +292,7 @@ class Scheduler:
         """The search hears of a complete cell."""
         if self.search:
             histories = ((s, r, self.store.history(cell, s)) for s, r in self._results(cell).items())
-            self.search.tell(cell, {seed: (result, history) for seed, result, history in histories})
+            self.search.report(cell, {seed: (result, history) for seed, result, history in histories})
 
     def _results(self, cell: Cell) -> dict[int, dict[str, Any]]:
         found = {seed: self.store.result(cell, seed) for seed in self.spec.seed_list()}

@@ -37,7 +37,7 @@ def diff(spec: StudySpec, node: dict[str, Any], store: Store) -> list[dict[str, 
     for row in rows:
         if row["state"] == "new" and row["label"] in before:
             row["why"] = ", ".join(_changed(before[row["label"]], here[row["cell"]]))
-    if (search := Search.plan(spec, node)) is not None:
+    if (search := Search.plan(spec, node, store.root)) is not None:
         left = sum(part.total for part in search.parts) - sum(cell.role == "trial" for cell in cells)
         rows += [{"cell": "", "label": counted(left, "more trial"), "state": "new", "why": ""}] if left > 0 else []
     rows += [{"cell": c.id, "label": c.label, "state": "gone", "why": "not in the study"} for c in gone]

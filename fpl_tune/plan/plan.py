@@ -179,7 +179,7 @@ class _Work:
 
 def _work(spec: StudySpec, node: dict[str, Any], store: Store) -> list[_Work]:
     """Cells, the seeds that are missing, and the state."""
-    search = Search.plan(spec, node)
+    search = Search.plan(spec, node, store.root)
     drawn = search.draw() if search is not None else {}
     tried = [cell for cell in store.cells() if cell.role == "trial"]
     found = []

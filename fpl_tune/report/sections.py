@@ -19,6 +19,7 @@ from fpl_tune.report.blocks import Section, Table, Td, plain_table
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.paper import beside
 from fpl_tune.report.searches import matters, pairs, winners
+from fpl_tune.search.components import label_of
 from fpl_tune.study.cells import shown
 from fpl_tune.study.partition import Shares, shares
 
@@ -266,7 +267,8 @@ def tuned(facts: Facts, tests: pd.DataFrame) -> Section:
     if search.sampler:
         budget = counted(search.trials, "trial") if search.seconds is None else f"{search.seconds:g} s"
         texts.append(
-            f"Searched with {search.sampler}, {budget} for each cell of the axes, on {', '.join(search.objectives)}."
+            f"Searched with {label_of(search.sampler)}, {budget} for each cell of the axes, "
+            f"on {', '.join(search.objectives)}."
         )
     return Section("tuned", "What varied", texts, tables=[plain_table(["field", "values"], rows)] if rows else [])
 

@@ -63,8 +63,19 @@ def score(rounds: Sequence[Sequence[Record]], smoothing: int) -> Score | None:
     return Score(mean, max(over_seeds, math.sqrt(math.fsum(_client_variance(r) for r in evaluated[-1])) / n))
 
 
+def standard_error(metric: str, over_seeds: float, histories: Sequence[Sequence[Record]]) -> float | None:
+    """Standard error of a metric's mean over seeds; None where nothing tells it.
+
+    Of validation accuracy it is the larger of two estimates: from the spread over seeds, and over each seed's clients.
+    """
+    found = [] if math.isnan(over_seeds) else [over_seeds]
+    if metric == METRIC and (variance := math.fsum(_client_variance(history[-1]) for history in histories)):
+        found.append(math.sqrt(variance) / len(histories))
+    return max(found, default=None)
+
+
 def _client_variance(record: Record) -> float:
-    """Squared standard error of a mean over clients; 0 where clients were not noted."""
+    """Squared standard error of a mean over clients; 0 where the record lacks them."""
     values = [v for v in record.get("clients/val", []) if v is not None and not math.isnan(v)]
     if len(values) < 2:
         return 0.0

@@ -1,91 +1,140 @@
-"""Optuna, as far as a search needs it: the database, the sampler, values, and a table gone through by TPE."""
+"""The sampler of a study: one instance per trial, checked before anything starts; and TPE over a finished table."""
 
 from __future__ import annotations
 
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, BruteForceSampler, QMCSampler, RandomSampler, TPESampler
+from optuna.study import StudyDirection
 from optuna.trial import TrialState
-from sqlalchemy import event
 
-from fpl_tune.search.space import Param
+from fpl_tune.config import SearchSpec
+from fpl_tune.engine import derive
+from fpl_tune.errors import ConfigError
+from fpl_tune.search import components
+from fpl_tune.search.components import Component
+from fpl_tune.search.space import Space, outward
+from fpl_tune.study.results import MAXIMISED
 
 NAMED_CONSTRAINTS = hasattr(optuna.trial.Trial, "set_constraint")  # since Optuna 5; before, a function of the trial
+_BLIND = (RandomSampler, QMCSampler, BruteForceSampler)
+"""Samplers that do not read results, and so have no say in objectives and constraints."""
+_PROBED = 14  # trials of a probe: more than the random ones that Optuna's samplers start with
 
 
-def open_storage(folder: Path) -> optuna.storages.BaseStorage:
-    """The study's Optuna database."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = optuna.storages.RDBStorage(f"sqlite:///{folder / 'study.db'}")
-    event.listen(storage.engine, "connect", _without_waiting)
-    storage.engine.dispose()  # what is connected already does not know
-    return storage
+class SamplerFactory:
+    """Makes the sampler of each trial.
 
+    A trial's sampler is seeded by the trial's number, so that a suggestion depends on what was reported before it and
+    on nothing that a process remembers.
 
-def _without_waiting(connection: Any, record: Any) -> None:
-    """A commit survives a kill without waiting for the disk; only a power cut may take the last ones back."""
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL"):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def sampler(name: str | None, seed: int, *, trials: int, constrained: bool) -> BaseSampler:
-    """The sampler of one trial: TPE over all parameters at once, or uniform draws.
-
-    A third of the budget's `trials`, ten at most, are drawn before TPE has something to go by.
+    Raises:
+        ConfigError: the sampler or an argument is unknown, or it cannot do the objectives or constraints.
     """
-    if name != "tpe":
-        return RandomSampler(seed=seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # multivariate and group
-        return TPESampler(
-            n_startup_trials=min(10, max(4, trials // 3)),
-            n_ei_candidates=24,
-            multivariate=True,
-            group=True,
-            constant_liar=True,
-            seed=seed,
-            constraints_func=_excesses if constrained and not NAMED_CONSTRAINTS else None,
-        )
+
+    def __init__(self, search: SearchSpec) -> None:
+        self.search = search
+        value = "random" if search.sampler == "grid" else search.sampler
+        self.component: Component = components.find("samplers", value, "search.sampler", ("grid",))
+        blind = issubclass(self.component.kind, _BLIND)
+        if search.constraints and not blind and not self.component.accepts("constraints_func"):
+            raise ConfigError(
+                f"search.sampler={self.component.name} cannot do constraints, but search.constraints is "
+                f"{list(search.constraints)}. Use sampler=tpe, gp or nsgaii, or remove the constraints."
+            )
+        self.make(1, "check")
+
+    def make(self, number: int, key: str) -> BaseSampler:
+        """The sampler of a trial.
+
+        Args:
+            number: of the trial within its search, from 0.
+            key: name of the search in the database.
+        """
+        # A sequence of QMC is scrambled once: all its trials share the seed.
+        part = 0 if issubclass(self.component.kind, QMCSampler) else number
+        defaults: dict[str, Any] = {
+            "seed": derive("search", self.search.seed, key, part) % 2**32,
+            "warn_independent_sampling": False,
+        }
+        if self.component.default("n_startup_trials") == 10:
+            # A third of the budget, ten at most, is drawn before the sampler has something to go by.
+            defaults["n_startup_trials"] = min(10, max(4, self.search.trials // 3))
+        if issubclass(self.component.kind, TPESampler):
+            defaults |= {"multivariate": True, "group": True, "constant_liar": True}
+            defaults.pop("warn_independent_sampling")
+        if self.search.constraints and not NAMED_CONSTRAINTS:
+            defaults["constraints_func"] = _excesses
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            return self.component.build(**defaults)
+
+    @property
+    def directions(self) -> list[StudyDirection]:
+        way = StudyDirection
+        return [way.MAXIMIZE if name in MAXIMISED else way.MINIMIZE for name in self.search.objectives]
+
+    def probe(self, space: Space, node: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        """Tries the sampler on made-up results.
+
+        Raises:
+            ConfigError: it cannot do the objectives, or fails on the space.
+        """
+        if issubclass(self.component.kind, (*_BLIND, TPESampler)):
+            return
+        study = in_memory(self.directions)
+        for number in range(_PROBED):
+            try:
+                study.sampler = self.make(number, "check")
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    trial = study.ask()
+                    space.suggest(trial, node, given)
+                    study.tell(trial, [((number * 7 + i) % 11) / 11 for i in range(len(self.directions))])
+            except ConfigError:
+                raise
+            except Exception as problem:  # samplers of others: whatever they raise
+                what = f"search.objectives={list(self.search.objectives)}" if len(self.directions) > 1 else "this space"
+                said = " ".join(str(problem).split())
+                raise ConfigError(
+                    f"search.sampler={self.component.name} cannot do {what}: {said} Use sampler=tpe or random."
+                ) from problem
+
+
+def in_memory(directions: Sequence[StudyDirection]) -> optuna.Study:
+    """An Optuna study that leaves nothing behind."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna.create_study(directions=list(directions), sampler=RandomSampler())
 
 
 def _excesses(trial: optuna.trial.FrozenTrial) -> Sequence[float]:
-    """Optuna's constraints of a trial, from what was noted when it was told; none were broken where nothing was."""
+    """By how much a trial breaks each constraint; 0 where that is not known."""
     return trial.user_attrs.get("excess", [0.0])
 
 
-def sample(trial: optuna.trial.Trial, param: Param) -> Any:
-    if param.choices:
-        shown = [outward(choice) for choice in param.choices]
-        return param.choices[shown.index(trial.suggest_categorical(param.name, shown))]
-    if param.whole:
-        step = int(param.step or 1)
-        return trial.suggest_int(param.name, int(param.low), int(param.high), step=step, log=param.log)
-    return trial.suggest_float(param.name, param.low, param.high, step=param.step, log=param.log)
-
-
-def outward(value: Any) -> Any:
-    """A choice as Optuna can store it: lists and mappings as text."""
-    return value if isinstance(value, None | bool | int | float | str) else json.dumps(value)
-
-
 def draw_from_table(points: Sequence[Mapping[str, Any]], values: Sequence[float], *, seed: int) -> list[int]:
-    """The order in which TPE goes through a table of results: places of `points`, none twice.
+    """The order in which TPE goes through a table of results.
 
-    points: mappings of equal keys (fields), values: what to maximise. Suggestions that are not in the table, or were
-    drawn before, cost nothing and are answered from it where they can be; what is never suggested comes last.
+    Suggestions that are not in the table, or were drawn before, cost nothing. Points that TPE never suggests come last.
+
+    Args:
+        points: mappings with equal keys (fields).
+        values: what to maximise, one per point.
+        seed: of the sampler.
+
+    Returns:
+        Indices of `points`, each once.
     """
     places = {_name_of(point): i for i, point in enumerate(points)}
     choices = {name: list(dict.fromkeys(outward(point[name]) for point in points)) for name in points[0]}
+    study = in_memory([StudyDirection.MAXIMIZE])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        sampler = TPESampler(n_startup_trials=min(10, max(2, len(points) // 4)), multivariate=True, seed=seed)
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
+        study.sampler = TPESampler(n_startup_trials=min(10, max(2, len(points) // 4)), multivariate=True, seed=seed)
     order: list[int] = []
     for _ in range(10 * len(points)):
         trial = study.ask()

@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from fpl_tune import config
 from fpl_tune.config import RunSpec, SearchSpec, StudySpec
-from fpl_tune.errors import ConfigError, did_you_mean
+from fpl_tune.errors import ConfigError
 from fpl_tune.evaluate import CHOICES
 from fpl_tune.search.objective import check_metric, parse_constraint
-from fpl_tune.search.space import Space, names_of, read_space
 from fpl_tune.study.cells import Cell, Composer, axes_of, expand, grid
 from fpl_tune.study.fingerprints import method_source
 
 if TYPE_CHECKING:  # Optuna and its database, a third of a second, are for studies that search
+    from fpl_tune.search.space import Space
     from fpl_tune.search.suggest import Part, Results
-
-SAMPLERS = ("grid", "random", "tpe")
 
 
 class Search:
@@ -31,26 +29,37 @@ class Search:
         self._waiting: dict[str, list[tuple[Part, int]]] = {}
 
     @classmethod
-    def plan(cls, spec: StudySpec, node: dict[str, Any]) -> Search | None:
+    def plan(cls, spec: StudySpec, node: dict[str, Any], root: Path | None = None) -> Search | None:
         """The searches of a study; None where it has no sampler.
 
+        Args:
+            spec: the study.
+            node: the same as a plain dict.
+            root: the folder of all studies, among them the one that `search.warm_start` names.
+
         Raises:
-            ConfigError: a sampler, space, objective or constraint that cannot be.
+            ConfigError: the sampler, space, an objective, a constraint or the warm start is wrong.
         """
         search = spec.search
         if search.sampler is None:
             return None
+        from fpl_tune.search.samplers import SamplerFactory
+        from fpl_tune.search.space import names_of, read_space
         from fpl_tune.search.suggest import Part
+        from fpl_tune.search.warm import WarmStart
 
-        if search.sampler not in SAMPLERS:
-            raise ConfigError(f"There is no sampler {search.sampler!r}. {did_you_mean(search.sampler, SAMPLERS)}")
-        if search.trials < 1 or search.batch < 1 or (search.seconds is not None and search.seconds <= 0):
-            raise ConfigError("search.trials and search.batch must be >= 1, and search.seconds above 0.")
+        if search.trials < 1 or (search.batch is not None and search.batch < 1):
+            raise ConfigError(
+                f"search.trials and search.batch must be >= 1, but are {search.trials} and {search.batch}."
+            )
+        if search.seconds is not None and search.seconds <= 0:
+            raise ConfigError(f"search.seconds must be above 0, but is {search.seconds}.")
         if not search.objectives:
             raise ConfigError("A search needs an objective. Write search.objectives=[val/acc_mean].")
         for name in search.objectives:
             check_metric(name, "search.objectives")
         constraints = tuple(parse_constraint(text) for text in search.constraints)
+        samplers = SamplerFactory(search)
         axes = list(axes_of(spec.axes))
         references = [cell for cell in expand(spec, node) if cell.role == "reference"]
         composer = Composer(node)
@@ -58,23 +67,40 @@ class Search:
         points = list(grid(spec, node))
         if any(not run.data.val for _, run in points):
             raise ConfigError("A search reads validation figures, but data.val is 0. Set it above 0, such as 0.25.")
+        warm = None if search.warm_start is None else WarmStart(search.warm_start, root, search, rule, constraints)
         parts = []
         for i, (varied, run) in enumerate(points):
-            space = read_space(names_of(run.method, varied.get("method")), search, axes)
-            part = Part(search, rule, constraints, composer, varied, space, config.as_dict(run), i, len(points))
-            part.first = len(references)
-            part.key = _key(config.identity(run), method_source(run), search, space)
+            base = config.as_dict(run)
+            space = read_space(names_of(run.method, varied.get("method")), search, axes, base)
+            part = Part(
+                search=search,
+                samplers=samplers,
+                rule=rule,
+                constraints=constraints,
+                composer=composer,
+                varied=varied,
+                space=space,
+                node=base,
+                index=i,
+                of=len(points),
+                first=len(references),
+                key=_key(config.identity(run), method_source(run), search, space),
+            )
             part.check()
+            if warm is not None:
+                part.warm = warm.trials(part)
             parts.append(part)
+        if warm is not None:
+            warm.check(parts)
         return cls(parts, references)
 
     def draw(self) -> dict[str, list[RunSpec]]:
-        """Cell of the axes -> as many runs as its search has trials, the published ones and points of its space."""
+        """Cell of the axes -> as many runs as its search has trials: the published ones and points of its space."""
         return {config.identity(part.composer.at(part.varied)): part.draw() for part in self.parts}
 
     def open(self, folder: Path) -> list[Cell]:
-        """Opens the study's database; cells of the trials that it knows."""
-        from fpl_tune.search.samplers import open_storage
+        """Opens the study's database; cells of the trials that it holds."""
+        from fpl_tune.search.record import open_storage
 
         folder.mkdir(parents=True, exist_ok=True)
         cells: dict[str, Cell] = {}
@@ -90,36 +116,50 @@ class Search:
     @property
     def left(self) -> int:
         """Trials that are not over."""
-        return sum(part.unasked + len(part.pending) for part in self.parts)
+        return sum(part.left for part in self.parts)
 
     @property
     def unasked(self) -> int:
-        """Trials that were not asked for yet."""
+        """Trials that were not suggested yet."""
         return sum(part.unasked for part in self.parts)
 
-    def ask(self) -> list[Cell]:
-        """Cells of new trials: the next batch of every part whose last batch is over."""
-        cells = []
-        for part in self.parts:
-            for number, cell in part.ask():
+    def request(self) -> list[Cell]:
+        """Cells of new trials; empty while there is no room for any.
+
+        Without batches one trial, of the part that has had the fewest; with batches the next batch of every part
+        whose last one is over.
+        """
+        cells: list[Cell] = []
+        for part in sorted(self.parts, key=lambda part: part.asked):
+            while (made := part.suggest()) is not None:
+                number, cell = made
                 cells.append(cell)
                 self._waiting.setdefault(cell.id, []).append((part, number))
+                if part.search.batch is None:
+                    return cells
         return cells
 
-    def tell(self, cell: Cell, results: Results) -> None:
+    def report(self, cell: Cell, results: Results) -> None:
         """A cell is complete: every trial that it stands for is over."""
         for part, number in self._waiting.pop(cell.id, []):
-            part.tell(number, cell, results)
+            part.report(number, cell, results)
+
+    def pause(self, cell: Cell, seconds: float) -> None:
+        """A cell waits for a place at its rung, after so many seconds of training."""
+        for part, number in self._waiting.get(cell.id, []):
+            part.pause(number, seconds)
 
 
 def _key(identity: str, source: str, search: SearchSpec, space: Space) -> str:
-    """Name of one part in the database: what may not change within one search. Ranges may."""
+    """Name of a part in the database: a digest of what may not change within one search. Ranges may."""
     fixed = {
+        "record": 2,
         "source": source,
         "sampler": search.sampler,
         "seed": search.seed,
         "objectives": search.objectives,
         "choices": {p.name: [repr(c) for c in p.choices] for p in space.params if p.choices},
+        **({"warm_start": search.warm_start} if search.warm_start else {}),
     }
     digest = hashlib.blake2b(json.dumps(fixed, sort_keys=True).encode(), digest_size=4).hexdigest()
     return f"{identity}-{digest}"

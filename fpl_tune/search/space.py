@@ -1,76 +1,94 @@
-"""Search spaces: which fields are sampled, from what, under which condition."""
+"""Search spaces: which fields are searched, over which Optuna distributions, under which conditions."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import optuna
 import yaml
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from fpl_tune import config
 from fpl_tune.config import SearchSpec
 from fpl_tune.errors import ConfigError, did_you_mean
 from fpl_tune.paths import shipped
 
+Distribution: TypeAlias = FloatDistribution | IntDistribution | CategoricalDistribution
+
 _KEYS = ("low", "high", "log", "step", "int", "choices", "when")
 
 
 @dataclass(frozen=True)
 class Param:
-    """One field's distribution: `choices`, or low..high."""
+    """A field and its distribution."""
 
     name: str
+    """Dotted name of the field; also the name of Optuna's parameter."""
+    distribution: Distribution
     choices: tuple[Any, ...] = ()
-    low: float = 0.0
-    high: float = 0.0
-    log: bool = False
-    step: float | None = None
-    whole: bool = False
+    """Values of a categorical distribution as the field takes them; Optuna stores lists and mappings as text."""
     when: tuple[tuple[str, tuple[Any, ...]], ...] = ()
-    """Sampled only where each of these fields has one of these values."""
+    """The field is searched only where each of these fields has one of these values."""
+
+    def suggest(self, trial: optuna.trial.Trial) -> Any:
+        """The trial's value of the field."""
+        d = self.distribution
+        if isinstance(d, CategoricalDistribution):
+            return self.choices[d.choices.index(trial.suggest_categorical(self.name, d.choices))]
+        if isinstance(d, IntDistribution):
+            return trial.suggest_int(self.name, d.low, d.high, step=d.step, log=d.log)
+        return trial.suggest_float(self.name, d.low, d.high, step=d.step, log=d.log)
 
     def holds(self, value: Any) -> bool:
-        """Whether a value lies in the distribution."""
-        if self.choices:
+        """Whether the distribution contains a value of the field."""
+        d = self.distribution
+        if isinstance(d, CategoricalDistribution):
             return value in self.choices
-        return isinstance(value, int | float) and self.low <= value <= self.high
+        if not isinstance(value, int | float):
+            return False
+        return d.low <= value <= d.high and (isinstance(d, FloatDistribution) or value == int(value))
 
-    def draw(self, rng: random.Random) -> Any:
-        """A value drawn uniformly, on the scale of the distribution."""
-        if known := self.values():
-            return rng.choice(known)
-        if self.log:
-            value = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
-        else:
-            value = rng.uniform(self.low, self.high)
-        return round(value) if self.whole else value
+    def nearest(self, value: Any) -> Any:
+        """The value of the distribution that is nearest to a number; the first choice where nothing is near."""
+        d = self.distribution
+        number = value if isinstance(value, int | float) else None
+        if isinstance(d, CategoricalDistribution):
+            numbers = [c for c in self.choices if isinstance(c, int | float)]
+            return min(numbers, key=lambda c: abs(c - number)) if numbers and number is not None else self.choices[0]
+        return d.low if number is None else min(max(number, d.low), d.high)
 
     def values(self) -> tuple[Any, ...]:
         """All values in order; empty where there are infinitely many."""
-        if self.choices:
+        d = self.distribution
+        if isinstance(d, CategoricalDistribution):
             return self.choices
-        step = self.step or (1 if self.whole and not self.log else None)
-        if step is None:
+        if d.log or d.step is None:
             return ()
-        count = math.floor((self.high - self.low) / step + 1e-9) + 1
-        found = [self.low + i * step for i in range(count)]
-        return tuple(int(v) for v in found) if self.whole else tuple(found)
+        count = math.floor((d.high - d.low) / d.step + 1e-9) + 1
+        return tuple(d.low + i * d.step for i in range(count))
 
 
 @dataclass(frozen=True)
 class Space:
-    """What is searched for one method, conditions after what they depend on."""
+    """What is searched for one method. Conditions follow the parameters that they depend on."""
 
     params: tuple[Param, ...]
     published: tuple[dict[str, Any], ...]
+    """Points of the papers; each may leave fields open."""
+
+    @property
+    def searches_methods(self) -> bool:
+        """Whether the method itself is searched."""
+        return any(param.name == "method" for param in self.params)
 
     def active(self, chosen: Mapping[str, Any], node: Mapping[str, Any], param: Param) -> bool:
-        """Whether a parameter is sampled, given what was chosen before and the run it goes into."""
+        """Whether a parameter is searched, given the values chosen before and the run that they go into."""
         for field, values in param.when:
             value = chosen.get(field, config.get_field(node, field))
             if isinstance(value, Mapping):
@@ -79,13 +97,43 @@ class Space:
                 return False
         return True
 
-    def draw(self, rng: random.Random, node: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-        """One point, inactive parameters left out."""
+    def suggest(self, trial: optuna.trial.Trial, node: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """The trial's values of all active fields."""
         chosen: dict[str, Any] = {}
         for param in self.params:
             if self.active({**given, **chosen}, node, param):
-                chosen[param.name] = param.draw(rng)
+                chosen[param.name] = param.suggest(trial)
         return chosen
+
+    def complete(self, point: Mapping[str, Any], node: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """A published point with a value for every active field.
+
+        Fields that it leaves open take the study's own value, or the nearest one that is searched: a sampler draws
+        none of them.
+        """
+        chosen: dict[str, Any] = {}
+        for param in self.params:
+            if self.active({**given, **chosen}, node, param):
+                own = point.get(param.name, config.get_field(node, param.name))
+                chosen[param.name] = own if param.holds(own) else param.nearest(own)
+        return chosen
+
+    def point_of(self, node: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The values that a run has in this space; None where one lies outside."""
+        chosen: dict[str, Any] = {}
+        for param in self.params:
+            if self.active({**given, **chosen}, node, param):
+                value = config.get_field(node, param.name)
+                if param.name == "method":
+                    value = value["name"]
+                if not param.holds(value):
+                    return None
+                chosen[param.name] = value
+        return chosen
+
+    def stored(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        """A point as Optuna stores it."""
+        return {name: outward(value) for name, value in point.items()}
 
     def grid(self, node: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Every combination, inactive parameters left out, none twice.
@@ -95,9 +143,10 @@ class Space:
         """
         for param in self.params:
             if not param.values():
+                low, high = param.distribution.low, param.distribution.high  # type: ignore[union-attr]
                 raise ConfigError(
-                    f"search.sampler=grid needs finitely many values, but {param.name} lies in "
-                    f"[{param.low:g}, {param.high:g}]. Give it a step or choices, or use sampler=tpe."
+                    f"search.sampler=grid needs finitely many values, but {param.name} lies in [{low:g}, {high:g}]. "
+                    "Give it a step or choices, or use sampler=tpe."
                 )
         seen: set[str] = set()
         for values in itertools.product(*(param.values() for param in self.params)):
@@ -110,8 +159,13 @@ class Space:
                 yield chosen
 
 
+def outward(value: Any) -> Any:
+    """A choice as Optuna stores it: lists and mappings as text."""
+    return value if isinstance(value, None | bool | int | float | str) else json.dumps(value)
+
+
 def names_of(node: Mapping[str, Any], option: Any = None) -> list[str]:
-    """Names under which a method's space may lie: its option, compositions that are made alike, its own name."""
+    """Names under which a method's space may lie: its option, compositions of the same methods, its own name."""
     alike = []
     for path in sorted(shipped("conf", "method").glob("*.yaml")):
         composed = yaml.safe_load(path.read_text())
@@ -122,11 +176,19 @@ def names_of(node: Mapping[str, Any], option: Any = None) -> list[str]:
     return [*([option] if isinstance(option, str) else []), *alike, str(node["name"])]
 
 
-def read_space(names: Sequence[str], search: SearchSpec, axes: Sequence[str]) -> Space:
-    """The space of a method (by the first of `names` that has a file), with the study's own overrides.
+def read_space(
+    names: Sequence[str], search: SearchSpec, axes: Sequence[str], node: Mapping[str, Any] | None = None
+) -> Space:
+    """The space of a method with the study's own overrides.
+
+    Args:
+        names: names of files in search_spaces/; the first that exists counts.
+        search: the study's `search`.
+        axes: dotted names of the study's axes.
+        node: the run that is searched. Its integer fields are searched as integers.
 
     Raises:
-        ConfigError: no space, an unknown key, an empty or inverted range, an axis that is searched too.
+        ConfigError: there is no space, a key is unknown, a range is empty or inverted, an axis is searched too.
     """
     stored = _file(names)
     entries: dict[str, Any] = {**stored.get("space", {}), **_dotted(search.space)}
@@ -147,7 +209,8 @@ def read_space(names: Sequence[str], search: SearchSpec, axes: Sequence[str]) ->
                 f"A field is an axis or searched, not both, but {name} is both. "
                 f"Remove axes.{clash}, or name what is searched in search.only."
             )
-    params = _ordered([_param(name, node) for name, node in entries.items()])
+    own = {name: config.get_field(node or {}, name) for name in entries}
+    params = _ordered([_param(name, entry, type(own[name]) is int) for name, entry in entries.items()])
     by_name = {param.name: param for param in params}
     published = []
     for point in stored.get("published", []):
@@ -177,7 +240,8 @@ def _dotted(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _param(name: str, node: Any) -> Param:
+def _param(name: str, node: Any, integer: bool) -> Param:
+    """A parameter from its entry. `integer`: the field holds integers."""
     if isinstance(node, list):
         node = {"choices": node}
     if not isinstance(node, Mapping):
@@ -190,7 +254,11 @@ def _param(name: str, node: Any) -> Param:
         choices = node["choices"]
         if not isinstance(choices, list) or not choices:
             raise ConfigError(f"search.space.{name}.choices must name at least one value, but is {choices!r}.")
-        return Param(name, choices=tuple(choices), when=when)
+        return Param(name, CategoricalDistribution([outward(c) for c in choices]), tuple(choices), when)
+    return Param(name, _range(name, node, integer), when=when)
+
+
+def _range(name: str, node: Mapping[str, Any], integer: bool) -> Distribution:
     try:
         low, high = float(node["low"]), float(node["high"])
         step = None if node.get("step") is None else float(node["step"])
@@ -198,16 +266,21 @@ def _param(name: str, node: Any) -> Param:
         raise ConfigError(f"search.space.{name} needs numbers low and high, but is {dict(node)!r}.") from None
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ConfigError(f"search.space.{name} must have low < high, but is [{low:g}, {high:g}].")
-    log, whole = bool(node.get("log", False)), bool(node.get("int", False))
+    log = bool(node.get("log", False))
     if log and low <= 0:
         raise ConfigError(f"search.space.{name} is on a log scale, so low must be > 0, but is {low:g}.")
     if step is not None and (step <= 0 or step > high - low):
         raise ConfigError(f"search.space.{name}.step must lie in (0, {high - low:g}], but is {step:g}.")
     if log and step is not None:
         raise ConfigError(f"search.space.{name} has a step or a log scale, not both. Remove one.")
-    if whole and (low != int(low) or high != int(high) or (step is not None and step != int(step))):
-        raise ConfigError(f"search.space.{name} is of integers, but has {dict(node)!r}.")
-    return Param(name, low=low, high=high, log=log, step=step, whole=whole, when=when)
+    whole = low == int(low) and high == int(high) and (step is None or step == int(step))
+    if not node.get("int", integer):
+        reached = high if step is None else low + math.floor((high - low) / step + 1e-9) * step
+        return FloatDistribution(low, reached, log=log, step=step)
+    if not whole:
+        raise ConfigError(f"search.space.{name} needs integers, but is {dict(node)!r}. Write whole low, high and step.")
+    by = int(step or 1)
+    return IntDistribution(int(low), int(low) + (int(high) - int(low)) // by * by, log=log, step=by)
 
 
 def _ordered(params: Sequence[Param]) -> tuple[Param, ...]:
@@ -219,7 +292,7 @@ def _ordered(params: Sequence[Param]) -> tuple[Param, ...]:
         known = {param.name for param in placed}
         ready = [p for p in waiting if all(f in known or f not in names for f, _ in p.when)]
         if not ready:
-            raise ConfigError(f"Conditions must not go in circles, but those of {waiting[0].name} do.")
+            raise ConfigError(f"Conditions must not form a circle, but those of {waiting[0].name} do.")
         placed += ready
         waiting = [p for p in waiting if p not in ready]
     return tuple(placed)

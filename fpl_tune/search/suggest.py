@@ -1,32 +1,30 @@
-"""One cell of the axes searched with Optuna. The only file that imports optuna.
+"""The search in one cell of the axes: which trial comes next, and what the sampler receives of those that ran.
 
-Suggestions are asked for in batches of fixed size and told in the order of their numbers, and the sampler is seeded
-anew for every trial: what is suggested depends on figures alone, neither on who finished first nor on kills.
+Without `search.batch` a trial is suggested whenever there is room for one. With it trials come in batches of that
+size, reported in the order of their numbers: suggestions then depend neither on the machine nor on who ends first.
 """
 
 from __future__ import annotations
 
 import math
-import random
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import optuna
-from optuna.samplers import BaseSampler
-from optuna.trial import TrialState
+from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial, TrialState
 
 from fpl_tune import config
 from fpl_tune.config import RunSpec, SearchSpec
-from fpl_tune.engine import derive
 from fpl_tune.errors import ConfigError
 from fpl_tune.search.objective import Constraint
-from fpl_tune.search.samplers import NAMED_CONSTRAINTS, outward, sample, sampler
+from fpl_tune.search.pruning import standard_error
+from fpl_tune.search.record import WARM, TrialRecord, Verdict, verdict_of
+from fpl_tune.search.samplers import SamplerFactory
 from fpl_tune.search.space import Space
 from fpl_tune.study.cells import Cell, Composer, label
-from fpl_tune.study.results import MAXIMISED, figure
+from fpl_tune.study.results import figure
 from fpl_tune.study.statistics import aggregate
 from fpl_tune.study.status import Status
 from fpl_tune.trial import Record
@@ -40,75 +38,80 @@ class Part:
     """The search in one cell of the axes."""
 
     search: SearchSpec
+    samplers: SamplerFactory
     rule: str
     constraints: tuple[Constraint, ...]
     composer: Composer
     varied: dict[str, Any]
+    """The cell of the axes."""
     space: Space
     node: dict[str, Any]
+    """The run that the space varies, as a plain dict."""
     index: int
     of: int
-    first: int = 0
-    key: str = ""
-    pending: dict[int, _Verdict | None] = field(default_factory=dict)
-    """Trials of the open batch by number; what to tell, once it is known."""
+    """Number of parts."""
+    first: int
+    """Cells before those of the search."""
+    key: str
+    """Name in the database."""
+    warm: Sequence[FrozenTrial] = ()
+    """Trials of other studies."""
+    pending: dict[int, Verdict | None] = field(default_factory=dict)
+    """Trials under way; what to report once it is known."""
+    paused: dict[int, float] = field(default_factory=dict)
+    """Trials that wait for a place at their rung: the seconds that they took so far. No batch waits for them."""
     used: float = 0.0
     """Seconds of the trials that are over."""
 
     def check(self) -> None:
-        """Raises `ConfigError` for a space with a field that the run does not have."""
-        point = {p.name: p.choices[0] if p.choices else int(p.low) if p.whole else p.low for p in self.space.params}
-        for name, value in point.items():
-            known = {**self.varied, **{f: v[0] for p in self.space.params if p.name == name for f, v in p.when}}
+        """Raises `ConfigError` for a field that the run lacks, or a space that the sampler cannot search."""
+        for param in self.space.params:
+            value = param.choices[0] if param.choices else param.distribution.low  # type: ignore[union-attr]
+            known = {**self.varied, **{f: v[0] for f, v in param.when}}
             try:
-                self.composer.at({**known, name: value})
+                self.composer.at({**known, param.name: value})
             except ConfigError as problem:
                 if "no field" in str(problem):
-                    raise ConfigError(f"search.space.{name}: {problem}") from None
-        self._grid = list(self.space.grid(self.node, self.varied)) if self.search.sampler == "grid" else []
+                    raise ConfigError(f"search.space.{param.name}: {problem}") from None
+        complete = (self.space.complete(point, self.node, self.varied) for point in self.space.published)
+        self._points = list({repr(point): point for point in complete}.values())
+        if self.search.sampler == "grid":
+            self._points = list(self.space.grid(self.node, self.varied))
+        self.samplers.probe(self.space, self.node, self.varied)
 
-    def open(self, storage: optuna.storages.BaseStorage) -> None:
-        way = optuna.study.StudyDirection
-        directions = [way.MAXIMIZE if name in MAXIMISED else way.MINIMIZE for name in self.search.objectives]
-        self.study = optuna.create_study(
-            storage=storage, study_name=self.key, directions=directions, load_if_exists=True
-        )
-        self._asked = 0
-        self._trials: dict[int, optuna.trial.Trial] = {}
-        for frozen in self.study.get_trials(deepcopy=False):
-            if frozen.state == TrialState.WAITING:
-                continue
-            self._asked += 1
-            self.used += float(frozen.user_attrs.get("seconds", 0.0))
+    def open(self, storage: BaseStorage | None) -> None:
+        """Reads the trials so far."""
+        self.record = TrialRecord(storage, self.key, self.samplers.directions)
+        if self.warm and not self.record.trials():
+            self.record.add(self.warm)
+        self._offset = sum(WARM in trial.user_attrs for trial in self.record.trials())
+        self._asked = len(self.record.trials()) - self._offset
+        for frozen in self.record.trials():
             if frozen.state == TrialState.RUNNING:
                 self.pending[frozen.number] = None
-                self.study.sampler = self._sampler(frozen.number)
-                self._trials[frozen.number] = trial = optuna.trial.Trial(self.study, frozen._trial_id)  # pyright: ignore[reportPrivateUsage]
-                if "params" not in frozen.user_attrs:
-                    self._suggest(trial)
-        if not self.study.get_trials(deepcopy=False):
-            for point in self._grid or self.space.published:
-                self.study.enqueue_trial({name: outward(value) for name, value in point.items()})
+            elif WARM not in frozen.user_attrs:
+                self.used += float(frozen.user_attrs.get("seconds", 0.0))
 
     def known(self) -> list[tuple[int, Cell]]:
-        """Trials that were asked for before, by number."""
+        """Trials that were suggested before, by number."""
         cells = []
-        for frozen in self.study.get_trials(deepcopy=False):
-            if frozen.state != TrialState.WAITING and "params" in frozen.user_attrs:
-                cell = self._cell(frozen.number, frozen.user_attrs["params"])
-                if cell is not None:
-                    cells.append((frozen.number, cell))
-                elif frozen.number in self.pending:
-                    self._settle(frozen.number, _Verdict(TrialState.FAIL))
+        for frozen in self.record.trials()[self._offset :]:
+            cell = self._cell(frozen.number, frozen.user_attrs["params"])
+            if cell is not None:
+                cells.append((frozen.number, cell))
+            elif frozen.number in self.pending:
+                self._settle(frozen.number, Verdict(TrialState.FAIL))
         return cells
 
     def draw(self) -> list[RunSpec]:
-        """Runs such as the search will try: the published ones, then points drawn at random; none that is refused."""
-        rng, made = random.Random(self.key), []
-        points: list[dict[str, Any]] = list(self._grid or self.space.published)
-        while len(points) < 2 * self.total:
-            points.append(self.space.draw(rng, self.node, self.varied))
-        for point in points:
+        """As many runs as the search has trials: its fixed points, then random ones; none that a method refuses."""
+        random = TrialRecord(None, self.key, self.samplers.directions)
+        factory = SamplerFactory(SearchSpec(sampler="random", seed=self.search.seed))
+        made: list[RunSpec] = []
+        for number in range(2 * self.total):
+            point = self._points[number] if number < len(self._points) else None
+            if point is None:
+                _, point = random.suggest(factory.make(number, self.key), self._suggest)
             with suppress(ConfigError):
                 made.append(self.composer.at({**self.varied, **point}))
             if len(made) == self.total:
@@ -117,54 +120,53 @@ class Part:
 
     @property
     def total(self) -> int:
-        return len(self._grid) or self.search.trials
+        return len(self._points) if self.search.sampler == "grid" else self.search.trials
+
+    @property
+    def asked(self) -> int:
+        """Trials suggested so far."""
+        return self._asked
 
     @property
     def unasked(self) -> int:
         return 0 if self._spent() else max(0, self.total - self._asked)
 
+    @property
+    def left(self) -> int:
+        """Trials that are not over."""
+        return self.unasked + len(self.pending) + len(self.paused)
+
     def _spent(self) -> bool:
-        return self.search.seconds is not None and self.used >= self.search.seconds
+        limit = self.search.seconds
+        return limit is not None and self.used + sum(self.paused.values()) >= limit
 
-    def ask(self) -> list[tuple[int, Cell]]:
-        """The trials that are missing from the open batch, or the next batch if there is none."""
-        made: list[tuple[int, Cell]] = []
-        while not made and self._asked < self._until() and not self._spent():
-            for _ in range(self._until() - self._asked):
-                number = self._asked
-                self.study.sampler = self._sampler(number)
-                trial = self.study.ask()
-                params = self._suggest(trial)
-                self._asked += 1
-                self._trials[trial.number] = trial
-                self.pending[trial.number] = None
-                cell = self._cell(trial.number, params)
-                if cell is not None:
-                    made.append((trial.number, cell))
-                else:
-                    self._settle(trial.number, _Verdict(TrialState.FAIL))
-        return made
-
-    def _until(self) -> int:
-        """Trials that may have been asked for: the open batch's, or those of one batch more."""
+    @property
+    def room(self) -> int:
+        """Trials that may be suggested now: those missing from the open batch, or those of the next one."""
+        if self.search.batch is None or not self.unasked:
+            return self.unasked
         batch = self.search.batch
         whole = -(-self._asked // batch) if self.pending else self._asked // batch + 1
-        return min(self.total, whole * batch)
+        return max(0, min(self.total, whole * batch) - self._asked)
 
-    def _suggest(self, trial: optuna.trial.Trial) -> dict[str, Any]:
-        """Samples the active parameters and notes them with the trial."""
-        chosen: dict[str, Any] = {}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # ranges may have been widened since earlier trials
-            for param in self.space.params:
-                if self.space.active({**self.varied, **chosen}, self.node, param):
-                    chosen[param.name] = sample(trial, param)
-        trial.set_user_attr("params", chosen)
-        return chosen
+    def suggest(self) -> tuple[int, Cell] | None:
+        """The next trial; None where there is no room. Combinations that the method refuses fail and count."""
+        while self.room:
+            index = self._asked
+            point = self._points[index] if index < len(self._points) else None
+            stored = None if point is None else self.space.stored(point)
+            sampler = self.samplers.make(index, self.key)
+            number, params = self.record.suggest(sampler, self._suggest, stored)
+            self._asked += 1
+            self.pending[number] = None
+            cell = self._cell(number, params)
+            if cell is not None:
+                return number, cell
+            self._settle(number, Verdict(TrialState.FAIL))
+        return None
 
-    def _sampler(self, number: int) -> BaseSampler:
-        seed = derive("search", self.search.seed, self.key, number) % 2**32
-        return sampler(self.search.sampler, seed, trials=self.total, constrained=bool(self.constraints))
+    def _suggest(self, trial: Any) -> dict[str, Any]:
+        return self.space.suggest(trial, self.node, self.varied)
 
     def _cell(self, number: int, params: Mapping[str, Any]) -> Cell | None:
         """The cell of a trial; None where the method refuses the combination."""
@@ -173,72 +175,99 @@ class Part:
             run = self.composer.at(varied)
         except ConfigError:
             return None
-        place = self.first + self.index + number * self.of
+        place = self.first + self.index + (number - self._offset) * self.of
         return Cell(config.identity(run), place, label(varied), "trial", varied, run)
 
-    def tell(self, number: int, cell: Cell, results: Results) -> None:
-        """What a trial gave; told to Optuna when the batch is complete, in the order of numbers."""
-        self._settle(number, self._verdict(cell, results))
+    # -- results ---------------------------------------------------------------------------------------------
 
-    def _settle(self, number: int, verdict: _Verdict) -> None:
+    def report(self, number: int, cell: Cell, results: Results) -> None:
+        """A trial is over. With batches the sampler receives it when its batch is complete."""
+        verdict = self.verdict(cell, results)
+        if number in self.paused:
+            del self.paused[number]
+            self._finish(number, verdict)
+        else:
+            self._settle(number, verdict)
+
+    def pause(self, number: int, seconds: float) -> None:
+        """A trial waits for a place at its rung. It counts as running until it is over."""
+        self.pending.pop(number, None)
+        self.paused[number] = seconds
+        self._flush()
+
+    def _settle(self, number: int, verdict: Verdict) -> None:
         self.pending[number] = verdict
-        done = [v for v in self.pending.values() if v is not None]
-        full = self._asked % self.search.batch == 0 or self._asked >= self.total
-        if len(done) < len(self.pending) or not (full or self._spent()):
-            return
-        for n in sorted(self.pending):
-            settled = self.pending[n]
-            assert settled is not None
-            self.used += settled.seconds
-            self._tell(n, settled)
-        self.pending.clear()
+        self._flush()
 
-    def _verdict(self, cell: Cell, results: Results) -> _Verdict:
+    def _flush(self) -> None:
+        """Reports what may be reported."""
+        done = {number: verdict for number, verdict in self.pending.items() if verdict is not None}
+        if self.search.batch is not None:
+            full = self._asked % self.search.batch == 0 or self._asked >= self.total or self._spent()
+            if len(done) < len(self.pending) or not full:
+                return
+        for number in sorted(done):
+            del self.pending[number]
+            self._finish(number, done[number])
+
+    def _finish(self, number: int, verdict: Verdict) -> None:
+        self.used += verdict.seconds
+        self.record.report(number, verdict, self.samplers.make(number - self._offset, self.key))
+
+    def verdict(self, cell: Cell, results: Results) -> Verdict:
+        """What a cell's results say, read at the round that the study's rule chooses."""
         states = {Status(result["status"]) for result, _ in results.values()}
-        histories = [history for _, history in results.values() if history]
-        seconds = sum(float(history[-1]["time/seconds"]) for history in histories)
-        attrs: dict[str, Any] = {"cell": cell.id, "seconds": seconds}
-        if not histories or Status.FAILED in states:
-            return _Verdict(TrialState.FAIL, attrs=attrs, seconds=seconds)
+        histories = {seed: history for seed, (_, history) in results.items() if history}
+        kept = list(histories.values())
+        seconds = math.fsum(float(history[-1]["time/seconds"]) for history in kept)
+        attrs: dict[str, Any] = {"cell": cell.id, "seconds": seconds, "seeds": sorted(histories)}
+        if not kept or Status.FAILED in states:
+            return Verdict(TrialState.FAIL, attrs=attrs, seconds=seconds)
         figures = {
-            name: aggregate([figure(history, name, self.rule) for history in histories])
+            name: aggregate([figure(history, name, self.rule) for history in kept])
             for name in {*self.search.objectives, *(c.metric for c in self.constraints)}
         }
-        attrs["sem"] = {name: None if math.isnan(f["sem"]) else f["sem"] for name, f in figures.items()}
-        attrs["n"] = len(histories)
-        if self.constraints:
-            attrs["excess"] = [c.excess(figures[c.metric]["mean"]) for c in self.constraints]
+        attrs["sem"] = {name: standard_error(name, f["sem"], kept) for name, f in sorted(figures.items())}
+        attrs["n"] = len(kept)
+        constraints = {
+            text: c.excess(figures[c.metric]["mean"])
+            for text, c in zip(self.search.constraints, self.constraints, strict=True)
+        }
+        if constraints:
+            attrs |= {"excess": list(constraints.values()), "constraints": constraints}
         values = [figures[name]["mean"] for name in self.search.objectives]
         if any(math.isnan(v) for v in values):
-            return _Verdict(TrialState.FAIL, attrs=attrs, seconds=seconds)
+            return Verdict(TrialState.FAIL, attrs=attrs, seconds=seconds)
         early = bool(states & {Status.PRUNED, Status.DIVERGED})
-        return _Verdict(
-            TrialState.PRUNED if early else TrialState.COMPLETE,
-            values,
-            round=min(len(history) for history in histories),
-            attrs=attrs,
-            seconds=seconds,
+        rounds = _by_round(self.search.objectives[0], kept)
+        if early:  # the sampler takes the last round's value for the trial's
+            rounds[min(len(history) for history in kept)] = values[0]
+        state = TrialState.PRUNED if early else TrialState.COMPLETE
+        return Verdict(state, values, rounds, constraints, attrs, seconds)
+
+    def replay(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+        """Makes every suggestion again from the record: what was suggested, and what is now."""
+        trials = self.record.trials()
+        again = TrialRecord(None, self.key, self.samplers.directions)
+        again.add(trials[: self._offset])
+        results = sorted(
+            (t for t in trials if t.state.is_finished() and "reported_as" in t.user_attrs),
+            key=lambda t: t.user_attrs["reported_as"],
         )
-
-    def _tell(self, number: int, verdict: _Verdict) -> None:
-        trial = self._trials.pop(number)
-        for name, value in verdict.attrs.items():
-            trial.set_user_attr(name, value)
-        if verdict.state == TrialState.PRUNED and len(verdict.values) == 1:
-            trial.report(verdict.values[0], verdict.round)
-        if NAMED_CONSTRAINTS:
-            for text, excess in zip(self.search.constraints, verdict.attrs.get("excess", []), strict=False):
-                trial.set_constraint(text, excess)
-        complete = verdict.state == TrialState.COMPLETE
-        self.study.tell(trial, verdict.values if complete else None, verdict.state)
+        for index, trial in enumerate(trials[self._offset :]):
+            for over in results[again.reported : trial.user_attrs["reported_before"]]:
+                again.report(over.number, verdict_of(over), self.samplers.make(over.number - self._offset, self.key))
+            point = self._points[index] if index < len(self._points) else None
+            stored = None if point is None else self.space.stored(point)
+            _, params = again.suggest(self.samplers.make(index, self.key), self._suggest, stored)
+            yield trial.user_attrs["params"], params
 
 
-@dataclass(frozen=True)
-class _Verdict:
-    """What Optuna is told of a trial."""
-
-    state: TrialState
-    values: list[float] = field(default_factory=list)
-    round: int = 0
-    attrs: dict[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
+def _by_round(metric: str, histories: Sequence[Sequence[Record]]) -> dict[int, float]:
+    """Mean of a metric over seeds after each round in which all of them have it."""
+    found: dict[int, list[float]] = {}
+    for history in histories:
+        for record in history:
+            if metric in record and math.isfinite(record[metric]):
+                found.setdefault(int(record["round"]), []).append(float(record[metric]))
+    return {number: math.fsum(v) / len(v) for number, v in sorted(found.items()) if len(v) == len(histories)}

@@ -34,7 +34,7 @@ def searched(make_store):
     search = Search.plan(store.spec(), store.node())
     assert search is not None
     search.open(store.folder)
-    cells = [*search.references, *search.ask()]
+    cells = [*search.references, *(made for some in iter(search.request, []) for made in some)]
     store.begin(store.node(), cells)
     for cell in cells:
         for seed in (1, 2):

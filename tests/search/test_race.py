@@ -198,7 +198,7 @@ def test_a_search_hears_the_mean_of_the_seeds_that_ran(
 ) -> None:
     import optuna
 
-    from fpl_tune.search.samplers import open_storage
+    from fpl_tune.search.record import open_storage
     from fpl_tune.search.search import Search
 
     body = (
