@@ -28,7 +28,7 @@ class Component:
 
     name: str
     kind: type[Any]
-    field: str
+    where: str
     """The configuration's field, for messages."""
     arguments: dict[str, Any] = field(default_factory=dict)
 
@@ -51,7 +51,7 @@ class Component:
         try:
             return self.kind(**{**known, **self.arguments})
         except Exception as problem:  # classes of others: whatever they raise
-            raise ConfigError(f"{self.field}={self.name} cannot be built: {plugins.told(problem)}.") from problem
+            raise ConfigError(f"{self.where}={self.name} cannot be built: {plugins.told(problem)}.") from problem
 
 
 def parse(value: Any, where: str) -> tuple[str, dict[str, Any]]:

@@ -97,6 +97,10 @@ class SamplerFactory:
                     study.tell(trial, [((number * 7 + i) % 11) / 11 for i in range(len(self.directions))])
             except ConfigError:
                 raise
+            except ImportError as problem:
+                raise ConfigError(
+                    f"search.sampler={self.component.name} needs a package that is missing ({problem}). Install it."
+                ) from None
             except Exception as problem:  # samplers of others: whatever they raise
                 what = f"search.objectives={list(self.search.objectives)}" if len(self.directions) > 1 else "this space"
                 said = " ".join(str(problem).split())

@@ -131,7 +131,7 @@ def test_a_search_is_extended_by_trials_and_a_wider_range(compose: Compose, tmp_
     assert len(both) == 12
 
 
-def test_the_sampler_receives_mean_and_error_of_validation_and_pruned_as_pruned(compose: Compose, tmp_path: Path) -> None:
+def test_the_sampler_receives_mean_and_error_and_pruned_as_pruned(compose: Compose, tmp_path: Path) -> None:
     search = Search.plan(*compose(LR, "search.trials=4"))
     assert search is not None
     search.open(tmp_path)

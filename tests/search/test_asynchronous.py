@@ -1,0 +1,199 @@
+"""Trials without a barrier: what is suggested, that it can be made again, and what a stored search shows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from fpl_tune.errors import ConfigError
+from fpl_tune.execute import inline
+from fpl_tune.execute.runner import run_study
+from fpl_tune.search.record import WARM
+from fpl_tune.search.search import Search
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.store import Store
+
+Compose = Callable[..., Any]
+
+LR = """
+axes: {}
+search: {sampler: tpe, trials: 20, space: {optim.lr: {low: 1.0e-4, high: 1.0, log: true}}, only: [optim.lr]}
+"""
+
+
+def results(value: float) -> Any:
+    """What two seeds of a cell leave after three rounds."""
+    found = {}
+    for seed in (1, 2):
+        costs = {"comm/up_bytes": 1, "comm/down_bytes": 1, "clients/val": [value, value + 0.02]}
+        history = [
+            {"seed": seed, "round": r, "val/acc_mean": value * r / 3, "test/acc_mean": 0.5, "time/seconds": 1.0 * r}
+            | costs
+            for r in (1, 2, 3)
+        ]
+        found[seed] = ({"status": "done"}, history)
+    return found
+
+
+def opened(made: Any, folder: Path) -> tuple[Search, list[Cell]]:
+    search = Search.plan(*made)
+    assert search is not None
+    return search, search.open(folder)
+
+
+def drive(made: Any, folder: Path, *, seed: int, kills: int = 0) -> Search:
+    """Four workers that end in a random order; `kills` times everything in memory is lost."""
+    rng = random.Random(seed)
+    search, running = opened(made, folder)
+    over = 0
+    while search.left:
+        while len(running) < 4 and (cells := search.request()):
+            assert len(cells) == 1, "a slot asks for one trial"
+            running += cells
+        cell = running.pop(rng.randrange(len(running)))
+        search.report(cell, results(1 - (cell.run.optim.lr - 0.05) ** 2))
+        over += 1
+        if over in [4 * (i + 1) + 1 for i in range(kills)]:
+            search, _ = opened(made, folder)
+            (part,) = search.parts
+            before, running = {c.id for c in running}, [c for n, c in part.known() if n in part.pending]
+            assert {c.id for c in running} == before
+    return search
+
+
+@pytest.mark.parametrize("kills", [0, 3])
+def test_a_replay_of_the_record_gives_the_same_suggestions(compose: Compose, tmp_path: Path, kills: int) -> None:
+    made = compose(LR)
+    search = drive(made, tmp_path, seed=3, kills=kills)
+    fresh, _ = opened(made, tmp_path)  # from the database alone
+    pairs = list(fresh.parts[0].replay())
+    assert len(pairs) == 20
+    assert [again for _, again in pairs] == [recorded for recorded, _ in pairs]
+    asked = [t.user_attrs["reported_before"] for t in search.parts[0].record.trials()]
+    assert asked[:5] == [0, 0, 0, 0, 1], "the fifth trial came with the first result, not with the fourth"
+
+
+def test_kills_change_nothing_that_is_suggested(compose: Compose, tmp_path: Path) -> None:
+    made = compose(LR, "search.trials=12")
+    params = []
+    for name, kills in (("whole", 0), ("killed", 2)):
+        search, cells = opened(made, tmp_path / name)
+        for number in range(12):
+            cells += search.request()
+            search.report(cells.pop(), results(1 - number / 20))
+            if kills and number in (3, 8):
+                search, _ = opened(made, tmp_path / name)
+        params.append([t.params for t in search.parts[0].record.trials()])
+    assert params[0] == params[1]
+
+
+def test_running_trials_count_as_bad_ones(compose: Compose, tmp_path: Path) -> None:
+    """TPE's constant liar: with trials under way it suggests something else than without."""
+    made = compose(LR)
+    found = []
+    for name, running in (("alone", 0), ("beside", 3)):
+        search, _ = opened(made, tmp_path / name)
+        for _ in range(10):
+            (cell,) = search.request()
+            search.report(cell, results(1 - (cell.run.optim.lr - 0.05) ** 2))
+        for _ in range(running + 1):
+            found.append(search.request()[0].run.optim.lr)
+    assert len(set(found[1:])) == 4
+
+
+# -- what the database shows ---------------------------------------------------------------------------------
+
+
+def test_optuna_reads_the_database_of_a_study(compose: Compose, tmp_path: Path) -> None:
+    """Values, parameters by their dotted names, rounds, states and user attributes, by Optuna's public interface."""
+    body = LR + "prune: {rule: halving, reduction: 2, confidence: 0}"
+    made = compose(body, "search.trials=5", "protocol.rounds=2")
+    assert run_study(*made, root=tmp_path, executor=inline.execute).exit_code == 0
+    store = Store.open(tmp_path, "tiny")
+    url = f"sqlite:///{tmp_path / 'tiny' / 'study.db'}"
+    (name,) = optuna.get_all_study_names(url)
+    study = optuna.load_study(study_name=name, storage=url)
+    trials = study.get_trials()
+    assert len(trials) == 5
+    states = {"done": "COMPLETE", "pruned": "PRUNED"}
+    for trial in trials:
+        cell = store.cell(trial.user_attrs["cell"])
+        histories = [store.history(cell, seed) for seed in (1, 2)]
+        status = {str((store.result(cell, seed) or {})["status"]) for seed in (1, 2)}
+        assert trial.state.name == states[status.pop()]
+        assert trial.params == {"optim.lr": cell.run.optim.lr}
+        assert trial.user_attrs["seeds"] == [1, 2]
+        assert trial.user_attrs["sem"]["val/acc_mean"] >= 0
+        mean = {r["round"]: (r["val/acc_mean"] + s["val/acc_mean"]) / 2 for r, s in zip(*histories, strict=True)}
+        assert trial.intermediate_values == pytest.approx(mean)
+        assert trial.value == pytest.approx(mean[max(mean)])
+        assert max(mean) == (2 if trial.state.name == "COMPLETE" else 1)
+    assert {t.state.name for t in trials} <= {"COMPLETE", "PRUNED"}
+    assert study.best_value == max(t.value or 0.0 for t in trials if t.state.name == "COMPLETE")
+
+
+# -- from what is known --------------------------------------------------------------------------------------
+
+
+def test_a_published_point_leaves_nothing_to_the_sampler(compose: Compose, tmp_path: Path) -> None:
+    """pFedMoAP's published points lack the gate's width: it is the study's own, or the nearest that is searched."""
+    body = (
+        "defaults: [/study, override /method: pfedmoap, _self_]\naxes: {}\n"
+        "search: {sampler: random, trials: 6, space: {method.d_gating: {choices: [16, 32, 96]}}}"
+    )
+    path = tmp_path / "gate.yaml"
+    path.write_text(body)
+    from fpl_tune import config
+
+    for given, expected in ((32, 32), (128, 96)):
+        for seed in (0, 1):
+            made = config.compose_study(str(path), [f"method.d_gating={given}", f"search.seed={seed}"])
+            search, _ = opened(made, tmp_path / f"{given}-{seed}")
+            first = [search.request()[0].varied for _ in range(2)]
+            assert [point["method.d_gating"] for point in first] == [expected] * 2
+            assert [point["method.lam"] for point in first] == [0.5, 0.0]
+
+
+def test_integer_fields_are_searched_as_integers(compose: Compose, tmp_path: Path) -> None:
+    body = (
+        "axes: {}\nsearch: {sampler: random, trials: 9, only: [method.n_ctx, optim.lr],"
+        " space: {method.n_ctx: {low: 2, high: 8}, optim.lr: {low: 1, high: 2}}}"
+    )
+    search, _ = opened(compose(body), tmp_path)
+    varied = [search.request()[0].varied for _ in range(9)]
+    assert {type(point["method.n_ctx"]) for point in varied} == {int}
+    assert {type(point["optim.lr"]) for point in varied} == {float}
+    (trial, *_) = search.parts[0].record.trials()
+    assert isinstance(trial.distributions["method.n_ctx"], optuna.distributions.IntDistribution)
+
+
+def test_a_search_starts_from_another_study(compose: Compose, tmp_path: Path) -> None:
+    grid = compose("axes: {optim: {lr: [0.01, 0.1]}}", "protocol.rounds=1", name="before")
+    run_study(*grid, root=tmp_path, executor=inline.execute)
+    made = compose(LR, "search.warm_start=before", "search.trials=3", "protocol.rounds=1")
+    assert run_study(*made, root=tmp_path, executor=inline.execute).exit_code == 0
+    search = Search.plan(*made, root=tmp_path)
+    assert search is not None
+    search.open(tmp_path / "tiny")
+    trials = search.parts[0].record.trials()
+    assert [t.user_attrs.get(WARM) for t in trials] == ["before", "before", None, None, None]
+    assert [t.params["optim.lr"] for t in trials[:2]] == [0.01, 0.1]
+    before = Store.open(tmp_path, "before")
+    for trial in trials[:2]:
+        cell = before.cell(trial.user_attrs["cell"])
+        figures = [before.history(cell, seed)[-1]["val/acc_mean"] for seed in (1, 2)]
+        assert trial.value == pytest.approx(sum(figures) / 2)
+    assert search.left == 0
+    assert len([c for c in Store.open(tmp_path, "tiny").cells() if c.role == "trial"]) == 3
+    for overrides, says in (
+        (["search.warm_start=nothing"], "There is no study 'nothing'"),
+        (["search.warm_start=before", "search.space={optim.lr:{low:0.5,high:1.0}}"], "none of its 2 finished cells"),
+        (["search.warm_start=before", "method=fedprox"], "needs a study of the same method and space"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            Search.plan(*compose(LR, *overrides), root=tmp_path)

@@ -1,0 +1,162 @@
+"""Samplers by name, class, import path or entry point, with arguments that are checked before anything starts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+import optuna
+import pytest
+
+from fpl_tune import plugins
+from fpl_tune.errors import ConfigError
+from fpl_tune.search import components
+from fpl_tune.search.record import open_storage
+from fpl_tune.search.search import Search
+
+Compose = Callable[..., Any]
+
+BODY = """
+axes: {}
+search: {sampler: tpe, trials: 8, only: [optim.lr, method.n_ctx]}
+"""
+
+
+def results(value: float) -> Any:
+    """What two seeds of a cell leave: validation accuracy `value` ± 0.01, four clients 0.02 apart."""
+    found = {}
+    for seed in (1, 2):
+        val = value + 0.01 * (-1) ** seed
+        record = {"seed": seed, "round": 1, "val/acc_mean": val, "test/acc_mean": 0.5, "time/seconds": 1.0}
+        found[seed] = ({"status": "done"}, [record | {"comm/up_bytes": 1, "comm/down_bytes": 1, "clients/val": []}])
+    return found
+
+
+def run(made: Any, folder: Path) -> optuna.Study:
+    search = Search.plan(*made)
+    assert search is not None
+    search.open(folder)
+    while cells := search.request():
+        for cell in cells:
+            search.report(cell, results(1 - (cell.run.optim.lr - 0.05) ** 2))
+    return optuna.load_study(storage=open_storage(folder), study_name=search.parts[0].key)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        "random",
+        "qmc",
+        "TPESampler",
+        "nsgaii",
+        "optuna.samplers:RandomSampler",
+        "{name: gp, n_startup_trials: 4, deterministic_objective: true}",
+        "{name: tpe, n_startup_trials: 3, constant_liar: false}",
+    ],
+)
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_any_sampler_of_optuna_runs_a_search(compose: Compose, tmp_path: Path, sampler: str) -> None:
+    study = run(compose(BODY, f"search.sampler={sampler}"), tmp_path)
+    lrs = [trial.params["optim.lr"] for trial in study.get_trials()]
+    assert len(set(lrs)) == 8
+    assert all(isinstance(trial.params["method.n_ctx"], int) for trial in study.get_trials())
+
+
+def test_a_sequence_goes_on_after_a_kill(compose: Compose, tmp_path: Path) -> None:
+    """QMC notes its place with the study: continued, it draws the points of an undisturbed run."""
+    made = compose(BODY, "search.sampler=qmc", "search.trials=10")
+    whole = [t.params for t in run(made, tmp_path / "whole").get_trials()]
+    params: list[Any] = []
+    for _ in range(10):
+        search = Search.plan(*made)
+        assert search is not None
+        search.open(tmp_path / "killed")
+        for cell in search.request():
+            search.report(cell, results(0.5))
+        params = [t.params for t in search.parts[0].record.trials()]
+    assert params == whole
+
+
+class Greedy(optuna.samplers.BaseSampler):
+    """Repeats the best trial so far, less what its standard error may hide."""
+
+    seen: ClassVar[list[float]] = []
+
+    def __init__(self, caution: float = 1.0, seed: int | None = None) -> None:
+        self._caution, self._random = caution, optuna.samplers.RandomSampler(seed=seed)
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: Any) -> dict[str, Any]:
+        return {}
+
+    def sample_relative(self, study: optuna.Study, trial: Any, search_space: Any) -> dict[str, Any]:
+        if len(study.directions) > 1:
+            raise ValueError("Greedy has one objective.")
+        return {}
+
+    def sample_independent(self, study: optuna.Study, trial: Any, param_name: str, param_distribution: Any) -> Any:
+        if done := study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.COMPLETE]):
+            sem = max(t.user_attrs.get("sem", {}).get("val/acc_mean", 0.0) for t in done)
+            Greedy.seen.append(self._caution * sem)
+        return self._random.sample_independent(study, trial, param_name, param_distribution)
+
+
+def test_a_sampler_by_entry_point_or_path_reads_standard_errors(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins, "names", lambda kind: ["greedy"] if kind == "samplers" else [])
+    monkeypatch.setattr(plugins, "load", lambda kind, name: Greedy)
+    run(compose(BODY, "search.sampler={name: greedy, caution: 2.0}"), tmp_path / "a")
+    assert max(Greedy.seen) == pytest.approx(2 * 0.01)  # two seeds 0.02 apart
+
+    module = ModuleType("others_samplers")
+    module.Greedy = Greedy  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "others_samplers", module)
+    made = compose(BODY, "search.sampler=others_samplers:Greedy")
+    monkeypatch.delenv(plugins.VARIABLE, raising=False)
+    with pytest.raises(ConfigError, match=r"A file may not import code, but search\.sampler names 'others_sampl"):
+        Search.plan(*made)
+    monkeypatch.setenv(plugins.VARIABLE, "others_samplers")
+    assert len(run(made, tmp_path / "b").get_trials()) == 8
+
+
+def test_a_package_of_optunahub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optunahub", None)
+    with pytest.raises(ConfigError, match=r"needs OptunaHub .* Install optunahub"):
+        components.find("samplers", "optunahub:samplers/greedy", "search.sampler")
+    hub, package = ModuleType("optunahub"), ModuleType("greedy")
+    package.Greedy = Greedy  # type: ignore[attr-defined]
+    package.TPESampler = optuna.samplers.TPESampler  # type: ignore[attr-defined] # what it imports does not count
+    hub.load_module = lambda name: {"samplers/greedy": package}[name]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "optunahub", hub)
+    assert components.find("samplers", "optunahub:samplers/greedy", "search.sampler").kind is Greedy
+    with pytest.raises(ConfigError, match="optunahub:samplers/none cannot be loaded: KeyError"):
+        components.find("samplers", "optunahub:samplers/none", "search.sampler")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["search.sampler=tpee"], "There is no sampler 'tpee'. Did you mean 'tpe'"),
+        (["search.sampler={name: gp, determinstic_objective: true}"], "no argument 'determinstic_objective'. Did you"),
+        (["search.sampler={nam: gp}"], "search.sampler must be a name or {name: ..., argument: ...}"),
+        (["search.sampler=optuna.samplers:Nothing"], "must name a class derived from optuna.samplers.BaseSampler"),
+        (["search.sampler=optuna.nothing:Sampler"], "cannot be imported: ModuleNotFoundError"),
+        (["search.sampler={name: nsgaii, population_size: 1}"], "nsgaii cannot be built: ValueError"),
+        (
+            ["search.sampler=greedy", "search.objectives=[val/acc_mean,comm/total_bytes]"],
+            r"cannot do search.objectives=\['val/acc_mean', 'comm/total_bytes'\]: Greedy has one objective.",
+        ),
+        (["search.sampler=cma_es", "search.constraints=['comm/up_bytes <= 5']"], "cma_es cannot do constraints"),
+    ],
+)
+def test_refused_before_anything_starts(
+    compose: Compose, overrides: list[str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins, "names", lambda kind: ["greedy"] if kind == "samplers" else [])
+    monkeypatch.setattr(plugins, "load", lambda kind, name: Greedy)
+    made = compose(BODY, *overrides)
+    with pytest.raises(ConfigError, match=says):
+        Search.plan(*made)
