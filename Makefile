@@ -25,11 +25,14 @@ $(READY): pyproject.toml
 study: setup ## Run pFedMoAP's lambda sweep on the embedded world: table, report page, MLflow experiment
 	$(BIN)/fpl-tune study lambda_sweep
 
-test: setup ## Run the tests, in parallel
-	$(BIN)/python -m pytest -q -n auto
+test: setup ## Run the tests of every line of the package, in parallel
+	$(BIN)/python -m pytest -q -n auto -m "not system"
 
-coverage: setup ## Branches that the tests of method, engine, study and track leave out
-	$(BIN)/python -m pytest -q -n auto --cov --cov-report=term:skip-covered tests/methods tests/study tests/track tests/test_engine.py tests/test_trial.py tests/test_testing.py
+test-system: setup ## Run the tests of clusters, servers, databases, kills and wheels
+	$(BIN)/python -m pytest -q -n auto -m system
+
+coverage: setup ## Print the branches that no test reaches
+	$(BIN)/python -m pytest -q -n auto --cov --cov-report=term:skip-covered
 
 lint: setup ## Check style, types and formatting
 	$(BIN)/ruff check .
@@ -50,4 +53,4 @@ dist: setup ## Build the wheel and the source distribution in dist/
 clean: ## Remove the environment and what tools left; outputs/ stays
 	rm -rf $(VENV) .pytest_cache .ruff_cache dist build .coverage
 
-.PHONY: help setup study test coverage lint bench weights dist clean
+.PHONY: help setup study test test-system coverage lint bench weights dist clean

@@ -33,9 +33,26 @@ Composed = tuple[StudySpec, dict[str, Any]]
 Compose = Callable[..., Composed]
 
 
+SYSTEM = (
+    "execute/ray/test_cluster.py",
+    "execute/ray/test_execute.py",
+    "faults/test_killed_driver.py",
+    "faults/test_lost_ray.py",
+    "methods/test_joining.py",
+    "test_wheel.py",
+    "track/test_kills.py",
+    "track/test_postgres.py",
+    "track/test_server.py",
+)
+"""Tests of clusters, servers, databases, kills and wheels: `make test-system`. The longest comes first."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The test of minutes comes first: at the end, one worker would wait for it."""
-    items.sort(key=lambda item: "tune/test_cluster.py" not in item.nodeid)
+    """Marks the tests of `SYSTEM` and runs the longest first: at the end, one worker would wait for it."""
+    for item in items:
+        if item.nodeid.startswith(tuple(f"tests/{path}" for path in SYSTEM)):
+            item.add_marker(pytest.mark.system)
+    items.sort(key=lambda item: SYSTEM[0] not in item.nodeid)
 
 
 @pytest.fixture(scope="session")

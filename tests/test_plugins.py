@@ -15,7 +15,7 @@ from fpl_tune.clip import load_towers
 from fpl_tune.errors import ConfigError
 from fpl_tune.testing import check_method
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+METHODS = Path(__file__).resolve().parent.parent / ".github" / "docs" / "methods.md"
 
 BROUGHT = '''
 
@@ -65,13 +65,13 @@ tiny = brought:towers
 
 
 def _method_of_the_readme() -> str:
-    (text,) = (t for t in README.read_text().split("```python\n") if "class PromptFedAvgM" in t)
+    (text,) = (t for t in METHODS.read_text().split("```python\n") if "class PromptFedAvgM" in t)
     return text.split("```")[0]
 
 
 @pytest.fixture(autouse=True)
 def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The package as pip would leave it: the README's method, a data set and towers."""
+    """The package as pip would leave it: the documented method, a data set and towers."""
     (tmp_path / "brought.py").write_text(_method_of_the_readme() + BROUGHT)
     about = tmp_path / "brought-1.0.dist-info"
     about.mkdir()

@@ -23,7 +23,9 @@ from fpl_tune.testing import assert_same, check_method, play, toy_task
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *(ROOT / ".github").glob("*.md"))}
+PAGES = {
+    path.name: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *(ROOT / ".github").rglob("*.md"))
+}
 
 
 def test_every_method_has_a_row() -> None:
@@ -38,8 +40,9 @@ def test_every_method_has_a_row() -> None:
 def test_every_file_that_is_named_exists() -> None:
     for name in re.findall(r"`((?:fpl_tune|tests|search_spaces|studies)/[\w./]+\.\w+)`", "\n".join(PAGES.values())):
         assert (ROOT / name).is_file() or "promptfedavgm" in name, name  # what the reader is to write
-    for name in re.findall(r"\]\((\.github/[\w./]+)\)", README):
-        assert (ROOT / name).is_file(), name
+    for page in (ROOT / "README.md", *(ROOT / ".github").rglob("*.md")):
+        for name in re.findall(r"\]\((?!https?:)([\w./]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / name).is_file(), f"{page.name} links {name}"
 
 
 BLOCKS = [
@@ -55,7 +58,11 @@ COMMANDS = [
     if command.strip()
 ]
 OURS = [command for command in COMMANDS if command.startswith("fpl-tune")]
-COMPOSED = re.findall(r"`(fpl-tune (?:study|plan|bench) [^`]+)`", README.replace("\n", " "))
+COMPOSED = [
+    command
+    for page in PAGES.values()
+    for command in re.findall(r"`(fpl-tune (?:study|plan|bench) [^`]+)`", page.replace("\n", " "))
+]
 
 
 def test_the_makefile_has_what_is_named() -> None:
@@ -81,7 +88,7 @@ def test_every_command_is_one(command: str) -> None:
 
 
 def test_every_study_has_a_row() -> None:
-    table = README.split("<!-- studies:begin -->")[1].split("<!-- studies:end -->")[0]
+    table = PAGES["studies.md"].split("<!-- studies:begin -->")[1].split("<!-- studies:end -->")[0]
     named = set()
     for cell in re.findall(r"^\| (.*?) \|", table, re.M):
         stem = re.match(r"`(\w+_)`: (.*)", cell)
@@ -102,7 +109,7 @@ def test_the_notebook_in_the_text_runs(make_store: Any, monkeypatch: pytest.Monk
 def test_the_study_in_the_text_composes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fpl_tune.study.cells import expand
 
-    text = README.split("```yaml\n")[1].split("```")[0]
+    text = PAGES["studies.md"].split("```yaml\n")[1].split("```")[0]
     (tmp_path / "studies").mkdir()
     (tmp_path / "studies" / "mine.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)

@@ -27,7 +27,7 @@ def test_file_space_and_one_line_are_enough_for_the_contract(tmp_path: Path) -> 
         left = shutil.ignore_patterns("__pycache__", "test_*.py")
         shutil.copytree(ROOT / folder, tmp_path / folder, copy_function=os.link, ignore=left)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    blocks = (ROOT / "README.md").read_text(encoding="utf-8").split("```python\n")[1:]
+    blocks = (ROOT / ".github" / "docs" / "methods.md").read_text(encoding="utf-8").split("```python\n")[1:]
     (example,) = (block.split("```")[0] for block in blocks if "(Method):" in block)
     (tmp_path / "fpl_tune" / "methods" / "promptfedavgm.py").write_text(example, encoding="utf-8")
     (tmp_path / "search_spaces" / "promptfedavgm.yaml").write_text(SPACE, encoding="utf-8")
