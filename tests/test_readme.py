@@ -16,7 +16,7 @@ import pytest
 import typer
 
 from fpl_tune import config
-from fpl_tune.cli.frame import app
+from fpl_tune.cli.common import app
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.paths import list_studies
 from fpl_tune.testing import assert_same, check_method, play, toy_task

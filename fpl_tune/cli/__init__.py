@@ -1,7 +1,7 @@
-"""The command line. Nothing heavy is imported before a verb needs it, so that help is instant.
+"""The command line: one file per verb, imported here in the order of the help page.
 
-`frame.py` is the frame; `verbs_*.py` declare the verbs; `work.py` imports the file that does a verb's work
-(`_run.py`, `_study.py`, ...) when it is called.
+A verb imports what it works with inside its function, so that `-h` and completion are instant. Shared: `common.py`
+(application and arguments), `output.py` (tables, JSON, CSV), `complete.py` (shell completion). Open `study.py` first.
 
 Exit codes: 0 done; 1 finished with failed cells; 2 usage, configuration or an infeasible plan, nothing started;
 3 environment; 4 budget spent, the same command continues; 130 and 143 after a clean stop.
@@ -14,17 +14,24 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
-from importlib import import_module
 
 from fpl_tune.cli import complete
-from fpl_tune.cli.frame import app
+from fpl_tune.cli.common import app
 
-for _name in ("start", "results", "upkeep", "data", "cluster"):
-    import_module(f"fpl_tune.cli.verbs_{_name}")  # registers what is declared there, in the order of the help page
+# isort: off
+from fpl_tune.cli import study, plan, run, bench
+from fpl_tune.cli import status, show, report, compare, ui, verify, replay
+from fpl_tune.cli import stop, doctor, export, import_study
+from fpl_tune.cli import ls, data, cluster, deprecated
+# isort: on
+
+_VERBS = (study, plan, run, bench, status, show, report, compare, ui, verify, replay, stop, doctor, export,
+          import_study, ls, data, cluster, deprecated)  # fmt: skip
+"""Importing a verb registers it."""
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Entry point of the console script: errors the user can mend are one line and a documented exit code."""
+    """Entry point of the console script: an expected error is one line and a documented exit code."""
     from fpl_tune.errors import FplTuneError
 
     complete.join_words()
@@ -37,18 +44,18 @@ def main(words: Sequence[str] | None = None) -> None:
                 raise
             code = _fail(str(problem), problem.exit_code)
         except Exception as problem:
-            code = _misused(problem)
+            code = _usage_error(problem)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _misused(problem: Exception) -> int:
-    """Says what is wrong with the words of a call.
+def _usage_error(problem: Exception) -> int:
+    """Prints what is wrong with the arguments; other exceptions go to `_unexpected`.
 
-    Typer brings click's errors along, under another name in every version.
+    Typer vendors click's exceptions under a path that changes between versions, so they are known by their methods.
     """
     explain = getattr(problem, "format_message", None)
     if explain is None:
-        return _broken(problem)
+        return _unexpected(problem)
     text = re.sub(r"Value error, |, unable to parse .*?(?=\.|$)", "", str(explain()))
     if type(problem).__name__ == "NoArgsIsHelpError":
         print(text)
@@ -57,17 +64,20 @@ def _misused(problem: Exception) -> int:
     return _fail(f"{text.rstrip('.?')}{'?' if text.endswith('?') else '.'} See {called} -h.", 2)
 
 
-def _broken(problem: Exception) -> int:
-    """Says where a plug-in raised an error, or what could not be written; what is neither is raised again."""
+def _unexpected(problem: Exception) -> int:
+    """Prints where a plug-in raised, or which file cannot be read or written; raises any other exception again."""
     from fpl_tune import plugins
 
     if os.environ.get("FPL_TUNE_FULL_ERROR"):
         raise problem
     if plugins.where(problem):
-        return _fail(f"A plug-in raised {plugins.told(problem)}. Mend it; FPL_TUNE_FULL_ERROR=1 shows the calls.", 1)
+        return _fail(
+            f"A plug-in raised {plugins.told(problem)}. Fix the plug-in; set FPL_TUNE_FULL_ERROR=1 for the traceback.",
+            1,
+        )
     if isinstance(problem, OSError) and problem.strerror:
         path = problem.filename2 or problem.filename or "The output"
-        return _fail(f"{path} cannot be read or written ({problem.strerror}). Mend that, or name another place.", 3)
+        return _fail(f"{path} cannot be read or written ({problem.strerror}). Fix that, or choose another path.", 3)
     raise problem
 
 
@@ -79,7 +89,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def _warn(message: Warning | str, category: type[Warning], *_: object) -> None:
-    """What a person can mend or should know is a line; the notices of libraries to programmers are none."""
+    """Prints a `UserWarning` as one line; warnings of libraries to programmers are dropped."""
     if issubclass(category, UserWarning) and not issubclass(category, DeprecationWarning | FutureWarning):
         from fpl_tune.cli.output import warn
 

@@ -154,6 +154,21 @@ class Watcher(Callback):
         return Group(line, *([self._bars] if self._tasks else []))
 
 
+class ReportWriter(Callback):
+    """Writes the report page when the study ends, before the recorder attaches it to the MLflow run."""
+
+    def __init__(self) -> None:
+        self.page: Path | None = None
+        """The page; None until it is written."""
+
+    def on_study_end(self, store: Store, outcome: Outcome) -> None:
+        if outcome.done or outcome.skipped:
+            from fpl_tune import report  # imports matplotlib
+
+            with output.progress("writing the report") as progress:
+                self.page = report.build(store, progress=progress)
+
+
 def time_left(seconds: float | None, *, ending: bool = False, again: str = "") -> str:
     """How long a running study will still take, in words; None: nothing is known yet."""
     if ending:

@@ -1,48 +1,67 @@
-"""What running a study would do to each of its cells."""
+"""How a study differs from what its store holds: what is new, stale, done, or no longer in it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fpl_tune import config
 from fpl_tune.config import StudySpec
-from fpl_tune.formatting import counted, listed
-from fpl_tune.search.search import Search
-from fpl_tune.study.cells import Cell, expand, shown
+from fpl_tune.formatting import listed
+from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.fingerprints import fingerprints, why_stale
 from fpl_tune.study.store import Store
 
 
-def diff(spec: StudySpec, node: dict[str, Any], store: Store) -> list[dict[str, Any]]:
-    """What running the study would do to each cell, and why: new, stale, partial, done; `gone` are no longer in it, and
-    `left` lie on disk with results of settings before those of its last run.
+@dataclass(frozen=True)
+class Change:
+    """What running the study would do to a cell."""
 
-    A new cell says which fields tell it from the one of its name that is gone. Trials that a search has yet to come up
-    with are one row.
+    state: str
+    """new, stale, partial or done"""
+    missing: list[int]
+    """Seeds that would run."""
+    why: str
+    """Why the cell is stale or partly done; for a new cell the fields that differ from the cell it replaces."""
+
+
+class Differ:
+    """Compares the cells of a study with those in its store.
+
+    Args:
+        spec: the study as it would run now.
+        store: what it ran before.
+        cells: the cells that it has now.
     """
-    rows = []
-    cells = expand(spec, node) if spec.search.sampler is None else store.cells()
-    for cell in cells:
-        have = store.seeds(cell)
-        reasons = why_stale(store.fingerprints(cell), fingerprints(cell.run)) if have else []
-        missing = store.missing(cell, spec)
-        state = "stale" if reasons else "new" if not have else "partial" if missing else "done"
-        without = f"without {listed('seed', missing)}" if state == "partial" else ""
-        why = ", ".join(reasons) or without
-        rows.append({"cell": cell.id, "label": cell.label, "state": state, "why": why})
-    now = {cell.id for cell in cells}
-    gone = [cell for cell in store.cells() if cell.id not in now]
-    before, here = {cell.label: cell for cell in gone}, {cell.id: cell for cell in cells}
-    for row in rows:
-        if row["state"] == "new" and row["label"] in before:
-            row["why"] = ", ".join(_changed(before[row["label"]], here[row["cell"]]))
-    if (search := Search.plan(spec, node, store.root)) is not None:
-        left = sum(part.total for part in search.parts) - sum(cell.role == "trial" for cell in cells)
-        rows += [{"cell": "", "label": counted(left, "more trial"), "state": "new", "why": ""}] if left > 0 else []
-    rows += [{"cell": c.id, "label": c.label, "state": "gone", "why": "not in the study"} for c in gone]
-    left = [cell for cell in store.left() if cell.id not in now and store.seeds(cell)]
-    return [*rows, *({"cell": c.id, "label": c.label, "state": "left", "why": "of earlier settings"} for c in left)]
+
+    def __init__(self, spec: StudySpec, store: Store, cells: Sequence[Cell]) -> None:
+        self._spec, self._store = spec, store
+        ids = {cell.id for cell in cells}
+        self._gone = [cell for cell in store.cells() if cell.id not in ids]
+        self._left = [cell for cell in store.left() if cell.id not in ids and store.seeds(cell)]
+        self._before = {cell.label: cell for cell in self._gone}
+
+    def change(self, cell: Cell) -> Change:
+        """What running the study would do to one of its cells."""
+        have = self._store.seeds(cell)
+        if have and (reasons := why_stale(self._store.fingerprints(cell), fingerprints(cell.run))):
+            return Change("stale", self._spec.seed_list(), ", ".join(reasons))
+        missing = self._store.missing(cell, self._spec)
+        if not missing:
+            return Change("done", [], "")
+        if len(missing) < len(self._spec.seed_list()):
+            return Change("partial", missing, f"without {listed('seed', missing)}")
+        before = self._before.get(cell.label)
+        return Change("new", missing, "" if before is None else ", ".join(_changed(before, cell)))
+
+    def outside(self) -> list[tuple[Cell, str, str]]:
+        """Cells with results that the study no longer has, each with its state and why.
+
+        State `gone`: in the results of the last run. State `left`: of settings before those; only on disk.
+        """
+        gone = [(cell, "gone", "not in the study") for cell in self._gone if self._store.seeds(cell)]
+        return [*gone, *((cell, "left", "of earlier settings") for cell in self._left)]
 
 
 def _changed(old: Cell, new: Cell) -> list[str]:

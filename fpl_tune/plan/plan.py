@@ -15,6 +15,7 @@ from fpl_tune.execute.profile import Cost, Profile, cost_key, measure
 from fpl_tune.execute.resources import cores, memory, seconds_of, setup_of
 from fpl_tune.formatting import counted, duration, size
 from fpl_tune.plan import preflight
+from fpl_tune.plan.diff import Differ
 from fpl_tune.plan.preflight import Loaded
 from fpl_tune.search.objective import check_reported
 from fpl_tune.search.search import Search
@@ -35,7 +36,7 @@ class Item:
 
     label: str
     status: str
-    """done, new, stale, or partial (some seeds are missing)"""
+    """done, new, stale, partial (some seeds are missing), gone or left (see `diff.Differ.outside`)"""
     trials: int
     """Times it is run: 1, or the trials of a search inside it."""
     seeds: int
@@ -46,6 +47,8 @@ class Item:
     peak_memory_bytes: int
     fitting: int
     """Trials that end within the budget."""
+    why: str = ""
+    """Why the cell is stale, partly done, or new in place of another one."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class Plan:
     """Seconds of `seconds` before the first trial."""
     reasons: tuple[str, ...]
     """Why it is infeasible."""
+    outside: tuple[tuple[Cell, str, str], ...] = ()
+    """Cells with results that the study no longer has: cell, state, why."""
 
     @property
     def feasible(self) -> bool:
@@ -97,6 +102,7 @@ class Plan:
                 "down MB": round(item.bytes_down / 1e6, 3),
                 "memory MB": round(item.peak_memory_bytes / 1e6),
                 **({} if item.fitting == item.trials else {"budget": _within(item)}),
+                **({"why": item.why} if any(i.why for i in self.items) else {}),
             }
             for item in self.items
         ]
@@ -114,6 +120,8 @@ class Plan:
             more = len(t["dropped"]) - 5
             named = [f"{i.label}{f' ({_within(i)})' if i.fitting else ''}" for i in self.items if i.fitting < i.trials]
             text += f" The budget drops {len(named)}: {', '.join(named[:5])}{f' and {more} more' if more > 0 else ''}."
+        if self.outside:
+            text += f" Not in this study, but kept with their results: {counted(len(self.outside), 'cell')}."
         return " ".join([text, *self.reasons])
 
 
@@ -140,7 +148,9 @@ def make_plan(
 
         setup = ray.offer(setup)
     store = Store(root, spec.name)
-    work = _work(spec, node, store)
+    cells = expand(spec, node)
+    differ = Differ(spec, store, cells if spec.search.sampler is None else [*cells, *store.cells()])
+    work = _work(spec, node, store, cells, differ)
     runs = [run for job in work if job.seeds for run in job.runs]
     sent = preflight.check(runs)
     profile = Profile({}, 0.0)
@@ -156,6 +166,7 @@ def make_plan(
         1.0 if setup.gpus is None else setup.gpus,
         clock.ready,
         tuple(_reasons(items, setup)),
+        tuple(differ.outside()),
     )
 
 
@@ -175,28 +186,24 @@ class _Work:
     """That are missing."""
     runs: list[RunSpec]
     """What runs; of a search, as many points drawn from its space as it has trials."""
+    why: str = ""
 
 
-def _work(spec: StudySpec, node: dict[str, Any], store: Store) -> list[_Work]:
+def _work(spec: StudySpec, node: dict[str, Any], store: Store, cells: Sequence[Cell], differ: Differ) -> list[_Work]:
     """Cells, the seeds that are missing, and the state."""
     search = Search.plan(spec, node, store.root)
     drawn = search.draw() if search is not None else {}
     tried = [cell for cell in store.cells() if cell.role == "trial"]
     found = []
-    for cell in expand(spec, node):
+    for cell in cells:
         if cell.id in drawn:
             over = sum(_over(trial, cell, spec, store) for trial in tried)
             done, left = drawn[cell.id][:over], drawn[cell.id][over:]
             found += [_Work(cell.label, "done", [], done)] if done else []
             found += [_Work(cell.label, "partial" if done else "new", spec.seed_list(), left)] if left else []
             continue
-        stored = store.fingerprints(cell)
-        stale = bool(stored and store.seeds(cell) and why_stale(stored, fingerprints(cell.run)))
-        missing = spec.seed_list() if stale else store.missing(cell, spec)
-        state = "done" if not missing else "stale" if stale else "new"
-        if state == "new" and len(missing) < len(spec.seed_list()):
-            state = "partial"
-        found.append(_Work(cell.label, state, missing, [cell.run]))
+        change = differ.change(cell)
+        found.append(_Work(cell.label, change.state, change.missing, [cell.run], change.why))
     return found
 
 
@@ -211,7 +218,7 @@ def _over(trial: Cell, part: Cell, spec: StudySpec, store: Store) -> bool:
 def _item(job: _Work, seeds: int, profile: Profile, sent: Loaded, clock: _Clock, budget: float | None) -> Item:
     """A row of the plan; takes its time on the clock."""
     if not job.seeds:
-        return Item(job.label, job.state, len(job.runs), 0, 0.0, 0, 0, 0, len(job.runs))
+        return Item(job.label, job.state, len(job.runs), 0, 0.0, 0, 0, 0, len(job.runs), job.why)
     keys = [cost_key(run) for run in job.runs]
     costs = [_nearest(profile.costs, key) for key in keys]
     seconds = [cost.seconds(run) * len(job.seeds) / seeds for cost, run in zip(costs, job.runs, strict=True)]
@@ -227,6 +234,7 @@ def _item(job: _Work, seeds: int, profile: Profile, sent: Loaded, clock: _Clock,
         bytes_down=sum(down for _, down in traffic),
         peak_memory_bytes=max(cost.peak_memory_bytes for cost in costs),
         fitting=len(ends) if budget is None else sum(end <= budget for end in ends),
+        why=job.why,
     )
 
 

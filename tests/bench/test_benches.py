@@ -12,7 +12,7 @@ import torch
 from fpl_tune import bench, config
 from fpl_tune.bench import rounds, texts
 from fpl_tune.bench.measure import Meter, Peak, Steps
-from fpl_tune.cli._bench import _lines
+from fpl_tune.cli.bench import _lines
 from fpl_tune.clip.text import cost
 from fpl_tune.engine import run_round
 from fpl_tune.testing import toy_towers

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from fpl_tune.cli._cluster import render
+from fpl_tune.cli.cluster import render
 from fpl_tune.errors import ConfigError
 
 OPTIONS: dict[str, Any] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from fpl_tune.cli.frame import app
+from fpl_tune.cli.common import app
 from fpl_tune.study.lock import locked
 
 from .conftest import Command
@@ -41,6 +40,13 @@ def test_every_verb_says_what_it_does_and_has_an_example(words: tuple[str, ...],
     assert " ".join(verb.epilog.split()) in " ".join(done.out.split())
 
 
+class Stopped:
+    """A server that is stopped as soon as it runs."""
+
+    def wait(self) -> int:
+        raise SystemExit(0)
+
+
 EXAMPLES = sorted({verb.epilog.removeprefix("Example: ") for verb in VERBS.values() if verb.epilog})
 
 
@@ -48,10 +54,11 @@ EXAMPLES = sorted({verb.epilog.removeprefix("Example: ") for verb in VERBS.value
 def test_every_example_runs(example: str, home: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     program, *words = shlex.split(example)
     assert program == "fpl-tune"
-    called: list[list[str]] = []
+    called: list[int] = []
     held = locked(home / "outputs" / "lambda_sweep") if words[0] == "stop" else nullcontext()  # a study that runs
-    if words[0] == "ui":  # a server that would run until it is stopped
-        monkeypatch.setattr(subprocess, "call", lambda words, **_: called.append(words) or 0)
+    if words[0] == "ui":
+        monkeypatch.setattr("fpl_tune.cli.ui._server", lambda port, uri: called.append(port) or nullcontext(Stopped()))
+        monkeypatch.setattr("fpl_tune.cli.ui._wait", lambda server, address: None)
     if words[:2] == ["cluster", "wait"]:
         monkeypatch.setattr("fpl_tune.execute.ray.alive", lambda address: 4)
     if words[0] == "import":
@@ -63,4 +70,4 @@ def test_every_example_runs(example: str, home: Path, command: Command, monkeypa
     assert done.code == 0, done.out + done.err
     assert "\x1b[" not in done.out + done.err
     assert (done.out + done.err).strip() or "--watch" in words
-    assert [call[-2:] for call in called] == ([["--port", "5001"]] if words[0] == "ui" else [])
+    assert called == ([5001] if words[0] == "ui" else [])

@@ -135,7 +135,7 @@ def test_an_output_folder_that_cannot_be_written(command: Command, here: Path, m
 
 
 def test_a_warning_is_a_line_too(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fpl_tune.cli.frame.__version__", "1")
+    monkeypatch.setattr("fpl_tune.cli.common.__version__", "1")
 
     def warn(*_: object, **__: object) -> int:
         warnings.simplefilter("default")

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from fpl_tune.cli import output
-from fpl_tune.cli._look import table
+from fpl_tune.cli.common import Format
+from fpl_tune.cli.results_table import results_table
 
 
 def test_percent() -> None:
@@ -24,7 +25,7 @@ def test_a_measure_that_is_no_share_is_printed_as_it_is(capsys: pytest.CaptureFi
     assert output.measured(0.52342, 0.0101) == "0.5234 ± 0.01"
     assert (output.measured(2.5), output.measured(math.nan)) == ("2.5", "–")
     store = make_store(body="axes: {method: {n_ctx: [2]}}\nseeds: 2\nreport: {metric: time/seconds}\n")
-    table(store, "final", "table")
+    results_table(store, "final", Format.table)
     found = capsys.readouterr().out
     assert "time/seconds" in found
     assert "2 ± 0" in found

@@ -84,7 +84,7 @@ def logged(here: Path) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize(("executor", "steps"), [("inline", [["--failed"], []]), ("ray", [[]])])
+@pytest.mark.parametrize(("executor", "steps"), [("inline", [[], ["--retry"]]), ("ray", [["--retry"]])])
 def test_failed_seeds_and_only_they_run_again(
     executor: str, steps: list[list[str]], here: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,20 +112,17 @@ def test_failed_seeds_and_only_they_run_again(
 
     cause.write_text("")
     for options in steps:
-        before = written(here)
-        taken = call("retry", "unlucky", *options)
-        assert taken.code == 0, taken.err
-        kept = written(here)
-        gone = {str(path.parent.name) for path in before.keys() - kept.keys()}
-        assert gone
+        before = {path: when for path, when in written(here).items() if '"done"' in path.read_text()}
+        again = call(*study, *options)
+        assert again.code == (0 if options else 1), again.err
+        assert ("retry luck=nan, seed 1: " in again.out) == bool(options), "only if asked for"
+        after = written(here)
+        assert {path: after[path] for path in before} == before, "no finished seed ran again"
         healthy = call("doctor", "--format", "json")
         rows = [row for row in json.loads(healthy.out) if row["what"] == "MLflow of unlucky"]
-        assert [row["state"] for row in rows] == ["fine"], "what waits to run again is no fault"
-        again = call(*study)
-        assert again.code == (1 if options else 0), again.err
-        assert {path: written(here)[path] for path in kept} == kept, "nothing else ran"
+        assert [row["state"] for row in rows] == ["fine"]
     assert states(here) == {"good": good, "raises": good, "nan": good, "seed": good}
     runs = logged(here)
     assert len(runs) == 5
     assert set(map(tuple, runs.values())) == {("FINISHED",)}, "every cell and the study have one run"
-    assert "nothing to try again" in (idle := call("retry", "unlucky")).out + idle.err
+    assert "nothing to retry" in call(*study, "--retry").out

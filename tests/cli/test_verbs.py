@@ -35,7 +35,7 @@ def test_the_package_and_its_help_import_nothing_heavy(here: Path) -> None:
 
 def test_a_study_without_a_search_imports_no_optuna(here: Path) -> None:
     """Nor what its callbacks and its executor need later: a plan and a start would wait for it."""
-    words = ["import sys", "from fpl_tune.cli import work", "work.study.study('lambda_sweep', [], 'table', True)"]
+    words = ["import sys", "from fpl_tune.cli.study import study", "study('lambda_sweep', cfg=True)"]
     names = ("optuna", "sqlalchemy", "mlflow", "ray", "pandas", "matplotlib", "open_clip")
     code = "; ".join([*words, "import fpl_tune.plan.plan", f"print([n for n in {names} if n in sys.modules])"])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=here)
@@ -71,7 +71,7 @@ def test_a_run_can_be_printed(command: Command) -> None:
     assert (node["method"]["name"], node["data"]["root"]) == ("fedpgp", "~/photos")
 
 
-@pytest.mark.parametrize("words", ["-h", "ls towers", "ls nothing", "show nothing", "data ls"])
+@pytest.mark.parametrize("words", ["-h", "ls towers", "ls nothing", "show nothing", "ls data"])
 def test_no_colour_without_a_terminal(words: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"NO_COLOR": "", "TERM": "xterm-256color"}.items():
         monkeypatch.setenv(name, value)
@@ -116,41 +116,49 @@ def test_compared_studies_of_long_names_fit_the_terminal(
     assert names == ["cell", "A %", "B %", "B − A", "± sem", "p", "seeds"]
 
 
-def test_retry_says_what_runs_again_beside_what_failed(home: Path, command: Command) -> None:
-    cells = {
-        json.loads(path.read_text())["label"]: path for path in home.glob("outputs/lambda_sweep/cells/*/cell.json")
-    }
-
-    def fail(label: str, seed: int = 1) -> str:
-        path = cells[label].parent / f"seed={seed}" / "result.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "status": "failed", "error": "no luck"}))
-        done = command("retry", "lambda_sweep")
-        return done.out + done.err
-
-    said = fail("lam=0")
-    assert "lam=0, seed 1: no luck" in said
-    assert "A mended source of pfedmoap makes its 2 cells stale: they run again whole, done seeds too." in said
-    mended = json.loads(cells["lam=0.5"].read_text())
-    mended["fingerprints"]["method"] = "of an earlier source"
-    cells["lam=0.5"].write_text(json.dumps(mended))
-    assert "Stale, and run again whole: 1 cell with results (method source). See fpl-tune diff." in fail("promptfl")
-    assert "nothing to try again" in command("retry", "lambda_sweep").out
-    text = cells["promptfl"].read_text()
-    cells["promptfl"].write_text(text.replace('"name": "promptfl"', '"name": "elsewhere:Method"'))
-    assert "What else runs again cannot be told here: A file may not bring in code" in fail("lam=0.5", seed=2)
-
-
-def test_diff_counts_what_is_kept_outside_the_study(home: Path, command: Command) -> None:
+def test_plan_names_what_is_kept_outside_the_study(home: Path, command: Command) -> None:
     for values in ("[0]", "[0.5]"):  # both are finished: nothing runs
         assert command("study", "lambda_sweep", f"axes.method.lam={values}", "references=[]").code == 0
-    done = command("diff", "lambda_sweep", "axes.method.lam=[0]", "references=[]")
-    assert "not in this study: 2 cells with results. The settings that made them take them up again" in done.out
-    assert "Folders of 1, state left in --format csv, are in no table and may be deleted." in done.out
+    done = command("plan", "lambda_sweep", "axes.method.lam=[0]", "references=[]")
+    assert "Not in this study, but kept with their results: 2 cells." in done.out
     assert "promptfl" not in done.out
-    listed = command("diff", "lambda_sweep", "axes.method.lam=[0]", "references=[]", "--format", "csv").out
-    assert [line.split(",")[1:3] for line in listed.splitlines()[1:]] == [
-        ["lam=0", "done"], ["lam=0.5", "gone"], ["promptfl", "left"]
+    listed = command("plan", "lambda_sweep", "axes.method.lam=[0]", "references=[]", "--format", "json").out
+    assert [(row["cell"], row["status"]) for row in json.loads(listed)["plan"]] == [
+        ("lam=0", "done"), ("lam=0.5", "gone"), ("promptfl", "left")
     ]  # fmt: skip
+
+
+def test_plan_names_what_makes_a_cell_stale_or_new(home: Path, command: Command) -> None:
+    (cell,) = (path for path in home.glob("outputs/lambda_sweep/cells/*/cell.json") if '"lam=0.5"' in path.read_text())
+    node = json.loads(cell.read_text())
+    node["fingerprints"]["method"] = "of an earlier source"
+    cell.write_text(json.dumps(node))
+    rows = {row["cell"]: row for row in json.loads(command("plan", "lambda_sweep", "--format", "json").out)["plan"]}
+    assert (rows["lam=0.5"]["status"], rows["lam=0.5"]["why"]) == ("stale", "method source")
+    assert rows["lam=0"]["status"] == "done"
+    done = command("plan", "lambda_sweep", "protocol.rounds=4", "--format", "csv")
+    assert "protocol.rounds 3 -> 4" in done.out
+
+
+OLD = [
+    ("diff lambda_sweep", "plan", "│ lam=0.5"),
+    ("best lambda_sweep", "show STUDY --best", "validation %"),
+    ("best lambda_sweep --export best", "export STUDY FOLDER --cell best", "repeats the cell"),
+    ("ls results", "status", "lambda_sweep_rn50"),
+    ("data ls", "ls data", "caltech101"),
+    ("retry lambda_sweep", "study STUDY --retry", "nothing to retry"),
+]
+
+
+@pytest.mark.parametrize(("words", "new", "printed"), OLD, ids=[words for words, _, _ in OLD])
+def test_an_old_spelling_works_and_names_the_new_one(
+    words: str, new: str, printed: str, home: Path, command: Command
+) -> None:
+    done = command(*words.split())
+    assert done.code == 0, done.err
+    assert f"use `fpl-tune {new}`" in done.err
+    assert printed in done.out
+    assert f"│ {words.split()[0]} " not in command("-h").out or words in ("ls results", "data ls")
 
 
 def test_a_run_ends_with_a_table_in_percent(command: Command) -> None:
@@ -161,7 +169,7 @@ def test_a_run_ends_with_a_table_in_percent(command: Command) -> None:
     assert line.split("│")[4:6] == [f" {told[3]:>12} ", f" {told[6]:>6} "], "the figures of the round's line"
 
 
-@pytest.mark.parametrize("words", ["ls results", "show lambda_sweep", "diff lambda_sweep", "status lambda_sweep"])
+@pytest.mark.parametrize("words", ["status", "show lambda_sweep", "status lambda_sweep"])
 def test_where_no_study_ran_the_folder_is_named_and_not_made(words: str, command: Command, here: Path) -> None:
     done = command(*words.split())
     assert f"No results in {here}/outputs" in done.out or f"There are no results in {here}/outputs" in done.err
@@ -170,7 +178,11 @@ def test_where_no_study_ran_the_folder_is_named_and_not_made(words: str, command
 
 @pytest.mark.parametrize(
     "words",
-    ["report lambda_sweep --out taken/here", "best lambda_sweep --export taken/here", "export lambda_sweep taken/x"],
+    [
+        "report lambda_sweep --out taken/here",
+        "export lambda_sweep taken/here --cell best",
+        "export lambda_sweep taken/x",
+    ],
 )
 def test_a_place_that_cannot_be_written_is_a_line(words: str, home: Path, command: Command) -> None:
     (home / "taken").touch()
@@ -190,7 +202,7 @@ def test_a_study_with_results_is_known_by_its_name(home: Path, command: Command)
 
 
 def test_what_data_hold_comes_as_csv_too(command: Command) -> None:
-    lines = command("data", "ls", "--format", "csv").out.splitlines()
+    lines = command("ls", "data", "--format", "csv").out.splitlines()
     assert lines[0] == "name,what,partition,files,origin"
     small = "data.train_per_class=12 data.test_per_class=3 data.shots=4 data.domains=[clipart] partition.n_clients=2"
     assert "dataset,shapes" in command("data", "show", *small.split(), "--format", "csv").out.splitlines()
@@ -200,7 +212,7 @@ def test_yes_and_no_are_words(home: Path, command: Command) -> None:
     table = command("verify", "lambda_sweep").out
     assert [part.strip() for part in table.splitlines()[-2].split("│")[1:3]] == ["agrees", "yes"]
     assert json.loads(command("verify", "lambda_sweep", "--format", "json").out)["agrees"] is True
-    assert "│ validation % │" in command("best", "lambda_sweep").out
+    assert "│ validation % │" in command("show", "lambda_sweep", "--best").out
 
 
 def test_the_line_of_the_last_cell_tells_no_time_left(home: Path, command: Command) -> None:
@@ -218,5 +230,5 @@ def test_results_are_listed_with_what_they_have(home: Path, command: Command) ->
     first = home / "outputs" / "lambda_sweep" / "cells" / json.loads(path.read_text())[0]
     for result in first.glob("seed=*/result.json"):
         result.unlink()
-    rows = json.loads(command("ls", "results", "--format", "json").out)
-    assert rows[0] == {"study": "lambda_sweep", "cells": 3, "with results": 2, "seeds": 2}
+    rows = json.loads(command("status", "--format", "json").out)
+    assert rows[0] == {"study": "lambda_sweep", "cells": 3, "with results": 2, "seeds": 2, "running": False}

@@ -23,7 +23,7 @@ from fpl_tune.execute import manage
 from fpl_tune.execute import scheduler as driver
 from fpl_tune.execute.verify import verify
 from fpl_tune.plan import diff as differences
-from fpl_tune.plan.diff import diff
+from fpl_tune.plan.diff import Differ
 from fpl_tune.search.replay import replay_pruning, replay_random, replay_tpe
 from fpl_tune.study.cells import expand
 from fpl_tune.study.compare import compare, paired_p
@@ -198,22 +198,29 @@ def test_replay_of_tpe_finds_a_clear_optimum_sooner_than_random(make_store: Make
     assert found[12] > random[12]["val/acc_mean"]
 
 
+def diff(spec: config.StudySpec, node: dict[str, Any], store: Store) -> list[tuple[str, str, str]]:
+    """Label, state and why of the study's cells, then of those that it no longer has."""
+    cells = expand(spec, node)
+    differ = Differ(spec, store, cells)
+    found = [(cell.label, (change := differ.change(cell)).state, change.why) for cell in cells]
+    return [*found, *((cell.label, state, why) for cell, state, why in differ.outside())]
+
+
 def test_diff_says_what_would_run_and_why(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_study(*compose("axes: {optim: {lr: [0.1, 0.2]}}", "protocol.rounds=1"), root=tmp_path)
     store = Store.open(tmp_path, "tiny")
     spec, node = compose("axes: {optim: {lr: [0.1, 0.3]}}", "protocol.rounds=1", "seeds=3")
-    rows = diff(spec, node, store)
-    assert [(r["label"], r["state"], r["why"]) for r in rows] == [
+    assert diff(spec, node, store) == [
         ("lr=0.1", "partial", "without seed 3"),
         ("lr=0.3", "new", ""),
         ("lr=0.2", "gone", "not in the study"),
     ]
     spec.seeds = 4
-    assert diff(spec, node, store)[0]["why"] == "without seeds 3, 4"
+    assert diff(spec, node, store)[0][2] == "without seeds 3, 4"
     spec.seeds = 3
     real = driver.fingerprints
     monkeypatch.setattr(differences, "fingerprints", lambda run: {**real(run), "data": "other"})
-    assert [(r["label"], r["why"]) for r in diff(spec, node, store) if r["state"] == "stale"] == [("lr=0.1", "data")]
+    assert diff(spec, node, store)[0] == ("lr=0.1", "stale", "data")
 
 
 def test_diff_names_cells_that_earlier_settings_left_and_that_can_come_back(compose: Compose, tmp_path: Path) -> None:
@@ -223,7 +230,7 @@ def test_diff_names_cells_that_earlier_settings_left_and_that_can_come_back(comp
 
     def states(values: str) -> list[tuple[str, str, str]]:
         spec, node = compose(f"axes: {{optim: {{lr: [{values}]}}}}", "protocol.rounds=1")
-        return sorted((row["label"], row["state"], row["why"]) for row in diff(spec, node, store))
+        return sorted(diff(spec, node, store))
 
     outside = ("left", "of earlier settings")
     assert states("0.3") == [("lr=0.1", *outside), ("lr=0.2", *outside), ("lr=0.3", "done", "")]
@@ -234,17 +241,8 @@ def test_diff_names_the_fields_that_made_a_cell_new(compose: Compose, tmp_path: 
     run_study(*compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=1"), root=tmp_path)
     made = compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=2", "data.shots=3")
     new, gone = diff(made[0], made[1], Store.open(tmp_path, "tiny"))
-    assert (new["state"], gone["state"]) == ("new", "gone")
-    assert set(new["why"].split(", ")) == {"data.shots 4 -> 3", "protocol.rounds 1 -> 2"}
-
-
-def test_diff_counts_the_trials_that_a_search_has_yet_to_try(compose: Compose, tmp_path: Path) -> None:
-    body = "axes: {}\nsearch: {sampler: random, trials: 2, only: [optim.lr]}"
-    run_study(*compose(body, "protocol.rounds=1"), root=tmp_path)
-    spec, node = compose(body, "protocol.rounds=1", "search.trials=7")
-    rows = diff(spec, node, Store.open(tmp_path, "tiny"))
-    assert [row["state"] for row in rows] == ["done", "done", "new"]
-    assert rows[-1]["label"] == "5 more trials"
+    assert (new[1], gone[1]) == ("new", "gone")
+    assert set(new[2].split(", ")) == {"data.shots 4 -> 3", "protocol.rounds 1 -> 2"}
 
 
 def test_status_stop_and_retry(make_store: MakeStore) -> None:

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 import fpl_tune
-from fpl_tune.cli._doctor import check_cluster
+from fpl_tune.cli.doctor import check_cluster
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.ray.newcomers import NodeRefused
 from fpl_tune.study.cells import Cell

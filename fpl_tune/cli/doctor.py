@@ -1,4 +1,4 @@
-"""`fpl-tune doctor`: what this machine and a cluster have, and what MLflow holds; a row a finding, with a remedy."""
+"""`fpl-tune doctor`: check this machine, a cluster, and MLflow's records; a row per finding, with a remedy."""
 
 from __future__ import annotations
 
@@ -7,24 +7,34 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from fpl_tune import track
-from fpl_tune.api import stored
-from fpl_tune.cli import output
-from fpl_tune.cli._study import cell_figure
-from fpl_tune.errors import EnvironmentProblem, FplTuneError
-from fpl_tune.formatting import counted, size
-from fpl_tune.paths import cache_root, output_root
+import typer
 
-_LITTLE_SPACE = 2 << 30
+from fpl_tune.cli.common import Format, FormatOption, app
+
+_LITTLE_SPACE = 2 << 30  # bytes
 
 
-def doctor(fix: bool, format: str, address: str | None, checkpoints: str | None, data_roots: Sequence[str]) -> None:
-    """What this machine and a cluster have, and whether MLflow holds what the studies do; exit code 3 where not."""
+@app.command(epilog="Example: fpl-tune doctor --fix", rich_help_panel="Maintain")
+def doctor(
+    fix: Annotated[bool, typer.Option("--fix", help="Close dead MLflow runs, and send what MLflow lacks.")] = False,
+    address: Annotated[str | None, typer.Option(help="Check this Ray cluster; default: RAY_ADDRESS.")] = None,
+    checkpoints: Annotated[str | None, typer.Option(help="URL of checkpoints that its nodes must reach.")] = None,
+    data_root: Annotated[list[str] | None, typer.Option(help="Folder of data that its nodes must have.")] = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Check this machine, the nodes of a cluster, and whether MLflow holds what the studies hold.
+
+    Exit code 3 if something is wrong.
+    """
+    from fpl_tune.cli import output
+    from fpl_tune.paths import output_root
+
     root = output_root()
-    rows = [*_machine(root)]
+    rows = _machine(root)
     if address := address or os.environ.get("RAY_ADDRESS"):
-        rows += check_cluster(address, root, checkpoints, data_roots)
+        rows += check_cluster(address, root, checkpoints, data_root or [])
     for folder in sorted(root.iterdir()):
         if (folder / "study.yaml").is_file():
             rows += _records(folder.name, fix)
@@ -34,8 +44,11 @@ def doctor(fix: bool, format: str, address: str | None, checkpoints: str | None,
 
 
 def _machine(root: Path) -> list[dict[str, str]]:
+    """Rows on versions, GPUs and disk space of this machine."""
     import torch
 
+    from fpl_tune.formatting import size
+    from fpl_tune.paths import cache_root
     from fpl_tune.study.fingerprints import versions
 
     rows = [_row(name, str(version)) for name, version in versions().items()]
@@ -54,28 +67,37 @@ def _machine(root: Path) -> list[dict[str, str]]:
 
 
 def _records(name: str, fix: bool) -> list[dict[str, str]]:
+    """Rows on a study's records in MLflow."""
+    from fpl_tune import track
+    from fpl_tune.api import stored
+    from fpl_tune.cli.cell_figure import cell_figure
+    from fpl_tune.errors import EnvironmentProblem
+
     store, what = stored(name), f"MLflow of {name}"
     if not store.spec().tracking.enabled:
-        return [_row(what, "not wanted: tracking.enabled=false")]
+        return [_row(what, "off: tracking.enabled=false")]
     try:
         found = track.repair(store, draw=cell_figure) if fix else track.inspect(store)
     except EnvironmentProblem as problem:
         return [_row(what, str(problem), wrong=True)]
     if not found:
         return [_row(what, "equal to the store")]
-    state, remedy = ("mended", "") if fix else ("wrong", "fpl-tune doctor --fix")
+    state, remedy = ("fixed", "") if fix else ("wrong", "fpl-tune doctor --fix")
     return [{"what": what, "state": state, "found": " ".join(map(str, f)), "remedy": remedy} for f in found]
 
 
 def check_cluster(address: str, root: Path, checkpoints: str | None, data_roots: Sequence[str]) -> list[dict[str, str]]:
     """Rows on the cluster at an address: reachable, and each node's versions, storage, GPUs, data and cache."""
+    from fpl_tune.errors import FplTuneError
     from fpl_tune.execute import ray
+    from fpl_tune.formatting import counted, size
+    from fpl_tune.paths import cache_root
 
     storage = checkpoints or str(root)
     try:
         nodes, findings = ray.inspect(address, storage, cache_root(), data_roots)
     except FplTuneError as problem:
-        return [_row("Ray", str(problem), "Start the cluster, or mend the address.", wrong=True)]
+        return [_row("Ray", str(problem), "Start the cluster, or correct the address.", wrong=True)]
     rows = [_row("Ray", f"{counted(len(nodes), 'node')} at {address}")]
     for node in nodes:
         facts = node.facts
@@ -90,7 +112,7 @@ def check_cluster(address: str, root: Path, checkpoints: str | None, data_roots:
             rows.append(_row(f"feature cache of {node.name}", f"{facts.cache}, {free}", remedy, wrong=little))
     rows += [_row(node.name, finding, remedy, wrong=True) for node, finding, remedy in findings]
     if not any(node.facts and node.facts.storage for node in nodes):
-        rows.append(_row("shared storage", f"{storage}, written and read by all nodes that answer"))
+        rows.append(_row("shared storage", f"{storage}, written and read by all nodes"))
     rows.append(_row("MLflow from nodes", "not needed: the driver alone writes records"))
     return rows
 

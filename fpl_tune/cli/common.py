@@ -1,4 +1,7 @@
-"""The command's frame: the typer application, and the arguments that several verbs take."""
+"""The typer application, and the arguments that several verbs share.
+
+Imports nothing heavy: help and completion must be instant.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ app = typer.Typer(
 
 
 class Format(str, Enum):
-    """How results are printed."""
+    """Output format."""
 
     table = "table"
     json = "json"
@@ -33,22 +36,27 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[KEY=VALUE]...",
-        help="Overrides in Hydra's grammar, e.g. method=promptfl optim.lr=0.01",
+        help="Overrides in Hydra's syntax, e.g. method=promptfl optim.lr=0.01",
         autocompletion=complete.overrides,
     ),
 ]
-Formats = Annotated[Format, typer.Option("--format", help="How results are printed.")]
-Cfg = Annotated[bool, typer.Option("--cfg", help="Print the resolved configuration and exit.")]
-Stored = Annotated[
-    str, typer.Argument(metavar="STUDY", help="A study that has results.", autocompletion=complete.results)
-]
-Budget = Annotated[str | None, typer.Option("--budget", help="Wall time, such as 90s or 2h; the same as budget=2h.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="Output format.")]
+ConfigOption = Annotated[bool, typer.Option("--cfg", help="Print the resolved configuration and exit.")]
+BudgetOption = Annotated[str | None, typer.Option("--budget", help="Wall time, e.g. 90s or 2h; same as budget=2h.")]
 StudyName = Annotated[
     str,
     typer.Argument(
         metavar="STUDY", help="Name of a study, or the path of its YAML file.", autocompletion=complete.studies
     ),
 ]
+StoredStudy = Annotated[
+    str, typer.Argument(metavar="STUDY", help="Name of a study that has results.", autocompletion=complete.results)
+]
+
+
+def with_budget(overrides: list[str] | None, budget: str | None) -> list[str]:
+    """The overrides, with `--budget` as one of them."""
+    return [*(overrides or []), *([f"budget={budget}"] if budget is not None else [])]
 
 
 def _version(wanted: bool) -> None:
@@ -63,4 +71,4 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Takes what stands before the verb."""
+    """Options before the verb."""

@@ -1,0 +1,55 @@
+"""`fpl-tune compare`: the differences of two studies."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import typer
+
+from fpl_tune.cli import complete
+from fpl_tune.cli.common import Format, FormatOption, app
+
+
+@app.command(epilog="Example: fpl-tune compare lambda_sweep lambda_sweep_rn50", rich_help_panel="Results")
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="A study that has results.", autocompletion=complete.results)],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another one.", autocompletion=complete.results)],
+    rule: Annotated[str, typer.Option(help="Reporting rule.")] = "final",
+    anyway: Annotated[bool, typer.Option("--anyway", help="Compare although partitions differ.")] = False,
+    format: FormatOption = Format.table,
+) -> None:
+    """Differences of two studies, cell by cell, paired by seed."""
+    from fpl_tune.api import stored
+    from fpl_tune.cli import output
+    from fpl_tune.errors import ConfigError
+    from fpl_tune.formatting import counted
+    from fpl_tune.study import compare as comparing
+
+    one, other = stored(a), stored(b)
+    with output.progress("comparing") as progress:
+        found = comparing.compare(one, other, rule=rule, progress=progress)
+    if found.warnings and not anyway:
+        raise ConfigError(f"{found.warnings[0]} Compare nevertheless: --anyway.")
+    for warning in found.warnings:
+        output.warn(warning)
+    if format is not Format.table:
+        output.emit(found.rows, format)
+        return
+    rows = [
+        {
+            "cell": row["cell"],
+            "A %": output.percent(row[one.name]),
+            "B %": output.percent(row[other.name]),
+            "B − A": f"{100 * row['difference']:+.2f}",
+            "± sem": "–" if math.isnan(row["sem"]) else f"{100 * row['sem']:.2f}",
+            "p": row["p"],
+            "seeds": row["seeds"],
+            **({"partition": "same" if row["same_split"] else "differs"} if found.warnings else {}),
+        }
+        for row in found.rows
+    ]
+    left = [counted(n, "cell") + f" of {name}" for name, n in zip("AB", found.alone, strict=True) if n]
+    alone = f" Without a partner: {', '.join(left)}." if left else ""
+    caption = f"Test accuracy by the rule '{rule}', differences in points, paired by seed.{alone}"
+    output.emit(rows, format, title=f"A: {one.name}\nB: {other.name}", caption=caption)

@@ -1,0 +1,103 @@
+"""`fpl-tune data`: check a data set, fill its feature cache, show a split."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fpl_tune.cli.common import Format, FormatOption, Overrides, app
+
+data_app = typer.Typer(no_args_is_help=True, help="Data sets: check their files, fill the feature cache, show splits.")
+app.add_typer(
+    data_app,
+    name="data",
+    epilog="Example: fpl-tune data check data=folder data.root=~/photos",
+    rich_help_panel="Set up",
+)
+_FIGURES = (".png", ".pdf", ".svg")
+
+
+@data_app.command("check", epilog="Example: fpl-tune data check data=folder data.root=~/photos")
+def data_check(overrides: Overrides = None, format: FormatOption = Format.table) -> None:
+    """Read every image: counts against the published sizes, duplicates, unreadable files.
+
+    Exit code 3 if the data differ from what was published or cannot be read.
+    """
+    from fpl_tune import config
+    from fpl_tune.cli import output
+    from fpl_tune.data import check
+
+    run = config.compose_run(overrides or [])
+    with output.progress("reading") as progress:
+        report = check.check(run.data, progress=progress)
+    _print(report.to_dict(), report.tables(), format)
+    if not report.sound:
+        sys.exit(3)
+
+
+@data_app.command("prepare", epilog="Example: fpl-tune data prepare data=folder data.root=~/photos")
+def data_prepare(overrides: Overrides = None, format: FormatOption = Format.table) -> None:
+    """Fill the feature cache before a study does."""
+    from fpl_tune import config
+    from fpl_tune.cli import output
+    from fpl_tune.data import prepare
+    from fpl_tune.paths import cache_root
+    from fpl_tune.trial import stages_of
+
+    run = config.compose_run(overrides or [])
+    towers = run.clip.load(dtype="float32")
+    with output.progress("encoding") as progress:
+        needs = stages_of(run)[0].method.needs
+        done = prepare.prepare(run.data, towers, needs, cache_dir=cache_root(), progress=progress)
+    _print(prepare.to_dicts(done), [prepare.table(done)], format)
+
+
+@data_app.command(
+    "show", epilog="Example: fpl-tune data show partition=dirichlet partition.n_clients=10 --figure split.png"
+)
+def data_show(
+    overrides: Overrides = None,
+    seed: Annotated[int, typer.Option(help="Seed of the run whose split is shown.")] = 1,
+    figure: Annotated[Path | None, typer.Option(help="Draw clients by classes to this file (png, pdf, svg).")] = None,
+    export: Annotated[Path | None, typer.Option(help="Write the split to this file, for partition=file.")] = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """What every client of a split holds, and the split's hash."""
+    from fpl_tune import config
+    from fpl_tune.data import load, split
+    from fpl_tune.data.exchange import export_split
+    from fpl_tune.data.show import overview
+    from fpl_tune.errors import ConfigError
+
+    if figure is not None and figure.suffix not in _FIGURES:
+        raise ConfigError(f"--figure must end in {', '.join(_FIGURES)}, but is {str(figure)!r}.")
+    if seed < 0:
+        raise ConfigError(f"--seed must be >= 0, but is {seed}.")
+    run = config.compose_run(overrides or [])
+    dataset = load(run.data)
+    drawn = split(dataset, run.data, run.partition, seed)
+    found = overview(drawn, dataset)
+    _print(found.to_dict(), [found.table()], format)
+    if figure is not None:
+        found.figure().savefig(figure, dpi=150)
+    if export is not None:
+        export_split(drawn, dataset, export)
+
+
+def _print(value: Any, tables: Sequence[Any], format: Format) -> None:
+    from fpl_tune.cli import output
+
+    if format is Format.table:
+        for table in tables:
+            output.console().print(table)
+    elif format is Format.json:
+        print(json.dumps(value, indent=1, ensure_ascii=False))
+    elif isinstance(value, list):
+        output.emit(value, format)
+    else:
+        output.emit_object(value, format)

@@ -1,0 +1,76 @@
+"""Old spellings of verbs, hidden from help: they work for one release and name the new spelling on standard error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fpl_tune.cli.common import Format, FormatOption, Overrides, StoredStudy, StudyName, app
+from fpl_tune.cli.data import data_app
+
+
+def deprecated(old: str, new: str) -> None:
+    """Prints that a spelling is going away."""
+    from fpl_tune.cli import output
+
+    output.warn(f"`fpl-tune {old}` is deprecated and goes with the next release; use `fpl-tune {new}`.")
+
+
+@app.command(hidden=True, epilog="Example: fpl-tune diff lambda_sweep seeds=5")
+def diff(name: StudyName, overrides: Overrides = None, format: FormatOption = Format.table) -> None:
+    """Deprecated: `fpl-tune plan`."""
+    from fpl_tune.cli.plan import plan
+
+    deprecated("diff", "plan")
+    plan(name, overrides, None, format)
+
+
+@app.command(hidden=True, epilog="Example: fpl-tune best lambda_sweep --export best/")
+def best(
+    name: StoredStudy,
+    rule: Annotated[str, typer.Option(help="Rule that selects: final or best_val.")] = "final",
+    export: Annotated[Path | None, typer.Option(help="Folder to write the cell to.")] = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Deprecated: `fpl-tune show --best` and `fpl-tune export --cell best`."""
+    from fpl_tune.api import stored
+    from fpl_tune.cli.export import export as export_cell
+    from fpl_tune.cli.show import show_best
+
+    if export is None:
+        deprecated("best", "show STUDY --best")
+    else:
+        deprecated("best --export", "export STUDY FOLDER --cell best")
+        export_cell(name, export, "best", rule)
+    show_best(stored(name), rule, format)
+
+
+@app.command(hidden=True, epilog="Example: fpl-tune retry lambda_sweep --failed")
+def retry(
+    name: StoredStudy,
+    failed: Annotated[bool, typer.Option("--failed", help="Only seeds that failed, not those that diverged.")] = False,
+) -> None:
+    """Deprecated: `fpl-tune study --retry`."""
+    from fpl_tune.api import stored
+    from fpl_tune.cli import output
+    from fpl_tune.execute import manage
+    from fpl_tune.study.status import FAILURES, Status
+
+    deprecated("retry", "study STUDY --retry")
+    deleted = manage.retry_failed(stored(name), {Status.FAILED} if failed else FAILURES)
+    lines = [text for _, text in deleted] or ["No seed has failed or diverged: nothing to retry."]
+    output.console().print("\n".join(lines), soft_wrap=True)
+
+
+@data_app.command("ls", hidden=True, epilog="Example: fpl-tune data ls --root ~/data")
+def data_ls(
+    root: Annotated[str | None, typer.Option(help="List what is in this folder.")] = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Deprecated: `fpl-tune ls data`."""
+    from fpl_tune.cli.ls import list_data
+
+    deprecated("data ls", "ls data")
+    list_data(root, format)

@@ -1,0 +1,41 @@
+"""`fpl-tune export`: a study, or one of its cells, as a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fpl_tune.cli.common import StoredStudy, app
+
+
+@app.command(epilog="Example: fpl-tune export lambda_sweep best/ --cell best", rich_help_panel="Maintain")
+def export(
+    name: StoredStudy,
+    out: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder to write.")],
+    cell: Annotated[
+        str | None, typer.Option(help="Only this cell: best, or its id, number or label; default: the whole study.")
+    ] = None,
+    rule: Annotated[str, typer.Option(help="Rule by which --cell best selects: final or best_val.")] = "final",
+) -> None:
+    """Copy a study to a folder that `import` reads; or one cell: prompts, nearest words, a script that repeats it."""
+    from fpl_tune import track
+    from fpl_tune.api import stored
+    from fpl_tune.cli import output
+    from fpl_tune.study import export as exporting
+    from fpl_tune.study import selection
+
+    store = stored(name)
+    if cell is None:
+        with output.progress("copying") as progress:
+            print(track.export_study(store, out, progress))
+        return
+    if cell == "best":
+        chosen = selection.best(store, rule)
+        files = exporting.export_choice(store, chosen, out)
+    else:
+        chosen = store.cell(cell)
+        files = exporting.export(store, chosen, out)
+    scripts = " and ".join(f"sh {path}" for path in files if path.name == "reproduce.sh")
+    print(f"{chosen.label}: {len(files)} files in {out}; {scripts} repeats the cell")

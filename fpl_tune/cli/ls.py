@@ -1,0 +1,124 @@
+"""`fpl-tune ls`: methods, data sets, studies and towers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fpl_tune.cli.common import Format, FormatOption, app
+
+
+class Kind(str, Enum):
+    """What `ls` lists."""
+
+    methods = "methods"
+    data = "data"
+    studies = "studies"
+    towers = "towers"
+    results = "results"  # deprecated: `fpl-tune status`
+
+
+@app.command(epilog="Example: fpl-tune ls methods", rich_help_panel="Set up")
+def ls(
+    kind: Annotated[Kind, typer.Argument(help="What to list.", metavar="methods|data|studies|towers")],
+    root: Annotated[str | None, typer.Option(help="With data: a data.root; lists what is in it.")] = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """List methods, data sets (with the files they expect), studies, or CLIP towers."""
+    from fpl_tune.cli import output
+
+    if kind is Kind.results:
+        from fpl_tune.cli.deprecated import deprecated
+        from fpl_tune.cli.status import list_results
+
+        deprecated("ls results", "status")
+        list_results(format)
+    elif kind is Kind.data:
+        list_data(root, format)
+    elif kind is Kind.methods:
+        rows = _methods()
+        output.emit([_narrow(row) for row in rows] if format is Format.table else rows, format)
+    else:
+        output.emit(_studies() if kind is Kind.studies else _towers(), format)
+
+
+def list_data(root: str | None, format: Format) -> None:
+    """Prints all data sets and where their files are expected; with a root, which of them are there."""
+    from fpl_tune.cli import output
+    from fpl_tune.data import check
+
+    rows = check.catalogue(root)
+    if format is Format.table:
+        output.console().print(check.catalogue_table(rows))
+    else:
+        output.emit(rows, format)
+
+
+def _methods() -> list[dict[str, str]]:
+    import inspect
+    import sys
+    from collections import Counter
+
+    from fpl_tune import methods
+    from fpl_tune.paths import shipped
+
+    known = methods.catalogue()
+    shared = Counter(kind.__module__ for kind in known.values())
+    rows = []
+    for name, kind in known.items():
+        text = inspect.getdoc(sys.modules[kind.__module__] if shared[kind.__module__] == 1 else kind) or ""
+        needs = inspect.getattr_static(kind, "needs")
+        url = re.search(r"https?://\S+?(?=[.,;)]*(?:\s|$))", text)
+        rows.append(
+            {
+                "method": name,
+                "what": text.splitlines()[0].rstrip("."),
+                "needs": needs if isinstance(needs, str) else "depends on its options",
+                "options": ", ".join(f.name for f in methods.hyper_parameters(kind)),
+                "paper": url.group(0) if url else "",
+            }
+        )
+    for path in sorted(shipped("conf", "method").glob("*.yaml")):
+        if path.stem not in known:
+            parts = ", ".join(re.findall(r"name: (\w+)", path.read_text(encoding="utf-8")))
+            rows.append({"method": path.stem, "what": _headline(path), "needs": "", "options": parts, "paper": ""})
+    return rows
+
+
+def _narrow(row: Mapping[str, str]) -> dict[str, str]:
+    """A method in three columns for the terminal."""
+    needs = "" if row["needs"] in ("pooled", "") else f"needs: {row['needs']}"
+    what = "\n".join(filter(None, [row["what"], row["paper"].removeprefix("https://")]))
+    return {"method": row["method"], "what": what, "options": "\n".join(filter(None, [row["options"], needs]))}
+
+
+def _studies() -> list[dict[str, str]]:
+    from fpl_tune.paths import list_studies
+
+    return [{"study": name, "what": _headline(path)} for name, path in list_studies().items()]
+
+
+def _towers() -> list[dict[str, Any]]:
+    import yaml
+
+    from fpl_tune.paths import shipped
+
+    rows = []
+    for path in sorted(shipped("conf", "clip").glob("*.yaml")):
+        node = yaml.safe_load(path.read_text(encoding="utf-8"))
+        towers = {"towers": node["name"], "weights": node["pretrained"] or "shipped"}
+        rows.append({"clip": path.stem, **towers, "what": _headline(path)})
+    return rows
+
+
+def _headline(path: Path) -> str:
+    """The first comment line of a YAML file."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("# ") and not line.startswith("# @package"):
+            return line[2:].rstrip(".")
+    return ""

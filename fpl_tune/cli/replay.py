@@ -1,0 +1,98 @@
+"""`fpl-tune replay`: what pruning or a search would have saved and lost on a finished study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fpl_tune.cli import complete
+from fpl_tune.cli.common import Format, FormatOption, StoredStudy, app
+
+if TYPE_CHECKING:
+    from fpl_tune.search.replay import Replay
+
+_ROWS = 12  # of a replayed search that are printed
+
+
+@app.command(epilog="Example: fpl-tune replay lambda_sweep confidence=0.5", rich_help_panel="Results")
+def replay(
+    name: StoredStudy,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Fields of prune.", autocompletion=complete.prune),
+    ] = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """What pruning, or a random or TPE search of fewer cells, would have saved and lost on a finished study."""
+    from fpl_tune.api import stored
+    from fpl_tune.cli import output
+    from fpl_tune.search import replay as replaying
+
+    store = stored(name)
+    spec = store.spec().prune
+    for text in overrides or []:
+        _override(spec, text)
+    with output.progress("replaying") as progress:
+        found = replaying.replay_pruning(store, spec)
+        samplers = {"random": replaying.replay_random(store), "tpe": replaying.replay_tpe(store, progress=progress)}
+    if format is Format.json:
+        output.emit_object({"pruning": asdict(found), **samplers}, format)
+    elif format is Format.csv:
+        rows = [{"sampler": sampler, **row} for sampler, table in samplers.items() for row in table]
+        output.emit([{"sampler": f"pruning by {found.rule}", **asdict(found)}, *rows], format)
+    else:
+        _print_pruning(store.name, found)
+        _print_samplers(samplers)
+
+
+def _override(spec: Any, text: str) -> None:
+    """Sets a field of the prune settings in place."""
+    from fpl_tune.errors import ConfigError
+
+    field, _, value = text.removeprefix("prune.").partition("=")
+    if field not in vars(spec):
+        raise ConfigError(f"replay takes fields of prune ({', '.join(vars(spec))}), but was given {text!r}.")
+    kind = type(getattr(spec, field)) if getattr(spec, field) is not None else str
+    try:
+        setattr(spec, field, kind(value))
+    except ValueError:
+        wanted = {float: "a number", int: "a whole number"}[kind]
+        raise ConfigError(f"prune.{field} must be {wanted}, but is {value!r}.") from None
+
+
+def _print_pruning(name: str, found: Replay) -> None:
+    """Prints what pruning would have changed."""
+    from fpl_tune.cli import output
+    from fpl_tune.formatting import duration
+
+    both = {
+        "rounds": (found.rounds, found.kept),
+        "cells pruned": (0, f"{found.pruned} of {found.cells}"),
+        "training saved": ("–", duration(found.saved_seconds)),
+        "chosen on validation": (found.best, found.best_replayed),
+        "validation %": (output.percent(found.val), output.percent(found.val_replayed)),
+        "test %": (output.percent(found.test), output.percent(found.test_replayed)),
+    }
+    rows = [{"": what, "as run": str(a), f"with {found.rule}": str(b)} for what, (a, b) in both.items()]
+    output.emit(rows, Format.table, title=f"Pruning of {name}, replayed")
+
+
+def _print_samplers(samplers: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
+    """Prints the expected result of searches that run fewer cells."""
+    from fpl_tune.cli import output
+
+    n = len(samplers["random"])
+    rows = []
+    for k in sorted({round(1 + i * (n - 1) / (_ROWS - 1)) for i in range(_ROWS)}):
+        row: dict[str, Any] = {"cells": f"{k} of {n}"}
+        for sampler, table in samplers.items():
+            for split in ("val", "test") if table else ():
+                row[f"{sampler}, {split} %"] = output.percent(table[k - 1][f"{split}/acc_mean"])
+        rows.append(row)
+    caption = "Expected accuracy of the cell that validation chooses among so many of the study's own cells."
+    if not samplers["tpe"]:
+        caption += " TPE is replayed on grids only: its suggestions lie between the cells of a search."
+    output.emit(rows, Format.table, title="Searches of fewer cells, replayed", caption=caption)

@@ -1,0 +1,30 @@
+"""`fpl-tune report`: write a study's report page again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fpl_tune.cli.common import StoredStudy, app
+
+
+@app.command(epilog="Example: fpl-tune report lambda_sweep", rich_help_panel="Results")
+def report(
+    name: StoredStudy,
+    out: Annotated[Path | None, typer.Option(help="Folder to write to; default: the study's own.")] = None,
+    metric: Annotated[str | None, typer.Option(help="Metric to show, such as test/acc_worst10.")] = None,
+    rule: Annotated[str | None, typer.Option(help="Reporting rule: final, best_val, best_test, mean_last5.")] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="What cells are tested against: a reference, a cell, or a value such as lam=0.")
+    ] = None,
+) -> None:
+    """Write the report page, tables (Markdown, LaTeX, CSV) and figures of a study again."""
+    from fpl_tune.api import stored
+    from fpl_tune.cli import output
+    from fpl_tune.report import build
+
+    with output.progress("writing the report") as progress:
+        page = build(stored(name), out, metric=metric, rule=rule, reference=reference, progress=progress)
+    print(page)

@@ -1,0 +1,73 @@
+"""The table of a study's cells, which `show` and `study` print."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fpl_tune.cli import output
+from fpl_tune.cli.common import Format
+from fpl_tune.formatting import counted, percent
+from fpl_tune.study import results, selection
+from fpl_tune.study.cells import axes_of
+from fpl_tune.study.store import Store
+
+_TRIALS = 20  # of a search that are printed
+
+
+def results_table(store: Store, rule: str, format: Format) -> None:
+    """Prints a study's cells under a reporting rule; the best one, selected on validation, in bold."""
+    spec, cells = store.spec(), store.cells()
+    metric = spec.report.metric
+    share = percent(metric)
+    found = store.frame(metric)
+    frame = results.summary(found, cells, len(spec.seed_list()), rule, metric)
+    choice = selection.choose(found, cells, spec, rule)
+    chosen = {cell.id for cell in choice.cells} if choice else set[str]()
+    rows, ranks, wanted = [], [], len(spec.seed_list())
+    for record in frame.to_dict("records"):
+        if format is not Format.table:
+            rows.append(record)
+            continue
+        ranks.append(_rank(record, record[results.VAL], [name for name in axes_of(spec.axes) if name in record]))
+        status = "best" if record["cell"] in chosen else "" if record["status"] == "done" else record["status"]
+        rows.append(
+            {
+                "cell": record["label"],
+                "": status,
+                "validation %": output.percent(record[results.VAL]),
+                "test %" if share else metric: (output.percent if share else output.measured)(
+                    record["mean"], record["std"]
+                ),
+                "seeds": str(record["n"]) if record["n"] == wanted else f"{record['n']} of {wanted}",
+                "id": record["cell"],
+            }
+        )
+    on_test = " (selects on test figures)" if rule == "best_test" else ""
+    notes = [f"{metric} by the rule '{rule}'{on_test}", *(["± is the deviation over seeds"] if wanted > 1 else [])]
+    if format is Format.table and choice is not None:
+        notes.append("best on validation in bold" + (f": {choice.by}" if len(choice.cells) > 1 else ""))
+        if spec.search.sampler is not None:
+            kept = _leading(ranks)
+            if len(kept) < len(rows):
+                notes.append(f"{counted(len(rows) - len(kept), 'more trial')}: --format csv")
+            rows = [rows[i] for i in kept]
+    best = [i for i, row in enumerate(rows) if row.get("") == "best"]
+    output.emit(rows, format, title=spec.title or spec.name, best=best, caption="; ".join(notes))
+
+
+_Rank = tuple[str, str, float]
+
+
+def _rank(record: Mapping[str, Any], val: float, axes: Sequence[str]) -> _Rank:
+    """Role, values of the axes and validation accuracy of a cell, -1 where it has none."""
+    return record["role"], repr([record[name] for name in axes]), -1.0 if math.isnan(val) else val
+
+
+def _leading(ranks: Sequence[_Rank]) -> list[int]:
+    """Indices of a search's rows that are printed: references, then the best of each part and the best of all."""
+    trials = sorted((i for i, rank in enumerate(ranks) if rank[0] == "trial"), key=lambda i: -ranks[i][2])
+    firsts = {ranks[i][1]: i for i in reversed(trials)}.values()
+    return [*(i for i, rank in enumerate(ranks) if rank[0] != "trial"),
+            *(i for n, i in enumerate(trials) if n < _TRIALS or i in firsts)]  # fmt: skip

@@ -1,0 +1,104 @@
+"""`fpl-tune status`: how far studies are, and which process runs them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fpl_tune.cli import complete
+from fpl_tune.cli.common import Format, FormatOption, app
+
+if TYPE_CHECKING:
+    from fpl_tune.study.store import Store
+
+_WATCH_SECONDS = 2.0
+_LINE_SECONDS = 30.0  # between lines that differ in the ETA alone, without a terminal
+
+
+@app.command(epilog="Example: fpl-tune status lambda_sweep --watch", rich_help_panel="Results")
+def status(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[STUDY]", help="A study that has results; default: all.", autocompletion=complete.results
+        ),
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow the study until no process runs it.")] = False,
+    format: FormatOption = Format.table,
+) -> None:
+    """Cells by state, finished seeds, and the process that runs a study; without a name, all studies with results."""
+    from fpl_tune.api import stored
+    from fpl_tune.cli import output
+    from fpl_tune.execute import manage
+
+    if name is None:
+        list_results(format)
+        return
+    store = stored(name)
+    found, talk = manage.status(store), output.console()
+    if format is not Format.table:
+        output.emit_object(found, format)
+    elif not watch or found["run_by"] is None:
+        talk.print(_sentence(found), soft_wrap=True)
+    elif not talk.is_terminal:
+        _follow(store, lambda text: talk.print(text, soft_wrap=True), _LINE_SECONDS)
+    else:
+        from rich.live import Live
+
+        with Live(console=talk, refresh_per_second=1) as live:
+            _follow(store, live.update)
+
+
+def list_results(format: Format) -> None:
+    """Prints a row per study that has results."""
+    from fpl_tune.cli import output
+    from fpl_tune.paths import output_folder
+    from fpl_tune.study.lock import owner
+    from fpl_tune.study.store import Store
+
+    rows = []
+    for path in sorted(output_folder().glob("*/study.yaml")):
+        store = Store(output_folder(), path.parent.name)
+        frame = store.frame()
+        counts = {"cells": len(store.cells()), "with results": frame["cell"].nunique()}
+        running = owner(store.folder) is not None
+        rows.append({"study": store.name, **counts, "seeds": frame["seed"].nunique(), "running": running})
+    if not rows and format is Format.table:
+        text = f"No results in {output_folder()}. Run a study first: fpl-tune study NAME."
+        output.console().print(text, soft_wrap=True)
+        return
+    output.emit(rows, format)
+
+
+def _follow(store: Store, show: Callable[[str], None], seconds: float = 0.0) -> None:
+    """Shows the status until no process runs the study: when it changes, and the ETA every so often."""
+    from fpl_tune.execute import manage
+
+    shown, due = "", 0.0
+    while True:
+        found = manage.status(store)
+        state = _sentence({**found, "seconds_left": None})
+        if state != shown or time.monotonic() >= due:
+            shown, due = state, time.monotonic() + seconds
+            show(_sentence(found))
+        if found["run_by"] is None:
+            return
+        time.sleep(_WATCH_SECONDS)
+
+
+def _sentence(found: dict[str, Any]) -> str:
+    """A study's status in words."""
+    from fpl_tune.cli.live import time_left
+    from fpl_tune.formatting import counted
+    from fpl_tune.study.status import Status
+
+    states = ", ".join(f"{found[name]} {name}" for name in map(str, Status) if found[name])
+    by = "not running"
+    if found["run_by"]:
+        by = f"{time_left(found['seconds_left'], ending=found['ending'])}; run by {found['run_by']}"
+    wanted = found["seeds_wanted"]
+    seeds = f"{found['seeds']} of {counted(wanted, 'seed')} {'has' if wanted == 1 else 'have'} a result"
+    return f"{found['study']}: {counted(found['cells'], 'cell')} ({states}); {seeds}; {by}"

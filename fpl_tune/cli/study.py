@@ -1,0 +1,96 @@
+"""`fpl-tune study`: run a study, or continue it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fpl_tune.cli.common import BudgetOption, ConfigOption, Format, FormatOption, Overrides, StudyName, app, with_budget
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fpl_tune.execute.callback import Callback, Outcome
+    from fpl_tune.study.store import Store
+
+
+@app.command(epilog="Example: fpl-tune study lambda_sweep method.experts=5 seeds=5", rich_help_panel="Run")
+def study(
+    name: StudyName,
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Same as fpl-tune plan: nothing is started.")] = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Run diverged seeds again too; failed seeds always run again.")
+    ] = False,
+    budget: BudgetOption = None,
+    format: FormatOption = Format.table,
+    cfg: ConfigOption = False,
+) -> None:
+    """Run a study, or continue it: finished cells never run again."""
+    if dry_run:
+        from fpl_tune.cli.plan import plan
+
+        plan(name, overrides, budget, format, cfg)
+        return
+    from fpl_tune import config
+    from fpl_tune.cli import output
+
+    spec, node = config.compose_study(name, with_budget(overrides, budget))
+    if cfg:
+        output.emit_config(node)
+        return
+    from fpl_tune.api import start_study
+    from fpl_tune.cli.live import ReportWriter, Watcher
+    from fpl_tune.paths import output_root
+    from fpl_tune.study.store import Store
+
+    root, table = output_root(), format is Format.table
+    if retry:
+        _retry(Store(root, spec.name), quiet=not table)
+    reporter = ReportWriter()
+    callbacks: list[Callback] = [Watcher(quiet=not table), reporter]
+    if spec.tracking.enabled:
+        from fpl_tune.cli.cell_figure import cell_figure
+        from fpl_tune.track import Recorder
+
+        recorder = Recorder(spec.tracking.uri, root, seeds=spec.tracking.seeds, draw=cell_figure, warn=output.warn)
+        callbacks.append(recorder)
+    outcome = start_study(spec, node, root=root, callbacks=callbacks)
+    _summarise(Store(root, spec.name), outcome, reporter.page, format, spec.tracking.enabled)
+    sys.exit(outcome.exit_code)
+
+
+def _retry(store: Store, *, quiet: bool) -> None:
+    """Deletes the results of failed and diverged seeds, and prints why each had none."""
+    from fpl_tune.cli import output
+    from fpl_tune.execute import manage
+
+    deleted = manage.retry_failed(store)
+    if not quiet:
+        lines = [f"retry {text}" for _, text in deleted] or ["No seed has failed or diverged: nothing to retry."]
+        output.console().print("\n".join(lines), soft_wrap=True)
+
+
+def _summarise(store: Store, outcome: Outcome, page: Path | None, format: Format, tracked: bool) -> None:
+    """Prints the table, the failures, and where report, results and records are."""
+    from fpl_tune.cli import output
+    from fpl_tune.cli.results_table import results_table
+    from fpl_tune.formatting import counted, duration
+
+    talk, table = output.console(), format is Format.table
+    if page is not None:
+        results_table(store, store.spec().report.rule, format)
+        if table:
+            talk.print(f"report   {page}\nresults  {store.folder / 'results.csv'}")
+            if tracked:
+                talk.print("MLflow   fpl-tune ui")
+    for failure in outcome.failures:
+        output.warn(failure)
+    if table:
+        talk.print(
+            f"{counted(outcome.done, 'cell')} run, {outcome.skipped} done before, {outcome.failed} failed, "
+            f"{outcome.pending} left, in {duration(outcome.seconds)}"
+            f"{'. The same command continues.' if outcome.pending else ''}"
+        )
