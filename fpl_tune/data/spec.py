@@ -12,7 +12,7 @@ from fpl_tune.errors import ConfigError
 
 @dataclass
 class DataSpec:
-    """Which data set, and how much of it. `fpl-tune data ls` names the data sets."""
+    """Which data set, and how much of it. `fpl-tune ls data` lists the data sets."""
 
     name: str = "shapes"
     """Name of the data set, or `folder` (one folder a class) / `domains` (folders domain/class) for your own images."""

@@ -41,7 +41,7 @@ def compare(
         ConfigError: there is no such rule, they are one, or have no cell and seed in common.
     """
     if a.folder == b.folder:
-        raise ConfigError(f"A study is compared with another one, but both are {a.name}. See fpl-tune ls results.")
+        raise ConfigError(f"A study is compared with another one, but both are {a.name}. `fpl-tune status` lists them.")
     check_rule(rule)
     rows, warnings = [], []
     pairs = _pairs(a, b)
