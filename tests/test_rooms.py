@@ -28,6 +28,7 @@ SIMULATION = {
 }
 """One federated simulation and what it stands on."""
 ALLOWED: dict[str, set[str]] = {
+    "analysis": set(),  # works on any table
     "formatting": set(),
     "errors": set(),
     "paths": set(),
@@ -49,13 +50,13 @@ ALLOWED: dict[str, set[str]] = {
     "testing": {"clip", "data", "engine", "evaluate", "method", "methods", "optim", "task"},
     "config": {"data", "evaluate", "method", "methods", "optim", "paths", "task"},
     "trial": {"checkpoint", "clip", "config", "engine", "evaluate", "method", "methods", "optim", "task"},
-    "study": SIMULATION,
-    "search": SIMULATION | {"study"},
+    "study": SIMULATION | {"analysis"},
+    "search": SIMULATION | {"analysis", "study"},
     "execute": SIMULATION | {"study", "search"},
     "plan": SIMULATION | {"study", "search", "execute"},
     "track": SIMULATION | {"study", "execute"},
-    "report": SIMULATION | {"study", "search"},
-    "bench": SIMULATION | {"study", "search", "execute", "plan"},
+    "report": SIMULATION | {"analysis", "study", "search"},
+    "bench": SIMULATION | {"analysis", "study", "search", "execute", "plan"},
     "api": SIMULATION | {"study", "search", "execute", "plan"},
 }
 """Room -> rooms it may import. `cli`, `__main__` and the package itself may import all."""

@@ -29,6 +29,7 @@ class Bench(str, Enum):
     study = "study"
     desk = "desk"
     record = "record"
+    statistics = "statistics"
 
 
 @app.command(epilog="Example: fpl-tune bench text --format json", rich_help_panel="Run")
@@ -39,7 +40,8 @@ def bench(
 ) -> None:
     """Measure what a step, a round or a trial costs, beside the plain path in the same run.
 
-    `desk` measures planning, starting and searching; `record` measures MLflow.
+    `desk` measures planning, starting and searching; `record` measures MLflow. `statistics` simulates
+    studies of known truth and reports false positives, coverage, power and importance; about a minute.
     """
     from fpl_tune import bench as measure
     from fpl_tune import config
@@ -48,6 +50,11 @@ def bench(
     from fpl_tune.paths import cache_root
     from fpl_tune.trial import device_of
 
+    if kind is Bench.statistics:
+        with _progress() as progress:
+            simulated = measure.bench_statistics(progress=progress)
+        output.emit(simulated, format.value)
+        return
     run = config.compose_run(overrides or [])
     config.check(run)
     device, cache = device_of("auto"), cache_root()

@@ -24,7 +24,7 @@ def compare(
     from fpl_tune.cli import output
     from fpl_tune.errors import ConfigError
     from fpl_tune.formatting import counted
-    from fpl_tune.study import compare as comparing
+    from fpl_tune.report import compare as comparing
 
     one, other = stored(a), stored(b)
     with output.progress("comparing") as progress:

@@ -19,9 +19,8 @@ from fpl_tune.execute.eta import Eta
 from fpl_tune.execute.job import Job, stop_asked
 from fpl_tune.formatting import counted, duration
 from fpl_tune.study.cells import Cell, axes_of
-from fpl_tune.study.results import VAL
+from fpl_tune.study.results import VAL, aggregate
 from fpl_tune.study.selection import Candidates
-from fpl_tune.study.statistics import aggregate
 from fpl_tune.study.status import FAILURES, Status
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record, rounds_of

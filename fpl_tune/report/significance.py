@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from fpl_tune.analysis import paired_t
 from fpl_tune.report.facts import Facts, interval
-from fpl_tune.study.compare import paired_p
 
 if TYPE_CHECKING:
     from fpl_tune.study.cells import Cell
@@ -87,7 +87,7 @@ def _pair(ours: _Clients, theirs: _Clients) -> tuple[float, float, float, float,
         float(by_seed.mean()),
         interval(float(sem), len(by_seed)),
         wilcoxon(differences.mean(0)),
-        paired_p(by_seed.tolist()),
+        paired_t(by_seed.tolist()),
         differences.shape[1],
         len(by_seed),
     )

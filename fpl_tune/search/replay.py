@@ -11,9 +11,8 @@ from fpl_tune.errors import ConfigError
 from fpl_tune.search.pruning import Pruner
 from fpl_tune.search.samplers import draw_from_table
 from fpl_tune.study.cells import Cell, axes_of
-from fpl_tune.study.results import TEST, VAL, figure
+from fpl_tune.study.results import TEST, VAL, aggregate, figure
 from fpl_tune.study.selection import select
-from fpl_tune.study.statistics import aggregate
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record
 

@@ -24,8 +24,7 @@ from fpl_tune.search.record import WARM, TrialRecord, Verdict, verdict_of
 from fpl_tune.search.samplers import SamplerFactory
 from fpl_tune.search.space import Space
 from fpl_tune.study.cells import Cell, Composer, label
-from fpl_tune.study.results import figure
-from fpl_tune.study.statistics import aggregate
+from fpl_tune.study.results import aggregate, figure
 from fpl_tune.study.status import Status
 from fpl_tune.trial import Record
 

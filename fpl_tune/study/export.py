@@ -18,8 +18,8 @@ from fpl_tune import config
 from fpl_tune.clip import Towers
 from fpl_tune.errors import ConfigError
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.results import aggregate
 from fpl_tune.study.selection import Choice
-from fpl_tune.study.statistics import aggregate
 from fpl_tune.study.store import Store, write
 from fpl_tune.study.versions import versions
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from fpl_tune import config
 from fpl_tune.evaluate import report_rules
-from fpl_tune.study.statistics import aggregate
 from fpl_tune.study.status import COUNTED, cell_status
 from fpl_tune.trial import Record
 
@@ -141,6 +140,17 @@ def frame(store: Store, metric: str = TEST) -> pd.DataFrame:
                 )
     columns = ["cell", "seed", "status", "rule", "rounds", *names, *METRICS, *more, *COSTS, "label", "role"]
     return pd.DataFrame(rows, columns=pd.Index(columns))
+
+
+def aggregate(values: Sequence[float]) -> dict[str, float]:
+    """Returns mean, std (n - 1), sem, n, min and max over seeds; NaN where undefined. NaN values count as missing."""
+    seen = [v for v in values if not math.isnan(v)]
+    n = len(seen)
+    if n == 0:
+        return {"mean": math.nan, "std": math.nan, "sem": math.nan, "n": 0, "min": math.nan, "max": math.nan}
+    mean = math.fsum(seen) / n
+    std = math.sqrt(math.fsum((v - mean) ** 2 for v in seen) / (n - 1)) if n > 1 else math.nan
+    return {"mean": mean, "std": std, "sem": std / math.sqrt(n), "n": n, "min": min(seen), "max": max(seen)}
 
 
 def counted(found: pd.DataFrame) -> pd.DataFrame:

@@ -20,8 +20,7 @@ from fpl_tune.evaluate import CHOICES, HABITS
 from fpl_tune.formatting import counted
 from fpl_tune.study import results
 from fpl_tune.study.cells import Cell, axes_of
-from fpl_tune.study.results import TEST, VAL
-from fpl_tune.study.statistics import aggregate
+from fpl_tune.study.results import TEST, VAL, aggregate
 from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store
 

@@ -19,8 +19,7 @@ import yaml
 from fpl_tune import config
 from fpl_tune.config import StudySpec
 from fpl_tune.study.cells import Cell, shown
-from fpl_tune.study.results import METRICS, TEST
-from fpl_tune.study.statistics import aggregate
+from fpl_tune.study.results import METRICS, TEST, aggregate
 from fpl_tune.study.status import COUNTED, FAILURES, cell_status
 from fpl_tune.study.store import SCHEMA, Store
 from fpl_tune.trial import Record

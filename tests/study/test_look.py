@@ -24,9 +24,9 @@ from fpl_tune.execute import scheduler as driver
 from fpl_tune.execute.verify import verify
 from fpl_tune.plan import diff as differences
 from fpl_tune.plan.diff import Differ
+from fpl_tune.report.compare import compare
 from fpl_tune.search.replay import replay_pruning, replay_random, replay_tpe
 from fpl_tune.study.cells import expand
-from fpl_tune.study.compare import compare, paired_p
 from fpl_tune.study.export import export, nearest_words
 from fpl_tune.study.lock import locked
 from fpl_tune.study.selection import best
@@ -71,12 +71,6 @@ def test_compare_warns_of_other_partitions_and_refuses_strangers(make_store: Mak
         compare(a, other)
     body = "axes: {method: {n_ctx: [2, 3]}}\nreferences: [{method: zeroshot}]\nseeds: 3\n"
     assert compare(a, make_store(name="d", root=tmp_path / "d", body=body)).alone == (2, 1)
-
-
-def test_paired_p_at_its_edges() -> None:
-    assert paired_p([0.5]) != paired_p([0.5])  # nan
-    assert paired_p([0.0, 0.0]) == 1.0
-    assert paired_p([0.1, 0.1]) == 0.0
 
 
 def test_best_reads_validation_only(make_store: MakeStore) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fpl_tune.analysis import paired_t
 from fpl_tune.errors import ConfigError
 from fpl_tune.evaluate import check_rule
 from fpl_tune.formatting import listed
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.statistics import aggregate
+from fpl_tune.study.results import aggregate
 from fpl_tune.study.store import Store
 
 
@@ -68,7 +68,7 @@ def compare(
                 b.name: aggregate([y for _, _, y in kept])["mean"],
                 "difference": spread["mean"],
                 "sem": spread["sem"],
-                "p": paired_p(differences),
+                "p": paired_t(differences),
                 "seeds": len(kept),
                 "same_split": not strange,
             }
@@ -79,18 +79,6 @@ def compare(
             "Cells are paired by configuration, then by label."
         )
     return Comparison(tuple(rows), tuple(warnings), (len(a.cells()) - len(rows), len(b.cells()) - len(rows)))
-
-
-def paired_p(differences: Sequence[float]) -> float:
-    """Two-sided p value of a paired t test; nan for one pair, and 0 or 1 where all differences are equal."""
-    if len(differences) < 2:
-        return math.nan
-    if len(set(differences)) == 1:
-        return 1.0 if differences[0] == 0 else 0.0
-    from scipy import stats
-
-    found: Any = stats.ttest_1samp(differences, 0.0)
-    return float(found.pvalue)
 
 
 def _pairs(a: Store, b: Store) -> list[tuple[Cell, Cell]]:

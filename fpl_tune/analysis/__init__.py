@@ -1,0 +1,54 @@
+"""Statistics of studies with few seeds, as functions on data frames.
+
+A data frame has a row per value and the columns `cell`, `seed`, `value` and, where known, `client` and `split`; any
+table of that form works. Values are shares (0.01 is one point) wherever a region of practical equivalence is used.
+The room imports numpy, scipy and pandas only. Open `compare.py` first; `tables.py` says how a frame is read.
+"""
+
+from fpl_tune.analysis.advice import Advice, advise
+from fpl_tune.analysis.compare import compare, verdict
+from fpl_tune.analysis.datasets import Ranks, improvement, iqm, mean_ranks, multiple_comparison, performance_profile
+from fpl_tune.analysis.explain import interactions, omega_squared, one_way, partial_dependence
+from fpl_tune.analysis.intervals import Interval, cell_intervals, interval, t_half_width
+from fpl_tune.analysis.overtuning import Overtuning, overtuning
+from fpl_tune.analysis.power import decision_power, pooled_sd, power, seeds_needed
+from fpl_tune.analysis.selection import RULES, scores, select
+from fpl_tune.analysis.significance import holm, paired_t, sign_flip
+from fpl_tune.analysis.tables import Table, read
+from fpl_tune.analysis.variance import variance_split
+
+__all__ = [
+    "RULES",
+    "Advice",
+    "Interval",
+    "Overtuning",
+    "Ranks",
+    "Table",
+    "advise",
+    "cell_intervals",
+    "compare",
+    "decision_power",
+    "holm",
+    "improvement",
+    "interactions",
+    "interval",
+    "iqm",
+    "mean_ranks",
+    "multiple_comparison",
+    "omega_squared",
+    "one_way",
+    "overtuning",
+    "paired_t",
+    "partial_dependence",
+    "performance_profile",
+    "pooled_sd",
+    "power",
+    "read",
+    "scores",
+    "seeds_needed",
+    "select",
+    "sign_flip",
+    "t_half_width",
+    "variance_split",
+    "verdict",
+]

@@ -1,0 +1,84 @@
+"""How many more seeds decide what a study leaves undecided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from fpl_tune.analysis.compare import paired
+from fpl_tune.analysis.power import MOST, pooled_sd, seeds_needed
+from fpl_tune.analysis.tables import read, seed_means
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Seeds that decide open comparisons."""
+
+    seeds: int | None
+    """Seeds in all that decide `cells`; None: nothing is open, or nothing can be said."""
+    cells: tuple[str, ...]
+    """Open cells that so many seeds decide with a probability of 80 %."""
+    beyond: tuple[str, ...]
+    """Open cells that need more than twice as many, or more than are worth trying."""
+    text: str
+    """One line, with the command where there is one."""
+
+
+def advise(
+    frame: pd.DataFrame, comparisons: pd.DataFrame, *, study: str = "STUDY", rope: float = 0.01, most: int = 30
+) -> Advice:
+    """Advises how many seeds decide the undecided rows of `compare`.
+
+    The spread of differences over seeds is pooled over all comparisons; each open comparison is taken to have the
+    difference that was observed.
+
+    Args:
+        frame: the frame that was compared.
+        comparisons: what `compare` returned.
+        study: name in the command.
+        rope: half width of the region of practical equivalence.
+        most: largest number of seeds that is advised.
+
+    Returns:
+        The advice.
+    """
+    table = read(frame)
+    differences = {
+        str(cell): seed_means(paired(table, str(cell), str(other))[0])
+        for cell, other in comparisons["reference"].items()
+    }
+    sd, freedom = pooled_sd(differences.values())
+    open_cells = [str(c) for c in comparisons.index[comparisons["verdict"] == "undecided"]]
+    if not open_cells:
+        return Advice(None, (), (), "Every comparison is decided." if len(comparisons) else "Nothing is compared.")
+    if freedom == 0:
+        text = f"One seed says nothing about noise: fpl-tune study {study} seeds=3"
+        return Advice(3, (), tuple(open_cells), text)
+    ran = max(len(d) for d in differences.values())
+    alpha = 0.05 / max(len(open_cells), 1)  # Holm's first step over what is open
+    needed = {
+        cell: seeds_needed(float(np.mean(differences[cell])), sd, rope=rope, alpha=alpha, most=MOST)
+        if len(differences[cell])
+        else None
+        for cell in open_cells
+    }
+    reach = {cell: max(n, ran + 1) for cell, n in needed.items() if n is not None and n <= most}
+    beyond = tuple(cell for cell in open_cells if cell not in reach)
+    if not reach:
+        text = f"More than {most} seeds are needed to decide {_count(len(open_cells))}."
+        return Advice(None, (), beyond, text)
+    seeds = int(np.ceil(np.median(list(reach.values()))))
+    decided = tuple(cell for cell, n in reach.items() if n <= seeds)
+    more = seeds - ran
+    text = f"{more} more {'seed' if more == 1 else 'seeds'} decide {_count(len(decided))} (probability 80 %)"
+    later = [n for n in reach.values() if n > seeds]
+    rest = [f"{_count(len(later))}: up to {max(later)} seeds"] if later else []
+    rest += [f"{_count(len(beyond))}: more than {most} seeds"] if beyond else []
+    tail = f"; needed by {', by '.join(rest)}" if rest else ""
+    return Advice(seeds, decided, beyond, f"{text}{tail}: fpl-tune study {study} seeds={seeds}")
+
+
+def _count(n: int) -> str:
+    return f"{n} open cell" if n == 1 else f"{n} open cells"

@@ -1,0 +1,135 @@
+"""Is a cell better than its reference? One row and one sentence for each comparison."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from fpl_tune.analysis.intervals import interval
+from fpl_tune.analysis.significance import equivalence, holm, paired_t, sign_flip
+from fpl_tune.analysis.tables import Floats, Table, present, read, seed_means
+
+Verdict = Literal["better", "worse", "equal", "undecided"]
+
+COLUMNS = ["reference", "difference", "low", "high", "interval", "p", "p_signs", "p_signs_least", "p_equal", "seeds",
+           "clients", "verdict", "sentence", "note"]  # fmt: skip
+
+
+def compare(
+    frame: pd.DataFrame,
+    reference: str | Mapping[str, str],
+    *,
+    rope: float = 0.01,
+    level: float = 0.95,
+    names: Mapping[str, str] | None = None,
+) -> pd.DataFrame:
+    """Compares cells with references, paired by seed and client.
+
+    A seed is paired where both cells have values and the same split; a client, where both have a value of it. A cell
+    is `better` or `worse` where the paired t test over seeds rejects equality after Holm's correction over all rows,
+    `equal` where the two one-sided tests, corrected likewise, place the difference inside the region of practical
+    equivalence, and `undecided` otherwise. A difference that is both is `equal`: it is real but does not matter.
+
+    Args:
+        frame: see `tables.read`.
+        reference: cell that all others are compared with, or one for each cell.
+        rope: half width of the region of practical equivalence, in units of `value`.
+        level: of the intervals; 1 - level is the level of both tests.
+        names: what sentences call cells; None: as the frame does.
+
+    Returns:
+        Index `cell`; columns `reference`, `difference` (mean over seeds), `low`, `high` and `interval` (its confidence
+        interval and how it was computed), `p` (paired t, Holm), `p_signs` (sign-flip) and `p_signs_least` (the
+        smallest it can reach), `p_equal` (equivalence, Holm), `seeds` and `clients` (pairs), `verdict`, `sentence`,
+        `note` (what limits the row).
+
+    Raises:
+        KeyError: a cell or reference is not in the frame.
+    """
+    table = read(frame)
+    pairs = {c: reference for c in table.cells if c != reference} if isinstance(reference, str) else dict(reference)
+    called = names or {}
+    rows: dict[str, dict[str, Any]] = {}
+    for cell, other in pairs.items():
+        differences, note = paired(table, cell, other)
+        found = interval(differences, level=level)
+        by_seed = seed_means(differences)
+        signs = sign_flip(by_seed)
+        rows[cell] = {
+            "reference": other, "difference": found.mean, "low": found.low, "high": found.high,
+            "interval": found.method, "p": paired_t(by_seed), "p_signs": signs.p, "p_signs_least": signs.least,
+            "p_equal": equivalence(by_seed, rope), "seeds": found.seeds, "clients": found.clients,
+            "note": "; ".join(filter(None, [note, found.note])),
+        }  # fmt: skip
+    result = pd.DataFrame.from_dict(rows, orient="index", columns=[c for c in COLUMNS if c not in _LATER])
+    result = result.rename_axis("cell")
+    for name in ("p", "p_equal"):
+        result[name] = holm(result[name].to_numpy(float))
+    result["verdict"] = [verdict(row, 1 - level) for row in result.to_dict("records")]
+    result["sentence"] = [
+        _sentence(called.get(str(cell), str(cell)), called.get(pairs[str(cell)], pairs[str(cell)]), row, rope)
+        for cell, row in result.to_dict("index").items()
+    ]
+    return result.loc[:, COLUMNS]
+
+
+_LATER = ("verdict", "sentence")
+
+
+def paired(table: Table, cell: str, reference: str) -> tuple[Floats, str]:
+    """Differences [paired seeds, paired clients] of a cell to a reference, and what was left out.
+
+    Raises:
+        KeyError: a cell is not in the table.
+    """
+    ours, theirs = table.of(cell), table.of(reference)
+    mine, other = (table.splits[table.cells.index(name)] for name in (cell, reference))
+    mine_ran, other_ran = (present(v).any(axis=1) for v in (ours, theirs))
+    ran = mine_ran & other_ran
+    same = np.array([a == b for a, b in zip(mine, other, strict=True)], bool)
+    differences = (ours - theirs)[ran & same]
+    differences = differences[present(differences).any(axis=1)]
+    notes = []
+    if split := int((ran & ~same).sum()):
+        notes.append(f"{split} {'seed' if split == 1 else 'seeds'} left out: splits differ")
+    if missing := int((mine_ran ^ other_ran).sum()):
+        notes.append(f"{missing} {'seed' if missing == 1 else 'seeds'} of one cell only")
+    if len(differences) and present(differences).sum(axis=1).max() == 1:
+        notes.append("1 client")
+    return differences, "; ".join(notes)
+
+
+def verdict(row: Mapping[str, Any], alpha: float = 0.05) -> Verdict:
+    """Judges a row of `compare` by its corrected p values."""
+    if row["p_equal"] <= alpha:
+        return "equal"
+    if row["p"] <= alpha:
+        return "better" if row["difference"] > 0 else "worse"
+    return "undecided"
+
+
+def _sentence(cell: str, reference: str, row: Mapping[str, Any], rope: float) -> str:
+    """What a row says, in points: the verdict, the difference, its interval, and what the seeds can show at all."""
+    if math.isnan(row["difference"]):
+        return f"{cell} is not compared with {reference}: {row['note'] or 'no seed in common'}."
+    gap = f"{100 * row['difference']:+.2f}"
+    seeds = "1 seed" if row["seeds"] == 1 else f"{row['seeds']} seeds"
+    if math.isnan(row["low"]):
+        return f"{cell} against {reference}: undecided, {gap} points over {seeds}; one seed allows no test."
+    words = {
+        "better": f"{cell} is better than {reference}",
+        "worse": f"{cell} is worse than {reference}",
+        "equal": f"{cell} equals {reference} within {100 * rope:g} points",
+        "undecided": f"{cell} against {reference} is undecided",
+    }[row["verdict"]]
+    p = (
+        f"sign-flip p = {row['p_signs']:.3g}"
+        if row["p_signs_least"] <= 0.05
+        else f"sign-flip p >= {row['p_signs_least']:.3g} with {seeds}"
+    )
+    bounds = f"95 % interval {100 * row['low']:+.2f} to {100 * row['high']:+.2f}"
+    return f"{words}: {gap} points ({bounds}, {seeds}; {p})."

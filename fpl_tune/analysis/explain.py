@@ -1,0 +1,215 @@
+"""Which hyper-parameters matter, alone and together.
+
+A complete grid allows exact shares: the variance of the metric over its cells is split into main effects and
+interactions by averaging (functional ANOVA, Sobol 1993), and noise of known size is taken off. Cells that were drawn
+allow estimates only: omega squared (Hays 1963) of groups of values, and nothing at all below `LEAST` cells.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from fpl_tune.analysis.intervals import t_half_width
+from fpl_tune.analysis.tables import Floats
+
+LEAST = 10
+"""Cells below which drawn values explain nothing."""
+
+_TINY = 1e-9  # of the mean: variation below is rounding
+
+
+def one_way(cells: pd.DataFrame, fields: Sequence[str], *, noise: float = 0.0) -> pd.DataFrame:
+    """Share of the variance over cells that each field explains alone.
+
+    Args:
+        cells: one row per cell; columns `value` and the fields. A field is missing (None or NaN) where it does not
+            exist: it is judged where it exists.
+        fields: names of columns.
+        noise: variance of a cell's value that is noise, such as the squared standard error over seeds.
+
+    Returns:
+        Rows `field`, `share` (NaN where nothing can be said), `cells`, `spread` (standard deviation over them), `kind`
+        (`exact` for complete grids, `estimate`, or `none`), `note`; largest shares first.
+    """
+    rows = []
+    for field in fields:
+        here = cells.dropna(subset=[field, "value"])
+        values = here["value"].to_numpy(float)
+        kind, share, note = "none", math.nan, ""
+        if here[field].map(repr).nunique() < 2:
+            note = "it takes one value"
+        elif constant(values):
+            note = "the metric does not vary"
+        elif (grid := full_grid(here, fields)) is not None:
+            kind, share = "exact", _shares(here, grid, noise)[(field,)]
+        elif len(here) < LEAST:
+            note = f"{len(here)} cells are too few, at least {LEAST} are needed"
+        else:
+            share = omega_squared(here[field].tolist(), values)
+            kind = "none" if math.isnan(share) else "estimate"
+            note = "too few cells per value" if math.isnan(share) else ""
+        spread = float(values.std(ddof=1)) if len(values) > 1 else math.nan
+        rows.append({"field": field, "share": share, "cells": len(here), "spread": spread, "kind": kind, "note": note})
+    columns = ["field", "share", "cells", "spread", "kind", "note"]
+    return pd.DataFrame(rows, columns=columns).sort_values("share", ascending=False, ignore_index=True)
+
+
+def interactions(cells: pd.DataFrame, fields: Sequence[str], *, noise: float = 0.0) -> pd.DataFrame:
+    """Share of the variance over cells that pairs of fields explain beyond their single effects.
+
+    Args:
+        cells: as for `one_way`.
+        fields: names of columns.
+        noise: as for `one_way`.
+
+    Returns:
+        Rows `a`, `b`, `share`, `cells`, `kind`, `note`; largest shares first.
+    """
+    rows = []
+    for a, b in itertools.combinations(fields, 2):
+        here = cells.dropna(subset=[a, b, "value"])
+        values = here["value"].to_numpy(float)
+        kind, share, note = "none", math.nan, ""
+        if min(here[a].map(repr).nunique(), here[b].map(repr).nunique()) < 2:
+            note = "one of them takes one value"
+        elif constant(values):
+            note = "the metric does not vary"
+        elif (grid := full_grid(here, fields)) is not None:
+            kind, share = "exact", _shares(here, grid, noise)[(a, b)]
+        else:
+            share = _two_way(here[a].tolist(), here[b].tolist(), values)
+            kind = "none" if math.isnan(share) else "estimate"
+            note = f"{len(here)} cells are too few" if math.isnan(share) else ""
+        rows.append({"a": a, "b": b, "share": share, "cells": len(here), "kind": kind, "note": note})
+    columns = ["a", "b", "share", "cells", "kind", "note"]
+    return pd.DataFrame(rows, columns=columns).sort_values("share", ascending=False, ignore_index=True)
+
+
+def partial_dependence(frame: pd.DataFrame, field: str, *, level: float = 0.95) -> pd.DataFrame:
+    """Mean value by the values of a field, over all else that varies, with a band over seeds.
+
+    Args:
+        frame: rows with `cell`, `seed`, `value` and the field. In a grid the other fields are balanced; among drawn
+            cells their influence is averaged as it was drawn.
+        field: name of the column. More than twelve numbers are put into groups, named by their mean.
+        level: of the band.
+
+    Returns:
+        Rows `place` (value or mean of the group), `mean`, `low`, `high` (Student's interval over seeds; NaN below two),
+        `cells`, `seeds`.
+    """
+    here = frame.dropna(subset=[field, "value"])
+    values = here[field].tolist()
+    groups = pd.Series(_grouped(values, 12), index=here.index)
+    rows = []
+    for _, part in here.groupby(groups, sort=False):
+        seeds: pd.Series = part.groupby("seed")["value"].agg("mean")  # pyright: ignore[reportAssignmentType]
+        mean, n = float(seeds.mean()), len(seeds)
+        half = t_half_width(float(np.std(seeds, ddof=1)) / math.sqrt(n), n, level) if n > 1 else math.nan
+        place = part[field].iloc[0] if part[field].map(repr).nunique() == 1 else float(part[field].astype(float).mean())
+        rows.append({"place": place, "mean": mean, "low": mean - half, "high": mean + half,
+                     "cells": int(part["cell"].nunique()), "seeds": n})  # fmt: skip
+    found = pd.DataFrame(rows, columns=["place", "mean", "low", "high", "cells", "seeds"])
+    return found.sort_values("place", ignore_index=True) if _numeric(values) else found
+
+
+def omega_squared(values: Sequence[Any], metric: Sequence[float] | Floats) -> float:
+    """Omega squared in [0, 1] of a metric by the values of a field.
+
+    Numbers of many values are put into groups of equal size, the more the more cells there are.
+
+    Returns:
+        The share; NaN where the metric does not vary or no group has two cells.
+    """
+    figures = np.asarray(metric, float)
+    groups = _grouped(values, _bins(len(figures)))
+    k, n = len(set(groups)), len(figures)
+    if k < 2 or n <= k or constant(figures):
+        return math.nan
+    total = float(((figures - figures.mean()) ** 2).sum())
+    means = pd.Series(figures).groupby(groups).agg(["mean", "size"])
+    between = float((means["size"] * (means["mean"] - figures.mean()) ** 2).sum())
+    within = (total - between) / (n - k)
+    return float(np.clip((between - (k - 1) * within) / (total + within), 0.0, 1.0))
+
+
+def constant(values: Sequence[float] | Floats) -> bool:
+    """Whether values are equal up to rounding."""
+    seen = np.asarray(values, float)
+    return len(seen) < 2 or float(np.ptp(seen)) <= _TINY * max(1e-12, float(np.abs(seen).max()))
+
+
+def full_grid(cells: pd.DataFrame, fields: Sequence[str]) -> list[str] | None:
+    """Fields that vary, two at least, where every combination of their values has one cell; None for anything else."""
+    if any(cells[field].isna().any() for field in fields):
+        return None
+    varied = [field for field in fields if cells[field].map(repr).nunique() > 1]
+    sizes = [cells[field].map(repr).nunique() for field in varied]
+    if len(varied) < 2 or len(cells) != math.prod(sizes) or cells[varied].map(repr).duplicated().any():
+        return None
+    return varied
+
+
+def _shares(cells: pd.DataFrame, varied: Sequence[str], noise: float) -> dict[tuple[str, ...], float]:
+    """Shares of single fields and pairs in the variance over a complete grid, `noise` taken off."""
+    codes = {field: pd.factorize(cells[field].map(repr))[0] for field in varied}
+    sizes = {field: int(codes[field].max()) + 1 for field in varied}
+    values = cells["value"].to_numpy(float)
+    values = values - values.mean()
+    n = len(values)
+    total = float((values**2).mean()) - noise * (n - 1) / n
+    single = {f: np.bincount(codes[f], values) * sizes[f] / n for f in varied}
+    found: dict[tuple[str, ...], float] = {}
+    for f in varied:
+        found[(f,)] = float((single[f] ** 2).mean()) - noise * (sizes[f] - 1) / n
+    for a, b in itertools.combinations(varied, 2):
+        both = np.bincount(codes[a] * sizes[b] + codes[b], values, sizes[a] * sizes[b]) * sizes[a] * sizes[b] / n
+        rest = both.reshape(sizes[a], sizes[b]) - single[a][:, None] - single[b]
+        found[a, b] = float((rest**2).mean()) - noise * (sizes[a] - 1) * (sizes[b] - 1) / n
+    return {key: float(np.clip(v / total, 0.0, 1.0)) if total > 0 else math.nan for key, v in found.items()}
+
+
+def _two_way(a: Sequence[Any], b: Sequence[Any], metric: Floats) -> float:
+    """Omega squared of the interaction of two fields; NaN below four cells per combination of groups."""
+    n = len(metric)
+    size = int(np.clip(math.sqrt(n / 4), 2, 8))
+    first, second = (pd.factorize(pd.Series(_grouped(v, size)))[0] for v in (a, b))
+    i, j = int(first.max()) + 1, int(second.max()) + 1
+    if n < 4 * i * j or constant(metric):
+        return math.nan
+    p, q = np.eye(i)[first], np.eye(j)[second]
+    both = (p[:, :, None] * q[:, None, :]).reshape(n, i * j)
+    total = float(((metric - metric.mean()) ** 2).sum())
+    left, rank = _left(np.hstack([p, q]), metric)
+    least, full = _left(both, metric)
+    within = least / (n - full)
+    return float(np.clip((left - least - (full - rank) * within) / (total + within), 0.0, 1.0))
+
+
+def _left(design: Floats, metric: Floats) -> tuple[float, int]:
+    """Residual sum of squares and rank of a least-squares fit."""
+    weights, _, rank, _ = np.linalg.lstsq(design, metric, rcond=None)
+    return float(((metric - design @ weights) ** 2).sum()), int(rank)
+
+
+def _bins(n: int) -> int:
+    return int(np.clip(math.sqrt(n) / 1.5, 4, 20))
+
+
+def _numeric(values: Sequence[Any]) -> bool:
+    return all(isinstance(v, int | float | np.number) and not isinstance(v, bool) for v in values)
+
+
+def _grouped(values: Sequence[Any], bins: int) -> list[Any]:
+    """Groups of a field's values: numbers of many values by rank, all else as it is."""
+    if _numeric(values) and len(set(values)) > max(bins, 6):
+        ranks: npt.NDArray[np.float64] = pd.Series(list(values), dtype=float).rank(pct=True).to_numpy()
+        return np.ceil(ranks * bins).clip(1, bins).tolist()
+    return [repr(v) for v in values]

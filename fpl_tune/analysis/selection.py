@@ -1,0 +1,121 @@
+"""Which cell to choose when means are noisy. The frame holds validation values; nothing else may choose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from scipy import special
+
+from fpl_tune.analysis.tables import Floats, present, read, seed_means
+
+RULES = ("mean", "lower_bound", "one_standard_error")
+"""`mean`: the highest mean; `lower_bound`: the highest mean minus three standard errors; `one_standard_error`: the
+preferred cell among those whose mean lies within one standard error of the highest (Breiman et al. 1984)."""
+
+_WIDTH = 3.0  # standard errors of the lower bound
+
+
+def scores(frame: pd.DataFrame) -> pd.DataFrame:
+    """Computes what the rules choose by.
+
+    Effects of seeds that all cells share are removed first. A cell's variance over seeds is moderated towards that of
+    all cells (empirical Bayes, Smyth 2004), since two or three seeds say little about it.
+
+    Args:
+        frame: see `tables.read`.
+
+    Returns:
+        Index `cell`; columns `mean`, `error` (standard error of the mean; NaN where no cell has two seeds),
+        `lower_bound`, `seeds`.
+    """
+    table = read(frame)
+    values = seed_means(table.values)  # [cells, seeds]
+    count = present(values).sum(axis=1)
+    mean = np.array([v[present(v)].mean() if n else math.nan for v, n in zip(values, count, strict=True)])
+    error = _errors(values, count)
+    bound = mean - _WIDTH * np.where(np.isnan(error), 0.0, error)
+    index = pd.Index(table.cells, name="cell")
+    return pd.DataFrame({"mean": mean, "error": error, "lower_bound": bound, "seeds": count}, index=index)
+
+
+def select(frame: pd.DataFrame, rule: str = "mean", *, preferred: Sequence[str] = ()) -> str:
+    """Chooses a cell by validation values.
+
+    Args:
+        frame: validation values, see `tables.read`.
+        rule: one of `RULES`.
+        preferred: cells from the most to the least preferred one, for instance the published configuration first, then
+            by cost; decides `one_standard_error` and ties. Cells that are not listed follow in the frame's order.
+
+    Returns:
+        The chosen cell. Where no cell has two seeds all rules choose by the mean.
+
+    Raises:
+        ValueError: there is no such rule, or no cell has a value.
+    """
+    if rule not in RULES:
+        raise ValueError(f"The selection rule must be one of {', '.join(RULES)}, but is {rule!r}.")
+    found = scores(frame).dropna(subset=["mean"])
+    if found.empty:
+        raise ValueError("No cell has a validation value to choose by.")
+    order = {cell: i for i, cell in enumerate(dict.fromkeys([*preferred, *map(str, found.index)]))}
+    found = found.iloc[np.argsort([order[str(cell)] for cell in found.index])]
+    if rule == "lower_bound":
+        return str(found["lower_bound"].idxmax())
+    top = found["mean"].idxmax()
+    if rule == "one_standard_error" and not math.isnan(float(found.loc[top, "error"])):  # type: ignore[arg-type]
+        return str(found.index[(found["mean"] >= found.loc[top, "mean"] - found.loc[top, "error"]).argmax()])  # type: ignore[operator]
+    return str(top)
+
+
+def _errors(values: Floats, count: Floats) -> Floats:
+    """Moderated standard error [cells] of the means of values [cells, seeds]."""
+    many = count > 1
+    if many.sum() < 1:
+        return np.full(len(values), math.nan)
+    rest = values.copy()
+    for _ in range(20 if np.isnan(values).any() else 1):  # two-way means; one pass is exact for complete tables
+        rest -= _nanmean(rest, 1)[:, None]
+        if len(values) > 2:
+            rest -= _nanmean(rest, 0)
+    share = (len(values) - 1) / len(values) if len(values) > 2 else 1.0  # degrees that the seeds' effects take
+    freedom = (count[many] - 1) * share
+    variance = np.nansum(rest[many] ** 2, axis=1) / freedom
+    prior, typical = _prior(variance, freedom)
+    moderated = np.full(len(values), typical)
+    weight = 1.0 if math.isinf(prior) else prior / (prior + freedom)
+    moderated[many] = weight * typical + (1 - weight) * variance
+    return np.sqrt(moderated / np.maximum(count, 1))
+
+
+def _prior(variance: Floats, freedom: Floats) -> tuple[float, float]:
+    """Degrees of freedom and scale of the cells' common variance, by the moments of its logarithm (Smyth 2004)."""
+    pooled = float((variance * freedom).sum() / freedom.sum())
+    seen = variance > 1e-12 * max(pooled, 1e-300)
+    if seen.sum() < 3 or pooled <= 1e-24:
+        return math.inf, pooled
+    half = freedom[seen] / 2
+    logs = np.log(variance[seen]) - special.digamma(half) + np.log(half)
+    excess = float(logs.var(ddof=1) - special.polygamma(1, half).mean())
+    if excess <= 0:
+        return math.inf, pooled
+    prior = 2 * _trigamma_inverse(excess)
+    return prior, float(np.exp(logs.mean() + special.digamma(prior / 2) - np.log(prior / 2)))
+
+
+def _trigamma_inverse(value: float) -> float:
+    x = 0.5 + 1 / value
+    for _ in range(50):
+        step = special.polygamma(1, x) * (1 - special.polygamma(1, x) / value) / special.polygamma(2, x)
+        x += step
+        if abs(step) < 1e-10 * x:
+            break
+    return float(x)
+
+
+def _nanmean(values: Floats, axis: int) -> Floats:
+    known = present(values)
+    return np.where(known, values, 0.0).sum(axis) / np.maximum(known.sum(axis=axis), 1)

@@ -1,0 +1,214 @@
+"""Intervals, tests, verdicts and power: by hand, by enumeration, at their edges, and in simulation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from fpl_tune import analysis
+from fpl_tune.analysis import intervals
+from fpl_tune.analysis.significance import equivalence
+
+
+def frame(values, splits=None):
+    """A frame of values by cell: [seeds, clients] each."""
+    rows = [
+        {"cell": cell, "seed": s, "client": c, "value": v, "split": (splits or {}).get(cell, {}).get(s, f"split{s}")}
+        for cell, table in values.items()
+        for s, row in enumerate(table)
+        for c, v in enumerate(row)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_a_frame_is_read_in_any_order_and_refused_with_duplicates():
+    values = {"a": [[1.0, 2.0], [3.0, math.inf]], "b": [[5.0, 6.0], [7.0, 8.0]]}
+    table = analysis.read(frame(values).sample(frac=1, random_state=1).sort_values("cell", kind="stable"))
+    assert table.cells == ("a", "b")
+    np.testing.assert_array_equal(table.of("a"), [[1, 2], [3, np.nan]])
+    assert table.splits[1].tolist() == ["split0", "split1"]
+    with pytest.raises(ValueError, match="several for"):
+        analysis.read(pd.concat([frame(values)] * 2))
+    with pytest.raises(ValueError, match="'value'"):
+        analysis.read(pd.DataFrame({"cell": [], "seed": []}))
+
+
+@pytest.mark.parametrize("n", [1, 3, 6])
+def test_sign_flip_equals_enumeration(n):
+    d = np.random.default_rng(n).normal(0.5, 1, n)
+    means = [abs(np.mean(d * signs)) for signs in itertools.product([1, -1], repeat=n)]
+    found = analysis.sign_flip(d)
+    assert found.p == pytest.approx(np.mean([m >= abs(d.mean()) - 1e-12 for m in means]))
+    assert found.least == 2 / 2**n
+
+
+def test_sign_flip_of_many_seeds_is_drawn_and_close_to_t():
+    d = np.random.default_rng(0).normal(0.45, 1, 30)
+    assert analysis.sign_flip(d).p == pytest.approx(analysis.paired_t(d), abs=0.005)
+    assert math.isnan(analysis.sign_flip([]).p)
+
+
+def test_paired_t_is_scipy_s_and_defined_at_its_edges():
+    d = [0.1, 0.3, -0.05, 0.2]
+    assert analysis.paired_t(d) == pytest.approx(stats.ttest_1samp(d, 0).pvalue)
+    assert math.isnan(analysis.paired_t([0.5]))
+    assert analysis.paired_t([0.0, 0.0]) == 1.0
+    assert analysis.paired_t([0.1, 0.1]) == 0.0
+
+
+def test_equivalence_is_the_larger_of_two_one_sided_tests():
+    d = np.array([0.002, -0.001, 0.004, 0.001])
+    upper = stats.ttest_1samp(d, 0.01, alternative="less").pvalue
+    lower = stats.ttest_1samp(d, -0.01, alternative="greater").pvalue
+    assert equivalence(d, 0.01) == pytest.approx(max(upper, lower))
+    assert equivalence([0.0, 0.0], 0.01) == 0.0
+    assert math.isnan(equivalence([0.0], 0.01))
+
+
+def test_holm_by_hand():
+    assert analysis.holm([0.01, 0.04, 0.03]).tolist() == pytest.approx([0.03, 0.06, 0.06])
+    assert analysis.holm([0.5, math.nan, 0.5]).tolist() == pytest.approx([1.0, math.nan, 1.0], nan_ok=True)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
+def test_holm_lies_between_raw_and_bonferroni_and_keeps_the_order(p):
+    raw, corrected = np.array(p), analysis.holm(p)
+    assert (corrected >= raw - 1e-15).all()
+    assert (corrected <= np.minimum(raw * len(p), 1) + 1e-12).all()
+    assert (np.diff(corrected[raw.argsort(kind="stable")]) >= -1e-15).all()
+
+
+def test_the_interval_of_few_seeds_is_student_s_over_the_seeds_means():
+    values = np.array([[0.5, 0.7], [0.6, 0.8], [0.4, np.nan]])
+    found = analysis.interval(values)
+    means = [0.6, 0.7, 0.4]
+    half = stats.t.ppf(0.975, 2) * np.std(means, ddof=1) / math.sqrt(3)
+    assert (found.low, found.high) == pytest.approx((np.mean(means) - half, np.mean(means) + half))
+    assert (found.method, found.seeds, found.clients) == ("t", 3, 2)
+    assert found.half == pytest.approx(half)
+    alone = analysis.interval(values[:1])
+    assert math.isnan(alone.low)
+    assert alone.note == "1 seed: no interval"
+    assert analysis.interval(values[:0]).note == "no seed: no interval"
+    assert math.isnan(analysis.t_half_width(0.1, 1))
+    assert analysis.t_half_width(1.0, 2) == pytest.approx(12.706204736432095)
+
+
+def test_the_bootstrap_is_scipy_s_where_a_seed_is_one_client():
+    values = np.random.default_rng(2).gamma(2, 1, 40)
+    found = analysis.interval(values[:, None], resamples=20_000)
+    expected = stats.bootstrap((values,), np.mean, n_resamples=20_000, random_state=1).confidence_interval
+    assert found.method == "bca"
+    assert (found.low, found.high) == pytest.approx(tuple(expected), abs=0.02)
+
+
+def test_resampled_means_vary_with_seeds_and_with_clients():
+    rng = np.random.default_rng(0)
+    values = rng.normal(0, 1, (20, 1)) + rng.normal(0, 2, (20, 8))
+    spread = intervals.resample(values, 20_000, rng).var()
+    n, c = values.shape
+    expected = values.mean(1).var() / n + values.var(1).mean() / (n * c)
+    assert spread == pytest.approx(expected, rel=0.05)
+    values[:, 5:] = np.nan
+    assert np.isfinite(intervals.resample(values, 100, rng)).all()
+    same = analysis.interval(np.full((25, 3), 0.5))
+    assert (same.low, same.high) == (0.5, 0.5)
+
+
+def test_a_comparison_says_better_worse_equal_or_undecided():
+    rng = np.random.default_rng(0)
+    base = 0.7 + rng.normal(0, 0.02, (6, 5))
+    values = {
+        "reference": base,
+        "up": base + 0.05 + rng.normal(0, 0.002, (6, 5)),
+        "down": base - 0.05 + rng.normal(0, 0.002, (6, 5)),
+        "same": base + rng.normal(0, 0.002, (6, 5)),
+        "noisy": base + 0.02 + rng.normal(0, 0.05, (6, 1)),
+    }
+    found = analysis.compare(frame(values), "reference")
+    assert found["verdict"].to_dict() == {"up": "better", "down": "worse", "same": "equal", "noisy": "undecided"}
+    assert found.loc["up", "difference"] == pytest.approx((values["up"] - base).mean())
+    raw = [stats.ttest_rel(v.mean(1), base.mean(1)).pvalue for v in list(values.values())[1:]]
+    assert found["p"].tolist() == pytest.approx(analysis.holm(raw).tolist())
+    assert "up is better than reference: +5" in found.loc["up", "sentence"]
+    assert "equals reference within 1 points" in found.loc["same", "sentence"]
+
+
+def test_three_seeds_say_what_the_sign_flip_test_cannot_show():
+    rng = np.random.default_rng(1)
+    found = analysis.compare(frame({"a": rng.random((3, 4)), "b": rng.random((3, 4))}), "a")
+    assert "sign-flip p >= 0.25 with 3 seeds" in found.loc["b", "sentence"]
+
+
+def test_bad_input_is_said_in_the_row():
+    whole = np.full((3, 4), 0.5) + np.arange(3)[:, None] / 100
+    gone = whole.copy()
+    gone[1] = np.nan
+    one = np.full((3, 4), np.nan)
+    one[0] = 0.6
+    values = {
+        "reference": whole,
+        "missing": gone,
+        "one seed": one,
+        "other split": whole + 0.1,
+        "diverged": one * np.nan,
+    }
+    found = analysis.compare(frame(values, {"other split": {2: "x"}}), "reference")
+    assert found.loc["missing", "note"] == "1 seed of one cell only"
+    assert found.loc["missing", "seeds"] == 2
+    assert found.loc["one seed", "verdict"] == "undecided"
+    assert "one seed allows no test" in found.loc["one seed", "sentence"]
+    assert found.loc["one seed", ["low", "high", "p"]].isna().all()
+    assert found.loc["other split", "seeds"] == 2
+    assert "1 seed left out: splits differ" in found.loc["other split", "note"]
+    assert "is not compared" in found.loc["diverged", "sentence"]
+    single = {name: table[:, :1] for name, table in values.items()}
+    assert "1 client" in analysis.compare(frame(single), "reference").loc["missing", "note"]
+
+
+def test_power_is_that_of_the_noncentral_t():
+    for effect, sd, n in [(0.02, 0.02, 5), (0.01, 0.03, 10), (0.03, 0.02, 3)]:
+        limit, shift = stats.t.ppf(0.975, n - 1), effect / sd * math.sqrt(n)
+        expected = stats.nct.sf(limit, n - 1, shift) + stats.nct.cdf(-limit, n - 1, shift)
+        assert analysis.power(effect, sd, n) == pytest.approx(expected, abs=0.003)
+    assert math.isnan(analysis.power(0.1, 0.1, 1))
+    assert math.isnan(analysis.power(0.1, math.nan, 5))
+    assert analysis.power(0.1, 0.0, 5) == 1.0
+
+
+def test_a_decision_may_be_equality_and_more_seeds_decide_more():
+    assert analysis.decision_power(0.0, 0.01, 30) > 0.9 > 0.1 > analysis.power(0.0, 0.01, 30)
+    chances = [analysis.decision_power(0.02, 0.02, n) for n in (3, 6, 12)]
+    assert chances == sorted(chances)
+    needed = analysis.seeds_needed(0.02, 0.02)
+    assert needed is not None
+    assert analysis.decision_power(0.02, 0.02, needed) >= 0.8 > analysis.decision_power(0.02, 0.02, needed - 1)
+    assert analysis.seeds_needed(0.01, 0.5, most=20) is None
+
+
+def test_advice_can_be_executed():
+    rng = np.random.default_rng(0)
+    base = rng.normal(0.7, 0.01, (3, 5))
+    values = {
+        "r": base,
+        "a": base + np.array([[0.01], [0.02], [0.05]]),
+        "b": base + np.array([[0.05], [0.0], [0.02]]),
+    }
+    table = frame(values)
+    found = analysis.advise(table, analysis.compare(table, "r"), study="sweep")
+    assert found.seeds is not None
+    assert found.seeds > 3
+    assert found.text.startswith(f"{found.seeds - 3} more seed")
+    assert found.text.endswith(f"fpl-tune study sweep seeds={found.seeds}")
+    assert set(found.cells) | set(found.beyond) <= {"a", "b"}
+    one = table[table["seed"] == 0]
+    assert analysis.advise(one, analysis.compare(one, "r")).text.endswith("seeds=3")
+    decided = frame({"r": base, "a": base + 0.1 + rng.normal(0, 1e-4, (3, 5))})
+    assert analysis.advise(decided, analysis.compare(decided, "r")).text == "Every comparison is decided."
