@@ -53,7 +53,7 @@ def bench(
     if kind is Bench.statistics:
         with _progress() as progress:
             simulated = measure.bench_statistics(progress=progress)
-        output.emit(simulated, format.value)
+        output.emit(simulated, format)
         return
     run = config.compose_run(overrides or [])
     config.check(run)
