@@ -8,10 +8,11 @@ nothing is padded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -44,6 +45,23 @@ class Group(NamedTuple):
     length: int  # tokens of each suffix, the last being EOT
 
 
+class Packing(NamedTuple):
+    """The tokens of a layout in B blocks of L slots; a suffix lies in one block, and what is left over pads.
+
+    Every block sees n + L keys: those of the prefix, then its own.
+    """
+
+    n_blocks: int
+    rows: Tensor  # [B L] the row in each slot, 0 where it pads
+    keys: Tensor  # [B (n + L)] the rows of the keys
+    mask: Tensor  # [B, L, n + L], 0 where a slot attends to a key and -inf where it does not
+    place: Tensor  # [R] the slot of each row
+    own: Tensor  # [R] the key of each row in its own block
+    ends: Tensor  # [K] the slots of the EOT tokens
+    owner: Tensor  # [B L] the place of a slot's class among the EOT tokens
+    is_end: Tensor  # [B L, 1], 1 where a slot holds an EOT token
+
+
 class Layout(NamedTuple):
     """The R tokens that one prompt costs: the prefix, then all suffixes, group by group.
 
@@ -60,16 +78,17 @@ class Layout(NamedTuple):
     owner: Tensor
     ends: Tensor  # [K]
     inverse: Tensor  # [K]
+    packing: Packing
 
     @property
     def n_tokens(self) -> int:
         """R, the tokens of a prompt that are run through the blocks."""
         return len(self.ids)
 
-    def to(self, device: torch.device) -> Layout:
-        """The same layout, its indices on `device`."""
-        indices = {key: value.to(device) for key, value in self._asdict().items() if isinstance(value, Tensor)}
-        return self._replace(**indices)
+    def to(self, device: torch.device, dtype: torch.dtype) -> Layout:
+        """The same layout, its indices on `device` and its masks in `dtype`."""
+        masks = {name: getattr(self.packing, name).to(dtype) for name in ("mask", "is_end")}
+        return _moved(self, device)._replace(packing=_moved(self.packing._replace(**masks), device))
 
 
 @dataclass(frozen=True)
@@ -84,7 +103,9 @@ class Sentences:
     position: Position
     ending: str
     slots: tuple[tuple[int, ...], ...]
-    _layouts: dict[tuple[bool, torch.device], Layout] = field(default_factory=dict, compare=False, repr=False)
+    _layouts: dict[tuple[bool, torch.device, torch.dtype], Layout] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def __len__(self) -> int:
         return len(self.names)
@@ -94,11 +115,11 @@ class Sentences:
         """Tokens of each sentence, SOS and EOT included."""
         return tuple(len(slots) for slots in self.slots)
 
-    def layout(self, *, per_class: bool, device: torch.device) -> Layout:
+    def layout(self, *, per_class: bool, device: torch.device, dtype: torch.dtype = torch.float32) -> Layout:
         """How to run the sentences with a context that all classes share, or with one of each class's own."""
-        key = (per_class, device)
+        key = (per_class, device, dtype)
         if key not in self._layouts:
-            self._layouts[key] = _layout(self.slots, per_class=per_class).to(device)
+            self._layouts[key] = _layout(self.slots, per_class=per_class).to(device, dtype)
         return self._layouts[key]
 
 
@@ -158,9 +179,11 @@ def _layout(slots: Sequence[tuple[int, ...]], *, per_class: bool) -> Layout:
         rows += [(slots[k][position], position, k) for position in range(n_prefix, len(slots[k]))]
         ends.append(len(rows) - 1)
     context = [row for row, (slot, _, _) in enumerate(rows) if slot < 0]
+    lengths = [group.length for group in groups for _ in range(group.n_classes)]
     return Layout(
         n_prefix,
         tuple(groups),
+        packing=_packing(n_prefix, lengths),
         ids=torch.tensor([max(slot, 0) for slot, _, _ in rows]),
         positions=torch.tensor([position for _, position, _ in rows]),
         context=torch.tensor(context, dtype=torch.long),
@@ -169,3 +192,65 @@ def _layout(slots: Sequence[tuple[int, ...]], *, per_class: bool) -> Layout:
         ends=torch.tensor(ends),
         inverse=torch.tensor(order).argsort(),
     )
+
+
+_PER_HEAD = 64  # numbers in a row of a head, in CLIP's towers
+
+
+def _packing(n_prefix: int, lengths: Sequence[int]) -> Packing:
+    """The prefix's rows and suffixes of `lengths` in blocks of the size that moves the least memory."""
+    sizes = sorted({max(size, *lengths) for size in range(16, 129, 16)})
+    size = min(sizes, key=lambda size: _traffic(len(_starts(n_prefix, lengths, size)[1]), n_prefix, size))
+    starts, blocks = _starts(n_prefix, lengths, size)
+    n_blocks = len(blocks)
+    mask = torch.full((n_blocks * size, n_prefix + size), -math.inf)
+    mask[torch.arange(len(mask)), n_prefix + torch.arange(len(mask)) % size] = 0.0  # slots that pad
+    rows, owner = torch.zeros(2, len(mask), dtype=torch.long)
+    place = torch.zeros(n_prefix + sum(lengths), dtype=torch.long)
+    place[:n_prefix] = torch.arange(n_prefix)
+    mask[:n_prefix] = -math.inf
+    mask[:n_prefix, :n_prefix].masked_fill_(torch.ones(n_prefix, n_prefix).tril() > 0, 0.0)
+    row, ends = n_prefix, []
+    for k, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+        slots, first = slice(start, start + length), n_prefix + start % size
+        place[row : row + length], owner[slots] = torch.arange(start, start + length), k
+        mask[slots, :n_prefix] = 0.0
+        mask[slots, first : first + length] = torch.full((length, length), -math.inf).triu(1)
+        row += length
+        ends.append(start + length - 1)
+    rows[place] = torch.arange(len(place))
+    is_end = torch.zeros(len(mask), 1)
+    is_end[ends] = 1.0
+    prefix = torch.arange(n_prefix).expand(n_blocks, -1)
+    return Packing(
+        n_blocks,
+        rows,
+        keys=torch.cat([prefix, rows.view(n_blocks, size)], dim=1).flatten(),
+        mask=mask.view(n_blocks, size, -1),
+        place=place,
+        own=place + (place // size + 1) * n_prefix,
+        ends=torch.tensor(ends),
+        owner=owner,
+        is_end=is_end,
+    )
+
+
+def _starts(n_prefix: int, lengths: Sequence[int], size: int) -> tuple[list[int], range]:
+    """First slots of the suffixes, and the blocks: the prefix's rows may be split between blocks, a suffix may not."""
+    slot, starts = n_prefix, []
+    for length in lengths:
+        if slot % size + length > size:
+            slot += -slot % size
+        starts.append(slot)
+        slot += length
+    return starts, range(-(-slot // size))
+
+
+def _traffic(n_blocks: int, n_prefix: int, size: int) -> float:
+    """Rows of a head that attention reads and writes: queries, keys, values, scores."""
+    return n_blocks * (2 * size + (n_prefix + size) * (2 + 4 * size / _PER_HEAD))
+
+
+def _moved(indices: Any, device: torch.device) -> Any:
+    """A named tuple with its tensors on `device`."""
+    return indices._replace(**{k: v.to(device) for k, v in indices._asdict().items() if isinstance(v, Tensor)})

@@ -82,7 +82,7 @@ class TextTower(nn.Module):
         """
         if not len(context):
             return context.new_zeros(0, len(sentences), self.embed_dim)
-        layout = sentences.layout(per_class=context.dim() == 4, device=context.device)
+        layout = sentences.layout(per_class=context.dim() == 4, device=context.device, dtype=context.dtype)
         tokens = len(sentences) * len(self.positional_embedding) if plain else layout.n_tokens
         wants_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (context, deep))
         if block is None:

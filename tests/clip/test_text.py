@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fpl_tune.clip import Sentences, Towers, blocks, load_towers, text
+from fpl_tune.clip import Sentences, Towers, attention, load_towers, text
 from fpl_tune.clip.text import cost
 from fpl_tune.errors import ConfigError
 from fpl_tune.testing import toy_towers
@@ -210,7 +210,7 @@ def test_cost_is_what_is_counted(towers, monkeypatch, per_class, plain):
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
-    monkeypatch.setattr(blocks, "_SCALAR_LOOP", 0)
+    monkeypatch.setattr(attention, "_SCALAR_LOOP", 0)
     sentences = towers.sentences(NAMES, N_CTX)
     inputs = _inputs(towers, (3,), sentences, per_class, False)
     expected = cost(towers.text, sentences, 3, per_class=per_class, plain=plain)

@@ -1,0 +1,187 @@
+"""Causal attention over packed tokens: each row attends to the shared prefix and to its own suffix up to itself.
+
+Two ways that agree. On CPUs, group by group of classes whose suffixes have the same length: no row is padded. On
+accelerators, where every kernel costs a launch, by blocks: suffixes are packed into blocks of the same number of rows,
+each beside a copy of the prefix's keys, and one masked product serves all of them.
+
+Letters in shapes: P prompts, R tokens of a prompt (see `fpl_tune.clip.sentences.Layout`), K classes, d width, H heads,
+n tokens of the prefix, m of the longest suffix, B blocks of L rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fpl_tune.clip.sentences import Layout, Packing
+
+_SCALAR_LOOP = 400
+
+
+def attend(qkv: Tensor, layout: Layout, n_heads: int, *, ends: bool = False) -> Tensor:
+    """Mixed values [P, R, d] of queries, keys and values [P, R, 3 d]; with `ends`, [P, K, d] of the EOT rows."""
+    way = _ByGroups if qkv.device.type == "cpu" else _ByBlocks
+    return cast(Tensor, way.apply(qkv, layout, n_heads, ends))
+
+
+class _ByBlocks(torch.autograd.Function):
+    """7 launches forward and 8 backward (one more with `ends`), whatever the lengths."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, layout: Layout, n_heads: int, ends: bool) -> Tensor:
+        packing = layout.packing
+        heads = qkv.unflatten(-1, (3, n_heads, -1)).permute(2, 0, 3, 1, 4)  # [3, P, H, R, d/H]
+        queries = _blocks(heads[0].index_select(2, packing.rows), packing)
+        keys, values = _blocks(heads[1:].index_select(3, packing.keys), packing).chunk(2)
+        scores = packing.mask.repeat(len(qkv) * n_heads, 1, 1)
+        weights = scores.baddbmm_(queries, keys.transpose(1, 2), alpha=queries.shape[-1] ** -0.5).softmax(-1)
+        mixed = torch.bmm(weights, values).view(len(qkv), n_heads, -1, queries.shape[-1])
+        if ctx.needs_input_grad[0]:
+            ctx.layout, ctx.n_heads, ctx.ends = layout, n_heads, ends
+            ctx.save_for_backward(queries, keys, values, weights)
+        place = packing.ends if ends else packing.place
+        return mixed.transpose(1, 2).index_select(1, place).flatten(2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        queries, keys, values, weights = ctx.saved_tensors
+        layout, n_heads, ends = ctx.layout, ctx.n_heads, ctx.ends
+        packing: Packing = layout.packing
+        n, scale = layout.n_prefix, queries.shape[-1] ** -0.5
+        grad = grads[0].unflatten(-1, (n_heads, -1)).transpose(1, 2)  # [P, H, R, d/H]
+        # Rows that pad attend to themselves alone: whatever gradient they are given, it reaches no other row.
+        grad = grad.index_select(2, packing.owner if ends else packing.rows)
+        grad = _blocks(grad.mul_(packing.is_end) if ends else grad, packing)
+        out = grad.new_empty(3, *keys.shape)
+        torch.bmm(weights.transpose(1, 2), grad, out=out[2])
+        d_weights = torch.bmm(grad, values.transpose(1, 2))
+        d_scores = torch.ops.aten._softmax_backward_data(d_weights, weights, -1, weights.dtype)
+        _scaled(d_scores, keys, scale, out[0, :, n:])
+        _scaled(d_scores.transpose(1, 2), queries, scale, out[1])
+        by_block = out.view(3, len(grads[0]), n_heads, -1, *keys.shape[1:])  # [3, P, H, B, n + L, d/H]
+        packed = by_block.flatten(3, 4).permute(1, 3, 0, 2, 4).index_select(1, packing.own)  # [P, R, 3, H, d/H]
+        torch.sum(by_block[1:, :, :, :, :n], 3, out=packed[:, :n, 1:].permute(2, 0, 3, 1, 4))
+        return packed.flatten(2), None, None, None
+
+
+def _blocks(x: Tensor, packing: Packing) -> Tensor:
+    """[..., B s, d/H] -> [... B, s, d/H]"""
+    return x.reshape(-1, x.shape[-2] // packing.n_blocks, x.shape[-1])
+
+
+def _scaled(a: Tensor, b: Tensor, scale: float, out: Tensor) -> None:
+    """out = scale a @ b"""
+    torch.baddbmm(out, a, b, beta=0, alpha=scale, out=out)
+
+
+class _ByGroups(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, layout: Layout, n_heads: int, ends: bool) -> Tensor:
+        heads = qkv.unflatten(-1, (3, n_heads, -1)).permute(2, 0, 3, 1, 4).flatten(1, 2).contiguous()
+        queries, keys, values = heads  # [P H, R, d/H]
+        queries = queries[:, layout.ends] if ends else queries
+        mixed, weights = _mix(queries, keys, values, layout, ends)
+        if ctx.needs_input_grad[0]:
+            ctx.layout, ctx.n_heads, ctx.ends = layout, n_heads, ends
+            ctx.save_for_backward(queries, keys, values, weights)
+        return mixed.unflatten(0, (-1, n_heads)).transpose(1, 2).flatten(2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        queries, keys, values, weights = ctx.saved_tensors
+        grad = grads[0].unflatten(-1, (ctx.n_heads, -1)).transpose(1, 2).flatten(0, 1)
+        by_heads = _mix_backward(grad, queries, keys, values, weights, ctx.layout, ctx.ends)
+        by_heads = by_heads.unflatten(1, (-1, ctx.n_heads)).permute(1, 3, 0, 2, 4)
+        return by_heads.flatten(2), None, None, None
+
+
+def _mix(q: Tensor, k: Tensor, v: Tensor, layout: Layout, ends: bool) -> tuple[Tensor, Tensor]:
+    """Mixed values [P H, rows, d/H] and attention weights [P H, rows, n + m].
+
+    Rows attend to the n tokens of the prefix (first columns) and to their own suffix up to themselves (last
+    columns, -inf where the suffix is shorter). With `ends`, queries are the EOT rows of the groups in turn.
+    """
+    n = layout.n_prefix
+    longest = max(group.length for group in layout.groups)
+    scores = q.new_full((*q.shape[:2], n + longest), -math.inf)
+    scores[..., :n] = q @ k[:, :n].transpose(1, 2)
+    if not ends:
+        scores[:, :n, :n].masked_fill_(_later(n, q.device), -math.inf)
+    for rows, own, n_classes, length in _slices(layout, ends):
+        block = _per_class(q[:, rows], n_classes) @ _per_class(k[:, own], n_classes).transpose(1, 2)
+        if not ends:
+            block.masked_fill_(_later(length, q.device), -math.inf)
+        scores[:, rows, n : n + length] = block.view(len(q), -1, length)
+    weights = scores.mul_(q.shape[-1] ** -0.5).softmax(dim=-1)
+    mixed = weights[..., :n] @ v[:, :n]
+    for rows, own, n_classes, length in _slices(layout, ends):
+        part = _mixed(_per_class(weights[:, rows, n : n + length], n_classes), _per_class(v[:, own], n_classes))
+        mixed[:, rows] += part.view(len(q), -1, v.shape[-1])
+    return mixed, weights
+
+
+def _mix_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, weights: Tensor, layout: Layout, ends: bool) -> Tensor:
+    """Gradients [3, P H, R, d/H] by queries, keys and values."""
+    n = layout.n_prefix
+    out = k.new_empty(3, *k.shape)
+    d_weights = torch.zeros_like(weights)
+    d_weights[..., :n] = grad @ v[:, :n].transpose(1, 2)
+    out[2, :, :n] = weights[..., :n].transpose(1, 2) @ grad
+    for rows, own, n_classes, length in _slices(layout, ends):
+        above = _per_class(grad[:, rows], n_classes)
+        part = above @ _per_class(v[:, own], n_classes).transpose(1, 2)
+        d_weights[:, rows, n : n + length] = part.view(len(q), -1, length)
+        seen = _per_class(weights[:, rows, n : n + length], n_classes)
+        out[2, :, own] = _mixed(seen.transpose(1, 2), above).view(len(q), -1, v.shape[-1])
+    d_scores = torch.ops.aten._softmax_backward_data(d_weights, weights, -1, weights.dtype).mul_(q.shape[-1] ** -0.5)
+    d_queries = d_scores[..., :n] @ k[:, :n]
+    out[1, :, :n] = d_scores[..., :n].transpose(1, 2) @ q
+    for rows, own, n_classes, length in _slices(layout, ends):
+        part = _per_class(d_scores[:, rows, n : n + length], n_classes)
+        d_queries[:, rows] += _mixed(part, _per_class(k[:, own], n_classes)).view(len(q), -1, q.shape[-1])
+        below = _mixed(part.transpose(1, 2), _per_class(q[:, rows], n_classes))
+        out[1, :, own] = below.view(len(q), -1, k.shape[-1])
+    if ends:
+        out[0].zero_().index_copy_(1, layout.ends, d_queries)
+    else:
+        out[0] = d_queries
+    return out
+
+
+def _slices(layout: Layout, ends: bool) -> Iterator[tuple[slice, slice, int, int]]:
+    """Per group: its query rows, its key rows, number of classes, length of a suffix."""
+    row = 0
+    for start, n_classes, length in layout.groups:
+        own = slice(start, start + n_classes * length)
+        yield slice(row, row + n_classes) if ends else own, own, n_classes, length
+        row += n_classes
+
+
+def _mixed(weights: Tensor, values: Tensor) -> Tensor:
+    """weights @ values of many pairs of matrices, [n, i, j] and [n, j, c].
+
+    On CPUs PyTorch's batched product takes a slow scalar loop for pairs below 400 multiplications.
+    """
+    small = weights.shape[1] * weights.shape[2] * values.shape[2] < _SCALAR_LOOP
+    if not small or weights.device.type != "cpu":
+        return weights @ values
+    out = weights[:, :, :1] * values[:, :1]
+    for j in range(1, values.shape[1]):
+        out.addcmul_(weights[:, :, j, None], values[:, j, None])
+    return out
+
+
+def _per_class(x: Tensor, n_classes: int) -> Tensor:
+    """[P H, G s, c] -> [P H G, s, c]"""
+    return x.reshape(len(x) * n_classes, -1, x.shape[-1])
+
+
+def _later(length: int, device: torch.device) -> Tensor:
+    return torch.ones(length, length, dtype=torch.bool, device=device).triu_(1)

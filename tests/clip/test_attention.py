@@ -1,0 +1,102 @@
+"""Attention by blocks, as accelerators run it, against attention by groups and against whole sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fpl_tune.clip import Sentences, Towers, attention
+from fpl_tune.clip.sentences import Layout
+from fpl_tune.testing import toy_towers
+from fpl_tune.testing.sim import counting, sim_device, why_not
+
+if not why_not():
+    sim_device()  # before the first backward pass of the process, which starts a thread for each device
+
+NAMES = ("cat", "red_star", "accordion", "yin yang", "a very long name of a class", "dog", "sea lion", "saxophone")
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["GELU", "QuickGELU"])
+def towers(request: pytest.FixtureRequest) -> Towers:
+    return toy_towers(quick_gelu=request.param)
+
+
+@pytest.fixture
+def by_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "_ByGroups", attention._ByBlocks)
+
+
+def _draw(shape: tuple[int, ...], seed: int) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def _with_gradient(run: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
+    x = x.detach().requires_grad_()
+    out = run(x)
+    return [out.detach(), *torch.autograd.grad((out * _draw(tuple(out.shape), 9)).sum(), x)]
+
+
+def _attend(way: Any, layout: Layout, ends: bool, qkv: Tensor) -> Tensor:
+    return way.apply(qkv, layout, 4, ends)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize(
+    ("position", "per_class"), [("end", False), ("middle", False), ("front", False), ("end", True)]
+)
+@pytest.mark.parametrize("n_ctx", [0, 3, 20])
+def test_both_ways_agree(towers: Towers, n_ctx: int, position: str, per_class: bool, ends: bool) -> None:
+    sentences: Sentences = towers.sentences(NAMES, n_ctx, position=position)  # type: ignore[arg-type]
+    layout = sentences.layout(per_class=per_class, device=torch.device("cpu"), dtype=torch.float64)
+    qkv = _draw((3, layout.n_tokens, 3 * 32), 1)
+    groups, blocks = (
+        _with_gradient(partial(_attend, way, layout, ends), qkv) for way in (attention._ByGroups, attention._ByBlocks)
+    )
+    for ours, reference in zip(blocks, groups, strict=True):
+        assert reference.norm() > 0
+        torch.testing.assert_close(ours, reference, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.usefixtures("by_blocks")
+@pytest.mark.parametrize("per_class", [False, True])
+def test_blocks_equal_whole_sentences(towers: Towers, per_class: bool) -> None:
+    sentences = towers.sentences(NAMES, 4)
+    context = _draw((2, *([len(NAMES)] if per_class else []), 4, 32), 2)
+    fast, plain = (
+        _with_gradient(partial(towers.encode_prompts, sentences=sentences, per_class=per_class, plain=p), context)
+        for p in (False, True)
+    )
+    for ours, reference in zip(fast, plain, strict=True):
+        torch.testing.assert_close(ours, reference, rtol=1e-9, atol=1e-9)
+
+
+def _moved(towers: Towers, device: torch.device) -> Towers:
+    return Towers(towers.model.to(device), towers.tokenizer, name=towers.name)
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_an_accelerator_launches_as_many_kernels_whatever_the_lengths() -> None:
+    """36 a layer forward and backward at most, without a copy or a synchronisation; and the CPU's figures."""
+    context, sim = _draw((2, 4, 32), 3), sim_device()
+    here, found = toy_towers(quick_gelu=True), []
+    reference = _with_gradient(lambda x: here.encode_prompts(x, here.sentences(NAMES, 4)), context)
+    towers = _moved(toy_towers(quick_gelu=True), sim)
+    for names in (NAMES[:1], NAMES):
+        sentences = towers.sentences(names, 4)
+        x = context.to(sim).requires_grad_()
+        weight = _draw((2, len(names), 24), 9).to(sim)
+        towers.encode_prompts(x, sentences)  # moves the layout
+        with counting() as seen:
+            features = towers.encode_prompts(x, sentences)
+            (gradient,) = torch.autograd.grad(features, x, weight)
+        assert not seen.syncs
+        assert not seen.copies
+        found.append(seen.launches.total())
+    assert found[0] == found[1] <= 36 * towers.n_text_blocks + 32
+    torch.testing.assert_close(features.cpu(), reference[0], rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(gradient.cpu(), reference[1], rtol=1e-8, atol=1e-8)
