@@ -4,11 +4,12 @@ The cohorts of all seeds are concatenated along the client axis and trained as o
 memory asks for it. A client's data order depends on (seed, client, round) alone, so neither the other clients of the
 cohort, nor the other seeds, nor the block size changes what it learns. A block of one client is the plain loop that
 the batched path is tested against.
+
+On an accelerator a step waits for nothing: what it reads is on the device before the first one (`fpl_tune.batches`).
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,23 +17,14 @@ import torch
 from torch import Tensor
 
 from fpl_tune import optim
-from fpl_tune.method import Local, Method, State, Task, Tree, join
+from fpl_tune.batches import Cohort, Plan, plan_round
+from fpl_tune.method import Local, Method, State, Task, Traffic, Tree
 from fpl_tune.optim import OptimSpec, OptimState
 from fpl_tune.task import ClientTask
 
 
-class Cohort(NamedTuple):
-    """Who trains in a round, for one seed."""
-
-    seed: int
-    round: int
-    """Counted from 1 over all stages."""
-    who: Tensor
-    """[C] client ids"""
-
-
 class RoundReport(NamedTuple):
-    """What a round tells about its training."""
+    """What a round reports of its training."""
 
     loss: list[Tensor] | None
     """Per seed: [C] mean training loss over the last local epoch, nan for clients without images; None where the
@@ -42,125 +34,6 @@ class RoundReport(NamedTuple):
     down: list[int]
     learned: int = 0
     """Scalars that one client learned."""
-
-
-def derive(*key: object) -> int:
-    """A seed for a generator from a key, stable across processes and versions: 63 bits of a digest."""
-    return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little") >> 1
-
-
-def generator(*key: object) -> torch.Generator:
-    """A CPU generator seeded by `derive(*key)`."""
-    return torch.Generator().manual_seed(derive(*key))
-
-
-def draw_cohort(
-    n_clients: int,
-    participation: float,
-    seed: int,
-    round_: int,
-    *,
-    everyone: bool = False,
-    domain: Tensor | None = None,
-) -> Tensor:
-    """[C] ascending client ids, drawn uniformly without replacement; C = max(1, floor(participation · N)).
-
-    domain: [N] ids; the share is then drawn among the clients of each domain, one of each at least (FedAPT, Table 2).
-    """
-    if everyone:
-        return torch.arange(n_clients)
-    if domain is not None:
-        groups = [(domain == d).nonzero()[:, 0].cpu() for d in domain.unique()]
-        drawn = [_draw(held, participation, ("cohort", seed, round_, i)) for i, held in enumerate(groups)]
-        return torch.cat(drawn).sort().values
-    return _draw(torch.arange(n_clients), participation, ("cohort", seed, round_))
-
-
-def _draw(clients: Tensor, share: float, key: tuple[object, ...]) -> Tensor:
-    size = max(1, int(share * len(clients)))
-    if size == len(clients):
-        return clients
-    return clients[torch.randperm(len(clients), generator=generator(*key))[:size]].sort().values
-
-
-class _Plan(NamedTuple):
-    """The batches of all seeds' cohorts, a row per client: its places and steps are on the CPU, the rest is not."""
-
-    seed: Tensor
-    """[C] places among the seeds, ascending."""
-    who: Tensor
-    """[C] client ids"""
-    steps: Tensor
-    """[C] how many batches each has."""
-    widths: list[int]
-    """[T] images in the largest batch of a step."""
-    index: Tensor  # pyright: ignore[reportIncompatibleMethodOverride] - a tuple has an `index` too
-    """[C, T, B] positions in each client's table, the spare row where there is nothing left."""
-    factor: Tensor
-    """[C, T] multiplier of the learning rate."""
-    last: Tensor
-    """[C, T] bool: the step belongs to the last epoch."""
-    draw: Tensor
-    """[C, T, B] random numbers that choose among the views of each image."""
-
-
-def _plan(tasks: Sequence[ClientTask], cohorts: Sequence[Cohort], epochs: float, spec: OptimSpec) -> _Plan:
-    """Every image once an epoch, in an order of the client's own."""
-    clients = [(t, c, i, id_) for t, c in zip(tasks, cohorts, strict=True) for i, id_ in enumerate(c.who.tolist())]
-    passes = [_passes(int(task.train.size[id_]), epochs, cohort, id_) for task, cohort, _, id_ in clients]
-    steps = torch.tensor([sum(-(-len(order) // spec.batch) for order in orders) for orders in passes])
-    shape = (len(steps), int(steps.max()))
-    index, draw = torch.zeros(2, *shape, spec.batch, dtype=torch.int64)
-    factor, last = torch.zeros(shape), torch.zeros(shape, dtype=torch.bool)
-    widths = [0] * shape[1]
-    for row, ((task, cohort, place, client), orders) in enumerate(zip(clients, passes, strict=True)):
-        index[row] = task.train.spare
-        first = 0
-        for number, order in enumerate(orders):
-            sizes = [min(spec.batch, len(order) - seen) for seen in range(0, len(order), spec.batch)]
-            span = slice(first, first + len(sizes))
-            index[row, span].view(-1)[: len(order)] = order
-            factor[row, span] = optim.rate_factor(spec.schedule, number, len(orders), place)
-            last[row, span] = number == len(orders) - 1
-            widths[span] = map(max, widths[span], sizes)
-            first = span.stop
-        if task.train.views or task.train.second:
-            looks = generator("view", cohort.seed, client, cohort.round)
-            draw[row, :first] = torch.randint(1 << 30, (first, spec.batch), generator=looks)
-    seed = torch.cat([torch.full((len(cohort.who),), s) for s, cohort in enumerate(cohorts)])
-    who = torch.cat([cohort.who for cohort in cohorts])
-    return _Plan(seed, who, steps, widths, *(part.to(tasks[0].device) for part in (index, factor, last, draw)))
-
-
-def _passes(size: int, epochs: float, cohort: Cohort, client: int) -> list[Tensor]:
-    """Positions of a client's images, pass by pass, every pass in an order of its own; none of a client without images.
-
-    A broken number of epochs goes on where the round before ended: half an epoch a round sees every image in two.
-    """
-    if float(epochs).is_integer():
-        rng = generator("order", cohort.seed, client, cohort.round)
-        return [torch.randperm(size, generator=rng) for _ in range(int(epochs) if size else 0)]
-    first = round((cohort.round - 1) * epochs * size)
-    end = max(first + 1, round(cohort.round * epochs * size))
-    found = []
-    for epoch in range(first // size, -(-end // size)) if size else ():
-        order = torch.randperm(size, generator=generator("order", cohort.seed, client, "epoch", epoch))
-        found.append(order[max(0, first - epoch * size) : end - epoch * size])
-    return found
-
-
-def _concat(locals_: Sequence[Local]) -> Local:
-    def join(trees: Sequence[Tree]) -> Tree:
-        return {name: torch.cat([tree[name] for tree in trees]) for name in trees[0]}
-
-    return Local(join([part.train for part in locals_]), join([part.fixed for part in locals_]))
-
-
-def _rows(local: Local, rows: slice | Tensor) -> Local:
-    return Local(
-        {name: leaf[rows] for name, leaf in local.train.items()},
-        {name: leaf[rows] for name, leaf in local.fixed.items()},
-    )
 
 
 def run_round(
@@ -173,34 +46,57 @@ def run_round(
     spec: OptimSpec,
     block: int | None = None,
 ) -> tuple[list[State], RoundReport]:
-    """One round of every seed: states [S] -> next states [S].
+    """One round of every seed.
 
-    block: rows (clients of all seeds) trained at once; None trains them all at once. The result does not depend on it.
+    Args:
+        method: what is trained.
+        tasks, states, cohorts: by seed [S].
+        epochs: local epochs.
+        spec: the clients' optimiser.
+        block: clients, over all seeds, trained at once; None: all. The result does not depend on it.
+
+    Returns:
+        The next states [S], and what was measured.
     """
-    with torch.no_grad():
-        sent = [method.traffic(t, s, c.who) for t, s, c in zip(tasks, states, cohorts, strict=True)]
-        starts = [method.start(t, s, c.who) for t, s, c in zip(tasks, states, cohorts, strict=True)]
-    local = _concat(starts)
     sizes = [len(c.who) for c in cohorts]
+    whos = torch.cat([c.who for c in cohorts]).to(tasks[0].device).split(sizes)
+    with torch.no_grad():
+        sent = [method.traffic(t, s, who) for t, s, who in zip(tasks, states, whos, strict=True)]
+        starts = [method.start(t, s, who) for t, s, who in zip(tasks, states, whos, strict=True)]
+    local = _concat(starts)
     total = sum(sizes)
     loss = None
     if local.train:
-        plan = _plan(tasks, cohorts, epochs, spec)
-        blocks = torch.arange(total).split(block or total)
-        done = [_train(method, tasks, local, plan, rows, spec) for rows in blocks]
+        plan = plan_round(tasks, cohorts, whos, epochs, spec)
+        blocks = [slice(first, first + (block or total)) for first in range(0, total, block or total)]
+        done = [_train(method, tasks[0], _rows(local, rows), plan.at(rows), spec) for rows in blocks]
         local, loss = _concat([d[0] for d in done]), torch.cat([d[1] for d in done])
     states_after, first = [], 0
     with torch.no_grad():
-        for task, state, cohort, size in zip(tasks, states, cohorts, sizes, strict=True):
-            states_after.append(method.merge(task, state, cohort.who, _rows(local, slice(first, first + size))))
-            first += size
-    report = RoundReport(
-        loss=None if loss is None else list(loss.split(sizes)),
-        up=[_scalars(t.up, n) for t, n in zip(sent, sizes, strict=True)],
-        down=[_scalars(t.down, n) for t, n in zip(sent, sizes, strict=True)],
-        learned=sum(leaf[0].numel() for leaf in local.train.values()),
-    )
-    return states_after, report
+        for task, state, who in zip(tasks, states, whos, strict=True):
+            states_after.append(method.merge(task, state, who, _rows(local, slice(first, first + len(who)))))
+            first += len(who)
+    up, down = _scalars(sent, sizes)
+    learned = sum(leaf[0].numel() for leaf in local.train.values())
+    return states_after, RoundReport(None if loss is None else list(loss.split(sizes)), up, down, learned)
+
+
+def _scalars(sent: Sequence[Traffic], n_clients: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Scalars sent up and down, by seed. Counts that differ by client are read from the device at once."""
+    fixed = [[0] * len(sent), [0] * len(sent)]
+    counted: list[tuple[list[int], int, Tensor]] = []
+    for seed, (traffic, n) in enumerate(zip(sent, n_clients, strict=True)):
+        for totals, tree in zip(fixed, traffic, strict=True):
+            for value in tree.values():
+                if isinstance(value, Tensor):
+                    counted.append((totals, seed, value.sum()))
+                else:
+                    totals[seed] += value * n
+    if counted:
+        read = torch.stack([value for *_, value in counted]).tolist()
+        for (totals, seed, _), value in zip(counted, read, strict=True):
+            totals[seed] += value
+    return fixed[0], fixed[1]
 
 
 def kept_bytes(method: Method, task: ClientTask, state: State, spec: OptimSpec) -> int:
@@ -228,71 +124,98 @@ def kept_bytes(method: Method, task: ClientTask, state: State, spec: OptimSpec) 
     return sum(storage.nbytes() for address, storage in held.items() if address not in frozen)
 
 
-def _scalars(sent: dict[str, int | Tensor], n_clients: int) -> int:
-    return sum(int(v.sum()) if isinstance(v, Tensor) else v * n_clients for v in sent.values())
+# -- local training --------------------------------------------------------------------------------------------
 
 
-def _train(
-    method: Method, tasks: Sequence[ClientTask], local: Local, plan: _Plan, block: Tensor, spec: OptimSpec
-) -> tuple[Local, Tensor]:
-    """All local steps of the rows of a block. Returns what they hold and their mean loss [C] in the last epoch.
+class _Training(NamedTuple):
+    """Clients between two steps; every leaf [C, ...]."""
 
-    A step is as long and as wide as it has images: who has no batch left is out of it, and columns that only pad, too.
-    """
-    start, zeros = _rows(local, block), torch.zeros(len(block), device=plan.factor.device)
-    going = _Going(block, start.train, start.fixed, optim.start(spec, start.train), zeros, zeros)
-    ended: list[_Going] = []
-    here = _by_seed(plan, block)
-    shared: Task = tasks[0]
-    for t in range(int(plan.steps[block].max())):
-        stays = plan.steps[going.row] > t
-        if not stays.all():
-            ended.append(going.at(~stays))
-            going = going.at(stays)
-            here = _by_seed(plan, going.row)
-        row, train, wide = going.row, going.train, slice(plan.widths[t])
-        batch = join(
-            [tasks[s].train.batch(plan.who[r], plan.index[r, t, wide], plan.draw[r, t, wide]) for s, r in here]
-        )
-        leaves = {name: leaf.detach().requires_grad_() for name, leaf in train.items()}
-        loss, moved = method.loss(shared, Local(leaves, going.fixed), batch)
-        found = torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True)
-        grads = {n: torch.zeros_like(train[n]) if g is None else g for n, g in zip(leaves, found, strict=True)}
-        with torch.no_grad():
-            train, state = optim.step(spec, train, grads, going.optim, plan.factor[row, t])
-            heard = plan.last[row, t]
-            total = going.total + torch.where(heard, loss.detach().to(zeros.dtype), 0)
-            fixed = {name: leaf.detach() for name, leaf in moved.items()}
-            going = _Going(row, train, fixed, state, total, going.counted + heard)
-    ended.append(going)
-    order = torch.cat([part.row for part in ended]).argsort()
-    after = _rows(_concat([Local(part.train, part.fixed) for part in ended]), order)
-    total, counted = (torch.cat([getattr(part, name) for part in ended])[order] for name in ("total", "counted"))
-    return after, torch.where(counted > 0, total / counted.clamp(min=1), float("nan"))
-
-
-def _by_seed(plan: _Plan, row: Tensor) -> list[tuple[int, Tensor]]:
-    """The rows of each seed that has any."""
-    seed = plan.seed[row]
-    return [(s, row[seed == s]) for s in seed.unique().tolist()]
-
-
-class _Going(NamedTuple):
-    """Clients between two steps."""
-
-    row: Tensor
-    """[C] rows of the plan, ascending, on the CPU"""
     train: Tree
     fixed: Tree
     optim: OptimState
     total: Tensor
-    """[C] losses of the last epoch so far, and of how many steps"""
-    counted: Tensor
+    """[C] sum of the losses of the last epoch so far."""
 
-    def at(self, which: Tensor) -> _Going:
-        """Those of a bool mask [C]."""
-        kept = which.nonzero()[:, 0]
-        train, fixed = _rows(Local(self.train, self.fixed), kept)
-        first, second = _rows(Local(self.optim.first, self.optim.second), kept)
-        state = self.optim._replace(first=first, second=second)
-        return _Going(self.row[kept], train, fixed, state, self.total[kept], self.counted[kept])
+    def at(self, rows: Tensor) -> _Training:
+        train, fixed = _rows(Local(self.train, self.fixed), rows)
+        first, second = _rows(Local(self.optim.first, self.optim.second), rows)
+        return _Training(train, fixed, self.optim._replace(first=first, second=second), self.total[rows])
+
+
+def _train(method: Method, task: Task, local: Local, plan: Plan, spec: OptimSpec) -> tuple[Local, Tensor]:
+    """All local steps of a block of clients.
+
+    A step is as long and as wide as it has images: a client without a batch left leaves, and columns that only pad are
+    cut.
+
+    Returns:
+        What the clients hold, and their mean loss [C] in the last epoch.
+    """
+    zeros = torch.zeros(len(plan.last), device=plan.last.device)
+    now = _Training(local.train, local.fixed, optim.start(spec, local.train), zeros)
+    counted = plan.last.sum(1)
+    phases, order = _phases(plan)
+    ended: list[_Training] = []
+    for end, stay, leave in phases:
+        for t in range(now.optim.steps, end):
+            now = _step(method, task, now, plan, t, spec)
+        if stay is None:
+            ended.append(now)
+        else:
+            ended.append(now.at(leave))
+            now, plan = now.at(stay), plan.at(stay)
+    after = _concat([Local(part.train, part.fixed) for part in ended])
+    total = torch.cat([part.total for part in ended])
+    if order is not None:
+        after, total = _rows(after, order), total[order]
+    return after, torch.where(counted > 0, total / counted.clamp(min=1), float("nan"))
+
+
+def _phases(plan: Plan) -> tuple[list[tuple[int, Tensor | None, Tensor]], Tensor | None]:
+    """When clients leave: (step, rows that stay, rows that leave) each time, rows counted among those still there; and
+    the order that puts the rows that left first, second, ... back in place. One copy to the device."""
+    left, parts, order = list(enumerate(plan.steps.tolist())), [], []
+    for end in sorted({steps for _, steps in left}):
+        stay = [i for i, (_, steps) in enumerate(left) if steps > end]
+        leave = [i for i, (_, steps) in enumerate(left) if steps == end]
+        parts.append((end, stay, leave))
+        order += [left[i][0] for i in leave]
+        left = [left[i] for i in stay]
+    if len(parts) == 1:
+        return [(parts[0][0], None, plan.last)], None
+    back = torch.tensor(order).argsort().tolist()
+    flat = [*back, *(i for _, stay, leave in parts for i in (*stay, *leave))]
+    sizes = [len(back), *(len(rows) for _, *both in parts for rows in both)]
+    moved = iter(torch.tensor(flat).to(plan.last.device).split(sizes))
+    back = next(moved)
+    return [(end, next(moved) if stay else None, next(moved)) for end, stay, _ in parts], back
+
+
+def _step(method: Method, task: Task, now: _Training, plan: Plan, t: int, spec: OptimSpec) -> _Training:
+    """Step number `t` of all clients of the plan."""
+    leaves = {name: leaf.detach().requires_grad_() for name, leaf in now.train.items()}
+    loss, moved = method.loss(task, Local(leaves, now.fixed), plan.batch(t))
+    grads = torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True)
+    with torch.no_grad():
+        factor = None if plan.factor is None else plan.factor[:, t]
+        train, state = optim.step(spec, now.train, dict(zip(leaves, grads, strict=True)), now.optim, factor)
+        total = now.total
+        if plan.ends[t]:
+            total = torch.where(plan.last[:, t], total + loss.detach().to(total.dtype), total)
+        return _Training(train, {name: leaf.detach() for name, leaf in moved.items()}, state, total)
+
+
+def _concat(locals_: Sequence[Local]) -> Local:
+    """Clients side by side; nothing is copied where there is one part."""
+
+    def join(trees: Sequence[Tree]) -> Tree:
+        return {name: torch.cat([tree[name] for tree in trees]) for name in trees[0]} if len(trees) > 1 else trees[0]
+
+    return Local(join([part.train for part in locals_]), join([part.fixed for part in locals_]))
+
+
+def _rows(local: Local, rows: slice | Tensor) -> Local:
+    return Local(
+        {name: leaf[rows] for name, leaf in local.train.items()},
+        {name: leaf[rows] for name, leaf in local.fixed.items()},
+    )

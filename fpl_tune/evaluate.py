@@ -74,8 +74,7 @@ _DIAGNOSED = 64  # validation images per client that a diagnosis looks at
 @torch.no_grad()
 def diagnose(method: Method, task: ClientTask, state: State) -> dict[str, list[float]]:
     """`Method.diagnose` of the deployed models on validation images: means over clients, by `diagnosis/<name>`."""
-    who = torch.arange(task.n_clients, device=task.device)
-    who = who[task.val.size > 0]
+    who = torch.tensor([i for i, size in enumerate(task.val.sizes) if size], device=task.device)
     if not len(who):
         return {}
     index = torch.arange(min(task.val.spare, _DIAGNOSED), device=task.device).expand(len(who), -1)
@@ -110,10 +109,11 @@ def _score(
         nll = F.cross_entropy(logits.flatten(0, 1), batch.label.flatten(), reduction="none").view_as(batch.label)
         loss += torch.where(batch.mask, nll, 0).sum(1)
     scores = []
+    right, loss = torch.stack([right, loss]).cpu()  # all figures are read from the device at once
     for r, held, good, bad in zip(
         rows, data, right.split([len(r) for r in rows]), loss.split([len(r) for r in rows]), strict=True
     ):
-        size = held.size[r].to(good.dtype)
+        size = torch.tensor(held.sizes[: len(r)], dtype=good.dtype)
         empty = torch.full_like(good, math.nan)
         accuracy = torch.where(size > 0, good / size.clamp(min=1), empty)
         mean_loss = torch.where(size > 0, bad / size.clamp(min=1), empty)
@@ -133,7 +133,7 @@ def _distinct(local: Local, data: ClientData) -> Tensor:
     if not data.same_for_all:
         return everyone
     leaves = [*local.train.values(), *local.fixed.values()]
-    alike = all(bool((leaf == leaf[:1]).all()) for leaf in leaves)
+    alike = not leaves or bool(torch.stack([(leaf == leaf[:1]).all() for leaf in leaves]).all())
     return everyone[:1] if alike else everyone
 
 

@@ -136,11 +136,14 @@ class Task(Sizes, Protocol):
         """[K, D] unit text features of the hand-written prompts."""
         ...
 
-    def text(self, context: Tensor, *, per_class: bool = False, deep: Tensor | None = None) -> Tensor:
+    def text(
+        self, context: Tensor, *, per_class: bool = False, deep: Tensor | None = None, remember: bool = True
+    ) -> Tensor:
         """Unit text features [..., K, D] of contexts [..., l, d] (or [..., K, l, d] if `per_class`).
 
         `deep` [..., J, l, d] replaces the context tokens at the input of blocks 1..J. Differentiable.
-        Without gradients, features of contexts seen before are remembered.
+        Without gradients, features of contexts seen before are remembered; a context that changes at every call, as in
+        a step or by image, takes `remember=False`: to look it up, it would have to be read from the device.
         """
         ...
 
@@ -184,6 +187,9 @@ class Method(ABC):
     """False where nothing is trained: one round tells all."""
     view: ClassVar[str | None] = None
     """Kind of random view that `Batch.view` holds in training (`strong`: FedAPT's), or None."""
+
+    batched: ClassVar[bool] = True
+    """False where the clients of a step run one after another, so that its kernels grow with them."""
 
     def check(self, sizes: Sizes) -> None:  # noqa: B027 - most methods fit every task
         """Raises `ConfigError` if the hyper-parameters do not fit the task's sizes. Default: they do."""
@@ -242,8 +248,8 @@ def put(leaf: Tensor, who: Tensor, rows: Tensor) -> Tensor:
 def average(rows: Tensor, weight: Tensor) -> Tensor:
     """[C, ...] -> [...]: mean weighted by `weight` [C], which need not sum to one; a plain mean where all are 0, as
     where nobody of a cohort has images, so that all rows are what was received."""
-    weight = weight if weight.any() else torch.ones_like(weight)
-    share = (weight / weight.sum()).to(rows.dtype)
+    weight = torch.where(weight.any(), weight, 1)  # nothing is read: a GPU is not waited for
+    share = weight.to(rows.dtype) / weight.sum()
     return torch.tensordot(share, rows, dims=1)
 
 

@@ -77,21 +77,42 @@ def start(spec: OptimSpec, train: Tree) -> OptimState:
 
 
 def step(
-    spec: OptimSpec, train: Tree, grads: Mapping[str, Tensor], state: OptimState, factor: Tensor
+    spec: OptimSpec,
+    train: Tree,
+    grads: Mapping[str, Tensor | None],
+    state: OptimState,
+    factor: Tensor | None = None,
 ) -> tuple[Tree, OptimState]:
-    """One update of every client; `factor` [C] multiplies its learning rates."""
+    """One update of every client.
+
+    Args:
+        spec: the optimiser.
+        train: leaves [C, ...].
+        grads: gradients of the leaves; a leaf without one stays as it is, decay included.
+        state: moments and number of steps.
+        factor: [C] multiplier of each client's learning rates; None is 1.
+
+    Returns:
+        The next leaves and state.
+    """
     steps = state.steps + 1
-    moved, first, second = {}, {}, {}
+    moved, first, second = dict(train), dict(state.first), dict(state.second)
     for name, leaf in train.items():
-        rate = spec.rate(name) * factor.to(leaf.dtype).view(-1, *([1] * (leaf.ndim - 1)))
+        gradient = grads[name]
+        if gradient is None:
+            continue
+        rate: float | Tensor = spec.rate(name)
+        if factor is not None:
+            rate = rate * factor.to(leaf.dtype).view(-1, *([1] * (leaf.ndim - 1)))
         if spec.name == "sgd":
-            gradient = grads[name] + spec.weight_decay * leaf
+            if spec.weight_decay:
+                gradient = gradient + spec.weight_decay * leaf
             first[name] = spec.momentum * state.first[name] + gradient
             moved[name] = leaf - rate * first[name]
         else:
             b1, b2 = spec.betas
-            first[name] = b1 * state.first[name] + (1 - b1) * grads[name]
-            second[name] = b2 * state.second[name] + (1 - b2) * grads[name] ** 2
+            first[name] = b1 * state.first[name] + (1 - b1) * gradient
+            second[name] = b2 * state.second[name] + (1 - b2) * gradient**2
             update = (first[name] / (1 - b1**steps)) / ((second[name] / (1 - b2**steps)).sqrt() + 1e-8)
             moved[name] = leaf - rate * (update + spec.weight_decay * leaf)
     return moved, OptimState(first, second, steps)

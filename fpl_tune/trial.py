@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 import torch
 
 from fpl_tune import config, methods
+from fpl_tune.batches import Cohort, derive, draw_cohort
 from fpl_tune.checkpoint import Snapshot
 from fpl_tune.config import RunSpec
-from fpl_tune.engine import Cohort, derive, draw_cohort, kept_bytes, run_round
+from fpl_tune.engine import kept_bytes, run_round
 from fpl_tune.errors import ConfigError, EnvironmentProblem, FplTuneError
 from fpl_tune.evaluate import Score, diagnose, evaluate, summarise
 from fpl_tune.method import Method, State, same_leaves, trees_like
@@ -34,7 +35,7 @@ BLOCK_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
 
 
 class Diverged(FplTuneError):
-    """Training left the finite numbers: names seed, client and round."""
+    """A loss or a state is NaN or inf; the message names seed, client and round."""
 
 
 class _Stage(NamedTuple):
@@ -157,7 +158,7 @@ class Trial:
         """One round of every seed. Returns a record per seed.
 
         Raises:
-            Diverged: a loss or an accuracy is no finite number.
+            Diverged: a loss or what was learned is NaN or inf.
         """
         began = time.perf_counter()
         coming = self._next_stage()
@@ -179,6 +180,7 @@ class Trial:
         scores = None
         if number % self.run.protocol.eval_every == 0 or self.done:
             scores = evaluate(stage.method, self.tasks, self.states)
+        losses = self._watch(cohorts, report.loss)
         seconds = (time.perf_counter() - began) / len(self.seeds)
         records: list[Record] = []
         for i, seed in enumerate(self.seeds):
@@ -193,19 +195,17 @@ class Trial:
             if self.done:
                 record.update(diagnose(stage.method, self.tasks[i], self.states[i]))
                 record["train/parameters"] = report.learned
-            if report.loss is not None:
-                heard = report.loss[i][self.tasks[i].size[cohorts[i].who] > 0]
-                record["train/loss"] = heard.double().mean().item()
+            if losses is not None:
+                record["train/loss"] = losses[i].mean().item()
             record["comm/up_bytes"], record["comm/down_bytes"] = int(total["up"]), int(total["down"])
             record["time/seconds"] = total["seconds"]
-            self._watch(cohorts[i], record.get("train/loss", 0.0), self.states[i])
             records.append(record)
         return records
 
     def _cohorts(self, number: int) -> list[Cohort]:
         """Who trains in a round, for every seed."""
         return [
-            Cohort(seed, number, who_trains(self.run, task, seed, number).to(task.device))
+            Cohort(seed, number, who_trains(self.run, task, seed, number))
             for seed, task in zip(self.seeds, self.tasks, strict=True)
         ]
 
@@ -217,14 +217,32 @@ class Trial:
         }
         return {**summarise(scores, primary), **by_client, "time/test_seconds": scores[primary].seconds}
 
-    def _watch(self, cohort: Cohort, loss: float, state: State) -> None:
-        """Raises `Diverged` when a round ended with a loss or a state that is no finite number."""
-        leaves = [leaf for tree in state for leaf in tree.values() if leaf.is_floating_point()]
-        if not math.isfinite(loss) or not all(bool(leaf.isfinite().all()) for leaf in leaves):
-            raise Diverged(
-                f"Training of seed {cohort.seed} diverged in round {cohort.round}: the loss is no finite number. "
-                f"Lower optim.lr (now {self.run.optim.lr:g}) or optim.groups (now {self.run.optim.groups})."
-            )
+    def _watch(self, cohorts: Sequence[Cohort], losses: Sequence[torch.Tensor] | None) -> list[torch.Tensor] | None:
+        """The losses [C] of each seed's clients that hold images, read from the device at once.
+
+        Raises:
+            Diverged: a round ended with a loss or a state that is NaN or inf.
+        """
+        parts = [*(losses or ()), torch.stack([_finite(state) for state in self.states])]
+        *read, finite = torch.cat([part.double() for part in parts]).cpu().split([len(part) for part in parts])
+        found = []
+        for i, (cohort, task) in enumerate(zip(cohorts, self.tasks, strict=True)):
+            clients = torch.tensor([client for client in cohort.who.tolist() if task.train.sizes[client]])
+            where = f"seed {cohort.seed}, round {cohort.round}"
+            if losses is not None:
+                found.append(read[i][torch.isin(cohort.who, clients)])
+                for client, loss in zip(clients.tolist(), found[-1].tolist(), strict=True):
+                    if not math.isfinite(loss):
+                        where = f"seed {cohort.seed}, client {client}, round {cohort.round}"
+                        raise self._diverged(f"loss is {'NaN' if math.isnan(loss) else loss}", where)
+            if not finite[i]:
+                raise self._diverged("what was learned is NaN or inf", where)
+        return found if losses is not None else None
+
+    def _diverged(self, what: str, where: str) -> Diverged:
+        spec = self.run.optim
+        groups = f" or optim.groups (now {spec.groups})" if spec.groups else ""
+        return Diverged(f"training diverged: {what} ({where}); lower optim.lr (now {spec.lr:g}){groups}")
 
     def run_all(self, on_round: Callable[[list[Record]], None] | None = None) -> list[list[Record]]:
         """All remaining rounds; records per seed."""
@@ -292,6 +310,12 @@ class Trial:
             states = self._begin(s.method, states)
         assert states is not None
         return states
+
+
+def _finite(state: State) -> torch.Tensor:
+    """Whether all numbers of a state are finite: a bool on its device."""
+    leaves = [leaf for tree in state for leaf in tree.values() if leaf.is_floating_point()]
+    return torch.stack([leaf.isfinite().all() for leaf in leaves]).all() if leaves else torch.tensor(True)
 
 
 def _widen(tasks: Sequence[ClientTask]) -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fpl_tune import engine
-from fpl_tune.engine import Cohort, derive, draw_cohort, run_round
+from fpl_tune.batches import Cohort, derive, draw_cohort, plan_round
+from fpl_tune.engine import run_round
 from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, put, spread
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.optim import OptimSpec
@@ -132,8 +132,8 @@ def test_broken_epochs_go_on_where_the_round_before_ended(epochs: float) -> None
         seen = torch.zeros(size, dtype=torch.int64)
         for round_ in range(1, 21):
             cohort = Cohort(1, round_, torch.tensor([2]))
-            plan = engine._plan([task], [cohort], epochs, spec)
-            used = plan.index[plan.index != task.train.spare]
+            index = plan_round([task], [cohort], [cohort.who], epochs, spec).picked.index
+            used = index[index != task.train.spare]
             assert abs(len(used) - epochs * size) <= 1
             seen += torch.bincount(used, minlength=size)
         assert int(seen.sum()) == round(20 * epochs * size)

@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "fpl_tune"
 
 EVERYBODY = {"formatting", "errors", "plugins"}
 SIMULATION = {
+    "batches",
     "checkpoint",
     "clip",
     "config",
@@ -45,11 +46,12 @@ ALLOWED: dict[str, set[str]] = {
     "clip": {"data"},  # the compact CLIP is trained on the embedded world
     "optim": {"method"},
     "task": {"clip", "data", "method"},
-    "engine": {"method", "optim", "task"},
+    "batches": {"method", "optim", "task"},
+    "engine": {"batches", "method", "optim", "task"},
     "evaluate": {"method", "task"},
-    "testing": {"clip", "data", "engine", "evaluate", "method", "methods", "optim", "task"},
+    "testing": {"batches", "clip", "data", "engine", "evaluate", "method", "methods", "optim", "task"},
     "config": {"data", "evaluate", "method", "methods", "optim", "paths", "task"},
-    "trial": {"checkpoint", "clip", "config", "engine", "evaluate", "method", "methods", "optim", "task"},
+    "trial": {"batches", "checkpoint", "clip", "config", "engine", "evaluate", "method", "methods", "optim", "task"},
     "study": SIMULATION | {"analysis"},
     "search": SIMULATION | {"analysis", "study"},
     "execute": SIMULATION | {"study", "search"},

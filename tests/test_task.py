@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fpl_tune.engine import Cohort, run_round
+from fpl_tune.batches import Cohort
+from fpl_tune.engine import run_round
 from fpl_tune.errors import ConfigError
 from fpl_tune.method import unit
 from fpl_tune.methods.coop import CoOp

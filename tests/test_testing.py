@@ -14,6 +14,7 @@ from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, Tree
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.testing import Toy, contract, toy
+from fpl_tune.testing.sim import DeviceMix, why_not
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,34 @@ class DividesByNothing(PromptFL):
         return state._replace(shared={"prompt": (local.train["prompt"] * weight).sum(0)})
 
 
+@dataclass(frozen=True)
+class ReadsAValue(PromptFL):
+    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        loss, fixed = super().loss(task, local, batch)
+        return (loss if bool(batch.mask.any()) else 2 * loss), fixed
+
+
+@dataclass(frozen=True)
+class StaysOnTheCPU(CoOp):
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        local = super().start(task, state, who)
+        return local._replace(fixed={"bias": torch.zeros(len(who))})
+
+    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        loss, fixed = super().loss(task, local, batch)
+        return loss + local.fixed["bias"], fixed
+
+
+@dataclass(frozen=True)
+class LoopsOverClients(CoOp):
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        rows = []
+        for client, prompt in enumerate(local.train["prompt"]):
+            own = batch._replace(image=batch.image[client, None])
+            rows.append(CoOp.logits(self, task, Local({"prompt": prompt[None]}, {}), own))
+        return torch.cat(rows)
+
+
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
@@ -88,11 +117,16 @@ class DividesByNothing(PromptFL):
         (Grows, contract.shapes_never_change),
         (CountsBytes, contract.traffic_counts_scalars),
         (DividesByNothing, contract.a_client_without_images_harms_nobody),
+        (ReadsAValue, contract.a_step_waits_for_nothing),
+        (StaysOnTheCPU, contract.a_step_waits_for_nothing),
+        (LoopsOverClients, contract.a_step_waits_for_nothing),
     ],
     ids=lambda value: value.__name__,
 )
 def test_a_broken_method_is_found(broken: type[Any], check: Callable[[Toy], None]) -> None:
+    if check is contract.a_step_waits_for_nothing and why_not():
+        pytest.skip(why_not())
     sound: Method = broken.__bases__[0](n_ctx=1)
     check(toy(sound))
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, DeviceMix)):
         check(toy(broken(n_ctx=1)))

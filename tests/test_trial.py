@@ -166,7 +166,7 @@ def test_a_trial_leaves_no_tensors_behind(cache: Path) -> None:
 
 
 def test_divergence_names_seed_round_and_remedy(cache: Path) -> None:
-    with pytest.raises(Diverged, match=r"seed 1 diverged in round \d+.*Lower optim.lr"):
+    with pytest.raises(Diverged, match=r"training diverged: .* \(seed 1, .*round \d+\); lower optim.lr"):
         _trial(cache, "optim.lr=1e30", "protocol.rounds=5").run_all()
 
 

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fpl_tune.batches import Cohort
 from fpl_tune.bench.measure import Measured, Meter, Peak, Progress, Steps, images_told, matrix_rate, once, wait
 from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
 from fpl_tune.data import features
-from fpl_tune.engine import Cohort, run_round
+from fpl_tune.engine import run_round
 from fpl_tune.errors import ConfigError
 from fpl_tune.formatting import counted
 from fpl_tune.task import ClientData, ClientTask
@@ -128,7 +129,7 @@ def _plain_round(trial: Trial, cache_dir: Path, steps: Steps) -> tuple[float, st
 def _step_seconds(trial: Trial, task: ClientTask, who: Tensor, few: int, before: float) -> float:
     """Seconds of a local step of one client that has only a `few` images, without the seconds `before` its first."""
     short, spec = copy(task.train), trial.run.optim
-    short.size = torch.full_like(short.size, few)
+    short.size, short.sizes = torch.full_like(short.size, few), [few] * len(short.sizes)
     tasks, cohorts = [replace(task, train=short)], [Cohort(1, 99, who)]
     method = trial.stages[0].method
     train = partial(run_round, method, tasks, [trial.states[0]], cohorts, epochs=1, spec=spec, block=1)
@@ -146,7 +147,9 @@ def _forgetful(task: ClientTask) -> Any:
         def hand_text(self) -> Tensor:
             return self._known.hand_text()
 
-        def encode(self, context: Tensor, *, per_class: bool = False, deep: Tensor | None = None) -> Tensor:
+        def encode(
+            self, context: Tensor, *, per_class: bool = False, deep: Tensor | None = None, remember: bool = True
+        ) -> Tensor:
             sentences = self._towers.sentences(self.names, context.shape[-2], position=self._known.position)
             raw = self._towers.encode_prompts(context, sentences, per_class=per_class, deep=deep, plain=True)
             return torch.nn.functional.normalize(raw, dim=-1)

@@ -198,8 +198,13 @@ class Towers:
         if images.shape[-1] == 3 and images.shape[-3] != 3:
             images = images.movedim(-1, -3)
         pixels = images.to(self.dtype) / 255 if images.dtype == torch.uint8 else images.to(self.dtype)
-        mean, std = (pixels.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
+        mean, std = self._pixels
         return (pixels - mean) / std
+
+    @cached_property
+    def _pixels(self) -> Tensor:
+        """[2, 3, 1, 1] mean and deviation of a channel, moved to the device once."""
+        return torch.tensor([self.mean, self.std], dtype=self.dtype, device=self.device)[..., None, None]
 
     @torch.no_grad()
     def encode_images(self, pixels: Tensor, *, patches: bool = False) -> Tensor:

@@ -109,7 +109,7 @@ class FedAPT(Method):
 
         def exact(image: Tensor, weight: Tensor) -> Tensor:
             key = torch.einsum("cbn,cnld->cbld", weight, keys)
-            text = task.text(prompt[:, None] * (1 + key[:, :, None]), per_class=True)  # [C, B, K, D]
+            text = task.text(prompt[:, None] * (1 + key[:, :, None]), per_class=True, remember=False)  # [C, B, K, D]
             return task.scale * torch.einsum("cbd,cbkd->cbk", unit(image), text)
 
         if self.inference == "exact":

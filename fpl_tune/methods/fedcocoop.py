@@ -72,7 +72,7 @@ class FedCoCoOp(Method):
         shift = linear(hidden, leaf["net.second.weight"], leaf["net.second.bias"])  # [C, B, d]
 
         def score(image: Tensor, shift: Tensor) -> Tensor:
-            text = task.text(leaf["prompt"][:, None] + shift[:, :, None])  # [C, B, K, D]
+            text = task.text(leaf["prompt"][:, None] + shift[:, :, None], remember=False)  # [C, B, K, D]
             return task.scale * torch.einsum("cbd,cbkd->cbk", image, text)
 
         return image_by_image(score, task.n_classes, image, shift)

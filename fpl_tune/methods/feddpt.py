@@ -154,7 +154,7 @@ class FedDPT(Method):
         if "text.external" not in local.fixed or own.shape[1] == task.n_domains:  # all one's own: fine-tuning, or n = 1
             return own
         with torch.no_grad():
-            others = task.text(local.fixed["text.external"])
+            others = task.text(local.fixed["text.external"], remember=False)
         return _in_order(torch.cat([own, others], 1), local.fixed["place"])
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:

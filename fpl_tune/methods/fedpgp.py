@@ -91,7 +91,11 @@ class FedPGP(Method):
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
         own = {name: leaf[who] for name, leaf in state.personal.items()}
-        return Local(train={"prompt": spread(state.shared["prompt"], len(who)), **own}, fixed={})
+        fixed: Tree = {}
+        if self.mu > 0 and self.anchor == "placeholder":
+            text = task.text(task.words("X")[:1].expand(self.n_ctx, -1))
+            fixed["anchor"] = spread(text if self.copies == 1 else text.unsqueeze(0), len(who))
+        return Local(train={"prompt": spread(state.shared["prompt"], len(who)), **own}, fixed=fixed)
 
     def personal(self, local: Local) -> Tensor:
         """[C, l, d] what the clients predict with; [C, copies, l, d] where there are several."""
@@ -111,21 +115,17 @@ class FedPGP(Method):
         both = task.text(torch.stack([self.personal(local), local.train["prompt"]], 1))  # [C, 2, (copies,) K, D]
         z_i, z_g = both.unbind(1)
         fit = cross_entropy(self._logits(task, batch, z_i), batch)
-        return fit + self.mu * self.contrast(z_g, z_i, self._anchor(task)).flatten(1).mean(1), local.fixed
+        z_c = task.hand_text if self.anchor == "hand" else local.fixed["anchor"]
+        return fit + self.mu * self.contrast(z_g, z_i, z_c).flatten(1).mean(1), local.fixed
 
     def contrast(self, z_g: Tensor, z_i: Tensor, z_c: Tensor) -> Tensor:
-        """Eq. 12: [C, ..., K] by unit text features of global, personal [C, ..., K, D] and anchoring [K, D] prompts."""
+        """Eq. 12: [C, ..., K] by unit text features of global, personal [C, ..., K, D] and anchoring [K, D] prompts,
+        or as many anchors as there are clients."""
         near, apart = (z_g * z_c).sum(-1), (z_g * z_i).sum(-1)
         if self.pairs != "both":
             one = apart if self.pairs == "negative" else near
             return one if (self.pairs == "negative") == (self.signs == "meant") else 1 - one
         return F.softplus((apart - near) / self.temperature)  # -log of the positive's share of two exponentials
-
-    def _anchor(self, task: Task) -> Tensor:
-        if self.anchor == "hand":
-            return task.hand_text
-        with torch.no_grad():
-            return task.text(task.words("X")[:1].expand(self.n_ctx, -1))
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
         personal = {name: put(leaf, who, local.train[name]) for name, leaf in state.personal.items()}

@@ -31,6 +31,7 @@ class FullModel(Method):
     """
 
     needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
+    batched: ClassVar[bool] = False
     weights: Literal["size", "uniform"] = "size"
 
     def check(self, sizes: Sizes) -> None:

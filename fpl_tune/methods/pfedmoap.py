@@ -169,9 +169,11 @@ class PFedMoAP(Method):
             leaf = local.train[name]
             if self.aggregate_gate:
                 weight = task.size[who] * gated
-                shared[name] = average(leaf, weight) if weight.any() else state.shared[name]
+                shared[name] = torch.where(weight.any(), average(leaf, weight), state.shared[name])
             else:
-                personal[name] = put(state.personal[name], who[gated], leaf[gated])
+                old = state.personal[name]
+                moved = gated.view(-1, *([1] * (leaf.ndim - 1)))
+                personal[name] = put(old, who, torch.where(moved, leaf, old[who]))
         server = {
             "pool": put(state.server["pool"], who, prompt),  # Eq. 7
             "entered": state.server["entered"].index_fill(0, who, True),

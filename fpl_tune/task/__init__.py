@@ -6,7 +6,17 @@ one seed's split. Shapes as in `fpl_tune.method`.
 
 from fpl_tune.task.classes import Classes, PromptMemory
 from fpl_tune.task.client_task import ClientTask
-from fpl_tune.task.clients import ClientData
+from fpl_tune.task.clients import ClientData, Picked, side_by_side
 from fpl_tune.task.world import ClipSpec, World, check_clip
 
-__all__ = ["Classes", "ClientData", "ClientTask", "ClipSpec", "PromptMemory", "World", "check_clip"]
+__all__ = [
+    "Classes",
+    "ClientData",
+    "ClientTask",
+    "ClipSpec",
+    "Picked",
+    "PromptMemory",
+    "World",
+    "check_clip",
+    "side_by_side",
+]

@@ -65,14 +65,17 @@ class Classes:
             self._hand = unit(self.towers.encode_text(texts))
         return self._hand
 
-    def encode(self, context: Tensor, *, per_class: bool = False, deep: Tensor | None = None) -> Tensor:
+    def encode(
+        self, context: Tensor, *, per_class: bool = False, deep: Tensor | None = None, remember: bool = True
+    ) -> Tensor:
         """Unit text features [..., K, D]; see `fpl_tune.method.Task.text`."""
         n_ctx = context.shape[-2]
         if n_ctx not in self._sentences:
             self._sentences[n_ctx] = self.towers.sentences(self.names, n_ctx, position=self.position)
         sentences = self._sentences[n_ctx]
 
-        if torch.is_grad_enabled() and (context.requires_grad or (deep is not None and deep.requires_grad)):
+        learning = torch.is_grad_enabled() and (context.requires_grad or (deep is not None and deep.requires_grad))
+        if learning or not remember:
             return unit(self.towers.encode_prompts(context, sentences, per_class=per_class, deep=deep))
         with torch.no_grad():
             return self._remembered(context, sentences, per_class, deep)

@@ -43,8 +43,10 @@ class ClientTask:
     def hand_text(self) -> Tensor:
         return self.known.hand_text().to(self.dtype)
 
-    def text(self, context: Tensor, *, per_class: bool = False, deep: Tensor | None = None) -> Tensor:
-        return self.known.encode(context, per_class=per_class, deep=deep)
+    def text(
+        self, context: Tensor, *, per_class: bool = False, deep: Tensor | None = None, remember: bool = True
+    ) -> Tensor:
+        return self.known.encode(context, per_class=per_class, deep=deep, remember=remember)
 
     def words(self, text: str) -> Tensor:
         return self.towers.words(text).to(self.dtype)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +13,31 @@ from torch import Tensor
 
 from fpl_tune.clip import Towers
 from fpl_tune.method import Batch, Table
+
+
+class Picked(NamedTuple):
+    """Images of clients that will be gathered, [C, ...] each; on the device, so that a step waits for nothing."""
+
+    rows: Tensor
+    """Rows of the images."""
+    label: Tensor
+    mask: Tensor
+    index: Tensor  # pyright: ignore[reportIncompatibleMethodOverride] - a tuple has an `index` too
+    """Rows of the clients' own tables."""
+    draw: Tensor | None
+    """Large random numbers that choose among the views, in training; None: the images themselves."""
+
+    def at(self, part: Any) -> Picked:
+        """Every tensor indexed by `part`."""
+        draw = None if self.draw is None else self.draw[part]
+        return Picked(self.rows[part], self.label[part], self.mask[part], self.index[part], draw)
+
+    @classmethod
+    def join(cls, parts: Sequence[Picked]) -> Picked:
+        """Side by side along the cohort axis."""
+        rows, label, mask, index = (torch.cat(tensors) for tensors in zip(*(part[:4] for part in parts), strict=True))
+        draws = [part.draw for part in parts if part.draw is not None]
+        return cls(rows, label, mask, index, torch.cat(draws) if draws else None)
 
 
 class ClientData:
@@ -38,8 +65,9 @@ class ClientData:
         self.views, self.second = tuple(views), tuple(second)
         self.device = torch.device(device)
         self.same_for_all = len(index) > 1 and all(held is index[0] for held in index)
-        self.size = torch.tensor([len(rows) for rows in index], device=self.device)
-        width = int(self.size.max()) + 1 if len(index) else 1
+        self.sizes = [len(rows) for rows in index]
+        self.size = torch.tensor(self.sizes, device=self.device)
+        width = max(self.sizes, default=0) + 1
         rows = torch.zeros(len(index), width, dtype=torch.int64)
         labels, mask = torch.zeros_like(rows), torch.zeros(len(index), width, dtype=torch.bool)
         for client, (held, truth) in enumerate(zip(index, label, strict=True)):
@@ -61,23 +89,32 @@ class ClientData:
             self.mask = F.pad(self.mask, (0, more))
             self.label = F.pad(self.label, (0, more))
 
+    def pick(self, who: Tensor, index: Tensor, draw: Tensor | None = None) -> Picked:
+        """Images `index` [C, ...] of the tables of the clients `who` [C], for `take`."""
+        client = who.view(-1, *([1] * (index.ndim - 1)))
+        return Picked(self.rows[client, index], self.label[client, index], self.mask[client, index], index, draw)
+
+    def take(self, picked: Picked) -> Batch:
+        """The images [C, B] that were picked."""
+        rows, label, mask, index, draw = picked
+        seen = [] if draw is None else self.views
+        return Batch(
+            image=self._any(seen, rows, draw) if seen else self._gather(self.images, rows),
+            label=label,
+            mask=mask,
+            index=index,
+            view=None if draw is None or not self.second else self._any(self.second, rows, draw),
+        )
+
     def batch(self, who: Tensor, index: Tensor, draw: Tensor | None = None) -> Batch:
         """who [C], index [C, B] in each client's own table -> Batch.
 
         draw [C, B]: large random numbers that choose among the views, in training; None: the images themselves.
         """
-        client = who[:, None]
-        rows = self.rows[client, index]
-        seen = [] if draw is None else self.views
-        return Batch(
-            image=self._any(seen, rows, draw) if seen else self._gather(self.images, rows),
-            label=self.label[client, index],
-            mask=self.mask[client, index],
-            index=index,
-            view=None if draw is None or not self.second else self._any(self.second, rows, draw),
-        )
+        return self.take(self.pick(who, index, draw))
 
     def table(self) -> Table:
+        """All images, client by client."""
         return Table(image=self._gather(self.images, self.rows), label=self.label, mask=self.mask)
 
     def _any(self, views: Sequence[Tensor], rows: Tensor, draw: Tensor | None) -> Tensor:
@@ -86,7 +123,12 @@ class ClientData:
         which = draw % len(views)
         image = self._gather(views[0], rows)
         for number in range(1, len(views)):
-            image[which == number] = self._gather(views[number], rows[which == number])
+            drawn = which == number
+            if self.device.type == "cpu":
+                image[drawn] = self._gather(views[number], rows[drawn])
+            else:  # a boolean index would wait for the device
+                here = drawn.view(*drawn.shape, *([1] * (image.ndim - drawn.ndim)))
+                image = torch.where(here, self._gather(views[number], rows), image)
         return image
 
     def _gather(self, images: Tensor, rows: Tensor) -> Tensor:
@@ -95,3 +137,19 @@ class ClientData:
             assert self.towers is not None
             found = self.towers.normalise(found)
         return found.to(self.dtype)
+
+
+def side_by_side(data: Sequence[ClientData]) -> tuple[ClientData, list[int]]:
+    """What `take` gathers the images of several seeds from, and where each seed's rows begin in it.
+
+    Seeds of one world have the same tables: nothing is copied.
+    """
+    first = data[0]
+    tables = [(held.images, *held.views, *held.second) for held in data]
+    if all(x is y for other in tables for x, y in zip(tables[0], other, strict=True)):
+        return first, [0] * len(data)
+    whole = copy(first)
+    whole.images, *more = (torch.cat(parts) for parts in zip(*tables, strict=True))
+    whole.views, whole.second = tuple(more[: len(first.views)]), tuple(more[len(first.views) :])
+    starts = np.cumsum([0, *(len(held.images) for held in data[:-1])])
+    return whole, starts.tolist()

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import safetensors.torch
 import torch
 
-from fpl_tune.engine import Cohort, generator, run_round
+from fpl_tune.batches import Cohort, generator
+from fpl_tune.engine import run_round
 from fpl_tune.evaluate import evaluate
 from fpl_tune.method import Local, Method, State, trees_like
 from fpl_tune.optim import OptimSpec
 from fpl_tune.task import ClientTask
-from fpl_tune.testing.toys import toy_task
+from fpl_tune.testing.sim import Counts, counting, sim_device, why_not
+from fpl_tune.testing.toys import Kind, toy_task
 
 _COHORTS = ((0, 2), (1, 2), (2, 0, 1))
 """Clients by round: one trains three times, two twice, the last one never."""
+_SIZES = ((9, 5, 7, 3), (3, 9, 5, 7))
+"""Training images by seed and client."""
 
 
 @dataclass
@@ -28,6 +32,7 @@ class Toy:
 
     method: Method
     tasks: tuple[ClientTask, ClientTask]
+    kind: Kind = "vit"
 
     @cached_property
     def history(self) -> list[State]:
@@ -35,12 +40,10 @@ class Toy:
         return [states[0] for states in play(self.method, self.tasks[:1])]
 
 
-def toy(method: Method, *, kind: Literal["vit", "resnet"] = "vit") -> Toy:
+def toy(method: Method, *, kind: Kind = "vit") -> Toy:
     """What every check takes."""
-    return Toy(
-        method,
-        (toy_task(method.needs, kind=kind), toy_task(method.needs, kind=kind, seed=1, sizes=(3, 9, 5, 7))),
-    )
+    one, two = (toy_task(method.needs, kind=kind, seed=seed, sizes=sizes) for seed, sizes in enumerate(_SIZES))
+    return Toy(method, (one, two), kind)
 
 
 def play(
@@ -228,6 +231,61 @@ def a_client_without_images_harms_nobody(case: Toy) -> None:
             assert all(bool(leaf.isfinite().all()) for leaf in tree.values() if leaf.is_floating_point())
 
 
+_ENGINE = 20
+"""Launches of a step besides the method's loss, its gradient and the optimiser: images, their views, figures."""
+_PER_LEAF = 10
+"""Launches of an update of one leaf, with schedule and weight decay."""
+_WAITS = 20
+"""Copies and synchronisations that a round of two seeds may make, whatever its number of clients, steps and leaves."""
+
+
+def a_step_waits_for_nothing(case: Toy) -> None:
+    """On a GPU, in training, twice the epochs make no copy and no synchronisation more, a round makes few, and two
+    seeds, three blocks and a restored state end where they end on the CPU. On the simulated accelerator
+    (`fpl_tune.testing.sim`), where this PyTorch has it."""
+    if why_not():
+        return
+    method, device = case.method, sim_device()
+    here = tuple(toy_task(method.needs, kind=case.kind, seed=s, sizes=z, device=device) for s, z in enumerate(_SIZES))
+    stored = _moved(case.history[-2], device), _moved(case.history[-2], device)
+    last = {"cohorts": _COHORTS[-1:], "first": len(_COHORTS), "states": stored}
+    seen: list[Counts] = []
+    for epochs in (1, 2):
+        with counting() as counts:
+            (*_, (after, _)) = play(method, here, epochs=epochs, **last)
+        seen.append(counts)
+    assert_same(_moved(after, torch.device("cpu")), case.history[-1], tolerance=1e-8)
+    (blocks,) = play(method, here[:1], block=2, **{**last, "states": stored[:1]})[-1]
+    assert_same(_moved(blocks, torch.device("cpu")), case.history[-1], tolerance=1e-8)
+    one, two = seen
+    for what in ("syncs", "copies"):
+        more: Counter[str] = getattr(two, what) - getattr(one, what)
+        assert not more, f"a step has {what}: {dict(more)}"
+    assert two.waits <= _WAITS, f"a round waits {two.waits} times: {two.syncs}, {two.copies}"
+    local = method.start(here[0], after, torch.arange(2, device=device))  # of one, copies are views
+    if local.train:
+        alone = _launches(method, here[0], local)
+        steps = 3  # of nine images in batches of four
+        most = (alone + _ENGINE + _PER_LEAF * len(local.train)) * (1 if method.batched else 3)
+        found = (two.launches.total() - one.launches.total()) / steps
+        assert found <= most, f"a step of six clients launches {found:.0f} kernels; that of two, {alone}"
+
+
+def _launches(method: Method, task: ClientTask, local: Local) -> int:
+    """Kernels of two clients' loss and gradient."""
+    index = torch.arange(4, device=task.device).expand(2, -1)
+    batch = task.train.batch(torch.arange(2, device=task.device), index, torch.zeros_like(index))
+    leaves = {name: leaf.detach().requires_grad_() for name, leaf in local.train.items()}
+    with counting() as seen:
+        loss, _ = method.loss(task, Local(leaves, local.fixed), batch)
+        torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True)
+    return seen.launches.total()
+
+
+def _moved(state: State, device: torch.device) -> State:
+    return State(*({name: leaf.to(device) for name, leaf in tree.items()} for tree in state))
+
+
 CONTRACT: tuple[Callable[[Toy], None], ...] = (
     one_batch_equals_clients_alone,
     cohort_order_does_not_matter,
@@ -243,11 +301,12 @@ CONTRACT: tuple[Callable[[Toy], None], ...] = (
     traffic_counts_scalars,
     padding_is_silent,
     a_client_without_images_harms_nobody,
+    a_step_waits_for_nothing,
 )
 """What every method keeps, each a function that asserts."""
 
 
-def check_method(method: Method, *, kind: Literal["vit", "resnet"] = "vit") -> None:
+def check_method(method: Method, *, kind: Kind = "vit") -> None:
     """Runs the whole contract; for methods that live outside this package.
 
     Raises:

@@ -201,15 +201,17 @@ class _Module:
 
 def why_not() -> str:
     """Why this PyTorch cannot simulate a device; empty where it can."""
-    there = hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
-    return "" if there else f"a device in Python needs torch >= 2.11, this is {torch.__version__}"
+    if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
+        return f"a device in Python needs torch >= 2.11, this is {torch.__version__}"
+    other = torch.device("privateuseone").type
+    return "" if other in ("privateuseone", NAME) else f"PyTorch has room for one such device, and there is {other!r}"
 
 
 def sim_device() -> torch.device:
-    """The device, registered by the first call.
+    """The device, registered by the first call, which must come before the process's first backward pass.
 
     Raises:
-        RuntimeError: this PyTorch cannot simulate one, or another device has been registered.
+        RuntimeError: this PyTorch cannot simulate one.
     """
     if not _registered:
         if reason := why_not():

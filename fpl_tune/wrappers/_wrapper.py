@@ -36,6 +36,10 @@ class Wrapper(Method):
     def view(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.inner.view
 
+    @property
+    def batched(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.inner.batched
+
     def check(self, sizes: Sizes) -> None:
         inner = self.inner
         while self.adds and isinstance(inner, Wrapper):  # two of a kind would have their leaves in one place

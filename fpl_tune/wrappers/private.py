@@ -121,11 +121,11 @@ class Private(Wrapper):
             received = {name: local.fixed[f"uploaded.{name}"] for name in names}
             moves = _clipped(self.clip, [sent[name] - received[name] for name in names])
             sent = {name: received[name] + move for name, move in zip(names, moves, strict=True)}
-        key, drawn = state.personal["noise.key"][who].tolist(), state.personal["noise.drawn"][who].tolist()
+        if self.sigma == 0:
+            return sent
+        counted = torch.stack([state.personal["noise.key"][who], state.personal["noise.drawn"][who]], 1).tolist()
         return {
-            name: torch.stack(
-                [row + self.sigma * _noise(row, k, t, name) for row, k, t in zip(rows, key, drawn, strict=True)]
-            )
+            name: rows + self.sigma * torch.stack([_noise(rows.shape[1:], k, t, name) for k, t in counted]).to(rows)
             for name, rows in sent.items()
         }
 
@@ -148,11 +148,11 @@ def _uploaded(local: Local) -> list[str]:
     return [name for name in local.train if f"uploaded.{name}" in local.fixed]
 
 
-def _noise(like: Tensor, key: int, drawn: int, name: str) -> Tensor:
+def _noise(shape: Sequence[int], key: int, drawn: int, name: str) -> Tensor:
     """Standard normal numbers that depend on a client's key, on how often it has drawn, and on the leaf."""
     digest = hashlib.blake2b(repr((key, drawn, name)).encode(), digest_size=8).digest()
     rng = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
-    return torch.randn(like.shape, generator=rng).to(like.device, like.dtype)
+    return torch.randn(shape, generator=rng)
 
 
 def _clipped(bound: float, leaves: Sequence[Tensor]) -> list[Tensor]:

@@ -72,7 +72,7 @@ def test_a_cell_that_fails_diverges_or_has_no_memory_leaves_the_others_alone(
     for both in results.values():  # the trouble is in round 3: two rounds are told and stored
         assert {r["rounds"] for r in both} == ({4} if both[0]["status"] == "done" else {2})
     assert "one too many" in results["trouble=raise"][0]["error"]
-    assert "seed 1 diverged in round 3" in results["trouble=nan"][0]["error"]
+    assert "training diverged: loss is NaN (seed 1, client 0, round 3)" in results["trouble=nan"][0]["error"]
     assert "DefaultCPUAllocator" in results["trouble=memory"][0]["error"]
     assert len(outcome.failures) == 6
     run_study(*compose("axes: {method.trouble: [none]}", shaky), root=tmp_path / "calm")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from fpl_tune.engine import generator
+from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.fedamp import FedAMP

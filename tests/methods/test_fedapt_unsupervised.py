@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fpl_tune import methods
-from fpl_tune.engine import generator
+from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
 from fpl_tune.method import Batch, Local, unit
 from fpl_tune.methods._unlabelled import bank_loss

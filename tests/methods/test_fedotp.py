@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from scipy.optimize import linprog
 from torch import Tensor
 
-from fpl_tune.engine import generator
+from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
 from fpl_tune.methods.fedotp import FedOTP, transport
 from fpl_tune.task import ClientTask

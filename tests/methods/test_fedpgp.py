@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.engine import generator
+from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
 from fpl_tune.evaluate import evaluate
 from fpl_tune.method import Batch, Local
@@ -83,7 +83,7 @@ def test_global_and_personal_text_agree_at_the_start(task: ClientTask) -> None:
 
 def test_the_placeholder_anchor_is_the_text_of_as_many_x(task: ClientTask) -> None:
     placeholder, hand = (FedPGP(n_ctx=3, rank=2, anchor=a) for a in ("placeholder", "hand"))
-    local, batch = begin(hand, task), first_batch(task)
+    local, batch = begin(placeholder, task), first_batch(task)
     anchor = F.normalize(task.towers.encode_text([f"X X X {name}." for name in task.known.names]), dim=-1)
     z_i, z_g = task.text(placeholder.personal(local)), task.text(local.train["prompt"])
     gap = placeholder.loss(task, local, batch)[0] - hand.loss(task, local, batch)[0]

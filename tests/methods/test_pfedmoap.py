@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fpl_tune.batches import generator
 from fpl_tune.config import compose_run, identity
-from fpl_tune.engine import generator
 from fpl_tune.errors import ConfigError
 from fpl_tune.method import Batch, Local, State, cross_entropy, unit
 from fpl_tune.methods import pfedmoap

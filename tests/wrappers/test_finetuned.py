@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fpl_tune.engine import generator
+from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
 from fpl_tune.method import Method
 from fpl_tune.methods.coop import CoOp

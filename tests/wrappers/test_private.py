@@ -9,7 +9,7 @@ import torch
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from fpl_tune.engine import generator
+from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
 from fpl_tune.method import Local, Method, State, Tree
 from fpl_tune.methods.fedamp import FedAMP

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fpl_tune.engine import generator
+from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
 from fpl_tune.method import Local, Method, Tree
 from fpl_tune.methods.coop import CoOp
