@@ -8,8 +8,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from fpl_tune.api import load_study, run, run_study
+    from fpl_tune.execute.ray.trainable import FederatedTrainable
 
-__all__ = ["__version__", "load_study", "run", "run_study"]
+__all__ = ["FederatedTrainable", "__version__", "load_study", "run", "run_study"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,4 +18,8 @@ def __getattr__(name: str) -> Any:
         from fpl_tune import api
 
         return getattr(api, name)
+    if name == "FederatedTrainable":
+        from fpl_tune.execute.ray.trainable import FederatedTrainable
+
+        return FederatedTrainable
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -37,16 +37,16 @@ from fpl_tune import config
 from fpl_tune.errors import FplTuneError
 from fpl_tune.api import start_study as run_study
 from fpl_tune.execute.callback import Callback
-from fpl_tune.execute.ray import watch
+from fpl_tune.execute.ray import connect
 
-watch.LOST_SECONDS = 2.0
+connect.LOST_SECONDS = 2.0
 study, root, kill = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 
 class Kill(Callback):
     def on_round_end(self, cell, records):
         if records[0]["round"] == 6 and cell.number == 1:
             print("reached", flush=True)
-            port = int(watch._parts()["head"].rpartition(":")[2])
+            port = int(connect.addresses()["head"].rpartition(":")[2])
             struck = [child for child in psutil.Process().children() if child.name() == kill]
             for child in struck:
                 child.kill()
@@ -142,8 +142,8 @@ def test_the_head_gone_is_exit_code_3_and_nothing_is_lost(
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 3, said
     assert "end heard 1" in said, said
-    assert re.search(r"Ray's (head|node) must answer at [\d.:]+, but has not for 2 s", said), said
-    assert "the same command continues" in said
+    assert re.search(r"lost Ray: its (head|node) at [\d.:]+ has not answered for 2 s", said), said
+    assert "run the same command to continue" in said
     _nobody_left(process.pid)
     store = Store.open(root, "tiny")
     assert [store.seeds(cell) for cell in store.cells()] == [[1, 2], []]

@@ -6,7 +6,6 @@ and prompts are in the study's folder, or at a URL, which all nodes of a cluster
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,23 +20,6 @@ if TYPE_CHECKING:  # a worker that only looks at its node must not wait for torc
     from fpl_tune.execute.job import Setup
     from fpl_tune.execute.ray.nodes import Node
     from fpl_tune.execute.scheduler import Scheduler
-
-QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_DEDUP_LOGS": "0",
-    "RAY_worker_niceness": "0",  # a trial is the work, not something beside it
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    "TUNE_GLOBAL_CHECKPOINT_S": "100000",
-    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-    "TUNE_WARN_THRESHOLD_S": "60",
-    "TUNE_MAX_PENDING_TRIALS_PG": "1000000",  # how many run at once is the searcher's to say
-}
-for _name, _value in QUIET.items():  # ray reads them when it is imported
-    os.environ.setdefault(_name, _value)
 
 
 def execute(scheduler: Scheduler, setup: Setup) -> None:
@@ -63,7 +45,7 @@ def offer(setup: Setup) -> Setup:
         from fpl_tune.execute.ray.executor import settle
         from fpl_tune.execute.ray.slots import carried
     with connected(setup.address):
-        setup, _, _ = settle(setup)
+        setup, _ = settle(setup)
         return replace(setup, parallel=max(1, carried(setup)))
 
 
@@ -87,9 +69,11 @@ def alive(address: str) -> int:
         EnvironmentProblem: it does not answer.
     """
     with _ray_there():
-        from fpl_tune.execute.ray.connect import connected, count_nodes
+        import ray
+
+        from fpl_tune.execute.ray.connect import connected
     with connected(address, ship=False):
-        return count_nodes()
+        return sum(node["Alive"] for node in ray.nodes())
 
 
 def inspect(

@@ -1,251 +1,281 @@
-"""Starting a Ray of our own, or joining a cluster."""
+"""Starting Ray on this machine or joining a cluster, and noticing when it is gone."""
 
 from __future__ import annotations
 
-import functools
+import atexit
+import inspect
 import logging
 import os
-import re
+import secrets
 import shutil
 import signal
+import socket
+import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
-import warnings
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import ray_constants, services, utils, worker
 
+import fpl_tune
 from fpl_tune.errors import EnvironmentProblem, FplTuneError
-from fpl_tune.execute.ray.address import answers
-from fpl_tune.execute.ray.runtime_env import runtime_env
-from fpl_tune.execute.ray.watch import RayGone
-from fpl_tune.execute.resources import cores
+from fpl_tune.execute.ray.nodes import ANSWER_SECONDS
+from fpl_tune.execute.resources import cores, head_of
+from fpl_tune.method import Method
+from fpl_tune.plugins import VARIABLE
+
+CONNECT_SECONDS = 5.0
+"""Time limit of a TCP connection to the head."""
+JOIN_SECONDS = max(30.0, ANSWER_SECONDS)
+"""Time limit of joining a cluster. Ray itself tries for minutes."""
+LOST_SECONDS = 20.0
+"""A head that does not answer for this long is lost."""
+
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",  # no tables of Tune
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_worker_niceness": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": "100000",  # Tune's own state is never restored
+    "TUNE_MAX_PENDING_TRIALS_PG": "1000000",  # the searcher limits how many trials run at once
+    "TUNE_RESULT_BUFFER_LENGTH": "1",
+}
+"""Ray's settings while a study runs; those that the user has set stay."""
 
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
-LET_IN_SECONDS = 8
-_PATH_ROOM = 22  # characters of a temporary folder that leave Ray's sockets within the system's limit of 107
+_JOIN = "import sys, ray; ray.init(address=sys.argv[1], namespace='fpl-tune', log_to_driver=False)"
+
+
+class RayGone(EnvironmentProblem):
+    """The head of Ray is lost. Ray can no longer be shut down in an orderly way."""
 
 
 @contextmanager
 def connected(address: str | None, *, ship: bool = True) -> Iterator[None]:
-    """A Ray of our own, or the cluster at an address; `ship`: its workers run the code of this process.
+    """Starts Ray on this machine, or joins a cluster.
+
+    Args:
+        address: of the cluster's head, `auto`, or None to start Ray.
+        ship: whether the cluster's workers run the code of this process.
 
     Raises:
-        EnvironmentProblem: it cannot be started or reached.
-        ConfigError: the address is none.
+        EnvironmentProblem: Ray cannot be started or joined.
+        ConfigError: the address is malformed.
     """
     for name in ("ray", "ray.tune", "ray.data", "ray.air"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    home = None
-    heard: list[str] = []
-    try:
-        with warnings.catch_warnings(), _our_signals(), _our_environment():
-            warnings.simplefilter("ignore")
-            if address is None:
-                home = short_home()
-                own = {"num_cpus": cores(), "include_dashboard": False, "_temp_dir": str(home)}
-                with _out_of_the_way(), _token_for_us_alone():
-                    ray.init(address="local", **own, **_QUIET)
-            else:
-                answers(address)
-                with _said(heard), _soon():
-                    ray.init(
-                        address=address, namespace="fpl-tune", runtime_env=runtime_env() if ship else None, **_QUIET
-                    )
-    except FplTuneError:
-        raise
-    except (Exception, SystemExit) as problem:  # ray exits where the head does not answer
-        where = "be started" if address is None else f"be reached at {address}"
-        raise EnvironmentProblem(
-            f"Ray must run, but it cannot {where} ({' '.join([str(problem), *heard[-1:]])[:400].strip()}). "
-            f"{_remedy(address, str(problem))}"
-        ) from None
     gone = False
-    try:
-        with _notices():
+    with _environment(address is None) as home:
+        try:
+            if address is None:
+                _private_token()
+                with _signals_kept():
+                    ray.init(address="local", num_cpus=cores(), include_dashboard=False, **_QUIET)
+            else:
+                _check_joining(address)
+                with _signals_kept():
+                    shipped = runtime_env() if ship else None
+                    ray.init(address=address, namespace="fpl-tune", runtime_env=shipped, **_QUIET)
+        except FplTuneError:
+            raise
+        except (Exception, SystemExit) as problem:  # Ray exits if the head does not answer
+            raise _unreachable(address, str(problem)) from None
+        try:
             yield
-    except RayGone:
-        gone = True
-        raise
-    finally:
-        if not gone:
-            ray.shutdown()
-            _forget_tokens()
-        if home is not None:
+        except RayGone:
+            gone = True
+            raise
+        finally:
+            if not gone:
+                ray.shutdown()
             shutil.rmtree(home, ignore_errors=True)
 
 
-def count_nodes() -> int:
-    """Living nodes of the cluster that is joined."""
-    return sum(node["Alive"] for node in ray.nodes())
+@contextmanager
+def _environment(own: bool) -> Iterator[str]:
+    """Sets Ray's variables for the study and restores the environment. Yields the temporary folder of our own Ray.
 
-
-def say(notice: Mapping[str, Any], ignore_prefix: bool = False) -> None:
-    """Ray's word on nodes and memory, the first sentence: on standard error, where Ray itself prints among results.
-
-    Args:
-        notice: as Ray's listening thread has it; `lines` are its messages.
-        ignore_prefix: part of Ray's signature.
+    The folder's path is short, since the paths of Ray's sockets are limited to 107 characters.
     """
-    for message in notice["lines"]:
-        sentence = re.split(r"(?<=[\w)]{2}[.])\s+(?=[A-Z])|\s+This can happen when", " ".join(message.split()))[0]
-        print(f"Ray: {sentence}", file=sys.stderr)
-
-
-@contextmanager
-def _notices() -> Iterator[None]:
-    before = worker.print_to_stdstream
-    worker.print_to_stdstream = say
-    try:
-        yield
-    finally:
-        worker.print_to_stdstream = before
-
-
-@contextmanager
-def _said(lines: list[str]) -> Iterator[None]:
-    """What Ray's own libraries print on standard error meanwhile, as lines; they say the same once a second."""
-    with tempfile.TemporaryFile() as heard:
-        kept = os.dup(2)
-        os.dup2(heard.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-            heard.seek(0)
-            lines += heard.read().decode(errors="replace").splitlines()
-
-
-@contextmanager
-def _soon() -> Iterator[None]:
-    """A head that answers but does not let us in is asked for `LET_IN_SECONDS`, not for 20."""
-    name = "NUM_REDIS_GET_RETRIES"  # ray's own; tries are a second apart
-    before = getattr(ray_constants, name, None)
-    setattr(ray_constants, name, LET_IN_SECONDS)
-    try:
-        yield
-    finally:
-        setattr(ray_constants, name, before)
-
-
-@contextmanager
-def _our_signals() -> Iterator[None]:
-    """Ray leaves signals to who had them before: its own answer is to exit at once, whatever is half done.
-
-    Its libraries put theirs below Python's, so that Python's are set again.
-    """
-    before = utils.set_sigterm_handler
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    utils.set_sigterm_handler = lambda sigterm_handler: None
-    try:
-        yield
-    finally:
-        utils.set_sigterm_handler = before
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-
-
-def _forget_tokens() -> None:
-    """What the environment says of tokens is read again by the next connection.
-
-    A Ray of our own asks for one. A process that went on asking would turn away the cluster that it joins next, which
-    then takes it for dead and removes its actors (the symptom of ray#54841).
-    """
-    private: Any = sys.modules.get("ray._raylet")  # compiled, without types
-    with suppress(AttributeError):
-        private.AuthenticationTokenLoader.instance().reset_cache()
-        private.Config.initialize("")
-
-
-@contextmanager
-def _token_for_us_alone() -> Iterator[None]:
-    """Only we may read the token that Ray writes to ~/.ray where there is none: whoever has it runs code as us.
-
-    Ray 2.60 leaves the file to the process's umask, with which others can read it on most machines.
-    """
-    setup: Any = sys.modules.get("ray._private.authentication.authentication_token_setup")  # not in every release
-    write: Any = getattr(setup, "generate_and_save_token", None)
-    if write is None:
-        yield
-        return
-
-    def written() -> None:
-        mask = os.umask(0o077)
-        try:
-            write()
-        finally:
-            os.umask(mask)
-
-    setup.generate_and_save_token = written
-    try:
-        yield
-    finally:
-        setup.generate_and_save_token = write
-
-
-@contextmanager
-def _our_environment() -> Iterator[None]:
-    """Ray tells its own processes by variables that they are to ask for a token; others of ours must not hear that."""
     before = dict(os.environ)
+    home = tempfile.mkdtemp(prefix=f"fpl-{os.getpid()}-", dir="/tmp" if os.path.isdir("/tmp") else None)
+    for name, value in {**ENVIRONMENT, **({"RAY_TMPDIR": home} if own else {})}.items():
+        os.environ.setdefault(name, value)
     try:
-        yield
+        yield home
     finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
+        os.environ.clear()
         os.environ.update(before)
 
 
 @contextmanager
-def _out_of_the_way() -> Iterator[None]:
-    """Ray's processes are not in this one's group, whose signals they would take before trials have ended.
+def _signals_kept() -> Iterator[None]:
+    """Keeps this process's handlers of SIGINT and SIGTERM; Ray's processes start with both signals blocked.
 
-    Terminals, `timeout` and batch systems signal a whole group. Linux kills them where this process dies.
+    Terminals, `timeout` and batch systems signal the whole process group. Ray's processes must outlive the signal
+    until trials have written their checkpoints.
     """
-    before: Any = services.ConsolePopen
-    services.ConsolePopen = functools.partial(before, start_new_session=True)  # type: ignore[assignment,misc]
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
     finally:
-        services.ConsolePopen = before  # type: ignore[misc]
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _remedy(address: str | None, problem: str) -> str:
-    if address is None:
-        return "Use execution.executor=inline to do without it."
-    if "Version mismatch" in problem:
-        return "Install the cluster's versions here, or these ones on all its nodes."
-    if address == "auto":
-        return "Start one with `ray start --head`, or name the head: execution.address=host:port."
-    return (
-        "If the cluster was started with a token, this process needs the same one (RAY_AUTH_TOKEN_PATH); if it was "
-        "started without, RAY_AUTH_MODE=disabled."
-    )
+def _private_token() -> None:
+    """Writes Ray's token with mode 0600 if there is none. Ray 2.60 writes it with the process's umask."""
+    if os.environ.keys() & {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:
+        return
+    path = Path.home() / ".ray" / "auth_token"
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
 
 
-def short_home() -> Path:
-    """A fresh folder whose path leaves room for Ray's sockets; those of processes that were killed are removed."""
-    base = Path(tempfile.gettempdir())
-    if len(str(base)) > _PATH_ROOM:
-        base = Path(os.sep, "tmp")
-    for old in base.glob("fpl-*-*"):
-        owner = old.name.split("-")[1]
-        if owner.isdigit() and not _alive(int(owner)):
-            shutil.rmtree(old, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"fpl-{os.getpid()}-", dir=base))
+def _check_joining(address: str) -> None:
+    """Joins the cluster in a child process first, which can be given a time limit.
 
-
-def _alive(pid: int) -> bool:
+    Raises:
+        ConfigError: the address is malformed.
+        EnvironmentProblem: nothing answers there, or it is not a Ray cluster that lets this process in.
+    """
+    head = head_of(address)
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+        if head is not None:
+            socket.create_connection(head, timeout=CONNECT_SECONDS).close()
+        joined = subprocess.run(
+            [sys.executable, "-c", _JOIN, address], capture_output=True, text=True, timeout=JOIN_SECONDS, check=False
+        )
+    except OSError:
+        raise _unreachable(address, "nothing answers there") from None
+    except subprocess.TimeoutExpired:
+        raise _unreachable(
+            address, f"what answers there did not accept this process within {JOIN_SECONDS:g} s"
+        ) from None
+    if joined.returncode:
+        raise _unreachable(address, (joined.stderr.strip().splitlines() or ["no reason given"])[-1])
+
+
+def _unreachable(address: str | None, problem: str) -> EnvironmentProblem:
+    problem = " ".join(problem.split())[-400:].rstrip(".")
+    if address is None:
+        return EnvironmentProblem(f"cannot start Ray: {problem}. Use execution.executor=inline to run without it.")
+    remedy = (
+        "Check execution.address or RAY_ADDRESS; `ray start --head` prints the address. If the cluster uses a token, "
+        "name its file in RAY_AUTH_TOKEN_PATH; if it does not, set RAY_AUTH_MODE=disabled."
+    )
+    if "Version mismatch" in problem:
+        remedy = "Install the same versions of Ray and Python here and on the cluster."
+    elif address == "auto":
+        remedy = "Start one with `ray start --head`, or name the head: execution.address=host:port."
+    return EnvironmentProblem(f"cannot join the Ray cluster at {address}: {problem}. {remedy}")
+
+
+def runtime_env() -> dict[str, Any]:
+    """Ray's runtime environment of a study: this package and the modules of plug-in methods.
+
+    Nodes need the requirements of fpl-tune, not fpl-tune itself.
+    """
+    package = Path(inspect.getfile(fpl_tune)).parent
+    variables = {name: os.environ[name] for name in (VARIABLE, "RAY_CHDIR_TO_TRIAL_DIR") if name in os.environ}
+    return {"py_modules": [str(package), *_plugins()], "excludes": ["**/__pycache__/", "*.pyc"], "env_vars": variables}
+
+
+def _plugins() -> list[str]:
+    """Files and packages that define methods and are not installed, such as those in the user's folder."""
+    installed = [Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib", "stdlib")]
+    found = set()
+    for kind in _subclasses(Method):
+        top = sys.modules.get(kind.__module__.partition(".")[0])
+        file = getattr(top, "__file__", None)
+        if file is None or top is fpl_tune or kind.__module__ == "__main__":
+            continue
+        path = Path(file).resolve()
+        if not any(path.is_relative_to(folder) for folder in installed):
+            found.add(str(path.parent if path.name == "__init__.py" else path))
+    return sorted(found)
+
+
+def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+    for sub in kind.__subclasses__():
+        yield sub
+        yield from _subclasses(sub)
+
+
+def watched(address: str | None, work: Callable[[], object]) -> None:
+    """Runs `work` in a thread while this one handles signals and checks that Ray's head answers.
+
+    Calls to a lost head neither return nor can be interrupted, and Ray ends the process after a minute with exit
+    code 1. After `RayGone` the process can go on, but must not call Ray, and exits with the code of this error.
+
+    Args:
+        address: of the cluster, as in `connected`.
+        work: does not return before its calls of Ray have.
+
+    Raises:
+        RayGone: the head, or the node of this process, has not answered for `LOST_SECONDS`.
+        BaseException: what `work` raises.
+    """
+    parts = {} if (address or "").startswith("ray://") else addresses()
+    raised: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as problem:
+            raised.append(problem)
+
+    thread = threading.Thread(target=guarded, name="ray-tune", daemon=True)
+    thread.start()
+    seen = time.monotonic()
+    while thread.is_alive():
+        thread.join(1.0)
+        silent = next((part for part, there in parts.items() if not _answers(there)), None)
+        if silent is None:
+            seen = time.monotonic()
+        elif time.monotonic() - seen > LOST_SECONDS:
+            atexit.register(_leave)
+            raise RayGone(
+                f"lost Ray: its {silent} at {parts[silent]} has not answered for {LOST_SECONDS:g} s. Finished results "
+                "are stored; restart Ray, or leave execution.address out, and run the same command to continue."
+            )
+    if raised:
+        raise raised[0]
+
+
+def addresses() -> dict[str, str]:
+    """Addresses of the head and of the node that this process is connected through."""
+    here = ray.get_runtime_context()
+    mine = next(node for node in ray.nodes() if node["NodeID"] == here.get_node_id())
+    return {"head": here.gcs_address, "node": f"{mine['NodeManagerAddress']}:{mine['NodeManagerPort']}"}
+
+
+def _leave() -> None:
+    """Exits before Ray's own exit hooks, which wait for the lost head for a minute."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(RayGone.exit_code)
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS):
+        return True
+    return False

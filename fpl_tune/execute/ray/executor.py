@@ -16,42 +16,38 @@ from ray import tune
 from fpl_tune.errors import EnvironmentProblem
 from fpl_tune.execute.job import Setup
 from fpl_tune.execute.packing import Memory, Packing
-from fpl_tune.execute.ray.bridge import Link, Listening, Source
-from fpl_tune.execute.ray.connect import connected
-from fpl_tune.execute.ray.newcomers import NodeRefused
+from fpl_tune.execute.ray.bridge import Bridge, JobSearcher, ReportScheduler
+from fpl_tune.execute.ray.connect import RayGone, connected, watched
 from fpl_tune.execute.ray.nodes import Node, check, gpus_here, storage_of, survey
-from fpl_tune.execute.ray.slots import Room
-from fpl_tune.execute.ray.trainable import TrialActor
-from fpl_tune.execute.ray.watch import RayGone, watched
+from fpl_tune.execute.ray.slots import NodeRefused, Slots
+from fpl_tune.execute.ray.trainable import FederatedTrainable
 from fpl_tune.execute.resources import cores
 from fpl_tune.execute.scheduler import Scheduler
-from fpl_tune.study.versions import versions
 
 
 def run(scheduler: Scheduler, setup: Setup) -> None:
     """Runs all jobs of the scheduler.
 
     Raises:
-        EnvironmentProblem: Ray cannot be started or reached, or a node of it cannot do its part.
+        EnvironmentProblem: Ray cannot be started or joined, or a node cannot run trials.
         ConfigError: a trial asks for what no node has.
     """
     with connected(setup.address), _scratch(setup.folder) as scratch:
-        setup, packing, nodes = settle(setup)
-        room = Room(setup, [node.id for node in nodes])
-        link = Link(scheduler, room, packing)
+        setup, packing = settle(setup)
+        slots = Slots(setup)
+        bridge = Bridge(scheduler, slots, packing)
         tuner = tune.Tuner(
-            tune.with_resources(TrialActor, _resources(setup, room)),
-            param_space={"setup": setup, "versions": versions()},
+            tune.with_resources(FederatedTrainable, _resources(slots)),
             tune_config=tune.TuneConfig(
                 num_samples=-1,
-                search_alg=Source(link),
-                scheduler=Listening(link),
+                search_alg=JobSearcher(bridge),
+                scheduler=ReportScheduler(bridge),
                 reuse_actors=True,
                 trial_name_creator=lambda trial: trial.trial_id,
                 trial_dirname_creator=lambda trial: trial.trial_id,
             ),
             run_config=tune.RunConfig(
-                name=f"{setup.study}-{os.getpid()}",  # of its own also on a cluster that others use
+                name=f"{setup.study}-{os.getpid()}",  # unique on a cluster that others use too
                 storage_path=str(scratch),
                 verbose=0,
                 failure_config=tune.FailureConfig(max_failures=0),
@@ -61,24 +57,22 @@ def run(scheduler: Scheduler, setup: Setup) -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 warnings.simplefilter("always", NodeRefused)
-                watched(tuner.fit)
+                watched(setup.address, tuner.fit)
         except RayGone as problem:
-            link.problem = problem  # what Tune's thread may still tell is not heard
+            bridge.problem = problem  # ignores what Tune's thread may still report
             raise
-        finally:
-            link.close()
-        if link.problem is not None:
-            raise link.problem
+        slots.close()
+        if bridge.problem is not None:
+            raise bridge.problem
 
 
-def settle(setup: Setup) -> tuple[Setup, Packing | None, list[Node]]:
-    """The setup as the cluster allows it, how trials share its GPUs, and its nodes.
+def settle(setup: Setup) -> tuple[Setup, Packing | None]:
+    """The setup as the cluster allows it, and how trials share its GPUs.
 
     Raises:
-        EnvironmentProblem: a node cannot do its part; all are asked at once, and none is waited for long.
+        EnvironmentProblem: a node cannot run trials.
         ConfigError: a trial asks for what no node has.
     """
-    nodes: list[Node] = []
     if setup.address is None:
         sizes = [size for _, size in gpus_here()] if setup.device == "cuda" and setup.gpus is None else []
     else:
@@ -87,8 +81,8 @@ def settle(setup: Setup) -> tuple[Setup, Packing | None, list[Node]]:
         sizes = [size for node in nodes if node.facts for _, size in node.facts.gpus]
         sizes = sizes if setup.gpus is None else []
     if not sizes:
-        return replace(setup, gpus=setup.gpus or 0.0), None, nodes
-    return setup, Packing(sizes, Memory.load(setup.cache_dir)), nodes
+        return replace(setup, gpus=setup.gpus or 0.0), None
+    return setup, Packing(sizes, Memory.load(setup.cache_dir))
 
 
 def _on_cluster(setup: Setup, nodes: Sequence[Node]) -> Setup:
@@ -106,26 +100,26 @@ def _on_cluster(setup: Setup, nodes: Sequence[Node]) -> Setup:
     return setup
 
 
-def _resources(setup: Setup, room: Room) -> Any:
-    """What Tune is to ask for a trial: the share that its ticket names, of a node that is not refused."""
-    alone = float(cores()) if setup.address is None else float(setup.threads)
-    threads = min(float(setup.threads), cores() / setup.parallel) if setup.address is None else float(setup.threads)
+def _resources(slots: Slots) -> Any:
+    """Function from a trial's configuration to the resources that Tune asks for."""
+    setup = slots.setup
+    own = setup.address is None
+    threads = min(float(setup.threads), cores() / setup.parallel) if own else float(setup.threads)
 
-    def of(config: dict[str, Any]) -> tune.PlacementGroupFactory:
-        ticket = config["ticket"]
-        cpus = alone if ticket.job.alone and not ticket.gpus else threads
-        share = {"CPU": cpus, "GPU": ticket.gpus} if ticket.gpus else {"CPU": cpus}
-        if not room.refused:
+    def request(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+        cpus = float(cores()) if own and config["alone"] and not config["gpus"] else threads
+        share = {"CPU": cpus, "GPU": config["gpus"]} if config["gpus"] else {"CPU": cpus}
+        if not slots.refused:
             return tune.PlacementGroupFactory([share])
-        elsewhere = {"ray.io/node-id": f"!in({','.join(room.refused)})"}
+        elsewhere = {"ray.io/node-id": f"!in({','.join(slots.refused)})"}
         return tune.PlacementGroupFactory([share], bundle_label_selector=[elsewhere])
 
-    return of
+    return request
 
 
 @contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
-    """Where Tune writes what we do not read."""
+    """A folder for Tune's own files, which are not read."""
     scratch = folder / ".ray"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)

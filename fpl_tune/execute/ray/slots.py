@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import RayError
 
-from fpl_tune.execute.ray.newcomers import Newcomers
-
 if TYPE_CHECKING:  # the actor of shares must not load torch
     from fpl_tune.execute.job import Setup
 
 REFRESH_SECONDS = 2.0
-_SILENT_SECONDS = 30.0  # a study that has not asked for so long is gone
+REFUSED_SECONDS = 60.0
+"""A refused node may run trials again after this time: it may have been repaired."""
+_SILENT_SECONDS = 30.0  # a study that has not asked for this long has ended
+
+
+class NodeRefused(UserWarning):
+    """A node that joined cannot run trials."""
 
 
 class Shares:
-    """Who runs studies on a cluster; an actor that the first of them starts. Slots are shared max-min fairly."""
+    """Divides a cluster's slots among the studies that run on it: max-min fair. A named actor on the cluster."""
 
     def __init__(self) -> None:
         self._asked: dict[str, tuple[float, int]] = {}
 
     def ask(self, study: str, wanted: int, slots: int) -> int:
-        """Slots of `slots` that a study may fill now; each of those that want more gets the same."""
+        """Slots of `slots` that a study may use now, if it wants `wanted`."""
         now = time.monotonic()
         self._asked[study] = (now, wanted)
         self._asked = {k: v for k, v in self._asked.items() if now - v[0] < _SILENT_SECONDS}
@@ -38,9 +42,9 @@ class Shares:
 
 
 def fair(slots: int, wanted: dict[str, int]) -> dict[str, int]:
-    """Max-min fair shares: nobody gets more than wanted, nobody who wants gets nothing, what is left over goes round.
+    """Max-min fair shares of `slots`.
 
-    Where slots are fewer than studies each still gets one: the cluster queues what does not fit.
+    With fewer slots than studies each still gets one: the cluster queues what does not fit.
     """
     given = dict.fromkeys(wanted, 0)
     left = slots
@@ -53,63 +57,61 @@ def fair(slots: int, wanted: dict[str, int]) -> dict[str, int]:
     return given
 
 
-def carried(setup: Setup, newcomers: Newcomers | None = None) -> int:
-    """Trials that the living nodes carry at once, without newcomers that are not known to be fit."""
-    alive = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
-    fit = alive if newcomers is None else newcomers.fit(list(alive))
+def carried(setup: Setup, refused: tuple[str, ...] = ()) -> int:
+    """Trials that the living nodes can run at once, without the refused nodes."""
     count = 0
-    for has in (alive[node] for node in fit):
-        by_cpu = int(has.get("CPU", 0) // setup.threads)
-        count += min(by_cpu, int(has.get("GPU", 0) / setup.gpus + 1e-6)) if setup.gpus else by_cpu
+    for node in ray.nodes():
+        if node["Alive"] and node["NodeID"] not in refused:
+            has = node["Resources"]
+            by_cpu = int(has.get("CPU", 0) // setup.threads)
+            count += min(by_cpu, int(has.get("GPU", 0) / setup.gpus + 1e-6)) if setup.gpus else by_cpu
     return min(count, setup.parallel) if setup.parallel_given else count
 
 
-class Room:
-    """Trials that may run at once. On a machine of its own the setup's number, on a cluster what it carries now.
+class Slots:
+    """Trials that may run at once: the setup's number on this machine, what a cluster has now otherwise.
 
-    Args:
-        setup: of the study.
-        nodes: ids of the cluster's nodes that were found fit at its start.
+    Nodes that join are used. One that finds that it cannot run trials is refused, and named in a warning.
     """
 
-    def __init__(self, setup: Setup, nodes: Sequence[str] = ()) -> None:
+    def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self._study = f"{setup.folder.name}-{uuid.uuid4().hex[:8]}"
         self._asked = float("-inf")
         self._slots: int = setup.parallel
+        self._refused: dict[str, float] = {}
         self._shares: Any = None
-        self._newcomers: Newcomers | None = None
         if setup.address is not None:
-            self._newcomers = Newcomers(setup, nodes)
             options = {"name": "fpl-tune-shares", "namespace": "fpl-tune", "lifetime": "detached", "num_cpus": 0}
             self._shares = ray.remote(Shares).options(get_if_exists=True, max_restarts=-1, **options).remote()
 
-    def slots(self, wanted: int) -> int:
-        """Of `wanted` trials, how many may run at once."""
+    def count(self, wanted: int) -> int:
+        """How many of `wanted` trials may run at once."""
         if self._shares is None:
             return self._slots
         if time.monotonic() - self._asked > REFRESH_SECONDS:
             self._asked = time.monotonic()
-            most = carried(self.setup, self._newcomers)
+            most = carried(self.setup, self.refused)
             try:
                 self._slots = int(ray.get(self._shares.ask.remote(self._study, wanted, most), timeout=10))  # type: ignore[arg-type]
-            except (RayError, TimeoutError):  # its node is gone, and it is not back yet
+            except (RayError, TimeoutError):  # its node is lost, and it has not restarted yet
                 self._slots = most
         return self._slots
 
     @property
-    def refused(self) -> list[str]:
-        """Ids of nodes that are to get no trials."""
-        return self._newcomers.refused if self._newcomers else []
+    def refused(self) -> tuple[str, ...]:
+        """Ids of the nodes that get no trials now."""
+        late = time.monotonic() - REFUSED_SECONDS
+        return tuple(sorted(node for node, when in self._refused.items() if when > late))
 
     def refuse(self, node: str, finding: str) -> None:
-        """A trial has found that its node must not run any."""
-        if self._newcomers:
-            self._newcomers.refuse(node, f"Node {node[:6]}", finding, "See fpl-tune doctor.")
+        """A trial has found that its node cannot run any."""
+        if node not in self._refused:
+            text = f"node {node[:6]} gets no trials: it {finding}. See `fpl-tune doctor`."
+            warnings.warn(NodeRefused(text), stacklevel=2)
+        self._refused[node] = time.monotonic()
 
     def close(self) -> None:
-        if self._newcomers:
-            self._newcomers.close()
         if self._shares is not None:
             with suppress(RayError, TimeoutError):
                 ray.get(self._shares.leave.remote(self._study), timeout=10)

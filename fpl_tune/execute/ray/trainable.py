@@ -1,131 +1,240 @@
-"""What runs in the actors."""
+"""A federated simulation as a Ray Tune trainable: for anybody's `tune.Tuner`, and for studies."""
 
 from __future__ import annotations
 
-import atexit
-import os
-import shutil
-import tempfile
-import time
-from dataclasses import dataclass, field, replace
+import gc
+import math
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
-import ray
+import numpy as np
+import torch
 from ray import tune
 
-from fpl_tune.execute.inline import attempt
-from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, JobRun, Setup, stop_asked
-from fpl_tune.execute.packing import CudaMeter, NoMeter
-from fpl_tune.execute.ray.nodes import node_cache, unfit
-from fpl_tune.execute.remote import RemoteStorage
-from fpl_tune.trial import Record
+from fpl_tune import checkpoint, config
+from fpl_tune.checkpoint import Damaged, Snapshot
+from fpl_tune.config import GROUPS, RunSpec
+from fpl_tune.errors import ConfigError, unknown
+from fpl_tune.execute.ray.study_job import REPORT, STUDY, StudyWork
+from fpl_tune.execute.resources import CORES_OF_LARGE_TOWERS
+from fpl_tune.paths import cache_root
+from fpl_tune.study.cells import Composer
+from fpl_tune.trial import Record, Trial, device_of
 
-STOP_SECONDS = 2.0
-STEP_SECONDS = 0.5
-"""Rounds of one step: at least so long, so that what a step costs Ray is a small share of it."""
+_LIGHT = ("method", "optim", "protocol")  # parts whose fields change without composing the configuration anew
+
+
+class FederatedTrainable(tune.Trainable):
+    """A federated simulation under Ray Tune. One step is one round of all seeds.
+
+    The configuration holds a run's fields by their dotted names, as overrides of the command line do, or as nested
+    dicts. Besides, it takes:
+
+    * `seeds`: number of seeds (1..n), or a list; default 1. Seeds are trained together.
+    * `execution.device`, `execution.threads`, `execution.block`: as in a study.
+
+    A result holds, for every figure of a round, the mean over seeds under its own name (`val/acc_mean`,
+    `test/acc_mean`, `train/loss`, `comm/up_bytes`, `time/seconds`, ...) and the standard deviation over seeds under
+    `<name>_seed_std`; further `done` and `training_iteration`, the round. Rounds without an evaluation repeat the
+    accuracies of the last one (NaN before the first).
+
+    A checkpoint is the state after a round. It can be loaded under a configuration that differs in `optim`,
+    `protocol` and those fields of the method that keep the shapes of its state, as population based training does.
+
+    Example:
+        >>> space = {"method": "pfedmoap", "method.lam": tune.uniform(0, 5), "seeds": 3}
+        >>> tune_config = tune.TuneConfig(metric="val/acc_mean", mode="max", num_samples=8, reuse_actors=True)
+        >>> tune.Tuner(FederatedTrainable, param_space=space, tune_config=tune_config).fit()
+    """
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory | None:
+        """CPU threads and GPUs of a trial. Called by Tune before a trial starts, so wrong fields are refused here.
+
+        Raises:
+            ConfigError: an unknown field, or a value that its field refuses.
+        """
+        if STUDY in config:
+            return None
+        settings = Settings.of(config)
+        return tune.PlacementGroupFactory([{"CPU": float(settings.threads), "GPU": float(settings.device == "cuda")}])
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Loads towers and data, and begins the run.
+
+        Raises:
+            ConfigError: an unknown field, or a value that its field refuses.
+        """
+        self._study: StudyWork | None = None
+        if STUDY in config:
+            self._study = StudyWork(pickle.loads(config[STUDY]))
+            return
+        self._settings = Settings.of(config)
+        torch.set_num_threads(self._settings.threads)
+        self._trial = self._settings.begin()
+        self._evaluated: dict[str, float] = {"val/acc_mean": math.nan, "test/acc_mean": math.nan}
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Begins another run in the same process, which keeps towers and data."""
+        self.cleanup()
+        self.setup(new_config)
+        return True
+
+    def step(self) -> dict[str, Any]:
+        """One round of all seeds.
+
+        Raises:
+            Diverged: a loss or an accuracy is NaN or inf.
+        """
+        if self._study is not None:
+            report = self._study.step()
+            return {REPORT: report, "done": report.last}
+        figures = summarise(self._trial.step())
+        self._evaluated = {**self._evaluated, **{k: v for k, v in figures.items() if "acc" in k}}
+        return {**self._evaluated, **figures, "done": self._trial.done, "training_iteration": self._trial.round}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Writes the state after the last round. A study's jobs keep their checkpoints in the study's folder."""
+        if self._study is None:
+            tensors, meta = self._trial.snapshot()
+            meta |= {"run": config.as_dict(self._settings.run), "evaluated": self._evaluated}
+            checkpoint.write(Path(checkpoint_dir), Snapshot(tensors, meta))
+
+    def load_checkpoint(self, checkpoint: str) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Continues from a checkpoint.
+
+        Raises:
+            ConfigError: it is damaged, or of a configuration that this one cannot continue.
+        """
+        if self._study is None:
+            self._evaluated = restore(self._trial, Path(checkpoint))
+
+    def cleanup(self) -> None:
+        """Frees the run, so that the next one's peak memory does not include it."""
+        self._study = None
+        self._trial: Any = None
+        gc.collect()
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a step tells the driver, as one leaf of Tune's result."""
+class Settings:
+    """A trainable's configuration, checked."""
 
-    rounds: list[list[Record]]
-    output: JobOutput | None = None
-    failure: Failure | None = None
-    warnings: list[str] = field(default_factory=list)
-    declined: tuple[str, str] | None = None
-    """Id of the node and why it must not run trials: nothing was done."""
+    run: RunSpec
+    seeds: tuple[int, ...]
+    device: str
+    threads: int
+    block: int | None
 
+    @classmethod
+    def of(cls, node: Mapping[str, Any]) -> Settings:
+        """Raises `ConfigError` for an unknown field or a value that its field refuses."""
+        fields = _flat(node)
+        seeds = fields.pop("seeds", 1)
+        listed = list(range(1, seeds + 1)) if type(seeds) is int else seeds
+        fine = isinstance(listed, list | tuple) and all(type(seed) is int and seed >= 0 for seed in listed)
+        if not fine or not listed or len(set(listed)) < len(listed):
+            raise ConfigError(f"seeds must be a number >= 1 or a list of different seeds, but is {seeds!r}.")
+        options = {name: fields.pop(name) for name in list(fields) if name.startswith("execution.")}
+        for name in options:
+            if name not in ("execution.device", "execution.threads", "execution.block"):
+                raise unknown("field", name, ["execution.device", "execution.threads", "execution.block"])
+        run = compose(fields)
+        wide = 1 if run.clip.name == "compact" else CORES_OF_LARGE_TOWERS
+        threads, block = options.get("execution.threads") or wide, options.get("execution.block")
+        device = device_of(options.get("execution.device") or "auto")
+        return cls(run, tuple(listed), device, int(threads), block)
 
-class Ticket:
-    """A job on its way to an actor, short in Tune's own names and tables."""
-
-    def __init__(self, number: int, job: Job, gpus: float = 0.0) -> None:
-        self.number, self.job, self.gpus = number, job, gpus
-
-    def __repr__(self) -> str:
-        return self.job.cell.id
-
-
-def on_node(setup: Setup) -> Setup:
-    """The setup with the paths of this node: its own feature cache, and where nothing is shared a folder of its own."""
-    if setup.address is None:
-        return setup
-    setup = replace(setup, cache_dir=node_cache(setup.cache_dir))
-    if setup.checkpoints is None:
-        return setup
-    own = Path(tempfile.gettempdir(), f"fpl-tune-{os.getpid()}", setup.study)
-    atexit.register(shutil.rmtree, own.parent, ignore_errors=True)
-    return replace(setup, folder=own)
-
-
-class StopSign:
-    """Whether the study is to stop: a file in its folder, or at its URL, which is looked at less often."""
-
-    def __init__(self, setup: Setup) -> None:
-        self._setup = setup
-        self._place = RemoteStorage(setup.checkpoints) if setup.checkpoints and setup.address else None
-        self._looked = time.monotonic()
-
-    def seen(self) -> bool:
-        if self._place is None:
-            return stop_asked(self._setup.folder)
-        if time.monotonic() - self._looked < STOP_SECONDS:
-            return False
-        self._looked = time.monotonic()
-        return self._place.holds(f"{self._setup.study}/{STOP_FILE}")
+    def begin(self) -> Trial:
+        return Trial(self.run, self.seeds, cache_dir=cache_root(), device=self.device, block=self.block)
 
 
-class TrialActor(tune.Trainable):
-    """Jobs one after the other on one actor; towers and features stay loaded in between."""
+def compose(fields: Mapping[str, Any]) -> RunSpec:
+    """The run with these fields by dotted name, equal to that of the same overrides on the command line.
 
-    def setup(self, config: dict[str, Any]) -> None:
-        self._unfit = unfit(config["setup"], config["versions"])
-        self._take(config)
+    Raises:
+        ConfigError: an unknown field, or a value that its field refuses.
+    """
+    light = {n: v for n, v in fields.items() if n.split(".")[0] in _LIGHT and n not in GROUPS}
+    rest = sorted(fields.items() - light.items(), key=lambda item: item[0] not in GROUPS)
+    return _composer(tuple(f"{name}={_written(value)}" for name, value in rest)).at(light)
 
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self._take(new_config)
-        return True
 
-    def _take(self, config: dict[str, Any]) -> None:
-        if self._unfit:
-            return
-        import torch
+@cache
+def _composer(overrides: tuple[str, ...]) -> Composer:
+    return Composer(config.as_dict(config.compose_run(overrides)))
 
-        self._setup = on_node(config["setup"])
-        torch.set_num_threads(self._setup.threads)
-        ticket: Ticket = config["ticket"]
-        self._meter = CudaMeter() if self._setup.device == "cuda" else NoMeter()
-        self._meter.begin(ticket.gpus)
-        self._stop = StopSign(self._setup)
-        self._running = attempt(lambda: JobRun(ticket.job, self._setup))
 
-    def step(self) -> dict[str, Any]:
-        if self._unfit:
-            node = ray.get_runtime_context().get_node_id()
-            return {"told": Told([], declined=(node, self._unfit)), "done": True}
-        running = self._running
-        if isinstance(running, Failure):
-            return {"told": Told([], failure=running), "done": True}
-        halted = False
+def _flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Fields by dotted name; numbers of NumPy become Python's. A mapping with a name chooses the group's option."""
+    found: dict[str, Any] = {}
+    for name, value in node.items():
+        dotted = f"{prefix}{name}"
+        if isinstance(value, Mapping) and dotted != "optim.groups":
+            found.update(_flat(value, f"{dotted}."))
+        elif dotted == "method.name":
+            found["method"] = value
+        else:
+            found[dotted] = value.item() if isinstance(value, np.generic) else value
+    return found
 
-        def stopping() -> bool:
-            nonlocal halted
-            halted = self._stop.seen()
-            return halted
 
-        rounds = attempt(lambda: running.advance(STEP_SECONDS, stopping))
-        warnings = running.warnings()
-        if isinstance(rounds, Failure):
-            # What was heard by then counts: the rounds before the one that failed.
-            return {"told": Told(running.unreported(), failure=rounds, warnings=warnings), "done": True}
-        if not running.done:
-            return {"told": Told(rounds, warnings=warnings), "done": halted}
-        output = attempt(lambda: replace(running.output(), peak_device_bytes=self._meter.peak()))
-        if isinstance(output, Failure):
-            return {"told": Told(rounds, failure=output, warnings=warnings), "done": True}
-        return {"told": Told(rounds, output=output, warnings=warnings), "done": True}
+def _written(value: Any) -> str:
+    """A value in the grammar of overrides."""
+    if value is None:
+        return "null"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_written, value))}]"
+    if isinstance(value, str) and not value.replace("_", "").replace("-", "").isalnum():
+        return "'" + value.replace("'", "\\'") + "'"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Checkpoints lie in the study's folder."""
+
+def summarise(records: Sequence[Record]) -> dict[str, float]:
+    """Mean over seeds of every figure, and the standard deviation as `<name>_seed_std` where there are several."""
+    found: dict[str, float] = {}
+    for name in records[0]:
+        values = [record.get(name) for record in records]
+        if name not in ("seed", "round") and all(isinstance(value, int | float) for value in values):
+            found[name] = fmean(values)  # type: ignore[type-var]
+            if len(values) > 1:
+                found[f"{name}_seed_std"] = stdev(values)  # type: ignore[type-var]
+    return found
+
+
+def restore(trial: Trial, folder: Path) -> dict[str, float]:
+    """Continues a trial from the newest checkpoint in a folder. Returns the figures of its last evaluation.
+
+    Raises:
+        ConfigError: it is damaged, or of a configuration that the trial cannot continue.
+    """
+    found = next(checkpoint.usable(folder), None)
+    if found is None or isinstance(found, Damaged):
+        raise ConfigError(f"cannot load the checkpoint in {folder}: {found or 'there is none'}")
+    theirs, ours = found.meta["run"], config.as_dict(trial.run)
+    for node in (theirs, ours):
+        node["data"].pop("root", None)  # a path of a machine
+    for part in ("clip", "data", "partition", "stages"):
+        if theirs[part] != ours[part]:
+            raise _of_another(part, theirs[part], ours[part])
+    if theirs["method"]["name"] != ours["method"]["name"]:
+        raise _of_another("method", theirs["method"]["name"], ours["method"]["name"])
+    if found.meta["seeds"] != trial.seeds:
+        raise _of_another("seeds", found.meta["seeds"], trial.seeds)
+    try:
+        trial.restore(Snapshot(found.tensors, {**found.meta, "cell": config.identity(trial.run)}))
+    except ConfigError as problem:
+        raise ConfigError(f"cannot load a checkpoint of another configuration: {problem}") from None
+    return dict(found.meta["evaluated"])
+
+
+def _of_another(part: str, theirs: Any, ours: Any) -> ConfigError:
+    return ConfigError(
+        f"cannot load a checkpoint of another configuration: its {part} is {theirs}, but this run's is {ours}. Only "
+        "optim, protocol, and fields of the method that keep the shapes of its state can differ."
+    )

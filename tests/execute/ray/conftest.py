@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -215,9 +216,7 @@ class Cluster:
 @contextmanager
 def started(wires: Wires | None = None) -> Iterator[Cluster]:
     """A head that runs no trials, and two workers of two cores."""
-    from fpl_tune.execute.ray.connect import short_home
-
-    folder = short_home()
+    folder = Path(tempfile.mkdtemp(prefix="fpl-", dir="/tmp"))
     made = Cluster(folder, wires)
     try:
         made.start("head", cpus=0)

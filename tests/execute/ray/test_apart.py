@@ -36,5 +36,6 @@ def test_a_study_over_addresses_has_the_figures_of_inline(
 
     nobody = "10.87.0.99:6379"
     ended = typed(BODY, address=nobody, within=apart.wires.on("head"))
-    assert (ended.code, f"must be reachable at {nobody}, but nothing answers" in ended.said) == (3, True), ended.said
+    assert ended.code == 3, ended.said
+    assert f"cannot join the Ray cluster at {nobody}: nothing answers" in ended.said
     assert ended.at_once

@@ -7,7 +7,7 @@ import pytest
 from fpl_tune.execute.ray.bridge import cause_of_death
 
 STARTED = """Failure # 1 (occurred at 2026-01-01_00-00-00)
-The actor died because of an error raised in its creation task, ray::TrialActor.__init__() (pid=7, ip=192.0.2.1)
+The actor died because of an error raised in its creation task, ray::FederatedTrainable.__init__() (pid=7, ip=192.0.2.1)
   File "actor.py", line 3, in setup
     import torch
 ImportError: libfoo.so: cannot open shared object file
@@ -32,4 +32,4 @@ The actor is dead because its worker process has died. Worker exit type: SYSTEM_
     ],
 )
 def test_why_a_process_died(said: str, read: str) -> None:
-    assert cause_of_death(said).startswith(f"The process of the trial {read}")
+    assert cause_of_death(said).startswith(f"the process of the trial {read}")

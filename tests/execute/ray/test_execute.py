@@ -84,7 +84,7 @@ def test_stopped_in_ray_and_continued_inline_equals_undisturbed(run: Make, figur
 @pytest.mark.parametrize(
     ("address", "code", "said"),
     [
-        ("localhost:1", 3, "must be reachable at localhost:1, but nothing answers"),
+        ("localhost:1", 3, "cannot join the Ray cluster at localhost:1: nothing answers there"),
         ("nowhere", 2, "must be auto or host:port, but one is 'nowhere'"),
     ],
 )

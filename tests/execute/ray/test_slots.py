@@ -1,13 +1,11 @@
-"""Shares of a cluster between studies, and heads that are none."""
+"""Slots of a cluster, and addresses where no cluster is."""
 
 from __future__ import annotations
 
 import socket
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,10 +13,8 @@ from hypothesis import strategies as st
 
 from fpl_tune.errors import ConfigError, EnvironmentProblem
 from fpl_tune.execute.job import Setup
-from fpl_tune.execute.ray import nodes as survey
-from fpl_tune.execute.ray.address import answers
-from fpl_tune.execute.ray.newcomers import Newcomers, NodeRefused
-from fpl_tune.execute.ray.slots import Shares, fair
+from fpl_tune.execute.ray import connect
+from fpl_tune.execute.ray.slots import REFUSED_SECONDS, NodeRefused, Shares, Slots, fair
 
 
 @given(st.integers(0, 50), st.dictionaries(st.text(max_size=3), st.integers(0, 60), min_size=1, max_size=9))
@@ -47,64 +43,50 @@ def test_a_study_that_leaves_or_falls_silent_makes_room(monkeypatch: pytest.Monk
     assert shares.ask("b", 100, 8) == 8
 
 
-def test_a_node_that_joins_is_asked_and_refused_until_it_is_mended(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    broken = {"bad"}
-    facts = survey.Facts({}, "", "", 1, (), ())
-
-    def asked(*_: Any, only: Sequence[str]) -> list[survey.Node]:
-        return [survey.Node(node, node, 2.0, 0.0, facts) for node in only]
-
-    def findings(nodes: Sequence[survey.Node], storage: str) -> list[tuple[survey.Node, str, str]]:
-        return [(node, "is broken", "Mend it.") for node in nodes if node.id in broken]
-
-    monkeypatch.setattr(survey, "survey", asked)
-    monkeypatch.setattr(survey, "findings", findings)
-    newcomers = Newcomers(Setup(tmp_path, tmp_path, address="x"), ["old"])
-
-    def fit() -> set[str]:
-        newcomers.fit(["old", "new", "bad"])
-        newcomers.close()
-        return newcomers.fit(["old", "new", "bad"])
-
-    with pytest.warns(NodeRefused, match="bad has joined, but gets no trials: it is broken. Mend it.") as told:
-        fit()
-    assert fit() == {"old", "new"}
-    assert newcomers.refused == ["bad"]
-    assert newcomers.fit(["old", "new"]) == {"old", "new"}
-    assert newcomers.refused == [], "it is gone"
-    with pytest.warns(NodeRefused):
-        fit()
-    broken.clear()
-    monkeypatch.setattr("fpl_tune.execute.ray.newcomers.AGAIN_SECONDS", 0.0)
-    assert fit() == {"old", "new", "bad"}
-    assert newcomers.refused == []
-    assert len(told) == 1
+def test_a_node_that_cannot_run_trials_is_refused_for_a_while(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    slots = Slots(Setup(tmp_path, tmp_path))
+    assert slots.refused == ()
+    with pytest.warns(NodeRefused, match="node 012345 gets no trials: it has torch 0.0.1. See"):
+        slots.refuse("0123456789", "has torch 0.0.1")
+    slots.refuse("0123456789", "has torch 0.0.1")
+    assert slots.refused == ("0123456789",)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + REFUSED_SECONDS + 1)
+    assert slots.refused == (), "it may have been repaired"
 
 
 @pytest.mark.parametrize("reply", [b"HTTP/1.0 400 Bad Request\r\n\r\n", b""])
-def test_what_answers_but_is_no_head_is_named_in_seconds(reply: bytes) -> None:
+def test_a_server_that_is_not_ray_is_named_in_bounded_time(reply: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "JOIN_SECONDS", 5.0)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
+        closing = threading.Event()
 
         def answer() -> None:
-            line, _ = listening.accept()
-            with line:
-                line.sendall(reply)
-                time.sleep(0.2 if reply else 8)
+            while not closing.is_set():
+                line, _ = listening.accept()
+                with line:
+                    line.sendall(reply)
+                    closing.wait(0.2)
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         began = time.monotonic()
-        with pytest.raises(EnvironmentProblem, match="is no head of a Ray cluster, or hangs"):
-            answers(f"127.0.0.1:{listening.getsockname()[1]}")
-        assert time.monotonic() - began < 15
+        port = listening.getsockname()[1]
+        with (
+            pytest.raises(EnvironmentProblem, match=f"cannot join the Ray cluster at 127.0.0.1:{port}: ") as caught,
+            connect.connected(f"127.0.0.1:{port}"),
+        ):
+            pass
+        assert "\n" not in str(caught.value)
+        assert time.monotonic() - began < 60
+        closing.set()
+        socket.create_connection(("127.0.0.1", port)).close()
         thread.join()
 
 
 def test_an_address_is_host_and_port() -> None:
     for address in ("head:ray", "head", "head:99999", ""):
-        with pytest.raises(ConfigError, match="auto or host:port"):
-            answers(address)
+        with pytest.raises(ConfigError, match="auto or host:port"), connect.connected(address):
+            pass

@@ -1,6 +1,6 @@
 """What a study of many short trials costs the driver.
 
-    python -m fpl_tune.execute.ray.scale --cells 1000 --address host:port
+    python tests/execute/ray/scale.py --cells 1000 --address host:port
 
 Prints, every hundred cells, the memory of the driver and of its workers on this machine, the seconds of a cell, and how
 many of them the driver spent in the store. Not a test: figures depend on the machine.
@@ -72,7 +72,7 @@ class Gauge(Callback):
             print(json.dumps(self.row()), flush=True)
 
     def row(self) -> dict[str, float]:
-        workers = [_resident(p) for p in Path("/proc").glob("[0-9]*") if b"ResourceTrainable" in _said(p / "cmdline")]
+        workers = [_resident(p) for p in Path("/proc").glob("[0-9]*") if b"Trainable" in _said(p / "cmdline")]
         used = os.times()
         return {
             "cells": self.cells,

@@ -1,0 +1,119 @@
+"""A study's job in an actor: what the driver sends, what it receives, and what happens between."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import ray
+import torch
+
+from fpl_tune.execute.inline import attempt
+from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, JobRun, Setup, stop_asked
+from fpl_tune.execute.packing import CudaMeter, NoMeter
+from fpl_tune.execute.ray.nodes import node_cache, unfit
+from fpl_tune.execute.remote import RemoteStorage
+from fpl_tune.trial import Record
+
+STUDY = "study"
+"""Key of a trainable's configuration under which a study puts a job; the value is a pickled `Assignment`."""
+REPORT = "report"
+"""Key of a trainable's result under which a study finds the `Report` of a step."""
+STEP_SECONDS = 0.5
+"""A study's step runs rounds for at least this long, so that Tune's cost of a step is a small share of it."""
+STOP_SECONDS = 2.0
+"""Time between looks at a remote stop file."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A job on its way to an actor."""
+
+    job: Job
+    setup: Setup
+    versions: Mapping[str, str]
+    """The driver's; an actor with others declines the job."""
+    gpus: float = 0.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a study's step sends to the driver."""
+
+    rounds: list[list[Record]]
+    output: JobOutput | None = None
+    failure: Failure | None = None
+    warnings: list[str] = field(default_factory=list)
+    declined: tuple[str, str] | None = None
+    """Id of the node and why it cannot run trials; nothing was done."""
+    last: bool = True
+    """No step follows."""
+
+
+def on_node(setup: Setup) -> Setup:
+    """The setup with this node's paths: its own feature cache and, without a shared folder, a folder of its own."""
+    if setup.address is None:
+        return setup
+    setup = replace(setup, cache_dir=node_cache(setup.cache_dir))
+    if setup.checkpoints is None:
+        return setup
+    own = Path(tempfile.gettempdir(), f"fpl-tune-{os.getpid()}", setup.study)
+    atexit.register(shutil.rmtree, own.parent, ignore_errors=True)
+    return replace(setup, folder=own)
+
+
+class StudyWork:
+    """A study's job in an actor. Nothing is raised: what goes wrong is reported."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._unfit = unfit(assignment.setup, assignment.versions)
+        if self._unfit:
+            return
+        setup = on_node(assignment.setup)
+        torch.set_num_threads(setup.threads)
+        self._meter = CudaMeter() if setup.device == "cuda" else NoMeter()
+        self._meter.begin(assignment.gpus)
+        self._setup = setup
+        self._place = RemoteStorage(setup.checkpoints) if setup.checkpoints and setup.address else None
+        self._looked = time.monotonic()
+        self._run = attempt(lambda: JobRun(assignment.job, setup))
+
+    def step(self) -> Report:
+        """Rounds for `STEP_SECONDS`."""
+        if self._unfit:
+            return Report([], declined=(ray.get_runtime_context().get_node_id(), self._unfit))
+        run = self._run
+        if isinstance(run, Failure):
+            return Report([], failure=run)
+        stopped = False
+
+        def stopping() -> bool:
+            nonlocal stopped
+            stopped = self._stop_asked()
+            return stopped
+
+        rounds = attempt(lambda: run.advance(STEP_SECONDS, stopping))
+        warnings = run.warnings()
+        if isinstance(rounds, Failure):
+            return Report(run.unreported(), failure=rounds, warnings=warnings)
+        if not run.done:
+            return Report(rounds, warnings=warnings, last=stopped)
+        output = attempt(lambda: replace(run.output(), peak_device_bytes=self._meter.peak()))
+        if isinstance(output, Failure):
+            return Report(rounds, failure=output, warnings=warnings)
+        return Report(rounds, output=output, warnings=warnings)
+
+    def _stop_asked(self) -> bool:
+        """Looks for the stop file in the study's folder; at a URL only every `STOP_SECONDS`."""
+        if self._place is None:
+            return stop_asked(self._setup.folder)
+        if time.monotonic() - self._looked < STOP_SECONDS:
+            return False
+        self._looked = time.monotonic()
+        return self._place.holds(f"{self._setup.study}/{STOP_FILE}")

@@ -1,0 +1,70 @@
+"""Libraries are used by their public API alone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "fpl_tune"
+LIBRARIES = {"ray", "optuna", "mlflow", "hydra", "omegaconf", "pydantic", "rich", "typer", "pandas"}
+
+
+def private_uses(source: str) -> Iterator[str]:
+    """Private modules, names and attributes of libraries that a file uses.
+
+    Attributes of modules and of what is imported from them are seen, not those of objects made elsewhere: these
+    pyright reports, so that suppressing its report counts as a use.
+    """
+    tree = ast.parse(source)
+    imported: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] in LIBRARIES:
+                    imported.add((alias.asname or alias.name).split(".")[0])
+                    if any(_private(part) for part in alias.name.split(".")):
+                        yield f"import {alias.name}"
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in LIBRARIES:
+            for alias in node.names:
+                imported.add(alias.asname or alias.name)
+                if any(_private(part) for part in f"{node.module}.{alias.name}".split(".")):
+                    yield f"from {node.module} import {alias.name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _private(node.attr):
+            root = node.value
+            while isinstance(root, ast.Attribute | ast.Call):
+                root = root.func if isinstance(root, ast.Call) else root.value
+            if isinstance(root, ast.Name) and root.id in imported:
+                yield f"line {node.lineno}: {ast.unparse(node)}"
+            if node.attr.count("__") and not node.attr.endswith("__"):
+                yield f"line {node.lineno}: {ast.unparse(node)}"  # a name-mangled field
+    for number, line in enumerate(source.splitlines(), 1):
+        if "reportPrivateUsage" in line or "reportPrivateImportUsage" in line:
+            yield f"line {number}: {line.strip()}"
+
+
+def _private(name: str) -> bool:
+    return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_private_api_of_a_library(path: Path) -> None:
+    assert not list(private_uses(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from ray._private import worker",
+        "import ray._raylet",
+        "import ray\nray._private.worker.init()",
+        "from ray.tune import Tuner\nTuner()._local",
+        "def f(trial): trial._Trial__config = {}",
+        "def f(trial): return trial._trial_id  # pyright: ignore[reportPrivateUsage]",
+    ],
+)
+def test_the_scan_finds_private_uses(source: str) -> None:
+    assert list(private_uses(source))
