@@ -82,6 +82,11 @@ class Watcher(Callback):
         self._known.add(cell.id)
         self._left.on_job_start(cell, seeds)
 
+    def on_job_pause(self, cell: Cell, seeds: Sequence[int]) -> None:
+        self._left.on_job_pause(cell, seeds)
+        if cell.id in self._tasks:
+            self._bars.remove_task(self._tasks.pop(cell.id))
+
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         if cell.id not in self._tasks:
             self._tasks[cell.id] = self._bars.add_task(cell.label, total=rounds_of(cell.run))

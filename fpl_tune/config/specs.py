@@ -102,8 +102,10 @@ class SearchSpec:
 class PruneSpec:
     """Early stopping of cells, in rounds and in seeds; off by default."""
 
-    rule: str | None = None
-    """halving (noise-aware successive halving), plateau (no gain for first_rung · reduction rounds), or None"""
+    rule: Any = None
+    """halving (noise-aware successive halving that pauses and resumes), plateau (no gain for first_rung · reduction
+    rounds), a pruner of Optuna (median, hyperband ...), of a plug-in or of `package.module:Class`, or None; {name: ...,
+    argument: ...} where a pruner is to have arguments."""
     reduction: int = 3
     """One in so many goes on at each rung."""
     first_rung: int = 1

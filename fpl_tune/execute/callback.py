@@ -39,6 +39,9 @@ class Callback:
     def on_job_start(self, cell: Cell, seeds: Sequence[int]) -> None:
         """An executor has received a job."""
 
+    def on_job_pause(self, cell: Cell, seeds: Sequence[int]) -> None:
+        """A job has stopped with a checkpoint; it starts again or its cell ends."""
+
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         """A round has ended; one record per seed of the job."""
 

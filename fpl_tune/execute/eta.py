@@ -115,6 +115,9 @@ class Eta(Callback):
         if self._first is None:
             self._last = time.monotonic()
 
+    def on_job_pause(self, cell: Cell, seeds: Sequence[int]) -> None:
+        self._flying.get(cell.id, {}).pop(tuple(seeds), None)  # most paused jobs are pruned
+
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         job = self._flying.get(cell.id, {}).get(tuple(record["seed"] for record in records))
         if job is None:

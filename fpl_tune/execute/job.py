@@ -80,6 +80,8 @@ class Setup:
     checkpoints: str | None = None
     """fsspec URL of checkpoints and prompts; None: the study's folder, which all nodes share."""
     data_roots: tuple[str, ...] = ()
+    rungs: tuple[int, ...] = ()
+    """Rounds after which a job may be paused: it writes a checkpoint and reports at once."""
 
     @property
     def study(self) -> str:
@@ -145,7 +147,7 @@ class JobRun:
         until = time.perf_counter() + seconds
         while not self.trial.done:
             self.history.append(self.trial.step())
-            halt = stopping()
+            halt = stopping() or self.trial.round in self.setup.rungs
             if not self.trial.done and (halt or self.trial.round % self.setup.checkpoint_every == 0):
                 self.checkpoint()
             if halt or time.perf_counter() >= until:

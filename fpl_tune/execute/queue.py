@@ -42,6 +42,8 @@ class JobQueue:
             rule = spec.report.rule if spec.report.rule in CHOICES else "final"
             self._race = Race(spec.prune, spec.seed_list(), list(axes_of(spec.axes)), rule)
         self._waiting: dict[str, _Waiting] = {}
+        self.resumable: dict[tuple[str, tuple[int, ...]], list[list[Record]]] = {}
+        """Rounds in the checkpoint of a queued job, by cell and seeds."""
 
     @property
     def waiting(self) -> bool:
@@ -91,10 +93,13 @@ class JobQueue:
         """
         jobs, left = [], set(missing)
         for slot in sorted(self.store.folder.glob(f"cells/{cell.id}/ckpt-*")):
-            seeds = next((s.meta.get("seeds", []) for s in checkpoint.usable(slot) if isinstance(s, Snapshot)), [])
+            found = next((s.meta for s in checkpoint.usable(slot) if isinstance(s, Snapshot)), {})
+            seeds = found.get("seeds", [])
             job = Job(cell, tuple(seeds), fingerprint)
             if left & set(seeds) and set(seeds) <= set(self.spec.seed_list()) and job.slot == slot.name:
                 jobs.append(job)
+                if found.get("fingerprint") == fingerprint:
+                    self.resumable[cell.id, job.seeds] = found.get("rounds", [])
                 left -= set(seeds)
             else:
                 shutil.rmtree(slot, ignore_errors=True)

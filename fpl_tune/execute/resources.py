@@ -12,10 +12,12 @@ from fpl_tune.config import StudySpec
 from fpl_tune.errors import ConfigError
 from fpl_tune.execute.job import Setup
 from fpl_tune.paths import cache_root
+from fpl_tune.search.pruning import rungs
 from fpl_tune.trial import device_of
 
 CORES_OF_LARGE_TOWERS = 4
 """A trial on large towers fills this many cores; one on the compact towers fills one."""
+_MOST_ROUNDS = 1_000_000
 
 
 def cores() -> int:
@@ -61,6 +63,7 @@ def setup_of(spec: StudySpec, folder: Path) -> Setup:
         gpus=execution.gpus,
         threads=execution.threads or wide,
         device=execution.device,
+        rungs=rungs(spec.prune, _MOST_ROUNDS),
     )
     if address is not None:
         head_of(address)

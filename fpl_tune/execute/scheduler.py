@@ -14,10 +14,11 @@ from typing import Any
 from fpl_tune.config import StudySpec
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, stop_asked
+from fpl_tune.execute.paused import PausedJobs
 from fpl_tune.execute.queue import JobQueue
 from fpl_tune.execute.resources import seconds_of
 from fpl_tune.files import no_room
-from fpl_tune.search.pruning import Pruner
+from fpl_tune.search.pruning import Decision, Pruner
 from fpl_tune.search.search import Search
 from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.fingerprints import fingerprints, why_stale
@@ -32,7 +33,7 @@ _CSV_SHARE = 0.05  # of the driver's time, at most: the table of ten thousand ce
 
 
 class Scheduler:
-    """Hands out jobs, writes what comes back, asks the search for more."""
+    """Hands out jobs, stores their results, requests trials of the search."""
 
     def __init__(
         self, store: Store, spec: StudySpec, search: Search | None, callbacks: Iterable[Callback], began: float
@@ -44,8 +45,9 @@ class Scheduler:
         self.pruner = Pruner(spec.prune, list(axes_of(spec.axes)))
         budget = seconds_of(spec.budget)
         self._deadline = None if budget is None else began + budget
-        self._flying: dict[tuple[str, tuple[int, ...]], list[list[Record]]] = {}
+        self._running: dict[tuple[str, tuple[int, ...]], list[list[Record]]] = {}
         self._seen: dict[str, Cell] = {}
+        self._paused = PausedJobs(self.pruner)
         self._skipped: set[str] = set()
         self._unstamped: dict[str, dict[str, Any]] = {}  # cells are stamped when they start, not all before the first
         self._write_again = 0.0
@@ -58,29 +60,40 @@ class Scheduler:
     # -- before and after ------------------------------------------------------------------------------------
 
     def start(self, node: dict[str, Any], cells: Sequence[Cell]) -> None:
-        """Notes the study and queues what is missing of it."""
+        """Stores the study and queues its missing seeds."""
         (self.store.folder / STOP_FILE).unlink(missing_ok=True)
         self.store.begin(node, cells)
         for cell in cells:
             self._enqueue(cell)
         for cell in cells:
             if cell.id not in self.jobs.open:
-                self._inform(cell)
+                self._report_to_search(cell)
                 self._remember(cell)
         if self.search:
-            self._ask(len(self.search.parts))  # one of every part: all are checked before any runs
+            self._request(len(self.search.parts))  # one of every part: all are checked before any runs
         for callback in self.callbacks:
             callback.on_study_start(self.store, list(self._seen.values()), list(self.queue))
+        for job, rounds in self._paused.restore(list(self.queue), self.jobs.resumable):
+            self.queue.remove(job)
+            self._pause(job, rounds)
 
     def _remember(self, cell: Cell) -> None:
-        """What finished cells reached at the rungs counts for those that come."""
+        """The pruner receives what finished cells reached."""
         histories = [self.store.history(cell, seed) for seed in self._results(cell)]
         rounds = [list(records) for records in zip(*histories, strict=False)]
         for number in range(1, len(rounds) + 1 if self.spec.prune.rule else 0):
-            self.pruner.keep(cell, rounds[:number])
+            self.pruner.decide(cell, rounds[:number], latest=number == len(rounds))
+
+    def _pause(self, job: Job, rounds: list[list[Record]]) -> None:
+        """A job waits with its checkpoint for a place at its rung."""
+        self._paused.add(job, rounds)
+        if self.search:
+            self.search.pause(job.cell, sum(float(record["time/seconds"]) for record in rounds[-1]))
+        for callback in self.callbacks:
+            callback.on_job_pause(job.cell, job.seeds)
 
     def _enqueue(self, cell: Cell) -> None:
-        """Queues the seeds of a cell that have no final result; stale results are taken away first."""
+        """Queues the seeds of a cell without a final result; stale results are removed first."""
         if cell.id in self._seen:
             return
         now = fingerprints(cell.run)
@@ -98,7 +111,7 @@ class Scheduler:
             self._skipped.add(cell.id)
 
     def finish(self) -> Outcome:
-        """Writes the tables and tells how it went."""
+        """Writes the tables and ends the callbacks."""
         self.store.write_csv()
         (self.store.folder / STOP_FILE).unlink(missing_ok=True)
         outcome = self._outcome()
@@ -108,7 +121,7 @@ class Scheduler:
 
     @contextmanager
     def notifying(self) -> Iterator[None]:
-        """However an executor breaks off, the callbacks hear of it: no record stays open."""
+        """Ends the callbacks however an executor breaks off, so that no record stays open."""
         try:
             yield
         except Exception:
@@ -148,7 +161,7 @@ class Scheduler:
 
     def _late(self) -> bool:
         late = self._deadline is not None and time.monotonic() > self._deadline
-        if late and (self._flying or self.queue):
+        if late and (self._running or self.queue):
             self.request_stop()
         return late
 
@@ -160,7 +173,7 @@ class Scheduler:
     def exhausted(self) -> bool:
         if self.stopping:
             return True
-        left = self.queue or self._flying or self.jobs.waiting
+        left = self.queue or self._running or self._paused or self.jobs.waiting
         return not left and (self.search is None or self.search.left == 0)
 
     def next_job(self) -> Job | None:
@@ -172,22 +185,40 @@ class Scheduler:
         job = self.queue.popleft()
         if prints := self._unstamped.pop(job.cell.id, None):
             self.store.stamp(job.cell, prints)
-        self._flying[job.cell.id, job.seeds] = []
+        self._running[job.cell.id, job.seeds] = []
         for callback in self.callbacks:
             callback.on_job_start(job.cell, job.seeds)
         return job
 
     def _refill(self) -> None:
-        """Where the queue is empty: trials of the search, else the next batches of a race."""
+        """Queues paused jobs that their rung has room for now; else, if the queue is empty, more.
+
+        More are trials of the search, then paused jobs of rungs that nothing else can reach, then the next batches of
+        a race.
+        """
+        self.queue.extendleft(reversed(self._paused.promote()))
         while not self.queue:
             if self.search:
-                self._ask()
-            if self.queue or self._flying or not self.jobs.waiting:
+                self._request()
+            more = self.search is not None and self.search.unasked
+            if not self.queue and self._paused and not (more and self._running) and self._settle():
+                continue
+            if self.queue or self._running or not self.jobs.waiting:
                 return
             for cell in self.jobs.release():
-                self._tell(cell)
+                self._complete_cell(cell)
 
-    def _ask(self, jobs: int = 1) -> None:
+    def _settle(self) -> bool:
+        """Resumes or prunes the jobs that wait at rungs which nothing else can reach. False: there is no such rung."""
+        running = [(self._seen[key], len(rounds)) for (key, _), rounds in self._running.items()]
+        promoted, pruned = self._paused.settle(running)
+        self.queue.extend(promoted)
+        for job, rounds in pruned:
+            self._running[job.cell.id, job.seeds] = rounds
+            self._close(job, Status.PRUNED, None)
+        return bool(promoted or pruned)
+
+    def _request(self, jobs: int = 1) -> None:
         """Requests trials of the search until so many jobs are queued; those with results in the store are reported."""
         assert self.search is not None
         while len(self.queue) < jobs and (cells := self.search.request()):
@@ -195,19 +226,27 @@ class Scheduler:
             for cell in cells:
                 self._enqueue(cell)
                 if cell.id not in self.jobs.open:
-                    self._inform(cell)
+                    self._report_to_search(cell)
             for callback in self.callbacks:
                 callback.on_trials_remaining(self.search.unasked)
                 callback.on_trials_queued([cell for cell in cells if cell.id in self.jobs.open])
 
     def report(self, job: Job, rounds: list[list[Record]]) -> bool:
-        history = self._flying[job.cell.id, job.seeds]
-        for records in rounds:
+        """Receives records by round, one per seed, none twice. False: the job is to stop."""
+        key = job.cell.id, job.seeds
+        history = self._running[key]
+        known = self._paused.reported(job)
+        for place, records in enumerate(rounds, 1):
             history.append(records)
-            for callback in self.callbacks:
-                callback.on_round_end(job.cell, records)
-            if not self.pruner.keep(job.cell, history):
+            if len(history) > known:
+                for callback in self.callbacks:
+                    callback.on_round_end(job.cell, records)
+            decision = self.pruner.decide(job.cell, history, latest=place == len(rounds) and len(history) > known)
+            if decision == Decision.STOP:
                 self._close(job, Status.PRUNED, None)
+                return False
+            if decision == Decision.PAUSE:
+                self._pause(job, self._running.pop(key))
                 return False
         return True
 
@@ -219,15 +258,17 @@ class Scheduler:
             callback.on_warning(job.cell, text)
 
     def fail(self, job: Job, failure: Failure) -> bool:
-        """Whether the job will go on from its checkpoint.
+        """Retries a failed job, or stores its failure.
 
-        A batch of seeds that fails is taken apart, so that one bad seed does not take the others along.
+        Seeds that were trained together are retried one by one, so that a bad seed does not fail the others. After a
+        crash of its process a job resumes from its checkpoint, until it has crashed some times without a new round.
+        After an out-of-memory error it resumes alone on its device, once.
 
-        A job whose process died goes on from its checkpoint, and is given up after some deaths that won no round. One
-        for which memory was not enough goes on with nothing beside it, once.
+        Returns:
+            Whether the job will resume from its checkpoint.
 
         Raises:
-            EnvironmentProblem: nothing can be written any more.
+            EnvironmentProblem: the disk is full or read-only.
         """
         if failure.kind == "disk":
             raise no_room(failure.error)
@@ -236,7 +277,7 @@ class Scheduler:
         retries = self.spec.execution.retries
         next_time = job.retry()
         if failure.kind == "died":
-            next_time = job.after_crash(len(self._flying[job.cell.id, job.seeds]))
+            next_time = job.after_crash(len(self._running[job.cell.id, job.seeds]))
         if failure.kind == "memory" and not job.alone:
             return self._retry(job.to_run_alone())
         if failure.kind == "died" and next_time.attempt <= _DEATHS:
@@ -252,13 +293,13 @@ class Scheduler:
         return False
 
     def _retry(self, job: Job) -> bool:
-        self._flying.pop((job.cell.id, job.seeds))
+        self._running.pop((job.cell.id, job.seeds))
         self.queue.appendleft(job)
         return True
 
     def _close(self, job: Job, status: str, output: JobOutput | None, error: str | None = None) -> None:
         """Stores the results of a job's seeds."""
-        rounds = self._flying[job.cell.id, job.seeds]
+        rounds = self._running[job.cell.id, job.seeds]
         for i, seed in enumerate(job.seeds):
             history = [records[i] for records in rounds]
             extra: dict[str, Any] = {}
@@ -271,25 +312,29 @@ class Scheduler:
             self.store.put(job.cell, seed, history, result, output.prompts.get(seed) if output else None)
             self.jobs.stored(job.cell, seed, result, history)
         self._drop(job)
-        if self.jobs.over(job, any(key == job.cell.id for key, _ in self._flying)):
-            self._tell(job.cell)
+        if self.jobs.over(job, self._runs(job.cell)):
+            self._complete_cell(job.cell)
         if (start := time.monotonic()) > self._write_again:
             self.store.write_csv()
             end = time.monotonic()
             self._write_again = end + max(_CSV_SECONDS, (end - start) / _CSV_SHARE)
 
+    def _runs(self, cell: Cell) -> bool:
+        """Whether a job of the cell is running or paused."""
+        return any(key == cell.id for key, _ in self._running) or self._paused.holds(cell)
+
     def _drop(self, job: Job) -> None:
-        self._flying.pop((job.cell.id, job.seeds), None)
+        self._running.pop((job.cell.id, job.seeds), None)
         shutil.rmtree(self.store.folder / "cells" / job.cell.id / job.slot, ignore_errors=True)
 
-    def _tell(self, cell: Cell) -> None:
-        """A cell is complete: the search and the callbacks hear of it."""
-        self._inform(cell)
+    def _complete_cell(self, cell: Cell) -> None:
+        """Reports a complete cell to the search and the callbacks."""
+        self._report_to_search(cell)
         for callback in self.callbacks:
             callback.on_cell_end(cell, self._results(cell))
 
-    def _inform(self, cell: Cell) -> None:
-        """The search hears of a complete cell."""
+    def _report_to_search(self, cell: Cell) -> None:
+        """Reports a complete cell to the search."""
         if self.search:
             histories = ((s, r, self.store.history(cell, s)) for s, r in self._results(cell).items())
             self.search.report(cell, {seed: (result, history) for seed, result, history in histories})

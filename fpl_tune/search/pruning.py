@@ -1,9 +1,13 @@
 """Pruning in rounds, by validation figures and with their noise in mind.
 
-`halving` is asynchronous successive halving (Li et al., 2020, https://arxiv.org/abs/1810.05934) with one change: a cell
-is stopped only if it is behind the rung's cutoff by more than `confidence` standard errors of the difference, where
-the error comes from seeds and clients. Cells are compared with those of the same data, partition and schedule only,
-trials of a search with those of the same cell of the axes.
+`halving` is asynchronous successive halving (Li et al., 2020, https://arxiv.org/abs/1810.05934). Rungs are the rounds
+`first_rung` · `reduction`^k. A cell that reaches a rung goes on if it is among the best 1 / `reduction` of those that
+reached it so far; otherwise it is paused with a checkpoint and goes on when its rung has room for it. One change to the
+paper: once no further cell can reach a rung, those that are behind its cutoff by at most `confidence` standard errors
+of the difference go on too, where the error comes from seeds and clients. The rest is pruned.
+
+`plateau`, and every pruner of Optuna, stops a cell for good. Cells are compared with those of the same data, partition
+and schedule only, trials of a search with those of the same cell of the axes.
 """
 
 from __future__ import annotations
@@ -11,11 +15,14 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any, NamedTuple
 
 from fpl_tune.config import PruneSpec
-from fpl_tune.errors import ConfigError, did_you_mean
+from fpl_tune.errors import ConfigError
+from fpl_tune.search import components
 from fpl_tune.study.cells import Cell
 from fpl_tune.trial import Record, rounds_of
 
@@ -32,11 +39,11 @@ class Score:
 
 
 def check(spec: PruneSpec) -> None:
-    """Raises `ConfigError` for a rule that cannot be."""
+    """Raises `ConfigError` for an unknown rule or a value outside its range."""
     if spec.rule is not None and spec.rule not in RULES:
-        raise ConfigError(f"There is no prune.rule {spec.rule!r}. {did_you_mean(spec.rule, RULES)}")
+        components.find("pruners", spec.rule, "prune.rule", RULES).build()
     if spec.reduction < 2:
-        raise ConfigError(f"prune.reduction must be >= 2 (one in so many goes on), but is {spec.reduction}.")
+        raise ConfigError(f"prune.reduction must be >= 2 (one in so many cells goes on), but is {spec.reduction}.")
     for name in ("first_rung", "smoothing"):
         if getattr(spec, name) < 1:
             raise ConfigError(f"prune.{name} must be >= 1, but is {getattr(spec, name)}.")
@@ -83,62 +90,170 @@ def _client_variance(record: Record) -> float:
     return math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values)
 
 
+class Decision(Enum):
+    """What happens to a cell after a round."""
+
+    CONTINUE = "continue"
+    PAUSE = "pause"
+    """It stops with a checkpoint, and may go on later."""
+    STOP = "stop"
+
+
+class Paused(NamedTuple):
+    """A cell that waits for a place at its rung."""
+
+    cell: Cell
+    round: int
+
+
 class Pruner:
-    """Decides after each round whether a cell goes on. References always do."""
+    """Decides after each round whether a cell goes on. References always do.
+
+    Args:
+        spec: the study's `prune`.
+        axes: names of the study's axes, in each cell of which a search has its own budget.
+
+    Raises:
+        ConfigError: the rule is unknown or a value lies outside its range.
+    """
 
     def __init__(self, spec: PruneSpec, axes: Sequence[str] = ()) -> None:
         check(spec)
         self.spec, self._axes = spec, tuple(axes)
         self._rungs: dict[tuple[str, int], dict[str, Score]] = defaultdict(dict)
+        self._passed: dict[tuple[str, int], set[str]] = defaultdict(set)
+        self._groups: dict[str, str] = {}
+        self._studies: dict[str, Any] = {}
+        self._trials: dict[str, Any] = {}
 
-    def keep(self, cell: Cell, rounds: Sequence[Sequence[Record]]) -> bool:
-        """Whether the cell goes on after the last of `rounds` (one record per seed)."""
-        total = rounds_of(cell.run) if self.spec.rule else 0
-        if self.spec.rule is None or cell.role == "reference" or len(rounds) >= total:
-            return True
-        if self.spec.rule == "plateau":
-            return not self._flat(rounds)
-        return self._among_the_best(cell, rounds)
+    def decide(self, cell: Cell, rounds: Sequence[Sequence[Record]], *, latest: bool = True) -> Decision:
+        """Whether a cell goes on.
 
-    def _among_the_best(self, cell: Cell, rounds: Sequence[Sequence[Record]]) -> bool:
-        if not self._is_rung(len(rounds)):
-            return True
+        Args:
+            cell: the cell.
+            rounds: its rounds so far, one record per seed in each.
+            latest: False for rounds of a cell that is known to be further.
+        """
+        rule, number = self.spec.rule, len(rounds)
+        if rule is None or cell.role == "reference" or number >= rounds_of(cell.run):
+            return Decision.CONTINUE
+        if rule == "plateau":
+            return Decision.STOP if self._flat(rounds) else Decision.CONTINUE
         mine = score(rounds, self.spec.smoothing)
         if mine is None:
-            return True
-        rung = self._rungs[peers(cell, self._axes), len(rounds)]
-        rung[cell.id] = mine
-        places = len(rung) // self.spec.reduction
-        if places == 0:
-            return True
-        cutoff = sorted(rung.values(), key=lambda s: -s.mean)[places - 1]
-        return cutoff.mean - mine.mean <= self.spec.confidence * math.hypot(mine.error, cutoff.error)
+            return Decision.CONTINUE
+        if rule != "halving":
+            return self._by_optuna(cell, number, mine, latest=latest)
+        if number not in rungs(self.spec, number):
+            return Decision.CONTINUE
+        key = self._group(cell), number
+        self._rungs[key][cell.id] = mine
+        if not latest or cell.id in self._passed[key] or cell.id in self._best(key):
+            self._passed[key].add(cell.id)
+            return Decision.CONTINUE
+        return Decision.PAUSE
 
-    def _is_rung(self, number: int) -> bool:
-        rung = self.spec.first_rung
-        while rung < number:
-            rung *= self.spec.reduction
-        return rung == number
+    def _group(self, cell: Cell) -> str:
+        if cell.id not in self._groups:
+            self._groups[cell.id] = peers(cell, self._axes)
+        return self._groups[cell.id]
+
+    def _best(self, key: tuple[str, int]) -> list[str]:
+        """The best 1 / `reduction` of a rung, the best first."""
+        rung = self._rungs[key]
+        return sorted(rung, key=lambda name: -rung[name].mean)[: len(rung) // self.spec.reduction]
+
+    def promote(self, paused: Collection[Paused]) -> list[Paused]:
+        """Takes the cells that their rung has room for now; the furthest and best first."""
+        return self._take(paused, self._best)
+
+    def settle(self, paused: Collection[Paused], running: Iterable[Paused]) -> tuple[list[Paused], list[Paused]]:
+        """Decides about rungs that no further cell can reach. No cell may be queued or still to be suggested.
+
+        Args:
+            paused: cells that wait.
+            running: other cells and the rounds that they have done.
+
+        Returns:
+            Cells that go on, and cells that are pruned.
+        """
+        lowest: dict[str, int] = {}
+        for cell, number in [*running, *paused]:
+            group = self._group(cell)
+            lowest[group] = min(number, lowest.get(group, number))
+        due = [p for p in paused if p.round == lowest[self._group(p.cell)]]
+        promoted = self._take(due, self._near_the_best)
+        return promoted, [p for p in due if p not in promoted]
+
+    def _near_the_best(self, key: tuple[str, int]) -> list[str]:
+        """Cells of a rung that its noise does not tell from the best ones; at least one."""
+        rung = self._rungs[key]
+        ranked = sorted(rung, key=lambda name: -rung[name].mean)
+        cutoff = rung[ranked[max(1, len(ranked) // self.spec.reduction) - 1]]
+        return [
+            name
+            for name in ranked
+            if cutoff.mean - rung[name].mean <= self.spec.confidence * math.hypot(rung[name].error, cutoff.error)
+        ]
+
+    def _take(self, paused: Collection[Paused], chosen: Callable[[tuple[str, int]], list[str]]) -> list[Paused]:
+        taken = []
+        names = {key: chosen(key) for key in {(self._group(p.cell), p.round) for p in paused}}
+        for p in sorted(paused, key=lambda p: -p.round):
+            key = self._group(p.cell), p.round
+            if p.cell.id in names[key]:
+                self._passed[key].add(p.cell.id)
+                taken.append(p)
+        return sorted(taken, key=lambda p: (-p.round, names[self._group(p.cell), p.round].index(p.cell.id)))
+
+    def _by_optuna(self, cell: Cell, number: int, mine: Score, *, latest: bool) -> Decision:
+        """What a pruner of Optuna says. The cells of a group are trials of an Optuna study in memory."""
+        import optuna
+
+        group = self._group(cell)
+        if group not in self._studies:
+            optuna.logging.set_verbosity(optuna.logging.WARNING)
+            pruner = components.find("pruners", self.spec.rule, "prune.rule", RULES).build()
+            self._studies[group] = optuna.create_study(direction="maximize", pruner=pruner)
+        study = self._studies[group]
+        trial = self._trials[cell.id] = self._trials.get(cell.id) or study.ask()
+        frozen = study.get_trials(deepcopy=False)[trial.number]
+        if frozen.state.is_finished() or number in frozen.intermediate_values:
+            return Decision.CONTINUE
+        trial.report(mine.mean, number)
+        if latest and trial.should_prune():
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            return Decision.STOP
+        if number == rounds_of(cell.run) - 1:  # the last round is never pruned: the pruner takes the trial for complete
+            study.tell(trial, mine.mean)
+        return Decision.CONTINUE
 
     def _flat(self, rounds: Sequence[Sequence[Record]]) -> bool:
         """No gain beyond the noise for `first_rung` · `reduction` rounds."""
         patience = self.spec.first_rung * self.spec.reduction
         if len(rounds) <= patience:
             return False
-        before = [s for i in range(1, len(rounds) - patience + 1) if (s := score(rounds[:i], self.spec.smoothing))]
-        since = [
-            s
-            for i in range(len(rounds) - patience + 1, len(rounds) + 1)
-            if (s := score(rounds[:i], self.spec.smoothing))
-        ]
+        smoothing = self.spec.smoothing
+        scores = [score(rounds[:i], smoothing) for i in range(1, len(rounds) + 1)]
+        before, since = [[s for s in part if s] for part in (scores[:-patience], scores[-patience:])]
         if not before or not since:
             return False
         old, new = max(before, key=lambda s: s.mean), max(since, key=lambda s: s.mean)
         return new.mean - old.mean <= self.spec.confidence * min(old.error, new.error)
 
 
+def rungs(spec: PruneSpec, rounds: int) -> tuple[int, ...]:
+    """Rounds after which `halving` compares cells, up to `rounds`; empty for other rules."""
+    found = []
+    number = spec.first_rung
+    while spec.rule == "halving" and number <= rounds:
+        found.append(number)
+        number *= spec.reduction
+    return tuple(found)
+
+
 def peers(cell: Cell, axes: Sequence[str] = ()) -> str:
-    """Cells of the same key may be compared: same data, partition and schedule, and trials of one search.
+    """Cells with the same key may be compared: same data, partition and schedule, and trials of one search.
 
     axes: names of the study's axes, in each cell of which a search has its own budget.
     """

@@ -1,20 +1,26 @@
-"""What pruning, or a cheaper search, would have saved and lost on a study that is finished."""
+"""What pruning or a cheaper search would have saved and lost on a finished study."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fpl_tune.config import PruneSpec
 from fpl_tune.errors import ConfigError
-from fpl_tune.search.pruning import Pruner
+from fpl_tune.search import components
+from fpl_tune.search.pruning import Decision, Paused, Pruner
 from fpl_tune.search.samplers import draw_from_table
 from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.results import TEST, VAL, aggregate, figure
 from fpl_tune.study.selection import select
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record
+
+Rounds = Sequence[Sequence[Record]]
+"""A cell's rounds, one record per seed in each."""
 
 
 @dataclass(frozen=True)
@@ -39,37 +45,27 @@ class Replay:
 
 
 def replay_pruning(store: Store, spec: PruneSpec) -> Replay:
-    """Feeds the stored histories to a rule, one cell after the other in the order they were run in.
+    """Applies a rule to the stored histories, one cell after the other in the order they ran in.
 
     Raises:
-        ConfigError: nothing is finished, or the rule cannot be.
+        ConfigError: the study has no finished cells, or the rule is unknown.
     """
     spec = replace(spec, rule=spec.rule or "halving")
-    pruner, cells = Pruner(spec), _finished(store)
-    kept = total = pruned = 0
-    saved = 0.0
-    alive: list[Cell] = []
-    for cell in cells:
-        rounds = _rounds(store, cell)
-        ran = len(rounds)
-        for number in range(1, len(rounds) + 1):
-            if not pruner.keep(cell, rounds[:number]):
-                ran = number
-                break
-        total, kept = total + len(rounds), kept + ran
-        if ran < len(rounds):
-            pruned += 1
-            pairs = zip(rounds[-1], rounds[ran - 1], strict=True)
-            saved += sum(last["time/seconds"] - there["time/seconds"] for last, there in pairs)
-        else:
-            alive.append(cell)
+    cells = _finished(store)
+    histories = {cell.id: _rounds(store, cell) for cell in cells}
+    ran = _ran(cells, histories, spec, axes_of(store.spec().axes))
+    alive = [cell for cell in cells if ran[cell.id] == len(histories[cell.id])]
     best, chosen = _choose(store, cells), _choose(store, alive)
+    saved = 0.0
+    for name, rounds in histories.items():
+        pairs = zip(rounds[-1], rounds[ran[name] - 1], strict=True)
+        saved += sum(last["time/seconds"] - there["time/seconds"] for last, there in pairs)
     return Replay(
-        spec.rule or "",
-        total,
-        kept,
+        components.parse(spec.rule, "prune.rule")[0],
+        sum(map(len, histories.values())),
+        sum(ran.values()),
         saved,
-        pruned,
+        len(cells) - len(alive),
         len(cells),
         best.label,
         chosen.label,
@@ -80,8 +76,87 @@ def replay_pruning(store: Store, spec: PruneSpec) -> Replay:
     )
 
 
+@dataclass(frozen=True)
+class Orders:
+    """A rule replayed in many random orders of the cells."""
+
+    orders: int
+    same_winner: float
+    """Share of the orders in which selection on validation ends with the cell that it chooses without the rule."""
+    rounds: float
+    """Mean share of the rounds that run."""
+
+
+def replay_orders(store: Store, spec: PruneSpec, *, orders: int = 200, seed: int = 0) -> Orders:
+    """Applies a rule to the stored histories in random orders of the cells; raises as `replay_pruning`."""
+    cells = _finished(store)
+    histories = {cell.id: _rounds(store, cell) for cell in cells}
+    val = {cell.id: _mean(store, cell, VAL) for cell in cells}
+    return shuffled(cells, histories, val, replace(spec, rule=spec.rule or "halving"), orders=orders, seed=seed)
+
+
+def shuffled(
+    cells: Sequence[Cell],
+    histories: Mapping[str, Rounds],
+    val: Mapping[str, float],
+    spec: PruneSpec,
+    *,
+    orders: int,
+    seed: int,
+) -> Orders:
+    """The same on histories in memory.
+
+    Args:
+        cells: of one study, comparable with each other.
+        histories: rounds by cell id, one record per seed in each.
+        val: by cell id, the figure that selection reads.
+        spec: the rule.
+        orders: number of random orders.
+        seed: of the orders.
+    """
+    rng, total = random.Random(seed), sum(map(len, histories.values()))
+    winner = max(val, key=lambda name: val[name])
+    same, share = 0, 0.0
+    for _ in range(orders):
+        order = rng.sample(list(cells), len(cells))
+        ran = _ran(order, histories, spec)
+        alive = [name for name, count in ran.items() if count == len(histories[name])]
+        same += max(alive, key=lambda name: val[name]) == winner
+        share += sum(ran.values()) / total / orders
+    return Orders(orders, same / orders, share)
+
+
+def _ran(
+    cells: Sequence[Cell], histories: Mapping[str, Rounds], spec: PruneSpec, axes: Iterable[str] = ()
+) -> dict[str, int]:
+    """Rounds that each cell runs under a rule, where one runs at a time: promoted cells first, then new ones."""
+    pruner = Pruner(spec, list(axes))
+    ran = dict.fromkeys((cell.id for cell in cells), 0)
+    waiting, paused = deque(cells), dict[str, Paused]()
+    while True:
+        if not (going := pruner.promote(list(paused.values()))):
+            if waiting:
+                going = [Paused(waiting.popleft(), 0)]
+            elif paused:
+                going, pruned = pruner.settle(list(paused.values()), ())
+                for cell, _ in pruned:
+                    del paused[cell.id]
+            else:
+                return ran
+        for cell, done in going:
+            paused.pop(cell.id, None)
+            rounds = histories[cell.id]
+            for number in range(done + 1, len(rounds) + 1):
+                ran[cell.id] = number
+                decision = pruner.decide(cell, rounds[:number])
+                if decision == Decision.PAUSE:
+                    paused[cell.id] = Paused(cell, number)
+                if decision != Decision.CONTINUE:
+                    break
+
+
 def replay_random(store: Store) -> list[dict[str, float]]:
-    """What drawing k of the n cells at random is expected to end with, for every k: exact, no draws.
+    """The expected best of k of the n cells drawn at random, for every k: exact, without draws.
 
     The best of k is the i-th best of all with probability C(n - i, k - 1) / C(n, k).
     """
@@ -106,10 +181,15 @@ def replay_random(store: Store) -> list[dict[str, float]]:
 def replay_tpe(
     store: Store, *, repeats: int = 10, progress: Callable[[int, int], None] | None = None
 ) -> list[dict[str, float]]:
-    """What TPE would have ended with after k of the n cells: mean over `repeats` seeds, rows as of `replay_random`.
+    """The best of k of the n cells that TPE would have tried first; rows as of `replay_random`.
 
-    Empty for a study whose cells were drawn by a search: hardly any of what TPE would suggest is among them.
-    `progress` hears (repeats done, all).
+    Args:
+        store: a finished study.
+        repeats: seeds of TPE; figures are means over them.
+        progress: called with (repeats done, all).
+
+    Returns:
+        Rows; none for a study whose cells a search drew: TPE would suggest hardly any of them.
     """
     cells = _finished(store)
     if any(cell.role == "trial" for cell in cells):

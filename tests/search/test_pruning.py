@@ -5,12 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
+from fpl_tune import plugins
 from fpl_tune.api import start_study as run_study
 from fpl_tune.config import PruneSpec
 from fpl_tune.errors import ConfigError
-from fpl_tune.search.pruning import Pruner, score
+from fpl_tune.search.pruning import Decision, Paused, Pruner, score
 from fpl_tune.study.cells import expand
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record, Trial
@@ -46,52 +48,99 @@ def test_score_smooths_over_rounds_and_takes_the_larger_error() -> None:
     assert score([[{"round": 1}]], 1) is None
 
 
-def test_halving_without_noise_keeps_the_best_third_at_each_rung(cells: list[Any]) -> None:
+GO, PAUSE, STOP = Decision.CONTINUE, Decision.PAUSE, Decision.STOP
+
+
+def test_a_rung_lets_its_best_third_go_on_and_promotes_when_it_has_room(cells: list[Any]) -> None:
     pruner = Pruner(PruneSpec(rule="halving", reduction=3, first_rung=1, confidence=0))
-    kept = {}
-    for cell, value in zip(cells, [0.5, 0.4, 0.6, 0.3, 0.7, 0.65], strict=True):
-        kept[value] = pruner.keep(cell, rounds([value]))
-    # The first two always pass; then a cell passes that is among the best third of those seen so far.
-    assert kept == {0.5: True, 0.4: True, 0.6: True, 0.3: False, 0.7: True, 0.65: True}
-    assert pruner.keep(cells[3], rounds([0.3, 0.3]))  # round 2 is no rung: 1, 3, 9 are
+    decided = {}
+    for cell, value in zip(cells, [0.5, 0.4, 0.45, 0.3, 0.7, 0.2], strict=True):
+        decided[value] = pruner.decide(cell, rounds([value]))
+    # The third is not the best of three, though the first is: it has room now. The fifth is the best of five.
+    assert decided == {0.5: PAUSE, 0.4: PAUSE, 0.45: PAUSE, 0.3: PAUSE, 0.7: GO, 0.2: PAUSE}
+    paused = [Paused(cell, 1) for cell, value in zip(cells, decided, strict=True) if decided[value] == PAUSE]
+    assert pruner.promote(paused) == [Paused(cells[0], 1)], "of six the best two go on: 0.7 does already"
+    assert pruner.promote(paused[1:]) == []
+    assert pruner.decide(cells[0], rounds([0.5])) == GO, "reported again, it has passed"
+    assert pruner.decide(cells[3], rounds([0.3, 0.3])) == GO, "round 2 is not a rung: 1, 3 and 9 are"
 
 
 def test_noise_keeps_what_cannot_be_told_apart(cells: list[Any]) -> None:
+    """Once nothing else can reach the rung, cells within the noise of its cutoff go on."""
     values = [0.50, 0.52, 0.54, 0.49, 0.55, 0.48]
-    for confidence, spread, expected in ((0.0, 0.2, False), (1.0, 0.2, True), (1.0, 0.0001, False)):
+    for confidence, spread, expected in ((0.0, 0.2, 2), (1.0, 0.2, 6), (1.0, 0.0001, 2)):
         pruner = Pruner(PruneSpec(rule="halving", reduction=3, confidence=confidence))
-        kept = [pruner.keep(cell, rounds([value], spread=spread)) for cell, value in zip(cells, values, strict=True)]
-        assert kept[-1] is expected
+        made = [pruner.decide(cell, rounds([value], spread=spread)) for cell, value in zip(cells, values, strict=True)]
+        paused = [Paused(cell, 1) for cell, decision in zip(cells, made, strict=True) if decision == PAUSE]
+        promoted = pruner.promote(paused)
+        left = [p for p in paused if p not in promoted]
+        going = made.count(GO) + len(promoted)
+        assert pruner.settle(left, [Paused(cells[0], 0)]) == ([], []), "a job below the rung may still reach it"
+        more, pruned = pruner.settle(left, [Paused(cells[0], 2)])
+        assert len(more) + len(pruned) == len(left)
+        assert going + len(more) == max(going, expected)
+
+
+def test_the_lowest_rung_is_settled_first_and_one_cell_always_goes_on(cells: list[Any]) -> None:
+    pruner = Pruner(PruneSpec(rule="halving", reduction=3, confidence=0))
+    for cell, value in zip(cells[:2], (0.4, 0.5), strict=True):
+        assert pruner.decide(cell, rounds([value])) == PAUSE
+    assert pruner.decide(cells[2], rounds([0.6, 0.6, 0.6])) == PAUSE
+    paused = [Paused(cells[0], 1), Paused(cells[1], 1), Paused(cells[2], 3)]
+    assert pruner.settle(paused, ()) == ([Paused(cells[1], 1)], [Paused(cells[0], 1)])
+    assert pruner.settle(paused[2:], ()) == ([Paused(cells[2], 3)], [])
 
 
 def test_cells_on_other_data_are_no_peers(compose: Compose) -> None:
     made = expand(*compose("axes: {data: {shots: [2, 4]}, optim: {lr: [1, 2, 3]}}", "protocol.rounds=9"))
     pruner = Pruner(PruneSpec(rule="halving", reduction=2, confidence=0))
-    assert all(pruner.keep(cell, rounds([0.9])) for cell in made[:3])
-    assert pruner.keep(made[3], rounds([0.1]))
+    assert [pruner.decide(cell, rounds([v])) for cell, v in zip(made[:2], (0.8, 0.9), strict=True)] == [PAUSE, GO]
+    assert [pruner.decide(cell, rounds([v])) for cell, v in zip(made[3:5], (0.1, 0.2), strict=True)] == [PAUSE, GO]
 
 
 def test_references_and_the_last_round_are_never_pruned(compose: Compose) -> None:
     body = "axes: {optim: {lr: [1, 2]}}\nreferences: [{method: zeroshot, optim.lr: 1}]"
     made = expand(*compose(body, "protocol.rounds=3"))
-    pruner = Pruner(PruneSpec(rule="halving", reduction=2, confidence=0))
-    assert pruner.keep(made[0], rounds([0.9]))
-    assert not pruner.keep(made[1], rounds([0.1]))
-    assert pruner.keep(made[1], rounds([0.1, 0.1, 0.1]))
-    assert pruner.keep(made[2], rounds([0.0]))
+    for rule in ("halving", "median"):
+        pruner = Pruner(PruneSpec(rule=rule, reduction=2, confidence=0))
+        pruner.decide(made[0], rounds([0.9]))
+        assert pruner.decide(made[1], rounds([0.1, 0.1, 0.1])) == GO
+        assert pruner.decide(made[2], rounds([0.0])) == GO
 
 
 def test_plateau_stops_what_gains_nothing(cells: list[Any]) -> None:
     pruner = Pruner(PruneSpec(rule="plateau", first_rung=1, reduction=2))
-    assert pruner.keep(cells[0], rounds([0.1, 0.2, 0.3, 0.4]))
-    assert not pruner.keep(cells[0], rounds([0.1, 0.4, 0.4, 0.4]))
-    assert pruner.keep(cells[0], rounds([0.1, 0.4]))
+    assert pruner.decide(cells[0], rounds([0.1, 0.2, 0.3, 0.4])) == GO
+    assert pruner.decide(cells[0], rounds([0.1, 0.4, 0.4, 0.4])) == STOP
+    assert pruner.decide(cells[0], rounds([0.1, 0.4])) == GO
+
+
+def test_a_pruner_of_optuna_stops_cells_below_the_median(cells: list[Any]) -> None:
+    pruner = Pruner(PruneSpec(rule={"name": "median", "n_startup_trials": 2, "n_warmup_steps": 2}))
+    for cell, value in zip(cells[:2], (0.5, 0.7), strict=True):
+        for number in range(1, 10):
+            assert pruner.decide(cell, rounds([value] * number)) == GO
+    assert pruner.decide(cells[2], rounds([0.4])) == GO, "the first round only warms up"
+    assert pruner.decide(cells[2], rounds([0.4, 0.4])) == STOP
+    assert pruner.decide(cells[3], rounds([0.65, 0.65])) == GO
+
+
+class Impatient(optuna.pruners.BasePruner):
+    def prune(self, study: optuna.Study, trial: Any) -> bool:
+        return True
+
+
+def test_a_pruner_by_entry_point(cells: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "names", lambda kind: ["impatient"] if kind == "pruners" else [])
+    monkeypatch.setattr(plugins, "load", lambda kind, name: Impatient)
+    assert Pruner(PruneSpec(rule="impatient")).decide(cells[0], rounds([0.9])) == STOP
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"rule": "halve"}, "no prune.rule 'halve'. Did you mean 'halving'"),
+        ({"rule": "halve"}, "There is no pruning rule 'halve'. Did you mean 'halving'"),
+        ({"rule": {"name": "median", "n_startup": 1}}, "no argument 'n_startup'. Did you mean 'n_startup_trials'"),
         ({"reduction": 1}, "prune.reduction must be >= 2"),
         ({"first_rung": 0}, "prune.first_rung must be >= 1"),
         ({"smoothing": 0}, "prune.smoothing must be >= 1"),
@@ -117,7 +166,8 @@ def test_a_pruned_cell_is_stored_at_its_round_and_not_run_again(
     outcome = run_study(*made, root=tmp_path)
     assert outcome.exit_code == 0
     store = Store.open(tmp_path, "tiny")
-    assert store.summary()["status"].tolist() == ["done", "pruned", "done"]
+    assert store.summary()["status"].tolist() == ["pruned", "pruned", "done"]
+    assert [(store.result(cell, 1) or {})["rounds"] for cell in store.cells()] == [2, 1, 4]
     found = store.result(store.cells()[1], 1)
     assert found is not None
     assert (found["status"], found["rounds"]) == ("pruned", 1)

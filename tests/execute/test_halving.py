@@ -1,0 +1,154 @@
+"""Successive halving in a study: trials pause with a checkpoint, resume when their rung has room, and survive kills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fpl_tune.config import PruneSpec
+from fpl_tune.execute import inline
+from fpl_tune.execute.callback import Callback
+from fpl_tune.execute.runner import run_study
+from fpl_tune.search.replay import shuffled
+from fpl_tune.study.cells import Cell, expand
+from fpl_tune.study.store import Store
+from fpl_tune.trial import Record, Trial
+
+Compose = Callable[..., Any]
+
+LRS = [0.5, 0.3, 0.4, 0.1, 0.2, 0.6]
+BODY = f"axes: {{optim: {{lr: {LRS}}}}}\nprune: {{rule: halving, reduction: 2, confidence: 0}}"
+
+
+@pytest.fixture
+def stepped(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
+    """Validation accuracy falls with the learning rate. (lr, round) of every round that is trained."""
+    step, ran = Trial.step, []
+
+    def graded(self: Trial) -> list[Record]:
+        ran.append((self.run.optim.lr, self.round + 1))
+        return [{**record, "val/acc_mean": 1 - self.run.optim.lr} for record in step(self)]
+
+    monkeypatch.setattr(Trial, "step", graded)
+    return ran
+
+
+class Log(Callback):
+    """Rounds and pauses in their order."""
+
+    def __init__(self) -> None:
+        self.rounds: list[tuple[str, int]] = []
+        self.paused: list[str] = []
+
+    def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
+        self.rounds.append((cell.label, records[0]["round"]))
+
+    def on_job_pause(self, cell: Cell, seeds: Sequence[int]) -> None:
+        self.paused.append(cell.label)
+
+
+def rounds_of(root: Path) -> dict[str, tuple[str, int]]:
+    """Status and rounds by cell."""
+    store = Store.open(root, "tiny")
+    found = {cell.label: store.result(cell, 1) or {} for cell in store.cells()}
+    return {label: (str(result["status"]), result["rounds"]) for label, result in found.items()}
+
+
+def test_a_paused_trial_resumes_from_its_checkpoint_and_no_round_runs_twice(
+    compose: Compose, tmp_path: Path, stepped: list[tuple[float, int]]
+) -> None:
+    made = compose(BODY, "protocol.rounds=4")
+    outcome = run_study(*made, root=tmp_path, executor=inline.execute, callbacks=[log := Log()])
+    assert (outcome.exit_code, outcome.done, outcome.pending) == (0, 6, 0)
+    assert len(set(stepped)) == len(stepped), "a round ran twice"
+    assert [(float(label.partition("=")[2]), r) for label, r in log.rounds] == stepped
+    found = rounds_of(tmp_path)
+    assert found["lr=0.1"] == ("done", 4), "the best one is never lost"
+    assert found["lr=0.6"] == ("pruned", 1)
+    assert sorted(status for status, _ in found.values()) == ["done", *["pruned"] * 5]
+    assert "lr=0.3" in log.paused
+    assert found["lr=0.3"] == ("pruned", 2), "promoted from round 1, stopped at round 2"
+    assert sum(r for _, r in found.values()) == len(stepped) < 4 * 6 * 0.6
+    assert not list((tmp_path / "tiny").rglob("ckpt-*"))
+    store = Store.open(tmp_path, "tiny")
+    assert [len(store.history(cell, 2)) for cell in store.cells()] == [r for _, r in found.values()]
+
+
+@pytest.mark.parametrize("after", [1, 2, 3, 5, 8, 10])
+def test_a_study_killed_among_paused_trials_ends_as_undisturbed(
+    compose: Compose, tmp_path: Path, stepped: list[tuple[float, int]], monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """The process dies before its round `after` + 1; what waits at a rung is rebuilt from the checkpoints."""
+    made = compose(BODY, "protocol.rounds=4")
+    run_study(*made, root=tmp_path / "whole", executor=inline.execute)
+    whole = len(stepped)
+    stepped.clear()
+    step = Trial.step
+
+    def dying(self: Trial) -> list[Record]:
+        if len(stepped) == after:
+            raise KeyboardInterrupt
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trial, "step", dying)
+        with pytest.raises(KeyboardInterrupt):
+            run_study(*made, root=tmp_path / "killed", executor=inline.execute)
+    assert run_study(*made, root=tmp_path / "killed", executor=inline.execute).exit_code == 0
+    found, expected = rounds_of(tmp_path / "killed"), rounds_of(tmp_path / "whole")
+    assert found["lr=0.1"] == ("done", 4)
+    assert {label for label, (status, _) in found.items() if status == "done"} == {"lr=0.1"}
+    assert found.keys() == expected.keys()
+    assert len(set(stepped)) == len(stepped), "every rung has a checkpoint, so that no round is lost"
+    assert len(stepped) <= whole + 2
+
+
+def test_a_search_with_batches_does_not_wait_for_paused_trials(
+    compose: Compose, tmp_path: Path, stepped: list[tuple[float, int]]
+) -> None:
+    for batch in ("2", "null"):
+        stepped.clear()
+        body = (
+            f"axes: {{}}\nsearch: {{sampler: random, trials: 8, batch: {batch}, only: [optim.lr]}}\n"
+            "prune: {rule: halving, reduction: 2, confidence: 0}"
+        )
+        outcome = run_study(*compose(body, "protocol.rounds=4"), root=tmp_path / batch, executor=inline.execute)
+        assert (outcome.exit_code, outcome.done) == (0, 8)
+        found = rounds_of(tmp_path / batch)
+        best = min(stepped)[0]
+        assert [r for lr, r in stepped if lr == best] == [1, 2, 3, 4]
+        assert sum(status == "pruned" for status, _ in found.values()) >= 4
+
+
+def test_a_race_goes_on_with_what_halving_left(
+    compose: Compose, tmp_path: Path, stepped: list[tuple[float, int]]
+) -> None:
+    made = compose(BODY.replace("confidence: 0", "confidence: 0, seeds: 1"), "protocol.rounds=4")
+    assert run_study(*made, root=tmp_path, executor=inline.execute).exit_code == 0
+    store = Store.open(tmp_path, "tiny")
+    results = {cell.label: [(store.result(cell, s) or {})["status"] for s in (1, 2)] for cell in store.cells()}
+    assert results.pop("lr=0.1") == ["done", "done"]
+    assert {status for statuses in results.values() for status in statuses} == {"pruned"}
+
+
+def test_the_same_winner_in_95_of_100_orders_at_40_percent_of_the_rounds(compose: Compose) -> None:
+    """27 cells of 10 rounds: levels drawn, curves that rise to them, noise of seeds and clients."""
+    cells = expand(*compose(f"axes: {{optim: {{lr: {[0.01 * (i + 1) for i in range(27)]}}}}}", "protocol.rounds=10"))
+    rng = np.random.default_rng(0)
+    histories, val = {}, {}
+    for cell, level in zip(cells, rng.uniform(0.4, 0.8, len(cells)), strict=True):
+        rounds = []
+        for number in range(1, 11):
+            means = level * (1 - 0.5 / number) + rng.normal(0, 0.01, 3)
+            rounds.append([{"round": number, "seed": s, "val/acc_mean": float(m)} for s, m in enumerate(means)])
+        histories[cell.id] = rounds
+        val[cell.id] = float(np.mean([record["val/acc_mean"] for record in rounds[-1]]))
+    found = shuffled(cells, histories, val, PruneSpec(rule="halving"), orders=200, seed=1)
+    assert found.same_winner >= 0.95
+    assert found.rounds <= 0.4
+    every = shuffled(cells, histories, val, PruneSpec(rule="halving", confidence=1e6), orders=3, seed=1)
+    assert (every.same_winner, every.rounds) == (1.0, 1.0)
