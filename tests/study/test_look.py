@@ -162,9 +162,9 @@ def test_replay_of_pruning_saves_rounds_and_tells_what_it_lost(make_store: MakeS
     store = make_store(body=body, rounds=9, level=lambda cell: 0.9 - 0.1 * cell.number)
     found = replay_pruning(store, PruneSpec(reduction=2, confidence=0))
     assert (found.cells, found.rounds) == (8, 72)
-    assert found.pruned == 7  # each is worse than the one before it
-    assert found.kept == 9 + 7
-    assert found.saved_seconds == pytest.approx(7 * 8 * 0.5 * 3)
+    assert found.pruned == 7
+    assert found.kept == 9 + 4 + 2 * 2 + 4  # half of the cells go on at each of the rungs 1, 2 and 4
+    assert found.saved_seconds == pytest.approx((72 - 21) * 0.5 * 3)
     assert (found.best, found.best_replayed) == ("n_ctx=2", "n_ctx=2")
     cautious = replay_pruning(store, PruneSpec(reduction=2, confidence=1000))
     assert (cautious.kept, cautious.pruned) == (72, 0)
