@@ -1,4 +1,4 @@
-"""The time left of a study: from what a plan measured, from what was heard, and for other processes."""
+"""The ETA of a study: from a plan's measurement, from the records of the run, and for other processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fpl_tune.api import start_study as run_study
-from fpl_tune.execute import eta as remaining
+from fpl_tune.execute import eta as eta_module
 from fpl_tune.execute import manage
 from fpl_tune.execute.eta import Eta, seconds_left
 from fpl_tune.execute.job import Job
@@ -26,14 +26,14 @@ TWO_METHODS = "axes: {method: [promptfl, coop]}\n"
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
-    monkeypatch.setattr(remaining.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(eta_module.time, "monotonic", lambda: now[0])
     return now
 
 
 @pytest.fixture
 def study(compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Store, list[Cell]]:
-    """Two cells of four rounds and two seeds that nothing is known of."""
-    monkeypatch.setattr(remaining, "known", lambda runs, seeds, setup: {})
+    """Two cells of four rounds and two seeds without any measurement."""
+    monkeypatch.setattr(eta_module, "known", lambda runs, seeds, setup: {})
     spec, node = compose(TWO_METHODS, "protocol.rounds=4")
     store, cells = Store(tmp_path, spec.name), expand(spec, node)
     store.begin(node, cells)
@@ -45,15 +45,15 @@ def jobs(cells: Sequence[Cell]) -> list[Job]:
 
 
 def records(number: int, seconds: float) -> list[dict[str, Any]]:
-    """Of a round whose seeds took `seconds` each from the first round on."""
+    """Records of one round; `seconds` is each seed's running total."""
     return [{"seed": seed, "round": number, "time/seconds": seconds} for seed in SEEDS]
 
 
-def test_one_round_tells_of_all(study: tuple[Store, list[Cell]], clock: list[float]) -> None:
+def test_one_round_gives_an_estimate_for_all(study: tuple[Store, list[Cell]], clock: list[float]) -> None:
     store, (one, other) = study
     left = Eta()
     left.on_study_start(store, [one, other], jobs([one, other]))
-    assert left.seconds is None, "nothing is known"
+    assert left.seconds is None, "no measurement yet"
     left.on_job_start(one, SEEDS)
     clock[0] += 6
     left.on_round_end(one, records(1, 3.0))  # six seconds for the round of both seeds
@@ -62,12 +62,12 @@ def test_one_round_tells_of_all(study: tuple[Store, list[Cell]], clock: list[flo
     assert left.seconds == pytest.approx(3 * 6 + 4 * 6 - 5), "the clock goes on"
 
 
-def test_what_a_plan_measured_is_scaled_by_what_is_heard(
+def test_a_plan_is_scaled_by_the_measured_pace(
     study: tuple[Store, list[Cell]], clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, (one, other) = study
     costs = {cost_key(one.run): Cost(0, 1.0, 1.0, 0), cost_key(other.run): Cost(0, 10.0, 10.0, 0)}
-    monkeypatch.setattr(remaining, "known", lambda runs, seeds, setup: costs)
+    monkeypatch.setattr(eta_module, "known", lambda runs, seeds, setup: costs)
     left = Eta()
     left.on_study_start(store, [one, other], jobs([one, other]))
     assert left.seconds == pytest.approx(4 * 1 + 4 * 10), "before anything has begun"
@@ -82,7 +82,7 @@ def test_what_a_plan_measured_is_scaled_by_what_is_heard(
     assert left.seconds == pytest.approx(2 * 4)
 
 
-def test_results_of_before_tell_the_pace(study: tuple[Store, list[Cell]], clock: list[float]) -> None:
+def test_stored_results_give_the_pace(study: tuple[Store, list[Cell]], clock: list[float]) -> None:
     store, (one, other) = study
     store.put(one, 1, records(4, 2.0)[:1], {"status": "done", "rounds": 4, "time/seconds": 2.0})
     left = Eta()
@@ -103,23 +103,24 @@ def test_trials_side_by_side_share_the_time(study: tuple[Store, list[Cell]], clo
     assert left.seconds == pytest.approx(2 * 10), "two rounds of each, at once"
 
 
-def test_a_job_that_is_taken_apart_counts_once(study: tuple[Store, list[Cell]], clock: list[float]) -> None:
+def test_a_job_split_by_seed_counts_once(study: tuple[Store, list[Cell]], clock: list[float]) -> None:
     store, (one, _) = study
     left = Eta()
     left.on_study_start(store, [one], jobs([one]))
     left.on_job_start(one, SEEDS)
     left.on_round_end(one, records(2, 2.0))
-    left.on_job_start(one, (1,))  # after it failed
+    left.on_job_start(one, (1,))  # after the job of both seeds failed
     left.on_round_end(one, records(1, 1.0)[:1])
+    left.on_job_start(one, (2,))
     assert left.seconds == pytest.approx(3 + 4), "three rounds of one seed, four of the other"
     left.on_cell_end(one, {})
     assert left.seconds == 0
 
 
-def test_trials_that_a_search_will_come_up_with_cost_what_others_do(
+def test_trials_to_come_cost_as_much_as_the_others(
     compose, tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remaining, "known", lambda runs, seeds, setup: {})
+    monkeypatch.setattr(eta_module, "known", lambda runs, seeds, setup: {})
     spec, node = compose("axes: {optim: {lr: [0.01, 0.1]}}\n")
     store, cells = Store(tmp_path, spec.name), expand(spec, node)
     trials = [Cell(c.id, c.number, c.label, "trial", c.varied, c.run) for c in cells]
@@ -133,36 +134,34 @@ def test_trials_that_a_search_will_come_up_with_cost_what_others_do(
     assert left.seconds == pytest.approx(2 + (1 + 3) * 4), "two rounds of two seeds each"
 
 
-def test_other_processes_read_what_the_running_one_tells(
-    study: tuple[Store, list[Cell]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_processes_read_the_estimate(study: tuple[Store, list[Cell]], monkeypatch: pytest.MonkeyPatch) -> None:
     store, cells = study
     left = Eta()
     with locked(store.folder):
         left.on_study_start(store, cells, jobs(cells))
         assert manage.status(store)["seconds_left"] is None
         left.on_job_start(cells[0], SEEDS)
-        monkeypatch.setattr(remaining, "_WRITE_SECONDS", -1.0)
+        monkeypatch.setattr(eta_module, "_WRITE_SECONDS", -1.0)
         left.on_round_end(cells[0], records(1, 30.0))
         assert manage.status(store)["seconds_left"] == pytest.approx(7 * 60, abs=2)
         now = time.time()
-        monkeypatch.setattr(remaining.time, "time", lambda: now + 100)
+        monkeypatch.setattr(eta_module.time, "time", lambda: now + 100)
         assert seconds_left(store.folder) == pytest.approx(7 * 60 - 100, abs=2)
-    assert manage.status(store)["seconds_left"] is None, "nobody runs it"
+    assert manage.status(store)["seconds_left"] is None, "no process runs it"
     left.on_abort()
     assert seconds_left(store.folder) is None
 
 
-def test_a_study_leaves_nothing_of_it(compose, tmp_path: Path) -> None:
+def test_a_finished_study_leaves_no_file(compose, tmp_path: Path) -> None:
     spec, node = compose()
-    heard: list[float | None] = []
+    seen: list[float | None] = []
 
-    class Asking(Eta):
+    class Recording(Eta):
         def on_round_end(self, cell: Cell, records: Sequence[dict[str, Any]]) -> None:
             super().on_round_end(cell, records)
-            heard.append(self.seconds)
+            seen.append(self.seconds)
 
-    assert run_study(spec, node, root=tmp_path, callbacks=[Asking()]).done == 2
-    assert all(seconds is not None for seconds in heard)
-    assert heard[-1] == 0
+    assert run_study(spec, node, root=tmp_path, callbacks=[Recording()]).done == 2
+    assert all(seconds is not None for seconds in seen)
+    assert seen[-1] == 0
     assert not (tmp_path / spec.name / "study.left").exists()
