@@ -74,7 +74,7 @@ _worlds: dict[str, World] = {}
 
 def world_of(run: RunSpec, *, cache_dir: Path, device: str = "cpu", progress: Any = None) -> World:
     """The world of a run, built once per process and shared by all trials that agree on towers, data and needs."""
-    needs, view = _needs(run)
+    needs, view = needs_of(run)
     key = json.dumps([config.as_dict(run)["clip"], config.as_dict(run)["data"], needs, view, device], sort_keys=True)
     if key not in _worlds:
         _worlds.clear()  # one world at a time: features of a large data set are the bulk of a trial's memory
@@ -84,7 +84,7 @@ def world_of(run: RunSpec, *, cache_dir: Path, device: str = "cpu", progress: An
     return _worlds[key]
 
 
-def _needs(run: RunSpec) -> tuple[str, str | None]:
+def needs_of(run: RunSpec) -> tuple[str, str | None]:
     """Kind of images and of second views that all stages see."""
     found = {(stage.method.needs, stage.method.view) for stage in stages_of(run)}
     if len(found) > 1:

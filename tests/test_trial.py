@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 
 from fpl_tune import checkpoint, config
 from fpl_tune.checkpoint import Snapshot
+from fpl_tune.cli.common import Format
+from fpl_tune.cli.data import data_prepare
 from fpl_tune.engine import kept_bytes
 from fpl_tune.errors import ConfigError, EnvironmentProblem
 from fpl_tune.method import Local
@@ -201,3 +204,28 @@ def test_device_is_checked() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(EnvironmentProblem, match="PyTorch sees none"):
             device_of("cuda")
+
+
+@pytest.mark.parametrize("method", ["method=promptfl", "method=fedapt_unsupervised"])
+def test_a_trial_encodes_nothing_after_prepare(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """`data prepare` has encoded it in the run's arithmetic and views: what a trial looks up is there."""
+    from fpl_tune.data import cache as features
+
+    monkeypatch.setenv("FPL_TUNE_CACHE", str(tmp_path))
+    overrides = [method, "clip.dtype=bfloat16", "data.views=2", "data.train_per_class=2", "data.test_per_class=1"]
+    overrides += ["partition.n_clients=2", "data.shots=1", "data.domains=[photo]"]
+    data_prepare(overrides, Format.json)
+    views = [row["view"] for row in json.loads(capsys.readouterr().out)]
+    assert views[:4] == ["", "", "crop-0", "crop-1"]
+    held = set(tmp_path.glob("*.npy"))
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a trial encoded images")
+
+    monkeypatch.setattr(features._Job, "run", refuse)
+    monkeypatch.setattr("fpl_tune.trial._worlds", {})
+    world = Trial(config.compose_run(overrides), [1], cache_dir=tmp_path).world
+    assert len(world.views) == 2
+    assert len(views) == 2 + len(world.views) + len(world.second) == len(held)

@@ -42,18 +42,17 @@ def data_check(overrides: Overrides = None, format: FormatOption = Format.table)
 
 @data_app.command("prepare", epilog="Example: fpl-tune data prepare data=folder data.root=~/photos")
 def data_prepare(overrides: Overrides = None, format: FormatOption = Format.table) -> None:
-    """Fill the feature cache before a study does."""
+    """Fill the feature cache before a study does: on its device, in its arithmetic, with its views."""
     from fpl_tune import config
     from fpl_tune.cli import output
     from fpl_tune.data import prepare
     from fpl_tune.paths import cache_root
-    from fpl_tune.trial import stages_of
+    from fpl_tune.trial import device_of, needs_of
 
     run = config.compose_run(overrides or [])
-    towers = run.clip.load(dtype="float32")
+    towers = run.clip.load(device_of("auto"))
     with output.progress("encoding") as progress:
-        needs = stages_of(run)[0].method.needs
-        done = prepare.prepare(run.data, towers, needs, cache_dir=cache_root(), progress=progress)
+        done = prepare.prepare(run.data, towers, *needs_of(run), cache_dir=cache_root(), progress=progress)
     _print(prepare.to_dicts(done), [prepare.table(done)], format)
 
 

@@ -23,6 +23,12 @@ class View(NamedTuple):
     number: int = 0
 
 
+def views_of(n_crops: int, second: str | None) -> tuple[list[View], list[View]]:
+    """The random views of a training set: `n_crops` crops, and as many of kind `second`, or one."""
+    crops = [View("crop", number) for number in range(n_crops)]
+    return crops, [View(second, number) for number in range(max(1, n_crops)) if second]
+
+
 def look(view: View, picture: Picture, size: int, name: str) -> Image.Image:
     """One view of one image, `size` wide and high. Raises `ConfigError` for an unknown kind of view."""
     if view.kind not in _KINDS:

@@ -82,7 +82,7 @@ def features(
     if needs not in get_args(Needs):
         raise unknown("kind of image features", needs, get_args(Needs))
     job = _Job(pool, towers, needs, view, progress)
-    key = digest([_VERSION, pool.stamp(), towers.fingerprint, str(towers.dtype), needs, pool.transform, str(view)])[:16]
+    key = _key(job)
     stem = re.sub(r"[^\w.-]+", "_", "-".join([pool.key, towers.name, needs, *map(str, view or ())]))[:80]
     path = Path(cache_dir) / f"{stem}-{key}.npy"
     if key in _memory:
@@ -93,6 +93,16 @@ def features(
     if found is None:
         found = _memory[key] = torch.from_numpy(job.run(np.empty(job.shape, job.dtype)))
     return found
+
+
+def _key(job: _Job) -> str:
+    """What the features depend on, 16 hex digits."""
+    pool, towers = job.pool, job.towers
+    arithmetic = str(towers.dtype)
+    if towers.dtype == torch.float32 and towers.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
+        arithmetic += " in tf32"
+    parts = [_VERSION, pool.stamp(), towers.fingerprint, arithmetic, job.needs, pool.transform, str(job.view)]
+    return digest(parts)[:16]
 
 
 @dataclass

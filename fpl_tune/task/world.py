@@ -15,7 +15,7 @@ from fpl_tune.clip import Towers, load_towers
 from fpl_tune.clip.allocator import keep_freed_memory
 from fpl_tune.clip.sentences import Position
 from fpl_tune.data import Dataset, DataSpec, PartitionSpec, Pool, Split, features, load, split
-from fpl_tune.data.augment import View
+from fpl_tune.data.augment import View, views_of
 from fpl_tune.errors import ConfigError, unknown
 from fpl_tune.task.classes import GENERIC_TEMPLATE, Classes
 from fpl_tune.task.client_task import ClientTask
@@ -87,6 +87,7 @@ class World:
         def seen(pool: Pool, look: View | None = None) -> Tensor:
             return features(pool, towers, needs=needs, cache_dir=cache_dir, progress=progress, view=look)
 
+        crops, others = views_of(data.views, view)
         return cls(
             towers,
             dataset,
@@ -94,8 +95,8 @@ class World:
             seen(dataset.train),
             seen(dataset.test),
             torch.float32,
-            views=[seen(dataset.train, View("crop", number)) for number in range(data.views)],
-            second=[seen(dataset.train, View(view, number)) for number in range(max(1, data.views)) if view],
+            views=[seen(dataset.train, look) for look in crops],
+            second=[seen(dataset.train, look) for look in others],
         )
 
     def classes(self, ids: np.ndarray) -> Classes:

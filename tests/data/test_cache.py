@@ -241,3 +241,20 @@ def test_bad_requests(pool: Pool, tmp_path: Path) -> None:
         features(pool, Eye(), "pool", cache_dir=tmp_path)
     with pytest.raises(ConfigError, match="no patch features"):
         features(pool, Eye(n_patches=None), "patches", cache_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "tf32", "changes"),
+    [("cuda", torch.float32, True, True), ("cuda", torch.bfloat16, True, False), ("cpu", torch.float32, True, False)],
+)
+def test_tf32_is_part_of_the_key_where_it_changes_figures(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, device: str, dtype: torch.dtype, tf32: bool, changes: bool
+) -> None:
+    monkeypatch.setattr(Eye, "device", torch.device(device))
+    monkeypatch.setattr(Eye, "dtype", dtype)
+    job = cache._Job(pool, Eye(), "pooled", None, None)
+    keys = []
+    for allowed in (False, tf32):
+        monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", allowed)
+        keys.append(cache._key(job))
+    assert (keys[0] != keys[1]) is changes
