@@ -244,17 +244,19 @@ def test_bad_requests(pool: Pool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "dtype", "tf32", "changes"),
-    [("cuda", torch.float32, True, True), ("cuda", torch.bfloat16, True, False), ("cpu", torch.float32, True, False)],
+    ("device", "dtype", "changes"),
+    [("cuda", torch.float32, True), ("cuda", torch.bfloat16, False), ("cpu", torch.float32, False)],
 )
 def test_tf32_is_part_of_the_key_where_it_changes_figures(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch, device: str, dtype: torch.dtype, tf32: bool, changes: bool
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, device: str, dtype: torch.dtype, changes: bool
 ) -> None:
     monkeypatch.setattr(Eye, "device", torch.device(device))
     monkeypatch.setattr(Eye, "dtype", dtype)
     job = cache._Job(pool, Eye(), "pooled", None, None)
-    keys = []
-    for allowed in (False, tf32):
-        monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", allowed)
+    keys, matmul = [], torch.backends.cuda.matmul
+    before = matmul.allow_tf32
+    for allowed in (False, True):
+        matmul.allow_tf32 = allowed
         keys.append(cache._key(job))
+    matmul.allow_tf32 = before
     assert (keys[0] != keys[1]) is changes
