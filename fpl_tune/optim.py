@@ -9,52 +9,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import field
+from typing import Annotated, Literal, NamedTuple
 
 import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fpl_tune.errors import ConfigError, did_you_mean
 from fpl_tune.method import Tree
+from fpl_tune.spec import SPEC, AtLeastOne, Rate
 
-SCHEDULES = ("constant", "cosine", "shared_cosine")
 
-
-@dataclass
+@dataclass(frozen=True, config=SPEC)
 class OptimSpec:
     """The clients' optimiser. Defaults are those of CoOp and its federated descendants (SGD)."""
 
-    name: str = "sgd"
-    """sgd or adamw"""
-    lr: float = 0.002
+    name: Literal["sgd", "adamw"] = "sgd"
+    lr: Rate = 0.002
     """Learning rate of every leaf that `groups` does not name. 0 trains nothing."""
-    groups: dict[str, float] = field(default_factory=dict)
+    groups: dict[str, Rate] = field(default_factory=dict)
     """Learning rates by leaf name or by the part of it before the first dot, e.g. {gate: 0.01}."""
-    momentum: float = 0.9
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """SGD's momentum; 0 is plain gradient descent."""
-    weight_decay: float = 5e-4
+    weight_decay: Rate = 5e-4
     betas: tuple[float, float] = (0.9, 0.999)
     """AdamW's."""
-    batch: int = 32
+    batch: AtLeastOne = 32
     """Images per step and client."""
-    schedule: str = "constant"
+    schedule: Literal["constant", "cosine", "shared_cosine"] = "constant"
     """constant; cosine over a client's local epochs; shared_cosine: one cosine scheduler that all clients of a round
     step in turn, as the released code of PromptFL and pFedMoAP does (a client's rate then depends on its place)."""
-
-    def check(self) -> None:
-        """Raises `ConfigError` for values no optimiser can run with."""
-        if self.name not in ("sgd", "adamw"):
-            raise ConfigError(f"optim.name must be sgd or adamw, but is {self.name!r}.")
-        if self.schedule not in SCHEDULES:
-            raise ConfigError(f"There is no schedule {self.schedule!r}. {did_you_mean(self.schedule, SCHEDULES)}")
-        for name, rate in {"lr": self.lr, **{f"groups.{k}": v for k, v in self.groups.items()}}.items():
-            if not (math.isfinite(rate) and rate >= 0):
-                raise ConfigError(f"optim.{name} must be a finite number >= 0, but is {rate!r}.")
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"optim.momentum must lie in [0, 1), but is {self.momentum!r}.")
-        if self.batch < 1:
-            raise ConfigError(f"optim.batch must be >= 1, but is {self.batch!r}.")
 
     def rate(self, leaf: str) -> float:
         """Learning rate of a leaf by its name."""

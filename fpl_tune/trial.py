@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from fpl_tune import config, methods
+from fpl_tune import config
 from fpl_tune.batches import Cohort, derive, draw_cohort
 from fpl_tune.checkpoint import Snapshot
 from fpl_tune.config import RunSpec
@@ -38,24 +38,6 @@ class Diverged(FplTuneError):
     """A loss or a state is NaN or inf; the message names seed, client and round."""
 
 
-class _Stage(NamedTuple):
-    method: Method
-    rounds: int
-    epochs: float
-
-
-def stages_of(run: RunSpec) -> list[_Stage]:
-    """The stages of a run: its own list, or one stage by the protocol."""
-    where = "stages.method" if run.stages else "method"
-    return [_Stage(methods.build(s.method, where), s.rounds or 0, s.epochs or 0.0) for s in config.stages(run)]
-
-
-def rounds_of(run: RunSpec) -> int:
-    """Communication rounds of a run, all stages together; one where nothing is learned."""
-    stages = stages_of(run)
-    return sum(stage.rounds for stage in stages) if any(stage.method.learns for stage in stages) else 1
-
-
 def who_trains(run: RunSpec, task: ClientTask, seed: int, number: int) -> torch.Tensor:
     """[C] the cohort of a round, counted from 1."""
     protocol = run.protocol
@@ -75,7 +57,7 @@ _worlds: dict[str, World] = {}
 def world_of(run: RunSpec, *, cache_dir: Path, device: str = "cpu", progress: Any = None) -> World:
     """The world of a run, built once per process and shared by all trials that agree on towers, data and needs."""
     needs, view = needs_of(run)
-    key = json.dumps([config.as_dict(run)["clip"], config.as_dict(run)["data"], needs, view, device], sort_keys=True)
+    key = json.dumps([vars(run.clip), vars(run.data), needs, view, device], sort_keys=True)
     if key not in _worlds:
         _worlds.clear()  # one world at a time: features of a large data set are the bulk of a trial's memory
         _worlds[key] = World.build(
@@ -86,7 +68,7 @@ def world_of(run: RunSpec, *, cache_dir: Path, device: str = "cpu", progress: An
 
 def needs_of(run: RunSpec) -> tuple[str, str | None]:
     """Kind of images and of second views that all stages see."""
-    found = {(stage.method.needs, stage.method.view) for stage in stages_of(run)}
+    found = {(stage.method.needs, stage.method.view) for stage in run.stages}
     if len(found) > 1:
         raise ConfigError(
             f"All stages of a run must see the same kind of images, but they need {sorted(map(str, found))}."
@@ -116,13 +98,13 @@ class Trial:
         progress: Any = None,
     ) -> None:
         self.run, self.seeds = run, list(seeds)
-        self.stages = stages_of(run)
+        self.stages = run.stages
         self.world = world_of(run, cache_dir=cache_dir, device=device, progress=progress)
         self.tasks: list[ClientTask] = [self.world.task(run.data, run.partition, seed) for seed in self.seeds]
         _widen(self.tasks)
         for stage in self.stages:
             stage.method.check(self.tasks[0])
-        self.rounds = rounds_of(run)
+        self.rounds = run.rounds
         self.round = 0
         self.totals: list[dict[str, float]] = [{"up": 0, "down": 0, "seconds": 0.0} for _ in self.seeds]
         self._held = 0  # the stage whose states these are

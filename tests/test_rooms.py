@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "fpl_tune"
 
-EVERYBODY = {"formatting", "errors", "plugins"}
+EVERYBODY = {"formatting", "errors", "plugins", "spec"}
 SIMULATION = {
     "batches",
     "checkpoint",
@@ -32,6 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "analysis": set(),  # works on any table
     "formatting": set(),
     "errors": set(),
+    "spec": set(),
     "paths": set(),
     "files": set(),
     "plugins": set(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ from fpl_tune.report.printed import (
 )
 from fpl_tune.search.search import Search
 from fpl_tune.study.cells import Cell, expand
-from fpl_tune.trial import Record, Trial, stages_of
+from fpl_tune.trial import Record, Trial
 
 PAPERS = """
 pfedmoap_t1 pfedmoap_t2 pfedmoap_t3 pfedmoap_t4 pfedmoap_t6 pfedmoap_t7 pfedmoap_t8 pfedmoap_t9 pfedmoap_f3 pfedmoap_f4
@@ -131,7 +131,7 @@ def test_paper_scale_is_the_papers_data_and_towers(name: str) -> None:
     for cell in cells:
         assert cell.run.data.name != "shapes", cell.label
         assert cell.run.optim.lr < 0.02, cell.label  # the drawn world's rate
-        for stage in stages_of(cell.run):
+        for stage in cell.run.stages:
             stage.method.check(paper_sizes(cell.run))
             assert stage.method.needs != "patches" or cell.run.clip.name in TOWERS
 
@@ -223,15 +223,14 @@ def test_figures_say_what_they_show(name: str) -> None:
 
 def tiny(run: RunSpec) -> RunSpec:
     """The same run on a few images: one round of one epoch, each stage too."""
-    run = deepcopy(run)
     fine = run.data.classes == "object"
-    run.data.train_per_class, run.data.test_per_class = (3, 1) if fine else (12, 4)
-    run.data.shots = min(run.data.shots or 2, 2)
-    run.data.max_test = None
-    run.protocol.rounds = run.protocol.epochs = run.protocol.eval_every = 1
-    for stage in run.stages:
-        stage.rounds = stage.epochs = 1
-    return run
+    sizes = {"train_per_class": 3, "test_per_class": 1} if fine else {"train_per_class": 12, "test_per_class": 4}
+    return replace(
+        run,
+        data=replace(run.data, shots=min(run.data.shots or 2, 2), max_test=None, **sizes),
+        protocol=replace(run.protocol, rounds=1, epochs=1, eval_every=1),
+        stages=tuple(replace(stage, rounds=1, epochs=1) for stage in run.stages),
+    )
 
 
 _ran: dict[str, tuple[list[Record], set[str]]] = {}
@@ -267,17 +266,17 @@ def test_one_round_of_every_method(name: str, tmp_path: Path, tmp_path_factory: 
     assert first
     for cell in first.values():
         records, moved = one_round(cell, tmp_path_factory.getbasetemp().parent / "features-of-studies")
-        assert [record["round"] for record in records] == list(range(1, 1 + len(stages_of(cell.run)))), cell.label
+        assert [record["round"] for record in records] == list(range(1, 1 + len(cell.run.stages))), cell.label
         for record in records:
             assert 0 <= record["test/acc_mean"] <= 1, cell.label
             assert math.isfinite(record.get("train/loss", 0.0)), cell.label
-        assert bool(moved) == (cell.run.method["name"] != "zeroshot"), cell.label
+        assert bool(moved) == (methods.name_of(cell.run.method) != "zeroshot"), cell.label
 
 
 def kinds(cell: Cell) -> list[str]:
     """Names of a cell's method and of what it wraps."""
-    node, names = cell.run.method, []
-    while isinstance(node, Mapping):
-        names.append(str(node["name"]))
-        node = node.get("inner")
+    method, names = cell.run.method, []
+    while method is not None:
+        names.append(methods.name_of(method))
+        method = getattr(method, "inner", None)
     return names

@@ -15,7 +15,8 @@ from fpl_tune.errors import ConfigError
 from fpl_tune.method import unit
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.optim import OptimSpec
-from fpl_tune.task import Classes, ClientData, ClipSpec, PromptMemory, check_clip
+from fpl_tune.spec import validated
+from fpl_tune.task import Classes, ClientData, ClipSpec, PromptMemory
 from fpl_tune.testing import toy_task, toy_towers
 
 
@@ -130,14 +131,19 @@ def test_memory_forgets_the_oldest_first() -> None:
 
 
 def test_template_needs_its_place() -> None:
-    check_clip(ClipSpec(template="an image of a {}."))
+    assert ClipSpec(template="an image of a {}.").template == "an image of a {}."
     with pytest.raises(ConfigError, match=r"text with \{\} for the class name"):
-        check_clip(ClipSpec(template="an image"))
+        validated(ClipSpec, {"template": "an image"}, "clip")
 
 
-def test_what_the_towers_compute_in_is_checked() -> None:
-    check_clip(ClipSpec(dtype="bfloat16", quick_gelu=True))
-    with pytest.raises(ConfigError, match=r"no clip\.dtype 'bf16'.* 'bfloat16'"):
-        check_clip(ClipSpec(dtype="bf16"))
-    with pytest.raises(ConfigError, match=r"clip\.quick_gelu must be auto, true or false, but is 'yes'"):
-        check_clip(ClipSpec(quick_gelu="yes"))
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("dtype", "bf16", r"no clip\.dtype 'bf16'.* 'bfloat16'"),
+        ("quick_gelu", "yes", r"no clip\.quick_gelu 'yes'. Known: False, True, auto"),
+    ],
+)
+def test_what_the_towers_compute_in_is_checked(field: str, value: str, message: str) -> None:
+    assert ClipSpec(dtype="bfloat16", quick_gelu=True).quick_gelu is True
+    with pytest.raises(ConfigError, match=message):
+        validated(ClipSpec, {field: value}, "clip")

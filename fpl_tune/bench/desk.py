@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from fpl_tune import config
+from fpl_tune import config, methods
 from fpl_tune.bench.measure import Progress, Steps, images_told, once
 from fpl_tune.execute import ray
 from fpl_tune.execute.runner import Callback, run_study
@@ -60,7 +60,7 @@ def bench_desk(
         suggestion = _suggested(root, overrides, cells)
         steps("short trials", trials)
         added = _added(root, overrides, device, cache_dir, trials)
-    known = f"{counted(cells, 'cell')}, {run.method['name']} on {run.clip.name}"
+    known = f"{counted(cells, 'cell')}, {methods.name_of(run.method)} on {run.clip.name}"
     return [
         {"what": "plan", "seconds": plan[0], "measured": f"`fpl-tune plan`, {known}; measures the kinds of its trials"},
         {"what": "plan, once more", "seconds": plan[1], "measured": f"`fpl-tune plan`, {known}"},

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fpl_tune import methods
 from fpl_tune.batches import Cohort
 from fpl_tune.bench.measure import Measured, Meter, Peak, Progress, Steps, images_told, matrix_rate, once, wait
 from fpl_tune.clip import Towers
@@ -56,7 +57,7 @@ def bench_round(
     rate = matrix_rate(where, towers.dtype)
     return [
         Measured(
-            f"round {run.method['name']} {towers.name}",
+            f"round {methods.name_of(run.method)} {towers.name}",
             seconds,
             plain,
             meter.tokens,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from fpl_tune import config
+from fpl_tune import config, methods
 from fpl_tune.bench.measure import Measured, Meter, Peak, Progress, Steps, images_told, matrix_rate, once
 from fpl_tune.execute import inline
 from fpl_tune.execute.runner import run_study
@@ -66,7 +66,7 @@ def bench_study(
     each, added = 1e3 * seconds / trials, 1e3 * (seconds - bare) / trials
     return [
         Measured(
-            f"study of {counted(done, 'trial')}, {run.method['name']} {run.clip.name}",
+            f"study of {counted(done, 'trial')}, {methods.name_of(run.method)} {run.clip.name}",
             seconds,
             one * trials,
             meter.tokens,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor
 
 from fpl_tune.bench.measure import Measured, Peak, Progress, Steps, best, matrix_rate
 from fpl_tune.clip.allocator import keep_freed_memory
-from fpl_tune.clip.sentences import Position
 from fpl_tune.clip.text import cost
 from fpl_tune.config import RunSpec
 from fpl_tune.formatting import counted
@@ -69,8 +66,8 @@ class _Cohorts:
         self.kind, self.dtype = kind, getattr(torch, kind)
         self.towers = run.clip.load(device, kind)
         self.device = self.towers.device
-        self.n_ctx = int(run.method.get("n_ctx", 16))
-        self.sentences = self.towers.sentences(CALTECH101, self.n_ctx, position=cast(Position, run.clip.class_position))
+        self.n_ctx = int(getattr(run.method, "n_ctx", 16))
+        self.sentences = self.towers.sentences(CALTECH101, self.n_ctx, position=run.clip.class_position)
         self.rate = matrix_rate(self.device, self.dtype)
 
     def gradient(self, clients: int, *, plain: bool = False) -> Tensor:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from fpl_tune import methods
 from fpl_tune.bench.measure import Measured, Meter, Peak, Progress, Steps, images_told, matrix_rate, wait
 from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
@@ -56,7 +57,7 @@ def bench_trial(
         alone = alone or took.seconds
         found.append(
             Measured(
-                f"trial {run.method['name']} {run.clip.name}, {counted(len(seeds), 'seed')}",
+                f"trial {methods.name_of(run.method)} {run.clip.name}, {counted(len(seeds), 'seed')}",
                 took.seconds,
                 loop * len(seeds),
                 took.meter.tokens,

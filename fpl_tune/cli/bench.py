@@ -56,7 +56,6 @@ def bench(
         output.emit(simulated, format)
         return
     run = config.compose_run(overrides or [])
-    config.check(run)
     device, cache = device_of("auto"), cache_root()
     if kind is Bench.record:
         _emit_seconds(_record(run, device), format, "{:.2g}")

@@ -23,7 +23,7 @@ from fpl_tune.study.results import VAL, aggregate
 from fpl_tune.study.selection import Candidates
 from fpl_tune.study.status import FAILURES, Status
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Record, rounds_of
+from fpl_tune.trial import Record
 
 
 class Watcher(Callback):
@@ -89,7 +89,7 @@ class Watcher(Callback):
 
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         if cell.id not in self._tasks:
-            self._tasks[cell.id] = self._bars.add_task(cell.label, total=rounds_of(cell.run))
+            self._tasks[cell.id] = self._bars.add_task(cell.label, total=cell.run.rounds)
         number = max(record["round"] for record in records)
         self._left.on_round_end(cell, records)
         self._bars.update(self._tasks[cell.id], completed=number)

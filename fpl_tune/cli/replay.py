@@ -12,6 +12,7 @@ from fpl_tune.cli import complete
 from fpl_tune.cli.common import Format, FormatOption, StoredStudy, app
 
 if TYPE_CHECKING:
+    from fpl_tune.config import PruneSpec
     from fpl_tune.search.replay import Orders, Replay
 
 _ROWS = 12  # of a replayed search that are printed
@@ -34,7 +35,7 @@ def replay(
     store = stored(name)
     spec = store.spec().prune
     for text in overrides or []:
-        _override(spec, text)
+        spec = _override(spec, text)
     with output.progress("replaying") as progress:
         found = replaying.replay_pruning(store, spec)
         orders = replaying.replay_orders(store, spec)
@@ -49,19 +50,15 @@ def replay(
         _print_samplers(samplers)
 
 
-def _override(spec: Any, text: str) -> None:
-    """Sets a field of the prune settings in place."""
+def _override(spec: PruneSpec, text: str) -> PruneSpec:
+    """The prune settings with one field changed."""
+    from fpl_tune import config
     from fpl_tune.errors import ConfigError
 
     field, _, value = text.removeprefix("prune.").partition("=")
     if field not in vars(spec):
         raise ConfigError(f"replay takes fields of prune ({', '.join(vars(spec))}), but was given {text!r}.")
-    kind = type(getattr(spec, field)) if getattr(spec, field) is not None else str
-    try:
-        setattr(spec, field, kind(value))
-    except ValueError:
-        wanted = {float: "a number", int: "a whole number"}[kind]
-        raise ConfigError(f"prune.{field} must be {wanted}, but is {value!r}.") from None
+    return config.changed(spec, {field: value}, "prune")
 
 
 def _print_pruning(name: str, found: Replay, orders: Orders) -> None:

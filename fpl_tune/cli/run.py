@@ -32,7 +32,6 @@ def run(
     from fpl_tune.plan import preflight
     from fpl_tune.trial import Trial, device_of
 
-    config.check(spec)
     chosen = seed_list(seeds)
     preflight.check([spec])
     with output.progress("encoding images") as progress:

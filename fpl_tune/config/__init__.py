@@ -1,10 +1,22 @@
-"""Typed configuration: Hydra at the door, plain dataclasses behind it.
+"""Configuration: Hydra merges YAML files and overrides into a plain dict, pydantic checks what comes out.
 
-Below this room nobody sees a DictConfig.
+A run is resolved once: `RunSpec.method` is the `Method`, `RunSpec.stages` the stages. May import the simulation's
+specifications (`data`, `optim`, `task`) and `methods`; nothing else imports Hydra. Open `specs.py` first.
 """
 
-from fpl_tune.config.compose import check_name, choose, compose_run, compose_study, to_run, to_study
-from fpl_tune.config.fields import as_dict, check, get_field, identity, known_fields, no_field, set_field, stages
+from fpl_tune.config.compose import check_name, choose, compose_run, compose_study
+from fpl_tune.config.fields import (
+    as_dict,
+    changed,
+    get_field,
+    identity,
+    known_fields,
+    no_field,
+    set_field,
+    stages,
+    to_run,
+    to_study,
+)
 from fpl_tune.config.messages import options
 from fpl_tune.config.specs import (
     GROUPS,
@@ -15,7 +27,7 @@ from fpl_tune.config.specs import (
     ReportSpec,
     RunSpec,
     SearchSpec,
-    StageSpec,
+    Stage,
     StudySpec,
     TrackingSpec,
 )
@@ -30,11 +42,11 @@ __all__ = [
     "ReportSpec",
     "RunSpec",
     "SearchSpec",
-    "StageSpec",
+    "Stage",
     "StudySpec",
     "TrackingSpec",
     "as_dict",
-    "check",
+    "changed",
     "check_name",
     "choose",
     "compose_run",

@@ -7,8 +7,9 @@ a study file adds what it varies.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fpl_tune import methods
-from fpl_tune.config.fields import check, set_field
+from fpl_tune.config.fields import known_fields, no_field, set_field, to_run, to_study
 from fpl_tune.config.messages import of_studies, options, readable
 from fpl_tune.config.specs import GROUPS, RUN_FIELDS, RunSpec, StudySpec
-from fpl_tune.data.registry import resolve
 from fpl_tune.errors import ConfigError, unknown
 from fpl_tune.evaluate import check_rule
 from fpl_tune.paths import list_studies, output_folder, shipped
@@ -40,8 +40,8 @@ def compose_run(overrides: Sequence[str] = ()) -> RunSpec:
     """
     methods.trust(overrides)
     node = _compose("run", shipped("conf"), _homes(overrides))
-    for name in node.keys() - RUN_FIELDS:  # what takes any key, and would be left out unheard
-        raise of_studies(name)
+    for name in node.keys() - RUN_FIELDS:
+        raise of_studies(name) if name in known_fields("") else no_field(name, node)
     return to_run(node)
 
 
@@ -66,8 +66,8 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, 
         raise ConfigError(f"scale must be small or paper, but is {node['scale']!r}.")
     node["name"] = node["name"] if node["name"] != "study" else path.stem
     check_name(node["name"])
-    spec = _typed(StudySpec, node)
-    check(to_run(node))
+    spec = to_study(node)
+    node["method"] = methods.as_dict(spec.method)  # with all fields, which axes and searches name
     check_rule(spec.report.rule, "report.rule")
     spec.seed_list()
     return spec, node
@@ -102,32 +102,6 @@ def check_name(name: str) -> str:
     return name
 
 
-def to_run(node: Mapping[str, Any]) -> RunSpec:
-    """The run of a composed dict: study fields dropped, the partition's open fields resolved.
-
-    Raises:
-        ConfigError: an unknown field or a value of the wrong type.
-    """
-    try:
-        run: RunSpec = _typed(RunSpec, {k: v for k, v in node.items() if k in RUN_FIELDS})
-    except OmegaConfBaseException as problem:
-        raise readable(problem, Path("configuration")) from None
-    run.partition = resolve(run.data, run.partition)
-    return run
-
-
-def to_study(node: Mapping[str, Any]) -> StudySpec:
-    """The typed study of a composed or stored dict.
-
-    Raises:
-        ConfigError: an unknown field or a value of the wrong type.
-    """
-    try:
-        return _typed(StudySpec, node)
-    except OmegaConfBaseException as problem:
-        raise readable(problem, Path("study.yaml")) from None
-
-
 @cache
 def choose(group: str, option: str) -> dict[str, Any]:
     """What choosing an option of a group sets: top-level parts of a composed run by name. Copy before changing.
@@ -136,11 +110,14 @@ def choose(group: str, option: str) -> dict[str, Any]:
         ConfigError: the group has no such option.
     """
     if group == "method" and ":" in option:
-        return {"method": {"name": option, **methods.defaults(methods.find(option))}, "stages": []}
+        return {"method": methods.as_dict(methods.build({"name": option})), "stages": []}
     base = _base()
     chosen = _compose("run", shipped("conf"), (f"{group}={option}",))
     brought = {"method", "stages"} if group == "method" else {group}
-    return {name: value for name, value in chosen.items() if name in brought or value != base[name]}
+    found = {name: value for name, value in chosen.items() if name in brought or value != base[name]}
+    if group == "method":
+        found["method"] = methods.as_dict(methods.build(found["method"]))
+    return found
 
 
 @cache
@@ -168,19 +145,15 @@ def _prefer_choices(node: dict[str, Any], overrides: Sequence[str]) -> None:
             set_field(node, dotted, value)
 
 
-# Fields that take any key, without Hydra's `+`.
-_OPEN = ("axes.", "optim.groups.", "search.space.", "report.paper.", "let.")
-
-
 def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any]:
     _register()
     _register_named(overrides := list(overrides))
-    overrides = [f"++{text}" if text.startswith((*_OPEN, "search.space=", "let=")) else text for text in overrides]
     for text in overrides:
         try:
             OverridesParser.create().parse_override(text)
         except HydraException as problem:
-            raise ConfigError(f"{text!r} is no override: {str(problem).splitlines()[0]} Write key=value.") from None
+            raise ConfigError(f"{text!r} is not an override: {str(problem).splitlines()[0]} Write key=value.") from None
+    overrides = [_forced(text) for text in overrides]
     GlobalHydra.instance().clear()
     try:
         with hydra.initialize_config_dir(str(folder), version_base="1.3", job_name="fpl_tune"):
@@ -196,6 +169,12 @@ def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any
         ) from None
     finally:
         GlobalHydra.instance().clear()
+
+
+def _forced(override: str) -> str:
+    """Sets a field whether or not YAML names it: unknown fields are refused when the specification is built."""
+    key = override.partition("=")[0]
+    return override if key in GROUPS or key[:1] in ("+", "~") else f"++{override}"
 
 
 def _chosen(overrides: Sequence[str]) -> dict[str, Any]:
@@ -216,14 +195,18 @@ def _searched() -> str:
 
 
 def _register() -> None:
-    """Schemas, and a config of its own defaults for every method that has no YAML."""
+    """The defaults of a run and of a study, and an option for every method that has no YAML."""
     store = ConfigStore.instance()
-    store.store(name="run_schema", node=RunSpec)
-    store.store(name="study_schema", node=StudySpec)
-    for name, kind in methods.catalogue().items():
+    store.store(name="run_defaults", node=_defaults(RunSpec))
+    store.store(name="study_defaults", node=_defaults(StudySpec))
+    for name in methods.catalogue():
         if not shipped("conf", f"method/{name}.yaml").is_file():
-            node = {"name": name, **methods.defaults(kind)}
-            store.store(group="method", name=name, node={"method": node}, package="_global_")
+            store.store(group="method", name=name, node={"method": {"name": name}}, package="_global_")
+
+
+@cache
+def _defaults(kind: type[RunSpec]) -> dict[str, Any]:
+    return {**asdict(kind()), "method": {}, "stages": []}
 
 
 def _register_named(overrides: Sequence[str]) -> None:
@@ -231,7 +214,7 @@ def _register_named(overrides: Sequence[str]) -> None:
     for text in overrides:
         key, _, name = text.partition("=")
         if key == "method" and ":" in name:
-            node = {"method": {"name": name, **methods.defaults(methods.find(name))}}
+            node = {"method": {"name": name}}
             ConfigStore.instance().store(group="method", name=name, node=node, package="_global_")
 
 
@@ -239,8 +222,3 @@ def _plain(node: DictConfig) -> dict[str, Any]:
     found = OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
     assert isinstance(found, dict)
     return {str(k): v for k, v in found.items()}
-
-
-def _typed(kind: type[Any], node: Mapping[str, Any]) -> Any:
-    merged = OmegaConf.merge(OmegaConf.structured(kind), OmegaConf.create(dict(node)))
-    return OmegaConf.to_object(merged)

@@ -1,18 +1,24 @@
-"""Runs as plain dicts: fields by dotted name, the identity of a cell, what can be refused without data."""
+"""From plain dicts to runs and back; fields by dotted name; the identity of a cell."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any
 
+from pydantic import ValidationError
+
 from fpl_tune import methods
-from fpl_tune.config.specs import RUN_FIELDS, RunSpec, StageSpec, StudySpec
+from fpl_tune.config.specs import ProtocolSpec, RunSpec, Stage, StudySpec
+from fpl_tune.data import DataSpec, PartitionSpec
+from fpl_tune.data.registry import resolve
 from fpl_tune.errors import ConfigError, did_you_mean
-from fpl_tune.task import check_clip
+from fpl_tune.method import Method
+from fpl_tune.optim import OptimSpec
+from fpl_tune.spec import Spec, join_name, refusal, shown, validated
+from fpl_tune.task import ClipSpec
 
 
 def known_fields(near: str) -> list[str]:
@@ -32,82 +38,123 @@ def known_fields(near: str) -> list[str]:
     return sorted(set(found))
 
 
-def check(run: RunSpec) -> None:
-    """Everything that can be refused without reading data. Raises `ConfigError`."""
-    run.optim.check()
-    run.protocol.check()
-    check_clip(run.clip)
-    methods.build(run.method)
-    for stage in stages(run):
-        methods.build(stage.method, "stages.method")
-        if not (stage.rounds or 0) >= 1 or not 0 < (stage.epochs or 0) < math.inf:
-            raise ConfigError(
-                f"A stage has at least one round and epochs above 0, but has rounds={stage.rounds} and "
-                f"epochs={stage.epochs}. Leave them out to take the protocol's."
-            )
+def to_run(node: Mapping[str, Any], *, stored: bool = False) -> RunSpec:
+    """The run of plain values: every part checked, the partition's open fields and the stages resolved.
 
-
-def stages(run: RunSpec) -> list[StageSpec]:
-    """The stages of a run with what they leave open filled in; a run without stages has one, of its protocol.
+    Args:
+        node: a composed or stored configuration; fields of studies are left out.
+        stored: the method may be one that cannot be built here; see `methods.stored`.
 
     Raises:
-        ConfigError: a stage names the inner method of one that wraps none.
+        ConfigError: an unknown field, or a value of the wrong type or outside its range.
     """
-    return [
-        StageSpec(
-            _stage_method(run, stage),
-            run.protocol.rounds if stage.rounds is None else stage.rounds,
-            run.protocol.epochs if stage.epochs is None else stage.epochs,
+    return validated(RunSpec, _parts(node, stored), "")
+
+
+def to_study(node: Mapping[str, Any], *, stored: bool = False) -> StudySpec:
+    """The study of plain values; see `to_run`.
+
+    Raises:
+        ConfigError: an unknown field, or a value of the wrong type or outside its range.
+    """
+    return validated(StudySpec, {**node, **_parts(node, stored)}, "")
+
+
+def _parts(node: Mapping[str, Any], stored: bool) -> dict[str, Any]:
+    """The fields of a `RunSpec`."""
+    kinds = {"clip": ClipSpec, "data": DataSpec, "partition": PartitionSpec, "optim": OptimSpec}
+    parts: dict[str, Any] = {
+        name: validated(kind, node.get(name, {}), name) for name, kind in {**kinds, "protocol": ProtocolSpec}.items()
+    }
+    parts["partition"] = resolve(parts["data"], parts["partition"])
+    parts["method"] = methods.stored(node["method"]) if stored else methods.build(node["method"])
+    parts["stages"] = stages(parts["method"], parts["protocol"], node.get("stages", []), stored=stored)
+    return parts
+
+
+def stages(method: Method, protocol: ProtocolSpec, nodes: Any, *, stored: bool = False) -> tuple[Stage, ...]:
+    """The stages of a run, what they leave open taken from the run; without any, one by the protocol.
+
+    Args:
+        method: the run's own method.
+        protocol: the run's schedule.
+        nodes: stages as YAML gives them; see `RunSpec.stages`.
+        stored: see `to_run`.
+
+    Raises:
+        ConfigError: a stage that is none, or names the inner method of one that wraps none.
+    """
+    if not isinstance(nodes, Sequence) or isinstance(nodes, str):
+        raise ConfigError(f"stages must be a list, but is {shown(nodes)}. Write stages=[{{rounds: 10}}].")
+    found, entries = [], list[Any](nodes or [{}])
+    for i, node in enumerate(entries):
+        if not isinstance(node, Mapping):
+            raise ConfigError(f"A stage is a mapping such as {{rounds: 10}}, but stages.{i} is {shown(node)}.")
+        given = {name: value for name, value in node.items() if value is not None}
+        full = {"rounds": protocol.rounds, "epochs": protocol.epochs, **given}
+        full["method"] = _stage_method(method, given.get("method"), stored)
+        found.append(validated(Stage, full, f"stages.{i}"))
+    return tuple(found)
+
+
+def _stage_method(method: Method, node: Any, stored: bool) -> Method:
+    if not node:
+        return method
+    if isinstance(node, Mapping):
+        full = node if "name" in node else {**methods.as_dict(method), **node}
+        return methods.stored(full) if stored else methods.build(full, "stages.method")
+    inner = getattr(method, "inner", None)
+    if node != "inner" or not isinstance(inner, Method):
+        raise ConfigError(
+            f"A stage's method is `inner` (of a method that wraps another), fields or nothing, but is "
+            f"{node!r} of {methods.name_of(method)}. Write {{name: {node}}} for another method."
         )
-        for stage in run.stages or [StageSpec()]
-    ]
+    return inner
 
 
-def _stage_method(run: RunSpec, stage: StageSpec) -> dict[str, Any]:
-    if isinstance(stage.method, str):
-        if stage.method != "inner" or not isinstance(run.method.get("inner"), Mapping):
-            raise ConfigError(
-                f"A stage's method is `inner` (of a method that wraps another), fields or nothing, but is "
-                f"{stage.method!r} of {run.method.get('name')}. Write {{name: {stage.method}}} for another method."
-            )
-        return dict(run.method["inner"])
-    changes = dict(stage.method or {})
-    return changes if "name" in changes else {**run.method, **changes}
+def changed(part: Spec, values: Mapping[str, Any], where: str) -> Spec:
+    """A specification with other values in some of its fields.
+
+    Raises:
+        ConfigError: an unknown field, or a value of the wrong type or outside its range.
+    """
+    if not values:
+        return part
+    known = vars(part)
+    for name in values:
+        if name not in known:
+            raise no_field(join_name(where, name), {})
+    try:
+        return replace(part, **values)  # type: ignore[type-var] - a dataclass
+    except ValidationError as problem:
+        raise refusal(problem, where) from None
 
 
 def as_dict(run: RunSpec) -> dict[str, Any]:
-    """Plain nested dict of a run, without the study's fields."""
-    return {name: value for name, value in asdict(run).items() if name in RUN_FIELDS}
+    """The canonical plain dict of a run, which `to_run` reads back; `stages` is empty for one stage by the protocol."""
+    node: dict[str, Any] = {name: asdict(getattr(run, name)) for name in _SPECS}
+    node["method"] = methods.as_dict(run.method)
+    node["stages"] = _stages(run)
+    return node
 
 
 def identity(run: RunSpec) -> str:
-    """8 hex digits of the canonical configuration: the id of a cell. Machine paths and seeds are no part of it."""
-    node = {name: vars(part) if is_dataclass(part) else part for name, part in vars(run).items() if name in RUN_FIELDS}
-    node["clip"] = {k: v for k, v in node["clip"].items() if (k, v) != ("quick_gelu", "auto")}
-    node["data"] = {k: v for k, v in node["data"].items() if k != "root"}
-    node["method"] = methods.known_before(node["method"])
-    node["protocol"] = _known_before(node["protocol"])
-    node["stages"] = [
-        {"method": _stage_id(full.method if stage.method == "inner" else stage.method)}
-        | {"rounds": full.rounds, "epochs": _whole(full.epochs)}
-        for stage, full in zip(run.stages, stages(run), strict=False)
-    ]
+    """The id of a cell: 16 hex digits of its canonical configuration without `data.root`, which is a machine's."""
+    node: dict[str, Any] = {name: vars(getattr(run, name)) for name in _SPECS}
+    node["data"] = {name: value for name, value in node["data"].items() if name != "root"}
+    node["method"] = methods.as_dict(run.method)
+    node["stages"] = _stages(run)
     text = json.dumps(node, sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _stage_id(method: Any) -> Any:
-    return methods.known_before(method) if isinstance(method, Mapping) and "name" in method else method
+def _stages(run: RunSpec) -> list[dict[str, Any]]:
+    if run.stages == (Stage(run.method, run.protocol.rounds, run.protocol.epochs),):
+        return []
+    return [{"method": methods.as_dict(s.method), "rounds": s.rounds, "epochs": s.epochs} for s in run.stages]
 
 
-def _known_before(protocol: dict[str, Any]) -> dict[str, Any]:
-    """As cells were written before `sampling` was a field and epochs could be broken: their ids stay."""
-    rest = {k: v for k, v in protocol.items() if (k, v) != ("sampling", "uniform")}
-    return {**rest, "epochs": _whole(protocol["epochs"])}
-
-
-def _whole(epochs: float | None) -> float | None:
-    return int(epochs) if epochs is not None and float(epochs).is_integer() else epochs
+_SPECS = ("clip", "data", "partition", "optim", "protocol")
 
 
 def set_field(node: dict[str, Any], dotted: str, value: Any) -> None:

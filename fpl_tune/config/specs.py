@@ -1,77 +1,86 @@
-"""The typed configuration of runs and studies. Whoever reads it sees plain dataclasses."""
+"""The specifications of runs and studies."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import field, fields
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from fpl_tune import methods
 from fpl_tune.data import DataSpec, PartitionSpec
-from fpl_tune.errors import ConfigError, unknown
+from fpl_tune.errors import ConfigError
+from fpl_tune.method import Method
 from fpl_tune.optim import OptimSpec
+from fpl_tune.spec import SPEC, AtLeastOne
 from fpl_tune.task import ClipSpec
 
 GROUPS = ("clip", "data", "partition", "optim", "protocol", "method")
-SAMPLING = ("uniform", "domain")
+Epochs = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-@dataclass
+@dataclass(frozen=True, config=SPEC)
 class ProtocolSpec:
     """The schedule of a simulation."""
 
-    rounds: int = 10
+    rounds: AtLeastOne = 10
     """Communication rounds."""
-    epochs: float = 5
+    epochs: Epochs = 5.0
     """Local epochs per round; 0.5 goes through a half of a client's images in one round and the other in the next."""
-    participation: float = 1.0
+    participation: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the clients that train in a round, drawn without replacement."""
-    sampling: str = "uniform"
+    sampling: Literal["uniform", "domain"] = "uniform"
     """uniform, or domain: the share is drawn among the clients of each domain, one of each at least."""
     first_round_all: bool = False
     """All clients train in round 1 whatever the participation, as the released FedOTP and FedPGP do."""
-    eval_every: int = 1
+    eval_every: AtLeastOne = 1
     """Rounds between evaluations; the last round is always evaluated."""
 
-    def check(self) -> None:
-        for name in ("rounds", "eval_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"protocol.{name} must be >= 1, but is {getattr(self, name)!r}.")
-        if not 0 < self.epochs < math.inf:
-            raise ConfigError(f"protocol.epochs must be above 0, such as 0.5 or 5, but is {self.epochs!r}.")
-        if self.sampling not in SAMPLING:
-            raise unknown("protocol.sampling", self.sampling, SAMPLING)
-        if not 0 < self.participation <= 1:
-            raise ConfigError(f"protocol.participation must lie in (0, 1], but is {self.participation!r}.")
+
+@dataclass(frozen=True, config=SPEC)
+class Stage:
+    """One stage of a run: most methods train in one."""
+
+    method: Method
+    rounds: AtLeastOne
+    epochs: Epochs
 
 
-@dataclass
-class StageSpec:
-    """One stage of a method that trains in several, and its schedule."""
-
-    method: Any = None
-    """None: the run's own; `inner`: the one it wraps; fields that differ from it; or another one with its `name`."""
-    rounds: int | None = None
-    """None: the protocol's."""
-    epochs: float | None = None
-    """None: the protocol's."""
+def _promptfl() -> Method:
+    return methods.build({"name": "promptfl"})
 
 
-@dataclass
+@dataclass(frozen=True, config=SPEC)
 class RunSpec:
-    """One simulation without its seed: what a cell's identity is made of."""
+    """One simulation without its seed: what a cell's identity is made of.
+
+    `config.to_run` makes one from plain values. A field that is replaced later does not change the stages.
+    """
 
     clip: ClipSpec = field(default_factory=ClipSpec)
     data: DataSpec = field(default_factory=DataSpec)
     partition: PartitionSpec = field(default_factory=PartitionSpec)
     optim: OptimSpec = field(default_factory=OptimSpec)
     protocol: ProtocolSpec = field(default_factory=ProtocolSpec)
-    method: Any = field(default_factory=dict)
-    """{name: ..., hyper-parameters ...}"""
-    stages: list[StageSpec] = field(default_factory=list)
-    """Empty: one stage of `protocol.rounds` rounds."""
+    method: Method = field(default_factory=_promptfl)
+    stages: tuple[Stage, ...] = ()
+    """In the order of training. In YAML each has a `method` (nothing: the run's own; `inner`: the one it wraps; fields
+    that differ from it; or another one with its `name`), and `rounds` and `epochs` (nothing: the protocol's). An empty
+    list is one stage of `protocol.rounds` rounds."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether any stage trains anything."""
+        return any(stage.method.learns for stage in self.stages)
+
+    @property
+    def rounds(self) -> int:
+        """Communication rounds of all stages together; one where nothing is learned."""
+        return sum(stage.rounds for stage in self.stages) if self.learns else 1
 
 
-@dataclass
+@dataclass(frozen=True, config=SPEC)
 class SearchSpec:
     """How the method's own space is searched inside each cell of the axes; without a sampler nothing is searched."""
 
@@ -98,7 +107,7 @@ class SearchSpec:
     seed: int = 0
 
 
-@dataclass
+@dataclass(frozen=True, config=SPEC)
 class PruneSpec:
     """Early stopping of cells, in rounds and in seeds; off by default."""
 
@@ -121,7 +130,7 @@ class PruneSpec:
     """Probability, over all its tests, that a race stops a cell that is as good as any other."""
 
 
-@dataclass
+@dataclass(frozen=True, config=SPEC)
 class ExecutionSpec:
     """Where and how trials run. Never part of a cell's identity."""
 
@@ -148,7 +157,7 @@ class ExecutionSpec:
     """Times a failed trial is tried again."""
 
 
-@dataclass
+@dataclass(frozen=True, config=SPEC)
 class TrackingSpec:
     """MLflow."""
 
@@ -159,7 +168,7 @@ class TrackingSpec:
     """A nested run per seed too."""
 
 
-@dataclass
+@dataclass(frozen=True, config=SPEC)
 class ReportSpec:
     """What the report shows first."""
 
@@ -173,7 +182,7 @@ class ReportSpec:
     """{table: ..., protocol: ..., expected: "...", defects: [...]}: the printed figures the study answers to."""
 
 
-@dataclass
+@dataclass(frozen=True, config=SPEC)
 class StudySpec(RunSpec):
     """A study: a run, what varies, and how it is searched, run and reported."""
 

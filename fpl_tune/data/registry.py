@@ -23,7 +23,6 @@ def load(spec: DataSpec) -> Dataset:
         ConfigError: the data set, a domain or a value is unknown, or nothing is left of the data set.
         EnvironmentProblem: files are missing or are not what they should be.
     """
-    spec.validate()
     return check_loaded(narrow(source(spec.name).list(spec), spec))
 
 
@@ -34,7 +33,8 @@ def natural(data: DataSpec) -> PartitionSpec:
 
 def resolve(data: DataSpec, partition: PartitionSpec) -> PartitionSpec:
     """`partition` with `auto` and every field left None filled in."""
-    partition.validate()
+    if partition.name != "auto" and all(getattr(partition, name) is not None for name in _OPTIONAL):
+        return partition
     usual = natural(data)
     name = usual.name if partition.name == "auto" else partition.name
     base = usual if name == usual.name else DEFAULTS

@@ -1,16 +1,21 @@
-"""The options of this room: which data set, and how it is dealt to clients.
-
-Plain dataclasses without any import, so that the configuration can be typed by them at no cost.
-"""
+"""The specifications of this room: which data set, and how it is dealt to clients."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass
 
 from fpl_tune.errors import ConfigError
+from fpl_tune.spec import SPEC, AtLeastOne, NotNegative
+
+Share = Annotated[float, Field(gt=0, lt=1)]
+Evaluation = Literal["personal", "domains", "base_to_novel", "leave_one_domain_out"]
 
 
-@dataclass
+@dataclass(frozen=True, config=SPEC)
 class DataSpec:
     """Which data set, and how much of it. `fpl-tune ls data` lists the data sets."""
 
@@ -22,31 +27,31 @@ class DataSpec:
     """Domains to keep, in this order; None keeps all in the data set's order."""
     classes: str = ""
     """Variant of the classes. shapes: `shape` (20) or `object` (200, "red star")."""
-    shots: int | None = 16
+    shots: AtLeastOne | None = 16
     """Training images per client and class (with disjoint classes that is per class); None takes all."""
-    val: float = 0.25
+    val: Annotated[float, Field(ge=0, lt=1)] = 0.25
     """Validation images per client and class as a share of its training images, at least one where there are two.
 
     They come from outside the few-shot draw where the client holds more images of the class, so that `shots` stays
     the number trained on. 0 leaves every client without validation images.
     """
-    views: int = 0
+    views: NotNegative = 0
     """Random resized crops with flips that each training image is drawn from, encoded once and cached.
 
     0 trains on the image itself, as FedAPT and the CIFAR protocols do. CoOp and its kin crop anew at every step; a few
     views come close.
     """
-    max_train: int | None = None
+    max_train: AtLeastOne | None = None
     """Cap on the training images per class and domain, for quick runs; the images beyond it are not seen at all."""
-    max_test: int | None = None
+    max_test: AtLeastOne | None = None
     """Cap on the test images per class and domain, for quick runs."""
-    test_share: float = 0.2
+    test_share: Share = 0.2
     """Share of every class of every domain that is held out for testing where a data set has no split of its own."""
-    split_seed: int = 1
+    split_seed: NotNegative = 1
     """Seed of that split: part of the data set, not of the run."""
-    train_per_class: int = 64
+    train_per_class: AtLeastOne = 64
     """Drawn world: training images per class and style."""
-    test_per_class: int = 25
+    test_per_class: AtLeastOne = 25
     """Drawn world: test images per class and style."""
     transform: str = "auto"
     """`clip` (bicubic resize, centre crop), `cifar` (CIFAR statistics, bilinear enlargement); `auto` as the papers."""
@@ -60,24 +65,8 @@ class DataSpec:
     A number is the seed of the permutation, None leaves every name with its label.
     """
 
-    def validate(self) -> None:
-        """Raises `ConfigError` for values that mean nothing for any data set."""
-        if self.shots is not None and self.shots < 1:
-            raise ConfigError(f"data.shots must be at least 1, but is {self.shots}. Use null to train on all images.")
-        if not 0 <= self.val < 1:
-            raise ConfigError(f"data.val must lie in [0, 1), but is {self.val}. 0.25 keeps one in five drawn images.")
-        if not 0 < self.test_share < 1:
-            raise ConfigError(f"data.test_share must lie in (0, 1), but is {self.test_share}. The default is 0.2.")
-        for name in ("max_train", "max_test", "train_per_class", "test_per_class"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"data.{name} must be at least 1, but is {value}.")
 
-
-EVALUATIONS = ("personal", "domains", "base_to_novel", "leave_one_domain_out")
-
-
-@dataclass
+@dataclass(frozen=True, config=SPEC)
 class PartitionSpec:
     """How the images are dealt to clients and what the clients are tested on.
 
@@ -86,13 +75,13 @@ class PartitionSpec:
 
     name: str = "auto"
     """`disjoint`, `classes`, `dirichlet`, `dirichlet_coarse`, `domain`, `domain_dirichlet`, `iid`, `file`, `auto`."""
-    n_clients: int | None = None
+    n_clients: AtLeastOne | None = None
     """Number of clients; for `domain_dirichlet` clients per domain, for `domain` one per domain whatever is said."""
-    alpha: float | None = None
+    alpha: Annotated[float, Field(gt=0)] | None = None
     """Concentration of the Dirichlet distribution: small is skewed, infinity is IID."""
-    min_size: int | None = None
+    min_size: AtLeastOne | None = None
     """Least number of training and of test images of a client under `dirichlet` and `domain_dirichlet`."""
-    classes_per_client: int = 5
+    classes_per_client: AtLeastOne = 5
     """Classes that each client draws under `classes`."""
     balanced: bool = True
     """Dirichlet: a client that holds its fair share of images gets no further class."""
@@ -100,7 +89,7 @@ class PartitionSpec:
     """Seed of the class assignment, and with the run's seed of everything else that is drawn."""
     vary: bool = True
     """Whether partition and few-shot draw follow the run's seed. The class assignment never does."""
-    evaluation: str = "personal"
+    evaluation: Evaluation = "personal"
     """What clients are tested on.
 
     `personal`: test images dealt as the training images are; `domains`: every domain's whole test set;
@@ -119,20 +108,10 @@ class PartitionSpec:
     compat_fixed_split: bool = False
     """A defect of published DomainNet and Office code: the generator starts at 0 for each class and for every seed."""
 
-    def validate(self) -> None:
-        """Raises `ConfigError` for values that mean nothing for any data set."""
-        if self.evaluation not in EVALUATIONS:
-            known = ", ".join(EVALUATIONS)
-            raise ConfigError(f"There is no partition.evaluation {self.evaluation!r}. Known: {known}.")
-        if self.n_clients is not None and self.n_clients < 1:
-            raise ConfigError(f"partition.n_clients must be at least 1, but is {self.n_clients}.")
-        if self.alpha is not None and not self.alpha > 0:
-            raise ConfigError(f"partition.alpha must be above 0, but is {self.alpha}. Small is skewed, 0.3 is usual.")
-        if self.min_size is not None and self.min_size < 1:
-            raise ConfigError(f"partition.min_size must be at least 1, but is {self.min_size}.")
-        if self.classes_per_client < 1:
-            raise ConfigError(f"partition.classes_per_client must be at least 1, but is {self.classes_per_client}.")
+    @model_validator(mode="after")
+    def _fits(self) -> PartitionSpec:
         if (self.name == "file") != (self.file is not None):
             raise ConfigError("partition.file and partition=file go together: name the JSON file of an exported split.")
         if self.evaluation == "leave_one_domain_out" and not self.held_out:
             raise ConfigError("leave_one_domain_out needs partition.held_out=[<domain>]: what is tested on.")
+        return self

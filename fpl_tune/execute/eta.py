@@ -22,7 +22,7 @@ from fpl_tune.execute.resources import setup_of
 from fpl_tune.files import atomic_write
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Record, rounds_of
+from fpl_tune.trial import Record
 
 _FILE = "study.left"
 _WRITE_SECONDS = 1.0  # between two writes of the file, at least
@@ -70,7 +70,7 @@ class Eta(Callback):
             if setup.address is None:
                 runs = {cost_key(job.cell.run): job.cell.run for job in jobs}
                 for key, cost in known(runs, spec.seed_list(), setup).items():
-                    self._kinds[key].planned = cost.seconds(runs[key]) / (rounds_of(runs[key]) * len(self._seeds))
+                    self._kinds[key].planned = cost.seconds(runs[key]) / (runs[key].rounds * len(self._seeds))
         self._write()
 
     def on_trials_remaining(self, trials: int) -> None:
@@ -121,7 +121,7 @@ class Eta(Callback):
     def _kind(self, cell: Cell) -> tuple[_Kind, int]:
         """A cell's kind, and the rounds of its trials."""
         if cell.id not in self._of:
-            self._of[cell.id] = self._kinds.setdefault(cost_key(cell.run), _Kind()), rounds_of(cell.run)
+            self._of[cell.id] = self._kinds.setdefault(cost_key(cell.run), _Kind()), cell.run.rounds
             if cell.role == "trial":
                 self._trials = [self._trials[0] + self._of[cell.id][1], self._trials[1] + 1]
         return self._of[cell.id]

@@ -16,14 +16,13 @@ from typing import Any
 
 import torch
 
-from fpl_tune import plugins
+from fpl_tune import config, plugins
 from fpl_tune.config import RunSpec
-from fpl_tune.config import stages as stages_of
 from fpl_tune.execute.job import Setup, peak_memory
 from fpl_tune.files import atomic_write
 from fpl_tune.study.fingerprints import method_source
 from fpl_tune.study.versions import versions
-from fpl_tune.trial import Trial, rounds_of, world_of
+from fpl_tune.trial import Trial, world_of
 
 ROUNDS = 2
 _SECONDS = 0.3  # further rounds of what is so short that one says little
@@ -46,10 +45,9 @@ class Cost:
 
     def seconds(self, run: RunSpec) -> float:
         """Of a whole trial; a stage of more local epochs than the first takes as much longer."""
-        if rounds_of(run) == 1:
+        if run.rounds == 1:
             return self.setup + self.first
-        stages = stages_of(run)
-        longer = [(stage.rounds or 0) * (stage.epochs or 0) / (stages[0].epochs or 1) for stage in stages]
+        longer = [stage.rounds * stage.epochs / run.stages[0].epochs for stage in run.stages]
         return self.setup + self.first + (sum(longer) - 1) * self.later
 
 
@@ -68,8 +66,8 @@ def cost_key(run: RunSpec) -> str:
     node["protocol"] = {k: v for k, v in node["protocol"].items() if k != "rounds"}
     node["data"] = {k: v for k, v in node["data"].items() if k != "root"}
     node["optim"] = {"batch": run.optim.batch, "name": run.optim.name}
-    stages = [asdict(stage) for stage in run.stages]
-    return json.dumps({**node, "method": _sizes(run.method), "stages": stages}, sort_keys=True)
+    full = config.as_dict(run)
+    return json.dumps({**node, "method": _sizes(full["method"]), "stages": full["stages"]}, sort_keys=True)
 
 
 def _sizes(node: Any) -> Any:

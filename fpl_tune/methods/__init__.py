@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
-import re
 from collections.abc import Mapping
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -21,6 +20,7 @@ from fpl_tune import plugins
 from fpl_tune.errors import ConfigError, did_you_mean, unknown
 from fpl_tune.method import Method
 from fpl_tune.methods._plugins import check, trust
+from fpl_tune.spec import refusal
 
 
 def _own(module: str) -> list[type[Method]]:
@@ -58,7 +58,7 @@ def find(name: str) -> type[Method]:
 
 
 def _named(name: str) -> Any:
-    """What `package.module:Class` names; whatever its module raises is the user's to mend."""
+    """The object that `package.module:Class` names; an error of its module is shown with file and line."""
     module, _, attribute = name.partition(":")
     if not module or not attribute:
         raise ConfigError(f"A method of a module is named package.module:Class, but is {name!r}.")
@@ -75,43 +75,65 @@ def _named(name: str) -> Any:
     return getattr(found, attribute)
 
 
-def build(node: Mapping[str, Any], where: str = "method") -> Method:
+def name_of(method: Method) -> str:
+    """The name of a method in a configuration: of its file or entry point, else `package.module:Class`."""
+    if isinstance(method, Absent):
+        return str(method.node.get("name", ""))
+    kind = type(method)
+    named = (name for name, known in catalogue().items() if known is kind)
+    return next(named, f"{kind.__module__}:{kind.__qualname__}")
+
+
+def build(node: Any, where: str = "method") -> Method:
     """A method from its configuration: `name` and hyper-parameters, wrapped methods nested under `inner`.
+
+    Args:
+        node: the configuration, a mapping; fields that it leaves out take their default.
+        where: its dotted name, for messages.
 
     Raises:
         ConfigError: unknown name or field, a value of the wrong type or outside its range.
     """
+    if not isinstance(node, Mapping):
+        raise ConfigError(f"{where} must be a mapping with a name, such as {{name: promptfl}}, but is {node!r}.")
     values = dict(node)
-    kind = find(str(values.pop("name", "")))
+    name = str(values.pop("name", ""))
+    kind = find(name)
     known = {f.name: f for f in hyper_parameters(kind)}
-    for name in values:
-        if name not in known:
-            raise ConfigError(f"{where} {node['name']!r} has no field {name!r}. {did_you_mean(name, known)}")
-    for name, value in values.items():
+    for field in values:
+        if field not in known:
+            raise ConfigError(f"{name} has no field {field!r}. {did_you_mean(str(field), known)}")
+    for field, value in values.items():
         if isinstance(value, Mapping) and "name" in value:
-            values[name] = build(value, f"{where}.{name}")
+            values[field] = build(value, f"{where}.{field}")
     try:
         return _adapter(kind).validate_python(values)
     except ValidationError as problem:
         first = problem.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        cause = first.get("ctx", {}).get("error")
-        if isinstance(cause, ConfigError):
-            raise cause from None
-        if cause is not None and not field:  # what a plug-in's own check of several fields raised
-            raise ConfigError(f"{where} {node['name']!r} refuses its options: {plugins.told(cause)}.") from problem
-        rule = re.sub(r", (unable|got) .*", "", first["msg"]).replace("Input should be", "must be")
-        raise ConfigError(f"{where}.{field} {rule}, but is {first['input']!r}.") from None
+        if (cause := first.get("ctx", {}).get("error")) and not first["loc"]:  # a plug-in's check of several fields
+            raise ConfigError(f"{where} {name!r} refuses its options: {plugins.told(cause)}.") from problem
+        raise refusal(problem, where) from None
 
 
 @cache
 def _adapter(kind: type[Method]) -> TypeAdapter[Any]:
-    return TypeAdapter(kind if hasattr(kind, "__pydantic_config__") else _with_config(kind))
+    if not hasattr(kind, "__pydantic_config__"):
+        strict = ConfigDict(arbitrary_types_allowed=True, extra="forbid", validate_default=True)
+        kind.__pydantic_config__ = strict  # type: ignore[attr-defined]
+    return TypeAdapter(kind)
 
 
-def _with_config(kind: type[Method]) -> type[Method]:
-    kind.__pydantic_config__ = ConfigDict(arbitrary_types_allowed=True, extra="forbid")  # type: ignore[attr-defined]
-    return kind
+def as_dict(method: Method) -> dict[str, Any]:
+    """The configuration of a method: its name and every field, wrapped methods nested; tuples are lists."""
+    if isinstance(method, Absent):
+        return dict(method.node)
+    found: dict[str, Any] = {"name": name_of(method)}
+    for f in hyper_parameters(type(method)):
+        value = getattr(method, f.name)
+        if isinstance(value, Method):
+            value = as_dict(value)
+        found[f.name] = list(value) if isinstance(value, tuple) else value
+    return found
 
 
 def hyper_parameters(kind: type[Method]) -> tuple[Field[Any], ...]:
@@ -128,24 +150,31 @@ def defaults(kind: type[Method]) -> dict[str, Any]:
     return known
 
 
-def known_before(node: Mapping[str, Any]) -> dict[str, Any]:
-    """A method's node as cells are identified by: without what `method.later` marks, where that has its default, and
-    where a default changed (metadata `before`) with the one before, which means the same wherever it is accepted; the
-    same of methods inside."""
+@dataclass(frozen=True)
+class Absent(Method):
+    """Stands for a stored method that cannot be built here, so that its results can still be read.
+
+    node: its configuration as it was stored.
+    why: why it cannot be built.
+    """
+
+    node: dict[str, Any]
+    why: str
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise ConfigError(self.why)
+
+    check = init = start = logits = merge = traffic = _refuse
+
+
+def stored(node: Mapping[str, Any]) -> Method:
+    """The method of a stored run: `build`, or `Absent` where that refuses it (its plug-in is not installed)."""
     try:
-        kind = find(str(node.get("name")))
-    except ConfigError:  # a plug-in's that is not at hand: its fields are its own
-        return dict(node)
-    node, known = dict(node), {f.name: f for f in hyper_parameters(kind)}
-    for name, value in list(node.items()):
-        if isinstance(value, Mapping) and "name" in value:
-            node[name] = known_before(value)
-        elif name in known and value == known[name].default:
-            if known[name].metadata.get("later"):
-                del node[name]
-            elif "before" in known[name].metadata:
-                node[name] = known[name].metadata["before"]
-    return node
+        return build(node)
+    except ConfigError as problem:
+        return Absent(dict(node), str(problem))
 
 
-__all__ = ["build", "catalogue", "defaults", "find", "hyper_parameters", "known_before", "trust"]
+__all__ = [
+    "Absent", "as_dict", "build", "catalogue", "defaults", "find", "hyper_parameters", "name_of", "stored", "trust",
+]  # fmt: skip

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fpl_tune import methods
 from fpl_tune.config import RunSpec, StudySpec
 from fpl_tune.execute.job import Setup
 from fpl_tune.execute.profile import Cost, Profile, cost_key, measure
@@ -246,16 +247,16 @@ def _chosen(runs: Sequence[RunSpec]) -> dict[str, RunSpec]:
         key = cost_key(run)
         kinds.setdefault(key, run)
         often[key] += 1
-    methods: dict[str, str] = {}
+    first: dict[str, str] = {}
     for key in sorted(kinds, key=lambda k: -often[k]):
-        methods.setdefault(_method(kinds[key]), key)
-    order = [*methods.values(), *(k for k in kinds if k not in methods.values())]
-    return {key: kinds[key] for key in order[: max(_PROFILES, len(methods))]}
+        first.setdefault(_method(kinds[key]), key)
+    order = [*first.values(), *(k for k in kinds if k not in first.values())]
+    return {key: kinds[key] for key in order[: max(_PROFILES, len(first))]}
 
 
 def _method(run: RunSpec) -> str:
-    inner = run.method.get("inner")
-    return f"{run.method['name']}/{inner['name']}" if isinstance(inner, dict) else str(run.method["name"])
+    inner = getattr(run.method, "inner", None)
+    return "/".join(methods.name_of(method) for method in (run.method, inner) if method is not None)
 
 
 def _nearest(costs: dict[str, Cost], key: str) -> Cost:

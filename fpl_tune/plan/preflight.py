@@ -6,13 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from fpl_tune import methods
 from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
 from fpl_tune.data import Dataset, load
 from fpl_tune.errors import ConfigError
 from fpl_tune.plan.traffic import bytes_of, hollow_task
 from fpl_tune.task import ClientTask
-from fpl_tune.trial import rounds_of, stages_of
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Loaded:
 
     def bytes(self, run: RunSpec, kind: str, seed: int) -> tuple[int, int]:
         """Sent up and down; `kind` is the run's cost key, and runs of one kind, length and seed send the same."""
-        key = (kind, rounds_of(run), seed)
+        key = (kind, run.rounds, seed)
         if key not in self._bytes:
             self._bytes[key] = bytes_of(run, seed, self.towers_of(run), self.dataset_of(run))
         return self._bytes[key]
@@ -52,14 +52,13 @@ def check(runs: Sequence[RunSpec]) -> Loaded:
         key = json.dumps([vars(run.clip), vars(run.data), vars(run.partition)], sort_keys=True)
         if key not in tasks:
             tasks[key] = hollow_task(run, 1, loaded.towers_of(run), loaded.dataset_of(run))
-        length = (key, int(run.method.get("n_ctx", 0)))
+        length = (key, int(getattr(run.method, "n_ctx", 0)))
         if length not in lengths:
             lengths.add(length)
             loaded.towers_of(run).sentences(loaded.dataset_of(run).classes, length[1])  # names that fit
-        for stage in stages_of(run):
+        for stage in run.stages:
             stage.method.check(tasks[key])
             if stage.method.needs == "patches" and tasks[key].n_patches is None:
-                raise ConfigError(
-                    f"{run.method['name']} needs patch features, but {run.clip.name} has none. Choose another clip."
-                )
+                name = methods.name_of(run.method)
+                raise ConfigError(f"{name} needs patch features, but {run.clip.name} has none. Choose another clip.")
     return loaded

@@ -10,7 +10,7 @@ from fpl_tune.config import RunSpec
 from fpl_tune.data import Dataset
 from fpl_tune.method import Method, State, Traffic
 from fpl_tune.task import ClientTask, World
-from fpl_tune.trial import BYTES_PER_SCALAR, stages_of, who_trains
+from fpl_tune.trial import BYTES_PER_SCALAR, who_trains
 
 _STEADY = 3  # equal rounds after which a stage with everybody in every round stays as it is
 
@@ -23,7 +23,7 @@ def bytes_of(run: RunSpec, seed: int, towers: Towers, dataset: Dataset) -> tuple
     task = hollow_task(run, seed, towers, dataset)
     up = down = number = 0
     state: State | None = None
-    for stage in stages_of(run):
+    for stage in run.stages:
         state = stage.method.init(task, torch.Generator().manual_seed(derive("init", seed)), state)
         if number == 0 and not stage.method.start(task, state, torch.arange(1)).train:
             return _scalars_of(stage.method, task, state, torch.arange(task.n_clients))
@@ -45,7 +45,7 @@ def bytes_of(run: RunSpec, seed: int, towers: Towers, dataset: Dataset) -> tuple
 
 def hollow_task(run: RunSpec, seed: int, towers: Towers, dataset: Dataset) -> ClientTask:
     """A task whose images are zeros that take no memory."""
-    needs = stages_of(run)[0].method.needs
+    needs = run.stages[0].method.needs
     size = towers.image_size
     shape = {
         "pooled": (towers.embed_dim,),

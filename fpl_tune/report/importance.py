@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fpl_tune import methods
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.words import numeric
 from fpl_tune.study.cells import Cell, shown
@@ -71,7 +72,7 @@ def importance(facts: Facts) -> pd.DataFrame:
 def _method(cell: Cell) -> str:
     """The method as the study names it: `fedprox`, though that is a wrapper around another one."""
     named = cell.varied.get("method")
-    return shown(named) if named is not None else _written(cell.run.method)
+    return shown(named) if named is not None else _written(methods.as_dict(cell.run.method))
 
 
 def _written(node: Mapping[str, Any]) -> str:

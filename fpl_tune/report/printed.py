@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from fpl_tune import methods
 from fpl_tune.report import words
 from fpl_tune.study.cells import label
 
@@ -118,7 +119,7 @@ def printed_names(cell: Cell) -> set[str]:
     """Printed names that mean the cell: its label, and its method's where it differs from others by method alone."""
     names = {plain(cell.label), plain(without_data(cell))}
     if set(cell.varied) <= {"method", "data", "label"}:
-        for name in {plain(str(cell.varied.get("method", ""))), plain(str(cell.run.method.get("name", "")))} - {""}:
+        for name in {plain(str(cell.varied.get("method", ""))), plain(methods.name_of(cell.run.method))} - {""}:
             names |= {name, *ALIASES.get(name, ())}
     return names
 

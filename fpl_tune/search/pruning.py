@@ -24,7 +24,7 @@ from fpl_tune.config import PruneSpec
 from fpl_tune.errors import ConfigError
 from fpl_tune.search import components
 from fpl_tune.study.cells import Cell
-from fpl_tune.trial import Record, rounds_of
+from fpl_tune.trial import Record
 
 RULES = ("halving", "plateau")
 METRIC = "val/acc_mean"
@@ -135,7 +135,7 @@ class Pruner:
             latest: False for rounds of a cell that is known to be further.
         """
         rule, number = self.spec.rule, len(rounds)
-        if rule is None or cell.role == "reference" or number >= rounds_of(cell.run):
+        if rule is None or cell.role == "reference" or number >= cell.run.rounds:
             return Decision.CONTINUE
         if rule == "plateau":
             return Decision.STOP if self._flat(rounds) else Decision.CONTINUE
@@ -224,7 +224,7 @@ class Pruner:
         if latest and trial.should_prune():
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
             return Decision.STOP
-        if number == rounds_of(cell.run) - 1:  # the last round is never pruned: the pruner takes the trial for complete
+        if number == cell.run.rounds - 1:  # the last round is never pruned: the pruner takes the trial for complete
             study.tell(trial, mine.mean)
         return Decision.CONTINUE
 

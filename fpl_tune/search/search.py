@@ -71,7 +71,7 @@ class Search:
         parts = []
         for i, (varied, run) in enumerate(points):
             base = config.as_dict(run)
-            space = read_space(names_of(run.method, varied.get("method")), search, axes, base)
+            space = read_space(names_of(base["method"], varied.get("method")), search, axes, base)
             part = Part(
                 search=search,
                 samplers=samplers,

@@ -9,16 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, fields, replace
-from functools import cache
-from typing import Any, Literal, get_type_hints
-
-from pydantic import TypeAdapter, ValidationError
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from fpl_tune import config, methods
 from fpl_tune.config import GROUPS, RunSpec, StudySpec
 from fpl_tune.errors import ConfigError
-from fpl_tune.method import Method
 
 Role = Literal["cell", "reference", "trial"]
 
@@ -28,9 +24,9 @@ class Cell:
     """One configuration of a study, without its seed."""
 
     id: str
-    """8 hex digits of the canonical configuration."""
+    """See `config.identity`."""
     number: int
-    """RemoteStorage in the study, from 0."""
+    """Position in the study, from 0."""
     label: str
     """Only what varies: "lam=0.5"; for references "promptfl"."""
     role: Role
@@ -166,7 +162,7 @@ class Composer:
 
     def __init__(self, node: Mapping[str, Any]) -> None:
         self._node = base_node(node)
-        self._bases: dict[str, RunSpec] = {}
+        self._bases: dict[str, tuple[dict[str, Any], RunSpec]] = {}
 
     def at(self, overrides: Mapping[str, Any]) -> RunSpec:
         """The run with overrides by dotted name.
@@ -175,78 +171,44 @@ class Composer:
             ConfigError: there is no such field, or it refuses the value.
         """
         light = {n: v for n, v in overrides.items() if n.split(".")[0] in _LIGHT and n not in GROUPS}
-        base = self._base({n: v for n, v in overrides.items() if n not in light})
-        optim = replace(base.optim, groups=dict(base.optim.groups))
-        run = replace(base, method=deepcopy(base.method), optim=optim, protocol=replace(base.protocol))
+        node, base = self._base({n: v for n, v in overrides.items() if n not in light})
+        if not light:
+            return base
+        method, optim, protocol = base.method, dict[str, Any](), dict[str, Any]()
+        changes = {"optim": optim, "protocol": protocol}
+        own = deepcopy(node["method"])
         for name, value in light.items():
-            _set(run, name, value)
-        config.check(run)
-        run.method = canonical(run.method)
-        return run
+            room, _, field = name.partition(".")
+            if room == "method":
+                config.set_field({"method": own}, name, value)
+            elif field.startswith("groups."):
+                optim.setdefault("groups", dict(base.optim.groups))[field.removeprefix("groups.")] = value
+            else:
+                changes[room][field] = value
+        if own != node["method"]:
+            method = methods.build(own)
+        schedule = config.changed(base.protocol, protocol, "protocol")
+        return replace(
+            base,
+            method=method,
+            optim=config.changed(base.optim, optim, "optim"),
+            protocol=schedule,
+            stages=config.stages(method, schedule, node["stages"]),
+        )
 
-    def _base(self, overrides: Mapping[str, Any]) -> RunSpec:
+    def _base(self, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], RunSpec]:
+        """The composed dict, its method with all fields, and its run."""
         key = repr(sorted(overrides.items(), key=lambda item: item[0]))
         if key not in self._bases:
             here = deepcopy(self._node)
             for name, value in sorted(overrides.items(), key=lambda item: item[0] not in GROUPS):
                 apply(here, name, value)
             run = config.to_run(here)
-            config.check(run)
-            run.method = canonical(run.method)
-            for stage in run.stages:
-                if "name" in (stage.method or {}):  # otherwise fields laid over the run's own method
-                    stage.method = canonical(stage.method)
-            self._bases[key] = run
+            self._bases[key] = {**here, "method": methods.as_dict(run.method)}, run
         return self._bases[key]
 
 
 _LIGHT = ("method", "optim", "protocol")
-
-
-def _set(run: RunSpec, dotted: str, value: Any) -> None:
-    """Sets a field of method, optimiser or schedule in place, in the field's own type."""
-    room, _, name = dotted.partition(".")
-    if room == "method":
-        config.set_field({"method": run.method}, dotted, value)
-        return
-    owner = getattr(run, room)
-    hints = _hints(type(owner))
-    field, _, key = name.partition(".")
-    if field not in hints or (key and not isinstance(getattr(owner, field), dict)):
-        raise config.no_field(dotted, {})
-    try:
-        if key:
-            getattr(owner, field)[key] = float(value)
-        else:
-            setattr(owner, field, _adapter(type(owner), field).validate_python(value))
-    except (ValidationError, TypeError, ValueError):
-        wanted = getattr(hints[field], "__name__", hints[field])
-        raise ConfigError(f"{dotted} must be {wanted}, but is {value!r}.") from None
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-@cache
-def _adapter(kind: type, field: str) -> TypeAdapter[Any]:
-    return TypeAdapter(_hints(kind)[field])
-
-
-def canonical(node: Mapping[str, Any]) -> dict[str, Any]:
-    """A method's configuration with every field filled in and of its own type."""
-    return _written(str(node["name"]), node, methods.build(node))
-
-
-def _written(name: str, node: Mapping[str, Any], built: Method) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": name}
-    for f in fields(built):  # type: ignore[arg-type]
-        value = getattr(built, f.name)
-        if isinstance(value, Method):
-            value = _written(str(node[f.name]["name"]), node[f.name], value)
-        found[f.name] = list(value) if isinstance(value, tuple) else value
-    return found
 
 
 def label(varied: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from fpl_tune import config, methods
 from fpl_tune.config import RunSpec
 from fpl_tune.data import DataSpec, load
+from fpl_tune.method import Method
 from fpl_tune.study.versions import versions
 
 
@@ -34,8 +35,8 @@ def why_stale(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def method_source(run: RunSpec) -> str:
     """Digest of the code of all methods of a run, wrapped ones included; comments and layout do not count."""
-    nodes = [run.method, *(stage.method for stage in run.stages if stage.method is not None)]
-    return _source(tuple(sorted({name for node in nodes for name in _names(node)})))
+    used = [run.method, *(stage.method for stage in run.stages)]
+    return _source(tuple(sorted({name for method in used for name in _names(method)})))
 
 
 @cache
@@ -43,10 +44,10 @@ def _source(kinds: tuple[str, ...]) -> str:
     return _digest([_code(name) for name in kinds])
 
 
-def _names(node: Any) -> list[str]:
-    if not isinstance(node, Mapping) or "name" not in node:
-        return []
-    return [str(node["name"]), *(name for value in node.values() for name in _names(value))]
+def _names(method: Method) -> list[str]:
+    """The method's name and those of the methods that it wraps."""
+    parts = (value for value in vars(method).values() if isinstance(value, Method))
+    return [methods.name_of(method), *(name for part in parts for name in _names(part))]
 
 
 @cache

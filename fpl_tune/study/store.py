@@ -10,23 +10,19 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from fpl_tune import config
-from fpl_tune.config import ProtocolSpec, RunSpec, StageSpec, StudySpec
-from fpl_tune.data import DataSpec, PartitionSpec
+from fpl_tune.config import StudySpec
 from fpl_tune.errors import ConfigError
 from fpl_tune.files import atomic_write, save_tensors
-from fpl_tune.optim import OptimSpec
 from fpl_tune.redact import redact
 from fpl_tune.study import results
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.status import FINAL, Status
-from fpl_tune.task import ClipSpec
 from fpl_tune.trial import Record
 
 if TYPE_CHECKING:
@@ -99,7 +95,7 @@ class Store:
         self._index([*self._order(), *(cell.id for cell in cells)])
 
     def spec(self) -> StudySpec:
-        return config.to_study(self.node())
+        return config.to_study(self.node(), stored=True)
 
     def node(self) -> dict[str, Any]:
         """The resolved study as a plain dict."""
@@ -136,10 +132,10 @@ class Store:
                     return found
             raise ConfigError(f"There is no cell {key!r} in {self.name}. Cells have an id, a number and a label.")
         node = _readable(json.loads(path.read_text()), path)
-        if not re.fullmatch("[0-9a-f]{8}", str(node["id"])) or node["id"] != key:
-            raise ConfigError(f"A cell's folder is named after its id, 8 hex digits, but {path} says {node['id']!r}.")
+        if not re.fullmatch("[0-9a-f]{8,64}", str(node["id"])) or node["id"] != key:
+            raise ConfigError(f"A cell's folder is named after its id, hex digits, but {path} says {node['id']!r}.")
         parts = (node[k] for k in ("id", "number", "label", "role", "varied"))
-        self._cells[key] = Cell(*parts, run=_run(node["run"]))
+        self._cells[key] = Cell(*parts, run=config.to_run(node["run"], stored=True))
         return self._cells[key]
 
     def _write_cell(self, cell: Cell) -> None:
@@ -147,7 +143,7 @@ class Store:
         path = self.folder / "cells" / cell.id / "cell.json"
         node: dict[str, Any] = {"schema": SCHEMA}
         node |= {k: getattr(cell, k) for k in ("id", "number", "label", "role", "varied")}
-        node["run"] = _plain(asdict(cell.run))
+        node["run"] = _plain(config.as_dict(cell.run))
         node["fingerprints"] = self.fingerprints(cell)
         text = json.dumps(node, indent=1)
         if not path.is_file() or path.read_text() != text:
@@ -270,25 +266,6 @@ def _readable(node: dict[str, Any], path: Path) -> dict[str, Any]:
             f"schema {written}, and this fpl-tune knows {SCHEMA}. Install a newer fpl-tune, or name another study."
         )
     return node
-
-
-def _run(node: Mapping[str, Any]) -> RunSpec:
-    """The run of a stored cell: written by us, so its types need no check where the fields are still the same."""
-    try:
-        parts = {f.name: _TYPES[f.name](**node[f.name]) for f in fields(RunSpec) if f.name in _TYPES}
-        stages = [StageSpec(**stage) for stage in node["stages"]]
-        return RunSpec(**parts, method=node["method"], stages=stages)
-    except TypeError:
-        return config.to_run(node)
-
-
-_TYPES: dict[str, Any] = {
-    "clip": ClipSpec,
-    "data": DataSpec,
-    "partition": PartitionSpec,
-    "optim": OptimSpec,
-    "protocol": ProtocolSpec,
-}
 
 
 def _plain(node: Any) -> Any:

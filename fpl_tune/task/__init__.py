@@ -7,7 +7,7 @@ one seed's split. Shapes as in `fpl_tune.method`.
 from fpl_tune.task.classes import Classes, PromptMemory
 from fpl_tune.task.client_task import ClientTask
 from fpl_tune.task.clients import ClientData, Picked, side_by_side
-from fpl_tune.task.world import ClipSpec, World, check_clip
+from fpl_tune.task.world import ClipSpec, World
 
 __all__ = [
     "Classes",
@@ -17,6 +17,5 @@ __all__ = [
     "Picked",
     "PromptMemory",
     "World",
-    "check_clip",
     "side_by_side",
 ]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from pydantic import AfterValidator
+from pydantic.dataclasses import dataclass as spec
 from torch import Tensor
 
 from fpl_tune.clip import Towers, load_towers
@@ -16,15 +18,19 @@ from fpl_tune.clip.allocator import keep_freed_memory
 from fpl_tune.clip.sentences import Position
 from fpl_tune.data import Dataset, DataSpec, PartitionSpec, Pool, Split, features, load, split
 from fpl_tune.data.augment import View, views_of
-from fpl_tune.errors import ConfigError, unknown
+from fpl_tune.spec import SPEC
 from fpl_tune.task.classes import GENERIC_TEMPLATE, Classes
 from fpl_tune.task.client_task import ClientTask
 from fpl_tune.task.clients import ClientData
 
-ARITHMETIC = ("float32", "bfloat16", "float16")
+
+def _with_place(template: str) -> str:
+    if template not in ("generic", "dataset") and "{}" not in template:
+        raise ValueError("must be 'generic', 'dataset' or a text with {} for the class name")
+    return template
 
 
-@dataclass
+@spec(frozen=True, config=SPEC)
 class ClipSpec:
     """The frozen towers and how class names become prompts."""
 
@@ -32,16 +38,16 @@ class ClipSpec:
     """`compact` (shipped) or an open_clip model: RN50, ViT-B-16, ViT-B-32, ..."""
     pretrained: str | None = None
     """None, an open_clip tag such as `openai`, or the path of a local checkpoint."""
-    dtype: str = "float32"
-    """float32, bfloat16 or float16: the towers' arithmetic. What is learned stays float32."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """The towers' arithmetic. What is learned stays float32."""
     tf32: bool = False
     """On CUDA: float32 matrix products in TF32, three digits for speed. Never without being asked for."""
-    template: str = "generic"
+    template: Annotated[str, AfterValidator(_with_place)] = "generic"
     """Hand-written prompts: `generic` ("a photo of a {}."), `dataset` (the data set's own), or a text with {}."""
-    quick_gelu: bool | str = "auto"
+    quick_gelu: Literal["auto", True, False] = "auto"
     """auto: what the name, the tag or the checkpoint says; true or false where they do not."""
-    class_position: str = "end"
-    """Where the class name stands among the context tokens: end, middle or front."""
+    class_position: Position = "end"
+    """Where the class name stands among the context tokens."""
 
     def load(self, device: str = "cpu", dtype: str | None = None) -> Towers:
         """The towers, in `dtype` or the specified one; sets the process's TF32 mode."""
@@ -106,7 +112,7 @@ class World:
             template = {"generic": GENERIC_TEMPLATE, "dataset": self.dataset.template}.get(
                 self.clip.template, self.clip.template
             )
-            self._classes[key] = Classes(self.towers, names, template, cast(Position, self.clip.class_position))
+            self._classes[key] = Classes(self.towers, names, template, self.clip.class_position)
         return self._classes[key]
 
     def task(self, data: DataSpec, partition: PartitionSpec, seed: int) -> ClientTask:
@@ -149,19 +155,4 @@ class World:
             n_domains=len(trained_domains),
             split_hash=drawn.hash,
             primary=next(iter(drawn.tests)),
-        )
-
-
-def check_clip(clip: ClipSpec) -> None:
-    """Raises `ConfigError` for a template without a place for the class name, an unknown position or activation."""
-    if clip.dtype not in ARITHMETIC:
-        raise unknown("clip.dtype", clip.dtype, ARITHMETIC)
-    if clip.quick_gelu not in ("auto", True, False):
-        raise ConfigError(f"clip.quick_gelu must be auto, true or false, but is {clip.quick_gelu!r}.")
-    if clip.class_position not in get_args(Position):
-        raise unknown("clip.class_position", clip.class_position, get_args(Position))
-    if clip.template not in ("generic", "dataset") and "{}" not in clip.template:
-        raise ConfigError(
-            "clip.template must be 'generic', 'dataset' or a text with {} for the class name, "
-            f"but is {clip.template!r}."
         )

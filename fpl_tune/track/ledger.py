@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from fpl_tune import config
+from fpl_tune import config, methods
 from fpl_tune.config import StudySpec
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.results import METRICS, TEST, aggregate
@@ -243,8 +243,8 @@ def _tags(store: Store, cell: Cell, results: Mapping[int, Mapping[str, Any]]) ->
     return {
         "fpl.cell": cell.id,
         "fpl.role": cell.role,
-        "fpl.method": str(cell.run.method.get("name", "")),
-        "fpl.method_fields": json.dumps(_plain(cell.run.method))[:TAG_LENGTH],
+        "fpl.method": methods.name_of(cell.run.method),
+        "fpl.method_fields": json.dumps(methods.as_dict(cell.run.method))[:TAG_LENGTH],
         "fpl.dataset": cell.run.data.name,
         "fpl.partition_hash": ",".join(sorted({str(r["split_hash"]) for r in results.values()}))[:TAG_LENGTH],
         "fpl.code_fingerprint": str(prints.get("method", "")),

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from fpl_tune import config, methods
 from fpl_tune.api import start_study as run_study
 from fpl_tune.errors import ConfigError
 from fpl_tune.execute import inline
@@ -225,7 +226,7 @@ def test_a_changed_method_is_stale_and_runs_again(
     real = driver.fingerprints
 
     def edited(run: Any) -> dict[str, Any]:
-        return {**real(run), "method": "another"} if run.method["name"] == "promptfl" else real(run)
+        return {**real(run), "method": "another"} if methods.name_of(run.method) == "promptfl" else real(run)
 
     monkeypatch.setattr(driver, "fingerprints", edited)
     log = Log()
@@ -351,10 +352,9 @@ def test_a_thousand_cells_start_at_once(compose: Compose, tmp_path: Path, monkey
         raise First
 
     made = compose("axes: {optim: {lr: [0.1]}}")
-    made[1]["axes"] = {"optim": {"lr": [0.001 * (i + 1) for i in range(1000)]}}
-    made[0].axes = made[1]["axes"]
+    node = {**made[1], "axes": {"optim": {"lr": [0.001 * (i + 1) for i in range(1000)]}}}
     monkeypatch.setattr(inline, "execute", execute)
     began = time.process_time()
     with pytest.raises(First):
-        run_study(*made, root=tmp_path)
+        run_study(config.to_study(node), node, root=tmp_path)
     assert time.process_time() - began < 15

@@ -23,7 +23,6 @@ from fpl_tune.method import State
 from fpl_tune.optim import OptimSpec
 from fpl_tune.search.space import read_space
 from fpl_tune.testing import CONTRACT, Toy, assert_same, check_method, play, toy
-from fpl_tune.trial import stages_of
 from fpl_tune.wrappers._wrapper import Wrapper
 from fpl_tune.wrappers.finetuned import FineTuned
 from fpl_tune.wrappers.private import Private
@@ -174,4 +173,4 @@ def test_every_method_cites_its_paper_and_has_a_test_of_its_own(file: Path) -> N
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in METHODS}))
 def test_every_method_composes_and_its_stages_can_be_built(name: str) -> None:
-    assert all(stage.rounds >= 1 and stage.epochs >= 1 for stage in stages_of(compose_run([f"method={name}"])))
+    assert all(stage.rounds >= 1 and stage.epochs >= 1 for stage in compose_run([f"method={name}"]).stages)

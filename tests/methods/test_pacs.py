@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fpl_tune import config
-from fpl_tune.trial import Record, Trial, rounds_of, stages_of
+from fpl_tune.trial import Record, Trial
 
 SCHEDULE = ("protocol.rounds=3", "protocol.epochs=1", "protocol.eval_every=100", "optim.batch=8", "optim.lr=0.02")
 FEW = ("data.max_train=6", "data.max_test=3", "data.shots=4", "partition=domain")
@@ -48,7 +48,7 @@ def records(cache: Path, method: str, *overrides: str) -> list[Record]:
     chosen = [f"method={method}", "data=pacs", f"data.root={os.environ['FPL_TUNE_TEST_DATA']}"]
     run = config.compose_run([*chosen, *SCHEDULE, *OWN.get(method, ()), *overrides])
     (history,) = Trial(run, [1], cache_dir=cache).run_all()
-    assert len(history) == rounds_of(run)
+    assert len(history) == run.rounds
     return history
 
 
@@ -62,7 +62,7 @@ def test_every_method_trains_on_pacs(cache: Path, name: str) -> None:
         return
     first = 0
     run = config.compose_run([f"method={name}", *SCHEDULE, *OWN.get(name, ())])
-    for stage in stages_of(run):  # stages may have losses of different kinds
+    for stage in run.stages:  # stages may have losses of different kinds
         losses = [record["train/loss"] for record in history[first : first + stage.rounds]]
         assert losses[-1] < losses[0] or stage.rounds == 1, losses
         first += stage.rounds

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.container import ErrorbarContainer
 
+from fpl_tune import methods
 from fpl_tune.errors import ConfigError
 from fpl_tune.report import canvas, charts, figures, searches, sections, tables, words
 from fpl_tune.report.facts import Facts
@@ -167,7 +168,7 @@ def test_a_reference_of_a_method_that_is_an_axis_too_keeps_its_name(make_store):
     for cell in facts.own:
         other = facts.reference_of(cell)
         assert other is not None
-        assert other.run.method["name"] == "zeroshot"
+        assert methods.name_of(other.run.method) == "zeroshot"
         assert other.run.optim.lr == cell.run.optim.lr
     assert not any(facts.is_reference(cell) for cell in facts.own)
 
@@ -180,8 +181,8 @@ def test_a_value_of_an_axis_can_be_the_reference(make_store):
     for cell in facts.own:
         other = facts.reference_of(cell)
         assert other is not None
-        assert (other.run.method["name"], other.run.optim.lr) == ("promptfl", cell.run.optim.lr)
-        assert (cell.id in tests.index) == (cell.run.method["name"] == "fedpgp")
+        assert (methods.name_of(other.run.method), other.run.optim.lr) == ("promptfl", cell.run.optim.lr)
+        assert (cell.id in tests.index) == (methods.name_of(cell.run.method) == "fedpgp")
     for cell in facts.own:
         if cell.id in tests.index:
             other = facts.reference_of(cell)
@@ -248,7 +249,8 @@ def test_a_heat_map_of_many_columns_is_upright(make_store):
     assert ax.yaxis_inverted(), "names are read from the top"
     grid = np.asarray(ax.images[0].get_array())
     for cell in facts.own:
-        place = names.index(facts.table.loc[cell.id, "variant"]), [2, 4].index(int(cell.run.method["n_ctx"]))
+        n_ctx = methods.as_dict(cell.run.method)["n_ctx"]
+        place = names.index(facts.table.loc[cell.id, "variant"]), [2, 4].index(n_ctx)
         assert grid[place] == pytest.approx(facts.table.loc[cell.id, "mean"])
 
 
@@ -273,7 +275,7 @@ def test_heat_maps_are_of_the_numbers_one_for_each_value_of_a_third_axis(make_st
     for image, method in zip(images, ("promptfl", "fedpgp"), strict=True):
         grid = np.asarray(image.get_array())
         for cell in facts.own:
-            if cell.run.method["name"] == method:
+            if methods.name_of(cell.run.method) == method:
                 place = [0.01, 0.1].index(cell.run.optim.lr), [1, 2, 4].index(int(cell.varied["data.shots"]))
                 assert grid[place] == pytest.approx(facts.table.loc[cell.id, "mean"])
 

@@ -6,6 +6,7 @@ import itertools
 import statistics
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fpl_tune import config
+from fpl_tune import config, methods
 from fpl_tune.api import start_study as run_study
 from fpl_tune.clip import load_towers
 from fpl_tune.config import PruneSpec
@@ -26,7 +27,7 @@ from fpl_tune.plan import diff as differences
 from fpl_tune.plan.diff import Differ
 from fpl_tune.report.compare import compare
 from fpl_tune.search.replay import replay_pruning, replay_random, replay_tpe
-from fpl_tune.study.cells import expand
+from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.export import export, nearest_words
 from fpl_tune.study.lock import locked
 from fpl_tune.study.selection import best
@@ -183,7 +184,11 @@ def test_replay_of_random_search_equals_going_through_all_draws(make_store: Make
 def test_replay_of_tpe_finds_a_clear_optimum_sooner_than_random(make_store: MakeStore) -> None:
     """Accuracy rises with both fields, so that what was learned from some cells tells where the best are."""
     body = "axes: {method: {n_ctx: [2, 3, 4, 5, 6]}, optim: {lr: [1, 2, 3, 4, 5]}}\nseeds: 1\n"
-    store = make_store(body=body, rounds=1, level=lambda c: 0.05 * (c.run.method["n_ctx"] + c.run.optim.lr))
+
+    def level(cell: Cell) -> float:
+        return 0.05 * (methods.as_dict(cell.run.method)["n_ctx"] + cell.run.optim.lr)
+
+    store = make_store(body=body, rounds=1, level=level)
     tpe, random = replay_tpe(store, repeats=4), replay_random(store)
     assert [row["trials"] for row in tpe] == list(range(1, 26))
     found = [row["val/acc_mean"] for row in tpe]
@@ -209,9 +214,7 @@ def test_diff_says_what_would_run_and_why(compose: Compose, tmp_path: Path, monk
         ("lr=0.3", "new", ""),
         ("lr=0.2", "gone", "not in the study"),
     ]
-    spec.seeds = 4
-    assert diff(spec, node, store)[0][2] == "without seeds 3, 4"
-    spec.seeds = 3
+    assert diff(replace(spec, seeds=4), node, store)[0][2] == "without seeds 3, 4"
     real = driver.fingerprints
     monkeypatch.setattr(differences, "fingerprints", lambda run: {**real(run), "data": "other"})
     assert diff(spec, node, store)[0] == ("lr=0.1", "stale", "data")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fpl_tune import methods
 from fpl_tune.errors import ConfigError
 from fpl_tune.report.facts import Facts
 from fpl_tune.search.replay import replay_random
@@ -18,16 +19,20 @@ MakeStore = Callable[..., Store]
 TWO_SETS = "axes: {data.domains: [[clipart], [sketch]], method: {n_ctx: [2, 4]}}\nseeds: 2\n"
 
 
+def n_ctx(cell: Cell) -> int:
+    return methods.as_dict(cell.run.method)["n_ctx"]
+
+
 def level(cell: Cell) -> float:
     """Clipart is easy. There, 2 tokens are a little better; on sketch, 4 are much better."""
-    few = cell.run.method["n_ctx"] == 2
+    few = n_ctx(cell) == 2
     return (0.92 if few else 0.9) if cell.run.data.domains == ["clipart"] else (0.3 if few else 0.5)
 
 
 def test_over_two_data_sets_the_mean_over_sets_chooses_not_the_easiest_set(make_store: MakeStore) -> None:
     store = make_store(body=TWO_SETS, level=level)
     found = best(store)
-    assert {cell.run.method["n_ctx"] for cell in found.cells} == {4}
+    assert {n_ctx(cell) for cell in found.cells} == {4}
     assert [cell.run.data.domains for cell in found.cells] == [["clipart"], ["sketch"]]
     val = store.summary(metric="val/acc_mean").set_index("cell")["mean"]
     test = store.summary().set_index("cell")["mean"]
@@ -45,19 +50,19 @@ def test_a_configuration_that_lacks_a_data_set_is_not_chosen(make_store: MakeSto
     body = TWO_SETS.replace("[2, 4]", "[2, 4, 8]")
     kept = make_store(
         body=body,
-        level=lambda cell: 0.99 if cell.run.method["n_ctx"] == 8 else level(cell),
-        fill=lambda cell, seed: cell.run.method["n_ctx"] != 8 or cell.run.data.domains == ["clipart"],
+        level=lambda cell: 0.99 if n_ctx(cell) == 8 else level(cell),
+        fill=lambda cell, seed: n_ctx(cell) != 8 or cell.run.data.domains == ["clipart"],
     )
-    assert {cell.run.method["n_ctx"] for cell in best(kept).cells} == {4}
+    assert {n_ctx(cell) for cell in best(kept).cells} == {4}
 
 
 def test_settings_without_a_common_configuration_have_a_best_cell_each(make_store: MakeStore) -> None:
     store = make_store(body=TWO_SETS.replace("[2, 4]", "[2, 4, 8, 16]"), level=level)
-    cells = [cell for cell in store.cells() if (cell.run.method["n_ctx"] > 4) == (cell.run.data.domains == ["sketch"])]
-    val = {cell.id: 0.1 * cell.run.method["n_ctx"] for cell in cells}
+    cells = [cell for cell in store.cells() if (n_ctx(cell) > 4) == (cell.run.data.domains == ["sketch"])]
+    val = {cell.id: 0.1 * n_ctx(cell) for cell in cells}
     choice = select(cells, val)
     assert choice is not None
-    assert [cell.run.method["n_ctx"] for cell in choice.cells] == [4, 16]
+    assert [n_ctx(cell) for cell in choice.cells] == [4, 16]
     assert choice.val == pytest.approx((0.4 + 1.6) / 2)
     assert "in each of 2 settings" in choice.by
 

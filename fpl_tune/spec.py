@@ -1,0 +1,112 @@
+"""Specifications: frozen pydantic dataclasses. pydantic alone checks their types, ranges and unknown fields.
+
+A specification is declared with `@dataclass(frozen=True, config=SPEC)` from `pydantic.dataclasses`. `validated` builds
+one from plain values and turns pydantic's errors into a `ConfigError` of one line.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import cache
+from typing import Annotated, Any, TypeVar
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from fpl_tune.errors import ConfigError, unknown
+
+SPEC = ConfigDict(
+    extra="forbid", validate_default=True, coerce_numbers_to_str=True, arbitrary_types_allowed=True, allow_inf_nan=True
+)
+
+AtLeastOne = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[int, Field(ge=0)]
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+Spec = TypeVar("Spec")
+
+_KINDS = {
+    "float": "must be a number",
+    "int": "must be a whole number",
+    "bool": "must be true or false",
+    "string": "must be a text",
+    "list": "must be a list",
+    "tuple": "must be a list",
+    "dict": "must be a mapping of names to values",
+    "dataclass": "must be a mapping of its fields",
+    "finite": "must be a finite number",
+}
+_BOUNDS = {
+    "greater_than_equal": (">=", "ge"),
+    "greater_than": (">", "gt"),
+    "less_than_equal": ("<=", "le"),
+    "less_than": ("<", "lt"),
+}
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _short.maxlong = 60
+
+
+def validated(kind: type[Spec], values: Any, where: str) -> Spec:
+    """A specification built from plain values.
+
+    Args:
+        kind: a pydantic dataclass.
+        values: a mapping of field names to values, or an instance, which is returned as it is.
+        where: dotted name of the specification in the configuration, such as `optim`; "" at the top.
+
+    Raises:
+        ConfigError: an unknown field, or a value of the wrong type or outside its range.
+    """
+    if isinstance(values, Mapping):
+        known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+        for name in values:
+            if name not in known:
+                raise unknown("field", join_name(where, name), [join_name(where, field) for field in known])
+    try:
+        return _adapter(kind).validate_python(values)
+    except ValidationError as problem:
+        raise refusal(problem, where) from None
+
+
+def refusal(problem: ValidationError, where: str) -> ConfigError:
+    """pydantic's first error as a `ConfigError` of one line: field, rule and value."""
+    first = problem.errors(include_url=False)[0]
+    kind, value, details = first["type"], first["input"], first.get("ctx", {})
+    name = join_name(where, *_path(first["loc"]))
+    if kind == "literal_error":
+        known = [text.strip("' ") for text in details["expected"].replace(" or ", ", ").split(",")]
+        return unknown(name, str(value), known)
+    if kind == "value_error":
+        return ConfigError(f"{name} {details['error']}, but is {shown(value)}." if name else str(first["msg"]))
+    if kind in _BOUNDS:
+        sign, bound = _BOUNDS[kind]
+        return ConfigError(f"{name} must be {sign} {details[bound]:g}, but is {shown(value)}.")
+    if value is None:
+        return ConfigError(f"{name} cannot be null. Leave it out, or take it away: '~{name}'.")
+    rule = _KINDS.get("int" if kind == "int_from_float" else kind.partition("_")[0])
+    rule = rule or first["msg"].replace("Input should be", "must be")
+    return ConfigError(f"{name} {rule}, but is {shown(value)}.")
+
+
+def shown(value: Any) -> str:
+    """A value as a message quotes it: at most a line."""
+    return " ".join(_short.repr(value).split())
+
+
+def join_name(*parts: object) -> str:
+    """Parts of a name joined by dots; empty ones are left out."""
+    return ".".join(str(part) for part in parts if part != "")
+
+
+def _path(loc: Sequence[int | str]) -> list[str]:
+    """The fields of a pydantic location, without the branches of a union, such as `int` or `list[int]`."""
+    return [str(part) for part in loc if isinstance(part, int) or (part.isidentifier() and part not in _BRANCHES)]
+
+
+_BRANCHES = ("int", "float", "str", "bool", "dict", "list", "tuple")
+
+
+@cache
+def _adapter(kind: type[Spec]) -> TypeAdapter[Spec]:
+    return TypeAdapter(kind)
