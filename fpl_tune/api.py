@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from fpl_tune import config
+from fpl_tune.device import resolve
 from fpl_tune.errors import ConfigError, unknown
 from fpl_tune.paths import cache_root, output_folder, output_root
-from fpl_tune.trial import Trial, device_of
+from fpl_tune.trial import Trial
 
 if TYPE_CHECKING:
     from fpl_tune.config import StudySpec
@@ -31,7 +32,7 @@ def run(*overrides: str, seeds: int | Sequence[int] = 1) -> pd.DataFrame:
     """
     spec = config.compose_run(overrides)
     chosen = list(range(1, seeds + 1)) if isinstance(seeds, int) else list(seeds)
-    trial = Trial(spec, chosen, cache_dir=cache_root(), device=device_of("auto"))
+    trial = Trial(spec, chosen, cache_dir=cache_root(), device=resolve("auto"))
     history = trial.run_all()
     return pd.DataFrame([record for records in history for record in records])
 

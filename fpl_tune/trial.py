@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 
-from fpl_tune import config
+from fpl_tune import config, formatting
 from fpl_tune.batches import Cohort, derive, draw_cohort
 from fpl_tune.checkpoint import Snapshot
 from fpl_tune.config import RunSpec
-from fpl_tune.engine import kept_bytes, run_round
-from fpl_tune.errors import ConfigError, EnvironmentProblem, FplTuneError
+from fpl_tune.device import OutOfMemory, activation_bytes, free_cache, is_out_of_memory, usable_bytes
+from fpl_tune.engine import RoundReport, kept_bytes, run_round
+from fpl_tune.errors import ConfigError, FplTuneError
 from fpl_tune.evaluate import Score, diagnose, evaluate, summarise
 from fpl_tune.method import Method, State, same_leaves, trees_like
 from fpl_tune.task import ClientTask, World
@@ -30,8 +31,8 @@ Record = dict[str, Any]
 """Metrics of one seed and round: `seed`, `round`, floats by name, and `clients/<set>` lists of accuracies."""
 
 BYTES_PER_SCALAR = 4
-BLOCK_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
-"""Activations kept for the backward pass of one block of clients."""
+BLOCK_BYTES, BLOCK_SHARE = 1 << 30, 0.2
+"""Activations kept for the backward pass of one block of clients: bytes on the CPU, a share of a GPU's memory."""
 
 
 class Diverged(FplTuneError):
@@ -84,7 +85,8 @@ class Trial:
         seeds: seeds trained together as one batch; each one's result is the same alone.
         cache_dir: where image features are kept.
         device: cpu or cuda.
-        block: clients (over all seeds) trained at once; None: as many as `BLOCK_BYTES` of activations allow.
+        block: clients (over all seeds) trained at once; None: as many as memory allows; fewer where they
+            turn out not to fit.
     """
 
     def __init__(
@@ -113,11 +115,50 @@ class Trial:
         self._blocks: dict[int, int] = {}  # by stage
 
     def _block(self) -> int:
-        """Rows whose activations fit `BLOCK_BYTES`: of the configuration alone, so that figures repeat exactly."""
+        """Clients whose activations fit. It depends on the configuration and the size of the device's memory alone, so
+        that figures repeat exactly.
+
+        Raises:
+            OutOfMemory: one client does not fit.
+        """
         if self._held not in self._blocks:
-            kept = kept_bytes(self.stages[self._held].method, self.tasks[0], self.states[0], self.run.optim)
-            self._blocks[self._held] = max(1, BLOCK_BYTES[self.tasks[0].device.type] // max(1, kept))
+            where = self.tasks[0].device
+            try:
+                kept = kept_bytes(self.stages[self._held].method, self.tasks[0], self.states[0], self.run.optim)
+            except Exception as problem:
+                if is_out_of_memory(problem):
+                    raise self._too_small() from problem
+                raise
+            room = activation_bytes(where, cpu=BLOCK_BYTES, share=BLOCK_SHARE)
+            self._blocks[self._held] = max(1, room // max(1, kept))
         return self._blocks[self._held]
+
+    def _too_small(self) -> OutOfMemory:
+        size = formatting.size(usable_bytes(self.tasks[0].device))
+        where = "this machine's memory" if self.tasks[0].device.type == "cpu" else f"the GPU's {size}"
+        return OutOfMemory(
+            f"one step of one client does not fit into {where}; lower optim.batch (now {self.run.optim.batch}) "
+            "or set clip.dtype=bfloat16"
+        )
+
+    def _round(self, method: Method, cohorts: Sequence[Cohort], epochs: float) -> RoundReport:
+        """Trains a round. Where memory does not suffice, the round begins again with blocks of half as many clients:
+        states are only replaced at its end."""
+        block, where = self.block or self._block(), self.tasks[0].device
+        while True:
+            try:
+                self.states, report = run_round(
+                    method, self.tasks, self.states, cohorts, epochs=epochs, spec=self.run.optim, block=block
+                )
+                return report
+            except Exception as problem:
+                block = min(block, sum(len(cohort.who) for cohort in cohorts)) // 2
+                if self.block is not None or where.type == "cpu" or not is_out_of_memory(problem):
+                    raise
+                if not block:
+                    raise self._too_small() from problem
+            self._blocks[self._held] = block
+            free_cache()
 
     def _begin(self, method: Method, before: list[State] | None) -> list[State]:
         begun = []
@@ -149,15 +190,7 @@ class Trial:
             self.states, self._held = self._begin(stage.method, self.states), coming
         number = self.round + 1
         cohorts = self._cohorts(number)
-        self.states, report = run_round(
-            stage.method,
-            self.tasks,
-            self.states,
-            cohorts,
-            epochs=stage.epochs,
-            spec=self.run.optim,
-            block=self.block or self._block(),
-        )
+        report = self._round(stage.method, cohorts, stage.epochs)
         self.round = number
         scores = None
         if number % self.run.protocol.eval_every == 0 or self.done:
@@ -305,19 +338,3 @@ def _widen(tasks: Sequence[ClientTask]) -> None:
     width = max(task.train.rows.shape[1] for task in tasks)
     for task in tasks:
         task.train.widen(width)
-
-
-def device_of(wanted: str) -> str:
-    """`auto` is cuda where there is one, else cpu.
-
-    Raises:
-        EnvironmentProblem: cuda is asked for and there is none.
-    """
-    if wanted not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"execution.device must be auto, cpu or cuda, but is {wanted!r}.")
-    there = torch.cuda.is_available()
-    if wanted == "cuda" and not there:
-        raise EnvironmentProblem(
-            "execution.device=cuda asks for a GPU, but PyTorch sees none. Use execution.device=cpu."
-        )
-    return "cuda" if there and wanted != "cpu" else "cpu"

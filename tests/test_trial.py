@@ -15,9 +15,9 @@ from fpl_tune.checkpoint import Snapshot
 from fpl_tune.cli.common import Format
 from fpl_tune.cli.data import data_prepare
 from fpl_tune.engine import kept_bytes
-from fpl_tune.errors import ConfigError, EnvironmentProblem
+from fpl_tune.errors import ConfigError
 from fpl_tune.method import Local
-from fpl_tune.trial import Diverged, Trial, device_of
+from fpl_tune.trial import Diverged, Trial
 
 CORNER = (
     "data.domains=[photo]",
@@ -120,7 +120,7 @@ def test_memory_bounds_the_clients_trained_at_once(cache: Path, monkeypatch: pyt
         return sum({storage.data_ptr(): storage.nbytes() for storage in held}.values())
 
     assert counted(3) - counted(1) == pytest.approx(2 * one, rel=0.25)
-    monkeypatch.setattr("fpl_tune.trial.BLOCK_BYTES", {"cpu": 3 * one})
+    monkeypatch.setattr("fpl_tune.trial.BLOCK_BYTES", 3 * one)
     assert trial._block() == 3
 
 
@@ -195,15 +195,6 @@ def test_evaluation_every_other_round_and_in_the_last(cache: Path) -> None:
     assert ["val/acc_mean" in r for r in records] == [False, True, True]
     assert ["time/test_seconds" in r for r in records] == [False, True, True]
     assert 0 < records[1]["time/test_seconds"] < records[1]["time/seconds"]
-
-
-def test_device_is_checked() -> None:
-    assert device_of("cpu") == "cpu"
-    with pytest.raises(ConfigError, match="auto, cpu or cuda"):
-        device_of("gpu")
-    if not torch.cuda.is_available():
-        with pytest.raises(EnvironmentProblem, match="PyTorch sees none"):
-            device_of("cuda")
 
 
 @pytest.mark.parametrize("method", ["method=promptfl", "method=fedapt_unsupervised"])

@@ -46,9 +46,9 @@ def bench(
     from fpl_tune import bench as measure
     from fpl_tune import config
     from fpl_tune.cli import output
+    from fpl_tune.device import resolve
     from fpl_tune.formatting import size
     from fpl_tune.paths import cache_root
-    from fpl_tune.trial import device_of
 
     if kind is Bench.statistics:
         with _progress() as progress:
@@ -56,7 +56,7 @@ def bench(
         output.emit(simulated, format)
         return
     run = config.compose_run(overrides or [])
-    device, cache = device_of("auto"), cache_root()
+    device, cache = resolve("auto"), cache_root()
     if kind is Bench.record:
         _emit_seconds(_record(run, device), format, "{:.2g}")
         return

@@ -46,11 +46,12 @@ def data_prepare(overrides: Overrides = None, format: FormatOption = Format.tabl
     from fpl_tune import config
     from fpl_tune.cli import output
     from fpl_tune.data import prepare
+    from fpl_tune.device import resolve
     from fpl_tune.paths import cache_root
-    from fpl_tune.trial import device_of, needs_of
+    from fpl_tune.trial import needs_of
 
     run = config.compose_run(overrides or [])
-    towers = run.clip.load(device_of("auto"))
+    towers = run.clip.load(resolve("auto"))
     with output.progress("encoding") as progress:
         done = prepare.prepare(run.data, towers, *needs_of(run), cache_dir=cache_root(), progress=progress)
     _print(prepare.to_dicts(done), [prepare.table(done)], format)

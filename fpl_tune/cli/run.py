@@ -27,15 +27,16 @@ def run(
     if cfg:
         output.emit_config(config.as_dict(spec))
         return
+    from fpl_tune.device import resolve
     from fpl_tune.evaluate import report_rules
     from fpl_tune.paths import cache_root
     from fpl_tune.plan import preflight
-    from fpl_tune.trial import Trial, device_of
+    from fpl_tune.trial import Trial
 
     chosen = seed_list(seeds)
     preflight.check([spec])
     with output.progress("encoding images") as progress:
-        trial = Trial(spec, chosen, cache_dir=cache_root(), device=device_of("auto"), progress=progress)
+        trial = Trial(spec, chosen, cache_dir=cache_root(), device=resolve("auto"), progress=progress)
     history: dict[int, list[dict[str, Any]]] = {seed: [] for seed in chosen}
     while not trial.done:
         records = trial.step()

@@ -19,9 +19,10 @@ from torch.utils.checkpoint import checkpoint
 
 from fpl_tune.clip.blocks import Block
 from fpl_tune.clip.sentences import Layout, Sentences
+from fpl_tune.device import activation_bytes
 
 _AT_ONCE = 16384  # tokens without gradients; more at once is not faster
-_KEPT_CPU, _KEPT_GPU = 3 << 29, 24 << 30  # bytes, by tokens run at once with gradients, unless told otherwise
+_KEPT_CPU, _KEPT_SHARE = 3 << 29, 0.3  # by tokens run at once with gradients: bytes, or a share of a GPU's memory
 _KEPT_PER_TOKEN = 10  # numbers per token, width and block: inputs, queries, keys, values, attention, hidden layer
 
 
@@ -106,7 +107,7 @@ class TextTower(nn.Module):
     def _affordable(self, like: Tensor) -> int:
         """Tokens whose activations may be kept for the backward pass."""
         kept = _KEPT_PER_TOKEN * self.width * len(self.transformer.resblocks) * like.element_size()
-        return (_KEPT_CPU if like.device.type == "cpu" else _KEPT_GPU) // kept
+        return activation_bytes(like.device, cpu=_KEPT_CPU, share=_KEPT_SHARE) // kept
 
     def _project(self, x: Tensor) -> Tensor:
         if isinstance(self.projection, nn.Linear):

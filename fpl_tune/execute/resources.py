@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from fpl_tune.config import StudySpec
+from fpl_tune.device import resolve
 from fpl_tune.errors import ConfigError
 from fpl_tune.execute.job import Setup
 from fpl_tune.paths import cache_root
 from fpl_tune.search.pruning import rungs
-from fpl_tune.trial import device_of
 
 CORES_OF_LARGE_TOWERS = 4
 """A trial on large towers fills this many cores; one on the compact towers fills one."""
@@ -98,7 +98,7 @@ def head_of(address: str) -> tuple[str, int] | None:
 
 def _device(wanted: str) -> tuple[str, int]:
     """The device and how many GPUs there are."""
-    device = device_of(wanted)
+    device = resolve(wanted)
     return device, torch.cuda.device_count() if device == "cuda" else 0
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from fpl_tune import methods
 from fpl_tune.config import RunSpec, StudySpec
+from fpl_tune.device import resolve
 from fpl_tune.execute.job import Setup
 from fpl_tune.execute.profile import Cost, Profile, cost_key, measure
 from fpl_tune.execute.resources import cores, memory, seconds_of, setup_of
@@ -23,7 +24,6 @@ from fpl_tune.search.search import Search
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.fingerprints import fingerprints, why_stale
 from fpl_tune.study.store import Store
-from fpl_tune.trial import device_of
 
 RAY_SECONDS = 6.0
 """Starting and ending a Ray of our own."""
@@ -173,7 +173,7 @@ def make_plan(
 
 def _here(setup: Setup) -> Setup:
     """Costs are measured on this machine, whatever the cluster has."""
-    device = setup.device if setup.address is None else device_of("auto")
+    device = setup.device if setup.address is None else resolve("auto")
     return replace(setup, device=device, parallel=min(setup.parallel, cores()))
 
 

@@ -19,12 +19,13 @@ from ray import tune
 from fpl_tune import checkpoint, config
 from fpl_tune.checkpoint import Damaged, Snapshot
 from fpl_tune.config import GROUPS, RunSpec
+from fpl_tune.device import resolve
 from fpl_tune.errors import ConfigError, unknown
 from fpl_tune.execute.ray.study_job import REPORT, STUDY, StudyWork
 from fpl_tune.execute.resources import CORES_OF_LARGE_TOWERS
 from fpl_tune.paths import cache_root
 from fpl_tune.study.cells import Composer
-from fpl_tune.trial import Record, Trial, device_of
+from fpl_tune.trial import Record, Trial
 
 _LIGHT = ("method", "optim", "protocol")  # parts whose fields change without composing the configuration anew
 
@@ -147,7 +148,7 @@ class Settings:
         run = compose(fields)
         wide = 1 if run.clip.name == "compact" else CORES_OF_LARGE_TOWERS
         threads, block = options.get("execution.threads") or wide, options.get("execution.block")
-        device = device_of(options.get("execution.device") or "auto")
+        device = resolve(options.get("execution.device") or "auto")
         return cls(run, tuple(listed), device, int(threads), block)
 
     def begin(self) -> Trial:
