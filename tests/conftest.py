@@ -35,7 +35,11 @@ Compose = Callable[..., Composed]
 
 SYSTEM = (
     "execute/ray/test_cluster.py",
-    "execute/ray/test_execute.py",
+    "bench/test_benches.py::test_what_the_platform_takes_besides_training",
+    "cli/test_cluster.py::test_the_local_script_runs_a_study_and_stops_only_its_own_ray",
+    "cli/test_examples.py",
+    "cli/test_retry.py",
+    "execute/ray/test_apart.py",
     "faults/test_killed_driver.py",
     "faults/test_lost_ray.py",
     "methods/test_joining.py",
