@@ -1,6 +1,6 @@
 """The compact CLIP: an open_clip `CLIP` of 1.7 M parameters for the embedded world, with its weights.
 
-`python -m fpl_tune.clip.compact --out PATH` trains the weights anew (`fpl_tune.clip.pretrain`).
+`tools/pretrain.py` trained the weights.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 from safetensors.torch import load_file
 
-from fpl_tune.clip import captions
 from fpl_tune.clip._openclip import ensure_importable
+from fpl_tune.data.shapes import COLOURS, SHAPES, STYLES, TEXTURES
 
 if TYPE_CHECKING:
     from open_clip import CLIP
@@ -25,6 +25,20 @@ N_POSITIONS = 40  # start, 16 context tokens, a name spelled in up to 21 charact
 EMBED_DIM = 96
 WIDTH, N_LAYERS, HEAD_WIDTH, PATCH = 128, 4, 32, 8
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
+
+FRAMES = (
+    "a photo of a {}.",
+    "a picture of a {}.",
+    "an image of the {}.",
+    "{}.",
+    "{}",
+    "this is a {}.",
+    "one {} in the middle",
+    "my {}.",
+    "the {} of the day",
+)
+STYLED = ("a {style} of a {}.", "{style} of the {}", "{}, {style}.", "a {} in {style} style.")
+"""Sentences of the training captions; with the attributes of *Shapes*, they hold every word of the vocabulary."""
 
 
 @functools.cache
@@ -45,7 +59,8 @@ class CompactTokenizer:
     n_positions = N_POSITIONS
 
     def __init__(self) -> None:
-        pieces = {piece for text in captions.vocabulary_texts() for piece in _pieces(text.replace("{}", " "))}
+        texts = [*FRAMES, *STYLED, *SHAPES, *COLOURS, *TEXTURES, *STYLES]
+        pieces = {piece for text in texts for piece in _pieces(text.replace("{}", " "))}
         single = list(_bpe().byte_encoder.values())
         inventory = [*single, *(byte + "</w>" for byte in single)]
         inventory += [*sorted(pieces - set(inventory)), "<start_of_text>", "<end_of_text>"]
@@ -126,9 +141,3 @@ def pixels(images: torch.Tensor) -> torch.Tensor:
     """uint8 [n, 32, 32, 3] -> the model's input, float32 [n, 3, 32, 32]."""
     mean, std = torch.tensor(MEAN), torch.tensor(STD)
     return ((images.float() / 255 - mean) / std).movedim(-1, 1).contiguous()
-
-
-if __name__ == "__main__":
-    from fpl_tune.clip.pretrain import main
-
-    main()

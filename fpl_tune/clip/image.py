@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fpl_tune.errors import ConfigError
 
-RemoteStorage = Literal["front", "end"]
+Place = Literal["front", "end"]
 
 
 def is_vit(visual: Any) -> bool:
@@ -46,7 +46,7 @@ def patches(visual: Any, pixels: Tensor) -> Tensor:
             x = layer(x)
         return _pool_everywhere(visual.attnpool, x)
     if is_vit(visual):
-        x = visual.transformer(visual._embeds(pixels))
+        x = visual.transformer(visual.ln_pre(_embedded(visual, pixels)))
         return visual.ln_post(x[:, 1:]) @ visual.proj
     raise ConfigError(
         f"Patch features need a CLIP ResNet or a ViT with a class token, not {type(visual).__name__}: "
@@ -72,7 +72,7 @@ def prompted(
     tokens: Tensor,
     *,
     deep: Tensor | None = None,
-    place: RemoteStorage = "front",
+    place: Place = "front",
     cosine: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Image features with visual prompt tokens, and how the class token looks at them.

@@ -231,7 +231,7 @@ class Towers:
         tokens: Tensor,
         *,
         deep: Tensor | None = None,
-        place: image.RemoteStorage = "front",
+        place: image.Place = "front",
         cosine: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Image features [C, B, D] with visual prompt tokens, and q_cls·k_token or its cosine [C, B, heads, n].

@@ -1,12 +1,22 @@
+"""The compact CLIP, its tokenizer, and `tools/pretrain.py`, which trained its weights."""
+
 from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from fpl_tune.clip import captions, compact, pretrain
+from fpl_tune.clip import compact
 from fpl_tune.data import shapes
+
+SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "pretrain.py"
+pretrain = SimpleNamespace(**runpy.run_path(str(SCRIPT)))
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +30,7 @@ def test_every_caption_round_trips() -> None:
     n_bytes = 512
     claims = shapes.Attributes(*(rng.integers(n, size=300) for n in (20, 10, 4)))
     for row in range(300):
-        text = captions.write(str(rng.choice(shapes.STYLES)), claims, row, rng)
+        text = pretrain.write(str(rng.choice(shapes.STYLES)), claims, row, rng)
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids).replace(" ", "") == text.replace(" ", "")
         words = [i for i in ids if i >= n_bytes]
@@ -80,10 +90,10 @@ def test_corpus_is_skewed_noisy_and_incomplete() -> None:
     share = {style: float((pairs.styles == style).mean()) for style in shapes.STYLES}
     assert share["photo"] > share["clipart"] > share["infograph"] > share["painting"] > share["quickdraw"] > 0
     drawn, what = shapes.draw(1000, style="photo", seed=1)
-    claims = captions.corrupt(what, np.random.default_rng(0))
+    claims = pretrain.corrupt(what, np.random.default_rng(0))
     wrong = (claims.shape != what.shape).mean()
-    assert abs(wrong - captions.WRONG * 0.95) < 0.04
-    assert 0.1 < captions.absent(what.shape, what.colour).mean() < 0.2
+    assert abs(wrong - pretrain.WRONG * 0.95) < 0.04
+    assert 0.1 < pretrain.absent(what.shape, what.colour).mean() < 0.2
     assert len(drawn) == 1000
 
 
@@ -107,8 +117,8 @@ def test_shipped_weights_fit_the_model_and_are_small() -> None:
 def test_zero_shot_accuracy_of_the_shipped_weights(shipped) -> None:
     """Well above chance (5 %) everywhere; clearly better in the styles that make up most of the training images."""
     accuracy = pretrain.zero_shot(*shipped, per_class=25)
-    covered = {style: accuracy[style] for style, share in captions.SHARES.items() if share >= 0.3}
-    rare = {style: accuracy[style] for style, share in captions.SHARES.items() if share <= 0.06}
+    covered = {style: accuracy[style] for style, share in pretrain.SHARES.items() if share >= 0.3}
+    rare = {style: accuracy[style] for style, share in pretrain.SHARES.items() if share <= 0.06}
     assert set(covered) == {"photo", "clipart"}
     assert set(rare) == {"painting", "quickdraw"}
     assert min(covered.values()) >= 0.60, accuracy
@@ -133,3 +143,16 @@ def test_word_head_asks_for_the_words_of_the_caption() -> None:
         assert head.loss(features, tokens) < 1e-6
         head.linear.weight[:, :2] *= -1
         assert head.loss(features, tokens) > 20 * len(head.words) - 1
+
+
+def test_the_script_trains_stores_and_compares(tmp_path, monkeypatch, capsys) -> None:
+    out = tmp_path / "compact.safetensors"
+    monkeypatch.setattr(
+        sys, "argv", [str(SCRIPT), "--out", str(out), "--steps", "1", "--images", "300", "--per-class", "1"]
+    )
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    model, tokenizer = compact.load(out)
+    assert (
+        model.encode_text(pretrain.tokenise(["star"], tokenizer).new_zeros(1, tokenizer.n_positions)).isfinite().all()
+    )
+    assert "difference of means" in capsys.readouterr().out
