@@ -1,4 +1,4 @@
-"""What MLflow has that the store has not, and the other way round; and the repair."""
+"""Differences between a study's store and MLflow, and their repair."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from fpl_tune.study.lock import owner
 from fpl_tune.study.store import Store
-from fpl_tune.track import ledger
 from fpl_tune.track.ledger import Draw
 from fpl_tune.track.recorder import Writer, writer_of
 
@@ -15,70 +14,61 @@ class Finding(NamedTuple):
     """One difference between a study's store and MLflow."""
 
     kind: str
-    """zombie, missing, partial, stale, duplicate or orphan"""
+    """missing, duplicate, stale, orphan or zombie"""
     key: str
     """"study", a cell's id, or "<id>/<seed>"."""
     text: str
 
 
 def inspect(store: Store, uri: str | None = None) -> list[Finding]:
-    """What differs. Reads only, but an experiment that was deleted is restored.
+    """Lists the differences. Reads only, but restores an experiment that was deleted.
 
     Raises:
         EnvironmentProblem: MLflow cannot be reached.
     """
-    return _compare(store, writer_of(store, uri))
+    return _differences(store, writer_of(store, uri))
 
 
 def repair(store: Store, uri: str | None = None, *, draw: Draw | None = None) -> list[Finding]:
-    """Mends what `inspect` finds: closes runs that nothing runs any more, deletes runs without a cell, sends the rest.
+    """Repairs what `inspect` finds: deletes runs without a cell, and writes all others that differ anew.
 
     Raises:
         EnvironmentProblem: MLflow cannot be reached.
     """
     writer = writer_of(store, uri, draw=draw)
-    found = _compare(store, writer)
+    found = _differences(store, writer)
     for finding in found:
         if finding.kind == "orphan":
-            for run in writer.book.runs.pop(finding.key):
-                writer.book.client.delete_run(run.info.run_id)
+            writer.book.delete(finding.key)
     if owner(store.folder) is None:
         writer.everything()
     return found
 
 
-def _compare(store: Store, writer: Writer) -> list[Finding]:
-    found = _study(store, writer)
-    runs = writer.book.runs
+def _differences(store: Store, writer: Writer) -> list[Finding]:
+    runs, running = writer.book.runs, owner(store.folder) is not None
+    study = runs.get("study", [])
+    found = _count("study", f"the run of {store.name}", len(study))
+    if len(study) == 1 and study[0].info.status == "RUNNING" and not running:
+        found.append(Finding("zombie", "study", f"the run of {store.name} is open, but no process runs the study"))
     expected, waiting = {"study"}, set[str]()
     for cell in store.cells():
         due = writer.due(cell)
         if not due:
-            waiting.add(cell.id)  # to be run, or to be run again: its records are written then
-        for key, seeds in due.items():
-            expected.add(key)
-            digest = ledger.cell_digest(store, cell, seeds, writer.rule)
-            parent = "study" if key == cell.id else cell.id
-            mine = runs.get(key, [])
-            if not mine:
-                found.append(Finding("missing", key, f"{cell.label} is not in MLflow"))
-            elif len(mine) > 1:
-                found.append(Finding("duplicate", key, f"{cell.label} is in MLflow {len(mine)} times"))
-            elif mine[0].data.tags.get("fpl.digest") != digest:
-                found.append(Finding("stale", key, f"{cell.label} holds other figures than the store"))
-            elif not writer.book.holds(key, digest, parent):
-                found.append(Finding("partial", key, f"{cell.label} was cut short"))
-    for key in (key for key in runs.keys() - expected if key.partition("/")[0] not in waiting):
-        found.append(Finding("orphan", key, f"MLflow has a run {key}, which the study has not"))
+            waiting.add(cell.id)  # lacks results: its records are written when it has run
+        for run in due:
+            expected.add(run.key)
+            wrong = _count(run.key, cell.label, len(runs.get(run.key, [])))
+            if not wrong and not writer.book.holds(run.key, run.digest, run.parent):
+                wrong = [Finding("stale", run.key, f"{cell.label} differs from the store, or is incomplete")]
+            found += wrong
+    for key in (key for key in runs.keys() - expected if runs[key] and key.partition("/")[0] not in waiting):
+        found.append(Finding("orphan", key, f"MLflow has a run {key}, but the study has no such cell"))
     return found
 
 
-def _study(store: Store, writer: Writer) -> list[Finding]:
-    mine = writer.book.runs.get("study", [])
-    if not mine:
-        return [Finding("missing", "study", f"the run of {store.name} is not in MLflow")]
-    if len(mine) > 1:
-        return [Finding("duplicate", "study", f"the run of {store.name} is in MLflow {len(mine)} times")]
-    if mine[0].info.status == "RUNNING" and owner(store.folder) is None:
-        return [Finding("zombie", "study", f"the run of {store.name} is open, but nothing runs the study")]
-    return []
+def _count(key: str, what: str, number: int) -> list[Finding]:
+    """A finding if there is not exactly one run."""
+    if number == 0:
+        return [Finding("missing", key, f"{what} is not in MLflow")]
+    return [Finding("duplicate", key, f"{what} is in MLflow {number} times")] if number > 1 else []

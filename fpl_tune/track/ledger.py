@@ -1,4 +1,4 @@
-"""What of a study belongs into MLflow, as plain data made from the store: the same store gives the same entries."""
+"""The runs that MLflow should hold of a study, as plain data: the same store gives the same entries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,34 +19,37 @@ import yaml
 from fpl_tune import config, methods
 from fpl_tune.config import StudySpec
 from fpl_tune.study.cells import Cell, shown
-from fpl_tune.study.results import METRICS, TEST, aggregate
+from fpl_tune.study.results import METRICS, TEST, VAL, aggregate
 from fpl_tune.study.status import COUNTED, FAILURES, cell_status
 from fpl_tune.study.store import SCHEMA, Store
 from fpl_tune.trial import Record
 
-FORMAT = 2
-"""Raised when the same store shall give other runs than before; they are then written anew."""
+FORMAT = 3
+"""Increased when the same store gives other runs than before: all runs are then written anew."""
 
 Draw = Callable[[Cell, Mapping[int, Sequence[Record]]], bytes]
 """Makes a cell's figure (PNG) from its histories by seed."""
+
+HEADLINES = ("test_acc", "test_acc_std", "val_acc", "n_seeds")
+"""Metrics over seeds that a cell's run lists first."""
 
 KEY_LENGTH, PARAM_LENGTH, TAG_LENGTH, DIGEST_LENGTH = 250, 6000, 5000, 36
 """Limits of MLflow's stores: characters of a name, a parameter's value, a tag's value (its oldest server), a digest."""
 
 
 class Point(NamedTuple):
-    """One value of a metric."""
+    """A value of a metric."""
 
     key: str
     step: int
     value: float
     timestamp: int
-    """Milliseconds since 1970, from the store, so that a rebuilt run equals the first one."""
+    """Milliseconds since 1970, taken from the store, so that a run that is written anew equals the first one."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One run of MLflow."""
+    """A run of MLflow."""
 
     kind: str
     """study, cell or seed"""
@@ -65,7 +68,7 @@ class Entry:
     datasets: list[tuple[str, str]] = field(default_factory=list)
     """Name, and the hash of the partition as digest."""
     parent: str | None = None
-    """Key of the run that this one hangs below."""
+    """Key of the parent run."""
 
 
 def digest(*parts: Any) -> str:
@@ -74,14 +77,14 @@ def digest(*parts: Any) -> str:
 
 
 def metric_name(name: str) -> str:
-    """A name that MLflow takes: letters, digits, `_ - . /` and spaces, 250 at most, no path that leads elsewhere."""
+    """Replaces what MLflow refuses in a name: it takes letters, digits, `_ - . /` and spaces, 250 at most."""
     clean = re.sub(r"[^\w\-. /]", "_", name, flags=re.ASCII)
     parts = (part.replace(".", "_") if set(part) == {"."} else part for part in clean.split("/") if part)
     return "/".join(parts)[:KEY_LENGTH].strip("/ ") or "_"
 
 
 def metric_names(names: Iterable[str]) -> dict[str, str]:
-    """Names that MLflow takes by ours; those that would become one are numbered."""
+    """Maps our names to names that MLflow takes; names that would collide are numbered."""
     found: dict[str, str] = {}
     taken: dict[str, int] = {}
     for name in sorted(names):
@@ -92,39 +95,18 @@ def metric_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def parameters(cell: Cell, seeds: Sequence[int]) -> dict[str, str]:
-    """What varies, and then the rest of the configuration, by dotted name; the place of the data is left out.
-
-    Fields of the method that do not vary are left out too (a tag and an artifact have them): MLflow's comparison shows
-    first in what runs differ, and a reference differs from the cells in all fields that it has not.
-    """
+    """A run's parameters by dotted name: groups and bundles that vary, then all fields but `data.root`."""
     flat = dict(_flat(config.as_dict(cell.run)))
     flat.pop("data.root", None)
-    moved = _moved(cell.varied, flat)
     groups = {name: shown(value) for name, value in cell.varied.items() if name not in flat and name != "label"}
     groups = {name: value for name, value in groups.items() if value != flat.get(f"{name}.name")}
-    common = {name: v for name, v in flat.items() if name == "method.name" or not name.startswith("method.")}
-    ordered = {**groups, **{name: flat[name] for name in moved}, **common, "seeds": list(seeds)}
-    return {metric_name(k): _text(v)[:PARAM_LENGTH] for k, v in ordered.items()}
+    return {metric_name(k): _text(v)[:PARAM_LENGTH] for k, v in {**groups, **flat, "seeds": list(seeds)}.items()}
 
 
 def axes(cells: Iterable[Cell]) -> list[str]:
     """Names of the parameters in which a study's own cells may differ."""
     own = [cell for cell in cells if cell.role != "reference"]
     return list(dict.fromkeys(metric_name(name) for cell in own for name in cell.varied if name != "label"))
-
-
-def reported(spec: StudySpec) -> str:
-    """The metric that MLflow shows first: the study's, where it is one that cells have means of."""
-    return spec.report.metric if spec.report.metric in METRICS else TEST
-
-
-def _moved(varied: Mapping[str, Any], flat: Mapping[str, Any]) -> list[str]:
-    """Fields that vary, those within groups and bundles too."""
-    named = [name for name, value in varied.items() if not isinstance(value, Mapping)]
-    for group, value in varied.items():
-        inner = [name for name, _ in _flat(value)] if isinstance(value, Mapping) else []
-        named += [*inner, *(f"{group}.{name}" for name in inner)]
-    return [name for name in dict.fromkeys(named) if name in flat]
 
 
 def _flat(node: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -140,7 +122,7 @@ def _text(value: Any) -> str:
 
 
 def curves(histories: Mapping[int, Sequence[Record]], start: int) -> list[Point]:
-    """Every figure by round, averaged over the seeds that have it; `step` is the round."""
+    """Every metric by round, averaged over the seeds that have it; `step` is the round."""
     found: dict[tuple[str, int], list[float]] = {}
     elapsed: dict[int, float] = {}
     for history in histories.values():
@@ -157,24 +139,24 @@ def curves(histories: Mapping[int, Sequence[Record]], start: int) -> list[Point]
     ]
 
 
-def aggregates(results: Mapping[int, Mapping[str, Any]], rule: str, end: int, first: str) -> list[Point]:
-    """Over seeds: `agg/<metric>_{mean,std,sem,n}` under the study's rule, `<rule>/<metric>` means under every rule.
+def aggregates(results: Mapping[int, Mapping[str, Any]], rule: str, end: int) -> list[Point]:
+    """Metrics over seeds: `HEADLINES` and the sems under the study's rule, then `<rule>/<metric>` means of every rule.
 
-    They have step 0, so that MLflow draws them as bars by run and not as curves; the metric `first` leads, since MLflow
-    offers metrics in the order in which it got them.
+    Their step is 0, so that MLflow draws bars by run, not curves. It lists metrics in the order of their logging.
     """
-    found: dict[str, float] = {}
     rules = dict.fromkeys(name for r in results.values() for name in r["rules"])
-    for name in rules:
-        for metric in METRICS:
-            values = [float(r["rules"][name][metric]) for r in results.values() if name in r["rules"]]
-            over_seeds = aggregate(values)
-            found[f"{name}/{metric}"] = over_seeds["mean"]
-            if name == rule:
-                found |= {f"agg/{metric}_{k}": over_seeds[k] for k in ("mean", "std", "sem", "n")}
-    points = {metric_name(k): float(v) for k, v in found.items() if v is not None and math.isfinite(v)}
-    order = sorted(points, key=lambda name: (not name.startswith(f"agg/{first}_"), name))
-    return [Point(name, 0, points[name], end) for name in order]
+    over_seeds = {
+        (name, metric): aggregate([float(r["rules"][name][metric]) for r in results.values() if name in r["rules"]])
+        for name in rules
+        for metric in METRICS
+    }
+    found: dict[str, float] = {}
+    if rule in rules:
+        val, test = over_seeds[rule, VAL], over_seeds[rule, TEST]
+        values = (test["mean"], test["std"], val["mean"], test["n"])
+        found = dict(zip(HEADLINES, values, strict=True)) | {"test_acc_sem": test["sem"], "val_acc_sem": val["sem"]}
+    found |= {metric_name("/".join(names)): figures["mean"] for names, figures in sorted(over_seeds.items())}
+    return [Point(name, 0, float(value), end) for name, value in found.items() if math.isfinite(value)]
 
 
 # -- entries -------------------------------------------------------------------------------------------------
@@ -202,7 +184,7 @@ def cell_digest(store: Store, cell: Cell, seeds: Sequence[int], rule: str) -> st
     return digest(cell.id, cell.label, cell.role, list(seeds), rule, [store.result(cell, seed) for seed in seeds])
 
 
-def cell_entry(store: Store, cell: Cell, seeds: Sequence[int], rule: str, metric: str = TEST) -> Entry:
+def cell_entry(store: Store, cell: Cell, seeds: Sequence[int], rule: str) -> Entry:
     """A cell over the given seeds, all of which have results."""
     results = {s: r for s in seeds if (r := store.result(cell, s)) is not None}
     counted = {s: r for s, r in results.items() if r["status"] in COUNTED} or results
@@ -221,21 +203,24 @@ def cell_entry(store: Store, cell: Cell, seeds: Sequence[int], rule: str, metric
         end=end,
         digest=cell_digest(store, cell, seeds, rule),
         params=parameters(cell, list(results)),
-        metrics=[*aggregates(counted, rule, end, metric), *curves(histories, start)],
+        metrics=[*aggregates(counted, rule, end), *curves(histories, start)],
         tags=tags,
         datasets=_datasets(cell, results),
         parent="study",
     )
 
 
-def seed_entry(store: Store, cell: Cell, seed: int, rule: str, metric: str = TEST) -> Entry:
-    """One seed of a cell, nested below it."""
-    alone = cell_entry(store, cell, [seed], rule, metric)
-    metrics = [point for point in alone.metrics if not point.key.startswith("agg/")]
-    return Entry(
-        "seed", f"{cell.id}/{seed}", f"{cell.label}, seed {seed}", alone.status, alone.start, alone.end,
-        alone.digest, alone.params, metrics, {**alone.tags, "fpl.seed": str(seed)}, alone.datasets, cell.id,
-    )  # fmt: skip
+def seed_entry(cell: Entry, seed: int) -> Entry:
+    """The entry of a seed, nested below its cell, made from the cell's entry over this seed alone."""
+    return replace(
+        cell,
+        kind="seed",
+        key=f"{cell.key}/{seed}",
+        name=f"{cell.name}, seed {seed}",
+        metrics=[point for point in cell.metrics if not point.key.endswith(("_std", "_sem", "n_seeds"))],
+        tags={**cell.tags, "fpl.seed": str(seed)},
+        parent=cell.key,
+    )
 
 
 def _tags(store: Store, cell: Cell, results: Mapping[int, Mapping[str, Any]]) -> dict[str, str]:
@@ -244,7 +229,6 @@ def _tags(store: Store, cell: Cell, results: Mapping[int, Mapping[str, Any]]) ->
         "fpl.cell": cell.id,
         "fpl.role": cell.role,
         "fpl.method": methods.name_of(cell.run.method),
-        "fpl.method_fields": json.dumps(methods.as_dict(cell.run.method))[:TAG_LENGTH],
         "fpl.dataset": cell.run.data.name,
         "fpl.partition_hash": ",".join(sorted({str(r["split_hash"]) for r in results.values()}))[:TAG_LENGTH],
         "fpl.code_fingerprint": str(prints.get("method", "")),

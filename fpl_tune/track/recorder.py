@@ -1,4 +1,4 @@
-"""Follows a study and writes it to MLflow, in a thread of its own and from the store alone."""
+"""The callback that writes a study to MLflow, in its own thread and from the store alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fpl_tune.config import StudySpec
 from fpl_tune.errors import EnvironmentProblem
@@ -26,22 +26,22 @@ from fpl_tune.track.server import Book
 from fpl_tune.trial import Record
 
 _PATIENCE = 10.0
-"""Seconds until MLflow shows a study as running whose first trial is not heard of."""
+"""Seconds after which MLflow is opened although the first trial has not reported."""
 _log = logging.getLogger("fpl_tune.track")
 
 
 class Recorder(Callback):
     """Writes every finished cell of a study to MLflow while the next ones run.
 
-    Nothing that goes wrong here stops the study: one warning is given, and what is missing is sent at the end, by the
-    next run of the study, or by `repair`. Cells finished before are sent too if MLflow lacks them.
+    An error never stops the study: it gives one warning, and what is missing is sent when the study ends, by its next
+    run, or by `repair`. Cells that finished earlier are sent too if MLflow lacks them.
 
     Args:
         uri: tracking server; None: MLFLOW_TRACKING_URI, else SQLite in `root`.
         root: the output folder.
-        seeds: a nested run for every seed too.
+        seeds: also write a nested run for every seed.
         draw: makes a cell's figure; None: no figure.
-        warn: takes the warning; None: logged.
+        warn: receives the warning; None: it is logged.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Recorder(Callback):
         self.uri, self.seeds, self.draw = server.resolve(uri, root), seeds, draw
         self.warn = warn or _log.warning
         self.problem: str | None = None
-        """What went wrong; None while nothing did."""
+        """The last error; None if there was none."""
         self._thread: ThreadPoolExecutor | None = None
         self._writer: Writer | None = None
         self._unopened: Store | None = None
@@ -67,14 +67,14 @@ class Recorder(Callback):
         self._unopened = store if jobs else None
 
     def on_job_start(self, cell: Cell, seeds: Sequence[int]) -> None:
-        """The first trial is on its way. Before, the import of what runs trials could meet that of mlflow half done."""
+        """Opens MLflow, not earlier: two threads that import what MLflow and trials share can deadlock."""
         store, self._unopened = self._unopened, None
         if store is not None:
             self.later(self._leave_first)
             self.later(self.open, store)
 
     def _leave_first(self) -> None:
-        """In the thread: the first trial's process has as much to import, and the first result is waited for."""
+        """In the thread: waits, since the first trial's process needs the processor for its own imports."""
         self._heard.wait(_PATIENCE)
 
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
@@ -108,13 +108,13 @@ class Recorder(Callback):
 
     def _end(self, store: Store, status: str) -> None:
         writer = self._writer
-        if writer is None or self.problem is not None:  # what it knew of MLflow may no longer be so
+        if writer is None or self.problem is not None:  # its view of MLflow may be out of date
             writer = writer_of(store, self.uri, seeds=self.seeds, draw=self.draw)
         writer.everything(status)
         self.problem = None
 
     def later(self, call: Callable[..., None], *args: Any, always: bool = False) -> None:
-        """Runs in the thread, unless something went wrong before."""
+        """Runs a call in the thread, unless an earlier one failed."""
 
         def guarded() -> None:
             if self.problem is not None and not always:
@@ -128,7 +128,7 @@ class Recorder(Callback):
         self._thread.submit(guarded)
 
     def wait(self) -> None:
-        """Until everything asked for so far is written."""
+        """Blocks until all calls so far have run."""
         assert self._thread is not None
         self._thread.submit(lambda: None).result()
 
@@ -137,13 +137,29 @@ class Recorder(Callback):
         self.problem = str(problem) if isinstance(problem, EnvironmentProblem) else server.why(problem, self.uri)
         if first:
             self.warn(
-                f"{self.problem} The study goes on, and its store keeps everything: the next run of the study sends "
-                "what is missing, or `fpl-tune doctor --fix`."
+                f"{self.problem} The study goes on and its store keeps everything: the next run of the study, or "
+                "`fpl-tune doctor --fix`, sends what is missing."
             )
+
+
+class Due(NamedTuple):
+    """A run that MLflow should hold."""
+
+    key: str
+    seeds: list[int]
+    digest: str
+    parent: str
 
 
 class Writer:
     """Makes the runs of one store in MLflow equal to it.
+
+    Args:
+        store: the study's store.
+        spec: the study.
+        uri: the tracking server's address.
+        seeds: also write a nested run for every seed.
+        draw: makes a cell's figure; None: no figure.
 
     Raises:
         EnvironmentProblem: MLflow cannot be reached.
@@ -160,49 +176,49 @@ class Writer:
         self.book = Book(client, store.name, identity(store, uri), artifacts)
 
     def parent(self, status: str) -> None:
-        """The study's run; with its report once it is no longer running."""
+        """Writes the study's run; with its report once it is no longer running."""
         entry = ledger.study_entry(self.store, self.spec, status)
         if status == "RUNNING" or not self.book.holds(entry.key, entry.digest, None):
             self.book.write(entry, {} if status == "RUNNING" else ledger.study_files(self.store))
             self.book.describe({
                 "mlflow.note.content": entry.tags["mlflow.note.content"] + self._links(),
-                views.SHARED + views.KEY: views.cells(ledger.axes(self.store.cells()), ledger.reported(self.spec)),
+                views.SHARED + views.KEY: views.cells(ledger.axes(self.store.cells())),
             })  # fmt: skip
 
     def _links(self) -> str:
-        """Into the comparison page, the study's own cells selected; empty while there are fewer than two."""
-        own = [cell.id for cell in self.store.cells() if cell.role != "reference" and cell.id in self.book.runs]
-        if len(own) < 2:
+        """A link to the comparison of the study's own cells; empty while there are fewer than two."""
+        cells = [cell.id for cell in self.store.cells() if cell.role != "reference" and self.book.runs.get(cell.id)]
+        if len(cells) < 2:
             return ""
-        runs = [self.book.runs[key][0].info.run_id for key in own]
-        some = f"the first {views.COMPARED} of its {len(own)}" if len(own) > views.COMPARED else f"its {len(own)}"
+        runs = [self.book.runs[key][0].info.run_id for key in cells]
+        some = f"the first {views.COMPARED} of its {len(cells)}" if len(cells) > views.COMPARED else f"its {len(cells)}"
         return f"\n[Compare {some} cells]({views.comparison('', self.book.experiment, runs)})\n"
 
     def cell(self, cell: Cell) -> None:
-        """A cell and, where asked for, its seeds."""
-        for key, seeds in self.due(cell).items():
-            digest = ledger.cell_digest(self.store, cell, seeds, self.rule)
-            parent = "study" if key == cell.id else cell.id
-            if not self.book.holds(key, digest, parent):
-                self._write(cell, key, seeds)
+        """Writes a cell's runs that differ from the store."""
+        for due in self.due(cell):
+            if not self.book.holds(due.key, due.digest, due.parent):
+                self._write(cell, due)
 
-    def _write(self, cell: Cell, key: str, seeds: Sequence[int]) -> None:
-        if key == cell.id:
-            entry = ledger.cell_entry(self.store, cell, seeds, self.rule, ledger.reported(self.spec))
-        else:
-            entry = ledger.seed_entry(self.store, cell, seeds[0], self.rule, ledger.reported(self.spec))
-        self.book.write(entry, ledger.cell_files(self.store, cell, seeds, self.draw))
+    def _write(self, cell: Cell, due: Due) -> None:
+        entry = ledger.cell_entry(self.store, cell, due.seeds, self.rule)
+        if due.key != cell.id:
+            entry = ledger.seed_entry(entry, due.seeds[0])
+        self.book.write(entry, ledger.cell_files(self.store, cell, due.seeds, self.draw))
 
-    def due(self, cell: Cell) -> dict[str, list[int]]:
-        """Keys of the runs that a cell has in MLflow, with the seeds of each; none for a cell that lacks a seed."""
+    def due(self, cell: Cell) -> list[Due]:
+        """Lists the runs that MLflow should hold of a cell; none if a seed has no result yet."""
         if not ledger.complete(self.store, cell, self.seeds):
-            return {}
-        nested = {f"{cell.id}/{seed}": [seed] for seed in self.seeds} if self.nested else {}
-        return {cell.id: self.seeds, **nested}
+            return []
+        nested = [(f"{cell.id}/{seed}", [seed], cell.id) for seed in self.seeds] if self.nested else []
+        return [
+            Due(key, seeds, ledger.cell_digest(self.store, cell, seeds, self.rule), parent)
+            for key, seeds, parent in [(cell.id, self.seeds, "study"), *nested]
+        ]
 
     def everything(self, status: str | None = None) -> None:
-        """All complete cells, then the study's run in its final state: `status`, or what the store tells."""
-        if "study" not in self.book.runs:
+        """Writes all complete cells, then the study's run with its final status; None: the status that results give."""
+        if not self.book.runs.get("study"):
             self.parent("RUNNING")
         cells = self.store.cells()
         for cell in cells:
@@ -210,7 +226,7 @@ class Writer:
         self.parent(status or self.state(cells))
 
     def state(self, cells: Sequence[Cell]) -> str:
-        """The state of the study's run once nothing runs."""
+        """The status of the study's run when no process runs the study."""
         if not all(ledger.complete(self.store, cell, self.seeds) for cell in cells):
             return "KILLED"
         results = [self.store.result(cell, seed) for cell in cells for seed in self.seeds]
@@ -218,9 +234,9 @@ class Writer:
 
 
 def identity(store: Store, uri: str) -> str:
-    """What tells a store from another of its name on a shared server: an id made once, which it keeps when moved.
+    """Tells a store from another of its name on a shared server: a random id that moves with the store.
 
-    In the database of its own output folder there is no other: a study that is deleted and run anew takes up its runs.
+    The database of its own output folder holds no other: a study that is deleted and run again replaces its runs.
     """
     if uri == f"sqlite:///{store.root.resolve()}/mlflow.db":
         return "local"
@@ -235,7 +251,7 @@ def _status(outcome: Outcome) -> str:
 
 
 def sync(store: Store, uri: str | None = None, *, seeds: bool | None = None, draw: Draw | None = None) -> None:
-    """Makes MLflow equal to a store that nobody runs; repeating it, also after a kill, changes nothing more.
+    """Makes MLflow equal to the store of a study that is not running; idempotent, also after a kill.
 
     Raises:
         EnvironmentProblem: MLflow cannot be reached.
@@ -249,7 +265,7 @@ def sync(store: Store, uri: str | None = None, *, seeds: bool | None = None, dra
 
 
 def writer_of(store: Store, uri: str | None = None, *, seeds: bool | None = None, draw: Draw | None = None) -> Writer:
-    """The writer of a store, where its study's `tracking` says unless told otherwise.
+    """Makes the writer of a store; `uri` and `seeds` default to the study's `tracking`.
 
     Raises:
         EnvironmentProblem: MLflow cannot be reached.

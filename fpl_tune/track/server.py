@@ -1,4 +1,4 @@
-"""The tracking server: reached quietly, spoken to in batches, runs found by their tags."""
+"""The tracking server: connecting, reading and writing the runs of one study, which are found by their tags."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import logging
 import os
 import re
 import tempfile
+import textwrap
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune.errors import EnvironmentProblem
 from fpl_tune.redact import redact
-from fpl_tune.track.ledger import Entry, Point
+from fpl_tune.track.ledger import Entry
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 _BATCH_METRICS, _BATCH_PARAMS = 1000, 100
 _PAGE = 1000
 _NAME = 250
-"""Characters of a run's name; SQLite would take more, servers' databases refuse."""
-_PARENT = "mlflow.parentRunId"
+"""Characters of a run's name; SQLite takes more, other databases refuse."""
+_PARENT, _DIGEST = "mlflow.parentRunId", "fpl.digest"
 _KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Without it MLflow 3 opens the experiment in the view for traces."""
 
 
 def quiet() -> None:
-    """Settings under which MLflow prints nothing, sends no telemetry and gives up on a dead server within seconds.
+    """Sets MLflow to print nothing, to send no telemetry and to give up on a dead server within seconds.
 
-    What the user set stays. MLFLOW_RUN_ID belongs to another run and is taken out of the environment.
+    Variables that the user set stay. MLFLOW_RUN_ID belongs to another run and is removed from the environment.
     """
     os.environ.pop("MLFLOW_RUN_ID", None)
     for name, value in {
@@ -57,24 +57,25 @@ def resolve(uri: str | None, root: Path) -> str:
 
 
 def connect(uri: str) -> MlflowClient:
-    """A client of a tracking server that answers; a SQLite file is created where there is none.
+    """Connects to a tracking server and checks that it answers; creates a SQLite file that does not exist.
 
     Raises:
-        EnvironmentProblem: it cannot be reached, refuses, or is of a kind that MLflow no longer writes.
+        EnvironmentProblem: it cannot be reached, refuses, or is a folder.
     """
     quiet()
     if not re.match(r"(sqlite|https?|postgresql|mysql|mssql|databricks)[+:]?", uri):
         raise EnvironmentProblem(
             f"A tracking URI is a database or a server, but is {redact(uri)!r}: MLflow no longer writes to folders. "
-            "Write sqlite:////absolute/path/mlflow.db or http://host:5000."
+            "Use sqlite:////absolute/path/mlflow.db or http://host:5000."
         )
     from mlflow import MlflowClient
 
     quiet()  # importing it set its loggers again
-    _hurry()
     try:
         if uri.startswith("sqlite:///"):
             _create(uri)
+        elif not uri.startswith(("http", "databricks")):
+            _probe(uri)
         client = MlflowClient(uri)
         client.search_experiments(max_results=1)
         return client
@@ -82,11 +83,15 @@ def connect(uri: str) -> MlflowClient:
         raise EnvironmentProblem(why(problem, uri)) from problem
 
 
-def _hurry() -> None:
-    """A database that does not answer is given up after seconds; MLflow itself would try for two minutes."""
-    from mlflow.store.db import utils
+def _probe(uri: str) -> None:
+    """Raises at once if a database does not answer; MLflow would try for two minutes."""
+    from sqlalchemy import create_engine
 
-    utils.MAX_RETRY_COUNT = 3
+    engine = create_engine(uri)
+    try:
+        engine.connect().close()
+    finally:
+        engine.dispose()
 
 
 def experiments(uri: str) -> dict[str, str]:
@@ -95,31 +100,42 @@ def experiments(uri: str) -> dict[str, str]:
     return {e.name: e.experiment_id for e in found if e.name != "Default"}
 
 
+_REASONS = {
+    r"[Cc]onnection refused": "connection refused",
+    r"timed? ?out": "no answer in time",
+    r"Name or service not known|name resolution|getaddrinfo|could not translate host": "unknown host",
+    r"disk is full|No space left": "its disk is full",
+    r"database schema|Can't locate revision": "its database is of another version of MLflow",
+}
+_REMEDIES = {
+    r"Invalid Host header": "Start the server with `mlflow server --allowed-hosts <its name or address>`.",
+    r"database schema|Can't locate revision": "Run `mlflow db upgrade {uri}`, or install that version of MLflow.",
+    r"disk is full|No space left": "Free space on that disk.",
+    r"No module named 'psycopg\w*'": "Install the driver of the database: pip install 'fpl-tune[postgres]'",
+    r"No module named '(\w+)'": "Install the driver of the database: pip install {0}",
+    r"Invalid value": "Change the name or value that it refuses.",
+    r"\b40[13]\b|credential|denied|Unauthorized": "Check MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD or "
+    "MLFLOW_TRACKING_TOKEN.",
+}
+
+
 def why(problem: Exception, uri: str) -> str:
-    """What is wrong with a tracking server, and the remedy, in one line."""
+    """What failed at a tracking server, and the remedy, in one line."""
     text = " ".join(str(problem).split())
-    if "Invalid Host header" in text:
-        remedy = "Start the server with `mlflow server --allowed-hosts <name or address it is reached by>`."
-    elif re.search(r"database schema|Can't locate revision", text):
-        remedy = f"It is of another version of MLflow: run `mlflow db upgrade {redact(uri)}`, or install that version."
-    elif re.search(r"disk is full|No space left", text):
-        remedy = "Free space on its disk."
-    elif missing := re.search(r"No module named '(\w+)'", text):
-        named = "'fpl-tune[postgres]'" if missing[1].startswith("psycopg") else missing[1]
-        remedy = f"Install the driver of the database: pip install {named}"
-    elif "Invalid value" in text:
-        remedy = "Change the name or value that it refuses."
-    elif re.search(r"\b40[13]\b|credential|denied|Unauthorized", text):
-        remedy = "Check MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD or MLFLOW_TRACKING_TOKEN."
-    else:
-        remedy = "Start it, or correct tracking.uri or MLFLOW_TRACKING_URI."
-    return f"MLflow at {redact(uri)} must answer, but: {redact(text)[:300]} {remedy}"
+    reason = next((short for pattern, short in _REASONS.items() if re.search(pattern, text)), "")
+    reason = reason or textwrap.shorten(redact(text), 200, placeholder=" ...").rstrip(".")
+    remedy = "Start it, or correct tracking.uri or MLFLOW_TRACKING_URI."
+    for pattern, known in _REMEDIES.items():
+        if found := re.search(pattern, text):
+            remedy = known.format(*found.groups(), uri=redact(uri))
+            break
+    return f"MLflow at {redact(uri)} failed: {reason}. {remedy}"
 
 
 def _create(uri: str) -> None:
-    """Makes the tables of a SQLite file that is not there yet, in a file beside it that is renamed once it is whole.
+    """Creates a SQLite file with MLflow's tables, under another name that is replaced when it is complete.
 
-    Two processes that make them at a time, or one that is killed meanwhile, would leave a file that nobody can use.
+    Two concurrent migrations of one file, or one that is killed, would leave a corrupt file.
     """
     path = Path(uri.removeprefix("sqlite:///").split("?")[0])
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -187,94 +203,71 @@ class Book:
             self.client.set_experiment_tag(self.experiment, key, value)
 
     def holds(self, key: str, digest: str, parent: str | None) -> bool:
-        """Whether exactly this entry is there, whole, below its parent, and closed."""
+        """Whether there is exactly one run of this entry, complete, closed and below its parent."""
         runs = self.runs.get(key, [])
         if len(runs) != 1 or runs[0].info.status == "RUNNING":
             return False
         tags = runs[0].data.tags
-        return tags.get("fpl.complete") == digest and tags.get(_PARENT) == self.parent_id(parent)
+        return tags.get(_DIGEST) == digest and tags.get(_PARENT) == self.parent_id(parent)
 
     def parent_id(self, parent: str | None) -> str | None:
         """Run id of an entry's parent; None where there is none."""
         runs = self.runs.get(parent, []) if parent is not None else []
         return runs[0].info.run_id if runs else None
 
-    # -- writing ---------------------------------------------------------------------------------------------
-
-    def open(self, entry: Entry) -> Run:
-        """The entry's one run: the oldest that has its content, others deleted; created where there is none.
-
-        A parent run has no fixed content and is always taken up again.
-        """
-        runs = self.runs.get(entry.key, [])
-        same = [r for r in runs if entry.kind == "study" or r.data.tags.get("fpl.digest") == entry.digest]
-        for run in runs:
-            if run not in same[:1]:
-                self.client.delete_run(run.info.run_id)
-        kept = same[0] if same else self._create(entry)
-        self.runs[entry.key] = [kept]
-        return kept
-
-    def _create(self, entry: Entry) -> Run:
-        tags = {
-            **entry.tags,
-            "fpl.study": self.name,
-            "fpl.store": self.owner,
-            "fpl.kind": entry.kind,
-            "fpl.key": entry.key,
-            "fpl.digest": entry.digest,
-        }
-        if parent := self.parent_id(entry.parent):
-            tags[_PARENT] = parent
-        start = entry.start or int(1000 * time.time())
-        return self.client.create_run(self.experiment, start_time=start, tags=tags, run_name=entry.name[:_NAME])
+    def delete(self, key: str, keep: int = 0) -> None:
+        """Deletes the runs of an entry, but for the oldest `keep`."""
+        for run in self.runs.get(key, [])[keep:]:
+            self.client.delete_run(run.info.run_id)
+        self.runs[key] = self.runs.get(key, [])[:keep]
 
     def write(self, entry: Entry, files: dict[str, bytes | Path]) -> None:
-        """Makes the entry's run what the entry says. Whatever is there already is not sent again.
+        """Writes an entry's run anew, in place of any there are. The study's own run, which has children, is updated.
 
-        The tag `fpl.complete` is set last, so that a run without it was cut short and is looked at value by value.
+        The tag with the digest is set last: a run without it was cut short, and is written anew.
         """
         from mlflow.entities import RunTag
 
-        run = self.open(entry)
-        key = run.info.run_id
-        params, points = self._missing(run, entry)
-        self._send(key, params, points)
-        if entry.datasets:
-            self.client.log_inputs(key, datasets=[_dataset(*named) for named in entry.datasets])
-        self._attach(key, files)
-        parent = self.parent_id(entry.parent)
-        tags = entry.tags if parent is None else {_PARENT: parent}
-        self.client.log_batch(key, tags=[RunTag(k, v) for k, v in tags.items()])
-        if entry.status == "RUNNING":
-            self.client.update_run(key, status="RUNNING")
+        self.delete(entry.key, keep=1 if entry.kind == "study" else 0)
+        kept = self.runs[entry.key]
+        if kept:
+            run = kept[0].info.run_id
+            self.client.log_batch(run, tags=[RunTag(k, v) for k, v in entry.tags.items()])
         else:
-            self.client.set_terminated(key, entry.status, entry.end or None)
-            self.client.set_tag(key, "fpl.complete", entry.digest)
-        self.runs[entry.key] = [self.client.get_run(key)]
+            run = self._create(entry)
+        self._log(run, entry)
+        self._attach(run, files)
+        if entry.status == "RUNNING":
+            self.client.update_run(run, status="RUNNING")
+        else:
+            self.client.set_terminated(run, entry.status, entry.end or None)
+            self.client.set_tag(run, _DIGEST, entry.digest)
+        self.runs[entry.key] = [self.client.get_run(run)]
 
-    def _missing(self, run: Run, entry: Entry) -> tuple[dict[str, str], list[Point]]:
-        """What of an entry a run does not hold yet."""
-        params = {k: v for k, v in entry.params.items() if k not in run.data.params}
-        held = {
-            (name, metric.step)
-            for name in run.data.metrics
-            for metric in self.client.get_metric_history(run.info.run_id, name)
-        }
-        return params, [point for point in entry.metrics if (point.key, point.step) not in held]
+    def _create(self, entry: Entry) -> str:
+        """Creates an empty run; returns its id."""
+        own = {"fpl.study": self.name, "fpl.store": self.owner, "fpl.kind": entry.kind, "fpl.key": entry.key}
+        parent = self.parent_id(entry.parent)
+        tags = {**entry.tags, **own, **({_PARENT: parent} if parent else {})}
+        start = entry.start or int(1000 * time.time())
+        name = entry.name[:_NAME]
+        return self.client.create_run(self.experiment, start_time=start, tags=tags, run_name=name).info.run_id
 
-    def _send(self, key: str, params: dict[str, str], points: Sequence[Point]) -> None:
+    def _log(self, run: str, entry: Entry) -> None:
+        """Logs parameters, metrics and data sets in as few calls as MLflow's limits allow."""
         from mlflow.entities import Metric, Param
 
-        named = [Param(k, v) for k, v in params.items()]
-        for i in range(0, len(named), _BATCH_PARAMS):
-            self.client.log_batch(key, params=named[i : i + _BATCH_PARAMS])
-        metrics = [Metric(p.key, p.value, p.timestamp, p.step) for p in points]
+        params = [Param(k, v) for k, v in entry.params.items()]
+        for i in range(0, len(params), _BATCH_PARAMS):
+            self.client.log_batch(run, params=params[i : i + _BATCH_PARAMS])
+        metrics = [Metric(p.key, p.value, p.timestamp, p.step) for p in entry.metrics]
         for i in range(0, len(metrics), _BATCH_METRICS):
-            self.client.log_batch(key, metrics=metrics[i : i + _BATCH_METRICS])
+            self.client.log_batch(run, metrics=metrics[i : i + _BATCH_METRICS])
+        if entry.datasets:
+            self.client.log_inputs(run, datasets=[_dataset(*named) for named in entry.datasets])
 
     def _attach(self, key: str, files: dict[str, bytes | Path]) -> None:
-        """Artifacts in one go; writing one again replaces it."""
+        """Uploads artifacts in one call; an artifact of the same path is replaced."""
         if not files:
             return
         with tempfile.TemporaryDirectory(prefix="fpl-tune-") as folder:

@@ -1,7 +1,6 @@
-"""How MLflow's pages show a study: its cells alone, best first, with the fields that vary and the figures over seeds.
+"""MLflow's pages of a study: its cells alone, best first, with the fields that vary and the metrics over seeds.
 
-MLflow keeps what its "Share" button saves in a tag of the experiment, and opens a page by that tag's key; the same is
-written here, so that a link shows the cells without a click.
+MLflow's "Share" button saves a view in a tag of the experiment, and a link names the tag. The same tag is written here.
 """
 
 from __future__ import annotations
@@ -10,22 +9,23 @@ import json
 from collections.abc import Sequence
 from urllib.parse import quote
 
+from fpl_tune.track.ledger import HEADLINES
+
 SHARED = "mlflow.sharedViewState."
 """Prefix of the tags that hold views."""
 
 KEY = "cells"
 COMPARED = 100
-"""Runs that MLflow's comparison page still draws at ease."""
+"""Most runs that MLflow's comparison page draws quickly."""
 
 
-def cells(axes: Sequence[str], metric: str) -> str:
-    """The view of an experiment that lists its cells; `metric` is the one that is reported."""
-    figures = [f"agg/{metric}_{kind}" for kind in ("mean", "std", "n")]
+def cells(axes: Sequence[str]) -> str:
+    """The view of an experiment that lists its cells: what varies, then the metrics over seeds."""
     columns = [f"params.`{axis}`" for axis in axes]
-    columns += [f"metrics.`{name}`" for name in dict.fromkeys([*figures, "agg/val/acc_mean_mean", "comm/up_bytes"])]
+    columns += [f"metrics.`{name}`" for name in (*HEADLINES, "comm/up_bytes")]
     state = {
         "searchFilter": "tags.`fpl.kind` = 'cell'",
-        "orderByKey": "metrics.`agg/val/acc_mean_mean`",
+        "orderByKey": "metrics.`val_acc`",
         "orderByAsc": False,
         "startTime": "ALL",
         "lifecycleFilter": "Active",
@@ -38,12 +38,12 @@ def cells(axes: Sequence[str], metric: str) -> str:
 
 
 def page(address: str, experiment: str) -> str:
-    """Where a browser finds the cells of an experiment; MLflow opens its view for language models unless told."""
+    """The address of an experiment's cells; without the workflow type MLflow opens its view for language models."""
     where = f"{address.rstrip('/')}/#/experiments/{experiment}/runs"
     return f"{where}?workflowType=machine_learning&viewStateShareKey={KEY}"
 
 
 def comparison(address: str, experiment: str, runs: Sequence[str]) -> str:
-    """Where a browser finds the comparison of runs: parallel coordinates, scatter, box and contour plots."""
+    """The address of a comparison of runs: parallel coordinates, scatter, box and contour plots."""
     ids, of = quote(json.dumps(list(runs[:COMPARED]))), quote(json.dumps([experiment]))
     return f"{address.rstrip('/')}/#/compare-runs?runs={ids}&experiments={of}&workflowType=machine_learning"

@@ -90,5 +90,5 @@ def _without_clocks(found: dict[str, Any]) -> dict[str, Any]:
     """A picture without what a clock wrote: what two runs of one study agree in."""
     for run in found.values():
         run["points"] = [(name, step, value) for name, step, value, _ in run["points"] if not name.startswith("time/")]
-        run["tags"] = {k: v for k, v in run["tags"].items() if k not in ("fpl.digest", "fpl.complete")}
+        run["tags"] = {k: v for k, v in run["tags"].items() if k != "fpl.digest"}
     return found

@@ -51,7 +51,7 @@ def test_an_import_keeps_the_study_and_says_what_is_missing(away, capsys):
 def test_the_server_itself_was_asked_for(away, capsys, words):
     assert call(*words) == 3
     told = capsys.readouterr()
-    assert "must answer" in " ".join((told.out + told.err).split())
+    assert "connection refused" in " ".join((told.out + told.err).split())
     assert "s3cret" not in told.out + told.err
 
 

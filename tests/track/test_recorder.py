@@ -163,7 +163,7 @@ def test_inspect_names_what_differs_and_repair_mends_it(make_store, uri):
 
     client.update_run(runs["study"].info.run_id, status="RUNNING")  # the driver was killed
     client.delete_run(runs[cells[0].id].info.run_id)  # someone deleted a run
-    client.delete_tag(runs[cells[1].id].info.run_id, "fpl.complete")  # killed between two calls
+    client.delete_tag(runs[cells[1].id].info.run_id, "fpl.digest")  # killed between two calls
     client.create_run(experiment, tags=runs[cells[2].id].data.tags)  # created twice
     client.create_run(experiment, tags={**runs[cells[3].id].data.tags, "fpl.key": "gone"})
     history = store.history(cells[3], 1)
@@ -172,7 +172,7 @@ def test_inspect_names_what_differs_and_repair_mends_it(make_store, uri):
     store.put(cells[3], 1, history, {**result, "rounds": 99})  # the store went on
 
     kinds = {f.key: f.kind for f in track.inspect(store)}
-    expected = ["missing", "partial", "duplicate", "stale"]
+    expected = ["missing", "stale", "duplicate", "stale"]
     assert kinds == {
         "study": "zombie",
         "gone": "orphan",

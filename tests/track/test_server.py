@@ -98,7 +98,7 @@ def test_the_compare_page_of_a_browser_shows_the_cells(make_store, address, tmp_
     cells = [r for r in client.search_runs([key]) if r.data.tags["fpl.kind"] == "cell"]
     compare = page(views.comparison(address, key, [run.info.run_id for run in cells]), tmp_path)
     assert "Parallel Coordinates" in compare
-    assert re.search(r"agg/test/acc_mean_mean</text>", compare), "the axis of the metric that the study reports"
+    assert re.search(r"test_acc</text>", compare), "the axis of the metric that the study reports"
     assert re.search(r"method\.n_ctx</text>", compare), "the axis of what varies"
     assert not re.search(r"(optim|protocol|comm)[\w./]*</text>", compare), "and no other"
     assert all(cell.label in compare for cell in store.cells())

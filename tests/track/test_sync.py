@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fpl_tune import track
+from fpl_tune import config, track
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
 from fpl_tune.track import ledger, server
@@ -52,13 +52,18 @@ def test_a_child_holds_curves_and_aggregates_over_seeds(make_store, uri, runs_of
         assert point.value == pytest.approx(mean, abs=1e-12)
     last = pd.Series([h[-1]["test/acc_mean"] for h in histories])
     metrics = run.data.metrics
-    assert metrics["agg/test/acc_mean_mean"] == pytest.approx(last.mean(), abs=1e-12)
-    assert metrics["agg/test/acc_mean_std"] == pytest.approx(last.std(ddof=1), abs=1e-12)
-    assert metrics["agg/test/acc_mean_sem"] == pytest.approx(last.std(ddof=1) / math.sqrt(3), abs=1e-12)
-    assert metrics["agg/test/acc_mean_n"] == 3
+    assert metrics["test_acc"] == pytest.approx(last.mean(), abs=1e-12)
+    assert metrics["test_acc_std"] == pytest.approx(last.std(ddof=1), abs=1e-12)
+    assert metrics["test_acc_sem"] == pytest.approx(last.std(ddof=1) / math.sqrt(3), abs=1e-12)
+    assert metrics["n_seeds"] == 3
     assert metrics["final/test/acc_mean"] == pytest.approx(last.mean(), abs=1e-12)
     assert metrics["best_val/val/acc_mean"] >= metrics["final/val/acc_mean"]
     assert metrics["comm/up_bytes"] == 3000
+    assert metrics["val_acc"] == pytest.approx(metrics["final/val/acc_mean"], abs=1e-12)
+    logged = [point.key for point in ledger.cell_entry(store, cell, [1, 2, 3], "final").metrics]
+    assert logged[:4] == ["test_acc", "test_acc_std", "val_acc", "n_seeds"]
+    fields = {f"method.{name}" for name in config.as_dict(cell.run)["method"]}
+    assert fields <= set(run.data.params), "all fields of the method, whether they vary or not"
     assert run.data.params["method.n_ctx"] == "4"
     assert run.data.params["seeds"] == "[1, 2, 3]"
     assert {d.dataset.digest for d in run.inputs.dataset_inputs} == {"split1", "split2", "split3"}

@@ -56,7 +56,7 @@ def database(uri: str, statement: str) -> None:
 
 
 class Cut:
-    """A client whose connection can be cut and mended."""
+    """A client whose connection can be cut and restored."""
 
     away = False
 
@@ -77,14 +77,14 @@ def test_a_server_that_goes_away_and_comes_back(make_store, uri, undisturbed, mo
     connect = server.connect
     monkeypatch.setattr(server, "connect", lambda where: Cut(connect(where)))
     store = make_store(body=SMALL)
-    end = track.Recorder.end
+    end = track.Recorder.on_study_end
 
     def later(self: Any, *args: Any) -> None:
         self.wait()
         Cut.away = not back
         end(self, *args)
 
-    monkeypatch.setattr(track.Recorder, "end", later)
+    monkeypatch.setattr(track.Recorder, "on_study_end", later)
     warnings = followed(store, None, lambda: setattr(Cut, "away", True))
     assert len(warnings) == 1
     assert "The study goes on" in warnings[0]
