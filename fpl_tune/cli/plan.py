@@ -19,10 +19,11 @@ def plan(
 
     Exit code 2 if the study cannot run on this machine.
     """
-    from fpl_tune import config
     from fpl_tune.cli import output
+    from fpl_tune.paths import output_folder
+    from fpl_tune.plan.overrides import compose
 
-    spec, node = config.compose_study(name, with_budget(overrides, budget))
+    spec, node = compose(name, with_budget(overrides, budget), output_folder())
     if cfg:
         output.emit_config(node)
         return

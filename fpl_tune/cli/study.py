@@ -35,10 +35,11 @@ def study(
 
         plan(name, overrides, budget, format, cfg)
         return
-    from fpl_tune import config
     from fpl_tune.cli import output
+    from fpl_tune.paths import output_folder
+    from fpl_tune.plan.overrides import compose
 
-    spec, node = config.compose_study(name, with_budget(overrides, budget))
+    spec, node = compose(name, with_budget(overrides, budget), output_folder())
     if cfg:
         output.emit_config(node)
         return

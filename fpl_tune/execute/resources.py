@@ -10,7 +10,7 @@ import torch
 
 from fpl_tune.config import StudySpec
 from fpl_tune.device import resolve
-from fpl_tune.errors import ConfigError
+from fpl_tune.errors import ConfigError, EnvironmentProblem
 from fpl_tune.execute.job import Setup
 from fpl_tune.paths import cache_root
 from fpl_tune.search.pruning import rungs
@@ -69,6 +69,12 @@ def setup_of(spec: StudySpec, folder: Path) -> Setup:
         head_of(address)
         return common  # what the nodes have decides the rest
     device, n_gpus = _device(execution.device)
+    if execution.gpus and not n_gpus:
+        raise EnvironmentProblem(
+            f"execution.gpus={execution.gpus:g} asks for GPUs, but trials run on the CPU"
+            f"{': PyTorch sees no GPU' if execution.device != 'cpu' else ' (execution.device=cpu)'}. "
+            "Leave execution.gpus out, or set it to 0."
+        )
     parallel = execution.parallel or max(1, cores() // wide)
     return replace(
         common,
