@@ -33,7 +33,7 @@ EFFECTS = (0.02, 0.05)
 SEEDS = (3, 5, 10)
 
 
-def bench_statistics(studies: int = 2000, progress: Callable[[float, float, str], None] | None = None) -> list[Row]:
+def bench_statistics(studies: int = 2000, progress: Callable[[float, float, str], object] | None = None) -> list[Row]:
     """Simulates studies and reports what the statistics claim beside what is true.
 
     Args:

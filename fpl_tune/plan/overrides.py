@@ -62,8 +62,9 @@ def _check(name: str, overrides: Sequence[str], text: str, spec: StudySpec, node
         warnings.warn(f"{text} sets references only: {wins}", UserWarning, stacklevel=3)
     elif dotted in ("protocol.rounds", "protocol.epochs"):
         field = dotted.removeprefix("protocol.")
-        staged = [[getattr(stage, field) for stage in cell.run.stages] for cell in expand(spec, node)]
-        if all(values and None not in values for values in staged):
+        own = [stage.get(field) for stage in node["stages"]]
+        others = bool(spec.references) or "method" in axes_of(spec.axes)  # may bring stages of their own
+        if own and None not in own and not others:
             raise ConfigError(f"{text} has no effect: every stage of the method sets {field}. Override stages.")
 
 
