@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -28,13 +25,14 @@ PAGES = {
 }
 
 
-def test_every_method_has_a_row() -> None:
+def test_every_row_is_of_a_method_that_exists() -> None:
+    """`fpl-tune ls methods` lists all."""
     table = README.split("<!-- methods:begin -->")[1].split("<!-- methods:end -->")[0]
-    named = set(re.findall(r"`(\w+)`", table))
-    wrappers = {"proximal", "finetuned", "private"}
-    assert set(config.options("method")) - wrappers <= named
-    for name in wrappers:
-        assert f"`{name}`" in README
+    rows = [line for line in table.splitlines() if line.startswith("|")]
+    known = set(config.options("method"))
+    named = set(re.findall(r"`(\w+)`", " ".join(row.split("|")[1] for row in rows)))
+    assert named
+    assert named <= known, named - known
 
 
 def test_every_file_that_is_named_exists() -> None:
@@ -126,28 +124,3 @@ def test_the_method_in_the_text_keeps_the_contract(monkeypatch: pytest.MonkeyPat
     task = toy_task()
     plain, still = (play(m, [task])[-1][0] for m in (PromptFL(n_ctx=2), module.PromptFedAvgM(beta=0.0, n_ctx=2)))
     assert_same(still._replace(server={}), plain, tolerance=1e-12)
-
-
-def test_three_changes_add_the_method(tmp_path: Path) -> None:
-    """Its file, its search space and a line of the contract test: in a copy, the contract runs and holds."""
-    for folder in ("fpl_tune", "search_spaces", "tests/methods"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "tests/conftest.py"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    (tmp_path / "fpl_tune/methods/promptfedavgm.py").write_text(METHOD)
-    space = "space:\n  method.beta: {low: 0.0, high: 0.95}\npublished:\n  - {method.beta: 0.9}\n"
-    (tmp_path / "search_spaces/promptfedavgm.yaml").write_text(space)
-    contract = tmp_path / "tests/methods/test_contract.py"
-    line = '    ("promptfl", {"n_ctx": 2}),\n'
-    contract.write_text(contract.read_text().replace(line, f'{line}    ("promptfedavgm", {{"n_ctx": 2}}),\n', 1))
-    chosen = ["tests/methods/test_contract.py", "-k", "promptfedavgm and not cites"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *chosen],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    assert int(re.findall(r"(\d+) passed", done.stdout)[0]) >= 15, done.stdout

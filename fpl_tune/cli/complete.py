@@ -110,24 +110,24 @@ def _method(study: object, given: Sequence[str]) -> str:
     return chosen or (written.group(1) if written else "")
 
 
-def _method_fields(name: str) -> dict[str, tuple[str, str]]:
-    path = _PACKAGE / "methods" / f"{name}.py"
-    if path.is_file():
-        kinds = _classes(path.read_text(encoding="utf-8"))
-        return {f"method.{key}": field for kind in kinds.values() for key, field in _own(kind)}
-    return _composed_fields(shipped("conf", f"method/{name}.yaml"))
-
-
-def _composed_fields(path: Path) -> dict[str, tuple[str, str]]:
-    """What a method that is made of others in YAML sets itself."""
+def _method_fields(name: str, prefix: str = "method.") -> dict[str, tuple[str, str]]:
+    """Fields of a method, or of one that YAML makes of others: of the wrapper, then of what it wraps."""
+    for room in ("methods", "wrappers"):
+        path = _PACKAGE / room / f"{name}.py"
+        if path.is_file():
+            kinds = _classes(path.read_text(encoding="utf-8"))
+            return {f"{prefix}{key}": field for kind in kinds.values() for key, field in _own(kind) if key != "inner"}
+    path = shipped("conf", f"method/{name}.yaml")
     if not path.is_file():
         return {}
     import yaml
 
     node = yaml.safe_load(path.read_text(encoding="utf-8"))
-    fields = node.get("method", node)
-    plain = {key: value for key, value in fields.items() if isinstance(value, bool | int | float | str)}
-    return {f"method.{key}": (str(value).lower(), "") for key, value in plain.items() if key != "name"}
+    node, found = node.get("method", node), {}
+    while isinstance(node, dict):
+        found |= _method_fields(node["name"], prefix)
+        node, prefix = node.get("inner"), f"{prefix}inner."
+    return found
 
 
 def _classes(source: str) -> dict[str, ast.ClassDef]:

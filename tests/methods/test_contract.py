@@ -166,9 +166,24 @@ def default(name: str, field: str) -> Any:
 
 
 @pytest.mark.parametrize("file", source_files(), ids=lambda p: p.stem)
-def test_every_method_cites_its_paper_and_has_a_test_of_its_own(file: Path) -> None:
+def test_every_method_cites_its_paper(file: Path) -> None:
     assert re.search(r"https://\S+", ast.get_docstring(ast.parse(file.read_text())) or "")
-    assert (Path(__file__).parent / f"test_{file.stem}.py").exists()
+
+
+def test_every_test_of_a_method_is_of_one_that_exists() -> None:
+    others = {"contract", "joining", "pacs"}
+    tested = {p.stem.removeprefix("test_") for p in Path(__file__).parent.glob("test_*.py")}
+    assert tested - others <= {p.stem for p in source_files()}
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "conf" / "method").glob("*.yaml")), ids=lambda p: p.stem)
+def test_a_composition_names_only_what_differs_from_its_classes(path: Path) -> None:
+    composed = yaml.safe_load(path.read_text(encoding="utf-8"))
+    node = composed.get("method", composed)
+    while node is not None:
+        known = methods.defaults(methods.find(node["name"]))
+        assert not [name for name, value in node.items() if name in known and known[name] == value]
+        node = node.get("inner")
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in METHODS}))
