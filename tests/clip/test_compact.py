@@ -1,4 +1,4 @@
-"""The compact CLIP, its tokenizer, and `tools/pretrain.py`, which trained its weights."""
+"""The compact CLIP, its tokenizer, and `.github/tools/pretrain.py`, which trained its weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from fpl_tune.clip import compact
 from fpl_tune.data import shapes
 
-SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "pretrain.py"
+SCRIPT = Path(__file__).resolve().parents[2] / ".github" / "tools" / "pretrain.py"
 pretrain = SimpleNamespace(**runpy.run_path(str(SCRIPT)))
 
 

@@ -1,6 +1,6 @@
 """Trains the weights of the compact CLIP on captioned images of *Shapes* (Radford et al., ICML 2021).
 
-    python tools/pretrain.py --out compact.safetensors
+    python .github/tools/pretrain.py --out compact.safetensors
 
 Like alt text from the web, a caption is often wrong, omits attributes, may name the style, and may start with words
 without content. Some styles are rare and some colours of a shape never occur, so that zero-shot accuracy differs
