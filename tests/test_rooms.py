@@ -48,7 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     "data": set(),
     "clip": {"data", "device"},  # the compact CLIP is trained on the embedded world
     "optim": {"method"},
-    "task": {"clip", "data", "method"},
+    "task": {"clip", "data", "device", "method"},
     "batches": {"method", "optim", "task"},
     "engine": {"batches", "method", "optim", "task"},
     "evaluate": {"method", "task"},

@@ -18,6 +18,7 @@ from fpl_tune.clip.allocator import keep_freed_memory
 from fpl_tune.clip.sentences import Position
 from fpl_tune.data import Dataset, DataSpec, PartitionSpec, Pool, Split, features, load, split
 from fpl_tune.data.augment import View, views_of
+from fpl_tune.device import usable_bytes
 from fpl_tune.spec import SPEC
 from fpl_tune.task.classes import GENERIC_TEMPLATE, Classes
 from fpl_tune.task.client_task import ClientTask
@@ -54,6 +55,18 @@ class ClipSpec:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.tf32
         kind = getattr(torch, dtype or self.dtype)
         return load_towers(self.name, self.pretrained, quick_gelu=self.quick_gelu, device=device, dtype=kind)
+
+
+_TABLES_SHARE = 0.25
+"""Of an accelerator's memory, for tables of images."""
+
+
+def _placed(tables: Sequence[Tensor], device: torch.device) -> Sequence[Tensor]:
+    """Tables of images on the device, where they take little enough of its memory: a step then copies nothing. Larger
+    ones stay on the CPU, and every step copies its images."""
+    if device.type == "cpu" or sum(table.nbytes for table in tables) > _TABLES_SHARE * usable_bytes(device):
+        return tables
+    return [table.to(device) for table in tables]
 
 
 @dataclass
@@ -94,16 +107,10 @@ class World:
             return features(pool, towers, needs=needs, cache_dir=cache_dir, progress=progress, view=look)
 
         crops, others = views_of(data.views, view)
-        return cls(
-            towers,
-            dataset,
-            clip,
-            seen(dataset.train),
-            seen(dataset.test),
-            torch.float32,
-            views=[seen(dataset.train, look) for look in crops],
-            second=[seen(dataset.train, look) for look in others],
-        )
+        pools = [(dataset.train, None), (dataset.test, None), *((dataset.train, look) for look in (*crops, *others))]
+        train, test, *views = _placed([seen(pool, look) for pool, look in pools], towers.device)
+        first, second = views[: len(crops)], views[len(crops) :]
+        return cls(towers, dataset, clip, train, test, torch.float32, first, second)
 
     def classes(self, ids: np.ndarray) -> Classes:
         key = tuple(int(i) for i in ids)
@@ -136,8 +143,10 @@ class World:
             name: (self.classes(t.classes), clients(self.test_images, t.index, t.label, t.classes))
             for name, t in drawn.tests.items()
         }
-        # Domains count those that somebody trains on: a held-out domain has no keys or prompts of its own.
-        trained_domains, trained_domain = np.unique(drawn.domain, return_inverse=True)
+        # Held-out domains have no keys or prompts of their own. All others count, even where no client of this seed's
+        # split has most of its images from one, so that all seeds have states of one shape.
+        kept = {i for i, name in enumerate(self.dataset.domains) if name not in partition.held_out}
+        domains = np.array(sorted(kept | set(drawn.domain.tolist())))
         return ClientTask(
             towers=self.towers,
             known=self.classes(drawn.classes),
@@ -151,8 +160,8 @@ class World:
             ),
             val=clients(self.train_images, drawn.val, drawn.val_label, drawn.classes),
             tests=tests,
-            domain=torch.as_tensor(trained_domain, device=device),
-            n_domains=len(trained_domains),
+            domain=torch.as_tensor(np.searchsorted(domains, drawn.domain), device=device),
+            n_domains=len(domains),
             split_hash=drawn.hash,
             primary=next(iter(drawn.tests)),
         )

@@ -1,0 +1,120 @@
+"""On the simulated accelerator, trials end where they end on the CPU and wait for it a few times a round."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fpl_tune import config, engine
+from fpl_tune.batches import generator
+from fpl_tune.device import OutOfMemory
+from fpl_tune.method import Method, State
+from fpl_tune.methods.pfedmoap import PFedMoAP
+from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.optim import OptimSpec
+from fpl_tune.testing import play, toy_task
+from fpl_tune.testing.sim import counting, sim_device, why_not
+from fpl_tune.trial import Trial
+from fpl_tune.wrappers.finetuned import FineTuned
+
+needs_sim = pytest.mark.skipif(bool(why_not()), reason=why_not())
+
+SMALL = (
+    "method=coop",
+    "method.n_ctx=2",
+    "data.domains=[photo]",
+    "data.train_per_class=2",
+    "data.test_per_class=1",
+    "partition.n_clients=2",
+    "protocol.rounds=1",
+    "protocol.epochs=1",
+    "optim.batch=4",
+)
+
+
+def _played(method: Method, device: torch.device, spec: OptimSpec, **more: Any) -> State:
+    """Two rounds of one seed, then two rounds of fine-tuning of what they left."""
+    task = toy_task(method.needs, device=device, **more)
+    (state,) = play(method, [task], cohorts=[(0, 2), (2, 1)], spec=spec)[-1]
+    tuned = FineTuned(method)
+    began = tuned.init(task, generator("ft"), state)
+    (after,) = play(tuned, [task], states=[began], cohorts=[(0, 1)], first=3, spec=spec, epochs=1)[-1]
+    return after
+
+
+@needs_sim
+@pytest.mark.parametrize(
+    ("method", "spec", "more", "tolerance"),
+    [
+        (PFedMoAP(n_ctx=2, experts=3, heads=3, d_gating=12), {"name": "adamw"}, {"views": 2}, 1e-8),
+        (PromptFL(n_ctx=2), {"schedule": "cosine"}, {"kind": "resnet"}, 1e-8),
+        (PromptFL(n_ctx=2), {}, {"dtype": torch.float32, "tower": torch.bfloat16}, 2e-2),
+        (PromptFL(n_ctx=2), {}, {"dtype": torch.float32, "tower": torch.float16}, 2e-3),
+    ],
+    ids=["views and AdamW", "ResNet and cosine", "bfloat16", "float16"],
+)
+def test_rounds_and_stages_end_where_they_end_on_the_cpu(
+    method: Method, spec: dict[str, Any], more: dict[str, Any], tolerance: float
+) -> None:
+    optimiser = OptimSpec(**{"lr": 0.02, "batch": 4, **spec})
+    found, wanted = (_played(method, where, optimiser, **more) for where in (sim_device(), torch.device("cpu")))
+    for tree, other in zip(found, wanted, strict=True):
+        for name, leaf in other.items():
+            torch.testing.assert_close(tree[name].cpu(), leaf, rtol=tolerance, atol=tolerance)
+
+
+def _trial(cache: Path, device: str, *overrides: str) -> Trial:
+    return Trial(config.compose_run([*SMALL, *overrides]), (1,), cache_dir=cache, device=device)
+
+
+@needs_sim
+def test_a_round_waits_a_few_times_whatever_its_number_of_steps(feature_cache: Path) -> None:
+    """With everything around the training: evaluation, the check of what was learned, records."""
+    waits = []
+    for epochs in (1, 3):
+        trial = _trial(feature_cache, str(sim_device()), f"protocol.epochs={epochs}", "protocol.rounds=2")
+        trial.step()
+        with counting() as seen:
+            trial.step()
+        waits.append(seen.waits)
+    assert waits[0] == waits[1] <= 15, waits
+
+
+@needs_sim
+def test_a_round_without_memory_begins_again_with_half_the_clients(
+    feature_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+    fits = 1
+
+    def run_round(*args: Any, block: int, **more: Any) -> Any:
+        tried.append(block)
+        if block > fits:
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+        return engine.run_round(*args, block=block, **more)
+
+    monkeypatch.setattr("fpl_tune.trial.run_round", run_round)
+    trial = _trial(feature_cache, str(sim_device()), "protocol.rounds=2")
+    trial.run_all()
+    assert tried[0] >= 2
+    assert tried[1:] == [1, 1], "two clients, then one; the second round knows"
+    fits = 0
+    with pytest.raises(OutOfMemory, match=r"one step of one client does not fit.*lower optim.batch \(now 4\)"):
+        _trial(feature_cache, str(sim_device())).run_all()
+
+
+def test_all_seeds_have_the_domains_of_the_data_set(feature_cache: Path) -> None:
+    """A domain counts where no client has most of its images from it, but not where it is held out."""
+    trial = _trial(feature_cache, "cpu", "data.domains=[photo,clipart,sketch]")
+    world, run = trial.world, trial.run
+    assert trial.tasks[0].n_domains == 3
+    only = replace(world.dataset.train, domain=np.zeros_like(world.dataset.train.domain))
+    world.dataset = replace(world.dataset, train=only)
+    assert world.task(run.data, run.partition, 1).n_domains == 3
+    held_out = replace(run.partition, held_out=["sketch"])
+    assert world.task(run.data, held_out, 1).n_domains == 2
