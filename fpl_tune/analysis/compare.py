@@ -26,6 +26,7 @@ def compare(
     rope: float = 0.01,
     level: float = 0.95,
     names: Mapping[str, str] | None = None,
+    shares: bool = True,
 ) -> pd.DataFrame:
     """Compares cells with references, paired by seed and client.
 
@@ -40,6 +41,7 @@ def compare(
         rope: half width of the region of practical equivalence, in units of `value`.
         level: of the intervals; 1 - level is the level of both tests.
         names: what sentences call cells; None: as the frame does.
+        shares: values are shares, which sentences give in points; else as they are, and equality is not tested.
 
     Returns:
         Index `cell`; columns `reference`, `difference` (mean over seeds), `low`, `high` and `interval` (its confidence
@@ -51,6 +53,7 @@ def compare(
         KeyError: a cell or reference is not in the frame.
     """
     table = read(frame)
+    rope = rope if shares else 0.0
     pairs = {c: reference for c in table.cells if c != reference} if isinstance(reference, str) else dict(reference)
     called = names or {}
     rows: dict[str, dict[str, Any]] = {}
@@ -71,7 +74,7 @@ def compare(
         result[name] = holm(result[name].to_numpy(float))
     result["verdict"] = [verdict(row, 1 - level) for row in result.to_dict("records")]
     result["sentence"] = [
-        _sentence(called.get(str(cell), str(cell)), called.get(pairs[str(cell)], pairs[str(cell)]), row, rope)
+        _sentence(called.get(str(cell), str(cell)), called.get(pairs[str(cell)], pairs[str(cell)]), row, rope, shares)
         for cell, row in result.to_dict("index").items()
     ]
     return result.loc[:, COLUMNS]
@@ -112,18 +115,19 @@ def verdict(row: Mapping[str, Any], alpha: float = 0.05) -> Verdict:
     return "undecided"
 
 
-def _sentence(cell: str, reference: str, row: Mapping[str, Any], rope: float) -> str:
-    """What a row says, in points: the verdict, the difference, its interval, and what the seeds can show at all."""
+def _sentence(cell: str, reference: str, row: Mapping[str, Any], rope: float, shares: bool) -> str:
+    """What a row says: the verdict, the difference, its interval, and what the seeds can show at all."""
     if math.isnan(row["difference"]):
         return f"{cell} is not compared with {reference}: {row['note'] or 'no seed in common'}."
-    gap = f"{100 * row['difference']:+.2f}"
+    write = (lambda v: f"{100 * v:+.2f}") if shares else (lambda v: f"{v:+.4g}")
+    gap = f"{write(row['difference'])}{' points' if shares else ''}"
     seeds = "1 seed" if row["seeds"] == 1 else f"{row['seeds']} seeds"
     if math.isnan(row["low"]):
-        return f"{cell} against {reference}: undecided, {gap} points over {seeds}; one seed allows no test."
+        return f"{cell} against {reference}: undecided, {gap} over {seeds}; one seed allows no test."
     words = {
-        "better": f"{cell} is better than {reference}",
-        "worse": f"{cell} is worse than {reference}",
-        "equal": f"{cell} equals {reference} within {100 * rope:g} points",
+        "better": f"{cell} is {'better' if shares else 'higher'} than {reference}",
+        "worse": f"{cell} is {'worse' if shares else 'lower'} than {reference}",
+        "equal": f"{cell} equals {reference} within {100 * rope:g} {'point' if rope == 0.01 else 'points'}",
         "undecided": f"{cell} against {reference} is undecided",
     }[row["verdict"]]
     p = (
@@ -131,5 +135,5 @@ def _sentence(cell: str, reference: str, row: Mapping[str, Any], rope: float) ->
         if row["p_signs_least"] <= 0.05
         else f"sign-flip p >= {row['p_signs_least']:.3g} with {seeds}"
     )
-    bounds = f"95 % interval {100 * row['low']:+.2f} to {100 * row['high']:+.2f}"
-    return f"{words}: {gap} points ({bounds}, {seeds}; {p})."
+    bounds = f"95 % interval {write(row['low'])} to {write(row['high'])}"
+    return f"{words}: {gap} ({bounds}, {seeds}; {p})."

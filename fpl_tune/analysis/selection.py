@@ -76,11 +76,12 @@ def _errors(values: Floats, count: Floats) -> Floats:
     many = count > 1
     if many.sum() < 1:
         return np.full(len(values), math.nan)
-    rest = values.copy()
-    for _ in range(20 if np.isnan(values).any() else 1):  # two-way means; one pass is exact for complete tables
+    rest = values[:, np.asarray(present(values).any(axis=0))]  # a copy
+    for _ in range(20):  # a seed's effect is its median over cells, so that an unstable cell does not move the others
         rest -= _nanmean(rest, 1)[:, None]
         if len(values) > 2:
-            rest -= _nanmean(rest, 0)
+            rest -= np.nanmedian(rest, axis=0)
+    rest -= _nanmean(rest, 1)[:, None]
     share = (len(values) - 1) / len(values) if len(values) > 2 else 1.0  # degrees that the seeds' effects take
     freedom = (count[many] - 1) * share
     variance = np.nansum(rest[many] ** 2, axis=1) / freedom

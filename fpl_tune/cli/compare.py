@@ -44,6 +44,7 @@ def compare(
             "B − A": f"{100 * row['difference']:+.2f}",
             "± sem": "–" if math.isnan(row["sem"]) else f"{100 * row['sem']:.2f}",
             "p": row["p"],
+            "verdict": row["verdict"],
             "seeds": row["seeds"],
             **({"partition": "same" if row["same_split"] else "differs"} if found.warnings else {}),
         }
@@ -51,5 +52,7 @@ def compare(
     ]
     left = [counted(n, "cell") + f" of {name}" for name, n in zip("AB", found.alone, strict=True) if n]
     alone = f" Without a partner: {', '.join(left)}." if left else ""
-    caption = f"Test accuracy by the rule '{rule}', differences in points, paired by seed.{alone}"
+    caption = (
+        f"Test accuracy by the rule '{rule}', differences in points, paired by seed; p after Holm's correction.{alone}"
+    )
     output.emit(rows, format, title=f"A: {one.name}\nB: {other.name}", caption=caption)

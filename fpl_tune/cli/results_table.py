@@ -25,10 +25,11 @@ def results_table(store: Store, rule: str, format: Format) -> None:
     frame = results.summary(found, cells, len(spec.seed_list()), rule, metric)
     choice = selection.choose(found, cells, spec, rule)
     chosen = {cell.id for cell in choice.cells} if choice else set[str]()
+    judged = _comparisons(store, rule) if format is Format.json else {}
     rows, ranks, wanted = [], [], len(spec.seed_list())
     for record in frame.to_dict("records"):
         if format is not Format.table:
-            rows.append(record)
+            rows.append({**record, **judged.get(record["cell"], {})})
             continue
         ranks.append(_rank(record, record[results.VAL], [name for name in axes_of(spec.axes) if name in record]))
         status = "best" if record["cell"] in chosen else "" if record["status"] == "done" else record["status"]
@@ -55,6 +56,21 @@ def results_table(store: Store, rule: str, format: Format) -> None:
             rows = [rows[i] for i in kept]
     best = [i for i, row in enumerate(rows) if row.get("") == "best"]
     output.emit(rows, format, title=spec.title or spec.name, best=best, caption="; ".join(notes))
+
+
+def _comparisons(store: Store, rule: str) -> dict[str, dict[str, Any]]:
+    """What is decided of each cell against its reference: by cell id, fields named as in `analysis.compare`."""
+    from fpl_tune.report.facts import Facts  # draws figures, and so takes its time to load
+    from fpl_tune.report.significance import against_reference
+
+    facts = Facts(store, rule=rule)
+    names = {cell.id: cell.label for cell in facts.cells}
+    found = against_reference(facts).drop(columns=["interval"]).rename(
+        columns={"low": "difference_low", "high": "difference_high", "seeds": "paired_seeds",
+                 "clients": "paired_clients"}
+    )  # fmt: skip
+    rows = found.assign(reference=found["reference"].map(names)).to_dict("index")
+    return {str(cell): {str(name): value for name, value in row.items()} for cell, row in rows.items()}
 
 
 _Rank = tuple[str, str, float]

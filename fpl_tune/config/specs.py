@@ -168,6 +168,10 @@ class TrackingSpec:
     """A nested run per seed too."""
 
 
+SELECTION = ("mean", "lower_bound", "one_standard_error")
+"""Values of `report.select`."""
+
+
 @dataclass(frozen=True, config=SPEC)
 class ReportSpec:
     """What the report shows first."""
@@ -178,6 +182,11 @@ class ReportSpec:
     """Axis of the curve; None: the first numeric axis."""
     reference: str | None = None
     """Cell label that others are tested against."""
+    rope: float = 1.0
+    """Region of practical equivalence: smaller differences of accuracies, in points, do not matter."""
+    select: str = "mean"
+    """How validation selects the best cell: the highest mean; the highest lower bound (mean minus three standard
+    errors); or the first cell in the study's order within one standard error of the highest mean."""
     paper: dict[str, Any] = field(default_factory=dict)
     """{table: ..., protocol: ..., expected: "...", defects: [...]}: the printed figures the study answers to."""
 

@@ -118,8 +118,7 @@ def _tiles(facts: Facts, tests: pd.DataFrame) -> list[dict[str, str]]:
             test = tests.loc[facts.best.id]
             found.append({
                 "name": f"against {facts.reference}", "value": words.signed(test["difference"], facts.metric),
-                "small": f"p = {words.p_value(test['p_clients'])} over {counted(test['clients'], 'client')}, "
-                         f"{words.p_value(test['p_seeds'])} over {counted(test['seeds'], 'seed')} (Holm)",
+                "small": f"{test['verdict']}; p = {words.p_value(test['p'])} (Holm), {counted(test['seeds'], 'seed')}",
             })  # fmt: skip
     rest = ", ".join(f"{n} {status}" for status, n in counts.items() if status != "done") or "none left"
     found.append({"name": "cells done", "value": f"{counts.get('done', 0)} of {len(facts.table)}", "small": rest})

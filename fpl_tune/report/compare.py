@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fpl_tune.analysis import paired_t
+import pandas as pd
+
+from fpl_tune import analysis
 from fpl_tune.errors import ConfigError
 from fpl_tune.evaluate import check_rule
-from fpl_tune.formatting import listed
+from fpl_tune.formatting import listed, percent
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import aggregate
 from fpl_tune.study.store import Store
@@ -33,17 +35,27 @@ def compare(
     metric: str = "test/acc_mean",
     progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
-    """Differences b - a of all cells that both studies have, paired by seed; p by a paired t test over seeds.
+    """Compares the cells that two studies have in common, paired by seed; see `analysis.compare`.
 
-    `progress` hears (cells compared, cells in all).
+    Args:
+        a: the study that is the reference; its `report.rope` is the region of practical equivalence.
+        b: the other study.
+        rule: reporting rule.
+        metric: what is compared.
+        progress: receives (cells compared, cells in all).
+
+    Returns:
+        Rows with the means of both, the difference b - a with its interval, p values and verdict.
 
     Raises:
-        ConfigError: there is no such rule, they are one, or have no cell and seed in common.
+        ConfigError: there is no such rule, the studies are one, or they share no cell and seed.
     """
     if a.folder == b.folder:
-        raise ConfigError(f"A study is compared with another one, but both are {a.name}. `fpl-tune status` lists them.")
+        raise ConfigError(f"A study is compared with another one, but both are {a.name}. See fpl-tune ls results.")
     check_rule(rule)
-    rows, warnings = [], []
+    rows: list[dict[str, Any]] = []
+    values: list[dict[str, Any]] = []
+    warnings: list[str] = []
     pairs = _pairs(a, b)
     for done, (mine, theirs) in enumerate(pairs):
         if progress is not None:
@@ -56,20 +68,19 @@ def compare(
         strange = [s for s, _, _ in kept if _split(a, mine, s) != _split(b, theirs, s)]
         if strange:
             warnings.append(
-                f"{mine.label}: partitions differ in {listed('seed', strange)}, so that the difference is not the "
-                "methods' alone."
+                f"{mine.label}: partitions differ in {listed('seed', strange)}; the difference is not of the methods "
+                "alone."
             )
-        differences = [y - x for _, x, y in kept]
-        spread = aggregate(differences)
+        name = mine.label if mine.label == theirs.label else f"{mine.label} | {theirs.label}"
+        for seed, x, y in kept:
+            values.append({"cell": f"a{len(rows)}", "seed": seed, "value": x})
+            values.append({"cell": f"b{len(rows)}", "seed": seed, "value": y})
         rows.append(
             {
-                "cell": mine.label if mine.label == theirs.label else f"{mine.label} | {theirs.label}",
+                "cell": name,
                 a.name: aggregate([x for _, x, _ in kept])["mean"],
                 b.name: aggregate([y for _, _, y in kept])["mean"],
-                "difference": spread["mean"],
-                "sem": spread["sem"],
-                "p": paired_t(differences),
-                "seeds": len(kept),
+                "sem": aggregate([y - x for _, x, y in kept])["sem"],
                 "same_split": not strange,
             }
         )
@@ -78,7 +89,18 @@ def compare(
             f"Studies are compared where they share cells and seeds, but {a.name} and {b.name} share none. "
             "Cells are paired by configuration, then by label."
         )
-    return Comparison(tuple(rows), tuple(warnings), (len(a.cells()) - len(rows), len(b.cells()) - len(rows)))
+    names = {f"{side}{i}": f"{row['cell']} of {store.name}" for i, row in enumerate(rows)
+             for side, store in (("a", a), ("b", b))}  # fmt: skip
+    found = analysis.compare(
+        pd.DataFrame(values), {f"b{i}": f"a{i}" for i in range(len(rows))}, rope=a.spec().report.rope / 100,
+        names=names, shares=percent(metric),
+    )  # fmt: skip
+    judged = found[_SHOWN].to_dict("records")
+    merged = [{**row, **{str(k): v for k, v in more.items()}} for row, more in zip(rows, judged, strict=True)]
+    return Comparison(tuple(merged), tuple(warnings), (len(a.cells()) - len(rows), len(b.cells()) - len(rows)))
+
+
+_SHOWN = ["difference", "low", "high", "p", "p_signs", "p_signs_least", "p_equal", "seeds", "verdict", "sentence"]
 
 
 def _pairs(a: Store, b: Store) -> list[tuple[Cell, Cell]]:

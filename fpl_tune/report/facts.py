@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
+from fpl_tune.analysis import t_half_width
 from fpl_tune.errors import ConfigError, unknown
 from fpl_tune.evaluate import check_rule
 from fpl_tune.study import results
@@ -134,7 +134,7 @@ class Facts:
         table = table.assign(
             **{name: rows[name] for name in ("status", "n", "mean", "std", "sem")}, val=rows[results.VAL]
         )
-        table["half"] = [interval(sem, n) for sem, n in zip(table["sem"], table["n"], strict=True)]
+        table["half"] = [t_half_width(sem, n) for sem, n in zip(table["sem"], table["n"], strict=True)]
         table["bytes"] = (rows["comm/up_bytes"] + rows["comm/down_bytes"]).astype(float)
         table["seconds"] = rows["time/seconds"].astype(float)
         for name in self.extra:
@@ -159,6 +159,11 @@ class Facts:
             seeds = self.seeds(cell)
             found = {seed: results.figure(self.store.history(cell, seed), metric, self.rule) for seed in seeds}
         return {seed: value for seed, value in found.items() if not math.isnan(value)}
+
+    def validation(self, metric: str = results.VAL) -> pd.DataFrame:
+        """A metric of all cells as `fpl_tune.analysis` reads it: `cell`, `seed`, `value`, in the round of the rule."""
+        rows = self._ended.loc[self._ended["rule"] == self.rule, ["cell", "seed", metric]]
+        return rows.rename(columns={metric: "value"}).astype({"value": float})
 
     @staticmethod
     def scalar(cell: Cell, axis: str) -> Any:
@@ -292,8 +297,3 @@ class Facts:
         wide = self._ended.pivot_table(index="cell", columns="rule", values=self.metric, aggfunc="mean", sort=False)
         kept = [cell for cell in cells if cell.id in wide.index]
         return wide.loc[[cell.id for cell in kept]].set_axis([self.name(cell) for cell in kept])
-
-
-def interval(sem: float, n: int, level: float = 0.95) -> float:
-    """Half width of Student's interval of a mean of n values; nan below two values."""
-    return float(stats.t.ppf((1 + level) / 2, n - 1) * sem) if n > 1 else math.nan

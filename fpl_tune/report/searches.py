@@ -11,6 +11,7 @@ from fpl_tune.report import charts, figures, words
 from fpl_tune.report.blocks import Section, plain_table
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.importance import importance
+from fpl_tune.report.importance import pairs as field_pairs
 from fpl_tune.study.cells import Cell, label, shown
 from fpl_tune.study.selection import choose
 
@@ -72,21 +73,43 @@ def _together(facts: Facts, a: str, b: str) -> bool:
 
 
 def matters(facts: Facts, tests: pd.DataFrame) -> Section | None:
-    """Which hyper-parameters matter?"""
+    """Which hyper-parameters matter, alone and together?"""
     found = importance(facts)
     if len(found) < 2:
         return None
+    known, unknown = found.dropna(subset=["share"]), found[found["share"].isna()]
     text = (
-        "Share of the variance of the validation accuracy over cells that a field explains alone (ω²), in the cells "
-        "in which it exists; interactions are not in it."
+        "Share of the variance of the validation accuracy over cells that a field explains alone, in the cells in "
+        "which it exists: exact in complete grids, else estimated (ω²)."
     )
-    names = [f"{m}: {words.short(f)}" for m, f in zip(found["method"], found["field"], strict=True)]
     spreads = dict(zip(found["method"], found["spread"], strict=True))
     varies = ", ".join(f"{words.figure(spread, 'val/acc_mean')} ({name})" for name, spread in spreads.items())
-    text += f" The standard deviation of what is explained, in points: {varies}."
-    drawn = charts.bars(names[:20], (100 * found["explained"][:20]).tolist(), "share of variance explained (%)")
-    counts = found["cells"][:20]
-    of = counted(counts.max(), "cell")
-    of = of if counts.min() == counts.max() else f"{counts.min()} to {of}"
-    caption = f"Each field over the {of} in which it exists; validation accuracy, {facts.basis}."
-    return Section("importance", "What matters", [text], {"importance": (drawn, caption)})
+    section = Section("importance", "What matters", [f"{text} The standard deviation over cells, in points: {varies}."])
+    if len(known):
+        top = known.head(20)
+        names = [f"{m}: {words.short(f)}" for m, f in zip(top["method"], top["field"], strict=True)]
+        of = counted(top["cells"].max(), "cell")
+        of = of if top["cells"].min() == top["cells"].max() else f"{top['cells'].min()} to {of}"
+        caption = f"Each field over the {of} in which it exists; validation accuracy, {facts.basis}."
+        drawn = charts.bars(names, (100 * top["share"]).tolist(), "share of variance explained (%)")
+        section.drawn["importance"] = drawn, caption
+    said = {note: [words.short(str(f)) for f in rows["field"]] for note, rows in unknown.groupby("note", sort=False)}
+    section.texts += [f"Nothing is said of {', '.join(dict.fromkeys(names))}: {note}." for note, names in said.items()]
+    _models(section, found)
+    both = field_pairs(facts)
+    rows = [
+        [f"{r['method']}: {words.short(r['a'])} and {words.short(r['b'])}", f"{100 * r['share']:.1f}", str(r["cells"])]
+        for r in both.dropna(subset=["share"]).head(10).to_dict("records")
+    ]
+    if rows:
+        section.tables.append(plain_table(["together, beyond each alone", "share of variance (%)", "cells"], rows))
+    return section
+
+
+def _models(section: Section, found: pd.DataFrame) -> None:
+    """Adds what Optuna's models of the whole space say."""
+    if "fanova" not in found or found["fanova"].isna().all():
+        return
+    rows = [[f"{r['method']}: {words.short(r['field'])}", f"{100 * r['fanova']:.1f}", f"{100 * r['ped_anova']:.1f}"]
+            for r in found.dropna(subset=["fanova"]).to_dict("records")]  # fmt: skip
+    section.tables.append(plain_table(["field", "fANOVA (%)", "PED-ANOVA (%)"], rows))

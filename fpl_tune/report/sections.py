@@ -16,6 +16,7 @@ from fpl_tune.evaluate import CHOICES, HABITS
 from fpl_tune.formatting import counted, listed
 from fpl_tune.report import charts, figures, tables, words
 from fpl_tune.report.blocks import Section, Table, Td, plain_table
+from fpl_tune.report.decisions import choice, datasets, decisions, variation
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.paper import beside
 from fpl_tune.report.searches import matters, pairs, winners
@@ -293,7 +294,7 @@ def reproduce(facts: Facts, tests: pd.DataFrame) -> Section:
 
 
 SECTIONS: tuple[Callable[[Facts, pd.DataFrame], Section | None], ...] = (
-    winners, curve, main_table, learning, pairs, matters, costs, clients, diagnoses, domains, honest, paper, tuned,
-    reproduce,
+    winners, decisions, curve, main_table, datasets, learning, pairs, matters, variation, choice, costs, clients,
+    diagnoses, domains, honest, paper, tuned, reproduce,
 )  # fmt: skip
 """In the order of the page."""

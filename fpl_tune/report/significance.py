@@ -1,93 +1,52 @@
-"""Is a cell better than the reference? Paired over seeds and clients, with Holm's correction (1979) for many cells."""
+"""A study's cells against their references, and what the seeds of the study can say."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
-from fpl_tune.analysis import paired_t
-from fpl_tune.report.facts import Facts, interval
+from fpl_tune import analysis
+from fpl_tune.report.facts import Facts
+from fpl_tune.report.words import percent
 
 if TYPE_CHECKING:
     from fpl_tune.study.cells import Cell
 
 
-def holm(p: Sequence[float]) -> np.ndarray:
-    """Holm's step-down correction of a family of p-values; nan (no test possible) stays nan and is not counted."""
-    values = np.asarray(p, float)
-    corrected = np.full_like(values, math.nan)
-    tested = np.flatnonzero(~np.isnan(values))
-    order = tested[np.argsort(values[tested], kind="stable")]
-    steps = values[order] * np.arange(len(order), 0, -1)
-    corrected[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
-    return corrected
+def values(facts: Facts, cells: list[Cell] | None = None) -> pd.DataFrame:
+    """Values of the report's metric as `fpl_tune.analysis` reads them.
 
-
-def wilcoxon(differences: np.ndarray) -> float:
-    """Two-sided p of Wilcoxon's signed-rank test; nan without differences, 1 if all are zero."""
-    if not len(differences):
-        return math.nan
-    if not differences.any():
-        return 1.0
-    exact = len(differences) <= 50 and len(np.unique(np.abs(differences))) == len(differences) and differences.all()
-    return float(np.asarray(stats.wilcoxon(differences, method="exact" if exact else "asymptotic"))[1])
+    Returns:
+        Columns `cell`, `seed`, `client`, `value`, `split`. Accuracies that records hold by client have a row per client
+        (numbered from 0), other metrics one row per seed.
+    """
+    rows = []
+    for cell in facts.cells if cells is None else cells:
+        by_seed = facts.by_seed(cell, facts.metric)
+        for seed, value in by_seed.items():
+            clients = facts.clients(cell, seed) if facts.metric.endswith("/acc_mean") else np.array([])
+            split = str((facts.store.result(cell, seed) or {}).get("split_hash"))
+            rows += [(cell.id, seed, i, v, split) for i, v in enumerate(clients if len(clients) else [value])]
+    return pd.DataFrame(rows, columns=pd.Index(["cell", "seed", "client", "value", "split"]))
 
 
 def against_reference(facts: Facts) -> pd.DataFrame:
-    """Every finished cell against the reference, index `cell`.
+    """Compares every cell that has results with its reference; see `analysis.compare`.
 
-    Columns: `difference` and `half` (mean over common seeds and its 95 % t interval), `p_clients` (Wilcoxon over
-    clients, each client's difference averaged over the common seeds), `p_seeds` (paired t over the seeds' means),
-    both corrected by Holm over all cells, and the numbers of pairs `clients` and `seeds`.
-
-    A seed is paired where both cells saw the same split. The two tests answer two questions: whether it holds for
-    the clients of this federation, and whether it holds for another draw of the seed.
+    Returns:
+        The comparisons, index cell id. `attrs["advice"]` holds how many more seeds decide what is open.
     """
-    columns = ["difference", "half", "p_clients", "p_seeds", "clients", "seeds"]
-    known: dict[str, _Clients] = {}
-    rows = {}
-    for cell in facts.cells:
-        base = facts.reference_of(cell)
-        if base is not None and base.id != cell.id and facts.table.loc[cell.id, "n"] > 0:
-            if base.id not in known:
-                known[base.id] = _by_seed(facts, base)
-            rows[cell.id] = _pair(_by_seed(facts, cell), known[base.id])
-    found = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
-    for name in ("p_clients", "p_seeds"):
-        found[name] = holm(found[name].astype(float).tolist())
+    frame = values(facts)
+    present = set(frame["cell"])
+    pairs = {
+        cell.id: base.id
+        for cell in facts.cells
+        if cell.id in present and (base := facts.reference_of(cell)) is not None and base.id in present - {cell.id}
+    }
+    names = {cell.id: facts.name(cell) for cell in facts.cells}
+    rope, shares = facts.spec.report.rope / 100, percent(facts.metric)
+    found = analysis.compare(frame, pairs, rope=rope, names=names, shares=shares)
+    found.attrs["advice"] = analysis.advise(frame, found, study=facts.spec.name, rope=rope if shares else 0.0)
     return found
-
-
-_Clients = dict[tuple[int, str], np.ndarray]
-"""[N] accuracies by seed and hash of its split."""
-
-
-def _by_seed(facts: Facts, cell: Cell) -> _Clients:
-    found = {}
-    for seed in facts.seeds(cell):
-        result = facts.store.result(cell, seed) or {}
-        found[seed, str(result.get("split_hash"))] = facts.clients(cell, seed)
-    return found
-
-
-def _pair(ours: _Clients, theirs: _Clients) -> tuple[float, float, float, float, int, int]:
-    common = [key for key in ours if key in theirs and len(ours[key]) == len(theirs[key]) > 0]
-    if not common:
-        return (math.nan, math.nan, math.nan, math.nan, 0, 0)
-    differences = np.stack([ours[key] - theirs[key] for key in common])  # [seeds, clients]
-    differences = differences[:, ~np.isnan(differences).any(0)]
-    by_seed = differences.mean(1)
-    sem = by_seed.std(ddof=1) / len(by_seed) ** 0.5 if len(by_seed) > 1 else math.nan
-    return (
-        float(by_seed.mean()),
-        interval(float(sem), len(by_seed)),
-        wilcoxon(differences.mean(0)),
-        paired_t(by_seed.tolist()),
-        differences.shape[1],
-        len(by_seed),
-    )

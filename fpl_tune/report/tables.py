@@ -30,7 +30,7 @@ def header(facts: Facts) -> list[str]:
     """Column names of `rows`."""
     metric = words.quantity(facts.metric, over="")
     versus = f"Δ vs {facts.reference}" if facts.reference is not None else "Δ"
-    found = ["status", "seeds", "validation accuracy (%)", f"{metric} ± std", versus, "p (clients)", "p (seeds)",
+    found = ["status", "seeds", "validation accuracy (%)", f"{metric} ± std", versus, "verdict", "p",
              "MB", "time", *(words.quantity(name, over="") for name in _extra(facts))]  # fmt: skip
     axes = list(map(words.short, facts.axes))
     return ["cell", *found, *axes] if facts.searched else ["cell", *axes, *found]
@@ -48,9 +48,10 @@ def rows(facts: Facts, tests: pd.DataFrame) -> list[Row]:
     for cell in facts.listed:
         row: dict[str, Any] = {name: facts.table[name][cell.id] for name in facts.table.columns}
         test = tested.get(cell.id, dict.fromkeys(tests.columns, math.nan))
-        delta = words.signed(test["difference"], facts.metric)
-        if not math.isnan(test["half"]):
-            delta += f" ± {words.figure(test['half'], facts.metric)}"
+        delta, half = words.signed(test["difference"], facts.metric), (test["high"] - test["low"]) / 2
+        if not math.isnan(half):
+            delta += f" ± {words.figure(half, facts.metric)}"
+        judged = str(test["verdict"]) if cell.id in tested else "–"
         axes = [None if row[axis] != row[axis] else row[axis] for axis in facts.axes]
         places = [("–", "") if v is None else (shown(v), v if isinstance(v, (int, float)) else shown(v)) for v in axes]
         columns: list[tuple[str, Any]] = [
@@ -61,8 +62,8 @@ def rows(facts: Facts, tests: pd.DataFrame) -> list[Row]:
             (words.figure(row["val"], "val/acc_mean"), row["val"]),
             (words.plus_minus(row["mean"], row["std"], facts.metric), row["mean"]),
             (delta, test["difference"]),
-            (words.p_value(test["p_clients"]), test["p_clients"]),
-            (words.p_value(test["p_seeds"]), test["p_seeds"]),
+            (judged, judged),
+            (words.p_value(test["p"]), test["p"]),
             (words.megabytes(row["bytes"]), row["bytes"]),
             (words.duration(row["seconds"]), row["seconds"]),
             *((words.figure(row[name], name), row[name]) for name in _extra(facts)),
@@ -77,8 +78,8 @@ def note(facts: Facts) -> str:
     """What the figures of the table are."""
     return (
         f"± is the standard deviation over seeds; {facts.basis}. "
-        "The best cell (bold) is chosen by validation accuracy. Δ is paired over seeds, with its 95 % t interval; "
-        "p (clients): Wilcoxon over clients, p (seeds): paired t over seeds, both after Holm's correction."
+        "The best cell (bold) is chosen by validation accuracy. "
+        "Δ is paired over seeds, with half of its 95 % interval; p: paired t over seeds after Holm's correction."
     )
 
 
@@ -141,5 +142,6 @@ def latex(facts: Facts, body: Sequence[Row]) -> str:
 
 def csv(facts: Facts, tests: pd.DataFrame) -> str:
     """All columns of the table and the tests as numbers, shares not percents."""
-    named = tests.rename(columns={"half": "difference_half", "clients": "paired_clients", "seeds": "paired_seeds"})
+    named = tests.rename(columns={"low": "difference_low", "high": "difference_high", "clients": "paired_clients",
+                                  "seeds": "paired_seeds"})  # fmt: skip
     return facts.table.join(named).to_csv()

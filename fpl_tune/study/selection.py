@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fpl_tune import config
@@ -143,10 +143,47 @@ def choose(table: pd.DataFrame, cells: Sequence[Cell], spec: StudySpec, rule: st
         spec: the study: its axes, and its number of seeds.
         rule: the reporting rule. One that reads test metrics is replaced by `final`.
     """
-    rows = results.summary(table, cells, len(spec.seed_list()), rule if rule in CHOICES else "final")
+    rule = rule if rule in CHOICES else "final"
+    rows = results.summary(table, cells, len(spec.seed_list()), rule)
     done = rows[rows["status"] == Status.DONE.value]
     val = {str(key): float(mean) for key, mean in zip(done["cell"], done[VAL], strict=True)}
-    return select(cells, val, list(axes_of(spec.axes)))
+    axes = list(axes_of(spec.axes))
+    if spec.report.select == "mean":
+        return select(cells, val, axes)
+    scores = _scores(table.loc[table["rule"] == rule], [c for c in cells if c.id in val], axes, spec.report.select)
+    found = select(cells, scores, axes)
+    if found is None:
+        return None
+    mean = math.fsum(val[cell.id] for cell in found.cells) / len(found.cells)
+    by = found.by.replace("mean validation accuracy", _BY[spec.report.select])
+    return replace(found, val=mean, by=by)
+
+
+_BY = {
+    "lower_bound": "lower bound of the validation accuracy",
+    "one_standard_error": "validation accuracy up to one standard error",
+}
+
+
+def _scores(table: pd.DataFrame, cells: Sequence[Cell], axes: Collection[str], rule: str) -> dict[str, float]:
+    """What a rule of selection ranks cells by, instead of their mean: cell id -> score."""
+    from fpl_tune import analysis
+
+    settings: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.role != "reference":
+            settings.setdefault(_parts(cell, axes)[0], []).append(cell)
+    scores: dict[str, float] = {}
+    for alike in settings.values():
+        rows = table.loc[table["cell"].isin([cell.id for cell in alike]), ["cell", "seed", VAL]]
+        found = analysis.scores(rows.rename(columns={VAL: "value"}).astype({"value": float})).dropna(subset=["mean"])
+        if rule == "lower_bound":
+            scores |= {str(key): float(bound) for key, bound in found["lower_bound"].items()}
+        elif len(found):
+            top = found.loc[found["mean"].idxmax()]
+            within = found["mean"] >= top["mean"] - max(float(top["error"]), 0.0)  # a tie: the first cell wins
+            scores |= {str(k): float(top["mean"] if w else found.loc[k, "mean"]) for k, w in within.items()}
+    return scores
 
 
 def best(store: Store, rule: str = "final") -> Best:

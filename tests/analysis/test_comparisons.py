@@ -138,7 +138,7 @@ def test_a_comparison_says_better_worse_equal_or_undecided():
     raw = [stats.ttest_rel(v.mean(1), base.mean(1)).pvalue for v in list(values.values())[1:]]
     assert found["p"].tolist() == pytest.approx(analysis.holm(raw).tolist())
     assert "up is better than reference: +5" in found.loc["up", "sentence"]
-    assert "equals reference within 1 points" in found.loc["same", "sentence"]
+    assert "equals reference within 1 point:" in found.loc["same", "sentence"]
 
 
 def test_three_seeds_say_what_the_sign_flip_test_cannot_show():

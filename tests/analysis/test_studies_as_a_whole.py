@@ -216,3 +216,11 @@ def test_partial_dependence_is_the_mean_by_seed():
     assert (found["high"] - found["mean"]).tolist() == pytest.approx([half] * 3)
     one = analysis.partial_dependence(pd.DataFrame(rows)[lambda f: f["seed"] == 1], "x")
     assert one["low"].isna().all()
+
+
+def test_omega_squared_by_hand():
+    """Two groups (1, 3) and (5, 7): between 16, within 4 with 2 degrees of freedom, total 20."""
+    assert analysis.omega_squared(["a", "a", "b", "b"], [1, 3, 5, 7]) == pytest.approx((16 - 1 * 2) / (20 + 2))
+    assert math.isnan(analysis.omega_squared(["a", "a"], [1, 2]))
+    assert math.isnan(analysis.omega_squared(["a", "b"], [1, 2]))
+    assert math.isnan(analysis.omega_squared(["a", "a", "b"], [1, 1, 1]))

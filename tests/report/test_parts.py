@@ -15,31 +15,11 @@ from fpl_tune import methods
 from fpl_tune.errors import ConfigError
 from fpl_tune.report import canvas, charts, figures, searches, sections, tables, words
 from fpl_tune.report.facts import Facts
-from fpl_tune.report.importance import explained, importance
+from fpl_tune.report.importance import importance
 from fpl_tune.report.significance import against_reference
 from fpl_tune.study.partition import shares
 
 # -- importance ----------------------------------------------------------------------------------------------
-
-
-def test_a_field_that_says_everything_and_one_that_says_nothing():
-    rng = np.random.default_rng(0)
-    level = np.repeat([0.0, 1.0, 2.0], 40)
-    other = np.tile([0, 1], 60)
-    metric = level + 0.01 * rng.standard_normal(120)
-    assert explained(level.tolist(), metric.tolist()) > 0.99
-    assert explained(other.tolist(), metric.tolist()) < 0.05
-
-
-def test_omega_squared_by_hand():
-    """Two groups (1, 3) and (5, 7): between 16, within 4 with 2 degrees of freedom, total 20."""
-    assert explained(["a", "a", "b", "b"], [1, 3, 5, 7]) == pytest.approx((16 - 1 * 2) / (20 + 2))
-
-
-def test_what_cannot_be_told_is_nan():
-    assert math.isnan(explained(["a", "a"], [1, 2]))
-    assert math.isnan(explained(["a", "b"], [1, 2]))
-    assert math.isnan(explained(["a", "a", "b"], [1, 1, 1]))
 
 
 def test_a_conditional_field_is_judged_where_it_exists(make_store):
@@ -49,7 +29,7 @@ def test_a_conditional_field_is_judged_where_it_exists(make_store):
         "seeds: 1\n"
     )
     store = make_store(body=body, level=lambda cell: 0.3 if "a" in cell.label.split(",")[0] else 0.9)
-    found = importance(Facts(store)).set_index("field")["explained"]
+    found = importance(Facts(store)).set_index("field")["share"]
     assert found["bundle"] > 0.9
     assert found["bundle"] > found["optim.lr"]
 

@@ -2,51 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from scipy import stats
 
-from fpl_tune.report.facts import Facts, interval
-from fpl_tune.report.significance import against_reference, holm, wilcoxon
-
-
-def signed_rank_by_enumeration(differences: np.ndarray) -> float:
-    """Two-sided p over all 2^n signs, for differences without ties or zeros."""
-    ranks = np.abs(differences).argsort().argsort() + 1
-    seen = ranks[differences > 0].sum()
-    middle = ranks.sum() / 2
-    sums = [
-        sum(r for r, s in zip(ranks, signs, strict=True) if s) for signs in itertools.product([0, 1], repeat=len(ranks))
-    ]
-    return float(np.mean([abs(s - middle) >= abs(seen - middle) for s in sums]))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_wilcoxon_equals_enumeration_of_signs(seed):
-    differences = np.random.default_rng(seed).normal(0.3, 1, 8)
-    assert wilcoxon(differences) == pytest.approx(signed_rank_by_enumeration(differences), abs=1e-12)
-
-
-def test_degenerate_differences():
-    assert wilcoxon(np.zeros(5)) == 1.0
-    assert math.isnan(wilcoxon(np.array([])))
-
-
-def test_holm_by_hand():
-    assert holm([0.01, 0.04, 0.03]).tolist() == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.5, math.nan, 0.5]).tolist() == pytest.approx([1.0, math.nan, 1.0], nan_ok=True)
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
-def test_holm_lies_between_raw_and_bonferroni_and_keeps_the_order(p):
-    raw, corrected = np.array(p), holm(p)
-    assert (corrected >= raw - 1e-15).all()
-    assert (corrected <= np.minimum(raw * len(p), 1) + 1e-12).all()
-    assert (np.diff(corrected[raw.argsort(kind="stable")]) >= -1e-15).all()
+from fpl_tune.report.facts import Facts
+from fpl_tune.report.significance import against_reference, values
 
 
 def test_a_reference_is_the_study_s_choice_else_the_first_reference(make_store):
@@ -73,11 +36,14 @@ def test_difference_is_paired_over_seeds_and_clients(make_store):
     row = found.loc[cell.id]
     assert row["difference"] == pytest.approx(pairs.mean())
     by_seed = pairs.mean(1)
-    assert row["half"] == pytest.approx(4.302652729911275 * by_seed.std(ddof=1) / math.sqrt(3))  # t(0.975, 2)
+    half = 4.302652729911275 * by_seed.std(ddof=1) / math.sqrt(3)  # t(0.975, 2)
+    assert (row["low"], row["high"]) == pytest.approx((pairs.mean() - half, pairs.mean() + half))
     assert (row["clients"], row["seeds"]) == (10, 3)
-    raw = [wilcoxon(np.stack([facts.clients(c, s) - facts.clients(reference, s) for s in (1, 2, 3)]).mean(0))
+    raw = [stats.ttest_1samp([np.mean(facts.clients(c, s) - facts.clients(reference, s)) for s in (1, 2, 3)], 0).pvalue
            for c in facts.own]  # fmt: skip
-    assert found["p_clients"].tolist() == pytest.approx(holm(raw).tolist())
+    order = np.argsort(raw)
+    steps = np.maximum.accumulate(np.array(raw)[order] * np.arange(len(raw), 0, -1)).clip(max=1)
+    assert found["p"].to_numpy()[order] == pytest.approx(steps)
 
 
 def test_seeds_with_another_split_are_not_paired(make_store):
@@ -99,6 +65,16 @@ def test_a_cell_is_tested_against_the_reference_at_its_own_place_of_the_axes(mak
         assert other.run.optim.lr == cell.run.optim.lr
 
 
-def test_interval_needs_two_values():
-    assert math.isnan(interval(0.1, 1))
-    assert interval(1.0, 2) == pytest.approx(12.706204736432095)  # t(0.975, 1)
+def test_a_metric_without_clients_is_compared_as_it_is(make_store):
+    facts = Facts(make_store(), metric="train/loss")
+    frame = values(facts)
+    assert set(frame["client"]) == {0}
+    assert (frame["value"] == 0.25).all()
+    assert "points" not in " ".join(against_reference(facts)["sentence"])
+
+
+def test_the_region_of_equivalence_is_the_study_s(make_store):
+    level = lambda cell: 0.5  # noqa: E731
+    wide = against_reference(Facts(make_store(["report.rope=40"], level=level)))
+    assert set(wide["verdict"]) == {"equal"}
+    assert set(against_reference(Facts(make_store(["report.rope=0"], level=level)))["verdict"]) == {"undecided"}

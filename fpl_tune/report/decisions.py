@@ -1,0 +1,130 @@
+"""Sections on what a study decides: comparisons, the choice itself, sources of variation, data sets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from fpl_tune import analysis
+from fpl_tune.formatting import counted
+from fpl_tune.report import charts, words
+from fpl_tune.report.blocks import Section, plain_table
+from fpl_tune.report.facts import Facts
+from fpl_tune.report.printed import without_data
+from fpl_tune.report.significance import values
+
+_SENTENCES = 40
+
+
+def decisions(facts: Facts, tests: pd.DataFrame) -> Section | None:
+    """Which cells differ from the reference, how sure is that, and how many seeds decide the rest?"""
+    if tests.empty:
+        return None
+    counts = tests["verdict"].value_counts()
+    summary = ", ".join(f"{counts[v]} {v}" for v in ("better", "worse", "equal", "undecided") if v in counts)
+    rope = f"Smaller differences than {facts.spec.report.rope:g} points count as equal (report.rope). "
+    texts = [
+        f"Of {counted(len(tests), 'comparison')} with {facts.reference}: {summary}. {tests.attrs['advice'].text}",
+        f"{rope if words.percent(facts.metric) else ''}Seeds, not clients, are the independent units: intervals and p "
+        "are Student's over the seeds' means, p after Holm's correction; the sign-flip test needs no normality, but a "
+        "number of seeds.",
+    ]
+    order = {verdict: i for i, verdict in enumerate(("better", "worse", "undecided", "equal"))}
+    rows = tests.assign(_order=tests["verdict"].map(order)).sort_values("_order", kind="stable")
+    table = plain_table(["", "", "limits"], [[r["verdict"], r["sentence"], r["note"] or "–"]
+                        for r in rows.head(_SENTENCES).to_dict("records")])  # fmt: skip
+    if len(rows) > _SENTENCES:
+        texts.append(f"The first {_SENTENCES} of {len(rows)} are listed.")
+    return Section("decisions", "What is decided", texts, tables=[table])
+
+
+def choice(facts: Facts, tests: pd.DataFrame) -> Section | None:
+    """What is the choice of the best cell worth after the choice itself?"""
+    if facts.best is None or not words.percent(facts.metric) or len(facts.chosen) > 1:
+        return None
+    own = [cell.id for cell in facts.own]
+    shown = facts.validation(facts.metric)
+    try:
+        found = analysis.overtuning(*(f.loc[f["cell"].isin(own)] for f in (facts.validation(), shown)),
+                                    rule=facts.spec.report.select)  # fmt: skip
+    except ValueError as problem:
+        return Section("choice", "What the choice is worth", [str(problem)])
+    if found.cells < 2:
+        return None
+    names = {cell.id: facts.name(cell) for cell in facts.cells}
+    rows = [
+        ["cell that validation selects", names[found.winner], words.figure(found.test, facts.metric)],
+        ["the same, corrected for selection", "nested over seeds", words.figure(found.corrected, facts.metric)],
+        ["highest test mean, which nobody may select", names[found.best],
+         words.figure(found.test + found.loss, facts.metric)],
+    ]  # fmt: skip
+    texts = [
+        f"Selection among {counted(found.cells, 'cell')} by validation loses "
+        f"{100 * found.loss:.2f} points of {words.quantity(facts.metric)} against the cell that the same test values "
+        f"put first, which noise flatters. Rule of selection: {facts.spec.report.select} (report.select).",
+        "Corrected: for every seed, the cell that the other seeds' validation selects is tested on that seed.",
+    ]
+    texts += [f"Limits: {found.note}."] if found.note else []
+    table = plain_table(["", "", words.quantity(facts.metric, over="")], rows)
+    return Section("choice", "What the choice is worth", texts, tables=[table])
+
+
+def variation(facts: Facts, tests: pd.DataFrame) -> Section | None:
+    """What varies more: the seed, the partition, the clients or the hyper-parameters?"""
+    if not words.percent(facts.metric) or len(facts.own) < 2:
+        return None
+    split = analysis.variance_split(values(facts, facts.own))
+    note = split.attrs["note"]
+    if split.empty:
+        return None
+    known = split.dropna()
+    drawn = charts.bars(list(known.index), (100 * known["sd"]).tolist(), "standard deviation (points)")
+    caption = f"{words.quantity(facts.metric, over='')}, method of moments over cells, seeds and clients"
+    text = ", ".join(f"{name} {100 * share:.0f} %" for name, share in known["share"].items())
+    texts = [f"Shares of the variance: {text}.", *([f"Limits: {note}."] if note else [])]
+    return Section("variation", "Sources of variation", texts, {"variation": (drawn, f"{caption}.")})
+
+
+def datasets(facts: Facts, tests: pd.DataFrame) -> Section | None:
+    """How do the cells compare over data sets?"""
+    rows = []
+    for cell in facts.cells:
+        name = without_data(cell)
+        for seed, value in facts.by_seed(cell, facts.metric).items():
+            rows.append((cell.run.data.name, name, seed, value))
+    frame = pd.DataFrame(rows, columns=pd.Index(["dataset", "cell", "seed", "value"]))
+    if frame["dataset"].nunique() < 2 or frame["cell"].nunique() < 2 or not words.percent(facts.metric):
+        return None
+    if frame.duplicated(["dataset", "cell", "seed"]).any():
+        return None
+    ranks, middle = analysis.mean_ranks(frame), analysis.iqm(frame)
+    matrix = analysis.multiple_comparison(frame)
+    n = counted(ranks.datasets, "data set")
+    texts = [f"Mean ranks over {n}; ranks that differ by less than {ranks.critical_difference:.2f} (Nemenyi) are not "
+             f"told apart; Friedman's p = {words.p_value(ranks.p)}."]  # fmt: skip
+    if not np.isfinite(ranks.critical_difference):
+        texts = [f"Mean ranks over {n}."]
+    texts += [f"Limits: {ranks.note}."] if ranks.note else []
+    texts += [f"Not told apart: {', '.join(group)}." for group in ranks.groups]
+    figure = lambda v: words.figure(v, facts.metric)  # noqa: E731
+    over = [
+        [cell, f"{rank:.2f}", figure(middle.loc[cell, "iqm"]),
+         f"{figure(middle.loc[cell, 'low'])} to {figure(middle.loc[cell, 'high'])}"]
+        for cell, rank in ranks.ranks.items()
+    ]  # fmt: skip
+    first = str(ranks.ranks.index[0]) if len(ranks.ranks) else ""
+    against = []
+    for row in matrix.to_dict("records"):
+        if first not in (row["a"], row["b"]):
+            continue
+        sign, other = (1, row["b"]) if row["a"] == first else (-1, row["a"])
+        wins, losses = (row["wins"], row["losses"]) if sign == 1 else (row["losses"], row["wins"])
+        chance, low, high = analysis.improvement(frame, first, str(other))
+        against.append([str(other), words.signed(sign * row["difference"], facts.metric),
+                        f"{wins} / {row['ties']} / {losses}", words.p_value(row["p"]),
+                        f"{100 * chance:.0f} % ({100 * low:.0f} to {100 * high:.0f})"])  # fmt: skip
+    tables = [plain_table(["cell", "mean rank", "interquartile mean (%)", "95 % band"], over)]
+    if against:
+        header = [f"{first} against", "difference", "wins / ties / losses", "p (Wilcoxon, Holm)", "better in a run"]
+        tables.append(plain_table(header, against))
+    return Section("datasets", "Over data sets", texts, tables=tables)

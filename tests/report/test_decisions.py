@@ -1,0 +1,156 @@
+"""What a study decides: sections of the page, figures recomputed by other code, rules of selection, bad input."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from fpl_tune.errors import ConfigError
+from fpl_tune.report import build, decisions, searches
+from fpl_tune.report.compare import compare
+from fpl_tune.report.facts import Facts
+from fpl_tune.report.importance import importance
+from fpl_tune.report.significance import against_reference
+from fpl_tune.study import selection
+
+SWEEP = """axes: {method.n_ctx: [1, 2, 4, 8]}
+references: [{method: zeroshot}]
+seeds: 3
+"""
+
+
+def clients(store, label, seed):
+    (cell,) = [cell for cell in store.cells() if cell.label == label]
+    return store.history(cell, seed)[-1]["clients/test"]
+
+
+def test_three_numbers_of_a_report_recomputed(make_store):
+    """Difference and interval of a comparison, and the corrected value of the winner, from the records by hand."""
+    store = make_store(body=SWEEP, level=lambda cell: 0.5 + 0.02 * cell.number)
+    facts = Facts(store)
+    tests = against_reference(facts)
+    gaps = []
+    for seed in (1, 2, 3):
+        ours, theirs = clients(store, "n_ctx=8", seed), clients(store, "zeroshot", seed)
+        gaps.append(sum(x - y for x, y in zip(ours, theirs, strict=True)) / len(ours))
+    mean = sum(gaps) / 3
+    deviation = math.sqrt(sum((g - mean) ** 2 for g in gaps) / 2)
+    half = 4.302652729911275 * deviation / math.sqrt(3)
+    (cell,) = [c for c in store.cells() if c.label == "n_ctx=8"]
+    row = tests.loc[cell.id]
+    assert row["difference"] == pytest.approx(mean)
+    assert row["high"] == pytest.approx(mean + half)
+    section = decisions.choice(facts, tests)
+    assert section is not None
+    val = {(c.label, s): store.result(c, s)["rules"]["final"] for c in facts.own for s in (1, 2, 3)}
+    picked = []
+    for seed in (1, 2, 3):
+        others = [s for s in (1, 2, 3) if s != seed]
+        winner = max((c.label for c in facts.own), key=lambda n: sum(val[n, s]["val/acc_mean"] for s in others))
+        picked.append(val[winner, seed]["test/acc_mean"])
+    assert section.tables[0].rows[1]["cells"][2].text == f"{100 * sum(picked) / 3:.2f}"
+
+
+def test_the_page_says_what_is_decided_and_what_more_seeds_decide(make_store):
+    store = make_store(body=SWEEP, level=lambda cell: 0.5 + 0.002 * cell.number)
+    page = build(store).read_text(encoding="utf-8")
+    assert "What is decided" in page
+    assert "Sources of variation" in page
+    facts = Facts(store)
+    tests = against_reference(facts)
+    section = decisions.decisions(facts, tests)
+    assert section is not None
+    assert tests.attrs["advice"].text in section.texts[0]
+    for sentence in tests["sentence"]:
+        assert any(sentence == row["cells"][1].text for row in section.tables[0].rows)
+    assert "fpl-tune study toy seeds=" in section.texts[0]
+
+
+def test_one_seed_is_said_and_no_figure_is_made_of_it(make_store):
+    facts = Facts(make_store(["seeds=1"], body=SWEEP))
+    tests = against_reference(facts)
+    assert set(tests["verdict"]) == {"undecided"}
+    assert tests[["low", "high", "p"]].isna().all(axis=None)
+    section = decisions.decisions(facts, tests)
+    assert section is not None
+    assert "1 seed: no interval" in section.tables[0].rows[0]["cells"][2].text
+    assert decisions.variation(facts, tests) is None
+    chosen = decisions.choice(facts, tests)
+    assert chosen is not None
+    assert "Limits: 1 seed: no correction." in chosen.texts
+    assert chosen.tables[0].rows[1]["cells"][2].text == "–"
+
+
+def test_nothing_explains_what_does_not_vary_and_few_trials_say_so(make_store):
+    body = "axes: {method.n_ctx: [1, 2, 4], optim.lr: [0.1, 0.2]}\nseeds: 2\n"
+    facts = Facts(make_store(body=body, level=lambda cell: 0.1 + 0.2))
+    for cell in facts.cells:
+        facts.table.loc[cell.id, "val"] = 0.3 + 1e-17 * cell.number
+    found = importance(facts)
+    assert found["share"].isna().all()
+    section = searches.matters(facts, against_reference(facts))
+    assert section is not None
+    assert "Nothing is said of n_ctx, lr: the metric does not vary." in section.texts
+    assert not section.drawn
+
+
+def test_data_sets_are_compared_by_rank(make_store):
+    body = "axes: {data: [oxford_pets, dtd, food101], method: [promptfl, coop, fedpgp]}\nseeds: 2\n"
+    facts = Facts(make_store(["clip=vit_b16"], body=body, level=lambda cell: 0.4 + 0.1 * (cell.number % 3)))
+    section = decisions.datasets(facts, against_reference(facts))
+    assert section is not None
+    assert [[td.text for td in row["cells"]][:2] for row in section.tables[0].rows] == [
+        ["fedpgp", "1.00"],
+        ["coop", "2.00"],
+        ["promptfl", "3.00"],
+    ]
+    assert section.tables[1].rows[0]["cells"][2].text == "3 / 0 / 0"
+
+
+def test_the_study_s_rule_selects(make_store, compose):
+    def store_of(*overrides, name):
+        body = "axes: {method.n_ctx: [1, 2, 4, 8, 9, 10, 11, 12, 13, 14]}\nseeds: 3\n"
+        store = make_store(list(overrides), body=body, name=name)
+        levels = {"n_ctx=1": [0.7045] * 3, "n_ctx=2": [0.705] * 3, "n_ctx=4": [0.6, 0.8, 0.75], "n_ctx=8": [0.5] * 3}
+        noise = np.random.default_rng(0).normal(0, 0.001, (len(store.cells()), 3))
+        for cell in store.cells():
+            for seed, level in zip((1, 2, 3), levels.get(cell.label, [0.4] * 3), strict=True):
+                result = store.result(cell, seed)
+                rules = {
+                    n: {**r, "val/acc_mean": level + noise[cell.number, seed - 1]} for n, r in result["rules"].items()
+                }
+                store.put(cell, seed, store.history(cell, seed), {**result, "rules": rules})
+        return store
+
+    wanted = {"mean": "n_ctx=4", "lower_bound": "n_ctx=2", "one_standard_error": "n_ctx=1"}
+    for rule, label in wanted.items():
+        found = selection.best(store_of(f"report.select={rule}", name=rule))
+        assert found.label == label
+        val = {"n_ctx=4": 2.15 / 3, "n_ctx=2": 0.705, "n_ctx=1": 0.7045}[label]
+        assert found.val == pytest.approx(val, abs=0.002), "the mean, whatever it was selected by"
+    with pytest.raises(ConfigError, match=r"report\.select 'best'"):
+        compose("axes: {optim: {lr: [0.1]}}", "report.select=best")
+    with pytest.raises(ConfigError, match=r"report.rope must be at least 0"):
+        compose("axes: {optim: {lr: [0.1]}}", "report.rope=-1")
+
+
+def test_two_studies_are_judged_like_cells(make_store, tmp_path):
+    a = make_store(name="a", root=tmp_path / "a")
+    b = make_store(name="b", root=tmp_path / "b", level=lambda cell: 0.9)
+    rows = compare(a, b).rows
+    assert {row["verdict"] for row in rows} <= {"better", "worse", "equal", "undecided"}
+    assert all(np.isfinite([row["low"], row["high"]]).all() for row in rows)
+    assert "of b is better than n_ctx=2 of a" in rows[0]["sentence"]
+
+
+def test_show_as_json_holds_the_comparisons(make_store, capsys):
+    from fpl_tune.cli.common import Format
+    from fpl_tune.cli.results_table import results_table
+
+    results_table(make_store(), "final", Format.json)
+    rows = json.loads(capsys.readouterr().out)
+    assert {row.get("reference") for row in rows} == {"zeroshot", None}
+    assert all({"verdict", "sentence", "difference_low", "p_signs_least"} <= row.keys() for row in rows[:3])
