@@ -9,8 +9,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fpl_tune.api import load_study, run, run_study
     from fpl_tune.execute.ray.trainable import FederatedTrainable
+    from fpl_tune.search.objective_function import objective
 
-__all__ = ["FederatedTrainable", "__version__", "load_study", "run", "run_study"]
+__all__ = ["FederatedTrainable", "__version__", "load_study", "objective", "run", "run_study"]
 
 
 def __getattr__(name: str) -> Any:
@@ -22,4 +23,8 @@ def __getattr__(name: str) -> Any:
         from fpl_tune.execute.ray.trainable import FederatedTrainable
 
         return FederatedTrainable
+    if name == "objective":
+        from fpl_tune.search.objective_function import objective
+
+        return objective
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

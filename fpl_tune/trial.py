@@ -338,3 +338,11 @@ def _widen(tasks: Sequence[ClientTask]) -> None:
     width = max(task.train.rows.shape[1] for task in tasks)
     for task in tasks:
         task.train.widen(width)
+
+
+_THREADS_OF_LARGE_TOWERS = 4
+
+
+def threads_of(run: RunSpec) -> int:
+    """CPU threads of a trial unless told otherwise: the compact towers use one core, large ones several."""
+    return 1 if run.clip.name == "compact" else _THREADS_OF_LARGE_TOWERS

@@ -14,9 +14,8 @@ from fpl_tune.errors import ConfigError, EnvironmentProblem
 from fpl_tune.execute.job import Setup
 from fpl_tune.paths import cache_root
 from fpl_tune.search.pruning import rungs
+from fpl_tune.trial import threads_of
 
-CORES_OF_LARGE_TOWERS = 4
-"""A trial on large towers fills this many cores; one on the compact towers fills one."""
 _MOST_ROUNDS = 1_000_000
 
 
@@ -49,7 +48,7 @@ def setup_of(spec: StudySpec, folder: Path) -> Setup:
     if execution.checkpoint_every < 1 or execution.retries < 0:
         raise ConfigError("execution.checkpoint_every must be >= 1 and execution.retries >= 0.")
     address = (execution.address or os.environ.get("RAY_ADDRESS")) if execution.executor == "ray" else None
-    wide = 1 if spec.clip.name == "compact" else CORES_OF_LARGE_TOWERS
+    wide = threads_of(spec)
     common = Setup(
         folder=folder,
         cache_dir=cache_root(),

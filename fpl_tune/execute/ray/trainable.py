@@ -22,10 +22,9 @@ from fpl_tune.config import GROUPS, RunSpec
 from fpl_tune.device import resolve
 from fpl_tune.errors import ConfigError, unknown
 from fpl_tune.execute.ray.study_job import REPORT, STUDY, StudyWork
-from fpl_tune.execute.resources import CORES_OF_LARGE_TOWERS
 from fpl_tune.paths import cache_root
 from fpl_tune.study.cells import Composer
-from fpl_tune.trial import Record, Trial
+from fpl_tune.trial import Record, Trial, threads_of
 
 _LIGHT = ("method", "optim", "protocol")  # parts whose fields change without composing the configuration anew
 
@@ -146,8 +145,7 @@ class Settings:
             if name not in ("execution.device", "execution.threads", "execution.block"):
                 raise unknown("field", name, ["execution.device", "execution.threads", "execution.block"])
         run = compose(fields)
-        wide = 1 if run.clip.name == "compact" else CORES_OF_LARGE_TOWERS
-        threads, block = options.get("execution.threads") or wide, options.get("execution.block")
+        threads, block = options.get("execution.threads") or threads_of(run), options.get("execution.block")
         device = resolve(options.get("execution.device") or "auto")
         return cls(run, tuple(listed), device, int(threads), block)
 
@@ -162,8 +160,8 @@ def compose(fields: Mapping[str, Any]) -> RunSpec:
         ConfigError: an unknown field, or a value that its field refuses.
     """
     light = {n: v for n, v in fields.items() if n.split(".")[0] in _LIGHT and n not in GROUPS}
-    rest = sorted(fields.items() - light.items(), key=lambda item: item[0] not in GROUPS)
-    return _composer(tuple(f"{name}={_written(value)}" for name, value in rest)).at(light)
+    rest = {n: v for n, v in fields.items() if n not in light}
+    return _composer(tuple(f"{name}={_written(value)}" for name, value in rest.items())).at(light)
 
 
 @cache

@@ -1,0 +1,82 @@
+"""`fpl_tune.objective`: a study's search under plain Optuna."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+import fpl_tune
+from fpl_tune import config
+from fpl_tune.api import start_study
+from fpl_tune.errors import ConfigError
+from fpl_tune.search.record import open_storage
+from fpl_tune.study.store import Store
+
+SEARCH = """
+search:
+  sampler: random
+  trials: 3
+  seed: 5
+  space: {optim.lr: {low: 0.01, high: 1.0, log: true}}
+  only: [optim.lr]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+def test_the_values_are_those_of_the_study(compose: Any, tmp_path: Path) -> None:
+    made = compose(SEARCH)
+    assert start_study(*made, root=tmp_path / "out").failed == 0
+    store = Store.open(tmp_path / "out", "tiny")
+    wanted = {cell.id: cell.run.optim.lr for cell in store.cells()}
+    search = fpl_tune.objective(str(tmp_path / "tiny.yaml"))
+    assert search.directions == [optuna.study.StudyDirection.MAXIMIZE]
+    study = optuna.create_study(direction="maximize")
+    for lr in wanted.values():
+        study.enqueue_trial({"optim.lr": lr})
+    study.optimize(search, n_trials=len(wanted))
+    stored = {
+        trial.user_attrs["cell"]: trial.value
+        for name in optuna.get_all_study_names(open_storage(store.folder))
+        for trial in optuna.load_study(study_name=name, storage=open_storage(store.folder)).trials
+    }
+    assert {trial.user_attrs["cell"]: trial.value for trial in study.trials} == stored
+    assert set(stored) == set(wanted)
+    assert all(sorted(trial.intermediate_values) == [1, 2] for trial in study.trials)
+
+
+def test_trials_are_pruned_in_threads_with_a_database(compose: Any, tmp_path: Path) -> None:
+    compose(SEARCH)
+    search = fpl_tune.objective(str(tmp_path / "tiny.yaml"), "seeds=1", "protocol.rounds=3")
+    study = optuna.create_study(
+        storage=f"sqlite:///{tmp_path}/search.db",
+        directions=search.directions,
+        sampler=optuna.samplers.RandomSampler(seed=1),
+        pruner=optuna.pruners.ThresholdPruner(lower=2.0, n_warmup_steps=2),  # accuracies are below
+    )
+    study.optimize(search, n_trials=4, n_jobs=2)
+    assert [trial.state for trial in study.trials] == [optuna.trial.TrialState.PRUNED] * 4
+    assert {trial.last_step for trial in study.trials} == {2}
+
+
+def test_a_study_without_one_search_is_refused(compose: Any, tmp_path: Path) -> None:
+    compose("axes: {optim: {lr: [0.1]}}")
+    with pytest.raises(ConfigError, match="has none"):
+        fpl_tune.objective(str(tmp_path / "tiny.yaml"))
+    compose(f"axes: {{protocol: {{rounds: [1, 2]}}}}\n{SEARCH}")
+    with pytest.raises(ConfigError, match="has 2"):
+        fpl_tune.objective(str(tmp_path / "tiny.yaml"))
+    with pytest.raises(ConfigError, match="no field"):
+        fpl_tune.objective("pfedmoap_search", "method.lamda=1")
+
+
+def test_published_settings_can_be_enqueued() -> None:
+    search = fpl_tune.objective("pfedmoap_search")
+    assert search.published[0]["method.lam"] == 0.5
+    assert config.compose_study("pfedmoap_search")[0].search.objectives == ["val/acc_mean"]
