@@ -88,7 +88,9 @@ class Eta(Callback):
             self._last = time.monotonic()
 
     def on_job_pause(self, cell: Cell, seeds: Sequence[int]) -> None:
-        self._flying.get(cell.id, {}).pop(tuple(seeds), None)  # most paused jobs are pruned
+        self._running.pop(cell.id, None)
+        for seed in seeds:
+            self._left.pop((cell.id, seed), None)  # most paused jobs are pruned
 
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         kind, rounds = self._kind(cell)
