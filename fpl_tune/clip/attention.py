@@ -29,6 +29,15 @@ def attend(qkv: Tensor, layout: Layout, n_heads: int, *, ends: bool = False) -> 
     return cast(Tensor, way.apply(qkv, layout, n_heads, ends))
 
 
+def kept_numbers(layout: Layout, width: int, n_heads: int, device: torch.device) -> float:
+    """What a layer keeps for its gradient, in numbers per token and width: queries, keys, values, weights."""
+    if device.type == "cpu":
+        return 4.0  # the weights count as one
+    n_blocks, size, n_keys = layout.packing.mask.shape
+    rows = size + 2 * n_keys + size * n_keys * n_heads / width
+    return n_blocks * rows / layout.n_tokens
+
+
 class _ByBlocks(torch.autograd.Function):
     """7 launches forward and 8 backward (one more with `ends`), whatever the lengths."""
 

@@ -52,8 +52,8 @@ def _bpe() -> SimpleTokenizer:
 class CompactTokenizer:
     """CLIP's byte-pair encoding restricted to the pieces that the training captions use and the single bytes.
 
-    A piece outside the vocabulary is spelled byte by byte, so every text has an encoding. The end token has the
-    last id, as pooling by the largest id needs.
+    A piece outside the vocabulary is spelled byte by byte, so that every text has an encoding. The end token has the
+    largest id, by which open_clip finds it.
     """
 
     n_positions = N_POSITIONS

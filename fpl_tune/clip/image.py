@@ -75,7 +75,7 @@ def prompted(
     place: Place = "front",
     cosine: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Image features with visual prompt tokens, and how the class token looks at them.
+    """Image features with visual prompt tokens, and the class token's attention to them.
 
     The n tokens of a client enter after the positional embedding and before the first LayerNorm, behind the
     class token (`front`, Fed-DPT, Wei et al. 2023) or behind the patches (`end`, MaPLe, Khattak et al. 2023);
@@ -86,10 +86,10 @@ def prompted(
 
     Returns:
         features [C, B, D] and q_cls·k_token of the last block per head [C, B, heads, n], unscaled, or with `cosine`
-        of q and k scaled to length one.
+        between q and k of unit length.
 
     Raises:
-        ConfigError: the image half is no ViT with a class token, or an unknown place.
+        ConfigError: the image tower is not a ViT with a class token, or an unknown `place`.
     """
     if not is_vit(visual):
         raise ConfigError(
@@ -97,7 +97,7 @@ def prompted(
             "use ViT-B-16, ViT-B-32 or compact."
         )
     if place not in ("front", "end"):
-        raise ConfigError(f"Visual prompt tokens stand at 'front' or 'end', not {place!r}.")
+        raise ConfigError(f"The place of visual prompt tokens must be front or end, but is {place!r}.")
     n_clients, n_images = pixels.shape[:2]
     n_tokens = tokens.shape[1]
 
@@ -127,7 +127,7 @@ def _embedded(visual: Any, pixels: Tensor) -> Tensor:
 
 
 def _last_block(block: Any, x: Tensor, prompts: slice, *, cosine: bool) -> tuple[Tensor, Tensor]:
-    """The class token [n, w] after a block, and its look at the prompts [n, heads, tokens], unscaled or the cosine."""
+    """The class token [n, w] after a block, and its product with the prompts' keys [n, heads, tokens]."""
     attn = block.attn
     width, n_heads = x.shape[-1], attn.num_heads
     weight, bias = attn.in_proj_weight, attn.in_proj_bias

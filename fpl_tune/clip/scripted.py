@@ -28,7 +28,7 @@ _TYPES = {
 
 
 def is_scripted(path: Path) -> bool:
-    """Whether a file is an archive with code."""
+    """Whether a file is a TorchScript archive."""
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
@@ -39,7 +39,7 @@ def read_archive(path: Path) -> tuple[dict[str, Tensor], set[str]]:
     """All tensors of the modules in an archive by the dotted name they have in a state dict, and the modules' classes.
 
     Raises:
-        pickle.UnpicklingError: it holds something else than modules, tensors, numbers and texts.
+        pickle.UnpicklingError: it contains anything but modules, tensors, numbers and strings.
         RuntimeError, KeyError: it is damaged.
     """
     with zipfile.ZipFile(path) as archive:
@@ -50,11 +50,11 @@ def read_archive(path: Path) -> tuple[dict[str, Tensor], set[str]]:
 
 
 class _Module:
-    """A module of the archive: what was stored of it, by name."""
+    """A module of the archive: its stored attributes by name."""
 
     def __setstate__(self, state: Any) -> None:
         if not isinstance(state, dict):
-            raise pickle.UnpicklingError("a module with code of its own for loading, which is not run")
+            raise pickle.UnpicklingError("a module has code of its own for loading, which is not run")
         self.parts = state
 
 
@@ -84,8 +84,8 @@ class _Reader(pickle.Unpickler):
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
         if module == "torch.jit._pickle":
-            return _first  # lists and dictionaries with the type of what is in them
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no weights need")
+            return _first  # typed lists and dictionaries
+        raise pickle.UnpicklingError(f"it contains {module}.{name}, which is not allowed")
 
     def persistent_load(self, pid: Any) -> Tensor:
         _, dtype, key, *_ = pid

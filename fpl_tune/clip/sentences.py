@@ -1,9 +1,7 @@
-"""Class names as sentences with room for a learned context, and which of their tokens are run once for all.
+"""Tokenised class names with slots for a learned context, and the tokens that have to be computed.
 
-A tower with a causal mask computes a token from what stands before it. So whatever leads all sentences of a
-prompt and is the same in all of them (the *prefix*) is run once per prompt, and only what follows (the
-*suffix* of a class: name, full stop, EOT) once per class. Suffixes of equal length form a *group*, so that
-nothing is padded.
+With a causal mask, a token depends on the tokens before it only. So the common beginning of all sentences of a prompt
+(the *prefix*) is computed once per prompt, and the rest (the *suffix* of a class: name, full stop, EOT) once per class.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ Position = Literal["end", "middle", "front"]
 
 
 class Tokenizer(Protocol):
-    """What the towers ask of a tokenizer. `encode` gives token ids without SOS and EOT."""
+    """The interface of a tokenizer. `encode` returns token ids without SOS and EOT."""
 
     @property
     def sot(self) -> int: ...
@@ -38,7 +36,7 @@ class Tokenizer(Protocol):
 
 
 class Group(NamedTuple):
-    """Classes whose suffixes have the same length; their suffixes lie one after the other."""
+    """Consecutive classes whose suffixes have the same length."""
 
     start: int  # row of the first token of the first suffix
     n_classes: int
@@ -63,7 +61,7 @@ class Packing(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The R tokens that one prompt costs: the prefix, then all suffixes, group by group.
+    """The R tokens to compute per prompt: the prefix, then all suffixes, group by group.
 
     Rows `context` hold context token `slot` (of class `owner`, where contexts are a class's own), all others the
     vocabulary's `ids`. `ends` are the rows of the EOT tokens, `inverse[k]` the place of class k among them.
@@ -116,7 +114,7 @@ class Sentences:
         return tuple(len(slots) for slots in self.slots)
 
     def layout(self, *, per_class: bool, device: torch.device, dtype: torch.dtype = torch.float32) -> Layout:
-        """How to run the sentences with a context that all classes share, or with one of each class's own."""
+        """The tokens to compute, with a context that all classes share or one context per class."""
         key = (per_class, device, dtype)
         if key not in self._layouts:
             self._layouts[key] = _layout(self.slots, per_class=per_class).to(device, dtype)
@@ -135,7 +133,7 @@ def tokenise(
         ConfigError: no names, a negative `n_ctx`, an unknown position, or a sentence too long for the tower.
     """
     if position not in ("end", "middle", "front"):
-        raise ConfigError(f"The class name stands at 'end', 'middle' or 'front' of the context, not {position!r}.")
+        raise ConfigError(f"clip.class_position must be end, middle or front, but is {position!r}.")
     if n_ctx < 0:
         raise ConfigError(f"The number of context tokens must be at least 0, not {n_ctx}.")
     if not names:

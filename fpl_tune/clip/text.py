@@ -3,9 +3,9 @@
 Letters in shapes: P prompts (clients, experts, images: all leading axes flattened), K classes, l context
 tokens, d text width, D embedding width.
 
-The plain path runs every sentence at its full length through open_clip's own modules. The packed path gives
-the same features from the tokens that matter: the shared prefix once per prompt, each suffix without padding,
-and of the last block the EOT token only (the only one that is read).
+The plain path runs every sentence at its full length through open_clip's modules. The packed path computes the same
+features from fewer tokens: the shared prefix once per prompt, each suffix without padding, and in the last block the
+EOT tokens only.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from fpl_tune.clip.attention import kept_numbers
 from fpl_tune.clip.blocks import Block
 from fpl_tune.clip.sentences import Layout, Sentences
 from fpl_tune.device import activation_bytes
 
-_AT_ONCE = 16384  # tokens without gradients; more at once is not faster
+_AT_ONCE = 16384  # tokens per pass without gradients; more is not faster
 _KEPT_CPU, _KEPT_SHARE = 3 << 29, 0.3  # by tokens run at once with gradients: bytes, or a share of a GPU's memory
-_KEPT_PER_TOKEN = 10  # numbers per token, width and block: inputs, queries, keys, values, attention, hidden layer
+_KEPT_PER_TOKEN = 6  # numbers per token, width and block: two inputs and the hidden layer; attention comes on top
 
 
 class Cost(NamedTuple):
@@ -87,7 +88,7 @@ class TextTower(nn.Module):
         tokens = len(sentences) * len(self.positional_embedding) if plain else layout.n_tokens
         wants_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (context, deep))
         if block is None:
-            block = self._affordable(context) if wants_grad else _AT_ONCE
+            block = self._affordable(context, layout) if wants_grad else _AT_ONCE
         turn = max(1, block // tokens)
 
         def run(context: Tensor, deep: Tensor | None) -> Tensor:
@@ -104,9 +105,11 @@ class TextTower(nn.Module):
             return torch.cat([checkpoint(run, *pair, use_reentrant=False) for pair in pairs])
         return torch.cat([run(*pair) for pair in pairs])
 
-    def _affordable(self, like: Tensor) -> int:
+    def _affordable(self, like: Tensor, layout: Layout) -> int:
         """Tokens whose activations may be kept for the backward pass."""
-        kept = _KEPT_PER_TOKEN * self.width * len(self.transformer.resblocks) * like.element_size()
+        blocks = self.transformer.resblocks
+        per_token = _KEPT_PER_TOKEN + kept_numbers(layout, self.width, blocks[0].attn.num_heads, like.device)
+        kept = int(per_token * self.width) * len(blocks) * like.element_size()
         return activation_bytes(like.device, cpu=_KEPT_CPU, share=_KEPT_SHARE) // kept
 
     def _project(self, x: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""The two frozen towers of a CLIP model behind one door: prompts or pixels in, features out.
+"""The two frozen towers of a CLIP model: from prompts or pixels to features.
 
-Nothing here is trained; whatever is learned comes in as an argument and gradients flow back to it.
+The weights are never trained; gradients flow to the arguments.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from fpl_tune.clip import image
 from fpl_tune.clip.sentences import Position, Sentences, Tokenizer, tokenise
 from fpl_tune.clip.text import TextTower
+from fpl_tune.device import usable_bytes
 from fpl_tune.errors import ConfigError
 
 Triple = tuple[float, float, float]
@@ -27,22 +28,24 @@ OPENAI_MEAN: Triple = (0.48145466, 0.4578275, 0.40821073)
 OPENAI_STD: Triple = (0.26862954, 0.26130258, 0.27577711)
 
 _PIXELS_CPU, _PIXELS_GPU = 8 * 224**2, 1024 * 224**2
-"""Of one pass of the image tower. More at once is not faster, takes memory, and on CPUs pays for it in page faults."""
+"""At most in one pass of the image tower: more is not faster, and on CPUs costs page faults."""
+_BYTES_PER_PIXEL = 1000
+"""Memory of a GPU for each of them: an RN50 in float32 holds about 200, so that a pass takes a fifth of the memory."""
 
 
 class Towers:
-    """An open_clip CLIP in eval mode with frozen weights, shared by everything that needs features.
+    """An open_clip CLIP in evaluation mode with frozen weights.
 
     Attributes:
-        name: how the towers are called in configurations.
+        name: of the towers in configurations.
         embed_dim: D, the width of text and image features.
         text_width: d, the width of a context token.
         vision_width: width of the image tower's tokens.
         n_positions: tokens the text tower reads, SOS and EOT included.
         image_size: pixels along a side.
-        n_patches: M, or None where the image tower has no patch features.
+        n_patches: M, or None if the image tower has no patch features.
         n_text_blocks: transformer blocks of the text tower.
-        n_vision_blocks: those of the image tower; None where it is no ViT.
+        n_vision_blocks: transformer blocks of the image tower; None if it is not a ViT.
         scale: exp(logit_scale), the inverse temperature of the logits.
         mean, std: pixel normalisation per channel, of values in [0, 1].
     """
@@ -134,7 +137,7 @@ class Towers:
                 al. 2023, section 3.2); None leaves what the blocks made of them.
             plain: run open_clip's own modules on whole sentences; slow, the reference of the fast path.
             block: tokens run at once; None takes the environment's FPL_TUNE_TEXT_BLOCK, or what 1.5 GB of
-                activations hold (24 GB on a GPU). With gradients, more tokens than that are run in turns and a
+                activations hold (30 % of a GPU's memory). With gradients, more tokens than that are run in turns and a
                 second time in the backward pass: memory for time. The result is the same.
 
         Returns:
@@ -217,7 +220,9 @@ class Towers:
             ConfigError: `patches` of an image tower that has none.
         """
         rows = pixels.reshape(-1, *pixels.shape[-3:])
-        limit = _PIXELS_CPU if self.device.type == "cpu" else _PIXELS_GPU
+        limit = _PIXELS_CPU
+        if self.device.type != "cpu":
+            limit = min(_PIXELS_GPU, usable_bytes(self.device) // _BYTES_PER_PIXEL)
         at_once = max(1, limit // math.prod(pixels.shape[-2:]))
         parts = []
         for part in rows.to(self.dtype).split(at_once):
@@ -240,7 +245,7 @@ class Towers:
         See `fpl_tune.clip.image.prompted`.
 
         Raises:
-            ConfigError: the image tower is no ViT.
+            ConfigError: the image tower is not a ViT.
         """
         deep = None if deep is None else deep.to(self.dtype)
         features, looks = image.prompted(
@@ -254,7 +259,7 @@ def _block_of_environment() -> int | None:
     if not value:
         return None
     if not value.isdigit() or int(value) < 1:
-        raise ConfigError(f"FPL_TUNE_TEXT_BLOCK is a number of tokens of at least 1, not {value!r}.")
+        raise ConfigError(f"FPL_TUNE_TEXT_BLOCK must be a number of tokens >= 1, but is {value!r}.")
     return int(value)
 
 
@@ -270,6 +275,6 @@ def _image_sizes(visual: Any) -> tuple[int, int | None]:
 
 
 def _activation(model: nn.Module) -> str:
-    """Names of the parameter-free modules: the same weights with another activation are another tower."""
+    """Names of the modules without parameters, which tell activations apart."""
     kinds = {type(module).__name__ for module in model.modules() if not list(module.parameters())}
     return " ".join(sorted(kinds))

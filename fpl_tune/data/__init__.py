@@ -1,7 +1,8 @@
 """Data sets, federated partitions, few-shot draws and the image feature cache.
 
-`load` lists a data set, `split` deals it to clients, `features` turns its images into cached tensors.
-Everything is imported on first use, so that naming the options costs no import of the array libraries.
+`load` lists a data set, `split` distributes it over clients, `features` encodes its images and caches the result.
+May import `files`, `spec` and libraries. Open `spec.py` first. Modules are imported on first use, so that the command
+line completes options without importing torch.
 """
 
 from __future__ import annotations

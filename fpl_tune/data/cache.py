@@ -1,4 +1,4 @@
-"""Frozen image features, computed once per (images, towers, kind, transform) and memory-mapped ever after."""
+"""Frozen image features, computed once per (images, towers, kind, transform), then memory-mapped from the cache."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Needs = Literal["pooled", "patches", "pixels"]
 Progress = Callable[[int, int, str], object]
 """Called with images done, images in all and the pool's key, after every batch."""
 
-_VERSION = "1"  # of what is written; another number makes all old files strangers
-_BATCH = 128  # images decoded at a time, the only decoded ones in memory
-_SUMMED = 1 << 30  # bytes; larger files are checked by their header and length only, reading them would take long
-_memory: dict[str, Tensor] = {}  # what could not be written, for the rest of the process
+_VERSION = "1"  # of the file format; raising it invalidates all cached files
+_BATCH = 128  # images decoded, and held in memory, at a time
+_SUMMED = 1 << 30  # bytes; of larger files only header and length are checked, since reading them takes long
+_memory: dict[str, Tensor] = {}  # features that could not be written, by key
 
 
 class Encoder(Protocol):
-    """What this room needs of the towers."""
+    """The part of `fpl_tune.clip.Towers` that the cache uses."""
 
     @property
     def name(self) -> str: ...
@@ -49,7 +49,7 @@ class Encoder(Protocol):
     @property
     def std(self) -> tuple[float, ...]: ...
     @property
-    def fingerprint(self) -> Any: ...  # a text, cached or not
+    def fingerprint(self) -> Any: ...  # a string
     @property
     def device(self) -> torch.device: ...
     @property
@@ -66,14 +66,22 @@ def features(
     view: View | None = None,
     progress: Progress | None = None,
 ) -> Tensor:
-    """The images of a pool as the towers see them, or one random view of each, from the cache where it holds them.
+    """The encoded images of a pool, or one random view of each, from the cache if it holds them.
+
+    One process computes while others wait for it. A damaged file is computed again. Without space or permission to
+    write, features stay in memory for the rest of the process, with one warning.
+
+    Args:
+        pool: n images.
+        towers: encode them on their device, in their dtype.
+        needs: `pooled`, `patches` or `pixels`.
+        cache_dir: folder of the cache.
+        view: the random view to encode; None encodes the images themselves.
+        progress: called after every batch.
 
     Returns:
         `pooled`: float32 [n, D] raw features; `patches`: float16 [n, M, D]; `pixels`: uint8 [n, 3, S, S], not
         normalised. Memory-mapped; writing to it changes this process's copy only.
-
-    One process computes while others wait for it. A file that is not what its name promises is computed again. Without
-    room or permission to write, features live in memory for the rest of the process, which is said once.
 
     Raises:
         ConfigError: unknown `needs`, or towers without patches.
@@ -107,7 +115,7 @@ def _key(job: _Job) -> str:
 
 @dataclass
 class _Job:
-    """The features to compute and where they have got to."""
+    """The features of one pool or view, to be computed."""
 
     pool: Pool
     towers: Encoder
@@ -127,14 +135,14 @@ class _Job:
         if self.needs == "pixels":
             return n, 3, towers.image_size, towers.image_size
         if towers.n_patches is None:
-            raise ConfigError(f"Towers {towers.name} have no patch features. Choose a ResNet or ViT CLIP, as RN50.")
+            raise ConfigError(f"Towers {towers.name} have no patch features. Choose a ResNet or ViT CLIP such as RN50.")
         return n, towers.n_patches, towers.embed_dim
 
     def run(self, into: NDArray[Any]) -> NDArray[Any]:
         """Fills `into` batch by batch; files are read by several threads, one batch at a time."""
         n, how = len(self.pool), transform(self.pool.transform)
         with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as threads, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd metadata; whether the pixels can be read is what counts
+            warnings.simplefilter("ignore")  # about odd metadata; only unreadable pixels matter
             for start in range(0, n, _BATCH):
                 rows = range(start, min(start + _BATCH, n))
                 kept = list(threads.map(self._kept, rows))
@@ -161,7 +169,7 @@ class _Job:
 
 
 def _read(path: Path, job: _Job) -> Tensor | None:
-    """What the file holds, or None if there is none or it is not what it should be."""
+    """The features in a file, or None if it is missing or damaged."""
     if not path.exists():
         return None
     try:
@@ -176,9 +184,9 @@ def _read(path: Path, job: _Job) -> Tensor | None:
 
 
 def _build(path: Path, job: _Job) -> Tensor | None:
-    """Computes the features into the cache, or gives None if the cache cannot hold them.
+    """Computes the features into the cache; returns None if the cache cannot hold them.
 
-    What a killed process leaves behind is a file of another name, overwritten by the next one.
+    A killed process leaves a file with another name, which the next one overwrites.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -209,7 +217,7 @@ def _build(path: Path, job: _Job) -> Tensor | None:
 
 
 def _intact(path: Path) -> bool:
-    """Whether the bytes are those that were written, where a sum of them was kept."""
+    """Whether the bytes match the checksum, if one was stored."""
     kept = _sum_of(path)
     return not kept.exists() or kept.read_text() == _summed(path)
 
@@ -219,7 +227,7 @@ def _sum_of(path: Path) -> Path:
 
 
 def _summed(path: Path) -> str:
-    """CRC-32 of a file, read piece by piece so that it does not count as memory in use."""
+    """CRC-32 of a file, read in parts: pages of a memory map would count as memory in use."""
     found = 0
     with path.open("rb") as file:
         while piece := file.read(1 << 20):
@@ -228,7 +236,7 @@ def _summed(path: Path) -> str:
 
 
 def _reserve(path: Path) -> None:
-    """Takes the disk space now: a full disk is an error here, and a crash when met through a memory map."""
+    """Allocates the disk space now: writing to a memory map on a full disk crashes the process."""
     if hasattr(os, "posix_fallocate"):
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in their Python version, whose images are part of pickles."""
+"""CIFAR-10 and CIFAR-100 in their Python version, whose pickles hold the images."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LAYOUTS = {
 
 
 def load_cifar(spec: DataSpec) -> Dataset:
-    """CIFAR-10 or CIFAR-100, by `spec.name`; the latter with its twenty super-classes."""
+    """CIFAR-10 or CIFAR-100 (with its twenty super-classes), by `spec.name`."""
     layout = _LAYOUTS[spec.name]
     root = locate(spec, (layout.folder,), (layout.meta,), source(spec.name).origin)
     names = _field(unpickle(root / layout.meta), layout.names, root / layout.meta)
@@ -91,5 +91,5 @@ def _images(paths: tuple[Path, ...]) -> NDArray[np.uint8]:
 
 def _field(batch: object, name: str, path: Path) -> list[Any]:
     if not isinstance(batch, dict) or name not in batch:
-        raise EnvironmentProblem(f"{path} lacks {name!r}: it is no file of this data set. Fetch it again.")
+        raise EnvironmentProblem(f"{path} lacks {name!r}: it is not a file of this data set. Download it again.")
     return batch[name]

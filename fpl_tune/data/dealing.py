@@ -25,7 +25,7 @@ from fpl_tune.errors import ConfigError, unknown
 
 @dataclass(frozen=True)
 class Images:
-    """What a partition may know of the images to be dealt."""
+    """Labels and domains of the images to distribute."""
 
     label: Ints
     """[n] below `Request.n_classes`"""
@@ -35,17 +35,17 @@ class Images:
 
 @dataclass(frozen=True)
 class Request:
-    """A partition to be carried out. All of its optional fields are filled in."""
+    """A partition to compute. All optional fields of `spec` are filled in."""
 
     spec: PartitionSpec
     train: Images
     test: Images
     n_classes: int
     domains: tuple[int, ...]
-    """Domain ids that get clients, in the order of the clients."""
+    """Ids of the domains that have clients, in the order of the clients."""
     coarse: Ints | None
     wanted: int | None
-    """Training images that a client can use of a class, the more of which need not be dealt; None: all."""
+    """Training images per class that a client uses at most; more need not be distributed. None: all."""
     rng: np.random.Generator
 
     @property
@@ -55,7 +55,7 @@ class Request:
 
     @property
     def skew(self) -> tuple[float, int, int]:
-        """Concentration, least number of training images, least number of test images of a client."""
+        """Concentration, and the minimum numbers of training and test images of a client."""
         alpha, min_size = self.spec.alpha, self.spec.min_size
         assert alpha is not None
         assert min_size is not None
@@ -64,9 +64,10 @@ class Request:
 
 
 def deal(request: Request) -> Deal:
-    """Carries out the partition that `request.spec.name` names.
+    """Distributes the images as `request.spec.name` says.
 
-    Raises `ConfigError` for an unknown name and for a partition that is infeasible.
+    Raises:
+        ConfigError: unknown name, or an infeasible partition.
     """
     name = request.spec.name
     if name not in PARTITIONS:
@@ -116,7 +117,7 @@ def _dirichlet(request: Request) -> Deal:
 
 
 def _domain_dirichlet(request: Request) -> Deal:
-    """The clients of a domain are neighbours: ids are blocks of `n_clients`, one block a domain."""
+    """Client ids form blocks of `n_clients`, one block per domain."""
     parts: list[Deal] = []
     for block, domain in enumerate(request.domains):
         rows = [np.flatnonzero(images.domain == domain) for images in (request.train, request.test)]

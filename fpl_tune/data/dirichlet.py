@@ -26,13 +26,20 @@ def by_label(
     min_test: int | None = None,
     balanced: bool = True,
 ) -> Deal:
-    """Each class is cut over the clients in shares ~ Dir(β·1_N), training and test images at the same places.
+    """Divides each class over the clients in shares ~ Dir(β·1_N), training and test images in the same shares.
 
-    Hsu et al. 2019 in the form of Li et al. 2022 ("labeldir"). Balanced: a client that already holds n / N training
-    images gets nothing of the classes that follow. The draw is repeated until every client has `min_size` training
-    and `min_test` (by default `min_size`) test images. `train` and `test` are labels of the images to be dealt.
+    Hsu et al. 2019 in the form of Li et al. 2022 ("labeldir"). The draw is repeated until every client has the minimum
+    numbers of images.
 
-    Raises `ConfigError` when no draw can satisfy, or none of many did satisfy, the minimum.
+    Args:
+        train, test: labels of the images to distribute.
+        n_clients: N.
+        alpha: β, the concentration.
+        min_size: minimum number of training images of a client, and of test images unless `min_test` is given.
+        balanced: a client that holds n / N training images receives no images of later classes.
+
+    Raises:
+        ConfigError: no draw can have the minimum, or none of many had it.
     """
     least = np.array([min_size, min_size if min_test is None else min_test])
     for kind, label, size in zip(("training", "test"), (train, test), least, strict=True):
@@ -59,7 +66,7 @@ def by_label(
 
 
 def _cuts(sizes: Ints, n_clients: int, alpha: float, rng: np.random.Generator, balanced: bool) -> Ints:
-    """Where each class's list is cut, for training and test images [2, K, N + 1]."""
+    """Positions at which each class's list is cut, for training and test images [2, K, N + 1]."""
     fair, held = sizes[0].sum() / n_clients, np.zeros(n_clients)
     shares = _dirichlet(rng, alpha, n_clients, sizes.shape[1])
     cuts = np.zeros((2, sizes.shape[1], n_clients + 1), dtype=np.int64)
@@ -71,9 +78,9 @@ def _cuts(sizes: Ints, n_clients: int, alpha: float, rng: np.random.Generator, b
 
 
 def _edges(share: Floats, takes: NDArray[np.bool_]) -> Floats:
-    """[N] where the clients' parts of a class end, in [0, 1]; only those who take get any."""
+    """[N] ends of the clients' parts of a class, in [0, 1]; clients outside `takes` have empty parts."""
     share = np.where(takes, share, 0)
-    if not share.sum() > 0:  # only clients that are full drew anything: the others take equal parts
+    if not share.sum() > 0:  # only full clients drew a share: the others receive equal parts
         share = takes.astype(float)
     edges = np.cumsum(share / share.sum())
     edges[-1] = 1
@@ -88,7 +95,7 @@ def _dirichlet(rng: np.random.Generator, alpha: float, n_clients: int, n: int) -
 
 
 def _deal(label: Ints, cuts: Ints, rng: np.random.Generator) -> Shares:
-    """Shuffles each class and deals it as `cuts` [K, N + 1] say."""
+    """Shuffles each class and divides it at `cuts` [K, N + 1]."""
     shuffled = rng.permutation(len(label))
     row = shuffled[np.argsort(label[shuffled], kind="stable")]
     n_clients = cuts.shape[1] - 1
@@ -97,10 +104,9 @@ def _deal(label: Ints, cuts: Ints, rng: np.random.Generator) -> Shares:
 
 
 def fixed_by_label(train: Ints, test: Ints, n_clients: int, alpha: float) -> Deal:
-    """The published code's draw for DomainNet and Office: one generator, started at 0 again before each class.
+    """The published code's draw for DomainNet and Office: the generator is seeded with 0 before each class.
 
-    So the deal is the same in every run and classes of equal size are dealt in equal shares; a second try would be the
-    first one again, so there is none.
+    So the partition is the same in every run, classes of equal size have equal shares, and retries would be useless.
     """
     n_classes = int(max(train.max(initial=0), test.max(initial=0))) + 1
     fair, held = len(train) / n_clients, np.zeros(n_clients)
@@ -129,11 +135,10 @@ def by_superclass(
     *,
     within: float = 10.0,
 ) -> Deal:
-    """Two-level draw ("labeldir100", for CIFAR-100): each client takes n / N images of training and test set together.
+    """Two-level draw ("labeldir100", for CIFAR-100): each client draws n / N images of training and test set together.
 
-    Its super-classes are mixed ~ Dir(β·1), the classes within each ~ Dir(10·1), and it draws without replacement;
-    what is exhausted drops out. What it draws from the test set are its test images. `coarse` [K] is each class's
-    super-class.
+    The shares of super-classes are ~ Dir(β·1), those of the classes within each ~ Dir(10·1). Images are drawn without
+    replacement; those from the test set become the client's test images. `coarse` [K] is each class's super-class.
     """
     label = np.concatenate([train, test])
     shuffled = rng.permutation(len(label))
@@ -158,14 +163,14 @@ def by_superclass(
 
 
 def _fill(quota: int, mix: Floats, coarse: Ints, left: Ints, rng: np.random.Generator) -> Ints:
-    """How many of each class [K]: `quota` draws from `mix`, a draw of an exhausted class drawn again."""
+    """Numbers of images per class [K]: `quota` draws from `mix`; draws of exhausted classes are repeated."""
     n_coarse = int(coarse.max()) + 1
-    weight = np.bincount(coarse, mix, minlength=n_coarse)  # of super-classes, whatever of them is exhausted
+    weight = np.bincount(coarse, mix, minlength=n_coarse)  # of super-classes, exhausted classes included
     taken = np.zeros_like(left)
     while (missing := quota - int(taken.sum())) > 0:
         open_ = left > taken
         inside = np.bincount(coarse, mix * open_, minlength=n_coarse)
-        # a class gone leaves its share to its super-class, a super-class gone to the others
+        # an exhausted class leaves its share to its super-class, an exhausted super-class to the others
         share = np.where(open_, mix, 0) * np.divide(weight, inside, out=np.zeros(n_coarse), where=inside > 0)[coarse]
         if not share.sum() > 0:
             share = open_.astype(float)

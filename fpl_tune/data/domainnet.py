@@ -46,8 +46,8 @@ OFFICE_TEN = (
 def load_domainnet(spec: DataSpec) -> Dataset:
     """All 345 classes by the official lists, or the ten of the federated papers.
 
-    The ten come from FedBN's pickled lists, which the papers use whole; where these are missing they are picked from
-    the official lists and split 80/20 per domain and class again.
+    The ten come from FedBN's pickled lists, which the papers use. Without these they are selected from the official
+    lists and split 80/20 per domain and class.
 
     Raises:
         ConfigError: `spec.classes` is neither 10 nor 345.
@@ -89,7 +89,7 @@ def _pickled(spec: DataSpec, root: Path, domains: Sequence[str], classes: Sequen
             path = root / f"{domain}_{part}.pkl"
             for image, name in _pairs(path):
                 if name not in label_of:
-                    raise EnvironmentProblem(f"{path} names the class {name!r}, which is none of {list(classes)}.")
+                    raise EnvironmentProblem(f"{path} names the class {name!r}, which is not one of {list(classes)}.")
                 into.add([_below(image, root)], label_of[name], number)
     return _dataset(spec, root, classes, domains, rows["train"], rows["test"])
 
@@ -97,12 +97,12 @@ def _pickled(spec: DataSpec, root: Path, domains: Sequence[str], classes: Sequen
 def _pairs(path: Path) -> list[tuple[str, str]]:
     content = unpickle(path)
     if not isinstance(content, (tuple, list, np.ndarray)) or len(content) != 2 or len(content[0]) != len(content[1]):
-        raise EnvironmentProblem(f"{path} is no pair of as many image paths as class names. Fetch it again.")
+        raise EnvironmentProblem(f"{path} does not hold image paths and as many class names. Download it again.")
     return [(str(image), str(name)) for image, name in zip(*content, strict=True)]
 
 
 def _below(image: str, root: Path) -> str:
-    """The path below the root of a path that may lead there from wherever the list was written."""
+    """A path relative to the root; in the list it may begin at any folder above."""
     parts = [part for part in image.replace("\\", "/").split("/") if part not in ("", ".", "..")]
     ours = {root.name.lower(), "domainnet", "office_caltech_10"}
     above = [i for i, part in enumerate(parts[:-1]) if part.lower() in ours]
@@ -117,7 +117,7 @@ def _lists(root: Path, spec: DataSpec) -> tuple[dict[str, Rows], list[str]]:
     for part, into in rows.items():
         for number, domain in enumerate(DOMAINS):
             if spec.domains is not None and domain not in spec.domains:
-                continue  # its list need not be there
+                continue  # its list may be missing
             path = folder / f"{domain}_{part}.txt"
             if not path.is_file():
                 raise EnvironmentProblem(f"There is no {path}. {source('domainnet').origin}")
@@ -127,7 +127,7 @@ def _lists(root: Path, spec: DataSpec) -> tuple[dict[str, Rows], list[str]]:
                     into.add([image], label, number)
     missing = set(range(len(name_of))) - set(name_of)
     if missing:
-        raise EnvironmentProblem(f"The lists in {folder} lack labels {sorted(missing)[:5]}. Fetch them again.")
+        raise EnvironmentProblem(f"The lists in {folder} lack labels {sorted(missing)[:5]}. Download them again.")
     return rows, [name_of[label] for label in range(len(name_of))]
 
 

@@ -1,4 +1,4 @@
-"""A split as one JSON file: files, labels and clients by name, so that others can run on exactly the same."""
+"""Exports and imports splits as JSON: files, labels and clients by name, so that others can use the same split."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WHAT, _VERSION = "fpl-tune split", 1
 
 
 def export_split(drawn: Split, dataset: Dataset, path: str | Path) -> Path:
-    """Writes a split as one JSON file. The file appears whole or not at all.
+    """Writes a split to a JSON file, atomically.
 
     Raises:
         EnvironmentProblem: the file cannot be written.
@@ -50,29 +50,29 @@ def export_split(drawn: Split, dataset: Dataset, path: str | Path) -> Path:
 
 
 def import_split(path: str | Path, dataset: Dataset) -> Split:
-    """The split in a file, on the data set as it is here.
+    """Reads a split from a file.
 
     Raises:
-        EnvironmentProblem: the file cannot be read, or names images that the data set lacks here.
-        ConfigError: the file is of another data set, is no split, or its hash is not that of its content.
+        EnvironmentProblem: the file cannot be read, or names images that this copy of the data set lacks.
+        ConfigError: the file belongs to another data set, is not a split, or its hash does not match its content.
     """
     content = _content(Path(path))
     try:
         if content["class_names"] != list(dataset.classes):
             raise ConfigError(
                 f"{path} is a split of {content['dataset']!r} with {len(content['class_names'])} classes; "
-                f"data={dataset.name} has {len(dataset.classes)}, or calls them otherwise. Choose the right one."
+                f"data={dataset.name} has {len(dataset.classes)}, or names them differently. Choose the right data set."
             )
         train, val = (_rows(dataset.train, content[part], path) for part in ("train", "val"))
         classes = np.array(content["classes"], dtype=np.int64)
         domain = np.array([dataset.domains.index(name) for name in content["domain"]], dtype=np.int64)
         tests = {name: _read_test(dataset.test, test, len(train[0]), path) for name, test in content["tests"].items()}
     except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{path} is no exported split of {dataset.name} ({error!r}). Export it again.") from None
+        raise ConfigError(f"{path} is not an exported split of {dataset.name} ({error!r}). Export it again.") from None
     name = identity(dataset, train, val, tests, classes)
     if name != content["hash"]:
         raise ConfigError(
-            f"{path} says hash {content['hash']}, but its content has {name}: it was changed after the export. "
+            f"{path} has the hash {content['hash']}, but its content the hash {name}: it was changed after the export. "
             "Export it again."
         )
     return Split(train[0], val[0], tests, classes, domain, train[1], val[1], name)

@@ -1,4 +1,4 @@
-"""Which of its images a client trains on, and which it validates on."""
+"""Few-shot draws: the images that a client trains on and validates on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def by_client(shares: Shares, n_clients: int) -> list[Ints]:
 
 
 def wanted(shots: int | None, val: float) -> int | None:
-    """Images of a class that `draw` takes for a client at most; None: all."""
+    """Maximum number of images per class that `draw` takes for a client; None: all."""
     if shots is None:
         return None
     return shots + (max(1, round(val * shots)) if val else 0)
@@ -27,16 +27,16 @@ def wanted(shots: int | None, val: float) -> int | None:
 def draw(shares: Shares, label: Ints, shots: int | None, val: float, rng: np.random.Generator) -> tuple[Shares, Shares]:
     """Training and validation images of each client, drawn without replacement class by class.
 
-    Of a images that a client holds of a class it trains on s = min(shots, a) and validates on v = round(val · s) of
-    the others, at least one; where fewer than s + v are held, validation comes first, but one is always trained on.
-    `label` [n] is of the whole pool.
+    Of the a images of a class that a client holds, it trains on s = min(shots, a) and validates on v = round(val · s)
+    others, at least one. If it holds fewer than s + v, validation has priority, but one image is always trained on.
+    `label` [n] covers the whole pool.
     """
     shuffled = rng.permutation(len(shares.row))
     return _cut(Shares(shares.row[shuffled], shares.client[shuffled]), label, shots, val)
 
 
 def _cut(shares: Shares, label: Ints, shots: int | None, val: float) -> tuple[Shares, Shares]:
-    """The first images of each client and class are trained on, the next ones validated on."""
+    """The first images of each client and class for training, the next ones for validation."""
     held = label[shares.row]
     order, rank, size = ranked(shares.client * (int(label.max(initial=0)) + 1) + held)
     asked = size if shots is None else np.minimum(size, shots)
@@ -53,10 +53,10 @@ def _cut(shares: Shares, label: Ints, shots: int | None, val: float) -> tuple[Sh
 def draw_published(
     shares: Shares, label: Ints, shots: int | None, val: float, rng: np.random.Generator, *, n_classes: int, seed: int
 ) -> tuple[Shares, Shares]:
-    """As `draw`, but the images come first that the published code of PromptFL and its descendants draws.
+    """Like `draw`, but takes the images first that the published code of PromptFL and its descendants draws.
 
-    It continues, for every run, the Python generator that dealt the classes: client by client, labels in the order of
-    their first appearance in the list.
+    That code continues, in every run, the Python generator that assigned the classes: client by client, labels in the
+    order of their first appearance in the list.
     """
     stream = random.Random(seed)
     stream.shuffle(list(range(n_classes)))

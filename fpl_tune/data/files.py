@@ -1,4 +1,4 @@
-"""What data sets in files share: where the folder is, which files are images and exist, a split of one's own."""
+"""Data sets in files: find the folder, list its images, check that listed ones exist, split without a list."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", 
 
 @dataclass
 class Rows:
-    """A list of images in the making: path below the root, class id, domain id."""
+    """A list of images being built: path below the root, class id, domain id."""
 
     names: list[str] = field(default_factory=list)
     label: list[int] = field(default_factory=list)
@@ -47,7 +47,8 @@ class Rows:
 def locate(spec: DataSpec, folders: Sequence[str], markers: Sequence[str], origin: str) -> Path:
     """The folder of a data set: `data.root` itself or one of `folders` below it, whichever holds one of `markers`.
 
-    Raises `EnvironmentProblem` naming what was looked for, where, and where to get it.
+    Raises:
+        EnvironmentProblem: none of them does; says what was expected where, and its origin.
     """
     if not spec.root:
         raise EnvironmentProblem(f"data={spec.name} needs files: set data.root to what holds {folders[0]}/. {origin}")
@@ -62,7 +63,7 @@ def locate(spec: DataSpec, folders: Sequence[str], markers: Sequence[str], origi
 
 
 def plain(name: str) -> str:
-    """A folder name without case, blanks and punctuation: "Real World" and "real_world" are the same."""
+    """A folder name without case, blanks and punctuation: "Real World" equals "real_world"."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
@@ -73,7 +74,7 @@ def subfolders(folder: Path) -> dict[str, Path]:
 
 
 def images_in(folder: Path, root: Path) -> list[str]:
-    """The image files below a folder, sorted, as paths below `root`; what an image is is said by the suffix."""
+    """The image files (by their suffix) below a folder, sorted, as paths below `root`."""
     found = []
     for at, _, files in os.walk(folder, followlinks=True):
         relative = os.path.relpath(at, root).replace(os.sep, "/")
@@ -82,14 +83,15 @@ def images_in(folder: Path, root: Path) -> list[str]:
 
 
 def is_image(file: str) -> bool:
-    """Whether a name is that of an image, not of what a system keeps beside images."""
+    """Whether a file name has an image's suffix and is not hidden."""
     return not file.startswith(".") and os.path.splitext(file)[1].lower() in SUFFIXES
 
 
 def present(rows: Rows, root: Path, spec: DataSpec, listed_in: str) -> Rows:
-    """The listed images that are there.
+    """The listed images that exist; warns of missing ones if `data.drop_missing` is set.
 
-    Raises `EnvironmentProblem` for missing ones unless `data.drop_missing`; warns of what is left out.
+    Raises:
+        EnvironmentProblem: images are missing and `data.drop_missing` is not set, or all are missing.
     """
     held: dict[str, set[str]] = {}
     exists = []
@@ -103,8 +105,10 @@ def present(rows: Rows, root: Path, spec: DataSpec, listed_in: str) -> Rows:
     first = next(name for name, there in zip(rows.names, exists, strict=True) if not there)
     lacking = f"{exists.count(False)} of {len(exists)} images in {listed_in} are not below {root}, first {first}"
     if not spec.drop_missing or not any(exists):
-        raise EnvironmentProblem(f"{lacking}. Complete the download, or set data.drop_missing=true to go on without.")
-    warnings.warn(f"{lacking}. Going on without them.", stacklevel=2)
+        raise EnvironmentProblem(
+            f"{lacking}. Complete the download, or set data.drop_missing=true to continue without them."
+        )
+    warnings.warn(f"{lacking}. Continuing without them.", stacklevel=2)
     kept = [i for i, there in enumerate(exists) if there]
     return Rows([rows.names[i] for i in kept], [rows.label[i] for i in kept], [rows.domain[i] for i in kept])
 
@@ -117,10 +121,10 @@ def _listdir(folder: Path) -> set[str]:
 
 
 def cut(names: Sequence[str], shares: Sequence[float], seed: int, group: str) -> list[list[str]]:
-    """Shuffles the images of one class (of one domain) and cuts them by `shares`; the last part is what is left.
+    """Shuffles the images of one class (of one domain) and cuts them by `shares`; the last part is the rest.
 
-    Seeded by the group's own name, so that the split of a class does not depend on what other classes there are. The
-    last part holds at least one image where there are two.
+    Seeded by the group's name, so that the split of a class does not depend on other classes. The last part has at
+    least one image if there are two.
     """
     order: Ints = np.random.default_rng([seed, zlib.crc32(group.encode())]).permutation(len(names))
     most = max(len(names) - 1, min(len(names), 1))

@@ -1,7 +1,7 @@
-"""Who holds which image: every partition as a function from labels and domains to pairs (row, client).
+"""Partitions as functions from labels and domains to pairs (row, client).
 
-n images, N clients, K classes. A partition deals training and test images by the same rule, so that a client's test
-labels follow its training labels. Deterministic functions of the generator they are given.
+n images, N clients, K classes. Training and test images follow the same rule, so that a client's test labels follow its
+training labels. All functions are deterministic, given their generator.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from fpl_tune.formatting import counted
 
 
 class Shares(NamedTuple):
-    """Pairs [m]: image `row` of a pool is held by `client`. Only `classes` gives an image to several clients."""
+    """Pairs [m]: `client` holds image `row` of a pool. Only `classes` gives an image to several clients."""
 
     row: Ints
     client: Ints
 
 
 class Ranked(NamedTuple):
-    """Members [n] sorted by group, in their own order within each; with their place in the group and its size."""
+    """Members [n] stably sorted by group, with their rank in the group and its size."""
 
     order: Ints
     rank: Ints
@@ -41,7 +41,7 @@ def ranked(group: Ints) -> Ranked:
 
 
 class Deal(NamedTuple):
-    """Who holds what of the training and of the test images, for `n_clients` clients."""
+    """The training and test images of `n_clients` clients."""
 
     train: Shares
     test: Shares
@@ -49,10 +49,13 @@ class Deal(NamedTuple):
 
 
 def assign_disjoint(n_classes: int, n_clients: int, seed: int) -> NDArray[np.bool_]:
-    """Which client owns which class [N, K]: each class has one owner, the last client owns all that is left.
+    """Which client owns which class [N, K]: each class has one owner, the last client owns the rest.
 
     Classes are shuffled by Python's generator and dealt in slices of round(K / N), as the published code of
-    PromptFL and its descendants does with seed 2023. Raises `ConfigError` if a client would own no class.
+    PromptFL and its descendants does with seed 2023.
+
+    Raises:
+        ConfigError: a client would own no class.
     """
     order = list(range(n_classes))
     random.Random(seed).shuffle(order)
@@ -66,13 +69,13 @@ def assign_disjoint(n_classes: int, n_clients: int, seed: int) -> NDArray[np.boo
         near = min(fit, key=lambda n: abs(n - n_clients))
         raise ConfigError(
             f"{counted(n_classes, 'disjoint class', 'disjoint classes')} cannot be dealt to {n_clients} clients in "
-            f"slices of {each} so that each owns one. partition.n_clients={near} can be."
+            f"slices of {each} so that each owns one; set partition.n_clients={near}."
         )
     return owns
 
 
 def assign_classes(n_classes: int, n_clients: int, per_client: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Which client owns which class [N, K]: each draws `per_client` different ones, whatever others draw.
+    """Which client owns which class [N, K]: each draws `per_client` different ones, independently of the others.
 
     Raises:
         ConfigError: there are fewer classes than that.
@@ -98,9 +101,9 @@ def by_class(owns: NDArray[np.bool_], label: Ints) -> Shares:
 
 
 def some_by_class(owns: NDArray[np.bool_], label: Ints, most: int, rng: np.random.Generator) -> Shares:
-    """Every owner [N, K] of a class gets `most` of its images, drawn by itself, or all where there are no more.
+    """Every owner [N, K] of a class draws `most` of its images, or gets all if there are no more.
 
-    What `by_class` gives, but for images that nobody will draw: with many owners of large classes that is nearly all.
+    Like `by_class` without the images that no client would use: with many owners of large classes, nearly all.
     """
     rows, clients = [], []
     for owners, images in ((np.flatnonzero(owns[:, c]), np.flatnonzero(label == c)) for c in range(owns.shape[1])):
@@ -117,12 +120,12 @@ def some_by_class(owns: NDArray[np.bool_], label: Ints, most: int, rng: np.rando
 
 
 def by_domain(domain: Ints, client_of: Ints) -> Shares:
-    """Every image goes to the client of its domain; -1 in `client_of` [number of domains] means to nobody."""
+    """Every image goes to the client of its domain; -1 in `client_of` [number of domains] means none."""
     client = client_of[domain]
     row = np.flatnonzero(client >= 0)
     return Shares(row, client[row])
 
 
 def iid(n: int, n_clients: int, rng: np.random.Generator) -> Shares:
-    """Shuffled and cut into parts whose sizes differ by one at most."""
+    """Shuffles all images and cuts them into parts whose sizes differ by at most one."""
     return Shares(rng.permutation(n), np.arange(n) * n_clients // max(n, 1))

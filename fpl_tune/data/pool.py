@@ -1,4 +1,4 @@
-"""What a loaded data set is: class names, domains, and two pools of labelled images that are read one by one."""
+"""A listed data set: class names, domains, and two pools of labelled images that are read one by one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Ints = NDArray[np.int64]
 
 
 def digest(parts: Iterable[str | bytes]) -> str:
-    """Hex digest (SHA-256) of a sequence of texts and bytes; where one ends and the next begins counts."""
+    """Hex digest (SHA-256) of a sequence of strings and bytes, boundaries included."""
     total = hashlib.sha256()
     for part in parts:
         data = part.encode(errors="surrogateescape") if isinstance(part, str) else part
@@ -35,9 +35,9 @@ class Pool(ABC):
     """n labelled images of one split. Making one reads no pixels."""
 
     key: str
-    """Names the pool in caches and messages, as "pacs-train"."""
+    """Name of the pool in caches and messages, such as "pacs-train"."""
     names: tuple[str, ...]
-    """One per image: its path below the root, or what stands for it. The same on every machine."""
+    """One per image: its path below the root, or a unique name. The same on every machine."""
     label: Ints
     """[n] class ids."""
     domain: Ints
@@ -54,11 +54,11 @@ class Pool(ABC):
 
     @abstractmethod
     def content(self, i: int) -> bytes:
-        """What tells one image from another. Raises `OSError` if there is none."""
+        """The bytes of an image, to find duplicates. Raises `OSError` if it is missing."""
 
     @abstractmethod
     def stamp(self) -> str:
-        """Hex digest that changes when the images do, as cheap as the file system allows."""
+        """Hex digest that changes with the images; of files by size and time, without reading them."""
 
     def take(self, rows: Ints) -> Self:
         """The pool of the images `rows`, in their order."""
@@ -87,14 +87,14 @@ class FilePool(Pool):
 
 @dataclass(frozen=True, eq=False)
 class ArrayPool(Pool):
-    """Images that come as one array: drawn worlds, CIFAR. The array is made when the first image is read."""
+    """Images of one array (drawn worlds, CIFAR), which is made when the first image is read."""
 
     fetch: Callable[[], NDArray[np.uint8]] = field(default=lambda: np.empty((0, 1, 1, 3), np.uint8))
-    """All images uint8 [m, h, w, 3]; a function of a module, so that the pool can be sent to other processes."""
+    """Returns all images uint8 [m, h, w, 3]. A module-level function, so that the pool can be pickled."""
     version: str = ""
-    """What `fetch` gives is a function of this text."""
+    """Changes when what `fetch` returns changes."""
     rows: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    """[n] where each image is in the array."""
+    """[n] row of each image in the array."""
 
     def read(self, i: int) -> NDArray[np.uint8]:
         return self.fetch()[self.rows[i]]
@@ -111,7 +111,7 @@ class ArrayPool(Pool):
 
 @dataclass(frozen=True, eq=False)
 class JoinedPool(Pool):
-    """Images of several pools, one after the other."""
+    """The concatenation of several pools."""
 
     parts: tuple[Pool, ...] = ()
     place: Ints = field(default_factory=lambda: np.empty((0, 2), np.int64))
@@ -133,7 +133,7 @@ class JoinedPool(Pool):
 
 
 def join(first: Pool, second: Pool) -> JoinedPool:
-    """The images of two pools of one data set, under the first one's name and transform."""
+    """The images of two pools of one data set, with the first pool's key and transform."""
     parts = (first, second)
     place = [np.stack([np.full(len(part), k), np.arange(len(part))], 1) for k, part in enumerate(parts)]
     return JoinedPool(
@@ -162,7 +162,7 @@ class Dataset:
     coarse: Ints | None = None
     """[K] super-class of each class, where the data set has them (CIFAR-100)."""
     notes: tuple[str, ...] = ()
-    """What was decided for want of an official split or a complete download, one sentence each."""
+    """Decisions made because an official split or part of the download is missing, one sentence each."""
 
     @cached_property
     def fingerprint(self) -> str:

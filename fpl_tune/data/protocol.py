@@ -1,4 +1,4 @@
-"""From a data set to what each client trains on, validates on and is tested on."""
+"""Splits: the images that each client trains on, validates on and is tested on."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from fpl_tune.errors import ConfigError
 
 @dataclass(frozen=True, eq=False)
 class TestSet:
-    """What N clients are tested on."""
+    """The test images of N clients."""
 
     __test__ = False  # not a test case
 
     index: list[Ints]
     """N arrays of rows of `Dataset.test`; the same object for all clients where they share the set."""
     classes: Ints
-    """Class ids that the test logits run over."""
+    """Class ids of the test logits, in order."""
     label: list[Ints]
     """N arrays of class ids, one per row of `index`."""
 
@@ -51,9 +51,9 @@ class Split:
     val: list[Ints]
     """N arrays of rows of `Dataset.train`, none of them in the client's `train`."""
     tests: dict[str, TestSet]
-    """By name; the first one is what the protocol is about."""
+    """By name; the first is the protocol's main test set."""
     classes: Ints
-    """Class ids that the training logits run over."""
+    """Class ids of the training logits, in order."""
     domain: Ints
     """[N] the domain that most of the client's training images come from."""
     train_label: list[Ints]
@@ -61,7 +61,7 @@ class Split:
     val_label: list[Ints]
     """N arrays of class ids, one per row of `val`."""
     hash: str
-    """Short hex over files, labels and clients: runs are comparable where it is equal."""
+    """Short digest of files, labels and clients: runs with equal hashes are comparable."""
 
     @property
     def n_clients(self) -> int:
@@ -69,7 +69,7 @@ class Split:
 
 
 def identity(dataset: Dataset, train: Held, val: Held, tests: dict[str, TestSet], classes: Ints) -> str:
-    """Short hex over class names, and over files and labels of each client. The pools may hold other images besides."""
+    """Short digest of class names and each client's files and labels; other images of the pools do not count."""
     parts: list[str | bytes] = ["\n".join(dataset.classes), classes.tobytes()]
     for (rows, labels), pool in ((train, dataset.train), (val, dataset.train)):
         parts += _named(pool, rows, labels)
@@ -87,7 +87,7 @@ def _named(pool: Pool, rows: list[Ints], labels: list[Ints]) -> Iterator[str | b
 
 
 def split(dataset: Dataset, data: DataSpec, partition: PartitionSpec, seed: int) -> Split:
-    """Deals a data set to clients, draws what each trains and validates on, and says what each is tested on.
+    """Distributes a data set over clients and draws their training, validation and test images.
 
     The same arguments give the same split on every machine.
 
@@ -96,7 +96,7 @@ def split(dataset: Dataset, data: DataSpec, partition: PartitionSpec, seed: int)
     """
     spec = resolve(data, partition)
     if spec.file is not None:
-        from fpl_tune.data.exchange import import_split  # it needs this module
+        from fpl_tune.data.exchange import import_split  # which imports this module
 
         return import_split(spec.file, dataset)
     kept_domains(dataset.name, dataset.domains, spec.held_out or None)
@@ -123,12 +123,12 @@ def split(dataset: Dataset, data: DataSpec, partition: PartitionSpec, seed: int)
 
 
 def _generator(spec: PartitionSpec, seed: int, purpose: str) -> np.random.Generator:
-    """One stream per purpose, so that no draw depends on how much another one consumed."""
+    """One random stream per purpose, so that draws do not depend on each other."""
     return np.random.default_rng([spec.seed, *([seed] if spec.vary else []), zlib.crc32(purpose.encode())])
 
 
 def _training_classes(dataset: Dataset, spec: PartitionSpec) -> Ints:
-    """All classes, or the first half (rounded up) where the other half is held out as novel."""
+    """All classes; with `base_to_novel` the first half (rounded up)."""
     n = len(dataset.classes)
     return np.arange((n + 1) // 2 if spec.evaluation == "base_to_novel" else n, dtype=np.int64)
 
@@ -136,7 +136,7 @@ def _training_classes(dataset: Dataset, spec: PartitionSpec) -> Ints:
 def _dealt(
     dataset: Dataset, data: DataSpec, spec: PartitionSpec, known: Ints, seed: int
 ) -> tuple[Deal, tuple[Ints, Ints]]:
-    """The partition of the images of known classes and domains that are not held out, and those images' rows."""
+    """The partition of the images of training classes and domains, and the rows of those images."""
     source = np.array([domain not in spec.held_out for domain in dataset.domains])
     if not source.any():
         raise ConfigError(f"partition.held_out={list(spec.held_out)} leaves no domain to train on. Hold out fewer.")
@@ -145,8 +145,8 @@ def _dealt(
     images = [Images(pool.label[i], pool.domain[i]) for pool, i in zip(pools, rows, strict=True)]
     if spec.compat_fixed_split:
         warnings.warn(
-            "partition.compat_fixed_split: the partition ignores the seed and repeats itself from class to class, as "
-            "in published code. Spread over seeds does not contain the partition's.",
+            "partition.compat_fixed_split: the partition ignores the seed and repeats from class to class, as in "
+            "published code. The spread over seeds does not include that of partitions.",
             stacklevel=3,
         )
     request = Request(
@@ -180,7 +180,7 @@ def _drawn(
 def _scrambled(
     pool: Pool, parts: tuple[list[Ints], ...], rng: np.random.Generator
 ) -> tuple[list[list[Ints]], list[list[Ints]]]:
-    """Rows and labels with the pairing lost: a client's labels meet the first images of its whole domain's list."""
+    """Rows and labels wrongly paired: a client's labels with the first images of its domain's list."""
     rows: list[list[Ints]] = [[] for _ in parts]
     labels: list[list[Ints]] = [[] for _ in parts]
     for mine in zip(*parts, strict=True):
@@ -199,7 +199,7 @@ def _commonest(values: Ints) -> int:
 
 
 def _tests(dataset: Dataset, spec: PartitionSpec, known: Ints, own: TestSet, domain: Ints) -> dict[str, TestSet]:
-    """What the protocol tests on, its main set first."""
+    """The protocol's test sets, the main one first."""
     n_clients, pool = len(own.index), dataset.test
 
     def everyone(rows: Ints, classes: Ints = known) -> TestSet:
@@ -222,7 +222,7 @@ def _tests(dataset: Dataset, spec: PartitionSpec, known: Ints, own: TestSet, dom
 
 
 def _assert_sound(train: list[Ints], val: list[Ints], tests: dict[str, TestSet]) -> None:
-    """No client without training or test images, none that validates on what it trains on."""
+    """Raises `ConfigError` if a client has no training or test images."""
     for client, (mine, held) in enumerate(zip(train, val, strict=True)):
         if not len(mine):
             raise ConfigError(

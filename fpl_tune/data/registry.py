@@ -1,4 +1,4 @@
-"""Loading a data set by its specification, and the partition that is natural for it."""
+"""Loads data sets by their specification, and fills in a partition's defaults."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fpl_tune.data.sources import source
 from fpl_tune.data.spec import DataSpec, PartitionSpec
 
 DEFAULTS = PartitionSpec(n_clients=10, alpha=0.5, min_size=10)
-"""What a named partition takes where neither the user nor the data set's natural partition says otherwise."""
+"""Defaults of a named partition, if neither the user nor the data set specifies a value."""
 _OPTIONAL = ("n_clients", "alpha", "min_size")
 
 
 def load(spec: DataSpec) -> Dataset:
-    """Lists a data set without reading a pixel.
+    """Lists a data set without reading images.
 
     Raises:
-        ConfigError: the data set, a domain or a value is unknown, or nothing is left of the data set.
-        EnvironmentProblem: files are missing or are not what they should be.
+        ConfigError: unknown data set, domain or value, or a selection without images.
+        EnvironmentProblem: files are missing or damaged.
     """
     return check_loaded(narrow(source(spec.name).list(spec), spec))
 

@@ -1,8 +1,7 @@
 """*Shapes*: a procedurally drawn world of 32×32 RGB images in six styles that mirror DomainNet's.
 
-An image shows one of 20 shapes in one of 10 colours and 4 textures. Its class names are words, so one world
-serves category, fine-grained, domain-shift and base-to-novel protocols. Everything is a function of the seed;
-nothing is read from disk.
+An image shows one of 20 shapes in one of 10 colours and 4 textures. Class names are words, so that it serves category,
+fine-grained, domain-shift and base-to-novel protocols. Images are a function of the seed; no file is read.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ __all__ = ["COLOURS", "SHAPES", "SPLITS", "STYLES", "TEXTURES", "Attributes", "c
 SPLITS = ("train", "test", "pretraining")
 Classes = Literal["shape", "object"]
 
-_BLOCK = 1024  # images drawn together; each block has its own generator, so n does not change the images before it
+_BLOCK = 1024  # images with one generator, so that the first images do not depend on n
 
 
 def _blocks(n: int) -> Iterator[slice]:
@@ -76,7 +75,7 @@ def pool(
 ) -> tuple[NDArray[np.uint8], Ints]:
     """`per_class` images of every class in order: uint8 [n, 32, 32, 3] and labels int64 [n].
 
-    Splits draw from different random streams and so share no image; the compact CLIP saw "pretraining".
+    Splits use different random streams; the compact CLIP was trained on "pretraining".
     Raises `ConfigError` for an unknown style, split or kind of classes.
     """
     labels = np.repeat(np.arange(len(class_names(classes)), dtype=np.int64), per_class)

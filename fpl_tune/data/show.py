@@ -1,4 +1,4 @@
-"""What a split looks like: clients by classes, labels, domains."""
+"""Tables and figures of a split: images by client, class and domain."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Overview:
     sizes: dict[str, Ints]
     """[N] images by "train", "val" and each test set's name"""
     top_share: float
-    """Mean over clients of the most frequent training class's share of the client's test labels.
+    """Mean over clients of the share of the client's most frequent training class in its test labels.
 
-    What a model reaches that knows its client's labels and does not look at images.
+    The accuracy of a model that predicts this class for every image.
     """
 
     def to_dict(self) -> dict[str, Any]:

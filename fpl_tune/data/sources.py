@@ -1,4 +1,4 @@
-"""The catalogue of data sets: what each is, where it comes from, how it is listed and naturally dealt to clients."""
+"""The catalogue of data sets: description, origin, loader and usual partition."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Sizes = Mapping[str, int | tuple[int, int]]
 
 @dataclass(frozen=True)
 class Source:
-    """What is known of a data set before anything is read."""
+    """A data set as described before its files are read."""
 
     what: str
-    """One line for lists."""
+    """One-line description."""
     loader: str | Callable[[DataSpec], Dataset]
-    """What lists it; `module:function` below `fpl_tune.data` is imported when needed."""
+    """Lists its images; `module:function` below `fpl_tune.data` is imported on use."""
     natural: PartitionSpec
     layout: str
-    """Where its files are expected below `data.root`, in one line."""
+    """Expected files below `data.root`, in one line."""
     origin: str
     """Where to get it."""
     sizes: Mapping[str, Sizes] = field(default_factory=dict)
@@ -183,7 +183,7 @@ SOURCES: dict[str, Source] = {
 
 
 def source(name: str) -> Source:
-    """What is known of the data set `name`. Raises `ConfigError` for an unknown one."""
+    """The catalogue's entry of a data set. Raises `ConfigError` for an unknown name."""
     if name in SOURCES:
         return SOURCES[name]
     if name not in plugins.names("data"):

@@ -1,7 +1,7 @@
-"""Image transforms of the protocols: which pixels a tower of a given size sees.
+"""Image transforms of the protocols: from a picture to the input of an image tower.
 
-The sources' tables agree on two: CLIP's own (bicubic resize of the shorter side, centre crop) for everything but
-CIFAR, and for CIFAR in the PromptFL family CIFAR's statistics followed by bilinear enlargement without antialiasing.
+There are two: CLIP's (bicubic resize of the shorter side, centre crop), and for CIFAR in the PromptFL family bilinear
+enlargement without antialiasing, with CIFAR's statistics.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Picture = Image.Image | NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Transform:
-    """How a picture becomes pixels [3, S, S], and by which statistics these are normalised."""
+    """Maps a picture to pixels [3, S, S] and normalises them."""
 
     resize: Literal["crop", "stretch"]
     """`crop`: shorter side to S, bicubic, centre crop. `stretch`: both sides to S, bilinear, no antialiasing."""
@@ -33,20 +33,20 @@ class Transform:
     std: tuple[float, float, float] | None = None
 
     def shrink(self, picture: Picture, size: int) -> NDArray[np.uint8]:
-        """What has to be kept of a picture, uint8 [3, h, w]: [3, size, size], or all of it if it is stretched."""
+        """The input of `pixels`, uint8 [3, h, w]: cropped to [3, size, size], or the whole picture if stretched."""
         if self.resize == "crop" and picture_size(picture) != (size, size):
             picture = _crop(picture, size)
         return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
 
     def pixels(self, kept: Tensor, size: int) -> Tensor:
-        """Float pixels [n, 3, size, size] from 0 to 255, not normalised, of kept ones uint8 [n, 3, h, w]."""
+        """Float pixels [n, 3, size, size] in [0, 255], not normalised, from uint8 [n, 3, h, w]."""
         pixels = kept.float()
         if pixels.shape[-2:] == (size, size):
             return pixels
         return F.interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False, antialias=False)
 
     def normalise(self, pixels: Tensor, towers_mean: Sequence[float], towers_std: Sequence[float]) -> Tensor:
-        """Pixels [..., 3, H, W] from 0 to 255 by these statistics, or by the towers' where there are none."""
+        """Normalises pixels [..., 3, H, W] in [0, 255] by the transform's statistics, or the towers' if it has none."""
         mean, std = (
             torch.tensor(own or theirs, device=pixels.device)[:, None, None]
             for own, theirs in ((self.mean, towers_mean), (self.std, towers_std))

@@ -1,4 +1,4 @@
-"""Reads pickles that come with data sets, and only lists, texts, numbers and arrays in them."""
+"""Reads pickles of data sets; only lists, strings, numbers and arrays are allowed in them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "dtype"): np.dtype,
     ("_codecs", "encode"): lambda text, encoding="utf-8": text.encode(encoding),  # how protocol 2 writes bytes
 }
-for _package in ("numpy.core", "numpy._core"):  # numpy moved between versions; the makers are numpy's own
+for _package in ("numpy.core", "numpy._core"):  # numpy's modules moved between versions
     _ALLOWED[f"{_package}.multiarray", "_reconstruct"] = np.empty(1).__reduce__()[0]
     _ALLOWED[f"{_package}.multiarray", "scalar"] = np.int64(0).__reduce__()[0]
     _ALLOWED[f"{_package}.numeric", "_frombuffer"] = np.empty(1).__reduce_ex__(5)[0]
@@ -26,13 +26,14 @@ class _Restricted(pickle.Unpickler):
         try:
             return _ALLOWED[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no list of images needs") from None
+            raise pickle.UnpicklingError(f"it contains {module}.{name}, which is not allowed") from None
 
 
 def unpickle(path: Path) -> Any:
-    """What a pickle of lists, texts, numbers and numpy arrays holds; bytes become texts (Latin-1).
+    """The content of a pickle of lists, strings, numbers and numpy arrays; bytes become strings (Latin-1).
 
-    Raises `EnvironmentProblem` for a file that is missing, damaged or asks for anything else.
+    Raises:
+        EnvironmentProblem: the file is missing, damaged, or contains anything else.
     """
     try:
         with path.open("rb") as file:
@@ -40,4 +41,4 @@ def unpickle(path: Path) -> Any:
     except FileNotFoundError:
         raise EnvironmentProblem(f"There is no {path}. Complete the download.") from None
     except (pickle.UnpicklingError, EOFError, OSError, ValueError, TypeError, LookupError, AttributeError) as error:
-        raise EnvironmentProblem(f"Cannot read {path}: {error}. It was not opened further; fetch it again.") from None
+        raise EnvironmentProblem(f"Cannot read {path}: {error}. Download it again.") from None

@@ -19,10 +19,10 @@ Kind = Literal["shape", "object"]
 
 
 def load_shapes(spec: DataSpec) -> Dataset:
-    """The drawn world with its six styles as domains, and shapes or coloured shapes as classes.
+    """*Shapes* with its six styles as domains, and shapes or coloured shapes as classes.
 
     Raises:
-        ConfigError: `spec.classes` or `spec.domains` names something else.
+        ConfigError: unknown `spec.classes` or `spec.domains`.
     """
     if spec.classes not in ("", "shape", "object"):
         raise unknown("data.classes of shapes", spec.classes, ("shape", "object"))
@@ -36,7 +36,7 @@ def load_shapes(spec: DataSpec) -> Dataset:
 
 
 def _pool(split: str, styles: tuple[str, ...], per_class: int, kind: Kind) -> ArrayPool:
-    """The styles' images one style after the other, each in the order of the classes."""
+    """Images by style, then by class."""
     n_classes = len(shapes.class_names(kind))
     per_style = per_class * n_classes
     label = np.tile(np.repeat(np.arange(n_classes, dtype=np.int64), per_class), len(styles))
@@ -60,7 +60,7 @@ def _drawn(split: str, styles: tuple[str, ...], per_class: int, kind: Kind) -> N
 
 @functools.cache
 def _world() -> str:
-    """Changes when what is drawn changes: a digest of one image of each shape in each style."""
+    """A digest of one image of each shape in each style: it changes when the drawing code does."""
     every = np.arange(len(shapes.SHAPES))
     drawn = (shapes.draw(len(every), style=style, seed=0, shape=every)[0] for style in shapes.STYLES)
     return digest(images.tobytes() for images in drawn)[:16]

@@ -100,3 +100,19 @@ def test_an_accelerator_launches_as_many_kernels_whatever_the_lengths() -> None:
     assert found[0] == found[1] <= 36 * towers.n_text_blocks + 32
     torch.testing.assert_close(features.cpu(), reference[0], rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(gradient.cpu(), reference[1], rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_what_a_layer_keeps_on_an_accelerator_is_what_is_estimated() -> None:
+    towers = toy_towers()
+    layout = towers.sentences(NAMES, 4).layout(per_class=False, device=torch.device("cpu"), dtype=torch.float64)
+    kept: list[int] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        kept.append(tensor.numel())
+        return tensor
+
+    qkv = _draw((3, layout.n_tokens, 3 * 32), 1).requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        _attend(attention._ByBlocks, layout, False, qkv)
+    assert sum(kept) == pytest.approx(3 * layout.n_tokens * 32 * attention.kept_numbers(layout, 32, 4, sim_device()))

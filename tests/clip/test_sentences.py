@@ -80,7 +80,7 @@ def test_longest_sentence_fits_and_one_more_is_refused():
     [
         ([], 2, "end", "no class names"),
         (["a"], -1, "end", "at least 0, not -1"),
-        (["a"], 2, "back", "not 'back'"),
+        (["a"], 2, "back", "must be end, middle or front, but is 'back'"),
     ],
 )
 def test_bad_sentences(names, n_ctx, position, message):

@@ -106,8 +106,8 @@ def test_office_by_folders_that_are_called_otherwise(tmp_path: Path, picture: Ma
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ((["a.jpg"], ["bird", "tiger"]), "no pair of as many"),
-        ([1, 2, 3], "no pair"),
+        ((["a.jpg"], ["bird", "tiger"]), "does not hold image paths and as many"),
+        ([1, 2, 3], "does not hold image paths"),
         ((["a.jpg"], ["unicorn"]), "names the class 'unicorn'"),
     ],
 )

@@ -61,12 +61,12 @@ def changed(path: Path, edit: Any) -> PartitionSpec:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda c: c["train"][0]["labels"].__setitem__(0, 5), r"but its content has \w+: it was changed"),
+        (lambda c: c["train"][0]["labels"].__setitem__(0, 5), r"but its content the hash \w+: it was changed"),
         (lambda c: c["train"][0]["files"].pop(), "labels and files differ in number"),
         (lambda c: c.update(class_names=["cat", "dog"]), "is a split of 'shapes' with 2 classes"),
-        (lambda c: c.pop("val"), "is no exported split"),
+        (lambda c: c.pop("val"), "is not an exported split"),
         (lambda c: c.update(version=99), "exported by this version"),
-        (lambda c: c.update(domain=["moon"] * 4), "is no exported split"),
+        (lambda c: c.update(domain=["moon"] * 4), "is not an exported split"),
     ],
 )
 def test_what_was_changed_after_the_export_is_refused(tmp_path: Path, edit: Any, message: str) -> None:
