@@ -125,4 +125,4 @@ def stored(name: str) -> Store:
         )
     if name not in known:
         raise unknown("study with results", name, known)
-    return Store(output_root(), name)
+    return Store.open(output_root(), name)

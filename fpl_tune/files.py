@@ -40,6 +40,12 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
         raise
 
 
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file in UTF-8 atomically."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
     """Writes a safetensors file; what the system refuses is an `OSError` with its number, as for any other file."""
     try:

@@ -18,7 +18,9 @@ _LITTLE_SPACE = 2 << 30  # bytes
 
 @app.command(epilog="Example: fpl-tune doctor --fix", rich_help_panel="Maintain")
 def doctor(
-    fix: Annotated[bool, typer.Option("--fix", help="Close dead MLflow runs, and send what MLflow lacks.")] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Set damaged files aside, and make MLflow equal to the stores.")
+    ] = False,
     address: Annotated[str | None, typer.Option(help="Check this Ray cluster; default: RAY_ADDRESS.")] = None,
     checkpoints: Annotated[str | None, typer.Option(help="URL of checkpoints that its nodes must reach.")] = None,
     data_root: Annotated[list[str] | None, typer.Option(help="Folder of data that its nodes must have.")] = None,
@@ -37,7 +39,10 @@ def doctor(
         rows += check_cluster(address, root, checkpoints, data_root or [])
     for folder in sorted(root.iterdir()):
         if (folder / "study.yaml").is_file():
-            rows += _records(folder.name, fix)
+            files = _files(root, folder.name, fix)
+            rows += files
+            if not any(row["what"].endswith("study.yaml") for row in files):
+                rows += _records(folder.name, fix)
     output.emit(rows, format)
     if any(row["state"] == "wrong" for row in rows):
         sys.exit(3)
@@ -64,6 +69,15 @@ def _machine(root: Path) -> list[dict[str, str]]:
         remedy = f"Free some space, or name another folder in {variable}."
         rows.append(_row(what, f"{folder}, {size(free)} free", remedy, wrong=free < _LITTLE_SPACE))
     return rows
+
+
+def _files(root: Path, name: str, fix: bool) -> list[dict[str, str]]:
+    """Rows on a study's damaged files."""
+    from fpl_tune.execute.manage import check_files
+
+    found = check_files(root, name, fix=fix)
+    rows = [_row(str(f.path.relative_to(root)), f.why, f.remedy, wrong=bool(f.remedy)) for f in found]
+    return rows or [_row(f"files of {name}", "readable")]
 
 
 def _records(name: str, fix: bool) -> list[dict[str, str]]:

@@ -55,17 +55,23 @@ def status(
 def list_results(format: Format) -> None:
     """Prints a row per study that has results."""
     from fpl_tune.cli import output
+    from fpl_tune.errors import ConfigError
     from fpl_tune.paths import output_folder
     from fpl_tune.study.lock import owner
     from fpl_tune.study.store import Store
 
     rows = []
     for path in sorted(output_folder().glob("*/study.yaml")):
-        store = Store(output_folder(), path.parent.name)
-        frame = store.frame()
-        counts = {"cells": len(store.cells()), "with results": frame["cell"].nunique()}
-        running = owner(store.folder) is not None
-        rows.append({"study": store.name, **counts, "seeds": frame["seed"].nunique(), "running": running})
+        running = owner(path.parent) is not None
+        row: dict[str, Any] = {"study": path.parent.name, "cells": None, "with results": None, "seeds": None}
+        try:
+            store = Store.open(output_folder(), path.parent.name)
+            frame = store.frame()
+            row |= {"cells": len(store.cells()), "with results": frame["cell"].nunique()}
+            row["seeds"] = frame["seed"].nunique()
+        except ConfigError as problem:
+            output.warn(str(problem))
+        rows.append({**row, "running": running})
     if not rows and format is Format.table:
         text = f"No results in {output_folder()}. Run a study first: fpl-tune study NAME."
         output.console().print(text, soft_wrap=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from fpl_tune.errors import ConfigError
 from fpl_tune.execute.eta import seconds_left
@@ -68,3 +69,37 @@ def retry_failed(store: Store, states: Collection[str] = FAILURES) -> list[tuple
                     store.forget(cell, seed)
                     named.append((cell, f"{cell.label}, seed {seed}: {result['error']}"))
     return named
+
+
+class Finding(NamedTuple):
+    """What is wrong with a file of a study."""
+
+    path: Path
+    why: str
+    remedy: str
+    """Empty where it was repaired, or where nothing needs to be done."""
+
+
+def check_files(root: Path, name: str, *, fix: bool = False) -> list[Finding]:
+    """Reads every file of a study and lists the damaged and the strange ones.
+
+    Args:
+        root: the output folder.
+        name: the study.
+        fix: sets damaged files aside, so that the next run of the study makes them again.
+
+    Raises:
+        ConfigError: with `fix`, another process runs the study.
+    """
+    store = Store(root, name)
+    try:
+        store = Store.open(root, name)
+        store.spec()
+    except ConfigError as problem:
+        return [Finding(store.folder / "study.yaml", str(problem), "Run the study again by the name of its YAML file.")]
+    if fix:
+        with locked(store.folder):
+            damaged = [Finding(p.path, f"{p.why}; set aside", "") for p in store.repair()]
+    else:
+        damaged = [Finding(p.path, p.why, "fpl-tune doctor --fix") for p in store.check()]
+    return [*damaged, *(Finding(path, "not a file of the study; not read", "") for path in store.strays())]

@@ -149,6 +149,8 @@ def make_plan(
 
         setup = ray.offer(setup)
     store = Store(root, spec.name)
+    if store.exists:
+        store = Store.open(root, spec.name)
     cells = expand(spec, node)
     differ = Differ(spec, store, cells if spec.search.sampler is None else [*cells, *store.cells()])
     work = _work(spec, node, store, cells, differ)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
+from fpl_tune.files import write_text
 from fpl_tune.formatting import counted
 from fpl_tune.report import canvas, tables, words
 from fpl_tune.report.blocks import Section
@@ -16,7 +17,6 @@ from fpl_tune.report.facts import Facts
 from fpl_tune.report.sections import SECTIONS
 from fpl_tune.report.significance import against_reference
 from fpl_tune.study.results import VAL
-from fpl_tune.study.store import write
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,9 +70,9 @@ def build(
             drawn.append({**shape, "caption": caption, "fold": section.folds.get(name)})
         shown.append({**vars(section), "figures": drawn})
     body = tables.rows(facts, tests)
-    write(folder / "table.md", tables.markdown(facts, body))
-    write(folder / "table.tex", tables.latex(facts, body))
-    write(folder / "table.csv", tables.csv(facts, tests))
+    write_text(folder / "table.md", tables.markdown(facts, body))
+    write_text(folder / "table.tex", tables.latex(facts, body))
+    write_text(folder / "table.csv", tables.csv(facts, tests))
     page = _template().render(
         title=facts.spec.title or facts.spec.name,
         name=facts.spec.name,
@@ -81,7 +81,7 @@ def build(
         tiles=_tiles(facts, tests),
         sections=shown,
     )
-    write(folder / "report.html", page)
+    write_text(folder / "report.html", page)
     return folder / "report.html"
 
 

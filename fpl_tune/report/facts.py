@@ -48,6 +48,7 @@ class Facts:
         self.rule = rule or self.spec.report.rule
         self.cells: list[Cell] = sorted(store.cells(), key=lambda cell: cell.number)
         self.by_label = {cell.label: cell for cell in self.cells}
+        store.check()  # leaves out what is damaged
         self.frame = store.frame(self.metric)
         self._named = reference or self.spec.report.reference
         if metric is not None and len(self.frame) and self.frame[metric].isna().all():

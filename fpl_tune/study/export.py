@@ -17,10 +17,11 @@ from torch import Tensor
 from fpl_tune import config
 from fpl_tune.clip import Towers
 from fpl_tune.errors import ConfigError
+from fpl_tune.files import write_text
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import aggregate
 from fpl_tune.study.selection import Choice
-from fpl_tune.study.store import Store, write
+from fpl_tune.study.store import Store
 from fpl_tune.study.versions import versions
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
         raise ConfigError(f"An export goes into an empty folder, but {folder} is not. Name another one.")
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{store.name}-{cell.id}"
-    write(folder / f"{name}.yaml", _study_file(store, cell))
+    write_text(folder / f"{name}.yaml", _study_file(store, cell))
     seeds = [s for s in store.seeds(cell) if (store.place(cell, s) / "prompts.safetensors").is_file()]
     for seed in seeds:
         shutil.copyfile(store.place(cell, seed) / "prompts.safetensors", folder / f"prompts-seed{seed}.safetensors")
@@ -48,12 +49,12 @@ def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
         for leaf, tensor in load_file(folder / f"prompts-seed{seed}.safetensors").items()
         for line in nearest_words(towers, tensor)
     ]
-    write(folder / "words.txt", "\n".join(words) + "\n")
+    write_text(folder / "words.txt", "\n".join(words) + "\n")
     found = store.frame()
-    write(folder / "expected.csv", found[found["cell"] == cell.id].to_csv(index=False))
-    write(folder / "reproduce.sh", _SCRIPT.format(name=name, expected=_expected(found, cell)))
+    write_text(folder / "expected.csv", found[found["cell"] == cell.id].to_csv(index=False))
+    write_text(folder / "reproduce.sh", _SCRIPT.format(name=name, expected=_expected(found, cell)))
     (folder / "reproduce.sh").chmod(0o755)
-    write(folder / "environment.txt", _environment())
+    write_text(folder / "environment.txt", _environment())
     return sorted(folder.iterdir())
 
 

@@ -1,4 +1,4 @@
-"""One process per study: a lock whose owner is named. The system lets go of it when the owner dies."""
+"""One process per study: a file lock that names its owner. The operating system releases it when the owner dies."""
 
 from __future__ import annotations
 
@@ -11,37 +11,45 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fpl_tune.errors import ConfigError
 from fpl_tune.redact import redact
 
 
+class Held(ConfigError):
+    """Another process runs the study."""
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[bool]:
-    """Holds the study in `folder`. Yields whether the process that held it last was killed.
+    """Holds the study in `folder`.
+
+    Yields:
+        Whether the process that held it last was killed.
 
     Raises:
-        ConfigError: another process does; names it.
+        Held: another process holds it; the message names it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "study.lock").open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise ConfigError(
-                f"A study is run by one process at a time, but {folder.name} is run by {_owner(folder)}. "
+            raise Held(
+                f"A study is run by one process at a time, but {folder.name} is run by {_named(owner(folder) or {})}. "
                 f"Wait for it, or stop it with `fpl-tune stop {folder.name}`."
             ) from None
         file.seek(0)
         killed = file.read() != ""
         file.truncate(0)
-        owner = {
+        found = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
             "command": redact(" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]))[:200],
         }
-        file.write(json.dumps(owner))
+        file.write(json.dumps(found))
         file.flush()
         try:
             yield killed
@@ -49,22 +57,28 @@ def locked(folder: Path) -> Iterator[bool]:
             file.truncate(0)
 
 
-def owner(folder: Path) -> dict[str, str] | None:
-    """Who holds the study: pid, host, since, command; None where nobody does."""
+def owner(folder: Path) -> dict[str, Any] | None:
+    """The process that holds the study: pid, host, since, command.
+
+    Returns:
+        None if there is none; an empty dict if it did not say.
+    """
     path = folder / "study.lock"
     if not path.is_file():
         return None
-    with path.open() as file:
+    with path.open(errors="replace") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            text = file.read()
-            return json.loads(text) if text else {}
+            try:
+                found = json.loads(file.read())
+            except ValueError:
+                return {}
+            return found if isinstance(found, dict) else {}
     return None
 
 
-def _owner(folder: Path) -> str:
-    found = owner(folder) or {}
-    if not found:
+def _named(found: dict[str, Any]) -> str:
+    if not {"pid", "host", "since", "command"} <= found.keys():
         return "another process"
     return f"process {found['pid']} on {found['host']} since {found['since']} ({found['command']})"

@@ -114,6 +114,8 @@ def frame(store: Store, metric: str = TEST) -> pd.DataFrame:
     cells, wanted = store.cells(), set(store.spec().seed_list())
     names = list(dict.fromkeys(name for cell in cells for name in cell.varied if name != "label"))
     more = [metric] if metric not in (*METRICS, *COSTS) else []
+    if more:
+        store.check()  # leaves out seeds whose history is damaged
     rows = []
     for cell in cells:
         shown = _fields(cell, names)

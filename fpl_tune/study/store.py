@@ -1,6 +1,7 @@
-"""The study's truth on disk: configurations, histories, results. Written by the driver alone, every file at once.
+"""A study's folder with its results. The driver alone writes it, each file atomically.
 
-A folder `<root>/<study>/`; `result.json` is written last, so that a seed is finished exactly if it is there.
+Layout of `<root>/<study>/`: study.yaml (the resolved study), cells.json (its cells in order), and per cell
+cells/<id>/cell.json and cells/<id>/seed=<n>/ with metrics.jsonl, prompts.safetensors and result.json.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from fpl_tune import config
 from fpl_tune.config import StudySpec
 from fpl_tune.errors import ConfigError
-from fpl_tune.files import atomic_write, save_tensors
+from fpl_tune.files import atomic_write, save_tensors, write_text
 from fpl_tune.redact import redact
-from fpl_tune.study import results
+from fpl_tune.study import results, schema
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.folder import Folder, plain
+from fpl_tune.study.migrate import convert, convert_cells
+from fpl_tune.study.schema import SCHEMA, DamagedFile
 from fpl_tune.study.status import FINAL, Status
 from fpl_tune.trial import Record
 
@@ -29,175 +32,116 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
-SCHEMA = 1
-"""Of the files in a study's folder; files without a number are of schema 1 too."""
 
+class Store(Folder):
+    """A study's store.
 
-def write(path: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
-    with atomic_write(path) as temporary:
-        temporary.write_text(text)
-
-
-class Store:
-    """One study's folder.
+    A damaged file costs the cell or the seed that it belongs to, never the study: it is left out, named once in a
+    warning, and listed in `damage`. A damaged study.yaml raises `DamagedFile`.
 
     Args:
         root: the output folder.
-        name: the study's name, which cannot lead out of it.
+        name: the study's name.
+
+    Raises:
+        ConfigError: the name leads out of the output folder.
     """
 
     def __init__(self, root: Path, name: str) -> None:
-        if Path(name).name != name or name in ("", ".."):
-            raise ConfigError(f"A study lies in a folder of its own in {root}, but is named {name!r}.")
-        self.root, self.name = root, name
-        self.folder = root / name
+        super().__init__(root, name)
         self._results: dict[tuple[str, int], dict[str, Any]] = {}
-        self._cells: dict[str, Cell] = {}
 
     @classmethod
     def open(cls, root: Path, name: str) -> Store:
-        """A study that exists.
+        """Opens a study that exists; converts a store of schema 1, see `migrate`.
 
         Raises:
             ConfigError: there is none of that name.
         """
         store = cls(root, name)
-        if not (store.folder / "study.yaml").is_file():
+        if not store.exists:
             known = sorted(p.parent.name for p in root.glob("*/study.yaml"))
             raise ConfigError(
                 f"There is no study {name!r} in {root}. "
                 + (f"Known: {', '.join(known)}." if known else f"Run `fpl-tune study {name}` first.")
             )
+        convert(store.folder)
         return store
 
     # -- the study -------------------------------------------------------------------------------------------
 
     def begin(self, node: Mapping[str, Any], cells: Sequence[Cell]) -> None:
-        """Writes the resolved study and its cells; cells of earlier settings stay on disk, out of the tables.
+        """Writes the resolved study and its cells. Cells of earlier settings stay on disk, out of the tables.
 
-        Passwords and tokens in addresses are not written.
-        """
-        if (self.folder / "study.yaml").is_file():
-            self.node()  # nothing of a later release is written over
-        node = {"schema": SCHEMA, **_plain(node)}
-        for part in ("tracking", "execution"):
-            node[part] = {k: redact(v) if isinstance(v, str) else v for k, v in node[part].items()}
-        write(self.folder / "study.yaml", yaml.safe_dump(node, sort_keys=False))
-        for cell in cells:
-            self._write_cell(cell)
-        self._index([cell.id for cell in cells])
-
-    def add(self, cells: Sequence[Cell]) -> None:
-        """Adds the cells that a search asked for."""
-        for cell in cells:
-            self._write_cell(cell)
-        self._index([*self._order(), *(cell.id for cell in cells)])
-
-    def spec(self) -> StudySpec:
-        return config.to_study(self.node(), stored=True)
-
-    def node(self) -> dict[str, Any]:
-        """The resolved study as a plain dict."""
-        path = self.folder / "study.yaml"
-        try:
-            return _readable(yaml.safe_load(path.read_text()), path)
-        except yaml.YAMLError as problem:
-            text = " ".join(str(problem).split())
-            raise ConfigError(f"A stored study is plain YAML, but {path} is not: {text}") from None
-
-    def cells(self) -> list[Cell]:
-        """Cells of the study in its order."""
-        return [self.cell(key) for key in self._order()]
-
-    def left(self) -> list[Cell]:
-        """Cells of earlier settings, which are in no table."""
-        here = {path.parent.name for path in self.folder.glob("cells/*/cell.json")}
-        return [self.cell(key) for key in sorted(here - set(self._order()))]
-
-    def cell(self, key: str) -> Cell:
-        """A cell by its id, its number, or its label.
+        Passwords and tokens in addresses are not written. Damaged files are set aside. The caller holds the lock.
 
         Raises:
-            ConfigError: there is no such cell.
+            ConfigError: a later release wrote the store.
         """
-        if key in self._cells:
-            return self._cells[key]
-        path = self.folder / "cells" / key / "cell.json"
-        if not path.is_file():
-            order = self._order()
-            for known in order if key not in order else ():
-                found = self.cell(known)
-                if key in (str(found.number), found.label):
-                    return found
-            raise ConfigError(f"There is no cell {key!r} in {self.name}. Cells have an id, a number and a label.")
-        node = _readable(json.loads(path.read_text()), path)
-        if not re.fullmatch("[0-9a-f]{8,64}", str(node["id"])) or node["id"] != key:
-            raise ConfigError(f"A cell's folder is named after its id, hex digits, but {path} says {node['id']!r}.")
-        parts = (node[k] for k in ("id", "number", "label", "role", "varied"))
-        self._cells[key] = Cell(*parts, run=config.to_run(node["run"], stored=True))
-        return self._cells[key]
-
-    def _write_cell(self, cell: Cell) -> None:
-        self._cells[cell.id] = cell
-        path = self.folder / "cells" / cell.id / "cell.json"
-        node: dict[str, Any] = {"schema": SCHEMA}
-        node |= {k: getattr(cell, k) for k in ("id", "number", "label", "role", "varied")}
-        node["run"] = _plain(config.as_dict(cell.run))
-        node["fingerprints"] = self.fingerprints(cell)
-        text = json.dumps(node, indent=1)
-        if not path.is_file() or path.read_text() != text:
-            write(path, text)
-
-    def fingerprints(self, cell: Cell) -> dict[str, Any]:
-        """What the cell's results depend on, as it was when they were made; empty before."""
-        path = self.folder / "cells" / cell.id / "cell.json"
-        return json.loads(path.read_text()).get("fingerprints", {}) if path.is_file() else {}
-
-    def stamp(self, cell: Cell, prints: Mapping[str, Any]) -> None:
-        """Notes what the results that are about to be made depend on."""
-        path = self.folder / "cells" / cell.id / "cell.json"
-        node = json.loads(path.read_text())
-        if node.get("fingerprints") != prints:
-            write(path, json.dumps({**node, "fingerprints": dict(prints)}, indent=1))
-
-    def _order(self) -> list[str]:
-        path = self.folder / "cells.json"
-        return json.loads(path.read_text()) if path.is_file() else []
-
-    def _index(self, keys: Sequence[str]) -> None:
-        write(self.folder / "cells.json", json.dumps(list(dict.fromkeys(keys)), indent=0))
+        if self.exists:
+            try:
+                self.node()
+            except DamagedFile as problem:
+                self._set_aside(problem)
+                convert_cells(self.folder)
+            else:
+                convert(self.folder, locked=True)
+        node = {"schema": SCHEMA, **plain(node)}
+        for part in ("tracking", "execution"):
+            node[part] = {k: redact(v) if isinstance(v, str) else v for k, v in node[part].items()}
+        write_text(self.folder / "study.yaml", yaml.safe_dump(node, sort_keys=False))
+        for cell in cells:
+            self._write_cell(cell)
+        self._order()  # names the file if it is damaged
+        self._index([cell.id for cell in cells])
+        for cell in cells:
+            self._set_aside_seeds(cell)
 
     # -- results ---------------------------------------------------------------------------------------------
 
     def place(self, cell: Cell, seed: int) -> Path:
+        """The folder of one seed."""
         return self.folder / "cells" / cell.id / f"seed={seed}"
 
+    def seeds(self, cell: Cell) -> list[int]:
+        """Seeds that have a result."""
+        names = (path.parent.name for path in (self.folder / "cells" / cell.id).glob("seed=*/result.json"))
+        numbers = sorted(int(found[1]) for name in names if (found := schema.SEED_FOLDER.fullmatch(name)))
+        return [seed for seed in numbers if self.result(cell, seed) is not None]
+
     def finished(self, cell: Cell, seed: int) -> bool:
+        """Whether a seed is not run again unless asked for."""
         found = self.result(cell, seed)
         return found is not None and found["status"] in FINAL
 
     def missing(self, cell: Cell, spec: StudySpec) -> list[int]:
-        """Seeds of a study that a cell still has to run; those that a race left out too where there is none now."""
+        """Seeds of a study that a cell has to run; without a race, those that a race left out too."""
+        again = {Status.FAILED} if spec.prune.seeds is not None else {Status.FAILED, Status.ELIMINATED}
         found = ((seed, self.result(cell, seed)) for seed in spec.seed_list())
-        racing = spec.prune.seeds is not None
-        again = {Status.FAILED} if racing else {Status.FAILED, Status.ELIMINATED}
-        return [s for s, r in found if r is None or r["status"] in again]
+        return [seed for seed, result in found if result is None or result["status"] in again]
 
     def result(self, cell: Cell, seed: int) -> dict[str, Any] | None:
-        key = (cell.id, seed)
+        """What is stored of a seed; None if nothing is, or it is damaged."""
+        key, path = (cell.id, seed), self.place(cell, seed) / "result.json"
         if key not in self._results:
-            path = self.place(cell, seed) / "result.json"
-            if not path.is_file():
+            if path.with_name("metrics.jsonl") in self.damage or not path.is_file():
                 return None
-            result = json.loads(path.read_text())
-            self._results[key] = {**result, "status": Status(result["status"])}
+            try:
+                self._results[key] = schema.read_result(path)
+            except DamagedFile as problem:
+                self._warn(problem)
+                return None
         return self._results[key]
 
     def history(self, cell: Cell, seed: int) -> list[Record]:
-        """Records by round; empty where nothing was stored."""
-        path = self.place(cell, seed) / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+        """Records by round; empty where nothing was stored.
+
+        Raises:
+            DamagedFile: the file cannot be read; see `check`.
+        """
+        result = self._results.get((cell.id, seed), {})
+        rounds = result.get("rounds") if result.get("metrics_bytes") is None else None
+        return schema.read_history(self.place(cell, seed) / "metrics.jsonl", rounds)
 
     def put(
         self,
@@ -207,19 +151,28 @@ class Store:
         result: Mapping[str, Any],
         prompts: Mapping[str, Tensor] | Path | None = None,
     ) -> None:
-        """Stores one seed; `prompts` are tensors, or the file they lie in, which is moved."""
+        """Stores one seed.
+
+        Args:
+            cell, seed: whose it is.
+            history: records by round.
+            result: see `results.make_result`.
+            prompts: tensors that were learned, or the file they lie in, which is moved.
+        """
         place = self.place(cell, seed)
-        write(place / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in history))
+        text = "".join(json.dumps(record) + "\n" for record in history)
+        write_text(place / "metrics.jsonl", text)
         if isinstance(prompts, Path):
             os.replace(prompts, place / "prompts.safetensors")
         elif prompts:
             with atomic_write(place / "prompts.safetensors") as temporary:
                 save_tensors(prompts, temporary)
-        write(place / "result.json", json.dumps(result, indent=1))
-        self._results[cell.id, seed] = {**result, "status": Status(result["status"])}
+        stored = {**result, "status": Status(result["status"]), "metrics_bytes": len(text.encode())}
+        write_text(place / "result.json", json.dumps(stored, indent=1))
+        self._results[cell.id, seed] = stored
 
     def forget(self, cell: Cell, seed: int) -> None:
-        """Takes a seed's result away, so that it runs again."""
+        """Removes a seed's result, so that it runs again."""
         self._results.pop((cell.id, seed), None)
         place = self.place(cell, seed)
         (place / "result.json").unlink(missing_ok=True)
@@ -230,11 +183,40 @@ class Store:
         for path in self.folder.rglob("*.part"):
             path.unlink(missing_ok=True)
 
-    def seeds(self, cell: Cell) -> list[int]:
-        """Seeds that have a result."""
-        folder = self.folder / "cells" / cell.id
-        found = (int(p.parent.name.partition("=")[2]) for p in folder.glob("seed=*/result.json"))
-        return sorted(found)
+    # -- damage ----------------------------------------------------------------------------------------------
+
+    def check(self) -> list[DamagedFile]:
+        """Reads every file of the store and lists the damaged ones. Seeds with a damaged history lose their result."""
+        for cell in (*self.cells(), *self.left()):
+            for seed in self.seeds(cell):
+                try:
+                    self.history(cell, seed)
+                except DamagedFile as problem:
+                    self._warn(problem)
+                    self._results.pop((cell.id, seed))
+        return list(self.damage.values())
+
+    def repair(self) -> list[DamagedFile]:
+        """Sets all damaged files aside; the next run of the study makes them again. The caller holds the lock."""
+        found = self.check()
+        order = [cell.id for cell in self.cells()]
+        for problem in found:
+            self._set_aside(problem)
+        self._index(order)
+        return found
+
+    def strays(self) -> list[Path]:
+        """Entries among the cells that the store neither wrote nor reads."""
+        known = re.compile(r"cell\.json|seed=\d+|ckpt-.*|slot.*|.*\.(part|damaged)")
+        inside = (path for folder in self._folders() for path in folder.iterdir() if not known.fullmatch(path.name))
+        beside = (path for path in self.folder.glob("cells/*") if not re.fullmatch(schema.CELL_ID, path.name))
+        return sorted([*inside, *(path for path in beside if path.suffix != ".former")])
+
+    def _set_aside_seeds(self, cell: Cell) -> None:
+        self.seeds(cell)
+        inside = self.folder / "cells" / cell.id
+        for problem in [problem for path, problem in self.damage.items() if inside in path.parents]:
+            self._set_aside(problem)
 
     # -- tables ----------------------------------------------------------------------------------------------
 
@@ -245,31 +227,9 @@ class Store:
     def write_csv(self) -> Path:
         """Writes results.csv."""
         path = self.folder / "results.csv"
-        write(path, self.frame().to_csv(index=False))
+        write_text(path, self.frame().to_csv(index=False))
         return path
 
     def summary(self, rule: str = "final", metric: str = results.TEST) -> pd.DataFrame:
         """One row per cell: mean, std, sem, n, min and max of a metric over seeds; see `results.summary`."""
         return results.summary(self.frame(metric), self.cells(), len(self.spec().seed_list()), rule, metric)
-
-
-def _readable(node: dict[str, Any], path: Path) -> dict[str, Any]:
-    """What a file holds, its schema's number taken off.
-
-    Raises:
-        ConfigError: a later release wrote it.
-    """
-    written = node.pop("schema", 1)
-    if written > SCHEMA:
-        raise ConfigError(
-            f"A study is read by the release that wrote it or a later one, but {path.parent.name}/{path.name} has "
-            f"schema {written}, and this fpl-tune knows {SCHEMA}. Install a newer fpl-tune, or name another study."
-        )
-    return node
-
-
-def _plain(node: Any) -> Any:
-    """Tuples as lists: what YAML and JSON can hold."""
-    if isinstance(node, Mapping):
-        return {key: _plain(value) for key, value in node.items()}
-    return [_plain(value) for value in node] if isinstance(node, list | tuple) else node

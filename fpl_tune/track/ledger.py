@@ -20,8 +20,9 @@ from fpl_tune import config, methods
 from fpl_tune.config import StudySpec
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.results import METRICS, TEST, VAL, aggregate
+from fpl_tune.study.schema import SCHEMA
 from fpl_tune.study.status import COUNTED, FAILURES, cell_status
-from fpl_tune.study.store import SCHEMA, Store
+from fpl_tune.study.store import Store
 from fpl_tune.trial import Record
 
 FORMAT = 3

@@ -16,10 +16,12 @@ from fpl_tune.config import StudySpec
 from fpl_tune.errors import EnvironmentProblem
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Job
+from fpl_tune.files import write_text
 from fpl_tune.redact import HIDDEN
+from fpl_tune.study import schema
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.status import FAILURES
-from fpl_tune.study.store import Store, write
+from fpl_tune.study.store import Store
 from fpl_tune.track import ledger, server, views
 from fpl_tune.track.ledger import Draw
 from fpl_tune.track.server import Book
@@ -173,7 +175,7 @@ class Writer:
         database = uri.startswith(("sqlite:", "postgresql", "mysql", "mssql"))
         client = server.connect(uri)
         artifacts = store.root / "mlartifacts" / store.name if database else None
-        self.book = Book(client, store.name, identity(store, uri), artifacts)
+        self.book = Book(client, store.name, identity(store, uri), artifacts, store.former())
 
     def parent(self, status: str) -> None:
         """Writes the study's run; with its report once it is no longer running."""
@@ -242,8 +244,8 @@ def identity(store: Store, uri: str) -> str:
         return "local"
     path = store.folder / "tracking.json"
     if not path.is_file():
-        write(path, json.dumps({"id": uuid.uuid4().hex}))
-    return str(json.loads(path.read_text())["id"])
+        write_text(path, json.dumps({"id": uuid.uuid4().hex}))
+    return schema.read_tracking(path)
 
 
 def _status(outcome: Outcome) -> str:

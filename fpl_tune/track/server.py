@@ -9,7 +9,9 @@ import re
 import tempfile
 import textwrap
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune.errors import EnvironmentProblem
@@ -158,14 +160,23 @@ class Book:
         name: the study's, and the experiment's unless MLFLOW_EXPERIMENT_NAME is set.
         owner: tells this store from another study of that name on the same server.
         artifacts: folder for artifacts; None leaves it to the server.
+        former: ids of cells in a store of schema 1 -> their ids. Runs under a former id are replaced.
     """
 
-    def __init__(self, client: Any, name: str, owner: str, artifacts: Path | None) -> None:
+    def __init__(
+        self,
+        client: Any,
+        name: str,
+        owner: str,
+        artifacts: Path | None,
+        former: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.client, self.name, self.owner = client, name, owner
         self.experiment = self._experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", name), artifacts)
         self.runs: dict[str, list[Run]] = {}
         for run in self._search():
-            self.runs.setdefault(str(run.data.tags.get("fpl.key")), []).append(run)
+            cell, slash, seed = str(run.data.tags.get("fpl.key")).partition("/")
+            self.runs.setdefault(f"{former.get(cell, cell)}{slash}{seed}", []).append(run)
 
     def _experiment(self, name: str, artifacts: Path | None) -> str:
         """The experiment's id: found, restored if someone deleted it, or created."""

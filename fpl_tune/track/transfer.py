@@ -41,7 +41,8 @@ def import_study(folder: Path, root: Path) -> Store:
             raise ConfigError(f"An exported study holds files and folders, but {path} is a link or a device.")
     carried = Store(folder.parent, folder.name)
     name = config.check_name(carried.spec().name)
-    carried.cells()
+    for problem in carried.check():
+        raise problem
     _copy(folder, root / name)
     return Store.open(root, name)
 

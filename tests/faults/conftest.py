@@ -32,7 +32,7 @@ seeds: 2
 """
 
 
-_CLOCK = ("time/seconds", "time/test_seconds", "finished", "peak_memory_bytes")
+_CLOCK = ("time/seconds", "time/test_seconds", "finished", "peak_memory_bytes", "metrics_bytes")
 
 
 def _untimed(node: Any) -> Any:

@@ -191,10 +191,10 @@ def test_a_carried_study_holds_files_only_and_stays_where_it_is_put(make_store: 
     path = store.folder / "cells" / cell.id / "cell.json"
     node = json.loads(path.read_text())
     path.write_text(json.dumps({**node, "id": "../../.."}))
-    refused("8 hex digits")
+    refused("id: String should match")
     path.write_text(json.dumps(node))
     (store.folder / "cells.json").write_text(json.dumps(["../../../theirs"]))
-    refused("There is no cell")
+    refused("cells.json is damaged")
 
 
 def test_secrets_of_addresses_are_written_nowhere(

@@ -16,8 +16,9 @@ from fpl_tune import config
 from fpl_tune.api import start_study as run_study
 from fpl_tune.errors import ConfigError
 from fpl_tune.study.cells import expand
+from fpl_tune.study.schema import SCHEMA
 from fpl_tune.study.selection import best
-from fpl_tune.study.store import SCHEMA, Store
+from fpl_tune.study.store import Store
 
 Compose = Callable[..., Any]
 EARLY: dict[str, str] = json.loads(Path(__file__).with_name("store_of_schema_1.json").read_text(encoding="utf-8"))
@@ -34,11 +35,18 @@ def early(tmp_path: Path) -> Store:
 
 
 def test_a_store_of_the_first_release_opens(early: Store) -> None:
-    pd.testing.assert_frame_equal(early.frame(), pd.read_csv(StringIO(EARLY["results.csv"])), check_dtype=False)
+    before = pd.read_csv(StringIO(EARLY["results.csv"])).replace({"cell": early.former()})
+    pd.testing.assert_frame_equal(early.frame(), before, check_dtype=False)
+    assert sorted(early.former()) == ["34346f27", "a50c7955"]
     assert early.summary()["status"].tolist() == ["done", "done"]
     assert best(early).cell.label == "lr=0.1"
     for cell in early.cells():
         assert config.to_run(config.as_dict(cell.run)) == cell.run
+        assert config.identity(cell.run) == cell.id == early.fingerprints(cell)["config"]
+        former = next(old for old, new in early.former().items() if new == cell.id)
+        for name, text in EARLY.items():  # histories, results and prompts are as they were
+            if name.startswith(f"cells/{former}/seed="):
+                assert (early.folder / name.replace(former, cell.id)).read_text() == text
         result = early.result(cell, 2)
         assert result is not None
         assert [r["round"] for r in early.history(cell, 2)] == list(range(1, result["rounds"] + 1))
@@ -60,9 +68,10 @@ def test_its_cells_are_those_of_the_same_study_now(early: Store) -> None:
     assert [cell.id for cell in expand(config.to_study(node), node)] == [config.identity(early.cells()[0].run)]
 
 
-@pytest.mark.parametrize("name", ["study.yaml", "cells/34346f27/cell.json"])
+@pytest.mark.parametrize("name", ["study.yaml", "cell.json"])
 def test_a_store_of_a_later_release_is_refused(early: Store, name: str) -> None:
-    path = early.folder / name
+    path = early.folder / name if name == "study.yaml" else early.place(early.cells()[0], 1).with_name(name)
+    early = Store(early.root, early.name)
     node = yaml.safe_load(path.read_text())
     path.write_text(json.dumps({**node, "schema": SCHEMA + 1}))
     with pytest.raises(ConfigError, match=rf"has schema {SCHEMA + 1}, and this fpl-tune knows {SCHEMA}. Install a"):
