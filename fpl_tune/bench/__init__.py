@@ -8,6 +8,7 @@ compares two times of the same run; on a busy machine both are noisy.
 from fpl_tune.bench.desk import bench_desk
 from fpl_tune.bench.measure import Measured, Progress
 from fpl_tune.bench.rounds import bench_round
+from fpl_tune.bench.search import bench_search
 from fpl_tune.bench.statistics import bench_statistics
 from fpl_tune.bench.studies import bench_study
 from fpl_tune.bench.texts import bench_text
@@ -18,6 +19,7 @@ __all__ = [
     "Progress",
     "bench_desk",
     "bench_round",
+    "bench_search",
     "bench_statistics",
     "bench_study",
     "bench_text",

@@ -29,6 +29,7 @@ class Bench(str, Enum):
     study = "study"
     desk = "desk"
     record = "record"
+    search = "search"
     statistics = "statistics"
 
 
@@ -40,7 +41,8 @@ def bench(
 ) -> None:
     """Measure what a step, a round or a trial costs, beside the plain path in the same run.
 
-    `desk` measures planning, starting and searching; `record` measures MLflow. `statistics` simulates
+    `desk` measures planning, starting and searching; `record` measures MLflow. `search` simulates a cluster of
+    64 workers and reports how many of them a search keeps busy, with and without batches. `statistics` simulates
     studies of known truth and reports false positives, coverage, power and importance; about a minute.
     """
     from fpl_tune import bench as measure
@@ -54,6 +56,19 @@ def bench(
         with _progress() as progress:
             simulated = measure.bench_statistics(progress=progress)
         output.emit(simulated, format)
+        return
+    if kind is Bench.search:
+        with _progress() as progress:
+            busy = measure.bench_search(overrides or [], progress=progress)
+        if format is Format.table:
+            shown = {
+                "utilisation": "{:.1%}",
+                "hours": "{:.1f}",
+                "best validation": "{:.3f}",
+                "trials a second": "{:.0f}",
+            }
+            busy = [{k: shown.get(k, "{}").format(v) for k, v in row.items()} for row in busy]
+        output.emit(busy, format, title="64 workers, log-normal trials, median 5 minutes, simulated")
         return
     run = config.compose_run(overrides or [])
     device, cache = resolve("auto"), cache_root()

@@ -255,8 +255,16 @@ def rungs(spec: PruneSpec, rounds: int) -> tuple[int, ...]:
 def peers(cell: Cell, axes: Sequence[str] = ()) -> str:
     """Cells with the same key may be compared: same data, partition and schedule, and trials of one search.
 
-    axes: names of the study's axes, in each cell of which a search has its own budget.
+    Args:
+        cell: the cell.
+        axes: names of the study's axes, in each cell of which a search has its own budget. Trials of one search are
+            compared whatever values of the searched fields they have.
     """
     node = asdict(cell.run)
-    inside = {name: cell.varied.get(name) for name in axes} if cell.role == "trial" else {}
+    inside: dict[str, Any] = {}
+    if cell.role == "trial":
+        inside = {name: cell.varied.get(name) for name in axes}
+        for room, _, name in (field.partition(".") for field in cell.varied if field not in axes):
+            if name and isinstance(node[room], dict):
+                node[room].pop(name, None)
     return json.dumps([inside, *(node[name] for name in ("clip", "data", "partition", "protocol"))], sort_keys=True)
