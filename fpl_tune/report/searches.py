@@ -12,6 +12,7 @@ from fpl_tune.report.blocks import Section, plain_table
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.importance import importance
 from fpl_tune.report.importance import pairs as field_pairs
+from fpl_tune.search.gains import gains
 from fpl_tune.study.cells import Cell, label, shown
 from fpl_tune.study.selection import choose
 
@@ -25,6 +26,7 @@ def winners(facts: Facts, tests: pd.DataFrame) -> Section | None:
     if len(parts) < 2:
         return None
     rows = []
+    gained = {gain.best.id: gain for gain in gains(facts.store, facts.rule, facts.metric)}
     for part, cells in parts.items():
         choice = choose(facts.frame, cells, facts.spec, facts.rule)
         if choice is None:
@@ -34,10 +36,15 @@ def winners(facts: Facts, tests: pd.DataFrame) -> Section | None:
         test = words.signed(tests.loc[cell.id, "difference"], facts.metric) if cell.id in tests.index else "–"
         searched = label({name: value for name, value in cell.varied.items() if name not in facts.gridded})
         mean = words.plus_minus(row["mean"], row["std"], facts.metric)
-        rows.append([part, words.figure(row["val"], "val/acc_mean"), mean, test, str(len(cells)), searched])
-    text = f"The best trial of each part of the axes by validation accuracy; {facts.basis}."
+        gain = gained.get(cell.id)
+        over = words.signed(gain.gain, facts.metric) if gain and gain.published else "–"
+        rows.append([part, words.figure(row["val"], "val/acc_mean"), mean, test, over, str(len(cells)), searched])
+    text = (
+        f"The best trial of each part of the axes by validation accuracy; {facts.basis}. The published point is the "
+        "best one by validation of those that the search tried first."
+    )
     header = ["", "validation accuracy (%)", f"{words.quantity(facts.metric, over='')} ± std",
-              f"Δ vs {facts.reference}", "trials", "found"]  # fmt: skip
+              f"Δ vs {facts.reference}", "Δ vs published", "trials", "found"]  # fmt: skip
     return Section("winners", "Best of each search", [text], tables=[plain_table(header, rows)])
 
 

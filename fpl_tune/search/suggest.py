@@ -118,6 +118,15 @@ class Part:
         return made or [self.composer.at(self.varied)]
 
     @property
+    def published(self) -> set[str]:
+        """Ids of the cells of the published points."""
+        found = set()
+        for point in self._points if self.search.sampler != "grid" else ():
+            with suppress(ConfigError):
+                found.add(config.identity(self.composer.at({**self.varied, **point})))
+        return found
+
+    @property
     def total(self) -> int:
         return len(self._points) if self.search.sampler == "grid" else self.search.trials
 

@@ -59,7 +59,7 @@ def test_the_best_of_each_search_is_chosen_by_validation(searched):
     assert section is not None
     table = section.tables[0]
     for row in table.rows:
-        method, val, _, _, trials, found = (cell.text for cell in row["cells"])
+        method, val, _, _, _, trials, found = (cell.text for cell in row["cells"])
         mine = [cell for cell in searched.own if searched.part(cell) == method]
         best = max(mine, key=lambda cell: searched.table.loc[cell.id, "val"])
         assert trials == str(len(mine))

@@ -13,10 +13,12 @@ import pytest
 from fpl_tune.errors import ConfigError
 from fpl_tune.execute import inline
 from fpl_tune.execute.runner import run_study
+from fpl_tune.search.gains import gains
 from fpl_tune.search.record import WARM
 from fpl_tune.search.search import Search
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
+from fpl_tune.trial import Trial
 
 Compose = Callable[..., Any]
 
@@ -109,8 +111,14 @@ def test_running_trials_count_as_bad_ones(compose: Compose, tmp_path: Path) -> N
 # -- what the database shows ---------------------------------------------------------------------------------
 
 
-def test_optuna_reads_the_database_of_a_study(compose: Compose, tmp_path: Path) -> None:
+def test_optuna_reads_the_database_of_a_study(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Values, parameters by their dotted names, rounds, states and user attributes, by Optuna's public interface."""
+    step = Trial.step
+    monkeypatch.setattr(
+        Trial, "step", lambda self: [{**r, "val/acc_mean": 1 - self.run.optim.lr / r["round"]} for r in step(self)]
+    )
     body = LR + "prune: {rule: halving, reduction: 2, confidence: 0}"
     made = compose(body, "search.trials=5", "protocol.rounds=2")
     assert run_study(*made, root=tmp_path, executor=inline.execute).exit_code == 0
@@ -133,7 +141,7 @@ def test_optuna_reads_the_database_of_a_study(compose: Compose, tmp_path: Path) 
         assert trial.intermediate_values == pytest.approx(mean)
         assert trial.value == pytest.approx(mean[max(mean)])
         assert max(mean) == (2 if trial.state.name == "COMPLETE" else 1)
-    assert {t.state.name for t in trials} <= {"COMPLETE", "PRUNED"}
+    assert {t.state.name for t in trials} == {"COMPLETE", "PRUNED"}
     assert study.best_value == max(t.value or 0.0 for t in trials if t.state.name == "COMPLETE")
 
 
@@ -197,3 +205,28 @@ def test_a_search_starts_from_another_study(compose: Compose, tmp_path: Path) ->
     ):
         with pytest.raises(ConfigError, match=says):
             Search.plan(*compose(LR, *overrides), root=tmp_path)
+
+
+def test_what_tuning_gained_over_the_published_point(compose: Compose, tmp_path: Path) -> None:
+    """Per method the best trial by validation, its test figure, and the same of the best published point."""
+    body = "axes: {method: [promptfl, fedprox]}\nsearch: {sampler: random, trials: 4, only: [optim.lr]}"
+    made = compose(body, "protocol.rounds=1")
+    run_study(*made, root=tmp_path, executor=inline.execute)
+    store = Store.open(tmp_path, "tiny")
+    found = gains(store)
+    assert [(gain.part, gain.trials) for gain in found] == [("promptfl", 4), ("fedprox", 4)]
+    trials = [cell for cell in store.cells() if cell.role == "trial"]
+
+    def figure(cell: Cell, metric: str) -> float:
+        return sum(store.history(cell, seed)[-1][metric] for seed in (1, 2)) / 2
+
+    for gain in found:
+        mine = [cell for cell in trials if cell.varied["method"] == gain.part]
+        best = max(mine, key=lambda cell: figure(cell, "val/acc_mean"))
+        lrs = {"promptfl": (0.001, 0.002, 0.01), "fedprox": (0.001, 0.002)}[gain.part]
+        published = max((c for c in mine if c.run.optim.lr in lrs), key=lambda cell: figure(cell, "val/acc_mean"))
+        assert gain.best.id == best.id
+        assert gain.published is not None
+        assert gain.published.id == published.id
+        assert gain.test == pytest.approx(figure(best, "test/acc_mean"))
+        assert gain.gain == pytest.approx(figure(best, "test/acc_mean") - figure(published, "test/acc_mean"))

@@ -1,0 +1,82 @@
+"""What tuning gained: the best validated trial of every search beside the published points."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fpl_tune.search.search import Search
+from fpl_tune.study import results
+from fpl_tune.study.cells import Cell, label
+from fpl_tune.study.results import VAL
+from fpl_tune.study.selection import choose
+from fpl_tune.study.store import Store
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The search in one cell of the axes. Figures are means over seeds."""
+
+    part: str
+    """Label of the cell of the axes, such as the method's name."""
+    trials: int
+    """Finished trials."""
+    best: Cell
+    """The finished trial with the highest validation accuracy."""
+    val: float
+    test: float
+    published: Cell | None
+    """The finished published point with the highest validation accuracy; None where the search has none."""
+    published_val: float
+    published_test: float
+
+    @property
+    def gain(self) -> float:
+        """Test metric of the best trial less that of the published point; NaN without one."""
+        return self.test - self.published_test
+
+
+def gains(store: Store, rule: str = "final", metric: str = results.TEST) -> list[Gain]:
+    """What each search of a study found and gained, in the order of the axes.
+
+    Args:
+        store: the study.
+        rule: the reporting rule.
+        metric: the reported metric. Validation accuracy alone chooses.
+
+    Returns:
+        One entry for every cell of the axes with a finished trial; none for a study without a search.
+    """
+    spec = store.spec()
+    search = Search.plan(spec, store.node(), store.root)
+    if search is None:
+        return []
+    table, cells = results.frame(store, metric), store.cells()
+    rows = results.summary(table, cells, len(spec.seed_list()), rule, metric).set_index("cell")
+    found = []
+    for part in search.parts:
+        mine = [
+            cell
+            for cell in cells
+            if cell.role == "trial" and all(cell.varied.get(n) == v for n, v in part.varied.items())
+        ]
+        choice = choose(table, mine, spec, rule)
+        if choice is None:
+            continue
+        points = part.published
+        known = choose(table, [cell for cell in mine if cell.id in points], spec, rule)
+        published = known.cell if known else None
+        best = choice.cell
+        found.append(
+            Gain(
+                label(part.varied),
+                sum(rows.loc[cell.id, "status"] == "done" for cell in mine),
+                best,
+                float(rows.loc[best.id, VAL]),
+                float(rows.loc[best.id, "mean"]),
+                published,
+                float(rows.loc[published.id, VAL]) if published else math.nan,
+                float(rows.loc[published.id, "mean"]) if published else math.nan,
+            )
+        )
+    return found
