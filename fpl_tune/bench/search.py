@@ -22,7 +22,7 @@ from fpl_tune.execute.runner import run_study
 from fpl_tune.execute.scheduler import Scheduler
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Record, rounds_of
+from fpl_tune.trial import Record
 
 _MEDIAN = 300.0  # seconds of a trial
 _SPREAD = 1.2  # standard deviation of the logarithm of its seconds: one trial in a hundred takes over 80 minutes
@@ -81,7 +81,7 @@ class VirtualCluster:
             self.rounds, self.busy = self.rounds + 1, self.busy + self._round(job)
             spans.append((now - self._round(job), now))
             goes_on = scheduler.report(job, [self._records(job, done)])
-            if goes_on and done < rounds_of(job.cell.run):
+            if goes_on and done < job.cell.run.rounds:
                 heapq.heappush(events, (now + self._round(job), next(number), job, done + 1))
                 continue
             if goes_on:
@@ -91,7 +91,7 @@ class VirtualCluster:
         self.busy_in_span = math.fsum(max(0.0, min(end, self.span) - begin) for begin, end in spans)
 
     def _round(self, job: Job) -> float:
-        return self.seconds(job.cell) / rounds_of(job.cell.run)
+        return self.seconds(job.cell) / job.cell.run.rounds
 
     def _records(self, job: Job, number: int) -> list[Record]:
         accuracy = self.accuracy(job.cell, number)
