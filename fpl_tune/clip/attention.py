@@ -29,6 +29,14 @@ def attend(qkv: Tensor, layout: Layout, n_heads: int, *, ends: bool = False) -> 
     return cast(Tensor, way.apply(qkv, layout, n_heads, ends))
 
 
+def for_prompts(layout: Layout, n_prompts: int, n_heads: int, device: torch.device) -> Layout:
+    """The layout as `attend` needs it: on accelerators the mask is repeated once for all layers."""
+    if device.type == "cpu":
+        return layout
+    packing = layout.packing
+    return layout._replace(packing=packing._replace(mask=packing.mask.repeat(n_prompts * n_heads, 1, 1)))
+
+
 def kept_numbers(layout: Layout, width: int, n_heads: int, device: torch.device) -> float:
     """What a layer keeps for its gradient, in numbers per token and width: queries, keys, values, weights."""
     if device.type == "cpu":
@@ -39,7 +47,7 @@ def kept_numbers(layout: Layout, width: int, n_heads: int, device: torch.device)
 
 
 class _ByBlocks(torch.autograd.Function):
-    """7 launches forward and 8 backward (one more with `ends`), whatever the lengths."""
+    """6 launches forward and 8 backward (one more with `ends`), whatever the lengths."""
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, layout: Layout, n_heads: int, ends: bool) -> Tensor:
@@ -47,8 +55,8 @@ class _ByBlocks(torch.autograd.Function):
         heads = qkv.unflatten(-1, (3, n_heads, -1)).permute(2, 0, 3, 1, 4)  # [3, P, H, R, d/H]
         queries = _blocks(heads[0].index_select(2, packing.rows), packing)
         keys, values = _blocks(heads[1:].index_select(3, packing.keys), packing).chunk(2)
-        scores = packing.mask.repeat(len(qkv) * n_heads, 1, 1)
-        weights = scores.baddbmm_(queries, keys.transpose(1, 2), alpha=queries.shape[-1] ** -0.5).softmax(-1)
+        scores = torch.baddbmm(packing.mask, queries, keys.transpose(1, 2), alpha=queries.shape[-1] ** -0.5)
+        weights = scores.softmax(-1)
         mixed = torch.bmm(weights, values).view(len(qkv), n_heads, -1, queries.shape[-1])
         if ctx.needs_input_grad[0]:
             ctx.layout, ctx.n_heads, ctx.ends = layout, n_heads, ends

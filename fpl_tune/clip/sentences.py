@@ -77,6 +77,7 @@ class Layout(NamedTuple):
     ends: Tensor  # [K]
     inverse: Tensor  # [K]
     packing: Packing
+    in_order: bool  # whether `slot` lists each context token once, in order
 
     @property
     def n_tokens(self) -> int:
@@ -178,6 +179,7 @@ def _layout(slots: Sequence[tuple[int, ...]], *, per_class: bool) -> Layout:
         ends.append(len(rows) - 1)
     context = [row for row, (slot, _, _) in enumerate(rows) if slot < 0]
     lengths = [group.length for group in groups for _ in range(group.n_classes)]
+    slot = [-1 - rows[row][0] for row in context]
     return Layout(
         n_prefix,
         tuple(groups),
@@ -185,7 +187,8 @@ def _layout(slots: Sequence[tuple[int, ...]], *, per_class: bool) -> Layout:
         ids=torch.tensor([max(slot, 0) for slot, _, _ in rows]),
         positions=torch.tensor([position for _, position, _ in rows]),
         context=torch.tensor(context, dtype=torch.long),
-        slot=torch.tensor([-1 - rows[row][0] for row in context], dtype=torch.long),
+        slot=torch.tensor(slot, dtype=torch.long),
+        in_order=slot == sorted({-1 - token for token in slots[0] if token < 0}),
         owner=torch.tensor([rows[row][2] for row in context], dtype=torch.long),
         ends=torch.tensor(ends),
         inverse=torch.tensor(order).argsort(),

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fpl_tune.clip.attention import kept_numbers
+from fpl_tune.clip.attention import for_prompts, kept_numbers
 from fpl_tune.clip.blocks import Block
 from fpl_tune.clip.sentences import Layout, Sentences
 from fpl_tune.device import activation_bytes
@@ -157,10 +157,13 @@ class TextTower(nn.Module):
 
     def _packed(self, context: Tensor, layout: Layout, deep: Tensor | None) -> Tensor:
         words = (self.token_embedding(layout.ids) + self.positional_embedding[layout.positions])[None]
-        shared = context.dim() == 3
-        own = context[:, layout.slot] if shared else context[:, layout.owner, layout.slot]
+        if context.dim() == 4:
+            own = context[:, layout.owner, layout.slot]
+        else:
+            own = context if layout.in_order else context[:, layout.slot]
         own = own + self.positional_embedding[layout.positions[layout.context]]
         first, *blocks, last = self.blocks
+        layout = for_prompts(layout, len(context), first.n_heads, context.device)
         x = first.first(words, own, layout)
         for j, block in enumerate([*blocks, last], start=1):
             if deep is not None and j <= deep.shape[1]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fpl_tune.clip import Sentences, Towers, attention
+from fpl_tune.clip import Sentences, Towers, attention, text
 from fpl_tune.clip.sentences import Layout
 from fpl_tune.testing import toy_towers
 from fpl_tune.testing.sim import counting, sim_device, why_not
@@ -28,6 +28,9 @@ def towers(request: pytest.FixtureRequest) -> Towers:
 
 @pytest.fixture
 def by_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on an accelerator, on the CPU."""
+    repeated = partial(attention.for_prompts, device=torch.device("meta"))
+    monkeypatch.setattr(text, "for_prompts", lambda layout, n_prompts, n_heads, _: repeated(layout, n_prompts, n_heads))
     monkeypatch.setattr(attention, "_ByGroups", attention._ByBlocks)
 
 
@@ -42,6 +45,8 @@ def _with_gradient(run: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
 
 
 def _attend(way: Any, layout: Layout, ends: bool, qkv: Tensor) -> Tensor:
+    if way is attention._ByBlocks:
+        layout = attention.for_prompts(layout, len(qkv), 4, torch.device("meta"))  # not the CPU
     return way.apply(qkv, layout, 4, ends)
 
 
@@ -81,7 +86,7 @@ def _moved(towers: Towers, device: torch.device) -> Towers:
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_an_accelerator_launches_as_many_kernels_whatever_the_lengths() -> None:
-    """36 a layer forward and backward at most, without a copy or a synchronisation; and the CPU's figures."""
+    """At most 35 per layer, forward and backward, without a copy or a synchronisation; and the CPU's figures."""
     context, sim = _draw((2, 4, 32), 3), sim_device()
     here, found = toy_towers(quick_gelu=True), []
     reference = _with_gradient(lambda x: here.encode_prompts(x, here.sentences(NAMES, 4)), context)
@@ -97,7 +102,7 @@ def test_an_accelerator_launches_as_many_kernels_whatever_the_lengths() -> None:
         assert not seen.syncs
         assert not seen.copies
         found.append(seen.launches.total())
-    assert found[0] == found[1] <= 36 * towers.n_text_blocks + 32
+    assert found[0] == found[1] <= 35 * towers.n_text_blocks + 24
     torch.testing.assert_close(features.cpu(), reference[0], rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(gradient.cpu(), reference[1], rtol=1e-8, atol=1e-8)
 
