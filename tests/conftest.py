@@ -43,6 +43,7 @@ SYSTEM = (
     "faults/test_killed_driver.py",
     "faults/test_lost_ray.py",
     "methods/test_joining.py",
+    "test_readme.py::test_the_ray_example_runs",
     "test_wheel.py",
     "track/test_kills.py",
     "track/test_postgres.py",

@@ -47,6 +47,8 @@ BLOCKS = [
     (kind, text) for page in PAGES.values() for kind, text in re.findall(r"^```(\w+)\n(.*?)^```", page, re.M | re.S)
 ]
 METHOD = next(text for kind, text in BLOCKS if kind == "python" and "class PromptFedAvgM" in text)
+RAY = next(text for kind, text in BLOCKS if kind == "python" and "tune.Tuner(" in text)
+OPTUNA = next(text for kind, text in BLOCKS if kind == "python" and "optimisation.optimize" in text)
 NOTEBOOK = next(text for kind, text in BLOCKS if kind == "python" and "load_study" in text)
 COMMANDS = [
     command.split("#")[0].strip()
@@ -102,6 +104,37 @@ def test_the_notebook_in_the_text_runs(make_store: Any, monkeypatch: pytest.Monk
     exec(NOTEBOOK.replace("seeds=2", small), seen)
     assert seen["rounds"]["round"].tolist() == [1, 2, 1, 2]
     assert len(seen["study"].summary()) == 4
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_ray_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))  # Tune writes its results to ~/ray_results
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    try:
+        small = (
+            '"data.train_per_class": 8, "data.test_per_class": 2, "data.domains": ["clipart"], "protocol.epochs": 1, '
+        )
+        text = RAY.replace('"seeds": 3', f'{small}"seeds": 2').replace("num_samples=8", "num_samples=2")
+        seen: dict[str, Any] = {}
+        exec(text.replace('"protocol.rounds": 8', '"protocol.rounds": 2').replace("max_t=8", "max_t=2"), seen)
+        assert 0 <= seen["best"].config["method.lam"] <= 5
+        assert 0 <= seen["best"].metrics["test/acc_mean"] <= 1
+    finally:
+        ray.shutdown()
+
+
+def test_the_optuna_example_runs() -> None:
+    small = (
+        '"data.train_per_class=8", "data.test_per_class=2", "data.domains=[clipart]", "protocol.rounds=1", "seeds=1"'
+    )
+    text = OPTUNA.replace('"pfedmoap_search"', f'"pfedmoap_search", {small}').replace("n_trials=20", "n_trials=3")
+    seen: dict[str, Any] = {}
+    exec(text.replace("n_jobs=2", "n_jobs=1"), seen)
+    assert len(seen["optimisation"].trials) == 3
+    assert 0 <= seen["optimisation"].best_value <= 1
 
 
 def test_the_study_in_the_text_composes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
