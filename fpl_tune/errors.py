@@ -27,6 +27,10 @@ class EnvironmentProblem(FplTuneError):
     exit_code = 3
 
 
+class Notice(UserWarning):
+    """A warning for whoever runs a study: the command line prints it as one line."""
+
+
 def did_you_mean(name: str, known: Iterable[str], first: Sequence[str] = (), listing: str = "") -> str:
     """A sentence that ends an error message: `first`, else the nearest known names, else all, or what lists them."""
     known = sorted(known)

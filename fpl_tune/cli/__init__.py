@@ -32,10 +32,11 @@ _VERBS = (study, plan, run, bench, status, show, report, compare, ui, verify, re
 
 def main(words: Sequence[str] | None = None) -> None:
     """Entry point of the console script: an expected error is one line and a documented exit code."""
-    from fpl_tune.errors import FplTuneError
+    from fpl_tune.errors import FplTuneError, Notice
 
     complete.join_words()
     with warnings.catch_warnings():
+        warnings.simplefilter("always", Notice)
         warnings.showwarning = _warn
         try:
             code = app(words, prog_name="fpl-tune", standalone_mode=False)

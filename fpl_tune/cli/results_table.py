@@ -9,7 +9,7 @@ from typing import Any
 from fpl_tune.cli import output
 from fpl_tune.cli.common import Format
 from fpl_tune.formatting import counted, percent
-from fpl_tune.study import results, selection
+from fpl_tune.study import earlier, results, selection
 from fpl_tune.study.cells import axes_of
 from fpl_tune.study.store import Store
 
@@ -26,13 +26,14 @@ def results_table(store: Store, rule: str, format: Format) -> None:
     choice = selection.choose(found, cells, spec, rule)
     chosen = {cell.id for cell in choice.cells} if choice else set[str]()
     judged = _comparisons(store, rule) if format is Format.json else {}
-    rows, ranks, wanted = [], [], len(spec.seed_list())
+    rows, ranks, wanted, before = [], [], len(spec.seed_list()), earlier.marked(store)
     for record in frame.to_dict("records"):
         if format is not Format.table:
             rows.append({**record, **judged.get(record["cell"], {})})
             continue
         ranks.append(_rank(record, record[results.VAL], [name for name in axes_of(spec.axes) if name in record]))
-        status = "best" if record["cell"] in chosen else "" if record["status"] == "done" else record["status"]
+        done = "earlier" if record["cell"] in before else ""
+        status = "best" if record["cell"] in chosen else done if record["status"] == "done" else record["status"]
         rows.append(
             {
                 "cell": record["label"],
@@ -54,6 +55,8 @@ def results_table(store: Store, rule: str, format: Format) -> None:
             if len(kept) < len(rows):
                 notes.append(f"{counted(len(rows) - len(kept), 'more trial')}: --format csv")
             rows = [rows[i] for i in kept]
+    if before:
+        notes.append(f"{counted(len(before), 'cell')} of earlier runs, not in the last one")
     best = [i for i, row in enumerate(rows) if row.get("") == "best"]
     output.emit(rows, format, title=spec.title or spec.name, best=best, caption="; ".join(notes))
 

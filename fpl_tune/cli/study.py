@@ -89,6 +89,12 @@ def _summarise(store: Store, outcome: Outcome, page: Path | None, format: Format
             talk.print(f"report   {page}\nresults  {store.folder / 'results.csv'}")
             if tracked:
                 talk.print("MLflow   fpl-tune ui")
+    others = [cell for cell in store.left() if store.seeds(cell)]
+    if others and table:
+        talk.print(
+            f"{counted(len(others), 'cell')} with results of other settings {'is' if len(others) == 1 else 'are'} kept "
+            "but not shown; the command that made them shows them again.", soft_wrap=True,
+        )  # fmt: skip
     for failure in outcome.failures:
         output.warn(failure)
     if table:

@@ -58,10 +58,10 @@ class Differ:
     def outside(self) -> list[tuple[Cell, str, str]]:
         """Cells with results that the study no longer has, each with its state and why.
 
-        State `gone`: in the results of the last run. State `left`: of settings before those; only on disk.
+        State `gone`: in the results now. State `left`: of other settings, and only on disk.
         """
         gone = [(cell, "gone", "not in the study") for cell in self._gone if self._store.seeds(cell)]
-        return [*gone, *((cell, "left", "of earlier settings") for cell in self._left)]
+        return [*gone, *((cell, "left", "of other settings") for cell in self._left)]
 
 
 def _changed(old: Cell, new: Cell) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fpl_tune import config
 from fpl_tune.config import GROUPS, SearchSpec, StudySpec
-from fpl_tune.errors import ConfigError
+from fpl_tune.errors import ConfigError, Notice
 from fpl_tune.paths import list_studies, shipped
 from fpl_tune.search.search import Search
 from fpl_tune.study.cells import axes_of, expand
@@ -46,7 +46,7 @@ def compose(name: str, overrides: Sequence[str] = (), root: Path | None = None) 
         if dotted in searched:
             warnings.warn(
                 f"{text} does not fix {dotted}: the study searches it. Fix it with "
-                f"'search.space.{dotted}={{choices:[{value}]}}'.", UserWarning, stacklevel=2,
+                f"'search.space.{dotted}={{choices:[{value}]}}'.", Notice, stacklevel=2,
             )  # fmt: skip
     return spec, node
 
@@ -59,7 +59,7 @@ def _check(name: str, overrides: Sequence[str], text: str, spec: StudySpec, node
         wins = f"the study sweeps {axis}. Override the axis, 'axes.{axis}=[...]', or remove it, '~axes.{axis}'."
         if _same_cells(name, overrides, text, spec, node):
             raise ConfigError(f"{text} has no effect: {wins}")
-        warnings.warn(f"{text} sets references only: {wins}", UserWarning, stacklevel=3)
+        warnings.warn(f"{text} sets references only: {wins}", Notice, stacklevel=3)
     elif dotted in ("protocol.rounds", "protocol.epochs"):
         field = dotted.removeprefix("protocol.")
         own = [stage.get(field) for stage in node["stages"]]
@@ -86,4 +86,4 @@ def _warn_of_shadowed(name: str) -> None:
     here, theirs = list_studies().get(name), shipped("studies", f"{name}.yaml")
     if here is not None and theirs.is_file() and here.resolve() != theirs.resolve():
         warnings.warn(f"{here} is run, not the shipped study {name}. Rename the file if that is not intended.",
-                      UserWarning, stacklevel=3)  # fmt: skip
+                      Notice, stacklevel=3)  # fmt: skip

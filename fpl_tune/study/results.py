@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fpl_tune import config
 from fpl_tune.evaluate import report_rules
+from fpl_tune.study import earlier
 from fpl_tune.study.status import COUNTED, cell_status
 from fpl_tune.trial import Record
 
@@ -107,7 +108,7 @@ def frame(store: Store, metric: str = TEST) -> pd.DataFrame:
 
     Returns:
         Columns: cell, seed, status, rule, rounds, the fields that vary, metrics, costs, label, role. A seed without
-        metrics has one row, of the rule `final`.
+        metrics has one row, of the rule `final`. If there are cells of earlier runs, last_run is False for them.
     """
     import pandas as pd
 
@@ -141,7 +142,10 @@ def frame(store: Store, metric: str = TEST) -> pd.DataFrame:
                     }
                 )
     columns = ["cell", "seed", "status", "rule", "rounds", *names, *METRICS, *more, *COSTS, "label", "role"]
-    return pd.DataFrame(rows, columns=pd.Index(columns))
+    table = pd.DataFrame(rows, columns=pd.Index(columns))
+    if before := earlier.marked(store):
+        table["last_run"] = ~table["cell"].isin(before)
+    return table
 
 
 def aggregate(values: Sequence[float]) -> dict[str, float]:

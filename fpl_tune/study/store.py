@@ -20,7 +20,7 @@ from fpl_tune.config import StudySpec
 from fpl_tune.errors import ConfigError
 from fpl_tune.files import atomic_write, save_tensors, write_text
 from fpl_tune.redact import redact
-from fpl_tune.study import results, schema
+from fpl_tune.study import earlier, results, schema
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.folder import Folder, plain
 from fpl_tune.study.migrate import convert, convert_cells
@@ -71,7 +71,7 @@ class Store(Folder):
     # -- the study -------------------------------------------------------------------------------------------
 
     def begin(self, node: Mapping[str, Any], cells: Sequence[Cell]) -> None:
-        """Writes the resolved study and its cells. Cells of earlier settings stay on disk, out of the tables.
+        """Writes the resolved study and its cells, after which come the cells of earlier runs; see `earlier`.
 
         Passwords and tokens in addresses are not written. Damaged files are set aside. The caller holds the lock.
 
@@ -93,7 +93,9 @@ class Store(Folder):
         for cell in cells:
             self._write_cell(cell)
         self._order()  # names the file if it is damaged
-        self._index([cell.id for cell in cells])
+        kept = earlier.find(self, cells)
+        earlier.mark(self, kept)
+        self._index([cell.id for cell in [*cells, *kept]])
         for cell in cells:
             self._set_aside_seeds(cell)
 

@@ -121,11 +121,24 @@ def test_plan_names_what_is_kept_outside_the_study(home: Path, command: Command)
         assert command("study", "lambda_sweep", f"axes.method.lam={values}", "references=[]").code == 0
     done = command("plan", "lambda_sweep", "axes.method.lam=[0]", "references=[]")
     assert "Not in this study, but kept with their results: 2 cells." in done.out
-    assert "promptfl" not in done.out
     listed = command("plan", "lambda_sweep", "axes.method.lam=[0]", "references=[]", "--format", "json").out
     assert [(row["cell"], row["status"]) for row in json.loads(listed)["plan"]] == [
-        ("lam=0", "done"), ("lam=0.5", "gone"), ("promptfl", "left")
+        ("lam=0", "done"), ("lam=0.5", "gone"), ("promptfl", "gone")
     ]  # fmt: skip
+
+
+def test_a_narrowed_study_keeps_its_cells_and_says_so(home: Path, command: Command) -> None:
+    whole = json.loads(command("show", "lambda_sweep", "--format", "json").out)
+    done = command("study", "lambda_sweep", "axes.method.lam=[0]", "references=[]")
+    assert "0 cells run, 1 done before" in done.out
+    assert "2 cells of earlier runs, not in the last one" in done.out
+    shown = json.loads(command("show", "lambda_sweep", "--format", "json").out)
+    assert {row["label"]: row["mean"] for row in shown} == {row["label"]: row["mean"] for row in whole}
+    page = (home / "outputs" / "lambda_sweep" / "report.html").read_text()
+    assert all(row["label"] in page for row in whole)
+    assert "earlier" not in command("study", "lambda_sweep").out, "the plain command undoes it"
+    other = command("study", "lambda_sweep", "axes.method.lam=[0]", "references=[]", "protocol.rounds=1").out
+    assert "3 cells with results of other settings are kept but not shown" in other
 
 
 def test_plan_names_what_makes_a_cell_stale_or_new(home: Path, command: Command) -> None:

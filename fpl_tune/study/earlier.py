@@ -1,0 +1,78 @@
+"""Cells of earlier runs of a study, which stay in its results when the study is run with other axes.
+
+A cell stays if its settings differ from those of a current cell only in fields that vary, and its label is not taken.
+Cells of other settings (other rounds, other data) stay on disk but out of the results: their figures do not compare.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fpl_tune import config
+from fpl_tune.files import atomic_write
+from fpl_tune.study.cells import Cell
+
+if TYPE_CHECKING:
+    from fpl_tune.study.store import Store
+
+_FILE = "earlier.json"
+_BROUGHT = {"method": "stages", "data": "partition"}
+"""Group -> what choosing one of its options may set besides."""
+
+
+def find(store: Store, cells: Sequence[Cell]) -> list[Cell]:
+    """Finds the cells with results that stay beside the cells that a study has now; trials of searches do not."""
+    ids, labels = {cell.id for cell in cells}, {cell.label for cell in cells}
+    before = [cell for cell in [*store.cells(), *store.left()] if cell.id not in ids and cell.label not in labels]
+    found: dict[str, Cell] = {}
+    for cell in before:
+        if cell.role != "trial" and cell.label not in found and store.seeds(cell) and _belongs(cell, cells):
+            found[cell.label] = cell
+    return list(found.values())
+
+
+def mark(store: Store, cells: Sequence[Cell]) -> None:
+    """Stores which cells are of earlier runs."""
+    path = store.folder / _FILE
+    if cells or path.is_file():
+        with atomic_write(path) as temporary:
+            temporary.write_text(json.dumps([cell.id for cell in cells]))
+
+
+def marked(store: Store) -> set[str]:
+    """Ids of the cells of earlier runs."""
+    try:
+        return {str(key) for key in json.loads((store.folder / _FILE).read_text())}
+    except (OSError, ValueError, TypeError):  # not there, or damaged: the mark alone is lost
+        return set()
+
+
+def _belongs(cell: Cell, cells: Sequence[Cell]) -> bool:
+    """Whether a cell differs from one of the cells only in fields that vary in either."""
+    own = dict(_leaves(config.as_dict(cell.run)))
+    for other in cells:
+        varied = _names(cell.varied) | _names(other.varied)
+        theirs = dict(_leaves(config.as_dict(other.run)))
+        differing = (name for name in own.keys() | theirs.keys() if own.get(name) != theirs.get(name))
+        if all(any(name == free or name.startswith(f"{free}.") for free in varied) for name in differing):
+            return True
+    return False
+
+
+def _names(varied: Mapping[str, Any]) -> set[str]:
+    """Names of the fields and groups that may differ, those within bundles included."""
+    names = set(varied)
+    for name, value in varied.items():
+        if isinstance(value, Mapping) and name not in config.GROUPS:
+            names |= set(value) | {inner for inner, _ in _leaves(value)}
+    return names | {_BROUGHT[name] for name in names & _BROUGHT.keys()}
+
+
+def _leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in node.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
