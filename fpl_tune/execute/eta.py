@@ -48,6 +48,7 @@ class Eta(Callback):
         self._running: dict[str, int] = {}  # cell id -> jobs
         self._remaining, self._trials = 0, [0, 0]  # trials not suggested yet; rounds and number of those suggested
         self._seeds: list[int] = []
+        self._reduction = 1
         self._parallel = 1
         self._spent = self._last = 0.0  # seconds of trials; time of the last event
         self._first: tuple[float, float] | None = None  # time of the first record, and the seconds spent by then
@@ -56,7 +57,7 @@ class Eta(Callback):
 
     def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
         spec = store.spec()
-        self._folder, self._seeds = store.folder, spec.seed_list()
+        self._folder, self._seeds, self._reduction = store.folder, spec.seed_list(), spec.prune.reduction
         for cell in cells:
             for seed in store.seeds(cell):
                 if (result := store.result(cell, seed)) and result["rounds"]:
@@ -89,8 +90,9 @@ class Eta(Callback):
 
     def on_job_pause(self, cell: Cell, seeds: Sequence[int]) -> None:
         self._running.pop(cell.id, None)
-        for seed in seeds:
-            self._left.pop((cell.id, seed), None)  # most paused jobs are pruned
+        for seed in seeds:  # one paused job in `reduction` resumes
+            done = self._seen.get((cell.id, seed), (0, 0.0))[0]
+            self._left[cell.id, seed] = (self._kind(cell)[1] - done) // self._reduction
 
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         kind, rounds = self._kind(cell)

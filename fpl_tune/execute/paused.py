@@ -37,6 +37,12 @@ class PausedJobs:
         """Rounds of a resumed job that were reported before it was paused."""
         return self._resumed.get((job.cell.id, job.seeds), 0)
 
+    def remember(self, cell: Cell, histories: Sequence[Sequence[Record]]) -> None:
+        """The pruner receives what a finished cell reached; one history per seed."""
+        rounds = [list(records) for records in zip(*histories, strict=False)]
+        for number in range(1, len(rounds) + 1 if self.pruner.spec.rule else 0):
+            self.pruner.decide(cell, rounds[:number], latest=number == len(rounds))
+
     def restore(self, queued: Iterable[Job], resumable: Mapping[Key, Rounds]) -> list[tuple[Job, Rounds]]:
         """The queued jobs whose checkpoint is one of a rung, with their rounds: they waited there, or had just come.
 

@@ -1,23 +1,29 @@
-"""What is left of a study: seeds of its cells as jobs, batch by batch where seeds race."""
+"""The queue of a study: missing seeds of its cells as jobs, batch by batch where seeds race."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 from fpl_tune import checkpoint
 from fpl_tune.checkpoint import Snapshot
 from fpl_tune.config import StudySpec
 from fpl_tune.evaluate import CHOICES
-from fpl_tune.execute.job import Job
+from fpl_tune.execute.job import Failure, Job
+from fpl_tune.files import atomic_write
 from fpl_tune.search.race import Elimination, Race
 from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.results import make_result
 from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record
+
+_PAUSED = "paused.json"
+_CRASHES = 3  # of a job's process in a row without a new round
 
 
 class _Waiting(NamedTuple):
@@ -27,9 +33,9 @@ class _Waiting(NamedTuple):
 
 
 class JobQueue:
-    """Jobs in their order, and the seeds that no job stands for yet.
+    """Jobs in their order, and the seeds that wait for a later batch of a race.
 
-    A batch of a race begins when nothing else runs, so that what is stopped does not depend on who finished first.
+    A batch begins when nothing else runs, so that eliminations do not depend on the order in which jobs end.
     """
 
     def __init__(self, store: Store, spec: StudySpec) -> None:
@@ -51,7 +57,7 @@ class JobQueue:
         return bool(self._waiting)
 
     def add(self, cell: Cell, fingerprint: str) -> bool:
-        """Queues what is missing of a cell; False: nothing is."""
+        """Queues the missing seeds of a cell. Returns whether there are any."""
         missing = self.store.missing(cell, self.spec)
         if self._race is not None and cell.role != "reference":
             missing = self._known_to_race(cell, missing)
@@ -63,7 +69,7 @@ class JobQueue:
         return True
 
     def _known_to_race(self, cell: Cell, missing: Sequence[int]) -> Sequence[int]:
-        """The race hears of stored seeds; a cell that was eliminated before stays out, also of further seeds."""
+        """Reports stored seeds to the race. A cell that was eliminated before stays out, also of further seeds."""
         assert self._race is not None
         for seed in self.store.seeds(cell):
             result = self.store.result(cell, seed) or {}
@@ -75,7 +81,7 @@ class JobQueue:
         return missing
 
     def _queue(self, cell: Cell, fingerprint: str) -> None:
-        """Queues the open seeds of a cell; where it races, those of its first batch, or it waits for a later one."""
+        """Queues the open seeds of a cell; in a race those of its first batch, while later ones wait."""
         race = None if cell.role == "reference" else self._race
         for number, batch in enumerate(race.batches if race else [tuple(self.spec.seed_list())]):
             left = [seed for seed in batch if seed in self.open[cell.id]]
@@ -87,13 +93,13 @@ class JobQueue:
                 return
 
     def _jobs(self, cell: Cell, missing: Sequence[int], fingerprint: str) -> list[Job]:
-        """Seeds that were trained together go on together, also where some of them were stored before a kill.
+        """Jobs of the missing seeds. Seeds with a common checkpoint stay together, even if some are stored already.
 
-        What cannot be used of the checkpoints is removed.
+        Checkpoints that no job can use are removed.
         """
         jobs, left = [], set(missing)
         for slot in sorted(self.store.folder.glob(f"cells/{cell.id}/ckpt-*")):
-            found = next((s.meta for s in checkpoint.usable(slot) if isinstance(s, Snapshot)), {})
+            found = next((s.meta for s in checkpoint.usable(slot) if isinstance(s, Snapshot)), None) or _paused(slot)
             seeds = found.get("seeds", [])
             job = Job(cell, tuple(seeds), fingerprint)
             if left & set(seeds) and set(seeds) <= set(self.spec.seed_list()) and job.slot == slot.name:
@@ -105,6 +111,13 @@ class JobQueue:
                 shutil.rmtree(slot, ignore_errors=True)
         return [*jobs, *([Job(cell, tuple(s for s in missing if s in left), fingerprint)] if left else [])]
 
+    def pause(self, job: Job, rounds: list[list[Record]]) -> None:
+        """Stores the rounds of a paused job where its checkpoint is not in the study's folder but at a URL."""
+        if self.spec.execution.checkpoints:
+            node = {"seeds": list(job.seeds), "fingerprint": job.fingerprint, "rounds": rounds}
+            with atomic_write(self.store.folder / "cells" / job.cell.id / job.slot / _PAUSED) as temporary:
+                temporary.write_text(json.dumps(node))
+
     def stored(self, cell: Cell, seed: int, result: Mapping[str, Any], history: Sequence[Record]) -> None:
         """A seed has its result."""
         self.open[cell.id].discard(seed)
@@ -115,8 +128,29 @@ class JobQueue:
                     self.store.put(cell, left, [], make_result(Status.PRUNED, []))
                 self.open[cell.id].clear()
 
+    def retry(self, job: Job, failure: Failure, reached: int) -> Literal["resume", "split", "give up"]:
+        """Queues a failed job again, or its seeds one by one, or neither.
+
+        Args:
+            job: the job.
+            failure: why it failed.
+            reached: rounds that it had reported.
+        """
+        again = job.after_crash(reached) if failure.kind == "died" else job.retry()
+        if failure.kind == "memory" and not job.alone:
+            again = job.to_run_alone()
+        elif failure.kind != "died" or again.attempt > _CRASHES:
+            if len(job.seeds) > 1:
+                left = [seed for seed in reversed(job.seeds) if seed in self.open[job.cell.id]]
+                self.jobs.extendleft(Job(job.cell, (seed,), job.fingerprint) for seed in left)
+                return "split"
+            if failure.kind in ("diverged", "memory") or again.attempt > self.spec.execution.retries:
+                return "give up"
+        self.jobs.appendleft(again)
+        return "resume"
+
     def over(self, job: Job, running: bool) -> bool:
-        """After a job's seeds are stored: whether its cell is complete. `running`: other jobs of the cell are."""
+        """Whether a job's cell is complete, after the job's seeds are stored. `running`: other jobs of the cell run."""
         if not self.open[job.cell.id]:
             del self.open[job.cell.id]
             return True
@@ -125,7 +159,7 @@ class JobQueue:
         return False
 
     def release(self) -> list[Cell]:
-        """Begins the earliest batch that cells wait for; those that lost are stored as eliminated, and returned."""
+        """Begins the earliest batch that cells wait for. Returns the cells that were eliminated before it."""
         assert self._race is not None
         first = min(waiting.batch for waiting in self._waiting.values())
         due = [waiting for waiting in self._waiting.values() if waiting.batch == first]
@@ -144,3 +178,11 @@ class JobQueue:
     def _out(self, cell: Cell, fall: Elimination) -> None:
         for seed in sorted(self.open.pop(cell.id)):
             self.store.put(cell, seed, [], make_result(Status.ELIMINATED, [], error=str(fall)))
+
+
+def _paused(slot: Path) -> dict[str, Any]:
+    """What `pause` stored; empty where it stored nothing."""
+    try:
+        return json.loads((slot / _PAUSED).read_text())
+    except (OSError, ValueError):
+        return {}

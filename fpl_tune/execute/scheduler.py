@@ -27,7 +27,6 @@ from fpl_tune.study.status import FAILURES, Status
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record
 
-_DEATHS = 3  # of a job's process, none of which won a round
 _CSV_SECONDS = 5.0  # between rewritings of results.csv while a study runs, at least
 _CSV_SHARE = 0.05  # of the driver's time, at most: the table of ten thousand cells takes seconds
 
@@ -68,7 +67,7 @@ class Scheduler:
         for cell in cells:
             if cell.id not in self.jobs.open:
                 self._report_to_search(cell)
-                self._remember(cell)
+                self._paused.remember(cell, [self.store.history(cell, seed) for seed in self._results(cell)])
         if self.search:
             self._request(len(self.search.parts))  # one of every part: all are checked before any runs
         for callback in self.callbacks:
@@ -77,16 +76,10 @@ class Scheduler:
             self.queue.remove(job)
             self._pause(job, rounds)
 
-    def _remember(self, cell: Cell) -> None:
-        """The pruner receives what finished cells reached."""
-        histories = [self.store.history(cell, seed) for seed in self._results(cell)]
-        rounds = [list(records) for records in zip(*histories, strict=False)]
-        for number in range(1, len(rounds) + 1 if self.spec.prune.rule else 0):
-            self.pruner.decide(cell, rounds[:number], latest=number == len(rounds))
-
     def _pause(self, job: Job, rounds: list[list[Record]]) -> None:
         """A job waits with its checkpoint for a place at its rung."""
         self._paused.add(job, rounds)
+        self.jobs.pause(job, rounds)
         if self.search:
             self.search.pause(job.cell, sum(float(record["time/seconds"]) for record in rounds[-1]))
         for callback in self.callbacks:
@@ -136,22 +129,22 @@ class Scheduler:
             raise
 
     def _outcome(self) -> Outcome:
-        failures, failed = [], set()
-        for cell in self._seen.values():
-            for seed in self.spec.seed_list():
-                result = self.store.result(cell, seed)
-                bad = {Status.FAILED} if cell.role == "trial" else FAILURES
-                if result is not None and result["status"] in bad and seed not in self.jobs.open.get(cell.id, ()):
-                    failures.append(f"{cell.label}, seed {seed}: {result['error']}")
-                    failed.add(cell.id)
+        failures = {cell.id: self._failures(cell) for cell in self._seen.values()}
+        failed = {name for name, found in failures.items() if found}
         pending = len(self.jobs.open) + (self.search.unasked if self.search else 0)
         skipped = len(self._skipped - failed)
         done = len(self._seen) - len(self.jobs.open) - skipped - len(failed)
         code = 1 if failed else 0
         if pending:
             code = 128 + self.signal if self.signal else 4 if self._late() else 130
-        seconds = time.monotonic() - self.began
-        return Outcome(done, len(failed), skipped, pending, seconds, code, tuple(failures))
+        listed = tuple(text for found in failures.values() for text in found)
+        return Outcome(done, len(failed), skipped, pending, time.monotonic() - self.began, code, listed)
+
+    def _failures(self, cell: Cell) -> list[str]:
+        bad = {Status.FAILED} if cell.role == "trial" else FAILURES
+        left = self.jobs.open.get(cell.id, ())
+        results = {seed: result for seed, result in self._results(cell).items() if seed not in left}
+        return [f"{cell.label}, seed {s}: {r['error']}" for s, r in results.items() if r["status"] in bad]
 
     # -- what executors call ---------------------------------------------------------------------------------
 
@@ -274,28 +267,15 @@ class Scheduler:
             raise no_room(failure.error)
         if os.environ.get("FPL_TUNE_FULL_ERROR"):
             print(failure.trace, file=sys.stderr)
-        retries = self.spec.execution.retries
-        next_time = job.retry()
-        if failure.kind == "died":
-            next_time = job.after_crash(len(self._running[job.cell.id, job.seeds]))
-        if failure.kind == "memory" and not job.alone:
-            return self._retry(job.to_run_alone())
-        if failure.kind == "died" and next_time.attempt <= _DEATHS:
-            return self._retry(next_time)
-        if len(job.seeds) > 1:
-            self._drop(job)
-            bad = [s for s in reversed(job.seeds) if s in self.jobs.open[job.cell.id]]
-            self.queue.extendleft(Job(job.cell, (s,), job.fingerprint) for s in bad)
-        elif failure.kind not in ("diverged", "memory") and next_time.attempt <= retries:
-            return self._retry(next_time)
-        else:
+        key = job.cell.id, job.seeds
+        action = self.jobs.retry(job, failure, len(self._running[key]))
+        if action == "give up":
             self._close(job, Status.DIVERGED if failure.kind == "diverged" else Status.FAILED, None, failure.error)
-        return False
-
-    def _retry(self, job: Job) -> bool:
-        self._running.pop((job.cell.id, job.seeds))
-        self.queue.appendleft(job)
-        return True
+        elif action == "split":
+            self._drop(job)
+        else:
+            self._running.pop(key)
+        return action == "resume"
 
     def _close(self, job: Job, status: str, output: JobOutput | None, error: str | None = None) -> None:
         """Stores the results of a job's seeds."""

@@ -31,7 +31,7 @@ from fpl_tune.trial import Record
 
 @dataclass(frozen=True)
 class Elimination:
-    """Why a cell is out of a race."""
+    """Why a race stopped a cell."""
 
     leader: str
     """Label of the cell that it was tested against."""
@@ -65,7 +65,7 @@ class _Runner:
 
 
 class Race:
-    """Batches of seeds, and who goes on to the next one.
+    """Batches of seeds, and the tests before each.
 
     Args:
         spec: `seeds` in each batch, `level`.
@@ -82,7 +82,7 @@ class Race:
         self._peers: dict[str, str] = {}
 
     def note(self, cell: Cell, seed: int, result: Mapping[str, Any], history: Sequence[Record]) -> None:
-        """A seed of a cell is over; one that failed or was stopped has no figure."""
+        """Receives the result of a seed; one that failed or was stopped has no figure."""
         if result["status"] != Status.DONE or cell.role == "reference":
             return
         runner = self._known(cell).setdefault(cell.id, _Runner(cell.label, {}, {}))
@@ -90,13 +90,13 @@ class Race:
         runner.clients[seed] = [math.nan if v is None else float(v) for v in history[-1].get("clients/val", [])]
 
     def _known(self, cell: Cell) -> dict[str, _Runner]:
-        """The cells that it races against, itself included."""
+        """The peers of a cell, itself included."""
         if cell.id not in self._peers:
             self._peers[cell.id] = peers(cell, self._axes)
         return self._runners[self._peers[cell.id]]
 
     def judge(self, cell: Cell, batch: int) -> Elimination | None:
-        """Whether a cell is out before a batch (numbered from 0), and why; None: it goes on."""
+        """Tests a cell before a batch (numbered from 0). Returns why it is eliminated, or None."""
         seeds = [seed for done in self.batches[:batch] for seed in done]
         known = self._known(cell)
         field = {key: r for key, r in known.items() if all(not math.isnan(r.means.get(s, math.nan)) for s in seeds)}

@@ -107,6 +107,31 @@ def test_a_study_killed_among_paused_trials_ends_as_undisturbed(
     assert len(stepped) <= whole + 2
 
 
+def test_checkpoints_at_a_url_are_resumed_after_a_kill(
+    compose: Compose, tmp_path: Path, stepped: list[tuple[float, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The study's folder holds no checkpoints, as where another node wrote them."""
+    url = f"execution.checkpoints=file://{tmp_path / 'bucket'}"
+    made = compose(BODY, "protocol.rounds=4", url)
+    step = Trial.step
+
+    def dying(self: Trial) -> list[Record]:
+        if len(stepped) == 6:
+            raise KeyboardInterrupt
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trial, "step", dying)
+        with pytest.raises(KeyboardInterrupt):
+            run_study(*made, root=tmp_path / "out", executor=inline.execute)
+    for path in (tmp_path / "out").rglob("round-*.safetensors"):
+        path.unlink()
+    assert run_study(*made, root=tmp_path / "out", executor=inline.execute).exit_code == 0
+    assert rounds_of(tmp_path / "out")["lr=0.1"] == ("done", 4)
+    assert len(set(stepped)) == len(stepped)
+    assert rounds_of(tmp_path / "out")["lr=0.6"] == ("pruned", 1)
+
+
 def test_a_search_with_batches_does_not_wait_for_paused_trials(
     compose: Compose, tmp_path: Path, stepped: list[tuple[float, int]]
 ) -> None:
