@@ -24,6 +24,10 @@ from fpl_tune.config import StudySpec
 from fpl_tune.study.cells import expand
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
+from fpl_tune.testing.sim import sim_device, why_not
+
+if not why_not():
+    sim_device()  # before the first backward pass of the process
 
 settings.register_profile("beside others", deadline=None)  # how long an example takes says how busy the machine is
 settings.load_profile("beside others")

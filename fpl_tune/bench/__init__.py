@@ -6,6 +6,7 @@ compares two times of the same run; on a busy machine both are noisy.
 """
 
 from fpl_tune.bench.desk import bench_desk
+from fpl_tune.bench.gpu import bench_gpu, simulate_gpu
 from fpl_tune.bench.measure import Measured, Progress
 from fpl_tune.bench.rounds import bench_round
 from fpl_tune.bench.search import bench_search
@@ -18,10 +19,12 @@ __all__ = [
     "Measured",
     "Progress",
     "bench_desk",
+    "bench_gpu",
     "bench_round",
     "bench_search",
     "bench_statistics",
     "bench_study",
     "bench_text",
     "bench_trial",
+    "simulate_gpu",
 ]

@@ -31,12 +31,14 @@ class Bench(str, Enum):
     record = "record"
     search = "search"
     statistics = "statistics"
+    gpu = "gpu"
 
 
 @app.command(epilog="Example: fpl-tune bench text --format json", rich_help_panel="Run")
 def bench(
     kind: Annotated[Bench, typer.Argument(help="What to measure.")] = Bench.round,
     overrides: Overrides = None,
+    simulate: Annotated[bool, typer.Option("--simulate", help="gpu: count and predict without a GPU.")] = False,
     format: FormatOption = Format.table,
 ) -> None:
     """Measure what a step, a round or a trial costs, beside the plain path in the same run.
@@ -44,6 +46,8 @@ def bench(
     `desk` measures planning, starting and searching; `record` measures MLflow. `search` simulates a cluster of
     64 workers and reports how many of them a search keeps busy, with and without batches. `statistics` simulates
     studies of known truth and reports false positives, coverage, power and importance; about a minute.
+    `gpu` measures steps of pFedMoAP on a GPU; with --simulate it counts their launches, synchronisations
+    and copies without one, and predicts their time.
     """
     from fpl_tune import bench as measure
     from fpl_tune import config
@@ -69,6 +73,14 @@ def bench(
             }
             busy = [{k: shown.get(k, "{}").format(v) for k, v in row.items()} for row in busy]
         output.emit(busy, format, title="64 workers, log-normal trials, median 5 minutes, simulated")
+        return
+    if kind is Bench.gpu:
+        with _progress() as progress:
+            steps = measure.simulate_gpu(progress) if simulate else measure.bench_gpu(progress=progress)
+        for row in steps if format is Format.table else ():
+            output.emit([{row["bench"]: k, "": _rounded(v)} for k, v in row.items() if k != "bench"], format)
+        if format is not Format.table:
+            output.emit(steps, format)
         return
     run = config.compose_run(overrides or [])
     device, cache = resolve("auto"), cache_root()
@@ -100,6 +112,10 @@ def bench(
             "measured": m.note,
         }
         output.emit([{m.name: k, "": v} for k, v in shown.items()], format)
+
+
+def _rounded(value: Any) -> Any:
+    return f"{value:.3g}" if isinstance(value, float) else value
 
 
 def _emit_seconds(rows: list[dict[str, Any]], format: Format, digits: str) -> None:

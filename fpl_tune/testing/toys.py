@@ -23,9 +23,10 @@ def toy_towers(
     dtype: torch.dtype = torch.float64,
     seed: int = 0,
     quick_gelu: bool = False,
+    embed: int = 24,
     **text: Any,
 ) -> Towers:
-    """The smallest open_clip CLIP with a ViT or a ResNet: 3 text blocks of width 32, embedding width 24.
+    """The smallest open_clip CLIP with a ViT or a ResNet: 3 text blocks of width 32, embedding width `embed`.
 
     Weights are random, drawn from `seed`, spread so that every block matters. `text` changes single fields of
     the text tower (`no_causal_mask=True`, ...).
@@ -43,7 +44,7 @@ def toy_towers(
     vars(words).update(text)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = CLIP(24, vision, words, quick_gelu=quick_gelu)
+        model = CLIP(embed, vision, words, quick_gelu=quick_gelu)
         for key, value in model.named_parameters():
             if value.dim() == 1 and "logit" not in key:
                 torch.nn.init.normal_(value, mean=1.0 if "weight" in key else 0.0, std=0.1)

@@ -1,0 +1,56 @@
+"""`bench gpu` counts what a step does without a GPU, and measures one where there is one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fpl_tune import bench
+from fpl_tune.bench import gpu
+from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.testing.sim import why_not
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_a_step_waits_for_nothing_and_launches_as_often_for_three_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "TOWERS", {"RN50": 1024})
+    one, three = bench.simulate_gpu()
+    for row in (one, three):
+        assert (row["syncs"], row["copies"]) == (0, 0)
+        assert 100 < row["launches"] <= 600
+        assert row["predicted_seconds"] > 0
+        assert 0 < row["matrix_rate_share"] < 0.6
+    assert one["launches"] == three["launches"]
+    assert three["operations"] == pytest.approx(3 * one["operations"], rel=0.01)
+
+
+def test_without_a_gpu_it_says_how_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "gpus", list)
+    with pytest.raises(EnvironmentProblem, match=r"PyTorch sees none. Count without one: --simulate"):
+        bench.bench_gpu()
+
+
+def test_the_measured_steps_are_those_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU, with small towers and two clients."""
+    monkeypatch.setattr("fpl_tune.bench.measure._SQUARE_CPU", 64)
+    monkeypatch.setattr(gpu, "TOWERS", {"RN50": 128})
+    monkeypatch.setattr(gpu, "_packed", lambda *_: {"seconds": 1.0, "seconds_alone": 0.6, "gain": 1.2})
+    size = gpu.Size(names=("cat", "dog"), n_clients=2, layers=2, width=64, steps=1)
+    told: list[str] = []
+    rows = bench.bench_gpu("cpu", dtype=torch.float32, size=size, progress=lambda done, total, what: told.append(what))
+    assert [row["bench"] for row in rows[1:]] == [
+        "step, RN50, 1 seed",
+        "step, RN50, 3 seeds",
+        "ten rounds of 1 step, RN50, 3 seeds",
+        "two processes, RN50, 1 seed each",
+    ]
+    assert rows[0]["rate"] > 0
+    assert all(row["seconds"] > 0 for row in rows[1:])
+    assert rows[1]["ratio"] == rows[1]["plain_seconds"] / rows[1]["seconds"]
+    assert len(told) == 5
+
+
+def test_two_processes_are_measured_beside_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "TOWERS", {"RN50": 128})
+    job = (gpu.Size(names=("cat", "dog"), n_clients=2, layers=2, width=64, steps=1), torch.float32, "cpu", 0.0)
+    assert gpu._rounds(job) > 0
