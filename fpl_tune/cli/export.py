@@ -20,16 +20,15 @@ def export(
     rule: Annotated[str, typer.Option(help="Rule by which --cell best selects: final or best_val.")] = "final",
 ) -> None:
     """Copy a study to a folder that `import` reads; or one cell: prompts, nearest words, a script that repeats it."""
-    from fpl_tune import track
     from fpl_tune.api import stored
     from fpl_tune.cli import output
     from fpl_tune.study import export as exporting
-    from fpl_tune.study import selection
+    from fpl_tune.study import selection, transfer
 
     store = stored(name)
     if cell is None:
         with output.progress("copying") as progress:
-            print(track.export_study(store, out, progress))
+            print(transfer.export_study(store, out, progress))
         return
     if cell == "best":
         chosen = selection.best(store, rule)

@@ -20,8 +20,9 @@ def import_study(
     from fpl_tune.cli.cell_figure import cell_figure
     from fpl_tune.errors import EnvironmentProblem
     from fpl_tune.paths import output_root
+    from fpl_tune.study import transfer
 
-    store = track.import_study(folder, output_root())
+    store = transfer.import_study(folder, output_root())
     try:
         track.sync(store, draw=cell_figure)
     except EnvironmentProblem as problem:

@@ -7,16 +7,25 @@ import json
 import math
 import pickle
 import warnings
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from fpl_tune.clip.scripted import is_scripted, read_archive
 from fpl_tune.errors import ConfigError, EnvironmentProblem
+from fpl_tune.formatting import size
 
 State = dict[str, Tensor]
+_UNREADABLE = (
+    OSError, RuntimeError, ValueError, TypeError, AttributeError, LookupError, EOFError, OverflowError, MemoryError,
+    pickle.UnpicklingError, SafetensorError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+_SLACK = 64 << 20  # bytes that an archive may unpack to beyond its own size
 _OPENAI_SIZES = ("input_resolution", "context_length", "vocab_size")
 _LARGEST_SCALE = math.log(100)
 """Where training clamps `logit_scale` (Radford et al. 2021, section 2.5): in half precision it reads 4.6055."""
@@ -80,8 +89,10 @@ def _read(path: Path) -> tuple[State, bool | None]:
     """Float32 tensors of a checkpoint by name, and whether they have QuickGELU; None where they do not tell."""
     try:
         content, quick = _content(path)
-    except (OSError, RuntimeError, ValueError, LookupError, pickle.UnpicklingError, EOFError) as error:
+    except _UNREADABLE as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if "weights_only" in first or "Weights only" in first:  # PyTorch's text goes on to advise reading code
+            first = "it holds more than tensors and plain values"
         raise EnvironmentProblem(f"The checkpoint {path} cannot be read ({first}): is the file whole?") from error
     state: Any = content
     while isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
@@ -110,6 +121,7 @@ def _single(key: str, value: Tensor) -> Tensor:
 
 def _content(path: Path) -> tuple[Any, bool | None]:
     """What a file holds, and whether its archive's code has QuickGELU; None where there is no code."""
+    _check_size(path)
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
@@ -122,6 +134,15 @@ def _content(path: Path) -> tuple[Any, bool | None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return torch.jit.load(str(path), map_location="cpu").state_dict(), True
+
+
+def _check_size(path: Path) -> None:
+    """Raises `ValueError` for an archive that unpacks to much more than its size: PyTorch does not compress."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+        if unpacked > path.stat().st_size + _SLACK:
+            raise ValueError(f"its {size(path.stat().st_size)} unpack to {size(unpacked)}")
 
 
 def _is_openai(path: Path) -> bool:

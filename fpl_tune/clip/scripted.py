@@ -44,7 +44,9 @@ def read_archive(path: Path) -> tuple[dict[str, Tensor], set[str]]:
     """
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
-        root = next(name.partition("/")[0] for name in names if name.endswith("/data.pkl"))
+        root = next((name.partition("/")[0] for name in names if name.endswith("/data.pkl")), None)
+        if root is None:
+            raise pickle.UnpicklingError("it has no data.pkl")
         reader = _Reader(archive, root)
         return dict(_walk(reader.load(), "")), reader.classes
 

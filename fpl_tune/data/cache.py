@@ -199,10 +199,7 @@ def _build(path: Path, job: _Job) -> Tensor | None:
                 _reserve(unfinished)
                 job.run(array)
                 array.flush()
-                if unfinished.stat().st_size <= _SUMMED:
-                    _sum_of(path).write_text(_summed(unfinished))
-                else:
-                    _sum_of(path).unlink(missing_ok=True)
+                _sum_of(path).write_text(_summed(unfinished))
                 os.replace(unfinished, path)
             finally:
                 unfinished.unlink(missing_ok=True)
@@ -217,9 +214,9 @@ def _build(path: Path, job: _Job) -> Tensor | None:
 
 
 def _intact(path: Path) -> bool:
-    """Whether the bytes match the checksum, if one was stored."""
+    """Whether the bytes match the checksum. A file without one is not trusted."""
     kept = _sum_of(path)
-    return not kept.exists() or kept.read_text() == _summed(path)
+    return kept.is_file() and kept.read_text(errors="replace") == _summed(path)
 
 
 def _sum_of(path: Path) -> Path:
@@ -227,7 +224,9 @@ def _sum_of(path: Path) -> Path:
 
 
 def _summed(path: Path) -> str:
-    """CRC-32 of a file, read in parts: pages of a memory map would count as memory in use."""
+    """CRC-32 of a file, of a large one its size. Read in parts: pages of a memory map would count as memory in use."""
+    if (size := path.stat().st_size) > _SUMMED:
+        return f"{size} bytes"
     found = 0
     with path.open("rb") as file:
         while piece := file.read(1 << 20):

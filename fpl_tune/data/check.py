@@ -104,7 +104,12 @@ def check(spec: DataSpec, *, progress: Progress | None = None) -> Report:
 
 
 def _finding(what: str, cases: list[str], *, serious: bool = True) -> Finding:
-    return Finding(what, len(cases), tuple(cases[:_SHOWN]), serious)
+    return Finding(what, len(cases), tuple(map(_readable, cases[:_SHOWN])), serious)
+
+
+def _readable(name: str) -> str:
+    """A file's name that can be printed, also where it is not UTF-8."""
+    return name.encode(errors="replace").decode()
 
 
 def _read_all(pool: Pool, progress: Progress | None) -> Iterator[tuple[int, str, str]]:
@@ -167,7 +172,7 @@ def _strangers(dataset: Dataset) -> Iterator[Finding]:
             elif is_image(entry.name) and f"{folder}/{entry.name}" not in listed:
                 unlisted.append(f"{folder}/{entry.name}")
     if suffixes:
-        kinds = tuple(f"{count} x {suffix}" for suffix, count in suffixes.most_common(_SHOWN))
+        kinds = tuple(f"{count} x {_readable(suffix)}" for suffix, count in suffixes.most_common(_SHOWN))
         yield Finding("are no images and were left alone", suffixes.total(), kinds, serious=False)
     if unlisted:
         yield _finding("are there but not used: a validation list's, or another domain's", unlisted, serious=False)

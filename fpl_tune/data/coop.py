@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fpl_tune.data.files import Rows, cut, images_in, locate, present, subfolders
-from fpl_tune.data.pool import Dataset
+from fpl_tune.data.pool import Dataset, irregular
 from fpl_tune.data.sources import source
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.errors import EnvironmentProblem
@@ -83,7 +83,11 @@ def _listed(path: Path) -> tuple[Rows, Rows, list[str]]:
 
 def _json(path: Path) -> Any:
     try:
+        if not path.is_file():
+            raise irregular(path)
         return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise EnvironmentProblem(f"Cannot read {path}: its lists are nested too deeply. Fetch it again.") from None
     except (OSError, ValueError) as error:
         raise EnvironmentProblem(f"Cannot read {path}: {error}. Fetch it again.") from None
 

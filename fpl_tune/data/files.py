@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fpl_tune.data.pool import FilePool, Ints
+from fpl_tune.data.pool import FilePool, Ints, irregular
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.errors import EnvironmentProblem
 
@@ -68,17 +68,48 @@ def plain(name: str) -> str:
 
 
 def subfolders(folder: Path) -> dict[str, Path]:
-    """The visible folders in a folder by their name, in alphabetical order."""
+    """The visible folders in a folder by their name, in alphabetical order.
+
+    Raises:
+        EnvironmentProblem: a name is not UTF-8.
+    """
     found = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith((".", "__")))
+    for path in found:
+        try:
+            path.name.encode()
+        except UnicodeEncodeError:
+            raise EnvironmentProblem(f"A class or domain is named in UTF-8, but {str(path)!a} is not.") from None
     return {path.name: path for path in found}
 
 
 def images_in(folder: Path, root: Path) -> list[str]:
-    """The image files (by their suffix) below a folder, sorted, as paths below `root`."""
-    found = []
-    for at, _, files in os.walk(folder, followlinks=True):
+    """The image files (by their suffix) below a folder, sorted, as paths below `root`.
+
+    A folder that links lead to more than once is read once, so that loops of links end.
+
+    Raises:
+        EnvironmentProblem: an image is a pipe, a device or a broken link.
+    """
+    found: list[str] = []
+    seen: set[tuple[int, int]] = set()
+    left = [str(folder)]
+    while left:
+        at = left.pop()
+        stat = os.stat(at)
+        if (stat.st_dev, stat.st_ino) in seen:
+            continue
+        seen.add((stat.st_dev, stat.st_ino))
         relative = os.path.relpath(at, root).replace(os.sep, "/")
-        found += [f"{relative}/{f}" for f in files if is_image(f)]
+        inside: list[str] = []
+        with os.scandir(at) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    inside.append(entry.path)
+                elif is_image(entry.name):
+                    if not entry.is_file():
+                        raise irregular(Path(entry.path))
+                    found.append(f"{relative}/{entry.name}")
+        left += sorted(inside, reverse=True)
     return sorted(found)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -79,7 +80,10 @@ class FilePool(Pool):
         return read_image(self.path(i))
 
     def content(self, i: int) -> bytes:
-        return self.path(i).read_bytes()
+        path = self.path(i)
+        if path.exists() and not path.is_file():
+            raise irregular(path)
+        return path.read_bytes()
 
     def stamp(self) -> str:
         return digest(_stat_line(self.root, name) for name in self.names)
@@ -176,6 +180,8 @@ class Dataset:
 def read_image(path: Path) -> Image.Image:
     """The image in RGB, whatever its mode. Raises `EnvironmentProblem` naming the file if it cannot be read."""
     try:
+        if path.exists() and not path.is_file():
+            raise irregular(path)
         with Image.open(path) as image:
             if image.mode in ("P", "PA") or "transparency" in image.info:
                 return image.convert("RGBA").convert("RGB")
@@ -190,9 +196,16 @@ def read_image(path: Path) -> Image.Image:
         ) from None
 
 
+def irregular(path: Path) -> EnvironmentProblem:
+    """The problem of a path that should be a file: reading a pipe or a device could wait for ever."""
+    return EnvironmentProblem(f"{path} is not a regular file, but a pipe, a device or a broken link. Remove it.")
+
+
 def _stat_line(root: str, name: str) -> str:
     try:
         found = os.stat(os.path.join(root, name))
     except OSError:
         return f"{name} missing"
+    if not stat.S_ISREG(found.st_mode):
+        raise irregular(Path(root, name))
     return f"{name} {found.st_size} {found.st_mtime_ns}"

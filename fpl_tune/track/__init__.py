@@ -8,7 +8,6 @@ from fpl_tune.track.benchmark import benchmark
 from fpl_tune.track.checks import Finding, inspect, repair
 from fpl_tune.track.recorder import Recorder, sync
 from fpl_tune.track.server import experiments
-from fpl_tune.track.transfer import export_study, import_study
 from fpl_tune.track.views import page
 
 __all__ = [
@@ -16,8 +15,6 @@ __all__ = [
     "Recorder",
     "benchmark",
     "experiments",
-    "export_study",
-    "import_study",
     "inspect",
     "page",
     "repair",

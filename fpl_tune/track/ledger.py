@@ -20,9 +20,9 @@ from fpl_tune import config, methods
 from fpl_tune.config import StudySpec
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.results import METRICS, TEST, VAL, aggregate
-from fpl_tune.study.schema import SCHEMA
 from fpl_tune.study.status import COUNTED, FAILURES, cell_status
 from fpl_tune.study.store import Store
+from fpl_tune.study.transfer import portable
 from fpl_tune.trial import Record
 
 FORMAT = 3
@@ -275,13 +275,6 @@ def study_files(store: Store) -> dict[str, bytes | Path]:
     paths = [store.folder / name for name in names] + sorted((store.folder / "figures").glob("*.p*"))
     files: dict[str, bytes | Path] = {str(p.relative_to(store.folder)): p for p in paths if p.is_file()}
     return {**files, "study.yaml": portable(store).encode()}
-
-
-def portable(store: Store) -> str:
-    """The resolved study as others may have it: the tracking server's address, which can hold a password, left out."""
-    node = {"schema": SCHEMA, **store.node()}
-    node.get("tracking", {}).pop("uri", None)
-    return yaml.safe_dump(node, sort_keys=False, allow_unicode=True)
 
 
 def _clients_csv(histories: Mapping[int, Sequence[Record]]) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from fpl_tune.checkpoint import Snapshot
 from fpl_tune.clip import load_towers, scripted
 from fpl_tune.errors import ConfigError, EnvironmentProblem, FplTuneError
 from fpl_tune.execute.callback import Callback
+from fpl_tune.study import transfer
 from fpl_tune.study.cells import expand
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
@@ -176,7 +178,7 @@ def test_a_carried_study_holds_files_only_and_stays_where_it_is_put(make_store: 
 
     def refused(says: str) -> None:
         with pytest.raises(ConfigError, match=says):
-            track.import_study(store.folder, out)
+            transfer.import_study(store.folder, out)
         assert not list(out.rglob("*"))
 
     link = store.place(cell, 1) / "link"
@@ -195,6 +197,28 @@ def test_a_carried_study_holds_files_only_and_stays_where_it_is_put(make_store: 
     path.write_text(json.dumps(node))
     (store.folder / "cells.json").write_text(json.dumps(["../../../theirs"]))
     refused("cells.json is damaged")
+
+
+@pytest.mark.parametrize("kind", ["header too large", "header no JSON", "nested header", "zip bomb", "no parameters"])
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_odd_weights_are_one_line_and_code_is_never_advised(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / ("x.safetensors" if "header" in kind else "x.pt")
+    if kind == "header too large":
+        path.write_bytes((1 << 62).to_bytes(8, "little") + b"{}")
+    elif kind == "header no JSON":
+        path.write_bytes((8).to_bytes(8, "little") + b"not JSON")
+    elif kind == "nested header":
+        path.write_bytes((100_000).to_bytes(8, "little") + b"[" * 100_000)
+    elif kind == "zip bomb":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("x/data.pkl", bytes(100 << 20))
+    else:
+        torch.jit.script(torch.nn.Identity()).save(str(path))
+    with pytest.raises(FplTuneError) as caught:
+        load_towers("RN50", str(path))
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "weights_only" not in str(caught.value)
 
 
 def test_secrets_of_addresses_are_written_nowhere(

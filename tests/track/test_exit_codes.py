@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fpl_tune import cli, track
+from fpl_tune import cli
+from fpl_tune.study import transfer
 from fpl_tune.study.store import Store
 
 SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
@@ -38,7 +39,7 @@ def test_a_study_goes_on_with_one_warning(away, capsys):
 
 
 def test_an_import_keeps_the_study_and_says_what_is_missing(away, capsys):
-    parcel = track.export_study(cli_store(away), away / "parcel")
+    parcel = transfer.export_study(cli_store(away), away / "parcel")
     (away / "outputs" / "toy").rename(away / "elsewhere")
     assert call("import", str(parcel)) == 0
     told = capsys.readouterr()

@@ -10,6 +10,7 @@ import pytest
 from fpl_tune import track
 from fpl_tune.errors import ConfigError
 from fpl_tune.execute.callback import Outcome
+from fpl_tune.study import transfer
 from fpl_tune.study.store import Store
 from fpl_tune.track import recorder as recording
 from fpl_tune.track import server
@@ -186,9 +187,9 @@ def test_inspect_names_what_differs_and_repair_mends_it(make_store, uri):
 def test_a_study_moves_as_one_folder(make_store, uri, tmp_path, blank_database):
     store = make_store(body=SMALL)
     track.sync(store)
-    parcel = track.export_study(store, tmp_path / "parcel")
+    parcel = transfer.export_study(store, tmp_path / "parcel")
     laptop = tmp_path / "laptop"
-    moved = track.import_study(parcel, laptop)
+    moved = transfer.import_study(parcel, laptop)
     assert moved.frame().equals(store.frame())
     track.sync(moved)
     there = statuses(f"sqlite:///{laptop.resolve()}/mlflow.db")
@@ -198,11 +199,11 @@ def test_a_study_moves_as_one_folder(make_store, uri, tmp_path, blank_database):
 def test_nothing_is_overwritten_by_moving(make_store, tmp_path):
     store = make_store(body=SMALL)
     with pytest.raises(ConfigError, match="exists"):
-        track.export_study(store, tmp_path)
+        transfer.export_study(store, tmp_path)
     with pytest.raises(ConfigError, match="exists"):
-        track.import_study(store.folder, tmp_path)
+        transfer.import_study(store.folder, tmp_path)
     with pytest.raises(ConfigError, match=r"no study|has none"):
-        track.import_study(tmp_path, tmp_path / "x")
+        transfer.import_study(tmp_path, tmp_path / "x")
 
 
 def test_the_benchmark_tells_what_the_driver_waits_for_from_what_the_thread_works():

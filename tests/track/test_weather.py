@@ -13,6 +13,7 @@ import pytest
 from fpl_tune import track
 from fpl_tune.errors import EnvironmentProblem
 from fpl_tune.execute.callback import Outcome
+from fpl_tune.study import transfer
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
 from fpl_tune.track import ledger, server
@@ -256,9 +257,9 @@ def test_a_password_is_in_no_file(make_store, uri, tmp_path):
     assert store.spec().tracking.uri == uri + "?password=***"
     (store.folder / "report.html").write_text("<!doctype html>")
     track.sync(store, uri)
-    parcel = track.export_study(store, tmp_path / "parcel")
+    parcel = transfer.export_study(store, tmp_path / "parcel")
     assert "s3cret" not in "".join(p.read_text(errors="ignore") for p in parcel.rglob("*") if p.is_file())
     artifacts = [p for p in (tmp_path / "mlartifacts").rglob("*") if p.is_file()]
     assert any(p.name == "study.yaml" for p in artifacts)
     assert not [p for p in [*artifacts, Path(uri.removeprefix("sqlite:///"))] if b"s3cret" in p.read_bytes()]
-    assert track.import_study(parcel, tmp_path / "laptop").spec().tracking.uri is None
+    assert transfer.import_study(parcel, tmp_path / "laptop").spec().tracking.uri is None

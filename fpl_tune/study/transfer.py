@@ -1,4 +1,4 @@
-"""A study as one folder: from the cluster to the laptop."""
+"""Export and import of a study as one folder, for instance from the cluster to the laptop."""
 
 from __future__ import annotations
 
@@ -8,18 +8,32 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import yaml
+
 from fpl_tune import config
 from fpl_tune.errors import ConfigError
+from fpl_tune.study.schema import SCHEMA
 from fpl_tune.study.store import Store
-from fpl_tune.track.ledger import portable
 
 _LEFT_OUT = shutil.ignore_patterns("study.lock", "*.part", "ckpt*", "slot*")
 
 
-def export_study(store: Store, out: Path, progress: Callable[[int, int], None] | None = None) -> Path:
-    """Copies a study to a new folder `out`, without locks, checkpoints and the tracking server's address.
+def portable(store: Store) -> str:
+    """The resolved study without the tracking server's address, which can hold a password."""
+    node = {"schema": SCHEMA, **store.node()}
+    node["tracking"] = {name: value for name, value in node.get("tracking", {}).items() if name != "uri"}
+    return yaml.safe_dump(node, sort_keys=False, allow_unicode=True)
 
-    MLflow is rebuilt from it by `sync`, where it is then. `progress` hears (files copied, files in all).
+
+def export_study(store: Store, out: Path, progress: Callable[[int, int], None] | None = None) -> Path:
+    """Copies a study to a new folder, without locks, checkpoints and the tracking server's address.
+
+    MLflow's records are not copied; `track.sync` writes them anew where the study is imported.
+
+    Args:
+        store: the study's store.
+        out: the folder, which does not exist yet.
+        progress: called with (files copied, files in all).
 
     Raises:
         ConfigError: `out` exists.
@@ -28,10 +42,11 @@ def export_study(store: Store, out: Path, progress: Callable[[int, int], None] |
 
 
 def import_study(folder: Path, root: Path) -> Store:
-    """Takes an exported study into the output folder `root`.
+    """Copies an exported study into the output folder `root`.
 
     Raises:
-        ConfigError: the folder holds no study, or more than files, or there is one of that name already.
+        ConfigError: the folder does not hold a study, holds links or devices, or is damaged; or `root` has a study of
+            that name already.
     """
     folder = folder.resolve()
     if not (folder / "study.yaml").is_file():

@@ -1,0 +1,78 @@
+"""Folders of images with pipes, links in circles and odd names: one clear line, no hang."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fpl_tune.data import DataSpec
+from fpl_tune.data.check import _readable
+from fpl_tune.data.coop import _json
+from fpl_tune.data.files import images_in, subfolders
+from fpl_tune.data.folders import load_folder
+from fpl_tune.data.pool import FilePool
+from fpl_tune.errors import EnvironmentProblem
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two classes of two images."""
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for i in range(2):
+            Image.new("RGB", (4, 4)).save(tmp_path / name / f"{i}.png")
+    return tmp_path
+
+
+def test_links_are_followed_once_so_that_circles_end(root: Path) -> None:
+    before = images_in(root / "cat", root)
+    (root / "cat" / "again").symlink_to(root / "cat")
+    (root / "cat" / "up").symlink_to(root / "cat", target_is_directory=True)
+    more = root / "elsewhere"
+    more.mkdir()
+    Image.new("RGB", (4, 4)).save(more / "x.png")
+    for name in ("one", "two"):
+        (root / "cat" / name).symlink_to(more)
+    (more / "back").symlink_to(root / "cat")
+    assert images_in(root / "cat", root) == sorted([*before, "cat/one/x.png"])
+
+
+@pytest.mark.parametrize("kind", ["pipe", "broken link", "device"])
+def test_an_image_that_is_no_regular_file_is_named(root: Path, kind: str) -> None:
+    path = root / "dog" / "2.png"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero" if kind == "device" else root / "nowhere")
+    with pytest.raises(EnvironmentProblem, match=r"dog/2.png is not a regular file"):
+        load_folder(DataSpec(name="folder", root=str(root)))
+
+
+def test_a_listed_pipe_is_named_and_not_read(root: Path) -> None:
+    os.mkfifo(root / "dog" / "2.png")
+    pool = FilePool("x", ("dog/2.png",), np.zeros(1, np.int64), np.zeros(1, np.int64), "clip", str(root))
+    for read in (lambda: pool.read(0), lambda: pool.content(0), pool.stamp):
+        with pytest.raises(EnvironmentProblem, match="is not a regular file"):
+            read()
+
+
+def test_classes_are_named_in_utf8_and_odd_names_of_images_are_printed(root: Path) -> None:
+    assert _readable("caf\udce9.jpg") == "caf?.jpg"
+    os.mkdir(os.fsencode(root) + b"/\xfe")
+    with pytest.raises(EnvironmentProblem, match=r"named in UTF-8, but .*\\udcfe' is not"):
+        subfolders(root)
+
+
+@pytest.mark.parametrize("kind", ["nested", "pipe"])
+def test_a_split_that_cannot_be_read_is_one_line(root: Path, kind: str) -> None:
+    path = root / "split.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_text("[" * 100_000)
+    with pytest.raises(EnvironmentProblem, match="nested too deeply" if kind == "nested" else "not a regular file"):
+        _json(path)
