@@ -143,7 +143,7 @@ def test_clients_do_not_see_each_others_tokens(vit):
 def test_what_needs_a_vit_is_refused_elsewhere(vit, resnet):
     with pytest.raises(ConfigError, match="need a ViT"):
         resnet.encode_prompted_images(_pixels(resnet, 1, 1), _tokens(1, 2, resnet.vision_width))
-    with pytest.raises(ConfigError, match="'front' or 'end', not 'back'"):
+    with pytest.raises(ConfigError, match="must be front or end, but is 'back'"):
         vit.encode_prompted_images(_pixels(vit, 1, 1), _tokens(1, 2, vit.vision_width), place="back")
 
 

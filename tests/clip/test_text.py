@@ -199,7 +199,7 @@ def test_a_block_bounds_what_is_kept_for_the_gradient(towers, monkeypatch):
 @pytest.mark.parametrize("value", ["0", "-3", "much"])
 def test_a_bad_block_is_refused(towers, monkeypatch, value):
     monkeypatch.setenv("FPL_TUNE_TEXT_BLOCK", value)
-    with pytest.raises(ConfigError, match=f"at least 1, not '{value}'"):
+    with pytest.raises(ConfigError, match=f"tokens >= 1, but is '{value}'"):
         towers.encode_prompts(torch.zeros(N_CTX, 32), towers.sentences(NAMES, N_CTX))
 
 
