@@ -1,4 +1,5 @@
-"""Which cell is tried next and which goes on: search spaces, samplers, pruning, racing of seeds, replay.
+"""Which trial comes next and which goes on: search spaces, samplers, pruning, racing of seeds, replay.
 
-Imports `study` and what lies below it; the only room that imports Optuna. Start reading at `search`.
+Imports `study` and what lies below it; the only room that imports Optuna. Start reading at `search`: it holds one
+`suggest.Part` per cell of the axes, whose trials are in `record`; `pruning` decides after each round.
 """

@@ -1,4 +1,4 @@
-"""What a search may ask for: validation figures and costs, and bounds on them."""
+"""Objectives and constraints of a search: validation metrics and costs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Constraint:
     bound: float
 
     def excess(self, value: float) -> float:
-        """Above 0 where the constraint is broken."""
+        """By how much a value breaks the constraint; 0 or less where it holds."""
         return self.sign * (value - self.bound)
 
 
@@ -27,7 +27,7 @@ def parse_constraint(text: str) -> Constraint:
     """Reads "comm/total_bytes <= 5e6".
 
     Raises:
-        ConfigError: it cannot be read, or names a metric that a search may not see.
+        ConfigError: the text is not of this form, or names a metric that a search must not read.
     """
     found = re.fullmatch(r"\s*([\w/]+)\s*(<=|>=)\s*([-+\d.eE]+)\s*", text)
     try:
@@ -46,7 +46,7 @@ _REPORTED = rf"{_SET}/(acc_mean|acc_std|acc_worst10|loss)|test/harmonic_mean|tra
 
 
 def check_reported(name: str) -> None:
-    """Raises `ConfigError` for a metric that no record can hold; which test sets there are is not known before."""
+    """Raises `ConfigError` for a metric that no record holds, whichever test sets the data has."""
     known = ("val/acc_mean", "test/acc_mean", "test/acc_worst10", "test/harmonic_mean", "test/loss", *MINIMISED)
     if name not in known and not re.fullmatch(_REPORTED, name):
         raise ConfigError(f"report.metric: nothing reports {name!r}. {did_you_mean(name, known)}")

@@ -71,7 +71,7 @@ def score(rounds: Sequence[Sequence[Record]], smoothing: int) -> Score | None:
 
 
 def standard_error(metric: str, over_seeds: float, histories: Sequence[Sequence[Record]]) -> float | None:
-    """Standard error of a metric's mean over seeds; None where nothing tells it.
+    """Standard error of a metric's mean over seeds; None where it cannot be estimated.
 
     Of validation accuracy it is the larger of two estimates: from the spread over seeds, and over each seed's clients.
     """
@@ -186,7 +186,7 @@ class Pruner:
         return promoted, [p for p in due if p not in promoted]
 
     def _near_the_best(self, key: tuple[str, int]) -> list[str]:
-        """Cells of a rung that its noise does not tell from the best ones; at least one."""
+        """Cells of a rung that are within the noise of its cutoff; at least one."""
         rung = self._rungs[key]
         ranked = sorted(rung, key=lambda name: -rung[name].mean)
         cutoff = rung[ranked[max(1, len(ranked) // self.spec.reduction) - 1]]

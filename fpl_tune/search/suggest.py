@@ -56,7 +56,7 @@ class Part:
     warm: Sequence[FrozenTrial] = ()
     """Trials of other studies."""
     pending: dict[int, Verdict | None] = field(default_factory=dict)
-    """Trials under way; what to report once it is known."""
+    """Running trials, and the verdict of those that are over but not reported yet."""
     paused: dict[int, float] = field(default_factory=dict)
     """Trials that wait for a place at their rung: the seconds that they took so far. No batch waits for them."""
     used: float = 0.0
