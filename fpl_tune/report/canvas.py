@@ -14,6 +14,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter
 
 from fpl_tune.report.words import percent
@@ -40,8 +41,16 @@ def blank(width: float = 7.2, height: float = 4.0, columns: int = 1) -> tuple[Fi
     return figure, axes
 
 
+def _literal(figure: Figure) -> None:
+    """Keeps dollar signs of labels from being read as formulas; ticks of log axes are formulas of matplotlib."""
+    for text in figure.findobj(Text):
+        if "$" in text.get_text() and "mathdefault" not in text.get_text():
+            text.set_parse_math(False)
+
+
 def svg(figure: Figure, name: str) -> str:
     """The figure as an inline SVG element that follows the page's theme; ids are unique to `name`."""
+    _literal(figure)
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -60,6 +69,7 @@ def width(figure: Figure) -> float:
 
 def files(figure: Figure, path: Path) -> None:
     """Writes `<path>.png` for slides and `<path>.pdf` for papers, on white ground."""
+    _literal(figure)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path.with_name(f"{path.name}.png"), format="png", dpi=150, facecolor="white")
     with matplotlib.rc_context({"pdf.fonttype": 42}):

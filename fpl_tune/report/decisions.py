@@ -9,8 +9,7 @@ from fpl_tune import analysis
 from fpl_tune.formatting import counted
 from fpl_tune.report import charts, words
 from fpl_tune.report.blocks import Section, plain_table
-from fpl_tune.report.facts import Facts
-from fpl_tune.report.printed import without_data
+from fpl_tune.report.facts import Facts, without_data
 from fpl_tune.report.significance import values
 
 _SENTENCES = 40

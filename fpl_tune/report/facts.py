@@ -298,3 +298,12 @@ class Facts:
         wide = self._ended.pivot_table(index="cell", columns="rule", values=self.metric, aggfunc="mean", sort=False)
         kept = [cell for cell in cells if cell.id in wide.index]
         return wide.loc[[cell.id for cell in kept]].set_axis([self.name(cell) for cell in kept])
+
+
+DATA = ("data", "partition.held_out")
+"""Fields that say where a cell ran, and not what."""
+
+
+def without_data(cell: Cell, *more: str) -> str:
+    """A cell's label as it is where one data set, or one domain to hold out, is all there is; without `more` too."""
+    return label({n: v for n, v in cell.varied.items() if n not in (*DATA, *more)})

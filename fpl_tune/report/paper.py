@@ -1,55 +1,51 @@
-"""The papers' printed figures beside ours.
+"""The papers' printed values beside ours.
 
-A study names what it answers to in `report.paper`:
-    paper, table, protocol, metric: which rows of paper_targets.csv (each one given must match); where the paper prints
-        several metrics, metric is a mapping of ours to its name for them
-    domains: the paper's name of the metric of single domains, where it has another one
-    best: {field, metric, cells}: an axis whose best value the paper prints for every place on the other axes, its name
-        of that figure, and of the places as `cells` names cells
-    protocols: {start of cells' labels: protocol}, where a study spans several; names are matched with the rest
-    figure: a figure instead of a table; its values are not printed, so that there is nothing to set beside ours
-    cells: {label of a cell, its data set left out: printed name of the method}, where names do not say it themselves;
-        `best on validation` is the study's own cell that validation puts first, references aside, on every data set
+A study holds what it answers to in `report.paper`:
+    paper, table or figure, protocol: where it is printed; values of figures are not printed
+    results: a list of rows {cell, of, as, <place>: value, ...}. `cell` is a cell's label without its data set, or
+        `best on validation`, the study's own cell that validation puts first on every data set; `of` the metric (none:
+        the study's; `domains`: accuracies by domain, where the paper prints others than of test/acc_mean); `as` the
+        paper's name of the method (none: `cell`). Places are named as in `quantities.Figure`; values are `mean` or
+        `mean ± std`, accuracies in percent, parameters in millions, times in seconds
+    best: {field, results: {label without the field: {<place>: value}}}: the axis whose best value the paper prints
     expected: what the paper shows, in words
-    defects: known reasons for which the printed figures cannot be matched
+    defects: known reasons for which the printed values cannot be matched
 
 Beside a printed average over data sets stands ours, where the study ran all of them.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
+from fpl_tune.config import RunSpec
 from fpl_tune.errors import FplTuneError
 from fpl_tune.evaluate import harmonic_mean
 from fpl_tune.report import words
-from fpl_tune.report.facts import Facts
-from fpl_tune.report.printed import (
-    BEST,
-    called,
-    choices,
-    figures_of,
-    named,
-    of_cell,
-    of_domain,
-    on_data,
-    over_sets,
-    plain,
-    without_data,
-)
-from fpl_tune.report.quantities import Printed, Quantity, set_beside, unit_of
+from fpl_tune.report.facts import DATA, Facts, without_data
+from fpl_tune.report.quantities import Figure, Printed, Quantity, set_beside, unit_of
 from fpl_tune.study.cells import Cell, label
 from fpl_tune.study.partition import shares
+from fpl_tune.study.results import TEST
 from fpl_tune.study.selection import choose
 
-_WHOLE, _HARMONIC = "test/acc_mean", "test/harmonic_mean"
+BEST = "best on validation"
+DOMAINS = "domains"
+_HARMONIC = "test/harmonic_mean"
 _DOMAIN = re.compile(r"test/domain/(.+)/acc_mean")
+_ALL = ("", "average")
+"""Targets that are all domains together."""
+_DRAWN = {"photo": "real"}
+"""Styles of the drawn world -> the domains of DomainNet that they mirror under another name."""
+
+Results = dict[str, dict[str, list[Figure]]]
+"""Metric -> label of a cell without its data set -> printed values."""
 
 
 @dataclass(frozen=True)
@@ -69,87 +65,148 @@ class PaperBlock:
 
 
 def beside(facts: Facts) -> PaperBlock | None:
-    """What the study's paper prints beside our figures; None for a study that answers to no paper."""
-    asked: dict[str, Any] = dict(facts.spec.report.paper)
+    """Sets what the study's paper prints beside our values; None for a study that answers to no paper."""
+    asked: Mapping[str, Any] = facts.spec.report.paper
     if not asked:
         return None
-    words_ = {"paper": "{}", "table": "Table {}", "figure": "Fig. {}", "protocol": "{}"}
+    forms = {"paper": "{}", "table": "Table {}", "figure": "Fig. {}", "protocol": "{}"}
     return PaperBlock(
-        source=", ".join(text.format(asked[key]) for key, text in words_.items() if asked.get(key) is not None),
+        source=", ".join(text.format(asked[key]) for key, text in forms.items() if asked.get(key) is not None),
         expected=str(asked.get("expected", "")),
         defects=[str(defect) for defect in asked.get("defects", [])],
-        parts=[] if asked.get("table") is None else [part for part in _parts(facts, asked) if part.rows],
+        parts=[part for part in _parts(facts, asked) if part.rows],
     )
+
+
+def printed_results(asked: Mapping[str, Any], metric: str) -> Results:
+    """Reads `results` of a study's `report.paper`; `metric` is that of rows that name none."""
+    found: Results = {}
+    for row in asked.get("results", []):
+        places = {place: value for place, value in row.items() if place not in ("cell", "of", "as")}
+        figures = found.setdefault(row.get("of", metric), {}).setdefault(row["cell"], [])
+        figures += [Figure(str(row.get("as", row["cell"])), str(p), *_value(v)) for p, v in places.items()]
+    return found
+
+
+def _value(written: Any) -> tuple[float, float]:
+    mean, _, std = str(written).partition("±")
+    return float(mean), float(std) if std else math.nan
 
 
 class _Entry(NamedTuple):
     cell: Cell
     label: str
-    own: str | None = None
-    """What `cells` calls it; None: its label."""
+    figures: Mapping[str, list[Figure]]
+    """Printed values by metric."""
     note: str = ""
 
 
-def _entries(facts: Facts, asked: Mapping[str, Any]) -> list[_Entry]:
-    """All cells, and once more those that validation chose where the paper prints a figure of the tuned method."""
-    found = [_Entry(cell, cell.label) for cell in facts.cells]
+def _entries(facts: Facts, results: Results) -> list[_Entry]:
+    """Cells that have printed values, and those that validation chose where the paper prints the tuned method's."""
+    found = [_Entry(cell, cell.label, _of(results, without_data(cell))) for cell in facts.cells]
     note = (
         f"“{BEST}” is the study's own cell of the highest validation accuracy, mean over clients and seeds by the rule "
         f"“{facts.rule}”; references do not count."
     )
-    for cells in choices(facts.own, asked) if BEST in asked.get("cells", {}) else ():
+    tuned, sets = _of(results, BEST), dict[str, list[Cell]]()
+    for cell in facts.own if tuned else ():
+        sets.setdefault(repr([cell.varied.get(name) for name in DATA]), []).append(cell)
+    for cells in sets.values():
         states = facts.table.loc[[cell.id for cell in cells], "status"]
         choice = choose(facts.frame, cells, facts.spec, facts.rule)
         if choice is not None and not states.isin(["pending", "partial", "failed"]).any():
-            found += [_Entry(cell, f"{cell.label} ({BEST})", BEST, note) for cell in choice.cells]
-    return found
+            found += [_Entry(cell, f"{cell.label} ({BEST})", tuned, note) for cell in choice.cells]
+    return [entry for entry in found if entry.figures]
+
+
+def _of(results: Results, name: str) -> dict[str, list[Figure]]:
+    return {metric: rows[name] for metric, rows in results.items() if name in rows}
 
 
 def _parts(facts: Facts, asked: Mapping[str, Any]) -> list[Quantity]:
-    listed: Sequence[str] = list(asked["metric"]) if isinstance(asked.get("metric"), Mapping) else [facts.metric]
-    found, entries = [], _entries(facts, asked)
-    for metric in sorted(listed, key=lambda name: name != facts.metric):
-        printed = figures_of(asked, metric)
-        unit = unit_of(metric, printed)
-        rows = [_row(facts, metric, unit, entry, printed, asked) for entry in entries]
-        rows += _averages(facts, metric, unit, printed, asked)
+    results = printed_results(asked, facts.spec.report.metric)
+    found, entries = [], _entries(facts, results)
+    for metric in sorted((name for name in results if name != DOMAINS), key=lambda name: name != facts.metric):
+        unit = unit_of(metric)
+        rows = [_row(facts, metric, unit, entry) for entry in entries if metric in entry.figures]
+        rows += _averages(facts, metric, unit, results[metric])
         found.append(Quantity(words.quantity(metric, over=""), unit, [row for row in rows if row is not None]))
-        if metric == _WHOLE:
-            printed = named(asked, asked["domains"]) if "domains" in asked else printed
-            found.append(Quantity("test accuracy by domain (%)", "%", _by_domain(facts, entries, printed, asked)))
-    return [*found, *(_best(facts, asked, asked["best"]) if "best" in asked else ())]
+        if metric == TEST:
+            of = DOMAINS if DOMAINS in results else metric
+            found.append(Quantity("test accuracy by domain (%)", "%", _by_domain(facts, entries, of)))
+    return [*found, *(_best(facts, asked["best"]) if "best" in asked else ())]
 
 
-def _row(
-    facts: Facts, metric: str, unit: str, entry: _Entry, printed: pd.DataFrame, asked: Mapping[str, Any]
-) -> Printed | None:
-    found = of_cell(printed, entry.cell, asked, entry.own)
-    values = facts.values(entry.cell, metric) if len(found) else []
-    shown, same = on_data(found, entry.cell.run)
-    if not values or shown.empty:
+def _row(facts: Facts, metric: str, unit: str, entry: _Entry) -> Printed | None:
+    values = facts.values(entry.cell, metric)
+    shown, same = on_data(entry.figures[metric], entry.cell.run)
+    if not values or not shown:
         return None
     return set_beside(entry.cell, entry.label, values, unit, shown, same, entry.note)
 
 
-def _averages(facts: Facts, metric: str, unit: str, printed: pd.DataFrame, asked: Mapping[str, Any]) -> list[Printed]:
+def on_data(printed: Sequence[Figure], run: RunSpec) -> tuple[list[Figure], bool]:
+    """Picks what is printed of a run's main test set, and True: of its data, all domains or the held out one.
+
+    Where the clients' own domains are tested on and the paper prints no value of all, it is those of each domain that
+    has clients. For other data: of domains of the same name, else of all data sets, and False.
+    """
+    whole = [figure for figure in printed if not figure.source]
+    own = run.partition.evaluation == "domains"  # so that nothing held out is in the main test set
+    held = [] if own else list(run.partition.held_out)
+    if same := [f for f in whole if f.target in (held or _ALL) and f.data in _data(run)]:
+        return same, True
+    if alike := [f for f in whole if f.target in _mirrored(held)]:
+        return alike, False
+    single = [f for f in whole if f.data != "average"]
+    sets = [f for f in single if f.target in _ALL]
+    if own and not sets:
+        single = [f for f in single if f.target not in _mirrored(run.partition.held_out)]
+        kept = run.data.domains or [f.target for f in single]
+        if any(f.data in _data(run) for f in single):
+            return [f for f in single if f.data in _data(run) and f.target in kept], True
+    return sets or single or whole, False
+
+
+def _data(run: RunSpec) -> tuple[str, str]:
+    return run.data.name, run.data.name + run.data.classes
+
+
+def _mirrored(domains: Sequence[str]) -> set[str]:
+    return {name for domain in domains for name in (domain, _DRAWN.get(domain, domain))}
+
+
+def _averages(facts: Facts, metric: str, unit: str, printed: Mapping[str, list[Figure]]) -> list[Printed]:
     """A row for every method of which the paper prints an average over data sets that the study ran one by one."""
-    methods: dict[str, list[Cell]] = {}
-    for cell in facts.cells:
-        methods.setdefault(without_data(cell), []).append(cell)
     rows, note = [], "“average” is ours over the data sets that the paper prints one by one, seed by seed"
     if metric == _HARMONIC:
         note += "; that of the harmonic mean is the harmonic mean of the averages, as FedPGP's is"
-    for name, cells in methods.items():
-        shown, cells = over_sets(of_cell(printed, cells[0], asked), cells)
+    for name in dict.fromkeys(map(without_data, facts.cells)):
+        mine = [cell for cell in facts.cells if without_data(cell) == name]
+        shown, cells = over_sets(printed.get(name, []), mine)
         if values := list(_over_sets(facts, cells, metric).values()):
-            rows.append(set_beside(cells[0], f"{name}, average", values, unit, shown, True, f"{note}."))
+            rows.append(set_beside(mine[0], f"{name}, average", values, unit, shown, True, f"{note}."))
     return rows
+
+
+def over_sets(printed: Sequence[Figure], cells: Sequence[Cell]) -> tuple[list[Figure], list[Cell]]:
+    """Picks what is printed of a method's average over data sets, and its cells on those that are printed one by one.
+
+    Both are empty unless there is a cell, and no more than one, for each of these data sets.
+    """
+    whole = [f for f in printed if not f.source and f.target in _ALL]
+    average = [f for f in whole if f.data == "average"]
+    sets = dict.fromkeys(f.data for f in whole if f.data != "average")
+    ran = [[cell for cell in cells if data in _data(cell.run)] for data in sets]
+    if average and ran and all(len(same) == 1 for same in ran):
+        return average, [cell for (cell,) in ran]
+    return [], []
 
 
 def _over_sets(facts: Facts, cells: Sequence[Cell], metric: str) -> dict[int, float]:
     """Mean over cells by seed; a harmonic mean is that of the means."""
     if metric == _HARMONIC:
-        parts = [_over_sets(facts, cells, name) for name in (_WHOLE, "test/base/acc_mean", "test/novel/acc_mean")]
+        parts = [_over_sets(facts, cells, name) for name in (TEST, "test/base/acc_mean", "test/novel/acc_mean")]
         return {seed: harmonic_mean([part[seed] for part in parts]) for seed in _common(parts)}
     by_cell = [facts.by_seed(cell, metric) for cell in cells]
     return {seed: float(np.mean([found[seed] for found in by_cell])) for seed in _common(by_cell)}
@@ -160,44 +217,42 @@ def _common(by_seed: Sequence[Mapping[int, float]]) -> list[int]:
     return sorted(set.intersection(*map(set, by_seed))) if by_seed else []
 
 
-def _by_domain(
-    facts: Facts, entries: Sequence[_Entry], printed: pd.DataFrame, asked: Mapping[str, Any]
-) -> list[Printed]:
-    """A row for every cell and domain that has a printed figure of its own."""
-    single = printed.loc[(printed["source"] != "") | ~printed["target"].isin(["", "average"])]
-    rows, held = [], _Held()
-    for entry in entries if len(single) else ():
-        cell = entry.cell
-        found = of_cell(single, cell, asked, entry.own)
-        if found.empty:
-            continue
-        clients, values = _domains(facts, cell, held)
+def _by_domain(facts: Facts, entries: Sequence[_Entry], of: str) -> list[Printed]:
+    """A row for every cell and domain that has a printed value of its own."""
+    rows, held = [], dict[str, tuple[str, ...]]()
+    for entry in entries:
+        single = [f for f in entry.figures.get(of, []) if f.source or f.target not in _ALL]
+        clients, values = _domains(facts, entry.cell, held) if single else (False, {})
         for domain, ours in values.items():
-            shown, same = of_domain(found, cell.run, domain, client=clients)
-            if len(shown):
-                rows.append(set_beside(cell, f"{entry.label}, {domain}", ours, "%", shown, same))
+            shown, same = _of_domain(single, entry.cell.run, domain, clients)
+            if shown:
+                rows.append(set_beside(entry.cell, f"{entry.label}, {domain}", ours, "%", shown, same))
     return rows
 
 
-class _Held:
-    """Domains of clients, drawn once for all cells that share a partition."""
+def _of_domain(printed: Sequence[Figure], run: RunSpec, domain: str, client: bool) -> tuple[list[Figure], bool]:
+    """Picks what is printed of one domain of a run's data, and whether it is of the same data.
 
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[str, ...]] = {}
+    client: the models are those of the domain's own clients, tested on the domain that is held out if there is one.
+    """
+    held = run.partition.held_out if client else []
+    for same in (True, False):
+        names, tested = ({domain}, set(held)) if same else (_mirrored([domain]), _mirrored(held))
+        rest = [f for f in printed if f.data in _data(run)] if same else printed
+        if held:
+            found = [f for f in rest if f.source in names and f.target in tested]
+        else:
+            found = [f for f in rest if not f.source and f.target in names]
+        if found:
+            return found, same
+    return [], False
 
-    def of(self, cell: Cell, seed: int) -> tuple[str, ...]:
-        """Per client; empty where the data are not at hand."""
-        key = repr((cell.run.data, cell.run.partition, seed))
-        if key not in self._known:
-            try:
-                self._known[key] = shares(cell.run, seed).domains
-            except FplTuneError:
-                self._known[key] = ()
-        return self._known[key]
 
+def _domains(facts: Facts, cell: Cell, held: dict[str, tuple[str, ...]]) -> tuple[bool, dict[str, list[float]]]:
+    """Accuracies over seeds by domain: of its test images where records hold them, else of its clients (and True).
 
-def _domains(facts: Facts, cell: Cell, held: _Held) -> tuple[bool, dict[str, list[float]]]:
-    """Accuracies over seeds by domain: of its test images where records hold them, else of its clients (and True)."""
+    held: domains of clients by data, partition and seed, filled in; empty where the data are not at hand.
+    """
     seeds = facts.seeds(cell)
     last = facts.store.history(cell, seeds[0])[-1] if seeds else {}
     sets = {name: match[1] for name in last if (match := _DOMAIN.fullmatch(name))}
@@ -205,17 +260,22 @@ def _domains(facts: Facts, cell: Cell, held: _Held) -> tuple[bool, dict[str, lis
         return False, {domain: facts.values(cell, name) for name, domain in sets.items()}
     found: dict[str, list[float]] = {}
     for seed in seeds:
-        accuracy, domains = facts.clients(cell, seed), np.array(held.of(cell, seed))
+        key = repr((cell.run.data, cell.run.partition, seed))
+        if key not in held:
+            try:
+                held[key] = shares(cell.run, seed).domains
+            except FplTuneError:
+                held[key] = ()
+        accuracy, domains = facts.clients(cell, seed), np.array(held[key])
         kept = np.isfinite(accuracy) if len(domains) == len(accuracy) else np.array([], bool)
         for domain in dict.fromkeys(domains[: len(kept)][kept]):
             found.setdefault(str(domain), []).append(float(accuracy[kept & (domains == domain)].mean()))
     return True, found
 
 
-def _best(facts: Facts, asked: Mapping[str, Any], best: Mapping[str, Any]) -> list[Quantity]:
-    """The value of an axis that validation, and as papers do that test figures, put first along the other axes."""
-    field, names = str(best["field"]), best.get("cells", {})
-    printed = named(asked, str(best["metric"]))
+def _best(facts: Facts, best: Mapping[str, Any]) -> list[Quantity]:
+    """The value of an axis that validation, and as papers do that test values, put first along the other axes."""
+    field = str(best["field"])
     places: dict[str, list[Cell]] = {}
     for cell in facts.own:
         if isinstance(cell.varied.get(field), int | float):
@@ -223,14 +283,14 @@ def _best(facts: Facts, asked: Mapping[str, Any], best: Mapping[str, Any]) -> li
     chosen: dict[str, list[Printed]] = {"val": [], "mean": []}
     for place, cells in places.items():
         table = facts.table.loc[[cell.id for cell in cells]]
-        rest = without_data(cells[0], field)
-        shown, same = on_data(called(printed, {plain(str(names.get(rest, rest)))}), cells[0].run)
-        if shown.empty or table["mean"].isna().any():
+        row = best["results"].get(without_data(cells[0], field), {})
+        printed = [Figure(str(row.get("as", "")), str(p), *_value(v)) for p, v in row.items() if p != "as"]
+        shown, same = on_data(printed, cells[0].run)
+        if not shown or table["mean"].isna().any():
             continue
         for column, rows in chosen.items():
             if not table[column].isna().any():
-                choice = choose(facts.frame, cells, facts.spec, facts.rule) if column == "val" else None
-                first = choice.cell if choice else cells[int(np.argmax(table[column].to_numpy()))]
+                first = cells[int(np.argmax(table[column].to_numpy()))]
                 rows.append(set_beside(first, place, [float(first.varied[field])], "", shown, same))
     by = {"val": "best on validation", "mean": "best on test, a habit of the papers"}
     return [Quantity(f"{words.short(field)} {by[column]}", "", rows) for column, rows in chosen.items()]

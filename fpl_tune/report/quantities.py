@@ -1,4 +1,4 @@
-"""One of our figures beside one that a paper prints, in one unit."""
+"""One of our values beside one that a paper prints, in one unit."""
 
 from __future__ import annotations
 
@@ -6,17 +6,46 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from fpl_tune.report import words
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.results import LEARNED
+
+
+class Figure(NamedTuple):
+    """A value that a paper prints."""
+
+    method: str
+    """As the paper names it."""
+    place: str
+    """As the study file names it: `data`, `data/target domain`, `data/target domain<client's domain`, `average`."""
+    mean: float
+    std: float
+    """NaN where none is printed."""
+
+    @property
+    def data(self) -> str:
+        """Data set, or `average` over data sets."""
+        return self.place.partition("/")[0]
+
+    @property
+    def target(self) -> str:
+        """Domain that is tested on; `` or `average`: all."""
+        return self.place.partition("/")[2].partition("<")[0]
+
+    @property
+    def source(self) -> str:
+        """Domain of the client whose model is tested; ``: all."""
+        return self.place.partition("<")[2]
 
 
 @dataclass(frozen=True)
 class Printed:
-    """One of our figures beside what the paper prints, in the unit that it prints."""
+    """One of our values beside what the paper prints, in the unit that it prints."""
 
     label: str
     ours: float
@@ -26,19 +55,19 @@ class Printed:
     mean: float
     std: float
     comparable: bool
-    """The paper's figure is of the data set that the cell ran on, with the paper's backbone class, and no time."""
+    """The paper's value is of the data set that the cell ran on, with the paper's backbone class, and not a time."""
     note: str = ""
     """What the label does not say of ours."""
 
     @property
     def gap(self) -> float:
-        """Ours minus printed; nan where they are not comparable."""
+        """Ours minus printed; NaN where they are not comparable."""
         return self.ours - self.mean if self.comparable else math.nan
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A figure of which the paper prints one or more values."""
+    """A quantity of which the paper prints one or more values."""
 
     name: str
     unit: str
@@ -47,40 +76,37 @@ class Quantity:
 
     @cached_property
     def order(self) -> float:
-        """Kendall's rank correlation between our values and the printed ones; nan below three rows."""
+        """Kendall's rank correlation between our values and the printed ones; NaN below three rows."""
         pairs = pd.DataFrame([(row.ours, row.mean) for row in self.rows], columns=pd.Index(["ours", "mean"]))
         return float(pairs["ours"].corr(pairs["mean"], method="kendall")) if len(pairs) > 2 else math.nan
 
 
-def unit_of(metric: str, printed: pd.DataFrame) -> str:
+def unit_of(metric: str) -> str:
     """The unit that both are shown in."""
-    if words.percent(metric):
-        return "%"
-    if metric.startswith("time/"):
-        return "s"
-    return "M" if len(printed) and str(printed["metric"].iloc[0]).endswith("(M)") else ""
+    return "%" if words.percent(metric) else "s" if metric.startswith("time/") else "M" if metric == LEARNED else ""
 
 
 _SCALE = {"%": 100.0, "M": 1e-6}
-"""What a figure of ours is multiplied with."""
+"""What a value of ours is multiplied by."""
 
 
 def set_beside(
-    cell: Cell, name: str, ours: Sequence[float], unit: str, shown: pd.DataFrame, same: bool, note: str = ""
+    cell: Cell, name: str, ours: Sequence[float], unit: str, shown: Sequence[Figure], same: bool, note: str = ""
 ) -> Printed:
-    """Values of ours over seeds beside one printed figure, or the mean of several; seconds add up."""
+    """Sets values of ours over seeds beside one printed value, or the mean of several; seconds add up."""
     alone, summed, scale = len(shown) == 1, unit == "s", _SCALE.get(unit, 1.0)
+    means = [figure.mean for figure in shown]
     return Printed(
         label=name, ours=scale * float(np.mean(ours)),
         spread=scale * float(np.std(ours, ddof=1)) if len(ours) > 1 else math.nan,
-        method=str(shown["method"].iloc[0]), mean=float(shown["mean"].sum() if summed else shown["mean"].mean()),
-        dataset=str(shown["dataset"].iloc[0]) if alone else f"{'sum' if summed else 'mean'} over {_several(shown)}",
-        std=float(shown["std"].iloc[0]) if alone else math.nan,
+        method=shown[0].method, mean=math.fsum(means) if summed else math.fsum(means) / len(means),
+        dataset=shown[0].place if alone else f"{'sum' if summed else 'mean'} over {_several(shown)}",
+        std=shown[0].std if alone else math.nan,
         comparable=same and cell.run.clip.name != "compact" and not summed, note=note,
     )  # fmt: skip
 
 
-def _several(shown: pd.DataFrame) -> str:
-    """What several printed figures are of."""
-    one = shown["base"].nunique() == 1 and shown["target"].nunique() == len(shown)
-    return f"{len(shown)} domains of {shown['dataset'].iloc[0].partition('/')[0]}" if one else f"{len(shown)} data sets"
+def _several(shown: Sequence[Figure]) -> str:
+    """What several printed values are of."""
+    one = len({figure.data for figure in shown}) == 1 and len({figure.target for figure in shown}) == len(shown)
+    return f"{len(shown)} domains of {shown[0].data}" if one else f"{len(shown)} data sets"

@@ -1,17 +1,11 @@
-"""Printed figures, and figures of ours that a test needs in the records."""
+"""Values of ours that a test needs in the records."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from fpl_tune.report.printed import targets
 from fpl_tune.study.store import Store
-
-
-def printed(paper: str, table: str) -> Any:
-    found = targets()
-    return found[(found["paper"] == paper) & (found["table"] == table)]
 
 
 def amend(store: Store, **figures: Any) -> None:

@@ -152,3 +152,14 @@ def test_a_metric_that_results_do_not_hold_is_read_from_histories(make_store):
     facts = Facts(store, metric="train/loss")
     assert facts.table.loc[cell.id, "mean"] == pytest.approx(1 / 4)
     assert report.build(store, metric="train/loss").is_file()
+
+
+def test_dollar_signs_and_braces_of_labels_are_text(make_store):
+    body = (
+        "title: 'costs $5_{x and {y} \\frac$'\nseeds: 2\n"
+        "axes: {variant: [{label: 'a $b_{c', method.n_ctx: 2}, {label: '$\\q$ {d}', method.n_ctx: 4}], "
+        "optim: {lr: [0.001, 0.01, 0.1]}}\n"
+    )
+    page = report.build(make_store(body=body)).read_text(encoding="utf-8")
+    assert "a $b_{c" in page
+    assert "costs $5_{x and {y}" in page

@@ -73,7 +73,7 @@ def test_one_seed_is_said_and_no_figure_is_made_of_it(make_store):
     facts = Facts(make_store(["seeds=1"], body=SWEEP))
     tests = against_reference(facts)
     assert set(tests["verdict"]) == {"undecided"}
-    assert tests[["low", "high", "p"]].isna().all(axis=None)
+    assert tests[["low", "high", "p"]].isna().to_numpy().all()
     section = decisions.decisions(facts, tests)
     assert section is not None
     assert "1 seed: no interval" in section.tables[0].rows[0]["cells"][2].text
