@@ -20,8 +20,9 @@ SPEC = ConfigDict(
     extra="forbid", validate_default=True, coerce_numbers_to_str=True, arbitrary_types_allowed=True, allow_inf_nan=True
 )
 
-AtLeastOne = Annotated[int, Field(ge=1)]
-NotNegative = Annotated[int, Field(ge=0)]
+AtLeastOne = Annotated[int, Field(ge=1, le=1_000_000)]
+NotNegative = Annotated[int, Field(ge=0, le=1_000_000)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 Spec = TypeVar("Spec")
@@ -81,7 +82,8 @@ def refusal(problem: ValidationError, where: str) -> ConfigError:
         return ConfigError(f"{name} {details['error']}, but is {shown(value)}." if name else str(first["msg"]))
     if kind in _BOUNDS:
         sign, bound = _BOUNDS[kind]
-        return ConfigError(f"{name} must be {sign} {details[bound]:g}, but is {shown(value)}.")
+        limit = details[bound] if isinstance(details[bound], int) else f"{details[bound]:g}"
+        return ConfigError(f"{name} must be {sign} {limit}, but is {shown(value)}.")
     if value is None:
         return ConfigError(f"{name} cannot be null. Leave it out, or take it away: '~{name}'.")
     rule = _KINDS.get("int" if kind == "int_from_float" else kind.partition("_")[0])

@@ -18,14 +18,12 @@ import hydra
 import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from fpl_tune import methods
 from fpl_tune.config.fields import known_fields, no_field, set_field, to_run, to_study
-from fpl_tune.config.messages import of_studies, options, readable
+from fpl_tune.config.files import check_growth, check_study, not_yaml, parse
+from fpl_tune.config.messages import of_studies, readable
 from fpl_tune.config.specs import GROUPS, RUN_FIELDS, SELECTION, RunSpec, StudySpec
 from fpl_tune.errors import ConfigError, unknown
 from fpl_tune.evaluate import check_rule
@@ -53,18 +51,16 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, 
     """
     methods.trust(overrides)
     overrides, path = _homes(overrides), _study_file(name)
-    based = re.search(r"^defaults:", path.read_text(encoding="utf-8"), re.M)  # a stored study has none
-    if path.stem in ("run", "study") and based:  # the names of what it is composed with
+    written = check_study(path)
+    if path.stem in ("run", "study") and "defaults" in written:
         raise ConfigError(f"A study's file is not called {path.name}, which is the base of all. Rename it.")
     node = _compose(path.stem, path.resolve().parent, overrides)
-    if node["scale"] == "paper" and node["paper_scale"]:
+    if node.get("scale") == "paper" and isinstance(node.get("paper_scale"), list) and node["paper_scale"]:
         overrides = [*node["paper_scale"], *overrides]
         node = _compose(path.stem, path.resolve().parent, overrides)
     _prefer_choices(node, overrides)
     node.pop("schema", None)  # a stored study's
-    if node["scale"] not in ("small", "paper"):
-        raise ConfigError(f"scale must be small or paper, but is {node['scale']!r}.")
-    node["name"] = node["name"] if node["name"] != "study" else path.stem
+    node["name"] = path.stem if node.get("name") in (None, "study") else str(node["name"])
     check_name(node["name"])
     spec = to_study(node)
     node["method"] = methods.as_dict(spec.method)  # with all fields, which axes and searches name
@@ -73,7 +69,6 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, 
         raise unknown("report.select", spec.report.select, SELECTION)
     if not spec.report.rope >= 0:
         raise ConfigError(f"report.rope must be at least 0 points, but is {spec.report.rope}. Write report.rope=1.")
-    spec.seed_list()
     return spec, node
 
 
@@ -136,11 +131,7 @@ def _prefer_choices(node: dict[str, Any], overrides: Sequence[str]) -> None:
     Hydra lays the file over the chosen option: `method=promptfl` would keep the file's `method.d_gating`, and
     `protocol=quick` the file's rounds. Single fields given from outside are laid over the choice again.
     """
-    given = [
-        (o.key_or_group, o.value())
-        for o in OverridesParser.create().parse_overrides(list(overrides))
-        if not o.is_delete()
-    ]
+    given = [(o.key_or_group, o.value()) for o in parse(overrides) if not o.is_delete()]
     for group, option in given:
         if group in GROUPS and isinstance(option, str):
             node.update(deepcopy(choose(group, option)))
@@ -151,26 +142,20 @@ def _prefer_choices(node: dict[str, Any], overrides: Sequence[str]) -> None:
 
 def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any]:
     _register()
-    _register_named(overrides := list(overrides))
-    for text in overrides:
-        try:
-            OverridesParser.create().parse_override(text)
-        except HydraException as problem:
-            raise ConfigError(f"{text!r} is not an override: {str(problem).splitlines()[0]} Write key=value.") from None
+    _register_named(overrides := [str(text) for text in overrides])
+    parse(overrides)
     overrides = [_forced(text) for text in overrides]
     GlobalHydra.instance().clear()
     try:
         with hydra.initialize_config_dir(str(folder), version_base="1.3", job_name="fpl_tune"):
             found = hydra.compose(name, overrides=[*overrides, _searched()])
-        return _plain(found)
-    except (HydraException, OmegaConfBaseException) as problem:
-        raise readable(problem, folder / f"{name}.yaml", _chosen(overrides)) from None
-    except yaml.MarkedYAMLError as problem:
-        mark = problem.problem_mark or problem.context_mark
-        where = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}" if mark else f"{name}.yaml"
-        raise ConfigError(
-            f"A study is YAML, but {where}: {problem.problem or problem.context}. Mend that line."
-        ) from None
+        return _plain(found, f"{name}.yaml")
+    except ConfigError:
+        raise
+    except yaml.YAMLError as problem:
+        raise not_yaml(problem, folder / f"{name}.yaml") from None
+    except Exception as problem:  # whatever Hydra and OmegaConf raise on a user's file or overrides
+        raise readable(problem, folder / f"{name}.yaml") from None
     finally:
         GlobalHydra.instance().clear()
 
@@ -179,15 +164,6 @@ def _forced(override: str) -> str:
     """Sets a field whether or not YAML names it: unknown fields are refused when the specification is built."""
     key = override.partition("=")[0]
     return override if key in GROUPS or key[:1] in ("+", "~") else f"++{override}"
-
-
-def _chosen(overrides: Sequence[str]) -> dict[str, Any]:
-    """What the last choice of a method sets; empty where there is none, or no such method."""
-    for text in reversed(overrides):
-        name = text.removeprefix("method=")
-        if name != text and (":" in name or name in options("method")):
-            return choose("method", name)
-    return {}
 
 
 def _searched() -> str:
@@ -218,11 +194,15 @@ def _register_named(overrides: Sequence[str]) -> None:
     for text in overrides:
         key, _, name = text.partition("=")
         if key == "method" and ":" in name:
+            methods.find(name)
             node = {"method": {"name": name}}
             ConfigStore.instance().store(group="method", name=name, node=node, package="_global_")
 
 
-def _plain(node: DictConfig) -> dict[str, Any]:
+def _plain(node: DictConfig, where: str) -> dict[str, Any]:
+    unresolved = OmegaConf.to_container(node, resolve=False)
+    assert isinstance(unresolved, dict)
+    check_growth({str(k): v for k, v in unresolved.items()}, where)
     found = OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
     assert isinstance(found, dict)
     return {str(k): v for k, v in found.items()}

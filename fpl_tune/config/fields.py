@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 
 from pydantic import ValidationError
@@ -181,11 +182,12 @@ def no_field(dotted: str, node: Mapping[str, Any]) -> ConfigError:
     for part in path:
         method = method.get(part) if isinstance(method, Mapping) else None
     if isinstance(method, Mapping) and "name" in method:
-        known = [name for name in method if name != "name"]
-        return ConfigError(f"{method['name']} has no field {last!r}. {did_you_mean(last, known)}")
+        return methods.lacking(str(method["name"]), last, [name for name in method if name != "name"])
     known = known_fields(dotted)
     parts = [name for name in known if name.endswith(f".{dotted}")]
-    return ConfigError(f"There is no field {dotted!r}. {did_you_mean(dotted, known, parts)}")
+    listed = [name for name in known if "." not in name]  # where none is similar
+    near = get_close_matches(dotted, known, n=3, cutoff=0.5)
+    return ConfigError(f"There is no field {dotted!r}. {did_you_mean(dotted, listed, parts or near)}")
 
 
 def get_field(node: Mapping[str, Any], dotted: str, default: Any = None) -> Any:

@@ -5,26 +5,41 @@ from __future__ import annotations
 from dataclasses import field, fields
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PlainValidator
 from pydantic.dataclasses import dataclass
 
 from fpl_tune import methods
 from fpl_tune.data import DataSpec, PartitionSpec
-from fpl_tune.errors import ConfigError
 from fpl_tune.method import Method
 from fpl_tune.optim import OptimSpec
-from fpl_tune.spec import SPEC, AtLeastOne
+from fpl_tune.spec import SPEC, AtLeastOne, Seed
 from fpl_tune.task import ClipSpec
 
 GROUPS = ("clip", "data", "partition", "optim", "protocol", "method")
-Epochs = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+SEEDS = 10_000
+"""Seeds of a study at most."""
+Epochs = Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)]
+Rounds = Annotated[int, Field(ge=1, le=100_000)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _seeds(value: Any) -> int | list[int]:
+    """Refuses what is neither a number of seeds nor a list of different ones."""
+    listed = value if isinstance(value, list) else [1]
+    number = value if type(value) is int else len(listed)
+    each = all(type(seed) is int and 0 <= seed < 2**63 for seed in listed)
+    if type(value) not in (int, list) or not 1 <= number <= SEEDS or not each or len(set(listed)) < len(listed):
+        raise ValueError(
+            f"must be a number from 1 to {SEEDS}, or a list of different seeds, none below 0 or above 2^63 - 1"
+        )
+    return value
 
 
 @dataclass(frozen=True, config=SPEC)
 class ProtocolSpec:
     """The schedule of a simulation."""
 
-    rounds: AtLeastOne = 10
+    rounds: Rounds = 10
     """Communication rounds."""
     epochs: Epochs = 5.0
     """Local epochs per round; 0.5 goes through a half of a client's images in one round and the other in the next."""
@@ -43,7 +58,7 @@ class Stage:
     """One stage of a run: most methods train in one."""
 
     method: Method
-    rounds: AtLeastOne
+    rounds: Rounds
     epochs: Epochs
 
 
@@ -87,9 +102,9 @@ class SearchSpec:
     sampler: Any = None
     """grid; a sampler of Optuna (tpe, gp, random, cma_es, nsgaii, qmc ...), of a plug-in or of `package.module:Class`;
     {name: ..., argument: ...} where it is to have arguments; None: nothing is searched."""
-    trials: int = 20
+    trials: Annotated[int, Field(ge=1, le=100_000)] = 20
     """Trials in each axis cell, the published defaults included."""
-    seconds: float | None = None
+    seconds: Seconds | None = None
     """Or a budget of seconds in each axis cell."""
     space: dict[str, Any] = field(default_factory=dict)
     """Overrides of the space in search_spaces/<method>.yaml, by dotted field."""
@@ -99,12 +114,12 @@ class SearchSpec:
     """Validation metrics (maximised) or costs (`comm/total_bytes`, `time/seconds`, minimised)."""
     constraints: list[str] = field(default_factory=list)
     """e.g. "comm/total_bytes <= 5e6" """
-    batch: int | None = None
+    batch: AtLeastOne | None = None
     """None: the next trial is suggested as soon as there is room for it, so that no worker waits. A number: trials come
     in batches of so many, each after the last one is over, and are the same on every machine."""
     warm_start: str | None = None
     """Name of a study whose finished cells in the same space the sampler starts from."""
-    seed: int = 0
+    seed: Seed = 0
 
 
 @dataclass(frozen=True, config=SPEC)
@@ -115,18 +130,18 @@ class PruneSpec:
     """halving (noise-aware successive halving that pauses and resumes), plateau (no gain for first_rung · reduction
     rounds), a pruner of Optuna (median, hyperband ...), of a plug-in or of `package.module:Class`, or None; {name: ...,
     argument: ...} where a pruner is to have arguments."""
-    reduction: int = 3
+    reduction: Annotated[int, Field(ge=2, le=1_000_000)] = 3
     """One in so many goes on at each rung."""
-    first_rung: int = 1
+    first_rung: AtLeastOne = 1
     """Round of the first rung."""
-    smoothing: int = 1
+    smoothing: AtLeastOne = 1
     """Rounds averaged."""
-    confidence: float = 1.0
+    confidence: Annotated[float, Field(ge=0)] = 1.0
     """Standard errors by which a cell must be behind to be stopped; 0 trusts every figure."""
-    seeds: int | None = None
+    seeds: AtLeastOne | None = None
     """Seeds of a batch in a race: so many run first, then as many again, and a cell that a paired test finds behind the
     best before a batch runs no further ones. None: all cells run all seeds, as what is to be reported should."""
-    level: float = 0.05
+    level: Annotated[float, Field(gt=0, lt=1)] = 0.05
     """Probability, over all its tests, that a race stops a cell that is as good as any other."""
 
 
@@ -134,26 +149,24 @@ class PruneSpec:
 class ExecutionSpec:
     """Where and how trials run. Never part of a cell's identity."""
 
-    executor: str = "ray"
-    """ray or inline"""
+    executor: Literal["ray", "inline"] = "ray"
     address: str | None = None
     """Ray cluster: None starts one on this machine; `auto` or host:port joins one."""
-    parallel: int | None = None
+    parallel: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Trials at once; None: as many as the machine's cores and GPUs carry."""
-    threads: int | None = None
+    threads: Annotated[int, Field(ge=1, le=1_024)] | None = None
     """CPU threads per trial; None: measured rule (one for the compact towers, all for large ones)."""
-    gpus: float | None = None
+    gpus: Annotated[float, Field(ge=0, le=1_024)] | None = None
     """GPUs per trial; None: a share from the measured memory where there is a GPU, else 0."""
-    device: str = "auto"
-    """auto, cpu or cuda"""
-    block: int | None = None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    block: AtLeastOne | None = None
     """Clients (over all seeds) trained at once; None: as many as memory allows."""
-    checkpoint_every: int = 5
+    checkpoint_every: AtLeastOne = 5
     """Rounds between checkpoints."""
     checkpoints: str | None = None
     """Where they lie: None is the study's folder, which all nodes of a cluster must share; else an fsspec URL such as
     s3://bucket/studies."""
-    retries: int = 1
+    retries: Annotated[int, Field(ge=0, le=100)] = 1
     """Times a failed trial is tried again."""
 
 
@@ -202,9 +215,9 @@ class StudySpec(RunSpec):
     """Dotted field (or group) -> list of values; always gridded."""
     references: list[Any] = field(default_factory=list)
     """Overrides of cells shown as reference lines, e.g. {method: promptfl}."""
-    seeds: Any = 3
+    seeds: Annotated[int | list[int], PlainValidator(_seeds)] = 3
     """Number of seeds (1..n) or a list of seeds."""
-    scale: str = "small"
+    scale: Literal["small", "paper"] = "small"
     """small (embedded world) or paper: a `paper` block of overrides in the study file replaces the small one."""
     paper_scale: list[str] = field(default_factory=list)
     """Overrides applied by scale=paper."""
@@ -219,19 +232,8 @@ class StudySpec(RunSpec):
     """e.g. 2h, 30m, 90s: what does not fit is dropped and named."""
 
     def seed_list(self) -> list[int]:
-        """Seeds as a list: 1..n, or what was listed.
-
-        Raises:
-            ConfigError: there is none, one twice, or one below 0.
-        """
-        listed = list(range(1, self.seeds + 1)) if type(self.seeds) is int else self.seeds
-        fine = isinstance(listed, list) and all(type(seed) is int and seed >= 0 for seed in listed)
-        if not listed or not fine or len(set(listed)) < len(listed):
-            raise ConfigError(
-                f"seeds must be a number >= 1, or a list of different seeds, none below 0, but is {self.seeds!r}. "
-                "Write seeds=3."
-            )
-        return listed
+        """Seeds as a list: 1..n, or what was listed."""
+        return self.seeds if isinstance(self.seeds, list) else list(range(1, self.seeds + 1))
 
 
 RUN_FIELDS = tuple(f.name for f in fields(RunSpec))

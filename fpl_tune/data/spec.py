@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from fpl_tune.errors import ConfigError
-from fpl_tune.spec import SPEC, AtLeastOne, NotNegative
+from fpl_tune.spec import SPEC, AtLeastOne, Seed
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 Evaluation = Literal["personal", "domains", "base_to_novel", "leave_one_domain_out"]
@@ -35,7 +35,7 @@ class DataSpec:
     They come from outside the few-shot draw where the client holds more images of the class, so that `shots` stays
     the number trained on. 0 leaves every client without validation images.
     """
-    views: NotNegative = 0
+    views: Annotated[int, Field(ge=0, le=1_000)] = 0
     """Random resized crops with flips that each training image is drawn from, encoded once and cached.
 
     0 trains on the image itself, as FedAPT and the CIFAR protocols do. CoOp and its kin crop anew at every step; a few
@@ -47,11 +47,11 @@ class DataSpec:
     """Cap on the test images per class and domain, for quick runs."""
     test_share: Share = 0.2
     """Share of every class of every domain that is held out for testing where a data set has no split of its own."""
-    split_seed: NotNegative = 1
+    split_seed: Seed = 1
     """Seed of that split: part of the data set, not of the run."""
-    train_per_class: AtLeastOne = 64
+    train_per_class: Annotated[int, Field(ge=1, le=10_000)] = 64
     """Drawn world: training images per class and style."""
-    test_per_class: AtLeastOne = 25
+    test_per_class: Annotated[int, Field(ge=1, le=10_000)] = 25
     """Drawn world: test images per class and style."""
     transform: str = "auto"
     """`clip` (bicubic resize, centre crop), `cifar` (CIFAR statistics, bilinear enlargement); `auto` as the papers."""
@@ -59,7 +59,7 @@ class DataSpec:
     """Domains all of whose images are test images: the whole target domain of leave-one-domain-out."""
     drop_missing: bool = False
     """Go on without the images that a list names and the folder lacks, instead of refusing."""
-    permute_classnames: int | None = None
+    permute_classnames: Seed | None = None
     """A defect of published DomainNet and Office code: class names in the order of an unordered set.
 
     A number is the seed of the permutation, None leaves every name with its label.
@@ -85,7 +85,7 @@ class PartitionSpec:
     """Classes that each client draws under `classes`."""
     balanced: bool = True
     """Dirichlet: a client that holds its fair share of images gets no further class."""
-    seed: int = 2023
+    seed: Seed = 2023
     """Seed of the class assignment, and with the run's seed of everything else that is drawn."""
     vary: bool = True
     """Whether partition and few-shot draw follow the run's seed. The class assignment never does."""

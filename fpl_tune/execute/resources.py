@@ -37,16 +37,6 @@ def setup_of(spec: StudySpec, folder: Path) -> Setup:
         EnvironmentProblem: a GPU is asked for and there is none.
     """
     execution = spec.execution
-    if execution.executor not in ("ray", "inline"):
-        raise ConfigError(f"execution.executor must be ray or inline, but is {execution.executor!r}.")
-    for name in ("parallel", "threads", "block"):
-        value = getattr(execution, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"execution.{name} must be >= 1, but is {value}.")
-    if execution.gpus is not None and execution.gpus < 0:
-        raise ConfigError(f"execution.gpus must be >= 0, but is {execution.gpus}.")
-    if execution.checkpoint_every < 1 or execution.retries < 0:
-        raise ConfigError("execution.checkpoint_every must be >= 1 and execution.retries >= 0.")
     address = (execution.address or os.environ.get("RAY_ADDRESS")) if execution.executor == "ray" else None
     wide = threads_of(spec)
     common = Setup(

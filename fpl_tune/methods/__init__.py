@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, fields, is_dataclass
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from typing import Any, NoReturn, cast
@@ -21,6 +22,9 @@ from fpl_tune.errors import ConfigError, did_you_mean, unknown
 from fpl_tune.method import Method
 from fpl_tune.methods._plugins import check, trust
 from fpl_tune.spec import refusal
+
+LARGEST = 100_000
+"""Of a hyper-parameter that is a whole number: a size, a count or a number of steps."""
 
 
 def _own(module: str) -> list[type[Method]]:
@@ -60,6 +64,11 @@ def find(name: str) -> type[Method]:
 def _named(name: str) -> Any:
     """The object that `package.module:Class` names; an error of its module is shown with file and line."""
     module, _, attribute = name.partition(":")
+    if "/" in module or module.endswith(".py"):
+        stem = module.rpartition("/")[2].removesuffix(".py")
+        raise ConfigError(
+            f"method {name!r} names a file. Name its module: PYTHONPATH=FOLDER, method={stem}:{attribute}."
+        )
     if not module or not attribute:
         raise ConfigError(f"A method of a module is named package.module:Class, but is {name!r}.")
     check(name)
@@ -102,17 +111,35 @@ def build(node: Any, where: str = "method") -> Method:
     known = {f.name: f for f in hyper_parameters(kind)}
     for field in values:
         if field not in known:
-            raise ConfigError(f"{name} has no field {field!r}. {did_you_mean(str(field), known)}")
+            raise lacking(name, str(field), known)
     for field, value in values.items():
         if isinstance(value, Mapping) and "name" in value:
             values[field] = build(value, f"{where}.{field}")
     try:
-        return _adapter(kind).validate_python(values)
+        return _bounded(_adapter(kind).validate_python(values), where)
     except ValidationError as problem:
         first = problem.errors()[0]
         if (cause := first.get("ctx", {}).get("error")) and not first["loc"]:  # a plug-in's check of several fields
             raise ConfigError(f"{where} {name!r} refuses its options: {plugins.told(cause)}.") from problem
         raise refusal(problem, where) from None
+
+
+def lacking(name: str, field: str, known: Iterable[str]) -> ConfigError:
+    """`ConfigError` for a field that a method does not have: a similar one, or the methods that have it."""
+    known = sorted(known)
+    owners = [other for other, kind in catalogue().items() if field in {f.name for f in hyper_parameters(kind)}]
+    if owners and not get_close_matches(field, known, cutoff=0.5):
+        more = f"{', '.join(owners[:3])} {'has' if len(owners) == 1 else 'have'} it: method={owners[0]}."
+        return ConfigError(f"{name} has no field {field!r}. Known: {', '.join(known) or 'none'}. {more}")
+    return ConfigError(f"{name} has no field {field!r}. {did_you_mean(field, known)}")
+
+
+def _bounded(method: Method, where: str) -> Method:
+    """Refuses a size or count that would end in no memory or no time."""
+    for field, value in vars(method).items():
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise ConfigError(f"{where}.{field} must be <= {LARGEST}, but is {value}.")
+    return method
 
 
 @cache

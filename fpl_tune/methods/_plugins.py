@@ -17,7 +17,7 @@ from fpl_tune.plugins import VARIABLE, trusted
 
 def trust(overrides: Iterable[str]) -> None:
     """Notes the modules that the user's own overrides name as `package.module:Class`."""
-    named = [top for text in overrides for top in re.findall(r"(?<![\w.])([A-Za-z_]\w*)[\w.]*:[A-Za-z_]", text)]
+    named = [top for text in overrides for top in re.findall(r"(?<![\w.])([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]", text)]
     if new := [top for top in dict.fromkeys(named) if top not in trusted()]:
         os.environ[VARIABLE] = ",".join([*trusted(), *new])
 

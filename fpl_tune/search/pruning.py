@@ -21,7 +21,6 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from fpl_tune.config import PruneSpec
-from fpl_tune.errors import ConfigError
 from fpl_tune.search import components
 from fpl_tune.study.cells import Cell
 from fpl_tune.trial import Record
@@ -39,20 +38,9 @@ class Score:
 
 
 def check(spec: PruneSpec) -> None:
-    """Raises `ConfigError` for an unknown rule or a value outside its range."""
+    """Raises `ConfigError` for an unknown rule."""
     if spec.rule is not None and spec.rule not in RULES:
         components.find("pruners", spec.rule, "prune.rule", RULES).build()
-    if spec.reduction < 2:
-        raise ConfigError(f"prune.reduction must be >= 2 (one in so many cells goes on), but is {spec.reduction}.")
-    for name in ("first_rung", "smoothing"):
-        if getattr(spec, name) < 1:
-            raise ConfigError(f"prune.{name} must be >= 1, but is {getattr(spec, name)}.")
-    if spec.seeds is not None and spec.seeds < 1:
-        raise ConfigError(f"prune.seeds must be >= 1 (seeds of a batch of the race) or null, but is {spec.seeds}.")
-    if not 0 < spec.level < 1:
-        raise ConfigError(f"prune.level must lie in (0, 1), but is {spec.level}.")
-    if not spec.confidence >= 0:
-        raise ConfigError(f"prune.confidence must be >= 0 standard errors, but is {spec.confidence}.")
 
 
 def score(rounds: Sequence[Sequence[Record]], smoothing: int) -> Score | None:

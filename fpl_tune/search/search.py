@@ -48,12 +48,6 @@ class Search:
         from fpl_tune.search.suggest import Part
         from fpl_tune.search.warm import WarmStart
 
-        if search.trials < 1 or (search.batch is not None and search.batch < 1):
-            raise ConfigError(
-                f"search.trials and search.batch must be >= 1, but are {search.trials} and {search.batch}."
-            )
-        if search.seconds is not None and search.seconds <= 0:
-            raise ConfigError(f"search.seconds must be above 0, but is {search.seconds}.")
         if not search.objectives:
             raise ConfigError("A search needs an objective. Write search.objectives=[val/acc_mean].")
         for name in search.objectives:

@@ -7,6 +7,7 @@ whatever order axes were written, and `lam=1` is `lam=1.0`.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -16,6 +17,8 @@ from fpl_tune import config, methods
 from fpl_tune.config import GROUPS, RunSpec, StudySpec
 from fpl_tune.errors import ConfigError
 
+CELLS = 100_000
+"""Cells that axes make at most."""
 Role = Literal["cell", "reference", "trial"]
 
 
@@ -148,6 +151,9 @@ def base_node(node: Mapping[str, Any]) -> dict[str, Any]:
 
 def _points(node: dict[str, Any], axes: Mapping[str, list[Any]]) -> Iterator[tuple[dict[str, Any], RunSpec]]:
     composer = Composer(node)
+    number = math.prod(len(values) for values in axes.values())
+    if number > CELLS:
+        raise ConfigError(f"A study has at most {CELLS} cells, but axes.{', axes.'.join(axes)} make {number}.")
     for values in itertools.product(*axes.values()):
         varied = dict(zip(axes, values, strict=True))
         yield varied, composer.at(varied)

@@ -273,13 +273,13 @@ def test_two_processes_on_one_study(compose: Compose, tmp_path: Path) -> None:
         ("budget=soon", "A budget is a time above 0"),
         ("report.metric=test/accuracy", "nothing reports 'test/accuracy'. Did you mean"),
         ("prune.seeds=0", "prune.seeds must be >= 1"),
-        ("prune.level=0", r"prune.level must lie in \(0, 1\)"),
-        ("seeds=0", "seeds must be a number >= 1"),
+        ("prune.level=0", "prune.level must be > 0"),
+        ("seeds=0", "seeds must be a number from 1"),
         ("seeds=[1,1]", "different seeds"),
-        ("execution.executor=rai", "must be ray or inline"),
+        ("execution.executor=rai", "no execution.executor 'rai'"),
         ("execution.parallel=0", "execution.parallel must be >= 1"),
         ("execution.checkpoint_every=0", "checkpoint_every must be >= 1"),
-        ("execution.device=gpu", "must be auto, cpu or cuda"),
+        ("execution.device=gpu", "no execution.device 'gpu'"),
     ],
 )
 def test_refused_before_anything_is_written(compose: Compose, tmp_path: Path, override: str, says: str) -> None:

@@ -13,6 +13,7 @@ from fpl_tune.api import start_study as run_study
 from fpl_tune.config import PruneSpec
 from fpl_tune.errors import ConfigError
 from fpl_tune.search.pruning import Decision, Paused, Pruner, score
+from fpl_tune.spec import validated
 from fpl_tune.study.cells import expand
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record, Trial
@@ -149,7 +150,7 @@ def test_a_pruner_by_entry_point(cells: list[Any], monkeypatch: pytest.MonkeyPat
 )
 def test_refused(change: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        Pruner(PruneSpec(**change))
+        Pruner(validated(PruneSpec, change, "prune"))
 
 
 def test_a_pruned_cell_is_stored_at_its_round_and_not_run_again(

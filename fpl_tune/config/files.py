@@ -1,0 +1,232 @@
+"""Study files and overrides as they come in: bounded and checked before Hydra merges them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from fpl_tune.config.messages import options
+from fpl_tune.config.specs import GROUPS, RUN_FIELDS
+from fpl_tune.errors import ConfigError, unknown
+from fpl_tune.spec import shown
+
+BYTES = 1 << 20
+"""Of a study file."""
+VALUES = 20_000
+"""In a study file, aliases written out; characters of what interpolations are replaced by are ten times as many."""
+DEPTH = 30
+"""Of lists and mappings inside each other, and of brackets in an override."""
+CHARACTERS = 12_000
+"""Of an override, whose key has 200 at most; longer lists belong into the study's file."""
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_REFERENCE = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+|\[\w+\])*")
+
+
+def check_study(path: Path) -> dict[str, Any]:
+    """The content of a study file; it and those in its folder that it builds on are checked before Hydra reads them.
+
+    Raises:
+        ConfigError: it is not UTF-8 or YAML, not a mapping, has no `defaults` (unless it is a stored study), builds on
+            itself, is too large or too deep with its aliases written out, or holds `_target_` or a resolver.
+    """
+    node = _read(path)
+    if "defaults" not in node and not set(RUN_FIELDS) <= node.keys():  # a stored study has all fields and no defaults
+        raise ConfigError(f"{path.name} does not say what it builds on. Begin it with `defaults: [/study, _self_]`.")
+    _follow(path, node, ())
+    return node
+
+
+def _follow(path: Path, node: Mapping[str, Any], before: tuple[Path, ...]) -> None:
+    """Goes through the files that a file builds on, as far as they lie in its own folder."""
+    if path in before:
+        raise ConfigError(f"{path.name} builds on itself: {' -> '.join(p.name for p in (*before, path))}.")
+    listed = node.get("defaults", [])
+    if not isinstance(listed, list):
+        raise ConfigError(f"defaults of {path.name} must be a list such as [/study, _self_], but is {shown(listed)}.")
+    for name in (name for entry in listed for name in _names(entry, path)):
+        other = path.parent / f"{name}.yaml"
+        if other.is_file():
+            _follow(other, _read(other), (*before, path))
+
+
+def _names(entry: Any, path: Path) -> list[str]:
+    """The files that an entry of `defaults` names, without their ending."""
+    if isinstance(entry, str):
+        return [entry.strip("/")]
+    if isinstance(entry, Mapping) and len(entry) == 1:
+        ((group, chosen),) = entry.items()
+        chosen = chosen if isinstance(chosen, list) else [chosen]
+        if isinstance(group, str) and all(isinstance(name, str) for name in chosen):
+            group = group.removeprefix("override ").strip("/ ").partition("@")[0]
+            return [f"{group}/{name}" for name in chosen]
+    raise ConfigError(
+        f"defaults of {path.name} name files, or options as `override /method: promptfl`, but hold {shown(entry)}."
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The content of a study file, unresolved."""
+    try:
+        if path.stat().st_size > BYTES:
+            raise ConfigError(f"{path.name} has {path.stat().st_size} bytes, but a study file {BYTES} at most.")
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as problem:
+        raise ConfigError(f"A study is text in UTF-8, but {path.name} is not (byte {problem.start}).") from None
+    except OSError as problem:
+        raise ConfigError(f"{path} cannot be read: {problem.strerror}.") from None
+    try:
+        _measure(text, path)
+        node = yaml.load(text, Loader=_LOADER)
+    except yaml.YAMLError as problem:
+        raise not_yaml(problem, path) from None
+    except (ValueError, TypeError, RecursionError) as problem:  # e.g. a date that is none, a mapping as a key
+        raise ConfigError(f"A study is YAML, but {path.name} is not: {shown(str(problem))}.") from None
+    if not isinstance(node, dict):
+        found = "is empty" if node is None else f"holds {shown(node)}"
+        raise ConfigError(f"A study file is a mapping of fields to values, but {path.name} {found}.")
+    return node
+
+
+def _measure(text: str, path: Path) -> None:
+    """Counts values with aliases written out, without writing them out, and checks names and interpolations."""
+    sizes: dict[str, int] = {}
+    within: list[tuple[str | None, int]] = [(None, 0)]
+    for event in yaml.parse(text, Loader=_LOADER):
+        anchor, amount = getattr(event, "anchor", None), 1
+        if isinstance(event, yaml.CollectionStartEvent):
+            within.append((anchor, 1))
+            if len(within) > DEPTH:
+                raise ConfigError(f"{path.name} nests lists and mappings deeper than {DEPTH}.")
+            continue
+        if isinstance(event, yaml.AliasEvent):
+            if anchor in [name for name, _ in within]:
+                raise ConfigError(f"{path.name} has an alias *{anchor} inside of what it stands for.")
+            amount = sizes.get(str(anchor), 1)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, amount = within.pop()
+        elif isinstance(event, yaml.ScalarEvent):
+            if event.value == "_target_":
+                raise ConfigError(f"{path.name} has a key _target_, but a study file cannot call code. Remove it.")
+            refuse_resolvers(event.value, path.name)
+        else:
+            continue
+        if anchor is not None:
+            sizes[anchor] = amount
+        within[-1] = within[-1][0], within[-1][1] + amount
+        if within[-1][1] > VALUES:
+            raise ConfigError(f"{path.name} has more than {VALUES} values, aliases written out.")
+
+
+def not_yaml(problem: yaml.YAMLError, path: Path) -> ConfigError:
+    """`ConfigError` for a file that is not YAML, with line and column."""
+    if not isinstance(problem, yaml.MarkedYAMLError):
+        return ConfigError(f"A study is YAML, but {path.name} is not: {' '.join(str(problem).split())}")
+    mark = problem.problem_mark or problem.context_mark
+    where = f"{path.name}, line {mark.line + 1}, column {mark.column + 1}" if mark else path.name
+    return ConfigError(f"A study is YAML, but {where}: {problem.problem or problem.context}. Correct that line.")
+
+
+def refuse_resolvers(text: str, where: str) -> None:
+    """Raises `ConfigError` for an interpolation other than a reference to a field, such as `${let.rounds}`."""
+    for inside in re.findall(r"\$\{([^}]*)", text):
+        if not _REFERENCE.fullmatch(inside):
+            raise ConfigError(
+                f"{where} has ${{{inside[:60]}}}, but only references to the study's own fields are replaced, such as "
+                "${let.rounds} or ${optim.lr}. Write the value."
+            )
+
+
+def check_growth(node: Mapping[str, Any], where: str) -> None:
+    """Refuses interpolations other than references, and those that refer to themselves or grow without bound."""
+    sizes: dict[str, int] = {}
+
+    def size(value: Any, above: tuple[str, ...]) -> int:
+        if isinstance(value, Mapping):
+            return sum((size(part, above) for part in value.values()), 1)
+        if isinstance(value, list):
+            return sum((size(part, above) for part in value), 1)
+        if not isinstance(value, str) or "${" not in value:
+            return 1
+        refuse_resolvers(value, where)
+        return len(value) + sum(referred(name, above) for name in re.findall(r"\$\{([^}]*)", value))
+
+    def referred(name: str, above: tuple[str, ...]) -> int:
+        if name in above:
+            raise ConfigError(f"{where}: ${{{name}}} refers to itself.")
+        if name not in sizes:
+            found: Any = node
+            for part in re.findall(r"[\w-]+", name):
+                if isinstance(found, list):
+                    found = found[int(part)] if part.isdigit() and int(part) < len(found) else None
+                else:
+                    found = found.get(part) if isinstance(found, Mapping) else None
+            sizes[name] = len(found) if isinstance(found, str) and "${" not in found else size(found, (*above, name))
+        if sizes[name] > 10 * VALUES:
+            raise ConfigError(f"{where}: ${{{name}}} stands for more than {10 * VALUES} characters.")
+        return sizes[name]
+
+    size(node, ())
+
+
+def parse(overrides: Sequence[str]) -> list[Override]:
+    """Overrides as Hydra parses them, each checked.
+
+    Raises:
+        ConfigError: one is not `key=value`, too long, has several values, or names an option that there is not.
+    """
+    return [_parse(str(text)) for text in overrides]
+
+
+def _parse(text: str) -> Override:
+    key = text.partition("=")[0].lstrip("+~")
+    if len(text) > CHARACTERS or len(key) > 200:
+        raise ConfigError(f"An override has {CHARACTERS} characters at most, but {shown(text)} has {len(text)}.")
+    if not text.isprintable():
+        raise ConfigError(f"An override is one line of printable characters, but is {shown(text)}.")
+    if _deepest(text) > DEPTH:
+        raise ConfigError(f"{shown(text)} nests brackets deeper than {DEPTH}.")
+    try:
+        parsed = OverridesParser.create().parse_override(text)
+    except (HydraException, RecursionError):
+        raise ConfigError(f"{shown(text)} is not an override: {_why(text)}") from None
+    refuse_resolvers(text, key)
+    if not key or "@" in key or key.split(".")[0] == "hydra":
+        raise ConfigError(f"{shown(text)} does not name a field of a run or study. Write key=value.")
+    if parsed.is_sweep_override():
+        listed = text.partition("=")[2]
+        listed = f"[{listed}]" if re.fullmatch(r"[^\[\](){}]+", listed) else "[...]"
+        raise ConfigError(f"{key} takes one value, but {shown(text)} gives several. In a study: axes.{key}={listed}.")
+    value = None if parsed.is_delete() else parsed.value()
+    if key in GROUPS and not parsed.is_delete() and not isinstance(value, str):
+        raise unknown(key, str(value), options(key))
+    return parsed
+
+
+def _why(text: str) -> str:
+    """The likely reason why an override cannot be parsed."""
+    for left, right in ("[]", "{}", "()"):
+        if text.count(left) != text.count(right):
+            return f"'{left}' and '{right}' do not pair. In a shell, quote the whole override."
+    if "=" not in text.lstrip("~"):
+        return "it has no '='. Write key=value."
+    if "==" in text:
+        return "it has two '='. Write key=value with one."
+    if text.count("'") % 2 or text.count('"') % 2:
+        return "a quotation mark is not closed."
+    return f"its value has characters with a meaning of their own. Quote it: {text.partition('=')[0]}='...'."
+
+
+def _deepest(text: str) -> int:
+    depth = deepest = 0
+    for sign in text:
+        depth += (sign in "[{(") - (sign in "]})")
+        deepest = max(deepest, depth)
+    return deepest
