@@ -51,7 +51,7 @@ def compare(
         ConfigError: there is no such rule, the studies are one, or they share no cell and seed.
     """
     if a.folder == b.folder:
-        raise ConfigError(f"A study is compared with another one, but both are {a.name}. See fpl-tune ls results.")
+        raise ConfigError(f"A study is compared with another one, but both are {a.name}. See `fpl-tune status`.")
     check_rule(rule)
     rows: list[dict[str, Any]] = []
     values: list[dict[str, Any]] = []
