@@ -15,6 +15,7 @@ __all__ = ["FederatedTrainable", "__version__", "load_study", "objective", "run"
 
 
 def __getattr__(name: str) -> Any:
+    """Imports the API on first use: `import fpl_tune` must be instant."""
     if name in ("load_study", "run", "run_study"):
         from fpl_tune import api
 

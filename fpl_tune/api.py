@@ -1,8 +1,8 @@
-"""Use from Python and notebooks: `fpl_tune.run`, `fpl_tune.run_study`, `fpl_tune.load_study`."""
+"""The Python API: `fpl_tune.run`, `fpl_tune.run_study`, `fpl_tune.load_study`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from fpl_tune import config
 from fpl_tune.device import resolve
 from fpl_tune.errors import ConfigError, unknown
 from fpl_tune.paths import cache_root, output_folder, output_root
-from fpl_tune.trial import Trial
+from fpl_tune.trial import Record, Trial
 
 if TYPE_CHECKING:
     from fpl_tune.config import StudySpec
@@ -21,25 +21,43 @@ if TYPE_CHECKING:
     from fpl_tune.study.store import Store
 
 
-def run(*overrides: str, seeds: int | Sequence[int] = 1) -> pd.DataFrame:
-    """One simulation, for example `run("method=promptfl", "optim.lr=0.01", seeds=3)`.
+def run(
+    *overrides: str, seeds: int | Sequence[int] = 1, callback: Callable[[Sequence[Record]], None] | None = None
+) -> pd.DataFrame:
+    """Runs one federated simulation.
+
+    Args:
+        overrides: `key=value`, in the syntax of the command line.
+        seeds: a number of seeds (1 to n), or the seeds.
+        callback: called after every round with one record per seed: a dict of round, seed and all metrics.
 
     Returns:
         A row per seed and round with all metrics; accuracies are shares, bytes and seconds are running totals.
 
     Raises:
-        ConfigError: an unknown key or a value no run can have.
+        ConfigError: an unknown key, or an invalid value.
+        EnvironmentProblem: data, weights or a device are missing.
+
+    Example:
+        >>> import fpl_tune
+        >>> rounds = fpl_tune.run("method=promptfl", "optim.lr=0.01", seeds=3,
+        ...                       callback=lambda records: print(records[0]["round"]))
     """
     spec = config.compose_run(overrides)
     chosen = list(range(1, seeds + 1)) if isinstance(seeds, int) else list(seeds)
     trial = Trial(spec, chosen, cache_dir=cache_root(), device=resolve("auto"))
-    history = trial.run_all()
-    return pd.DataFrame([record for records in history for record in records])
+    history: list[Record] = []
+    while not trial.done:
+        records = trial.step()
+        history += records
+        if callback is not None:
+            callback(records)
+    return pd.DataFrame(sorted(history, key=lambda record: chosen.index(record["seed"])))
 
 
 @dataclass(frozen=True)
 class StudyFrames:
-    """A study's results as frames."""
+    """A study's results as pandas frames."""
 
     store: Store
 
@@ -61,25 +79,43 @@ class StudyFrames:
         )
 
     def summary(self, rule: str = "final", metric: str = "test/acc_mean") -> pd.DataFrame:
-        """A row per cell: mean, std, sem, n, min and max over seeds."""
+        """Summarises a metric over seeds.
+
+        Args:
+            rule: the reporting rule: final, best_val, best_test or mean_last5.
+            metric: the metric, such as "test/acc_worst10".
+
+        Returns:
+            A row per cell: mean, std, sem, n, min and max.
+        """
         return self.store.summary(rule=rule, metric=metric)
 
 
-def run_study(name: str, *overrides: str) -> StudyFrames:
+def run_study(name: str, *overrides: str, callbacks: Iterable[Callback] = ()) -> StudyFrames:
     """Runs or continues a study as `fpl-tune study` does, without its terminal output and without MLflow.
 
     Args:
         name: a shipped study, a stored one, or the path of a YAML file.
-        overrides: `key=value`, in the grammar of the command line.
+        overrides: `key=value`, in the syntax of the command line.
+        callbacks: receive the study's events; see `fpl_tune.execute.callback.Callback`.
+
+    Returns:
+        The study's results.
 
     Raises:
-        ConfigError: the study is wrong or infeasible; nothing was started.
-        EnvironmentProblem: the machine lacks something; finished results are stored.
+        ConfigError: the study is invalid or infeasible; nothing was started.
+        EnvironmentProblem: data, weights or a device are missing; finished results are stored.
+
+    Example:
+        >>> import fpl_tune
+        >>> study = fpl_tune.run_study("lambda_sweep", "axes.method.lam=[0,0.5]", "seeds=1")
+        >>> study.summary()
     """
     from fpl_tune.execute.eta import Eta
+    from fpl_tune.plan.overrides import compose
 
-    spec, node = config.compose_study(name, overrides)
-    start_study(spec, node, root=output_root(), callbacks=[Eta()])
+    spec, node = compose(name, overrides, output_folder())
+    start_study(spec, node, root=output_root(), callbacks=[Eta(), *callbacks])
     return load_study(spec.name)
 
 
@@ -101,16 +137,26 @@ def start_study(spec: StudySpec, node: dict[str, Any], *, root: Path, callbacks:
 
 
 def load_study(name: str) -> StudyFrames:
-    """The results of a study in `outputs/` (or FPL_TUNE_OUTPUT).
+    """Loads the results of a study in `outputs/` (or FPL_TUNE_OUTPUT).
+
+    Args:
+        name: the study's name.
+
+    Returns:
+        The results, finished or not.
 
     Raises:
         ConfigError: there is no such study.
+
+    Example:
+        >>> import fpl_tune
+        >>> fpl_tune.load_study("lambda_sweep").summary(rule="best_val")
     """
     return StudyFrames(stored(name))
 
 
 def stored(name: str) -> Store:
-    """The store of a study that has results.
+    """Opens the store of a study that has results.
 
     Raises:
         ConfigError: there is none of that name.
@@ -121,7 +167,7 @@ def stored(name: str) -> Store:
     known = sorted(path.parent.name for path in root.glob("*/study.yaml"))
     if not known:
         raise ConfigError(
-            f"There are no results in {root} yet. Run a study first, or name the folder that has some: FPL_TUNE_OUTPUT."
+            f"There are no results in {root} yet. Run a study first, or point FPL_TUNE_OUTPUT to other results."
         )
     if name not in known:
         raise unknown("study with results", name, known)

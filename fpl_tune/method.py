@@ -196,8 +196,10 @@ class Method(ABC):
 
     @abstractmethod
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        """The state before round 1; `before` is what an earlier stage left. Where that has the same leaves, training
-        goes on from it; what a method makes of other ones is its own matter."""
+        """The state before round 1; `before` is what an earlier stage left.
+
+        If `before` has the same leaves, training goes on from it; otherwise the method decides how to use it.
+        """
 
     @abstractmethod
     def start(self, task: Task, state: State, who: Tensor) -> Local:
@@ -246,8 +248,10 @@ def put(leaf: Tensor, who: Tensor, rows: Tensor) -> Tensor:
 
 
 def average(rows: Tensor, weight: Tensor) -> Tensor:
-    """[C, ...] -> [...]: mean weighted by `weight` [C], which need not sum to one; a plain mean where all are 0, as
-    where nobody of a cohort has images, so that all rows are what was received."""
+    """[C, ...] -> [...]: mean weighted by `weight` [C], which need not sum to one.
+
+    A plain mean if all weights are 0: no client of the cohort has images, so that all rows are what was received.
+    """
     weight = torch.where(weight.any(), weight, 1)  # nothing is read: a GPU is not waited for
     share = weight.to(rows.dtype) / weight.sum()
     return torch.tensordot(share, rows, dims=1)
@@ -285,8 +289,10 @@ def count(**tensors: Tensor) -> dict[str, int | Tensor]:
 
 
 def later(default: Any) -> Any:
-    """A hyper-parameter that stored studies do not know: at its default it is no part of a cell's id, so that what was
-    finished without it is still found."""
+    """A hyper-parameter that was added after studies were stored.
+
+    At its default it is not part of a cell's id, so that results made without it are still found.
+    """
     return field(default=default, metadata={"later": True})
 
 

@@ -86,10 +86,13 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 def test_a_run_of_a_method_on_data_and_towers_that_are_all_brought() -> None:
+    rounds: list[list[int]] = []
     frame = fpl_tune.run(
         "method=fedavgm", "method.beta=0.5", "method.n_ctx=2", "data.name=colours", "data.shots=4",
         "clip.name=tiny", "clip.pretrained=null", "protocol.rounds=2", "protocol.epochs=1", seeds=2,
+        callback=lambda records: rounds.append([record["round"] for record in records]),
     )  # fmt: skip
+    assert rounds == [[1, 1], [2, 2]]
     assert frame["round"].tolist() == [1, 2, 1, 2]
     assert frame["test/acc_mean"].between(0, 1).all()
 

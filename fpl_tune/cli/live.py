@@ -151,11 +151,10 @@ class Watcher(Callback):
         if self._failed:
             head += f", [red]{self._failed} failed[/]"
         head += f"   {self._eta()}   [dim]{duration(time.monotonic() - self._began)}[/]"
-        if best := self._candidates.choice():
-            head += f"   best on validation: [green]{100 * best.val:.1f} %[/] {escape(best.label)}"
-        line = Text.from_markup(head, overflow="ellipsis")
-        line.no_wrap = True
-        return Group(line, *([self._bars] if self._tasks else []))
+        lines = [head]
+        if best := self._candidates.choice():  # a line of its own, which folds instead of being cut
+            lines.append(f"best on validation: [green]{100 * best.val:.1f} %[/] {escape(best.label)}")
+        return Group(*map(Text.from_markup, lines), *([self._bars] if self._tasks else []))
 
 
 class ReportWriter(Callback):

@@ -91,7 +91,7 @@ def _server(port: int, uri: str) -> Iterator[subprocess.Popen[bytes]]:
     before = {number: signal.signal(number, terminated) for number in (signal.SIGTERM, signal.SIGINT)}
     # The address may hold a password, which arguments would show to every user of the machine.
     environment = {**os.environ, "MLFLOW_BACKEND_STORE_URI": uri}
-    server = subprocess.Popen(command, env=environment, start_new_session=True)
+    server = subprocess.Popen(command, env=environment, stdout=2, start_new_session=True)  # its messages: to stderr
     try:
         yield server
     finally:

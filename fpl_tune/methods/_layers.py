@@ -1,5 +1,4 @@
-"""What several methods need besides contexts: linear layers with a client axis, contexts that start from words, and
-prompts for every image."""
+"""Shared by several methods: linear layers with a client axis, contexts that start from words, prompts per image."""
 
 from __future__ import annotations
 
@@ -43,8 +42,10 @@ SENTENCES = 1 << 12
 
 
 def image_by_image(score: Callable[..., Tensor], n_classes: int, *rows: Tensor) -> Tensor:
-    """`score` over slices of the image axis of rows [C, B, ...], joined to [C, B, K]: an evaluation hands over as many
-    images as have room beside each other, but not beside the K sentences that each of them is compared with."""
+    """`score` over slices of the image axis of rows [C, B, ...], joined to [C, B, K].
+
+    An evaluation passes as many images as fit in memory, but not beside the K sentences that each is compared with.
+    """
     step = max(1, SENTENCES // (len(rows[0]) * n_classes))
     parts = zip(*(tensor.split(step, dim=1) for tensor in rows), strict=True)
     return torch.cat([score(*part) for part in parts], dim=1)

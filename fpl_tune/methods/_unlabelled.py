@@ -32,8 +32,11 @@ from fpl_tune.method import (
 
 
 class Unlabelled(Method):
-    """Abstract: all but what is learned and how it predicts. The second phase goes on from the state that the first
-    left; averages over the cohort are uniform. Fields: see the methods."""
+    """Abstract: all but what is learned and how it predicts.
+
+    The second phase goes on from the state that the first left; averages over the cohort are uniform. Fields: see the
+    methods.
+    """
 
     phase: Literal[1, 2]
     threshold: float
@@ -143,8 +146,10 @@ def bank_loss(
 
 
 def _nearest(local: Local, batch: Batch, neighbours: int) -> tuple[Tensor, Tensor]:
-    """[C, B, k] rows of the bank most like each image by cosine, never its own, never padding; and whether there is
-    such a row, as a client may hold k images or fewer."""
+    """[C, B, k] rows of the bank most like each image by cosine, never its own, never padding; and which rows exist.
+
+    A client may hold k images or fewer.
+    """
     like = unit(batch.image) @ local.fixed["features"].mT  # [C, B, R]
     own = torch.zeros_like(like, dtype=torch.bool).scatter(-1, batch.index.unsqueeze(-1), True)
     allowed = local.fixed["present"][:, None] & ~own

@@ -119,8 +119,10 @@ class FedPGP(Method):
         return fit + self.mu * self.contrast(z_g, z_i, z_c).flatten(1).mean(1), local.fixed
 
     def contrast(self, z_g: Tensor, z_i: Tensor, z_c: Tensor) -> Tensor:
-        """Eq. 12: [C, ..., K] by unit text features of global, personal [C, ..., K, D] and anchoring [K, D] prompts,
-        or as many anchors as there are clients."""
+        """Eq. 12, for every class: [C, ..., K].
+
+        Unit text features of global and personal [C, ..., K, D] and of anchoring [K, D] prompts, or an anchor a client.
+        """
         near, apart = (z_g * z_c).sum(-1), (z_g * z_i).sum(-1)
         if self.pairs != "both":
             one = apart if self.pairs == "negative" else near

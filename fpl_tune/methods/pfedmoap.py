@@ -204,8 +204,10 @@ class PFedMoAP(Method):
         return torch.where(gated, task.scale * mixed + self.lam * own, own)
 
     def attention(self, local: Local, image: Tensor, text: Tensor) -> Tensor:
-        """Weights [C, h, B, E, K] of the experts, the local one first, for unit images [C, B, D] and the local
-        prompt's text features [C, K, D]. They sum to one over E. The linear gate has h = K = 1."""
+        """Weights [C, h, B, E, K] of the experts, the local one first; they sum to one over E.
+
+        For unit images [C, B, D] and the local prompt's text features [C, K, D]. The linear gate has h = K = 1.
+        """
         weight, bias = local.train["gate.weight"], local.train["gate.bias"]
         if self.gate == "linear":
             scores = (image @ weight.mT + bias.unsqueeze(1))[:, None, :, :, None]

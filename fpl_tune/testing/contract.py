@@ -240,9 +240,11 @@ _WAITS = 20
 
 
 def a_step_waits_for_nothing(case: Toy) -> None:
-    """On a GPU, in training, twice the epochs make no copy and no synchronisation more, a round makes few, and two
-    seeds, three blocks and a restored state end where they end on the CPU. On the simulated accelerator
-    (`fpl_tune.testing.sim`), where this PyTorch has it."""
+    """On a GPU, twice the epochs of training make no more copies and synchronisations, and a round makes few.
+
+    Two seeds, three blocks and a restored state end where they end on the CPU. Checked on the simulated accelerator
+    (`fpl_tune.testing.sim`), if this PyTorch has it.
+    """
     if why_not():
         return
     method, device = case.method, sim_device()
