@@ -95,7 +95,7 @@ def compare(
         pd.DataFrame(values), {f"b{i}": f"a{i}" for i in range(len(rows))}, rope=a.spec().report.rope / 100,
         names=names, shares=percent(metric),
     )  # fmt: skip
-    judged = found[_SHOWN].to_dict("records")
+    judged = pd.DataFrame(found, columns=pd.Index(_SHOWN)).to_dict("records")
     merged = [{**row, **{str(k): v for k, v in more.items()}} for row, more in zip(rows, judged, strict=True)]
     return Comparison(tuple(merged), tuple(warnings), (len(a.cells()) - len(rows), len(b.cells()) - len(rows)))
 
