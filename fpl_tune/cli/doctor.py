@@ -117,7 +117,7 @@ def check_cluster(address: str, root: Path, checkpoints: str | None, data_roots:
         facts = node.facts
         found = f"{node.cpus:g} CPU, {node.gpus:g} GPU"
         if facts is not None:
-            found += "".join(f", {name} {size(memory)}" for name, memory in facts.gpus)
+            found += "".join(f", GPU {size(total)} ({size(free)} free)" for total, free in facts.gpus)
         rows.append(_row(node.name, found))
         if facts is not None:
             little = facts.cache_free < _LITTLE_SPACE

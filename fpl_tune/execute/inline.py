@@ -9,7 +9,8 @@ from typing import TypeVar
 import torch
 
 from fpl_tune import plugins
-from fpl_tune.errors import FplTuneError
+from fpl_tune.device import is_out_of_memory, is_poisoned
+from fpl_tune.errors import EnvironmentProblem, FplTuneError
 from fpl_tune.execute.job import Failure, Job, JobRun, Kind, Setup
 from fpl_tune.execute.scheduler import Scheduler
 from fpl_tune.files import refused
@@ -32,7 +33,7 @@ def execute(scheduler: Scheduler, setup: Setup) -> None:
 def _run(scheduler: Scheduler, job: Job, setup: Setup) -> None:
     running = attempt(lambda: JobRun(job, setup))
     if isinstance(running, Failure):
-        scheduler.fail(job, running)
+        _fail(scheduler, job, running)
         return
     while True:
         rounds = attempt(lambda: running.advance(0.0, lambda: scheduler.stopping))
@@ -40,13 +41,13 @@ def _run(scheduler: Scheduler, job: Job, setup: Setup) -> None:
             scheduler.warn(job, text)
         if isinstance(rounds, Failure):
             scheduler.report(job, running.unreported())
-            scheduler.fail(job, rounds)
+            _fail(scheduler, job, rounds)
             return
         if not scheduler.report(job, rounds):
             return
         if running.done:
             output = attempt(running.output)
-            scheduler.fail(job, output) if isinstance(output, Failure) else scheduler.complete(job, output)
+            _fail(scheduler, job, output) if isinstance(output, Failure) else scheduler.complete(job, output)
             return
         if scheduler.stopping:
             running.checkpoint()
@@ -55,8 +56,17 @@ def _run(scheduler: Scheduler, job: Job, setup: Setup) -> None:
             return
 
 
+def _fail(scheduler: Scheduler, job: Job, failure: Failure) -> None:
+    scheduler.fail(job, failure)
+    if failure.kind == "died":
+        raise EnvironmentProblem(
+            f"the CUDA context is lost ({failure.error}); every later trial of this process would fail. Run the same "
+            "command to continue."
+        )
+
+
 def attempt(work: Callable[[], T]) -> T | Failure:
-    """What `work` returns, or why it did not: in one line, its kind and its place named where it is not ours."""
+    """Returns what `work` returns, or the `Failure` of what it raises: one line, with the place of a plug-in."""
     try:
         return work()
     except Exception as problem:
@@ -67,6 +77,8 @@ def attempt(work: Callable[[], T]) -> T | Failure:
 def _kind(problem: Exception) -> Kind:
     if isinstance(problem, Diverged):
         return "diverged"
-    if isinstance(problem, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(problem):
-        return "memory"  # without a GPU it is a RuntimeError that names torch's allocator
+    if is_poisoned(problem):
+        return "died"
+    if is_out_of_memory(problem):
+        return "memory"
     return "disk" if refused(problem) else "error"

@@ -68,6 +68,8 @@ class Setup:
     cache_dir: Path
     device: str = "cpu"
     threads: int = 1
+    threads_given: bool = False
+    """`threads` was set by the user; otherwise a trial on a GPU gets one core."""
     parallel: int = 1
     """Trials at once on this machine."""
     parallel_given: bool = False

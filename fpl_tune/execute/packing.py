@@ -1,6 +1,6 @@
-"""Which trial goes beside which on a GPU: memory is measured on the first trial of a kind, not guessed.
+"""Which trials share a GPU, by the memory that the first trial of each kind takes.
 
-The policy knows devices by their size only, so that it is the same for real and for simulated ones.
+The policy knows GPUs by their size only, so that it is the same for real and for simulated ones.
 """
 
 from __future__ import annotations
@@ -8,39 +8,39 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.profile import cost_key
 from fpl_tune.files import atomic_write
 
 CONTEXT_BYTES = 600 << 20
-"""What a process takes of a GPU besides its tensors: the CUDA context and its libraries."""
+"""GPU memory of a process besides its tensors: the CUDA context and its libraries."""
 SLACK = 1.15
-"""Room left above the measured peak."""
+"""Share of a GPU per measured peak."""
 SMALLEST = 0.05
 PATIENCE = 8
-"""So often others may go before the job that has waited longest; then it is next, however large."""
+"""Number of times that others may go before the job that has waited longest."""
 
 
 class Meter(Protocol):
     """The memory of the device that a trial runs on."""
 
     def begin(self, share: float) -> None:
-        """A trial begins that may take this share of the device; what it takes above is an out-of-memory error."""
+        """Begins a trial; taking more than this share of the device is an out-of-memory error."""
         ...
 
     def peak(self) -> int:
-        """Largest number of bytes taken since `begin`; 0 where there is nothing to measure."""
+        """Largest number of bytes taken since `begin`; 0 on the CPU."""
         ...
 
 
 class NoMeter:
-    """Of trials on the CPU."""
+    """Meter of trials on the CPU."""
 
     def begin(self, share: float) -> None:
         pass
@@ -50,7 +50,7 @@ class NoMeter:
 
 
 class CudaMeter:
-    """Of trials on a GPU: the allocator's own counts."""
+    """Meter of trials on a GPU, by the counts of PyTorch's allocator."""
 
     def begin(self, share: float) -> None:
         import torch
@@ -66,7 +66,7 @@ class CudaMeter:
 
 
 def kind_of(job: Job) -> str:
-    """Jobs of one kind take the same memory: method, sizes, data and the number of seeds trained together."""
+    """Key of jobs that take the same memory: method, sizes, data, and the number of seeds trained together."""
     text = f"{cost_key(job.cell.run)} x {len(job.seeds)}"
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
@@ -96,60 +96,115 @@ class Memory:
                 temporary.write_text(json.dumps(self.peaks, indent=0))
 
 
+class Slice(NamedTuple):
+    """A GPU that trials may use."""
+
+    node: str
+    """Id of its node; empty on this machine."""
+    total: int
+    """Bytes."""
+    free: int
+    """Bytes that no other program holds."""
+
+
+class Placement(NamedTuple):
+    """A job, the share of a GPU that it gets, and the GPU's node."""
+
+    job: Job
+    share: float
+    node: str
+
+
 class Packing:
     """Places jobs on GPUs.
 
+    A share is of a GPU's total memory. Ray chooses the GPU within a node, so the GPUs of a node count as its smallest;
+    nodes differ.
+
     Args:
-        devices: bytes of each; shares are of the smallest, since Ray decides which one a trial gets.
-        memory: what was measured before.
+        slices: the GPUs.
+        memory: peaks measured before.
     """
 
-    def __init__(self, devices: Sequence[int], memory: Memory) -> None:
-        self.size = min(devices)
+    def __init__(self, slices: Sequence[Slice], memory: Memory) -> None:
         self.memory = memory
-        self._free = [1.0] * len(devices)
-        self._placed: dict[int, tuple[int, float, str]] = {}
+        self._size: dict[str, int] = {}
+        self._capacity: dict[str, float] = {}
+        self._free: dict[str, list[float]] = {}
+        self._placed: dict[int, tuple[str, int, float, str]] = {}
         self._passed: dict[int, int] = {}
+        self.add(slices)
+
+    def add(self, slices: Sequence[Slice]) -> None:
+        """Adds the GPUs of nodes that have joined."""
+        for node in {gpu.node for gpu in slices}:
+            own = [gpu for gpu in slices if gpu.node == node]
+            self._size[node] = min(gpu.total for gpu in own)
+            self._capacity[node] = math.floor(100 * min(gpu.free / gpu.total for gpu in own)) / 100
+            self._free[node] = [self._capacity[node]] * len(own)
+
+    def keep(self, nodes: Collection[str]) -> None:
+        """Removes the GPUs of all other nodes, which are lost."""
+        for node in self._free.keys() - set(nodes):
+            del self._free[node], self._size[node], self._capacity[node]
+
+    @property
+    def nodes(self) -> set[str]:
+        return set(self._free)
 
     @property
     def count(self) -> int:
-        """GPUs."""
-        return len(self._free)
+        """Number of GPUs."""
+        return sum(map(len, self._free.values()))
 
-    def share(self, job: Job) -> float:
-        """Of a GPU: what its kind was measured to take, or all of it to measure, or because it is to be alone."""
+    def share(self, job: Job, node: str) -> float:
+        """Share of a GPU of a node: by the measured peak of the job's kind, or all that is free.
+
+        A job gets all that is free to be measured, or to run alone after an out-of-memory error.
+        """
         peak = self.memory.peaks.get(kind_of(job))
         if job.alone or peak is None:
-            return 1.0
-        part = (SLACK * peak + CONTEXT_BYTES) / self.size
-        return min(1.0, max(SMALLEST, math.ceil(100 * part) / 100))
+            return self._capacity[node]
+        part = (SLACK * peak + CONTEXT_BYTES) / self._size[node]
+        return min(self._capacity[node], max(SMALLEST, math.ceil(100 * part) / 100))
 
-    def place(self, waiting: Sequence[Job]) -> tuple[Job, float] | None:
-        """The job that goes next and its share; None: none fits now.
+    def place(self, waiting: Sequence[Job]) -> Placement | None:
+        """The job that goes next, its share and its node; None if none fits now.
 
-        The largest that fits goes first, to the fullest GPU that takes it, so that small ones fill what large ones
-        leave. A kind that is being measured waits for its figure.
+        The largest that fits goes first, to the fullest GPU that takes it, so that small jobs fill what large ones
+        leave. While a kind is being measured its other jobs wait.
         """
-        measuring = {kind for _, _, kind in self._placed.values() if kind not in self.memory.peaks}
+        if not self._free:
+            return None
+        measuring = {kind for *_, kind in self._placed.values() if kind not in self.memory.peaks}
         candidates = [job for job in waiting if job.alone or kind_of(job) not in measuring]
         if candidates and self._passed.get(id(candidates[0]), 0) >= PATIENCE:
             candidates = candidates[:1]
-        for job in sorted(candidates, key=self.share, reverse=True):
-            share = self.share(job)
-            fitting = [i for i, free in enumerate(self._free) if free >= share - 1e-9]
+        for job in sorted(candidates, key=lambda job: max(self.share(job, node) for node in self._free), reverse=True):
+            fitting = [
+                (free, node, i, self.share(job, node))
+                for node, gpus in self._free.items()
+                for i, free in enumerate(gpus)
+                if free >= self.share(job, node) - 1e-9 and free > 0
+            ]
             if fitting:
-                device = min(fitting, key=lambda i: self._free[i])
-                self._free[device] -= share
-                self._placed[id(job)] = (device, share, kind_of(job))
+                _, node, i, share = min(fitting)
+                self._free[node][i] -= share
+                self._placed[id(job)] = (node, i, share, kind_of(job))
                 self._passed.pop(id(job), None)
                 if job is not candidates[0]:
                     self._passed[id(candidates[0])] = self._passed.get(id(candidates[0]), 0) + 1
-                return job, share
+                return Placement(job, share, node)
         return None
 
-    def ended(self, job: Job, peak: int = 0) -> None:
-        """A placed job is over; `peak` bytes where it was measured."""
-        device, share, kind = self._placed.pop(id(job))
-        self._free[device] += share
+    def measured(self, job: Job, peak: int) -> None:
+        """The peak of a running job; from its second round on other jobs of its kind can be placed by it."""
         if peak:
-            self.memory.note(kind, peak)
+            self.memory.note(kind_of(job), peak)
+
+    def ended(self, job: Job, peak: int = 0) -> None:
+        """A placed job has ended; `peak` bytes if it was measured."""
+        node, i, share, _ = self._placed.pop(id(job))
+        if node in self._free:
+            self._free[node][i] += share
+        self.measured(job, peak)

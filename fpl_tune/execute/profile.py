@@ -90,10 +90,11 @@ def measure(
         began = time.perf_counter()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["fpl_tune.execute.profile"])  # imported once for all processes
-        with ProcessPoolExecutor(setup.parallel, mp_context=context) as pool:
-            boots = [pool.submit(_boot, next(iter(new.values())), setup) for _ in range(setup.parallel)]
+        processes = 1 if setup.device == "cuda" else setup.parallel  # a GPU is not shared before memory is known
+        with ProcessPoolExecutor(processes, mp_context=context) as pool:
+            boots = [pool.submit(_boot, next(iter(new.values())), setup) for _ in range(processes)]
             boot = max(f.result() for f in boots) - began
-            beside = -(-setup.parallel // len(new))  # so often each, that no process is idle
+            beside = -(-processes // len(new))  # so often each, that no process is idle
             asked = {key: [pool.submit(_cost, run, seeds, setup) for _ in range(beside)] for key, run in new.items()}
             for done, (key, futures) in enumerate(asked.items()):
                 if progress is not None:

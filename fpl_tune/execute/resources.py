@@ -37,6 +37,10 @@ def setup_of(spec: StudySpec, folder: Path) -> Setup:
         EnvironmentProblem: a GPU is asked for and there is none.
     """
     execution = spec.execution
+    if execution.gpus is not None and execution.gpus > 1:
+        raise ConfigError(
+            f"execution.gpus is a share of one GPU, at most 1, but is {execution.gpus:g}; a trial trains on one GPU."
+        )
     address = (execution.address or os.environ.get("RAY_ADDRESS")) if execution.executor == "ray" else None
     wide = threads_of(spec)
     common = Setup(
@@ -51,6 +55,7 @@ def setup_of(spec: StudySpec, folder: Path) -> Setup:
         parallel_given=execution.parallel is not None,
         gpus=execution.gpus,
         threads=execution.threads or wide,
+        threads_given=execution.threads is not None,
         device=execution.device,
         rungs=rungs(spec.prune, _MOST_ROUNDS),
     )
@@ -58,6 +63,7 @@ def setup_of(spec: StudySpec, folder: Path) -> Setup:
         head_of(address)
         return common  # what the nodes have decides the rest
     device, n_gpus = _device(execution.device)
+    wide = 1 if n_gpus else wide  # on a GPU a trial's CPU only feeds it
     if execution.gpus and not n_gpus:
         raise EnvironmentProblem(
             f"execution.gpus={execution.gpus:g} asks for GPUs, but trials run on the CPU"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fpl_tune.execute.job import Job
-from fpl_tune.execute.packing import CONTEXT_BYTES, PATIENCE, SLACK, SMALLEST, Memory, Packing, kind_of
+from fpl_tune.execute.packing import CONTEXT_BYTES, PATIENCE, SLACK, SMALLEST, Memory, Packing, Slice, kind_of
 from fpl_tune.study.cells import expand
 
 GB = 1 << 30
@@ -33,6 +33,11 @@ def jobs(compose: Make) -> Callable[[list[int]], list[Job]]:
     return make
 
 
+def slices(sizes: list[int]) -> list[Slice]:
+    """GPUs of this machine, of which nobody else uses any."""
+    return [Slice("", size, size) for size in sizes]
+
+
 def simulate(packing: Packing, waiting: list[Job], truth: dict[str, int], sizes: list[int]) -> dict[str, Any]:
     """Runs all jobs, each a second long, on devices that refuse what does not fit. Ray places where the share fits."""
     free, used = [1.0] * len(sizes), [0] * len(sizes)
@@ -41,7 +46,7 @@ def simulate(packing: Packing, waiting: list[Job], truth: dict[str, int], sizes:
     now, count = 0.0, 0
     while waiting or running:
         while (placed := packing.place(waiting)) is not None:
-            job, share = placed
+            job, share, _ = placed
             waiting = [other for other in waiting if other is not job]
             device = max(range(len(sizes)), key=lambda i: free[i])
             assert free[device] >= share - 1e-9, "what the policy places has room"
@@ -76,28 +81,28 @@ def test_small_trials_fill_what_large_ones_leave(jobs: Make, tmp_path: Path) -> 
     waiting = jobs([2] * 12 + [16] * 4)
     truth = {kind_of(waiting[0]): 1 * GB, kind_of(waiting[-1]): 12 * GB}
     memory = Memory(tmp_path / "m.json")
-    found = simulate(Packing([24 * GB], memory), waiting, truth, [24 * GB])
+    found = simulate(Packing(slices([24 * GB]), memory), waiting, truth, [24 * GB])
     assert (found["done"], found["oom"]) == (16, [])
     # A second each to measure the two kinds alone; then the large ones one at a time, small ones beside each.
     assert found["seconds"] == 2 + 3
     assert found["most"] >= 4
     assert memory.peaks == truth
-    again = simulate(Packing([24 * GB], Memory.load(tmp_path)), jobs([16, 2, 2, 2]), truth, [24 * GB])
+    again = simulate(Packing(slices([24 * GB]), Memory.load(tmp_path)), jobs([16, 2, 2, 2]), truth, [24 * GB])
     assert again["seconds"] >= 1
 
 
 def test_the_share_is_the_measured_peak_with_slack(jobs: Make, tmp_path: Path) -> None:
     (job,) = jobs([4])
-    packing = Packing([80 * GB, 40 * GB], Memory(tmp_path / "m.json"))
-    assert packing.share(job) == 1.0, "unknown: measured alone"
+    packing = Packing(slices([80 * GB, 40 * GB]), Memory(tmp_path / "m.json"))
+    assert packing.share(job, "") == 1.0, "unknown: measured alone"
     packing.memory.note(kind_of(job), 10 * GB)
     wanted = (SLACK * 10 * GB + CONTEXT_BYTES) / (40 * GB)
-    assert wanted <= packing.share(job) < wanted + 0.01, "of the smallest device"
-    assert packing.share(job.to_run_alone()) == 1.0
+    assert wanted <= packing.share(job, "") < wanted + 0.01, "of the smallest device"
+    assert packing.share(job.to_run_alone(), "") == 1.0
     packing.memory.note(kind_of(job), 3)
     assert packing.memory.peaks[kind_of(job)] == 10 * GB, "the largest of what was seen"
-    small = Packing([1 << 50], packing.memory)
-    assert small.share(job) == SMALLEST
+    small = Packing(slices([1 << 50]), packing.memory)
+    assert small.share(job, "") == SMALLEST
     assert json.loads((tmp_path / "m.json").read_text()) == packing.memory.peaks
 
 
@@ -111,32 +116,32 @@ def test_out_of_memory_goes_alone_once_then_fails(jobs: Make, tmp_path: Path) ->
     small, large = jobs([2, 8])
     memory = Memory(tmp_path / "m.json", {kind_of(small): 1 * GB, kind_of(large): 1 * GB})  # the second is wrong
     truth = {kind_of(small): 1 * GB, kind_of(large): 9 * GB}
-    found = simulate(Packing([24 * GB], memory), [small, large], truth, [24 * GB])
+    found = simulate(Packing(slices([24 * GB]), memory), [small, large], truth, [24 * GB])
     assert found["done"] == 2
     assert [job.alone for job in found["oom"]] == [False]
     assert memory.peaks[kind_of(large)] == 9 * GB, "and is known from then on"
     truth[kind_of(large)] = 30 * GB
-    found = simulate(Packing([24 * GB], memory), [small, large], truth, [24 * GB])
+    found = simulate(Packing(slices([24 * GB]), memory), [small, large], truth, [24 * GB])
     assert [job.alone for job in found["oom"]] == [False, True]
     assert [job.cell.id for job in found["failed"]] == [large.cell.id]
     assert found["done"] == 1
 
 
 def test_a_kind_that_is_being_measured_waits_for_its_figure(jobs: Make, tmp_path: Path) -> None:
-    packing = Packing([24 * GB, 24 * GB], Memory(tmp_path / "m.json"))
+    packing = Packing(slices([24 * GB, 24 * GB]), Memory(tmp_path / "m.json"))
     first, second, other = jobs([2, 2, 4])
     placed = packing.place([first, second, other])
-    assert placed == (first, 1.0)
-    assert packing.place([second, other]) == (other, 1.0)
+    assert placed == (first, 1.0, "")
+    assert packing.place([second, other]) == (other, 1.0, "")
     assert packing.place([second]) is None
     packing.ended(first, GB)
-    assert packing.place([second]) == (second, packing.share(second))
+    assert packing.place([second]) == (second, packing.share(second, ""), "")
 
 
 def test_nobody_waits_for_ever(jobs: Make, tmp_path: Path) -> None:
     large, *small = jobs([16] + [2] * 40)
     memory = Memory(tmp_path / "m.json", {kind_of(large): 20 * GB, kind_of(small[0]): 2 * GB})
-    packing = Packing([24 * GB], memory)
+    packing = Packing(slices([24 * GB]), memory)
     assert packing.place([small[0]]) is not None
     waiting, running = [large, *small[1:]], [small[0]]
     for _ in range(3 * PATIENCE):
@@ -159,6 +164,40 @@ def test_any_mixture_ends_and_never_overfills(jobs: Make, tmp_path: Path, seed: 
     truth = {kind_of(job): int(rng.uniform(0.2, 20) * GB) for job in kinds}
     waiting = [kinds[rng.randrange(5)].retry() for _ in range(60)]
     sizes = [rng.choice([24, 40]) * GB for _ in range(rng.randint(1, 4))]
-    found = simulate(Packing(sizes, Memory(tmp_path / "m.json")), waiting, truth, sizes)
+    found = simulate(Packing(slices(sizes), Memory(tmp_path / "m.json")), waiting, truth, sizes)
     assert found["done"] == 60
     assert not found["failed"]
+
+
+def test_nodes_differ_and_other_programs_count(jobs: Make, tmp_path: Path) -> None:
+    (job,) = jobs([4])
+    memory = Memory(tmp_path / "m.json")
+    packing = Packing([Slice("small", 24 * GB, 24 * GB), Slice("large", 80 * GB, 60 * GB)], memory)
+    assert packing.share(job, "large") == 0.75, "what other programs left"
+    memory.note(kind_of(job), 10 * GB)
+    assert packing.share(job, "large") < packing.share(job, "small") < 0.53
+    first = packing.place([job])
+    assert first is not None
+    packing.ended(first.job)
+
+    memory.peaks[kind_of(job)] = 40 * GB
+    placed = packing.place([job.retry()])
+    assert placed is not None
+    assert placed.node == "large", "it does not fit elsewhere"
+    packing.keep(["small"])
+    packing.ended(placed.job)
+    assert packing.nodes == {"small"}
+    packing.add([Slice("joined", 80 * GB, 80 * GB)])
+    placed = packing.place([job.retry()])
+    assert placed is not None
+    assert placed.node == "joined"
+
+
+def test_a_kind_is_known_while_its_first_trial_runs(jobs: Make, tmp_path: Path) -> None:
+    first, *others = jobs([4, 4, 4])
+    packing = Packing(slices([24 * GB, 24 * GB]), Memory(tmp_path / "m.json"))
+    assert packing.place([first, *others]) == (first, 1.0, "")
+    assert packing.place(others) is None, "its kind is being measured"
+    packing.measured(first, 5 * GB)
+    assert packing.place(others) is not None
+    assert packing.place(others[1:]) is not None, "beside it on the other GPU"

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from fpl_tune.api import start_study as run_study
+from fpl_tune.errors import EnvironmentProblem
 from fpl_tune.execute.inline import attempt
 from fpl_tune.execute.job import Failure
 from fpl_tune.study.store import Store
+from fpl_tune.trial import Trial
 
 SHAKY = '''
 from dataclasses import dataclass
@@ -73,7 +75,7 @@ def test_a_cell_that_fails_diverges_or_has_no_memory_leaves_the_others_alone(
         assert {r["rounds"] for r in both} == ({4} if both[0]["status"] == "done" else {2})
     assert "one too many" in results["trouble=raise"][0]["error"]
     assert "training diverged: loss is NaN (seed 1, client 0, round 3)" in results["trouble=nan"][0]["error"]
-    assert "DefaultCPUAllocator" in results["trouble=memory"][0]["error"]
+    assert "does not fit into this machine's memory" in results["trouble=memory"][0]["error"]
     assert len(outcome.failures) == 6
     run_study(*compose("axes: {method.trouble: [none]}", shaky), root=tmp_path / "calm")
     troubled, calm = left(tmp_path / "troubled"), left(tmp_path / "calm")
@@ -121,3 +123,21 @@ def test_a_dead_process_continues_its_job_and_is_given_up_where_it_comes_no_furt
     both = [((1, 2), rounds) for rounds in (1, 0, 2, 3, 0, 0, 0, 0)]
     assert heard == [*both, *4 * [((1,), 0)], *4 * [((2,), 0)]]
     assert (outcome.failed, outcome.exit_code) == (1, 1)
+
+
+def test_a_lost_cuda_context_ends_the_process_and_the_study_continues(
+    compose: Any, left: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, root, step = compose("axes: {optim: {lr: [0.01, 0.1]}}"), tmp_path / "out", Trial.step
+
+    def poisoned(self: Trial) -> Any:
+        if self.round == 2:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trial, "step", poisoned)
+        with pytest.raises(EnvironmentProblem, match=r"the CUDA context is lost .* Run the same command to continue"):
+            run_study(*made, root=root)
+    assert run_study(*made, root=root).exit_code == 0
+    assert left(root) == whole(made)

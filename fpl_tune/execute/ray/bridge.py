@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pickle
+import time
 from dataclasses import replace
 from typing import Any
 
+import ray
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, remote_name, stop_asked
-from fpl_tune.execute.packing import Packing
+from fpl_tune.execute.packing import Packing, Placement
+from fpl_tune.execute.ray.nodes import slices, storage_of, survey
 from fpl_tune.execute.ray.slots import Slots
 from fpl_tune.execute.ray.study_job import REPORT, STUDY, Assignment, Report
 from fpl_tune.execute.remote import RemoteStorage
@@ -20,6 +23,7 @@ from fpl_tune.study.versions import versions
 DIED = "the process of the trial died"
 _MANY = 1 << 20  # trials that a study wants while its scheduler has more
 _LOOKAHEAD = 4  # jobs per GPU among which the packing chooses
+_FOLLOW_SECONDS = 10.0  # between looks for nodes with GPUs that have joined
 
 
 class Bridge:
@@ -36,6 +40,7 @@ class Bridge:
         self._waiting: list[Job] = []
         self._declined: list[Job] = []  # by nodes that cannot run trials
         self._dry = False
+        self._followed = time.monotonic()
         setup = slots.setup
         self._storage = RemoteStorage(setup.checkpoints) if setup.checkpoints else None
         self._stop_sent = False
@@ -55,11 +60,11 @@ class Bridge:
             found = self._pack() if self.packing else self._plain()
             if found is None:
                 return None
-            job, gpus = found
+            job, gpus, node = found
             self._running[trial_id] = job
             # Pickled: Tune keeps several copies of every configuration until the end, and copies share bytes.
             packed = pickle.dumps(Assignment(job, self.slots.setup, self._versions, gpus))
-            return {STUDY: packed, "gpus": gpus, "alone": job.alone}
+            return {STUDY: packed, "gpus": gpus, "node": node, "alone": job.alone}
         except Exception as problem:
             self.problem = problem
             return None
@@ -68,18 +73,30 @@ class Bridge:
         """A job that runs alone on the CPU has nothing beside it."""
         return self.packing is None and any(job.alone for job in self._running.values())
 
-    def _plain(self) -> tuple[Job, float] | None:
+    def _plain(self) -> Placement | None:
         job = self._ask()
-        return None if job is None else (job, self.slots.setup.gpus or 0.0)
+        return None if job is None else Placement(job, self.slots.setup.gpus or 0.0, "")
 
-    def _pack(self) -> tuple[Job, float] | None:
+    def _pack(self) -> Placement | None:
         assert self.packing is not None
+        self._follow_nodes(self.packing)
         while len(self._waiting) < _LOOKAHEAD * self.packing.count and (job := self._ask()) is not None:
             self._waiting.append(job)
         placed = self.packing.place(self._waiting)
         if placed is not None:
-            self._waiting = [job for job in self._waiting if job is not placed[0]]
+            self._waiting = [job for job in self._waiting if job is not placed.job]
         return placed
+
+    def _follow_nodes(self, packing: Packing) -> None:
+        """Adds the GPUs of nodes that have joined, removes those of lost nodes."""
+        setup = self.slots.setup
+        if setup.address is None or time.monotonic() - self._followed < _FOLLOW_SECONDS:
+            return
+        self._followed = time.monotonic()
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")}
+        packing.keep(alive)
+        if joined := alive - packing.nodes - set(self.slots.refused):
+            packing.add(slices(survey(storage_of(setup), setup.cache_dir, setup.data_roots, only=joined)))
 
     def _ask(self) -> Job | None:
         stopping = self.scheduler.stopping
@@ -101,6 +118,8 @@ class Bridge:
         job = self._running[trial_id]
         try:
             self._send_stop()
+            if self.packing:
+                self.packing.measured(job, report.peak_device_bytes)
             for text in report.warnings:
                 self.scheduler.warn(job, text)
             return not report.rounds or self.scheduler.report(job, report.rounds)
@@ -154,6 +173,8 @@ def cause_of_death(error: str) -> str:
     lines = [" ".join(line.split()) for line in error.splitlines() if line.strip()]
     if any("creation task" in line for line in lines):
         return f"the process of the trial could not start: {lines[-1][:300]}"
+    if lost := [line for line in lines if "the CUDA context is lost" in line]:
+        return f"{DIED}: {lost[-1].partition('ContextLost: ')[2][:300]}"
     detail = next((line.partition("Worker exit detail:")[2] for line in lines if "Worker exit detail:" in line), "")
     killed = not detail or "connection error code" in detail
     return f"{DIED} ({'out of memory, or killed' if killed else detail.strip().partition('. ')[0][:300]})."

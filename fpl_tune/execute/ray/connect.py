@@ -39,6 +39,7 @@ LOST_SECONDS = 20.0
 
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the check of a node, which reserves no GPU, sees its GPUs
     "RAY_AIR_NEW_OUTPUT": "0",  # no tables of Tune
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_worker_niceness": "0",
@@ -193,7 +194,11 @@ def runtime_env() -> dict[str, Any]:
     Nodes need the requirements of fpl-tune, not fpl-tune itself.
     """
     package = Path(inspect.getfile(fpl_tune)).parent
-    variables = {name: os.environ[name] for name in (VARIABLE, "RAY_CHDIR_TO_TRIAL_DIR") if name in os.environ}
+    variables = {
+        name: os.environ[name]
+        for name in (VARIABLE, "RAY_CHDIR_TO_TRIAL_DIR", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO")
+        if name in os.environ
+    }
     return {"py_modules": [str(package), *_plugins()], "excludes": ["**/__pycache__/", "*.pyc"], "env_vars": variables}
 
 

@@ -15,10 +15,10 @@ from ray import tune
 
 from fpl_tune.errors import EnvironmentProblem
 from fpl_tune.execute.job import Setup
-from fpl_tune.execute.packing import Memory, Packing
+from fpl_tune.execute.packing import Memory, Packing, Slice
 from fpl_tune.execute.ray.bridge import Bridge, JobSearcher, ReportScheduler
 from fpl_tune.execute.ray.connect import RayGone, connected, watched
-from fpl_tune.execute.ray.nodes import Node, check, gpus_here, storage_of, survey
+from fpl_tune.execute.ray.nodes import Node, check, gpus_here, slices, storage_of, survey
 from fpl_tune.execute.ray.slots import NodeRefused, Slots
 from fpl_tune.execute.ray.trainable import FederatedTrainable
 from fpl_tune.execute.resources import cores
@@ -74,28 +74,29 @@ def settle(setup: Setup) -> tuple[Setup, Packing | None]:
         ConfigError: a trial asks for what no node has.
     """
     if setup.address is None:
-        sizes = [size for _, size in gpus_here()] if setup.device == "cuda" and setup.gpus is None else []
+        found = [Slice("", *gpu) for gpu in gpus_here()] if setup.device == "cuda" and setup.gpus is None else []
     else:
         nodes = survey(storage_of(setup), setup.cache_dir, setup.data_roots)
         setup = _on_cluster(setup, nodes)
-        sizes = [size for node in nodes if node.facts for _, size in node.facts.gpus]
-        sizes = sizes if setup.gpus is None else []
-    if not sizes:
+        found = slices(nodes) if setup.gpus is None else []
+    if not found:
         return replace(setup, gpus=setup.gpus or 0.0), None
-    return setup, Packing(sizes, Memory.load(setup.cache_dir))
+    return setup, Packing(found, Memory.load(setup.cache_dir))
 
 
 def _on_cluster(setup: Setup, nodes: Sequence[Node]) -> Setup:
     if setup.device == "auto":
         setup = replace(setup, device="cuda" if any(node.gpus for node in nodes) else "cpu")
+    if setup.device == "cuda" and not setup.threads_given:
+        setup = replace(setup, threads=1)
     if setup.device == "cpu":
         setup = replace(setup, gpus=setup.gpus or 0.0)
     asked = setup.gpus if setup.gpus is not None else 0.01  # any share of one
     check(nodes, storage_of(setup), setup.threads, asked)
     if setup.gpus is None and not any(node.facts and node.facts.gpus for node in nodes):
         raise EnvironmentProblem(
-            "Memory of GPUs is measured with nvidia-smi, which no node that has GPUs can run. Say what a trial gets of "
-            "one: execution.gpus=1."
+            "PyTorch sees no GPU on any node that has GPUs. Install a PyTorch with CUDA there, or use "
+            "execution.device=cpu."
         )
     return setup
 
@@ -109,10 +110,9 @@ def _resources(slots: Slots) -> Any:
     def request(config: dict[str, Any]) -> tune.PlacementGroupFactory:
         cpus = float(cores()) if own and config["alone"] and not config["gpus"] else threads
         share = {"CPU": cpus, "GPU": config["gpus"]} if config["gpus"] else {"CPU": cpus}
-        if not slots.refused:
-            return tune.PlacementGroupFactory([share])
-        elsewhere = {"ray.io/node-id": f"!in({','.join(slots.refused)})"}
-        return tune.PlacementGroupFactory([share], bundle_label_selector=[elsewhere])
+        label = config["node"] or (f"!in({','.join(slots.refused)})" if slots.refused else "")
+        selector = [{"ray.io/node-id": label}] if label else None
+        return tune.PlacementGroupFactory([share], bundle_label_selector=selector)
 
     return request
 

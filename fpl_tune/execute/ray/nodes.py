@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+import fpl_tune
 from fpl_tune.errors import ConfigError, EnvironmentProblem
 from fpl_tune.execute.remote import RemoteStorage
 from fpl_tune.paths import cache_root
 from fpl_tune.study.versions import versions
 
-if TYPE_CHECKING:  # a worker that only looks at its node must not wait for torch
+if TYPE_CHECKING:  # a worker that only checks its node must not wait for torch
     from fpl_tune.execute.job import Setup
+    from fpl_tune.execute.packing import Slice
 
 ANSWER_SECONDS = float(os.environ.get("FPL_TUNE_NODE_SECONDS", "12"))
-"""A worker that has not answered by then is reported instead of waited for."""
+"""Time limit of the check of a node."""
+_GPU_SECONDS = 60.0  # of one with GPUs, where PyTorch is imported
+_GPUS = "import json; from fpl_tune.device import gpus; print(json.dumps([(gpu.total, gpu.free) for gpu in gpus()]))"
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,8 @@ class Wanted:
     """Name of a file that the driver wrote there, and what it holds."""
     cache_dir: str
     data_roots: tuple[str, ...] = ()
+    gpus: bool = False
+    """The node has GPUs."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +57,8 @@ class Facts:
     cache: str
     cache_free: int
     """Bytes; -1: it cannot be written."""
-    gpus: tuple[tuple[str, int], ...]
-    """Name and bytes of memory of each."""
+    gpus: tuple[tuple[int, int], ...]
+    """Total and free bytes of each."""
     missing: tuple[str, ...]
     """Data roots that are not there."""
 
@@ -83,7 +91,7 @@ def look(wanted: Wanted) -> Facts:
         _storage_problem(wanted),
         str(cache),
         _free(cache),
-        gpus_here(),
+        gpus_here() if wanted.gpus else (),
         tuple(root for root in wanted.data_roots if not Path(root).expanduser().is_dir()),
     )
 
@@ -136,13 +144,28 @@ def _free(folder: Path) -> int:
         return -1
 
 
-def gpus_here() -> tuple[tuple[str, int], ...]:
-    """GPUs of this machine by `nvidia-smi`, which needs no CUDA context."""
-    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+def gpus_here() -> tuple[tuple[int, int], ...]:
+    """Total and free bytes of each GPU that PyTorch sees here; asked in a child, as asking opens a CUDA context."""
+    package = str(Path(fpl_tune.__file__).parent.parent)
+    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     with suppress(OSError, subprocess.SubprocessError, ValueError):
-        lines = subprocess.run(query, capture_output=True, text=True, timeout=5, check=True).stdout.splitlines()
-        return tuple((name.strip(), int(size) << 20) for name, _, size in (line.rpartition(",") for line in lines))
+        done = subprocess.run(
+            [sys.executable, "-c", _GPUS],
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=max(_GPU_SECONDS, ANSWER_SECONDS),
+            check=True,
+        )
+        return tuple((int(total), int(free)) for total, free in json.loads(done.stdout))
     return ()
+
+
+def slices(nodes: Sequence[Node]) -> list[Slice]:
+    """The GPUs of nodes."""
+    from fpl_tune.execute.packing import Slice
+
+    return [Slice(node.id, total, free) for node in nodes if node.facts for total, free in node.facts.gpus]
 
 
 @contextmanager
@@ -184,11 +207,13 @@ def survey(
         remote = ray.remote(num_cpus=0, max_retries=0)(look)
         refs = [
             remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
-                wanted
+                replace(wanted, gpus=bool(node["Resources"].get("GPU")))
             )
             for node in alive
         ]
-        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=ANSWER_SECONDS)
+        gpus = any(node["Resources"].get("GPU") for node in alive)
+        limit = max(ANSWER_SECONDS, _GPU_SECONDS) if gpus else ANSWER_SECONDS
+        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=limit)
         nodes = {
             info["NodeID"]: _node(info, ref if ref in ready else None) for info, ref in zip(alive, refs, strict=True)
         }

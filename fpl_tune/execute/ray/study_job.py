@@ -14,6 +14,7 @@ from pathlib import Path
 import ray
 import torch
 
+from fpl_tune.errors import EnvironmentProblem
 from fpl_tune.execute.inline import attempt
 from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, JobRun, Setup, stop_asked
 from fpl_tune.execute.packing import CudaMeter, NoMeter
@@ -29,6 +30,14 @@ STEP_SECONDS = 0.5
 """A study's step runs rounds for at least this long, so that Tune's cost of a step is a small share of it."""
 STOP_SECONDS = 2.0
 """Time between looks at a remote stop file."""
+
+
+MEASURED_ROUNDS = 2
+"""Rounds after which a trial's peak of GPU memory is known."""
+
+
+class ContextLost(EnvironmentProblem):
+    """The process's CUDA context is useless, so the process must end."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,8 @@ class Report:
     """What a study's step sends to the driver."""
 
     rounds: list[list[Record]]
+    peak_device_bytes: int = 0
+    """Largest GPU memory so far, from the second round on."""
     output: JobOutput | None = None
     failure: Failure | None = None
     warnings: list[str] = field(default_factory=list)
@@ -69,7 +80,7 @@ def on_node(setup: Setup) -> Setup:
 
 
 class StudyWork:
-    """A study's job in an actor. Nothing is raised: what goes wrong is reported."""
+    """A study's job in an actor. Failures are reported; only `ContextLost` is raised, and ends the process."""
 
     def __init__(self, assignment: Assignment) -> None:
         self._unfit = unfit(assignment.setup, assignment.versions)
@@ -90,7 +101,7 @@ class StudyWork:
             return Report([], declined=(ray.get_runtime_context().get_node_id(), self._unfit))
         run = self._run
         if isinstance(run, Failure):
-            return Report([], failure=run)
+            return Report([], failure=_in_a_usable_process(run))
         stopped = False
 
         def stopping() -> bool:
@@ -101,9 +112,10 @@ class StudyWork:
         rounds = attempt(lambda: run.advance(STEP_SECONDS, stopping))
         warnings = run.warnings()
         if isinstance(rounds, Failure):
-            return Report(run.unreported(), failure=rounds, warnings=warnings)
+            return Report(run.unreported(), failure=_in_a_usable_process(rounds), warnings=warnings)
         if not run.done:
-            return Report(rounds, warnings=warnings, last=stopped)
+            peak = self._meter.peak() if run.trial.round >= MEASURED_ROUNDS else 0
+            return Report(rounds, peak, warnings=warnings, last=stopped)
         output = attempt(lambda: replace(run.output(), peak_device_bytes=self._meter.peak()))
         if isinstance(output, Failure):
             return Report(rounds, failure=output, warnings=warnings)
@@ -117,3 +129,10 @@ class StudyWork:
             return False
         self._looked = time.monotonic()
         return self._place.holds(f"{self._setup.study}/{STOP_FILE}")
+
+
+def _in_a_usable_process(failure: Failure) -> Failure:
+    """Returns the failure. Raises `ContextLost` if it left the process useless: Tune then ends the process."""
+    if failure.kind == "died":
+        raise ContextLost(f"the CUDA context is lost: {failure.error}")
+    return failure

@@ -233,7 +233,7 @@ def test_population_based_training_and_restore(session: None, tmp_path: Path) ->
 
     mutations: dict[str, Any] = {"optim.lr": tune.loguniform(1e-4, 1.0), "method.lam": tune.uniform(0, 5)}
     rule = PopulationBasedTraining(
-        "training_iteration", perturbation_interval=1, hyperparam_mutations=mutations, quantile_fraction=0.5
+        "training_iteration", perturbation_interval=1, hyperparam_mutations=mutations, synch=True, quantile_fraction=0.5
     )
     space = {**TINY, "method": "pfedmoap", "method.experts": 2, "seeds": 1, "protocol.rounds": 4, **mutations}
     results = tuned(space, tmp_path, scheduler=rule, num_samples=2)
