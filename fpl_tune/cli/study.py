@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -59,7 +59,8 @@ def study(
 
         recorder = Recorder(spec.tracking.uri, root, seeds=spec.tracking.seeds, draw=cell_figure, warn=output.warn)
         callbacks.append(recorder)
-    with redirect_stdout(sys.stderr):  # Ray prints notices of nodes; standard output is for results
+    # Ray prints notices of nodes, which are no part of JSON or CSV.
+    with nullcontext() if format == Format.table else redirect_stdout(sys.stderr):
         outcome = start_study(spec, node, root=root, callbacks=callbacks)
     _summarise(Store(root, spec.name), outcome, reporter.page, format, spec.tracking.enabled)
     sys.exit(outcome.exit_code)
