@@ -1,6 +1,6 @@
-"""Checkpoints: one file per paused round, checked when it is read. The one before is kept, should the last be damaged.
+"""Checkpoints of a trial: one safetensors file per checkpointed round, with a digest that reading verifies.
 
-A file is safetensors: numbers and text, nothing that reading it could run.
+The last two are kept, so that a damaged one does not cost all rounds. Reading a file runs no code.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Damaged(ValueError):
 
 
 def write(folder: Path, snapshot: Snapshot) -> Path:
-    """Adds a checkpoint. Older ones but the last are removed then, and so is what a later round left that was given up.
+    """Writes a checkpoint. Then removes all but the last two, and those of later rounds, which were given up.
 
     Raises:
-        OSError: it could not be written; those before are as they were.
+        OSError: it could not be written; earlier checkpoints are unchanged.
     """
     number = int(snapshot.meta["round"])
     text = torch.frombuffer(bytearray(json.dumps(snapshot.meta).encode()), dtype=torch.uint8)
@@ -59,7 +59,7 @@ def list_newest(folder: Path) -> list[Path]:
 
 
 def usable(folder: Path) -> Iterator[Snapshot | Damaged]:
-    """What lies in a folder, the newest first: a checkpoint, or why it is none."""
+    """Yields the checkpoints of a folder, the newest first; for one that cannot be read, the error."""
     for path in list_newest(folder):
         try:
             yield read(path)

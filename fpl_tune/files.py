@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, also when the process is killed or the disk is full."""
+"""Atomic writes: a file is complete or absent, also after a kill or on a full disk."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ _REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 
 @contextmanager
 def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
-    """A path beside `path` to write to. It takes the place of `path` when the block ends, and is removed if it fails.
+    """Yields a temporary path beside `path`, which replaces `path` when the block ends and is removed if it fails.
 
-    Its name is its own, so that two processes that write the same file never mix. `durable`: also the machine may die.
+    Args:
+        path: the file; its folder is created.
+        durable: flush to the disk first, so that the file also survives a power cut.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.part")
@@ -58,12 +60,12 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, 
 
 
 def refused(problem: BaseException) -> bool:
-    """Whether the disk would not take what was written: full, over quota, or read-only."""
+    """Whether the disk refused a write: it is full, over quota or read-only."""
     return isinstance(problem, OSError) and problem.errno in _REFUSED
 
 
 def no_room(what: str) -> EnvironmentProblem:
-    """What to tell the user then."""
+    """The error for a disk that refuses writes."""
     return EnvironmentProblem(
         f"What a study makes must be written, but the disk refuses ({what}). Free some space, or name another folder "
         "in FPL_TUNE_OUTPUT or FPL_TUNE_CACHE. What was finished is kept: the same command continues."

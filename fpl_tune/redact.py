@@ -1,4 +1,4 @@
-"""Texts without the secrets of the URIs in them."""
+"""Removal of passwords and tokens from texts that hold URIs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ HIDDEN = "***"
 
 
 def redact(text: str) -> str:
-    """A text whose URIs show neither passwords nor tokens; of what stands before the @, a user's name alone is kept."""
+    """Replaces passwords and tokens in the URIs of a text by `***`; user names are kept."""
 
     def cut(found: re.Match[str]) -> str:
         user, colon, _ = found[1].partition(":")

@@ -8,6 +8,7 @@ from fpl_tune.config.compose import check_name, choose, compose_run, compose_stu
 from fpl_tune.config.fields import (
     as_dict,
     changed,
+    flatten,
     get_field,
     identity,
     known_fields,
@@ -51,6 +52,7 @@ __all__ = [
     "choose",
     "compose_run",
     "compose_study",
+    "flatten",
     "get_field",
     "identity",
     "known_fields",

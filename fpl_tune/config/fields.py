@@ -198,3 +198,11 @@ def get_field(node: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
             return default
         here = here[part]
     return here
+
+
+def flatten(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The fields of a nested dict by dotted name; an empty mapping has none."""
+    found: dict[str, Any] = {}
+    for name, value in node.items():
+        found |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found

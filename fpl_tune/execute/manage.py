@@ -1,4 +1,4 @@
-"""Looking after studies: what is stale and why, how far they are, stopping, trying failures again."""
+"""Maintenance of studies: status, stop, stale cells, retries, damaged files."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def status(store: Store) -> dict[str, Any]:
 
 
 def stop(store: Store) -> None:
-    """Asks whoever runs the study to end after the round, with a checkpoint.
+    """Asks the process that runs the study to end after the round, with a checkpoint.
 
     Raises:
-        ConfigError: nobody runs it.
+        ConfigError: no process runs it.
     """
     if owner(store.folder) is None:
         raise ConfigError(f"Only a running study is stopped, but nobody runs {store.name}.")
@@ -58,7 +58,7 @@ def retry_failed(store: Store, states: Collection[str] = FAILURES) -> list[tuple
     each with why.
 
     Raises:
-        ConfigError: somebody runs the study.
+        ConfigError: another process runs the study.
     """
     named = []
     with locked(store.folder):

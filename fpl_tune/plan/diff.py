@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from fpl_tune import config
 from fpl_tune.config import StudySpec
@@ -66,12 +65,5 @@ class Differ:
 
 def _changed(old: Cell, new: Cell) -> list[str]:
     """Fields in which two cells' runs differ: `method.n_ctx 16 -> 8`."""
-    a, b = (_leaves(config.as_dict(cell.run)) for cell in (old, new))
+    a, b = (config.flatten(config.as_dict(cell.run)) for cell in (old, new))
     return [f"{name} {shown(a.get(name))} -> {shown(b.get(name))}" for name in {**a, **b} if a.get(name) != b.get(name)]
-
-
-def _leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in node.items():
-        found |= _leaves(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found

@@ -7,7 +7,7 @@ Cells of other settings (other rounds, other data) stay on disk but out of the r
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune import config
@@ -51,10 +51,10 @@ def marked(store: Store) -> set[str]:
 
 def _belongs(cell: Cell, cells: Sequence[Cell]) -> bool:
     """Whether a cell differs from one of the cells only in fields that vary in either."""
-    own = dict(_leaves(config.as_dict(cell.run)))
+    own = config.flatten(config.as_dict(cell.run))
     for other in cells:
         varied = _names(cell.varied) | _names(other.varied)
-        theirs = dict(_leaves(config.as_dict(other.run)))
+        theirs = config.flatten(config.as_dict(other.run))
         differing = (name for name in own.keys() | theirs.keys() if own.get(name) != theirs.get(name))
         if all(any(name == free or name.startswith(f"{free}.") for free in varied) for name in differing):
             return True
@@ -66,13 +66,5 @@ def _names(varied: Mapping[str, Any]) -> set[str]:
     names = set(varied)
     for name, value in varied.items():
         if isinstance(value, Mapping) and name not in config.GROUPS:
-            names |= set(value) | {inner for inner, _ in _leaves(value)}
+            names |= set(value) | set(config.flatten(value))
     return names | {_BROUGHT[name] for name in names & _BROUGHT.keys()}
-
-
-def _leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in node.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

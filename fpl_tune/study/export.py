@@ -1,4 +1,4 @@
-"""Export of a cell: what it takes to use and to repeat it."""
+"""Export of a cell: what a user needs to use its prompts and to repeat it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,15 @@ if TYPE_CHECKING:
 
 
 def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
-    """Writes what it takes to use and to repeat a cell: study file, prompts, nearest words, script, environment.
+    """Writes a cell's study file, prompts, nearest words, expected results, script and environment.
+
+    Args:
+        store: the study's store.
+        cell: the cell.
+        folder: an empty folder, or that of an earlier export.
+
+    Returns:
+        The files.
 
     Raises:
         ConfigError: the folder holds something else.

@@ -1,4 +1,4 @@
-"""How a study's images are dealt to clients, drawn again from a cell's configuration: nothing but labels is read."""
+"""The partition of a study's images over clients, drawn again from a cell's configuration; reads labels only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fpl_tune.data import load, split
 
 
 class Shares(NamedTuple):
-    """Who holds what."""
+    """Training images of every client by class."""
 
     counts: np.ndarray
     """[N, K] training images by client and class."""

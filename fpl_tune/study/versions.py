@@ -1,4 +1,4 @@
-"""Versions that figures may depend on."""
+"""Versions of the packages that results may depend on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 @cache
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that compute or draw; light, so that a node tells it at once."""
+    """Versions of Python and of the packages that compute or draw, by name; imports none of them."""
     found = {"python": platform.python_version()}
     for name in ("fpl-tune", "torch", "open_clip_torch", "numpy", "optuna", "ray"):
         try:

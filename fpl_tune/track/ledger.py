@@ -97,7 +97,7 @@ def metric_names(names: Iterable[str]) -> dict[str, str]:
 
 def parameters(cell: Cell, seeds: Sequence[int]) -> dict[str, str]:
     """A run's parameters by dotted name: groups and bundles that vary, then all fields but `data.root`."""
-    flat = dict(_flat(config.as_dict(cell.run)))
+    flat = {name: value for name, value in config.flatten(config.as_dict(cell.run)).items() if value != []}
     flat.pop("data.root", None)
     groups = {name: shown(value) for name, value in cell.varied.items() if name not in flat and name != "label"}
     groups = {name: value for name, value in groups.items() if value != flat.get(f"{name}.name")}
@@ -108,14 +108,6 @@ def axes(cells: Iterable[Cell]) -> list[str]:
     """Names of the parameters in which a study's own cells may differ."""
     own = [cell for cell in cells if cell.role != "reference"]
     return list(dict.fromkeys(metric_name(name) for cell in own for name in cell.varied if name != "label"))
-
-
-def _flat(node: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for name, value in node.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{name}.")
-        elif value not in ({}, []):
-            yield f"{prefix}{name}", value
 
 
 def _text(value: Any) -> str:
