@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
@@ -286,14 +285,6 @@ def new_context(task: Task, n_ctx: int, rng: Generator, *lead: int) -> Tensor:
 def count(**tensors: Tensor) -> dict[str, int | Tensor]:
     """Number of scalars of each tensor, for `Traffic`."""
     return {name: tensor.numel() for name, tensor in tensors.items()}
-
-
-def later(default: Any) -> Any:
-    """A hyper-parameter that was added after studies were stored.
-
-    At its default it is not part of a cell's id, so that results made without it are still found.
-    """
-    return field(default=default, metadata={"later": True})
 
 
 def require(holds: bool, field: str, rule: str, value: Any, remedy: str = "") -> None:

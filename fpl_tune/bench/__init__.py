@@ -1,4 +1,4 @@
-"""Benchmarks: what text encoding, a round, a trial and a study cost, beside the plain path in the same run.
+"""Benchmarks: what text encoding, a step, a round and a trial cost, beside the plain path in the same run.
 
 The plain path is what a loop over clients with an unmodified CLIP does: one client after another, sentences of the
 full context length through open_clip's own modules, the image encoder in the loop, nothing remembered. A ratio
@@ -11,7 +11,6 @@ from fpl_tune.bench.measure import Measured, Progress
 from fpl_tune.bench.rounds import bench_round
 from fpl_tune.bench.search import bench_search
 from fpl_tune.bench.statistics import bench_statistics
-from fpl_tune.bench.studies import bench_study
 from fpl_tune.bench.texts import bench_text
 from fpl_tune.bench.trials import bench_trial
 
@@ -23,7 +22,6 @@ __all__ = [
     "bench_round",
     "bench_search",
     "bench_statistics",
-    "bench_study",
     "bench_text",
     "bench_trial",
     "simulate_gpu",

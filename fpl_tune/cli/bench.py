@@ -1,4 +1,4 @@
-"""`fpl-tune bench`: what a step, a round, a trial, a study or its records cost."""
+"""`fpl-tune bench`: what a step, a round, a trial or its records cost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class Bench(str, Enum):
     text = "text"
     round = "round"
     trial = "trial"
-    study = "study"
     desk = "desk"
     record = "record"
     search = "search"
@@ -94,8 +93,6 @@ def bench(
             return
         if kind is Bench.text:
             found = measure.bench_text(run, device, progress=progress)
-        elif kind is Bench.study:
-            found = measure.bench_study(overrides or [], device, cache_dir=cache, progress=progress)
         else:
             action = measure.bench_round if kind is Bench.round else measure.bench_trial
             found = action(run, device, cache_dir=cache, progress=progress)

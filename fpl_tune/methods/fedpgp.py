@@ -31,7 +31,6 @@ from fpl_tune.method import (
     cosine_logits,
     count,
     cross_entropy,
-    later,
     new_context,
     put,
     require,
@@ -62,8 +61,8 @@ class FedPGP(Method):
     pairs: Literal["both", "negative", "positive"] = "both"
     anchor: Literal["hand", "placeholder"] = "hand"
     n_ctx: int = 16
-    signs: Literal["meant", "printed"] = later("meant")
-    copies: int = later(1)
+    signs: Literal["meant", "printed"] = "meant"
+    copies: int = 1
 
     def __post_init__(self) -> None:
         require(math.isfinite(self.mu) and self.mu >= 0, "mu", "must be a finite number >= 0", self.mu)

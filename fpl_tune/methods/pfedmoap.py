@@ -11,7 +11,7 @@ nothing of each other: experts, gates and momentum that the code takes over from
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -29,7 +29,6 @@ from fpl_tune.method import (
     Tree,
     average,
     cosine_logits,
-    later,
     mean_over,
     new_context,
     put,
@@ -70,15 +69,15 @@ class PFedMoAP(Method):
 
     lam: float = 0.5
     experts: int = 10
-    d_gating: int | None = field(default=None, metadata={"before": _WIDTH})
+    d_gating: int | None = None
     heads: int = 8
     attention_scale: float | Literal["sqrt"] = 10.0
     selection: Literal["nearest", "random"] = "nearest"
     gate: Literal["attention", "linear"] = "attention"
     aggregate_gate: bool = False
     n_ctx: int = 16
-    pooling: Literal["stride", "mean"] = later("stride")
-    similarity: Literal["dot", "cosine"] = later("dot")
+    pooling: Literal["stride", "mean"] = "stride"
+    similarity: Literal["dot", "cosine"] = "dot"
 
     def __post_init__(self) -> None:
         require(math.isfinite(self.lam) and self.lam >= 0, "lam", "must be a finite number >= 0", self.lam)

@@ -26,7 +26,6 @@ from fpl_tune.method import (
     average,
     cosine_logits,
     count,
-    later,
     new_context,
     require,
     spread,
@@ -43,7 +42,7 @@ class PromptFL(Method):
     """
 
     n_ctx: int = 16
-    weights: Literal["size", "uniform", "last"] = later("size")
+    weights: Literal["size", "uniform", "last"] = "size"
 
     def __post_init__(self) -> None:
         require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)

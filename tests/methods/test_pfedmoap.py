@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fpl_tune.batches import generator
-from fpl_tune.config import compose_run, identity
 from fpl_tune.errors import ConfigError
 from fpl_tune.method import Batch, Local, State, cross_entropy, unit
 from fpl_tune.methods import pfedmoap
@@ -144,17 +143,6 @@ def test_the_gates_width_is_the_papers_where_it_divides_the_features() -> None:
     assert [gate(width) for width in (1024, 512, 128, 96, 64)] == [128, 128, 128, 96, 64]
     assert gate(512, d_gating=64) == 64
     assert gate(512, d_gating=128, similarity="cosine") == 128
-
-
-def test_cells_of_a_gate_as_wide_as_the_papers_keep_their_ids() -> None:
-    wide, narrow = (
-        compose_run(["method=pfedmoap", "method.d_gating=128"]),
-        compose_run(["method=pfedmoap", "method.d_gating=96"]),
-    )
-    assert identity(compose_run(["method=pfedmoap"])) == identity(wide) == "97fae59f"
-    assert identity(narrow) != identity(wide)
-    noisy = [compose_run(["method=pfedmoap_dp", f"method.inner.d_gating={width}"]) for width in ("null", 128, 96)]
-    assert identity(noisy[0]) == identity(noisy[1]) != identity(noisy[2])
 
 
 def test_the_linear_gate_mixes_whole_features_by_weights_of_the_image(task: ClientTask) -> None:
