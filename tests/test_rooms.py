@@ -45,7 +45,7 @@ ALLOWED: dict[str, set[str]] = {
     "method": set(),
     "methods": {"method"},
     "wrappers": {"method"},
-    "data": set(),
+    "data": {"files"},
     "clip": {"data", "device"},  # the compact CLIP is trained on the embedded world
     "optim": {"method"},
     "task": {"clip", "data", "device", "method"},

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpl_tune.data.files import locate
+from fpl_tune.data.files import cleaned, locate
 from fpl_tune.data.pool import ArrayPool, Dataset, Ints
-from fpl_tune.data.sources import source
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.data.unpickle import unpickle
 from fpl_tune.errors import EnvironmentProblem
@@ -42,10 +41,10 @@ _LAYOUTS = {
 }
 
 
-def load_cifar(spec: DataSpec) -> Dataset:
+def load_cifar(spec: DataSpec, origin: str) -> Dataset:
     """CIFAR-10 or CIFAR-100 (with its twenty super-classes), by `spec.name`."""
     layout = _LAYOUTS[spec.name]
-    root = locate(spec, (layout.folder,), (layout.meta,), source(spec.name).origin)
+    root = locate(spec, (layout.folder,), (layout.meta,), origin)
     names = _field(unpickle(root / layout.meta), layout.names, root / layout.meta)
     pools: list[ArrayPool] = []
     coarse = np.zeros(len(names), dtype=np.int64)
@@ -56,10 +55,9 @@ def load_cifar(spec: DataSpec) -> Dataset:
         if spec.name == "cifar100":
             coarse[label] = np.concatenate([_field(b, "coarse_labels", p) for p, b in batches])
         pools.append(_pool(spec.name, split, label, paths))
-    cleaned = tuple(name.replace("_", " ") for name in names)
     return Dataset(
         name=spec.name,
-        classes=cleaned,
+        classes=cleaned(names),
         domains=("images",),
         template="a photo of a {}.",
         train=pools[0],

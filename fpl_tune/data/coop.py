@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fpl_tune.data.files import Rows, cut, images_in, locate, present, subfolders
+from fpl_tune.data.files import Rows, assemble, cut, images_in, locate, present, subfolders
 from fpl_tune.data.pool import Dataset, irregular
-from fpl_tune.data.sources import source
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.errors import EnvironmentProblem
 
@@ -36,27 +35,26 @@ class Layout:
     """Splits again without the list: training rows, test rows, class names."""
 
 
-def load_coop(spec: DataSpec) -> Dataset:
+def load_coop(spec: DataSpec, origin: str) -> Dataset:
     """One of the six data sets of the layout, by `spec.name`.
 
     Raises `EnvironmentProblem` for a list that is no such list, or names images that are not there.
     """
     layout = LAYOUTS[spec.name]
-    folder = locate(spec, layout.folders, (layout.split, layout.images), source(spec.name).origin)
+    folder = locate(spec, layout.folders, (layout.split, layout.images), origin)
     images = folder / layout.images
     if not images.is_dir():
-        raise EnvironmentProblem(f"{folder} has {layout.split} but no {layout.images}/. {source(spec.name).origin}")
+        raise EnvironmentProblem(f"{folder} has {layout.split} but no {layout.images}/. {origin}")
     notes: tuple[str, ...] = ()
     if (folder / layout.split).is_file():
         train, test, names = _listed(folder / layout.split)
-        train, test = (present(rows, images, spec, layout.split) for rows in (train, test))
+        listed_in = layout.split
     else:
         train, test, names = layout.again(folder, spec)
-        train, test = (present(rows, images, spec, "the data set's own list") for rows in (train, test))
+        listed_in = "the data set's own list"
         notes = (f"{layout.split} is missing: split again, seed {spec.split_seed}; not the papers' split",)
-    cleaned = tuple(name.replace("_", " ") for name in names)
-    pools = (rows.pool(f"{spec.name}-{split}", images) for rows, split in ((train, "train"), (test, "test")))
-    return Dataset(spec.name, cleaned, ("images",), layout.template, next(pools), next(pools), notes=notes)
+    train, test = (present(rows, images, spec, listed_in) for rows in (train, test))
+    return assemble(spec.name, images, names, ("images",), layout.template, (train, test), notes)
 
 
 def _listed(path: Path) -> tuple[Rows, Rows, list[str]]:
@@ -92,10 +90,14 @@ def _json(path: Path) -> Any:
         raise EnvironmentProblem(f"Cannot read {path}: {error}. Fetch it again.") from None
 
 
-def _lines(path: Path) -> list[list[str]]:
+def _needed(path: Path) -> Path:
     if not path.is_file():
-        raise EnvironmentProblem(f"Neither the split list nor {path} is there. Fetch one of them.")
-    lines = path.read_text(encoding="utf-8").splitlines()
+        raise EnvironmentProblem(f"Neither the split list nor {path} exists. Download one of them.")
+    return path
+
+
+def _lines(path: Path) -> list[list[str]]:
+    lines = _needed(path).read_text(encoding="utf-8").splitlines()
     return [line.split() for line in lines if line.strip() and not line.startswith("#")]
 
 
@@ -109,12 +111,14 @@ def _by_class(groups: Mapping[str, list[str]], spec: DataSpec) -> tuple[Rows, Ro
     return train, test, list(groups)
 
 
-def _without_validation(groups: Mapping[int, list[str]], spec: DataSpec) -> Rows:
-    """An official training list without the 20 % of every class that are kept for validation."""
-    rows = Rows()
-    for label, images in sorted(groups.items()):
-        rows.add(cut(images, [1 - _VALIDATION], spec.split_seed, str(label))[0], label)
-    return rows
+def _official(trained: Mapping[int, list[str]], tested: Mapping[int, list[str]], spec: DataSpec) -> tuple[Rows, Rows]:
+    """Official lists by label; 20 % of every class are cut off the training list for validation."""
+    train, test = Rows(), Rows()
+    for label, images in sorted(trained.items()):
+        train.add(cut(images, [1 - _VALIDATION], spec.split_seed, str(label))[0], label)
+    for label, images in sorted(tested.items()):
+        test.add(images, label)
+    return train, test
 
 
 def _folders(images: str, rename: Mapping[str, str | None] | None = None) -> Callable[[Path, DataSpec], Any]:
@@ -133,10 +137,9 @@ def _flowers(folder: Path, spec: DataSpec) -> tuple[Rows, Rows, list[str]]:
     from scipy.io import loadmat
 
     names = _json(folder / "cat_to_name.json")
-    if not (folder / "imagelabels.mat").is_file():
-        raise EnvironmentProblem(f"Neither the split list nor {folder}/imagelabels.mat is there. Fetch one of them.")
+    labels = loadmat(_needed(folder / "imagelabels.mat"))["labels"][0]
     groups: dict[str, list[str]] = {names[str(k)]: [] for k in range(1, len(names) + 1)}
-    for number, label in enumerate(loadmat(folder / "imagelabels.mat")["labels"][0].tolist(), start=1):
+    for number, label in enumerate(labels.tolist(), start=1):
         groups[names[str(label)]].append(f"image_{number:05d}.jpg")
     return _by_class(groups, spec)
 
@@ -149,10 +152,7 @@ def _pets(folder: Path, spec: DataSpec) -> tuple[Rows, Rows, list[str]]:
             label = int(number) - 1
             names[label] = image.rsplit("_", 1)[0].lower()
             by_label.setdefault(label, []).append(f"{image}.jpg")
-    test = Rows()
-    for label, images in sorted(groups["test"].items()):
-        test.add(images, label)
-    return _without_validation(groups["trainval"], spec), test, [names[label] for label in range(len(names))]
+    return *_official(groups["trainval"], groups["test"], spec), [names[label] for label in range(len(names))]
 
 
 def _ucf(folder: Path, spec: DataSpec) -> tuple[Rows, Rows, list[str]]:
@@ -167,10 +167,7 @@ def _ucf(folder: Path, spec: DataSpec) -> tuple[Rows, Rows, list[str]]:
                 f"{_spaced(action)}/{file.replace('.avi', '.jpg')}"
             )
         parts.append(groups)
-    test = Rows()
-    for label, images in sorted(parts[1].items()):
-        test.add(images, label)
-    return _without_validation(parts[0], spec), test, names
+    return *_official(parts[0], parts[1], spec), names
 
 
 def _spaced(action: str) -> str:

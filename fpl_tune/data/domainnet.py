@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fpl_tune.data.files import Rows, cut, locate, present
+from fpl_tune.data.files import Rows, assemble, cut, locate, present
 from fpl_tune.data.folders import TEMPLATE, by_domain
 from fpl_tune.data.pool import Dataset
-from fpl_tune.data.sources import source
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.data.unpickle import unpickle
 from fpl_tune.errors import EnvironmentProblem, unknown
@@ -43,7 +42,7 @@ OFFICE_TEN = (
 )
 
 
-def load_domainnet(spec: DataSpec) -> Dataset:
+def load_domainnet(spec: DataSpec, origin: str) -> Dataset:
     """All 345 classes by the official lists, or the ten of the federated papers.
 
     The ten come from FedBN's pickled lists, which the papers use. Without these they are selected from the official
@@ -56,24 +55,23 @@ def load_domainnet(spec: DataSpec) -> Dataset:
     if spec.classes not in ("", "10", "345"):
         raise unknown("data.classes of domainnet", spec.classes, ("10", "345"))
     pickles, lists = f"{DOMAINS[0]}_train.pkl", (f"splits/{DOMAINS[0]}_train.txt", f"{DOMAINS[0]}_train.txt")
-    origin = source("domainnet").origin
     ten = spec.classes != "345"
     root = locate(spec, ("DomainNet", "domainnet"), (pickles, *lists) if ten else lists, origin)
     if ten and (root / pickles).is_file():
         return _pickled(spec, root, DOMAINS, TEN)
-    rows, names = _lists(root, spec)
+    rows, names = _lists(root, spec, origin)
     if not ten:
         return _dataset(spec, root, names, DOMAINS, rows["train"], rows["test"])
-    train, test = _pick(rows, names, spec)
+    train, test = _pick(rows, names, spec, origin)
     note = f"FedBN's pickles are missing: split again, seed {spec.split_seed}; not the papers' split"
     return _dataset(spec, root, TEN, DOMAINS, train, test, (note,))
 
 
-def load_office(spec: DataSpec) -> Dataset:
+def load_office(spec: DataSpec, origin: str) -> Dataset:
     """Office-Caltech10 by FedBN's pickled lists, or from folders domain/class, split 80/20 per domain and class."""
     pickles, folders = f"{OFFICE_DOMAINS[0]}_train.pkl", "amazon"
     names = ("office_caltech_10", "OfficeCaltech10", "office_caltech10")
-    root = locate(spec, names, (pickles, folders), source("office_caltech10").origin)
+    root = locate(spec, names, (pickles, folders), origin)
     if (root / pickles).is_file():
         return _pickled(spec, root, OFFICE_DOMAINS, OFFICE_TEN)
     domains = {name: (name, f"{name}10") for name in OFFICE_DOMAINS}
@@ -109,7 +107,7 @@ def _below(image: str, root: Path) -> str:
     return "/".join(parts[above[-1] + 1 :] if above else parts)
 
 
-def _lists(root: Path, spec: DataSpec) -> tuple[dict[str, Rows], list[str]]:
+def _lists(root: Path, spec: DataSpec, origin: str) -> tuple[dict[str, Rows], list[str]]:
     """The official lists `<domain>_{train,test}.txt`: "path label" per line; a class is the path's second part."""
     folder = root / "splits" if (root / "splits").is_dir() else root
     rows = {"train": Rows(), "test": Rows()}
@@ -120,7 +118,7 @@ def _lists(root: Path, spec: DataSpec) -> tuple[dict[str, Rows], list[str]]:
                 continue  # its list may be missing
             path = folder / f"{domain}_{part}.txt"
             if not path.is_file():
-                raise EnvironmentProblem(f"There is no {path}. {source('domainnet').origin}")
+                raise EnvironmentProblem(f"There is no {path}. {origin}")
             for line in path.read_text(encoding="utf-8").splitlines():
                 if line.strip():
                     image, label = _entry(line, path, name_of)
@@ -142,10 +140,10 @@ def _entry(line: str, path: Path, name_of: dict[int, str]) -> tuple[str, int]:
     return image, label
 
 
-def _pick(rows: Mapping[str, Rows], names: Sequence[str], spec: DataSpec) -> tuple[Rows, Rows]:
+def _pick(rows: Mapping[str, Rows], names: Sequence[str], spec: DataSpec, origin: str) -> tuple[Rows, Rows]:
     lacking = [name for name in TEN if name not in names]
     if lacking:
-        raise EnvironmentProblem(f"The lists lack the classes {lacking}. {source('domainnet').origin}")
+        raise EnvironmentProblem(f"The lists lack the classes {lacking}. {origin}")
     groups: dict[tuple[int, int], list[str]] = {}
     for part in rows.values():
         for image, label, domain in zip(part.names, part.label, part.domain, strict=True):
@@ -169,6 +167,4 @@ def _dataset(
     notes: tuple[str, ...] = (),
 ) -> Dataset:
     train, test = (present(rows, root, spec, "the list") for rows in (train, test))
-    cleaned = tuple(name.replace("_", " ") for name in names)
-    pools = (rows.pool(f"{spec.name}-{part}", root) for rows, part in ((train, "train"), (test, "test")))
-    return Dataset(spec.name, cleaned, tuple(domains), TEMPLATE, next(pools), next(pools), notes=notes)
+    return assemble(spec.name, root, names, domains, TEMPLATE, (train, test), notes)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from fpl_tune.data.pool import Dataset, Ints, Pool
-from fpl_tune.data.protocol import Held, Split, TestSet, identity
+from fpl_tune.data.splits import Held, Split, TestSet, identity
 from fpl_tune.errors import ConfigError, EnvironmentProblem
+from fpl_tune.files import write_text
 
 _WHAT, _VERSION = "fpl-tune split", 1
 
@@ -37,14 +36,9 @@ def export_split(drawn: Split, dataset: Dataset, path: str | Path) -> Path:
         "tests": {name: _test(dataset.test, test) for name, test in drawn.tests.items()},
     }
     path = Path(path)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(json.dumps(content, separators=(",", ":")), encoding="utf-8")
-        os.replace(unfinished, path)
+        write_text(path, json.dumps(content, separators=(",", ":")))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
         raise EnvironmentProblem(f"Cannot write the split to {path}: {error.strerror}.") from None
     return path
 
@@ -86,7 +80,7 @@ def _content(path: Path) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:
         raise EnvironmentProblem(f"Cannot read {path} ({error}). Export the split again.") from None
     if not isinstance(content, dict) or content.get("what") != _WHAT or content.get("version") != _VERSION:
-        raise ConfigError(f"{path} is no split exported by this version. Export it again.")
+        raise ConfigError(f"{path} is not a split exported by this version. Export it again.")
     return content
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fpl_tune.data.pool import FilePool, Ints, irregular
+from fpl_tune.data.pool import Dataset, FilePool, Ints, irregular
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.errors import EnvironmentProblem
 
@@ -42,6 +42,25 @@ class Rows:
             transform="clip",
             root=str(root),
         )
+
+
+def assemble(
+    name: str,
+    root: Path,
+    classes: Sequence[str],
+    domains: Sequence[str],
+    template: str,
+    rows: tuple[Rows, Rows],
+    notes: tuple[str, ...] = (),
+) -> Dataset:
+    """The data set of the listed training and test images below `root`; class names are cleaned for prompts."""
+    train, test = (part.pool(f"{name}-{split}", root) for part, split in zip(rows, ("train", "test"), strict=True))
+    return Dataset(name, cleaned(classes), tuple(domains), template, train, test, notes=notes)
+
+
+def cleaned(classes: Sequence[str]) -> tuple[str, ...]:
+    """Class names for prompts: blanks for underscores."""
+    return tuple(name.replace("_", " ") for name in classes)
 
 
 def locate(spec: DataSpec, folders: Sequence[str], markers: Sequence[str], origin: str) -> Path:

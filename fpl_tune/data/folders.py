@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fpl_tune.data.files import Rows, cut, images_in, locate, plain, subfolders
+from fpl_tune.data.files import Rows, assemble, cut, images_in, locate, plain, subfolders
 from fpl_tune.data.pool import Dataset
-from fpl_tune.data.sources import source
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.errors import ConfigError, EnvironmentProblem
 from fpl_tune.formatting import counted
@@ -17,14 +16,14 @@ PACS_DOMAINS = ("photo", "art_painting", "cartoon", "sketch")
 OFFICEHOME_DOMAINS = ("art", "clipart", "product", "real_world")
 
 
-def load_folder(spec: DataSpec) -> Dataset:
+def load_folder(spec: DataSpec, layout: str) -> Dataset:
     """Your own images: root/class/*, or root/train/class/* and root/test/class/* (or val/ in place of test/).
 
     Raises:
         ConfigError: test/ holds classes that train/ lacks.
         EnvironmentProblem: `data.root` is not set, or no folder of folders.
     """
-    root = _own_root(spec)
+    root = _own_root(spec, layout)
     held = subfolders(root)
     given = next((name for name in ("test", "val") if name in held), None)
     train, test = Rows(), Rows()
@@ -45,22 +44,22 @@ def load_folder(spec: DataSpec) -> Dataset:
     return _dataset("folder", root, classes, ("images",), train, test, (note,))
 
 
-def load_domains(spec: DataSpec) -> Dataset:
+def load_domains(spec: DataSpec, layout: str) -> Dataset:
     """Your own images of several domains: root/domain/class/*."""
-    root = _own_root(spec)
+    root = _own_root(spec, layout)
     return by_domain(spec, root, {name: (name,) for name in subfolders(root)})
 
 
-def load_pacs(spec: DataSpec) -> Dataset:
+def load_pacs(spec: DataSpec, origin: str) -> Dataset:
     """PACS: domain/class/*, split 80/20 per domain and class, since its federated users state no split."""
-    root = locate(spec, ("PACS", "pacs"), PACS_DOMAINS, source("pacs").origin)
+    root = locate(spec, ("PACS", "pacs"), PACS_DOMAINS, origin)
     return by_domain(spec, root, {name: (name,) for name in PACS_DOMAINS})
 
 
-def load_officehome(spec: DataSpec) -> Dataset:
+def load_officehome(spec: DataSpec, origin: str) -> Dataset:
     """OfficeHome: Domain/Class_Name/*, split 80/20 per domain and class, since its federated users state no split."""
     folders = ("OfficeHome", "office_home", "OfficeHomeDataset_10072016")
-    root = locate(spec, folders, ("Art", "art"), source("officehome").origin)
+    root = locate(spec, folders, ("Art", "art"), origin)
     return by_domain(spec, root, {name: (name,) for name in OFFICEHOME_DOMAINS})
 
 
@@ -99,14 +98,12 @@ def by_domain(
     return _dataset(spec.name, root, classes, tuple(domains), train, test, (_own_split_note(spec),))
 
 
-def _own_root(spec: DataSpec) -> Path:
+def _own_root(spec: DataSpec, layout: str) -> Path:
     if not spec.root:
-        raise EnvironmentProblem(f"data={spec.name} needs files: set data.root. Expected: {source(spec.name).layout}")
+        raise EnvironmentProblem(f"data={spec.name} needs files: set data.root. Expected: {layout}")
     root = Path(spec.root).expanduser()
     if not root.is_dir() or not subfolders(root):
-        raise EnvironmentProblem(
-            f"data.root={spec.root} is not a folder of folders. Expected: {source(spec.name).layout}"
-        )
+        raise EnvironmentProblem(f"data.root={spec.root} is not a folder of folders. Expected: {layout}")
     return root
 
 
@@ -137,6 +134,4 @@ def _dataset(
             f"{root} has {counted(len(empty), 'class folder')} without a training image, first {empty[:1]}. "
             "Complete the download, or remove the folders."
         )
-    cleaned = tuple(name.replace("_", " ") for name in classes)
-    pools = (rows.pool(f"{name}-{split}", root) for rows, split in ((train, "train"), (test, "test")))
-    return Dataset(name, cleaned, domains, TEMPLATE, next(pools), next(pools), notes=notes)
+    return assemble(name, root, classes, domains, TEMPLATE, (train, test), notes)

@@ -23,7 +23,7 @@ def load(spec: DataSpec) -> Dataset:
         ConfigError: unknown data set, domain or value, or a selection without images.
         EnvironmentProblem: files are missing or damaged.
     """
-    return check_loaded(narrow(source(spec.name).list(spec), spec))
+    return check_loaded(narrow(source(spec.name).loader(spec), spec))
 
 
 def natural(data: DataSpec) -> PartitionSpec:

@@ -9,7 +9,7 @@ import numpy as np
 from rich.table import Table
 
 from fpl_tune.data.pool import Dataset, Ints
-from fpl_tune.data.protocol import Split
+from fpl_tune.data.splits import Split
 from fpl_tune.formatting import counted
 
 if TYPE_CHECKING:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fpl_tune import plugins
+from fpl_tune.data.cifar import load_cifar
+from fpl_tune.data.coop import LAYOUTS, load_coop
+from fpl_tune.data.domainnet import load_domainnet, load_office
+from fpl_tune.data.folders import load_domains, load_folder, load_officehome, load_pacs
 from fpl_tune.data.pool import Dataset
 from fpl_tune.data.spec import DataSpec, PartitionSpec
+from fpl_tune.data.world import load_shapes
 from fpl_tune.errors import unknown
 
 DISJOINT = PartitionSpec("disjoint", n_clients=10)
@@ -25,8 +29,8 @@ class Source:
 
     what: str
     """One-line description."""
-    loader: str | Callable[[DataSpec], Dataset]
-    """Lists its images; `module:function` below `fpl_tune.data` is imported on use."""
+    loader: Callable[[DataSpec], Dataset]
+    """Lists its images."""
     natural: PartitionSpec
     layout: str
     """Expected files below `data.root`, in one line."""
@@ -35,17 +39,27 @@ class Source:
     sizes: Mapping[str, Sizes] = field(default_factory=dict)
     """By `data.classes`."""
 
-    def list(self, spec: DataSpec) -> Dataset:
-        if not isinstance(self.loader, str):
-            return self.loader(spec)
-        module, function = self.loader.split(":")
-        call: Callable[[DataSpec], Dataset] = getattr(importlib.import_module(f"fpl_tune.data.{module}"), function)
-        return call(spec)
+
+Loader = Callable[[DataSpec, str], Dataset]
 
 
-def _coop(what: str, images: str, split: str, origin: str, classes: int, sizes: tuple[int, int]) -> Source:
-    layout = f"{images}/, {images.split('/')[0]}/{split}"
-    return Source(f"{classes} {what}", "coop:load_coop", DISJOINT, layout, origin, {"": {ALL: sizes}})
+def _files(
+    what: str, loader: Loader, natural: PartitionSpec, layout: str, origin: str, sizes: Mapping[str, Sizes]
+) -> Source:
+    """A published data set. Its loader names the origin where files are missing."""
+    return Source(what, lambda spec: loader(spec, origin), natural, layout, origin, sizes)
+
+
+def _own(what: str, loader: Loader, natural: PartitionSpec, layout: str) -> Source:
+    """Images of the user. The loader names the layout where files are missing."""
+    return Source(what, lambda spec: loader(spec, layout), natural, layout, "Yours.")
+
+
+def _coop(name: str, what: str, origin: str, classes: int, sizes: tuple[int, int]) -> Source:
+    layout = LAYOUTS[name]
+    folder = layout.folders[0]
+    expected = f"{folder}/{layout.images}/, {folder}/{layout.split}"
+    return _files(f"{classes} {what}", load_coop, DISJOINT, expected, f"{origin} {_LISTS}", {"": {ALL: sizes}})
 
 
 _LISTS = "The split list is linked from DATASETS.md of github.com/KaiyangZhou/CoOp."
@@ -64,120 +78,88 @@ _PACS: Sizes = {"photo": 1670, "art_painting": 2048, "cartoon": 2344, "sketch": 
 SOURCES: dict[str, Source] = {
     "shapes": Source(
         "procedurally drawn world: 20 shapes or 200 coloured shapes in six styles",
-        "world:load_shapes",
+        load_shapes,
         DISJOINT,
         "nothing: drawn when needed",
         "Ships with fpl-tune.",
     ),
     "oxford_pets": _coop(
-        "breeds of cats and dogs",
-        "oxford_pets/images",
-        "split_zhou_OxfordPets.json",
-        f"Images: robots.ox.ac.uk/~vgg/data/pets. {_LISTS}",
-        37,
-        (2944, 3669),
+        "oxford_pets", "breeds of cats and dogs", "Images: robots.ox.ac.uk/~vgg/data/pets.", 37, (2944, 3669)
     ),
-    "flowers102": _coop(
-        "flowers",
-        "oxford_flowers/jpg",
-        "split_zhou_OxfordFlowers.json",
-        f"Images: robots.ox.ac.uk/~vgg/data/flowers/102. {_LISTS}",
-        102,
-        (4093, 2463),
-    ),
+    "flowers102": _coop("flowers102", "flowers", "Images: robots.ox.ac.uk/~vgg/data/flowers/102.", 102, (4093, 2463)),
     "food101": _coop(
-        "dishes",
-        "food-101/images",
-        "split_zhou_Food101.json",
-        f"Images: data.vision.ee.ethz.ch/cvl/datasets_extra/food-101. {_LISTS}",
-        101,
-        (50500, 30300),
+        "food101", "dishes", "Images: data.vision.ee.ethz.ch/cvl/datasets_extra/food-101.", 101, (50500, 30300)
     ),
     "caltech101": _coop(
-        "kinds of objects",
-        "caltech-101/101_ObjectCategories",
-        "split_zhou_Caltech101.json",
-        f"Images: data.caltech.edu/records/mzrjq-6wc02. {_LISTS}",
-        100,
-        (4128, 2465),
+        "caltech101", "kinds of objects", "Images: data.caltech.edu/records/mzrjq-6wc02.", 100, (4128, 2465)
     ),
-    "dtd": _coop(
-        "textures",
-        "dtd/images",
-        "split_zhou_DescribableTextures.json",
-        f"Images: robots.ox.ac.uk/~vgg/data/dtd. {_LISTS}",
-        47,
-        (2820, 1692),
-    ),
+    "dtd": _coop("dtd", "textures", "Images: robots.ox.ac.uk/~vgg/data/dtd.", 47, (2820, 1692)),
     "ucf101": _coop(
+        "ucf101",
         "actions, the middle frame of each video",
-        "ucf101/UCF-101-midframes",
-        "split_zhou_UCF101.json",
-        f"Frames and list: DATASETS.md of github.com/KaiyangZhou/CoOp. {_LISTS}",
+        "Frames and list: DATASETS.md of github.com/KaiyangZhou/CoOp.",
         101,
         (7639, 3783),
     ),
-    "cifar10": Source(
+    "cifar10": _files(
         "10 kinds of objects, 32x32",
-        "cifar:load_cifar",
+        load_cifar,
         LABEL_SKEW,
         "cifar-10-batches-py/",
         "Python version from cs.toronto.edu/~kriz/cifar.html, unpacked.",
         {"": {ALL: (50000, 10000)}},
     ),
-    "cifar100": Source(
+    "cifar100": _files(
         "100 kinds of objects in 20 super-classes, 32x32",
-        "cifar:load_cifar",
+        load_cifar,
         LABEL_SKEW,
         "cifar-100-python/",
         "Python version from cs.toronto.edu/~kriz/cifar.html, unpacked.",
         {"": {ALL: (50000, 10000)}},
     ),
-    "domainnet": Source(
+    "domainnet": _files(
         "six domains; 10 classes (FedBN's) or 345 (data.classes=345)",
-        "domainnet:load_domainnet",
+        load_domainnet,
         DOMAINS,
         "DomainNet/<domain>/<class>/, with <domain>_{train,test}.pkl or splits/<domain>_{train,test}.txt",
         "Images and lists (cleaned version): ai.bu.edu/M3SDA; pickles: github.com/med-air/FedBN.",
         {"": _TEN, "10": _TEN, "345": _DOMAINNET},
     ),
-    "office_caltech10": Source(
+    "office_caltech10": _files(
         "four domains, 10 kinds of office objects",
-        "domainnet:load_office",
+        load_office,
         DOMAINS,
         "office_caltech_10/<domain>/<class>/, with or without office_caltech_10/<domain>_{train,test}.pkl",
         "With pickles: github.com/med-air/FedBN.",
         {"": _OFFICE},
     ),
-    "officehome": Source(
+    "officehome": _files(
         "four domains, 65 kinds of everyday objects",
-        "folders:load_officehome",
+        load_officehome,
         DOMAINS,
         "OfficeHome/{Art,Clipart,Product,Real World}/<class>/",
         "hemanthdv.org/officeHomeDataset.html",
         {"": _HOME},
     ),
-    "pacs": Source(
+    "pacs": _files(
         "four domains, 7 classes",
-        "folders:load_pacs",
+        load_pacs,
         DOMAINS,
         "PACS/{photo,art_painting,cartoon,sketch}/<class>/",
         "Images: domaingeneralization.github.io",
         {"": _PACS},
     ),
-    "folder": Source(
+    "folder": _own(
         "your own images, one folder a class",
-        "folders:load_folder",
+        load_folder,
         DISJOINT,
         "<data.root>/<class>/*, or <data.root>/{train,test}/<class>/*",
-        "Yours.",
     ),
-    "domains": Source(
+    "domains": _own(
         "your own images of several domains",
-        "folders:load_domains",
+        load_domains,
         DOMAINS,
         "<data.root>/<domain>/<class>/*",
-        "Yours.",
     ),
 }
 

@@ -162,5 +162,5 @@ def test_ucf_again(tmp_path: Path, picture: MakeImage) -> None:
 def test_neither_list_nor_what_to_split_by(tmp_path: Path, picture: MakeImage, name: str, images: str) -> None:
     picture(tmp_path / LAYOUTS[name].folders[0] / images / "a.jpg")
     (tmp_path / LAYOUTS[name].folders[0] / "cat_to_name.json").write_text("{}")
-    with pytest.raises(EnvironmentProblem, match="Fetch one of them"):
+    with pytest.raises(EnvironmentProblem, match="Download one of them"):
         load(DataSpec(name, root=str(tmp_path)))

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fpl_tune.data import DataSpec
+from fpl_tune.data import DataSpec, load
 from fpl_tune.data.check import _readable
 from fpl_tune.data.coop import _json
 from fpl_tune.data.files import images_in, subfolders
-from fpl_tune.data.folders import load_folder
 from fpl_tune.data.pool import FilePool
 from fpl_tune.errors import EnvironmentProblem
 
@@ -49,7 +48,7 @@ def test_an_image_that_is_no_regular_file_is_named(root: Path, kind: str) -> Non
     else:
         path.symlink_to("/dev/zero" if kind == "device" else root / "nowhere")
     with pytest.raises(EnvironmentProblem, match=r"dog/2.png is not a regular file"):
-        load_folder(DataSpec(name="folder", root=str(root)))
+        load(DataSpec(name="folder", root=str(root)))
 
 
 def test_a_listed_pipe_is_named_and_not_read(root: Path) -> None:
