@@ -27,7 +27,7 @@ from fpl_tune.study.store import Store
 from fpl_tune.testing.sim import sim_device, why_not
 
 if not why_not():
-    sim_device()  # before the first backward pass of the process
+    sim_device()  # before the first backward pass of the process, so that tests may run in any order
 
 settings.register_profile("beside others", deadline=None)  # how long an example takes says how busy the machine is
 settings.load_profile("beside others")

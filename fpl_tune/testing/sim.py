@@ -207,6 +207,11 @@ def why_not() -> str:
     return "" if other in ("privateuseone", NAME) else f"PyTorch has room for one such device, and there is {other!r}"
 
 
+def registered() -> bool:
+    """Whether this process has called `sim_device`."""
+    return bool(_registered)
+
+
 def sim_device() -> torch.device:
     """The device, registered by the first call, which must come before the process's first backward pass.
 

@@ -15,9 +15,6 @@ from fpl_tune.clip.sentences import Layout
 from fpl_tune.testing import toy_towers
 from fpl_tune.testing.sim import counting, sim_device, why_not
 
-if not why_not():
-    sim_device()  # before the first backward pass of the process, which starts a thread for each device
-
 NAMES = ("cat", "red_star", "accordion", "yin yang", "a very long name of a class", "dog", "sea lion", "saxophone")
 
 
