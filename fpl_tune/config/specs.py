@@ -230,6 +230,8 @@ class StudySpec(RunSpec):
     report: ReportSpec = field(default_factory=ReportSpec)
     budget: str | None = None
     """e.g. 2h, 30m, 90s: what does not fit is dropped and named."""
+    ablate: Literal["best"] | None = None
+    """best: also runs the steps from the published point of a finished search to its best cell, one field at a time."""
 
     def seed_list(self) -> list[int]:
         """Seeds as a list: 1..n, or what was listed."""

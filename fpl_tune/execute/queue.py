@@ -59,7 +59,7 @@ class JobQueue:
     def add(self, cell: Cell, fingerprint: str) -> bool:
         """Queues the missing seeds of a cell. Returns whether there are any."""
         missing = self.store.missing(cell, self.spec)
-        if self._race is not None and cell.role != "reference":
+        if self._race is not None and cell.candidate:
             missing = self._known_to_race(cell, missing)
         if not missing:
             self._jobs(cell, (), "")  # a kill after the last result left its checkpoint
@@ -82,7 +82,7 @@ class JobQueue:
 
     def _queue(self, cell: Cell, fingerprint: str) -> None:
         """Queues the open seeds of a cell; in a race those of its first batch, while later ones wait."""
-        race = None if cell.role == "reference" else self._race
+        race = self._race if cell.candidate else None
         for number, batch in enumerate(race.batches if race else [tuple(self.spec.seed_list())]):
             left = [seed for seed in batch if seed in self.open[cell.id]]
             if left and number == 0:

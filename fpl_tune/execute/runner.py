@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from fpl_tune.config import RunSpec, StudySpec
+from fpl_tune.errors import ConfigError
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Setup
 from fpl_tune.execute.resources import seconds_of, setup_of
 from fpl_tune.execute.scheduler import Scheduler
 from fpl_tune.files import no_room, refused
+from fpl_tune.formatting import counted
 from fpl_tune.search import pruning as prune
+from fpl_tune.search.ablation import ablation_cells
 from fpl_tune.search.objective import check_reported
 from fpl_tune.search.search import Search
 from fpl_tune.study.cells import expand
@@ -57,13 +60,20 @@ def run_study(
     check_reported(spec.report.metric)
     search = Search.plan(spec, node, root)
     cells = search.references if search else expand(spec, node)
+    ablated = ablation_cells(spec, node, root)
     setup = setup_of(spec, root / spec.name)
     with _disk_errors(root / spec.name), locked(root / spec.name) as killed:
         store = Store(root, spec.name)
         if killed:
             store.sweep()
+        tried = search.open(store.folder) if search else []
+        if search and search.left and spec.ablate:
+            raise ConfigError(
+                f"ablate=best needs a finished search, but {counted(search.left, 'trial')} of {spec.name} "
+                f"{'is' if search.left == 1 else 'are'} left. Run fpl-tune study {spec.name} without it first."
+            )
         scheduler = Scheduler(store, spec, search, callbacks, began)
-        scheduler.start(node, [*cells, *(search.open(store.folder) if search else ())])
+        scheduler.start(node, [*cells, *tried, *ablated])
         if not scheduler.exhausted:
             if preflight is not None:
                 preflight([job.cell.run for job in scheduler.queue])

@@ -46,7 +46,9 @@ class Facts:
         self.spec = store.spec()
         self.metric = metric or self.spec.report.metric
         self.rule = rule or self.spec.report.rule
-        self.cells: list[Cell] = sorted(store.cells(), key=lambda cell: cell.number)
+        cells = sorted(store.cells(), key=lambda cell: cell.number)
+        self.cells: list[Cell] = [cell for cell in cells if cell.role != "ablation"]
+        self.ablated = len(self.cells) < len(cells) or self.spec.ablate is not None
         self.by_label = {cell.label: cell for cell in self.cells}
         store.check()  # leaves out what is damaged
         self.frame = store.frame(self.metric)
@@ -92,7 +94,7 @@ class Facts:
     @property
     def own(self) -> list[Cell]:
         """Cells and trials, without the references."""
-        return [cell for cell in self.cells if cell.role != "reference"]
+        return [cell for cell in self.cells if cell.candidate]
 
     @property
     def references(self) -> list[Cell]:
@@ -267,7 +269,7 @@ class Facts:
             here = all(near.get(name) == value for name, value in self.place(cell).items())
             if cell.role == "reference" and (here or self.family(cell) not in shown_references):
                 shown_references[self.family(cell)] = cell
-        own = sorted((c for c in finished if c.role != "reference"), key=lambda c: -self.table.loc[c.id, "val"])
+        own = sorted((c for c in finished if c.candidate), key=lambda c: -self.table.loc[c.id, "val"])
         kept = own[: max(limit - len(shown_references), 1)] + list(shown_references.values())[: max(limit - 1, 1)]
         return sorted(kept, key=lambda cell: cell.number)
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+from fpl_tune.config import StudySpec
 from fpl_tune.search.search import Search
 from fpl_tune.study import results
 from fpl_tune.study.cells import Cell, label
 from fpl_tune.study.results import VAL
 from fpl_tune.study.selection import choose
 from fpl_tune.study.store import Store
+
+if TYPE_CHECKING:
+    from fpl_tune.search.suggest import Part
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,17 @@ class Gain:
         return self.test - self.published_test
 
 
+def searches(spec: StudySpec, node: dict[str, Any]) -> list[Part]:
+    """The searches of a study with their spaces and published points, whatever samples them.
+
+    Neither the sampler's package nor the study of a warm start need be installed.
+    """
+    sampler = "grid" if spec.search.sampler == "grid" else "random"
+    search = Search.plan(replace(spec, search=replace(spec.search, sampler=sampler, warm_start=None)), node)
+    assert search is not None
+    return search.parts
+
+
 def gains(store: Store, rule: str = "final", metric: str = results.TEST) -> list[Gain]:
     """What each search of a study found and gained, in the order of the axes.
 
@@ -50,14 +66,10 @@ def gains(store: Store, rule: str = "final", metric: str = results.TEST) -> list
     spec = store.spec()
     if spec.search.sampler is None:
         return []
-    # The points alone matter: neither the sampler's package nor the study of a warm start need be here.
-    sampler = "grid" if spec.search.sampler == "grid" else "random"
-    search = Search.plan(replace(spec, search=replace(spec.search, sampler=sampler, warm_start=None)), store.node())
-    assert search is not None
     table, cells = results.frame(store, metric), store.cells()
     rows = results.summary(table, cells, len(spec.seed_list()), rule, metric).set_index("cell")
     found = []
-    for part in search.parts:
+    for part in searches(spec, store.node()):
         mine = [
             cell
             for cell in cells

@@ -123,7 +123,7 @@ class Pruner:
             latest: False for rounds of a cell that is known to be further.
         """
         rule, number = self.spec.rule, len(rounds)
-        if rule is None or cell.role == "reference" or number >= cell.run.rounds:
+        if rule is None or not cell.candidate or number >= cell.run.rounds:
             return Decision.CONTINUE
         if rule == "plateau":
             return Decision.STOP if self._flat(rounds) else Decision.CONTINUE

@@ -83,7 +83,7 @@ class Race:
 
     def note(self, cell: Cell, seed: int, result: Mapping[str, Any], history: Sequence[Record]) -> None:
         """Receives the result of a seed; one that failed or was stopped has no figure."""
-        if result["status"] != Status.DONE or cell.role == "reference":
+        if result["status"] != Status.DONE or not cell.candidate:
             return
         runner = self._known(cell).setdefault(cell.id, _Runner(cell.label, {}, {}))
         runner.means[seed] = figure(history, METRIC, self._rule)

@@ -222,7 +222,7 @@ def _finished(store: Store) -> list[Cell]:
     cells = [
         cell
         for cell in store.cells()
-        if cell.role != "reference" and all((store.result(cell, s) or {}).get("status") == "done" for s in seeds)
+        if cell.candidate and all((store.result(cell, s) or {}).get("status") == "done" for s in seeds)
     ]
     if not cells:
         raise ConfigError(f"A replay needs finished cells, but {store.name} has none. Run `fpl-tune study` first.")

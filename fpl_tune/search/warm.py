@@ -39,7 +39,7 @@ class WarmStart:
         if root is None:
             raise ConfigError(f"search.warm_start={name} needs the folder of the studies, which is not known here.")
         self.name, self._store = name, Store.open(root, name)
-        self._cells = [cell for cell in self._store.cells() if cell.role != "reference" and self._done(cell)]
+        self._cells = [cell for cell in self._store.cells() if cell.candidate and self._done(cell)]
         if not self._cells:
             raise ConfigError(f"search.warm_start={name} needs finished cells, but {name} has none. Run it first.")
 

@@ -19,7 +19,7 @@ from fpl_tune.errors import ConfigError
 
 CELLS = 100_000
 """Cells that axes make at most."""
-Role = Literal["cell", "reference", "trial"]
+Role = Literal["cell", "reference", "trial", "ablation"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,11 @@ class Cell:
     varied: dict[str, Any]
     """Dotted field (or group) -> value."""
     run: RunSpec
+
+    @property
+    def candidate(self) -> bool:
+        """Whether the cell may be chosen as the best: references and steps of an ablation may not."""
+        return self.role in ("cell", "trial")
 
 
 def axes_of(axes: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -51,7 +51,7 @@ class CellFile(BaseModel):
     id: str = Field(pattern=f"^{CELL_ID}$")
     number: int = Field(ge=0)
     label: str
-    role: Literal["cell", "reference", "trial"]
+    role: Literal["cell", "reference", "trial", "ablation"]
     varied: dict[str, Any]
     run: dict[str, Any]
     fingerprints: dict[str, Any] = {}

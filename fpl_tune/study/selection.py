@@ -77,7 +77,7 @@ class Candidates:
 
     def add(self, cell: Cell, val: float) -> None:
         """Adds a cell with its mean validation accuracy over seeds, a share; NaN adds nothing."""
-        if cell.role != "reference" and not math.isnan(val):
+        if cell.candidate and not math.isnan(val):
             setting, configuration = _parts(cell, self._axes)
             self._settings.setdefault(setting, {})[configuration] = val, cell
 
@@ -171,7 +171,7 @@ def _scores(table: pd.DataFrame, cells: Sequence[Cell], axes: Collection[str], r
 
     settings: dict[str, list[Cell]] = {}
     for cell in cells:
-        if cell.role != "reference":
+        if cell.candidate:
             settings.setdefault(_parts(cell, axes)[0], []).append(cell)
     scores: dict[str, float] = {}
     for alike in settings.values():
@@ -204,7 +204,7 @@ def best(store: Store, rule: str = "final") -> Best:
     table = store.frame()
     choice = choose(table, store.cells(), store.spec(), rule)
     if choice is None:
-        own = table[(table["role"] != "reference") & (table["status"] == Status.DONE.value)]
+        own = table[table["role"].isin(["cell", "trial"]) & (table["status"] == Status.DONE.value)]
         if own.empty:
             raise ConfigError(f"{store.name} has no finished cell yet. Run `fpl-tune study {store.name}`.")
         raise ConfigError(

@@ -106,7 +106,7 @@ def parameters(cell: Cell, seeds: Sequence[int]) -> dict[str, str]:
 
 def axes(cells: Iterable[Cell]) -> list[str]:
     """Names of the parameters in which a study's own cells may differ."""
-    own = [cell for cell in cells if cell.role != "reference"]
+    own = [cell for cell in cells if cell.candidate]
     return list(dict.fromkeys(metric_name(name) for cell in own for name in cell.varied if name != "label"))
 
 

@@ -189,7 +189,7 @@ class Writer:
 
     def _links(self) -> str:
         """A link to the comparison of the study's own cells; empty while there are fewer than two."""
-        cells = [cell.id for cell in self.store.cells() if cell.role != "reference" and self.book.runs.get(cell.id)]
+        cells = [cell.id for cell in self.store.cells() if cell.candidate and self.book.runs.get(cell.id)]
         if len(cells) < 2:
             return ""
         runs = [self.book.runs[key][0].info.run_id for key in cells]

@@ -1,0 +1,168 @@
+"""The ablation path of a search: from the published point to the best trial, one field at a time.
+
+Fields change in the order of their importance (see `analysis.one_way`, over the finished trials on validation), so that
+a path of k fields needs at most k - 1 runs (Fawcett & Hoos, 2016, re-order it after every step, which takes k² / 2). A
+field that only one of the two points has changes with the field that its condition names, and one whose value the
+method refuses alone changes with the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fpl_tune import config
+from fpl_tune.config import StudySpec
+from fpl_tune.errors import ConfigError
+from fpl_tune.evaluate import CHOICES
+from fpl_tune.search.gains import searches
+from fpl_tune.study import results
+from fpl_tune.study.cells import Cell, label, shown
+from fpl_tune.study.selection import choose
+from fpl_tune.study.store import Store
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fpl_tune.search.space import Space
+    from fpl_tune.search.suggest import Part
+
+
+@dataclass(frozen=True)
+class Step:
+    """A cell of a path."""
+
+    fields: tuple[str, ...]
+    """Dotted fields that change before it; empty for the published point."""
+    cell: Cell
+
+
+def ablation_paths(spec: StudySpec, node: dict[str, Any], store: Store) -> list[list[Step]]:
+    """Builds the path to each of a study's best cells: one, or one for each setting where none is the best of all.
+
+    Args:
+        spec: the study as it is now.
+        node: the same as a plain dict.
+        store: its results; trials that are not finished do not count.
+
+    Returns:
+        Paths of at least two steps: the published point with the highest validation accuracy, cells of the role
+        `ablation` or trials that are like them, and the best cell.
+
+    Raises:
+        ConfigError: the study has no search, no published point in it, or no finished trial, or the published point is
+            the best cell.
+    """
+    if spec.search.sampler in (None, "grid"):
+        raise ConfigError(
+            "ablate=best starts from the published point of a search, but search.sampler is "
+            f"{spec.search.sampler or 'none'}. Remove ablate, or set a sampler such as search.sampler=tpe."
+        )
+    rule = spec.report.rule if spec.report.rule in CHOICES else "final"
+    cells = store.cells() if store.exists else []
+    if not cells or (choice := choose(table := results.frame(store), cells, store.spec(), rule)) is None:
+        raise ConfigError(f"ablate=best needs a finished search. Run fpl-tune study {spec.name} without it first.")
+    number = 1 + max(cell.number for cell in cells if cell.role != "ablation")
+    known = {cell.id: cell for cell in cells if cell.candidate}
+    paths: list[list[Step]] = []
+    parts = searches(spec, node)
+    for best in choice.cells:
+        part = next((p for p in parts if _inside(best, p)), None)
+        mine = [cell for cell in cells if part is not None and _inside(cell, part)]
+        points = part.published if part is not None else set[str]()
+        start = choose(table, [cell for cell in mine if cell.id in points], store.spec(), rule)
+        if part is None or start is None:
+            raise ConfigError(
+                f"ablate=best starts from a published point, but the search around {best.label} has not finished one."
+            )
+        if start.cell.id != best.id:
+            shares = _importance(mine, table, rule, part.space)
+            paths.append(_path(part, start.cell, best, shares, known, number))
+            number += len(paths[-1])
+    if not paths:
+        raise ConfigError(f"ablate=best finds nothing to change: the published point of {spec.name} is its best cell.")
+    return paths
+
+
+def ablation_cells(spec: StudySpec, node: dict[str, Any], root: Path) -> list[Cell]:
+    """Cells that `ablate` adds to a study whose results are in `root / spec.name`; see `ablation_paths`."""
+    if spec.ablate is None:
+        return []
+    store = Store(root, spec.name)
+    paths = ablation_paths(spec, node, Store.open(root, spec.name) if store.exists else store)
+    found = {step.cell.id: step.cell for path in paths for step in path if step.cell.role == "ablation"}
+    return list(found.values())
+
+
+def _inside(cell: Cell, part: Part) -> bool:
+    return cell.role == "trial" and all(cell.varied.get(name) == value for name, value in part.varied.items())
+
+
+def _importance(cells: list[Cell], table: pd.DataFrame, rule: str, space: Space) -> dict[str, float]:
+    """Share of the variance of validation that each field explains alone; 0 where nothing can be said."""
+    import pandas as pd
+
+    from fpl_tune import analysis
+
+    rows = results.counted(table)
+    rows = rows[rows["rule"] == rule]
+    means = rows.groupby("cell")[results.VAL].mean()
+    fields = [param.name for param in space.params]
+    frame = pd.DataFrame(
+        [
+            {"cell": cell.id, "value": float(means[cell.id]), **{f: _scalar(cell.varied, f) for f in fields}}
+            for cell in cells
+            if cell.id in means
+        ]
+    )
+    found = analysis.one_way(frame, fields)
+    return dict(zip(found["field"], found["share"].fillna(0.0), strict=True))
+
+
+def _scalar(varied: Mapping[str, Any], field: str) -> Any:
+    value = varied.get(field)
+    numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if value is None or numeric else shown(value)
+
+
+def _units(start: Mapping[str, Any], end: Mapping[str, Any], space: Space) -> dict[str, list[str]]:
+    """Fields that differ, by the field with which they change: their own, or one that their condition names."""
+    units: dict[str, list[str]] = {}
+    leads: dict[str, str] = {}
+    for param in space.params:  # conditions precede the fields that depend on them
+        name = param.name
+        if (name in start) == (name in end) and start.get(name) == end.get(name):
+            continue
+        lead = name
+        if (name in start) != (name in end):
+            lead = next((leads[field] for field, _ in param.when if field in leads), name)
+        leads[name] = lead
+        units.setdefault(lead, []).append(name)
+    return units
+
+
+def _path(
+    part: Part, start: Cell, best: Cell, shares: Mapping[str, float], known: Mapping[str, Cell], number: int
+) -> list[Step]:
+    """Steps from one trial to another."""
+    units = _units(start.varied, best.varied, part.space)
+    steps, changed, new = [Step((), start)], set[str](), list[str]()
+    for lead in sorted(units, key=lambda name: -max(shares.get(field, 0.0) for field in units[name])):
+        changed |= set(units[lead])
+        new += units[lead]
+        names = dict.fromkeys([*best.varied, *start.varied])
+        sources = {name: best.varied if name in changed else start.varied for name in names}
+        varied = {name: source[name] for name, source in sources.items() if name in source}
+        try:
+            run = part.composer.at(varied)
+        except ConfigError:
+            continue  # the method refuses the combination: the next field changes with this one
+        key = config.identity(run)
+        cell = known.get(key) or Cell(key, number + len(steps), label(varied), "ablation", varied, run)
+        steps.append(Step(tuple(new), cell))
+        new = []
+    if steps[-1].cell.id != best.id:
+        steps[-1] = replace(steps[-1], cell=best)
+    return steps

@@ -1,0 +1,138 @@
+"""The ablation path: its order, conditions, what runs, what the report shows, refusals."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from fpl_tune.api import start_study as run_study
+from fpl_tune.errors import ConfigError
+from fpl_tune.plan.plan import make_plan
+from fpl_tune.report.ablation import ablation
+from fpl_tune.report.facts import Facts
+from fpl_tune.report.significance import against_reference
+from fpl_tune.search.ablation import _units, ablation_paths
+from fpl_tune.search.space import Param, Space
+from fpl_tune.study import selection
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.store import Store
+
+Compose = Callable[..., Any]
+
+BODY = """
+axes: {}
+search:
+  sampler: random
+  trials: 6
+  only: [optim.lr, method.n_ctx, protocol.epochs]
+  space:
+    optim.lr: {low: 0.001, high: 0.5, log: true}
+    method.n_ctx: {choices: [1, 2, 4, 16]}
+    protocol.epochs: {choices: [1, 2]}
+tracking: {enabled: false}
+"""
+
+
+def differing(a: Cell, b: Cell) -> list[str]:
+    """Fields in which two trials differ."""
+    return [name for name in a.varied if a.varied[name] != b.varied[name]]
+
+
+def make_farthest_best(store: Store) -> Cell:
+    """Makes the trial best that differs from the first in most fields; returns it."""
+    first, *others = sorted((c for c in store.cells() if c.role == "trial"), key=lambda c: c.number)
+    best = max(others, key=lambda cell: len(differing(first, cell)))
+    assert len(differing(first, best)) == 3
+    for seed in (1, 2):
+        result, history = store.result(best, seed), store.history(best, seed)
+        assert result is not None
+        for rule in result["rules"].values():
+            rule["val/acc_mean"] = 1.5
+        store.put(best, seed, history, result)
+    return best
+
+
+def test_every_step_of_the_path_is_run_once_and_reported(compose: Compose, tmp_path: Path) -> None:
+    spec, node = compose(BODY)
+    run_study(spec, node, root=tmp_path)
+    best = make_farthest_best(Store.open(tmp_path, spec.name))
+    spec, node = compose(BODY, "ablate=best")
+    plan = make_plan(spec, node, root=tmp_path)
+    assert plan.totals()["done"] == 6
+    outcome = run_study(spec, node, root=tmp_path)
+    store = Store.open(tmp_path, spec.name)
+    (path,) = ablation_paths(spec, node, store)
+    fields = [step.fields for step in path]
+    assert fields[0] == ()
+    assert sorted(name for step in fields for name in step) == sorted(best.varied)
+    assert all(len(step) == 1 for step in fields[1:])
+    for a, b in itertools.pairwise(path):
+        assert differing(a.cell, b.cell) == list(b.fields)
+    assert path[-1].cell.id == best.id
+    new = [cell for cell in store.cells() if cell.role == "ablation"]
+    assert [cell.id for cell in new] == [step.cell.id for step in path[1:-1]]
+    assert plan.totals()["cells"] == 6 + len(new) == outcome.done + outcome.skipped
+    assert all(store.seeds(cell) == [1, 2] for cell in new)
+    again = run_study(spec, node, root=tmp_path)
+    assert (again.done, again.skipped) == (0, 6 + len(new))
+    facts = Facts(store)
+    section = ablation(facts, against_reference(facts))
+    assert section is not None
+    rows = [[td.text for td in row["cells"]] for row in section.tables[0].rows]
+    assert [row[1] for row in (rows[0], rows[-1])] == ["published point", "all of them"]
+    means = store.summary()
+    table: dict[str, float] = dict(zip(means["cell"], means["mean"], strict=True))
+    gaps = [f"{100 * (table[b.cell.id] - table[a.cell.id]):+.2f}" for a, b in itertools.pairwise(path)]
+    assert [row[4] for row in rows[1:-1]] == gaps
+    assert rows[-1][4] == f"{100 * (table[best.id] - table[path[0].cell.id]):+.2f}"
+    assert all(cell.id not in against_reference(facts).index for cell in new)
+
+
+def test_a_step_is_never_the_best_cell(compose: Compose, tmp_path: Path) -> None:
+    step = Cell("a", 0, "a", "ablation", {}, compose(BODY)[0])
+    assert not step.candidate
+    assert selection.select([step], {"a": 1.0}) is None
+
+
+def test_refused_without_a_search_its_end_or_anything_to_change(compose: Compose, tmp_path: Path) -> None:
+    for body, message in (
+        ("axes: {optim.lr: [0.1, 0.2]}", r"search\.sampler is none"),
+        (BODY.replace("random", "grid").replace("{low: 0.001, high: 0.5, log: true}", "{choices: [0.1]}"), "is grid"),
+        (BODY, "needs a finished search. Run fpl-tune study tiny without it first"),
+    ):
+        spec, node = compose(body, "ablate=best")
+        for call in (run_study, make_plan):
+            with pytest.raises(ConfigError, match=message):
+                call(spec, node, root=tmp_path)
+    spec, node = compose(BODY, "search.trials=1")
+    run_study(spec, node, root=tmp_path)
+    with pytest.raises(ConfigError, match="the published point of tiny is its best cell"):
+        run_study(*compose(BODY, "search.trials=1", "ablate=best"), root=tmp_path)
+    with pytest.raises(ConfigError, match="ablate"):
+        compose(BODY, "ablate=worst")
+
+
+def test_an_unfinished_search_is_refused(compose: Compose, tmp_path: Path) -> None:
+    spec, node = compose(BODY)
+    run_study(spec, node, root=tmp_path)
+    make_farthest_best(Store.open(tmp_path, spec.name))
+    spec, node = compose(BODY, "ablate=best", "search.trials=8")
+    with pytest.raises(ConfigError, match="2 trials of tiny are left"):
+        run_study(spec, node, root=tmp_path)
+    assert not any(cell.role == "ablation" for cell in Store.open(tmp_path, spec.name).cells())
+
+
+def test_conditional_fields_change_with_what_they_depend_on() -> None:
+    d = optuna.distributions.CategoricalDistribution([0, 1])
+    space = Space(
+        (Param("a", d), Param("b", d, when=(("a", (1,)),)), Param("c", d, when=(("b", (1,)),)), Param("e", d)), ()
+    )
+    start, end = {"a": 0, "e": 0}, {"a": 1, "b": 1, "c": 0, "e": 1}
+    assert _units(start, end, space) == {"a": ["a", "b", "c"], "e": ["e"]}
+    assert _units(end, start, space) == {"a": ["a", "b", "c"], "e": ["e"]}
+    assert _units(end, {**end, "c": 1}, space) == {"c": ["c"]}
