@@ -74,7 +74,7 @@ def connected(address: str | None, *, ship: bool = True) -> Iterator[None]:
     for name in ("ray", "ray.tune", "ray.data", "ray.air"):
         logging.getLogger(name).setLevel(logging.ERROR)
     gone = False
-    with _environment(address is None) as home:
+    with _environment(address is None):
         try:
             if address is None:
                 _private_token()
@@ -97,7 +97,6 @@ def connected(address: str | None, *, ship: bool = True) -> Iterator[None]:
         finally:
             if not gone:
                 ray.shutdown()
-            shutil.rmtree(home, ignore_errors=True)
 
 
 @contextmanager
@@ -113,6 +112,7 @@ def _environment(own: bool) -> Iterator[str]:
     try:
         yield home
     finally:
+        shutil.rmtree(home, ignore_errors=True)
         os.environ.clear()
         os.environ.update(before)
 
