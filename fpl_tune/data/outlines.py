@@ -1,7 +1,7 @@
-"""Outlines of the embedded world's 20 shapes as signed distances, negative inside, in units of its radius.
+"""Signed distances to the outlines of the embedded world's 20 shapes: negative inside, in units of the radius.
 
-All functions take coordinates x (right) and y (up) of one array shape. Unions and differences of distances are
-bounds, exact on the outline, which is all that drawing needs.
+All functions take coordinates x (right) and y (up) as arrays of the same shape. Unions and differences of shapes give
+bounds of the distance that are exact on the outline; drawing needs no more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _box(x: Floats, y: Floats, half_width: float, half_height: float, cx: float 
 
 
 def _polygon(x: Floats, y: Floats, corners: Sequence[tuple[float, float]]) -> Floats:
-    """Exact distance to a simple polygon; the sign is the parity of the edges a ray to the right crosses."""
+    """Exact distance to a simple polygon. A ray to the right crosses an odd number of edges from inside."""
     squared = np.full_like(x, np.inf)
     inside = np.zeros(x.shape, dtype=bool)
     for (ax, ay), (bx, by) in zip(corners, (*corners[1:], corners[0]), strict=True):

@@ -1,6 +1,7 @@
-"""How the embedded world looks: shapes placed in a picture, and the six styles that paint it.
+"""Draws the images of the embedded world: places a shape in a picture and paints it in one of six styles.
 
-Symbols: n images, P = 32 · 32 pixels. The picture spans [-1, 1]², y upwards.
+Symbols: n images, P = 32 · 32 pixels. The picture spans [-1, 1]², y points upwards. The order of the random draws
+decides the images: every change to it changes the data set.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpl_tune.data.outlines import OUTLINES, Floats
+from fpl_tune.data.pool import Ints
 
 SIDE = 32
-Ints = NDArray[np.int64]
 SHAPES = tuple(OUTLINES)
 COLOURS = ("red", "orange", "yellow", "green", "cyan", "blue", "purple", "pink", "brown", "grey")
 TEXTURES = ("plain", "striped", "dotted", "checked")
@@ -39,7 +40,7 @@ _PALETTE = np.array(
 
 
 class Attributes(NamedTuple):
-    """What each image shows: indices [n] into `SHAPES`, `COLOURS`, `TEXTURES`."""
+    """Shape, colour and texture of each image: indices [n] into `SHAPES`, `COLOURS`, `TEXTURES`."""
 
     shape: Ints
     colour: Ints
@@ -48,7 +49,7 @@ class Attributes(NamedTuple):
 
 @dataclass(frozen=True)
 class _Look:
-    """How hard a style is: radius, largest turn (radians), edge wobble, share of cropped shapes, noise."""
+    """Difficulty of a style: radius, largest turn (radians), edge wobble, share of cropped shapes, noise."""
 
     radius: tuple[float, float]
     turn: float
@@ -68,16 +69,17 @@ _LOOKS = {
 
 
 class _Scene(NamedTuple):
-    """A placed shape before it is painted: distance and local coordinates [n, P], paint [n, P, 3]."""
+    """A placed shape before painting: distance and local coordinates [n, P], paint [n, P, 3]."""
 
     distance: Floats
     x: Floats
     y: Floats
     paint: Floats
-    ink: Floats  # [n, 1, 3] the colour of its lines
+    ink: Floats  # [n, 1, 3] colour of the lines
 
     @property
     def inside(self) -> Floats:
+        """Share of each pixel that the shape covers [n, P, 1]."""
         return self.cover(0.0)
 
     def cover(self, grow: float) -> Floats:
@@ -85,6 +87,7 @@ class _Scene(NamedTuple):
         return np.clip(0.5 - (self.distance - np.float32(grow)) * (SIDE / 2), 0, 1)[..., None]
 
     def line(self, width: float) -> Floats:
+        """Share of each pixel that the outline, `width` wide, covers [n, P, 1]."""
         return np.clip(0.5 - (np.abs(self.distance) - np.float32(width / 2)) * (SIDE / 2), 0, 1)[..., None]
 
 
@@ -121,7 +124,7 @@ def _blend(under: Floats, over: Floats | np.floating, share: Floats) -> Floats:
 
 
 def _pattern(texture: Ints, x: Floats, y: Floats) -> Floats:
-    """0 where the ground colour shows, 1 where the texture's marks are [n, P]."""
+    """Share of the texture's marks in each pixel [n, P]: 0 for the ground colour, 1 for a mark."""
     across, along = np.sin(7.5 * x), np.sin(7.5 * y)
     marks = {
         "plain": np.zeros_like(x),
@@ -135,6 +138,7 @@ def _pattern(texture: Ints, x: Floats, y: Floats) -> Floats:
 
 
 def _place(rng: np.random.Generator, look: _Look, what: Attributes) -> _Scene:
+    """Draws position, size, turn, wobble, crop and colour of each shape, and measures distances to its outline."""
     n = len(what.shape)
     radius = _uniform(rng, *look.radius, n, 1)
     turn, room = _uniform(rng, -look.turn, look.turn, n, 1), np.maximum(0, 1 - radius) * 0.5
@@ -161,7 +165,7 @@ def _place(rng: np.random.Generator, look: _Look, what: Attributes) -> _Scene:
 
 
 def _clutter(rng: np.random.Generator, canvas: Floats, n_specks: int, size: tuple[float, float]) -> Floats:
-    """Discs and bars of any colour behind the shape."""
+    """Draws discs and bars of random colours on the canvas."""
     n, (x, y) = len(canvas), _grid()
     for _ in range(n_specks):
         cx, cy, r = _uniform(rng, -1, 1, n, 1), _uniform(rng, -1, 1, n, 1), _uniform(rng, *size, n, 1)
@@ -240,13 +244,20 @@ _PAINT: dict[str, Callable[[np.random.Generator, _Scene], Floats]] = {
     "photo": _photo,
     "sketch": _sketch,
 }
-
-
 STYLES = tuple(_PAINT)
 
 
 def render(style: str, what: Attributes, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Images [n, 32, 32, 3] of one style, with its noise."""
+    """Draws images of one style, with its noise.
+
+    Args:
+        style: one of `STYLES`.
+        what: the attributes of n images.
+        rng: source of all other properties, such as position and size.
+
+    Returns:
+        RGB images [n, 32, 32, 3].
+    """
     look = _LOOKS[style]
     picture = _PAINT[style](rng, _place(rng, look, what))
     picture = picture + look.noise * _normal(rng, *picture.shape)

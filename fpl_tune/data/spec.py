@@ -1,4 +1,4 @@
-"""The specifications of this room: which data set, and how it is dealt to clients."""
+"""Specifications of the data set and of its partition over clients."""
 
 from __future__ import annotations
 
@@ -17,101 +17,104 @@ Evaluation = Literal["personal", "domains", "base_to_novel", "leave_one_domain_o
 
 @dataclass(frozen=True, config=SPEC)
 class DataSpec:
-    """Which data set, and how much of it. `fpl-tune ls data` lists the data sets."""
+    """A data set and the part of it to use. `fpl-tune ls data` lists the data sets."""
 
     name: str = "shapes"
     """Name of the data set, or `folder` (one folder a class) / `domains` (folders domain/class) for your own images."""
     root: str | None = None
-    """Folder that holds the data set's own folder, or is it. Not used by the drawn world."""
+    """The data set's folder, or the folder that contains it. The drawn world needs none."""
     domains: list[str] | None = None
     """Domains to keep, in this order; None keeps all in the data set's order."""
     classes: str = ""
     """Variant of the classes. shapes: `shape` (20) or `object` (200, "red star")."""
     shots: AtLeastOne | None = 16
-    """Training images per client and class (with disjoint classes that is per class); None takes all."""
+    """Training images per client and class; None takes all."""
     val: Annotated[float, Field(ge=0, lt=1)] = 0.25
     """Validation images per client and class as a share of its training images, at least one where there are two.
 
-    They come from outside the few-shot draw where the client holds more images of the class, so that `shots` stays
-    the number trained on. 0 leaves every client without validation images.
+    They are drawn in addition to the `shots` images where the client holds more images of the class. With 0 no client
+    has validation images.
     """
     views: Annotated[int, Field(ge=0, le=1_000)] = 0
     """Random resized crops with flips that each training image is drawn from, encoded once and cached.
 
-    0 trains on the image itself, as FedAPT and the CIFAR protocols do. CoOp and its kin crop anew at every step; a few
-    views come close.
+    0 trains on the image itself, as FedAPT and the CIFAR protocols do. CoOp and methods derived from it crop anew at
+    every step; a few views approximate that.
     """
     max_train: AtLeastOne | None = None
-    """Cap on the training images per class and domain, for quick runs; the images beyond it are not seen at all."""
+    """Maximum number of training images per class and domain, for quick runs; others are not used."""
     max_test: AtLeastOne | None = None
-    """Cap on the test images per class and domain, for quick runs."""
+    """Maximum number of test images per class and domain, for quick runs."""
     test_share: Share = 0.2
-    """Share of every class of every domain that is held out for testing where a data set has no split of its own."""
+    """Share of each class and domain held out for testing if the data set has no official split."""
     split_seed: Seed = 1
-    """Seed of that split: part of the data set, not of the run."""
+    """Seed of the split by `test_share`; it does not follow the run's seed."""
     train_per_class: Annotated[int, Field(ge=1, le=10_000)] = 64
     """Drawn world: training images per class and style."""
     test_per_class: Annotated[int, Field(ge=1, le=10_000)] = 25
     """Drawn world: test images per class and style."""
     transform: str = "auto"
-    """`clip` (bicubic resize, centre crop), `cifar` (CIFAR statistics, bilinear enlargement); `auto` as the papers."""
+    """`clip` (bicubic, centre crop), `cifar` (CIFAR statistics, bilinear enlargement) or `auto` (as the papers)."""
     whole_test: list[str] = field(default_factory=list)
-    """Domains all of whose images are test images: the whole target domain of leave-one-domain-out."""
+    """Domains whose training images become test images, as the target domain of leave-one-domain-out."""
     drop_missing: bool = False
-    """Go on without the images that a list names and the folder lacks, instead of refusing."""
+    """Continue without listed images whose files are missing, with a warning; otherwise they are an error."""
     permute_classnames: Seed | None = None
-    """A defect of published DomainNet and Office code: class names in the order of an unordered set.
+    """Seed that shuffles class names against labels; None does not shuffle.
 
-    A number is the seed of the permutation, None leaves every name with its label.
+    Reproduces a defect of published DomainNet and Office code, which lists class names in the order of a set.
     """
 
 
 @dataclass(frozen=True, config=SPEC)
 class PartitionSpec:
-    """How the images are dealt to clients and what the clients are tested on.
+    """The distribution of images over clients and the test sets.
 
-    Fields left None take the value that is natural for the data set.
+    Fields that are None take the data set's default.
     """
 
     name: str = "auto"
     """`disjoint`, `classes`, `dirichlet`, `dirichlet_coarse`, `domain`, `domain_dirichlet`, `iid`, `file`, `auto`."""
     n_clients: AtLeastOne | None = None
-    """Number of clients; for `domain_dirichlet` clients per domain, for `domain` one per domain whatever is said."""
+    """Number of clients; `domain_dirichlet`: per domain; `domain` ignores it, as each domain has one client."""
     alpha: Annotated[float, Field(gt=0)] | None = None
-    """Concentration of the Dirichlet distribution: small is skewed, infinity is IID."""
+    """Concentration of the Dirichlet distribution: small values give skewed clients, infinity gives IID clients."""
     min_size: AtLeastOne | None = None
-    """Least number of training and of test images of a client under `dirichlet` and `domain_dirichlet`."""
+    """Minimum number of training and of test images per client under `dirichlet` and `domain_dirichlet`."""
     classes_per_client: AtLeastOne = 5
     """Classes that each client draws under `classes`."""
     balanced: bool = True
-    """Dirichlet: a client that holds its fair share of images gets no further class."""
+    """Dirichlet: a client that holds its fair share of training images receives none of later classes."""
     seed: Seed = 2023
-    """Seed of the class assignment, and with the run's seed of everything else that is drawn."""
+    """Seed of the class assignment; combined with the run's seed, of all other draws."""
     vary: bool = True
-    """Whether partition and few-shot draw follow the run's seed. The class assignment never does."""
+    """Whether partition and few-shot draw follow the run's seed; the class assignment does not."""
     evaluation: Evaluation = "personal"
-    """What clients are tested on.
+    """The test sets.
 
-    `personal`: test images dealt as the training images are; `domains`: every domain's whole test set;
+    `personal`: test images distributed as the training images; `domains`: the test images of each whole domain;
     `base_to_novel`: train on the first half of the classes, test on own, base and novel classes;
-    `leave_one_domain_out`: the domains `held_out` have no client and are what is tested on.
+    `leave_one_domain_out`: test on the domains `held_out`, which have no client.
     """
     held_out: list[str] = field(default_factory=list)
     """Domains without a client."""
     file: str | None = None
     """JSON file of an exported split, for `file`."""
     compat_scrambled_labels: bool = False
-    """A defect of published DomainNet and Office code: labels follow the client's images, image files do not.
+    """Pair labels with the wrong images, a defect of published DomainNet and Office code.
 
-    Images then say nothing about labels, and the best that can be learned is each client's most frequent class.
+    Images then carry no information about labels; the best prediction is each client's most frequent class.
     """
     compat_fixed_split: bool = False
-    """A defect of published DomainNet and Office code: the generator starts at 0 for each class and for every seed."""
+    """Seed the generator with 0 for each class in every run, a defect of published DomainNet and Office code."""
 
     @model_validator(mode="after")
     def _fits(self) -> PartitionSpec:
         if (self.name == "file") != (self.file is not None):
-            raise ConfigError("partition.file and partition=file go together: name the JSON file of an exported split.")
+            raise ConfigError(
+                "partition=file and partition.file need each other; set both, the second to the JSON file of an "
+                "exported split."
+            )
         if self.evaluation == "leave_one_domain_out" and not self.held_out:
-            raise ConfigError("leave_one_domain_out needs partition.held_out=[<domain>]: what is tested on.")
+            raise ConfigError("leave_one_domain_out needs domains to test on; set partition.held_out=[<domain>].")
         return self

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from functools import partial
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +14,6 @@ from fpl_tune.data.pool import ArrayPool, Dataset, digest
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.errors import unknown
 
-Kind = Literal["shape", "object"]
-
 
 def load_shapes(spec: DataSpec) -> Dataset:
     """*Shapes* with its six styles as domains, and shapes or coloured shapes as classes.
@@ -26,7 +23,7 @@ def load_shapes(spec: DataSpec) -> Dataset:
     """
     if spec.classes not in ("", "shape", "object"):
         raise unknown("data.classes of shapes", spec.classes, ("shape", "object"))
-    kind: Kind = spec.classes or "shape"
+    kind: shapes.Classes = spec.classes or "shape"
     styles = kept_domains("shapes", shapes.STYLES, spec.domains)
     train, test = (
         _pool(split, styles, per_class, kind)
@@ -35,7 +32,7 @@ def load_shapes(spec: DataSpec) -> Dataset:
     return Dataset("shapes", tuple(shapes.class_names(kind)), styles, "a photo of a {}.", train, test)
 
 
-def _pool(split: str, styles: tuple[str, ...], per_class: int, kind: Kind) -> ArrayPool:
+def _pool(split: str, styles: tuple[str, ...], per_class: int, kind: shapes.Classes) -> ArrayPool:
     """Images by style, then by class."""
     n_classes = len(shapes.class_names(kind))
     per_style = per_class * n_classes
@@ -53,7 +50,7 @@ def _pool(split: str, styles: tuple[str, ...], per_class: int, kind: Kind) -> Ar
 
 
 @functools.lru_cache(maxsize=4)
-def _drawn(split: str, styles: tuple[str, ...], per_class: int, kind: Kind) -> NDArray[np.uint8]:
+def _drawn(split: str, styles: tuple[str, ...], per_class: int, kind: shapes.Classes) -> NDArray[np.uint8]:
     parts = [shapes.pool(style, split, per_class=per_class, classes=kind)[0] for style in styles]
     return np.concatenate(parts)
 
