@@ -1,5 +1,8 @@
 """Intervals, tests, verdicts and power: by hand, by enumeration, at their edges, and in simulation."""
 
+# The stubs of pandas and scipy do not know the types of selected rows and of test results.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+
 from __future__ import annotations
 
 import itertools

@@ -1,5 +1,8 @@
 """Variance components, data sets, selection, overtuning and explanations."""
 
+# The stubs of pandas and scipy do not know the types of selected rows and of test results.
+# pyright: reportArgumentType=false
+
 from __future__ import annotations
 
 import math

@@ -1,5 +1,8 @@
 """Tests against a reference, and their correction."""
 
+# The stubs of pandas and scipy do not know the types of selected rows and of test results.
+# pyright: reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 import math
