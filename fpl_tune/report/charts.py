@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
+from fpl_tune.analysis import Ranks
 from fpl_tune.report.canvas import COLOURS, DASHES, INK, MARKERS, blank, legend, percent_axis
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.words import percent, quantity
@@ -133,4 +135,41 @@ def bars(
     ax.margins(x=0.1)
     ax.grid(False, axis="y")
     ax.set_xlabel(title)
+    return figure
+
+
+def critical_difference(found: Ranks) -> Figure:
+    """Mean ranks of cells, the best on top; bars join the cells whose ranks are not told apart (Demsar 2006)."""
+    ranks = {str(name): float(rank) for name, rank in found.ranks.items()}
+    names = list(ranks)
+    figure, (ax,) = blank(7.2, 1.4 + 0.3 * len(names))
+    ax.plot(list(ranks.values()), range(len(names)), "o", ms=6, color=COLOURS[0])
+    for i, group in enumerate(found.groups):
+        x = len(names) + 0.25 + 0.35 * i
+        ends = [ranks[group[0]], ranks[group[-1]]]
+        ax.plot(ends, [x, x], lw=4, color=COLOURS[1], solid_capstyle="butt")
+        for name, end in zip((group[0], group[-1]), ends, strict=True):
+            ax.vlines(end, names.index(name), x, color=INK, lw=0.6, alpha=0.5)
+    ax.plot([1, 1 + found.critical_difference], [-0.8, -0.8], "|-", color=INK, lw=1.2)
+    ax.annotate(f"critical difference {found.critical_difference:.2f}", (1, -0.8), xytext=(0, 5),
+                textcoords="offset points", fontsize=8.5, color=INK)  # fmt: skip
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) + 0.35 * len(found.groups), -1.6)
+    ax.grid(False, axis="y")
+    ax.set_xlabel(f"mean rank over {found.datasets} data sets (1 is the best)")
+    return figure
+
+
+def profiles(found: pd.DataFrame, metric: str) -> Figure:
+    """Share of runs above each threshold, one line a cell, with bootstrap bands; see `analysis.performance_profile`."""
+    figure, (ax,) = blank()
+    for i, (name, rows) in enumerate(found.groupby("cell", sort=False)):
+        colour = COLOURS[i % len(COLOURS)]
+        ax.fill_between(rows["threshold"], rows["low"], rows["high"], color=colour, alpha=0.12, lw=0, step="post")
+        ax.step(rows["threshold"], rows["share"], where="post", color=colour, lw=1.6, label=str(name))
+    percent_axis(ax, metric, "x")
+    percent_axis(ax, "test/acc_mean")
+    ax.set_xlabel(f"{quantity(metric, over='')}, threshold")
+    ax.set_ylabel("runs (data set, seed) above it (%)")
+    legend(ax, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure

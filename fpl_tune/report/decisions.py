@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from fpl_tune import analysis
 from fpl_tune.formatting import counted
@@ -13,6 +14,8 @@ from fpl_tune.report.facts import Facts, without_data
 from fpl_tune.report.significance import values
 
 _SENTENCES = 40
+_PROFILES = 8
+"""Cells whose performance profiles are drawn, at most."""
 
 
 def decisions(facts: Facts, tests: pd.DataFrame) -> Section | None:
@@ -126,4 +129,19 @@ def datasets(facts: Facts, tests: pd.DataFrame) -> Section | None:
     if against:
         header = [f"{first} against", "difference", "wins / ties / losses", "p (Wilcoxon, Holm)", "better in a run"]
         tables.append(plain_table(header, against))
-    return Section("datasets", "Over data sets", texts, tables=tables)
+    return Section("datasets", "Over data sets", texts, _rankings(frame, ranks, facts.metric), tables)
+
+
+def _rankings(frame: pd.DataFrame, ranks: analysis.Ranks, metric: str) -> dict[str, tuple[Figure, str]]:
+    """The critical-difference diagram, where a test applies, and the performance profiles of the best-ranked cells."""
+    drawn: dict[str, tuple[Figure, str]] = {}
+    if np.isfinite(ranks.critical_difference):
+        caption = "A bar joins cells whose mean ranks differ by less than the critical difference (Nemenyi, 5 %)."
+        drawn["ranks"] = charts.critical_difference(ranks), caption
+    shown = list(ranks.ranks.index[:_PROFILES])
+    if shown:
+        ordered: pd.DataFrame = pd.concat([frame.loc[frame["cell"] == name] for name in shown])
+        more = f", the first {len(shown)} by rank" if len(ranks.ranks) > len(shown) else ""
+        caption = f"Share of runs above each threshold, with 95 % bands stratified by data set{more}."
+        drawn["profiles"] = charts.profiles(analysis.performance_profile(ordered), metric), caption
+    return drawn

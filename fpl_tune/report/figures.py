@@ -165,6 +165,22 @@ def slices(facts: Facts, axis: str) -> Figure:
     return figure
 
 
+def dependence(found: pd.DataFrame, axis: str) -> Figure:
+    """Mean validation accuracy by the values of a field with a band over seeds; see `analysis.partial_dependence`."""
+    figure, (ax,) = blank(4.8, 3.2)
+    values = found["place"].tolist()
+    places, is_number = _positions(values)
+    if is_number:
+        ax.fill_between(places, found["low"], found["high"], color=COLOURS[0], alpha=0.18, lw=0)
+        ax.plot(places, found["mean"], "o-", color=COLOURS[0], lw=1.8, ms=5)
+    else:
+        ax.errorbar(places, found["mean"], found["high"] - found["mean"], fmt="o", color=COLOURS[0], lw=1.4, capsize=2)
+    _place(ax, axis, values, places, is_number)
+    ax.set_ylabel("validation accuracy (%)")
+    percent_axis(ax, "val/acc_mean")
+    return figure
+
+
 def _bars(ax: Axes, x: Any, mean: pd.Series, spread: pd.Series, colour: str, **kwargs: Any) -> None:
     ax.errorbar(x, mean, spread.fillna(0.0), color=colour, ls="none", lw=1.4, ms=5, capsize=2, **kwargs)
 

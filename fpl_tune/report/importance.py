@@ -63,6 +63,27 @@ def pairs(facts: Facts) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=pd.Index(columns))
 
 
+def dependences(facts: Facts, found: pd.DataFrame, most: int = 4) -> dict[tuple[str, str], pd.DataFrame]:
+    """Partial dependence of the validation accuracy on the fields that explain most of it, in searches.
+
+    Args:
+        facts: the study.
+        found: what `importance` returned.
+        most: number of fields.
+
+    Returns:
+        Method and field -> `analysis.partial_dependence`; methods with fewer than `MODEL_FROM` trials are left out.
+    """
+    parts = {m: part for m, part in cells_of(facts).items() if facts.searched and len(part[0]) >= MODEL_FROM}
+    curves: dict[tuple[str, str], pd.DataFrame] = {}
+    known = found.loc[found["method"].isin(list(parts)) & found["share"].notna()]
+    for row in known.sort_values("share", ascending=False, kind="stable").head(most).to_dict("records"):
+        method, field = str(row["method"]), str(row["field"])
+        rows = facts.validation().merge(parts[method][0][["cell", field]], on="cell")
+        curves[method, field] = analysis.partial_dependence(rows, field)
+    return curves
+
+
 def _noise(facts: Facts, cells: pd.DataFrame) -> float:
     """Mean squared standard error of the cells' validation accuracies; 0 where one seed ran."""
     frame = facts.validation()

@@ -10,7 +10,7 @@ from fpl_tune.formatting import counted
 from fpl_tune.report import charts, figures, words
 from fpl_tune.report.blocks import Section, plain_table
 from fpl_tune.report.facts import Facts
-from fpl_tune.report.importance import importance
+from fpl_tune.report.importance import dependences, importance
 from fpl_tune.report.importance import pairs as field_pairs
 from fpl_tune.search.gains import gains
 from fpl_tune.study.cells import Cell, label, shown
@@ -103,6 +103,12 @@ def matters(facts: Facts, tests: pd.DataFrame) -> Section | None:
     said = {note: [words.short(str(f)) for f in rows["field"]] for note, rows in unknown.groupby("note", sort=False)}
     section.texts += [f"Nothing is said of {', '.join(dict.fromkeys(names))}: {note}." for note, names in said.items()]
     _models(section, found)
+    for i, ((method, field), curve) in enumerate(dependences(facts, found).items(), 1):
+        caption = (
+            f"{method}: mean over all else that was tried, {counted(int(curve['cells'].sum()), 'trial')}; "
+            "the band is a 95 % interval over seeds."
+        )
+        section.drawn[f"dependence_{i}"] = figures.dependence(curve, field), caption
     both = field_pairs(facts)
     rows = [
         [f"{r['method']}: {words.short(r['a'])} and {words.short(r['b'])}", f"{100 * r['share']:.1f}", str(r["cells"])]

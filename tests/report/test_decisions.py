@@ -108,6 +108,20 @@ def test_data_sets_are_compared_by_rank(make_store):
         ["promptfl", "3.00"],
     ]
     assert section.tables[1].rows[0]["cells"][2].text == "3 / 0 / 0"
+    (ax,) = section.drawn["ranks"][0].axes
+    points = np.asarray(ax.lines[0].get_xydata())
+    assert points.tolist() == [[1, 0], [2, 1], [3, 2]]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["fedpgp", "coop", "promptfl"]
+    bars = [np.asarray(line.get_xdata()).tolist() for line in ax.lines[1:-1]]
+    assert bars == [[1, 2], [2, 3]]
+    length = 2.343 * math.sqrt(3 * 4 / (6 * 3))  # Demsar 2006, Table 5: three cells
+    assert np.asarray(ax.lines[-1].get_xdata()).tolist() == pytest.approx([1, 1 + length], abs=0.001)
+    (ax,) = section.drawn["profiles"][0].axes
+    assert ax.get_legend_handles_labels()[1] == ["fedpgp", "coop", "promptfl"]
+    line = np.asarray(ax.lines[0].get_xydata())
+    runs = [v for cell in facts.cells if "fedpgp" in cell.label for v in facts.values(cell, facts.metric)]
+    assert len(runs) == 6
+    assert line[:, 1].tolist() == pytest.approx([sum(v > at for v in runs) / 6 for at in line[:, 0]])
 
 
 def test_the_study_s_rule_selects(make_store, compose):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fpl_tune.report import figures, searches, tables
+from fpl_tune.report import figures, importance, searches, tables
 from fpl_tune.report.facts import LONG, Facts
 from fpl_tune.report.significance import against_reference
 from fpl_tune.search.search import Search
@@ -84,3 +84,23 @@ def test_pairs_that_no_cell_has_are_not_drawn(searched):
     assert not drawn_anew & set(section.title.split(" and "))
     for figure, _ in section.drawn.values():
         assert np.isfinite(np.asarray(figure.axes[0].images[0].get_array(), float)).any()
+
+
+def test_partial_dependence_is_the_mean_over_all_else_and_needs_enough_trials(searched, monkeypatch):
+    found = importance.importance(searched).assign(share=0.5)
+    assert importance.dependences(searched, found) == {}
+    monkeypatch.setattr(importance, "MODEL_FROM", 6)
+    curves = importance.dependences(searched, found, most=20)
+    cells = [c for c in searched.own if c.varied["method"] == "promptfl" and searched.table.loc[c.id, "n"]]
+    for epochs, mean in zip(*(curves["promptfl", "protocol.epochs"][n] for n in ("place", "mean")), strict=True):
+        mine = [searched.table.loc[c.id, "val"] for c in cells if c.varied["protocol.epochs"] == epochs]
+        assert mean == pytest.approx(np.mean(mine))
+    (ax,) = figures.dependence(curves["promptfl", "protocol.epochs"], "protocol.epochs").axes
+    assert (
+        np.asarray(ax.lines[0].get_xydata()).tolist()
+        == curves["promptfl", "protocol.epochs"][["place", "mean"]].to_numpy().tolist()
+    )
+    monkeypatch.setattr(searches, "importance", lambda facts: found)
+    section = searches.matters(searched, against_reference(searched))
+    assert section is not None
+    assert [name for name in section.drawn if name != "importance"] == [f"dependence_{i}" for i in (1, 2, 3, 4)]
