@@ -1,4 +1,4 @@
-"""Whether a data set is what it should be: counts, missing and unreadable images, duplicates."""
+"""Checks data sets: counts against published ones, missing and unreadable images, duplicates."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from fpl_tune.data.spec import DataSpec
 from fpl_tune.errors import EnvironmentProblem
 from fpl_tune.formatting import counted
 
-_AT_ONCE = 4096  # images handed to the threads together
+_AT_ONCE = 4096  # images submitted to the threads at a time
 _SHOWN = 5
 _LISTS = (".txt", ".json", ".pkl", ".mat", ".meta", ".md", ".csv", ".html")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something about the files, with how often it occurs and the first cases."""
+    """A property of the files, with its number of cases and the first of them."""
 
     what: str
     count: int
     examples: tuple[str, ...] = ()
     serious: bool = True
-    """Whether this is not the data set that was published, or cannot be computed with."""
+    """Whether the data set differs from the published one, or cannot be used."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What `check` found."""
+    """The result of `check`."""
 
     name: str
     sizes: tuple[tuple[str, int, int, str], ...]
-    """By domain: its name, training images, test images, and the published numbers or an empty text."""
+    """By domain: name, training images, test images, and the published numbers or an empty string."""
     n_classes: int
     fingerprint: str
     notes: tuple[str, ...]
@@ -55,6 +55,7 @@ class Report:
 
     @property
     def sound(self) -> bool:
+        """Whether no finding is serious."""
         return not any(finding.serious for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,14 +63,14 @@ class Report:
         return asdict(self) | {"sound": self.sound}
 
     def tables(self) -> list[Table]:
-        """For the terminal: counts by domain, then what was found."""
+        """For the terminal: counts by domain, then findings."""
         title = f"{self.name}: {counted(self.n_classes, 'class', 'classes')}, {self.fingerprint}"
         counts = Table("domain", "training", "test", "published", title=title, caption="; ".join(self.notes) or None)
         for domain, train, test, published in self.sizes:
             counts.add_row(domain, f"{train:,}", f"{test:,}", published)
         if not self.findings:
             return [counts]
-        found = Table("", "images", "what", "first of them")
+        found = Table("", "images", "finding", "first cases")
         for finding in self.findings:
             mark = "[red]![/red]" if finding.serious else ""
             found.add_row(mark, f"{finding.count:,}", Text(finding.what), Text("\n".join(finding.examples)))
@@ -77,14 +78,22 @@ class Report:
 
 
 def check(spec: DataSpec, *, progress: Progress | None = None) -> Report:
-    """Reads every image of a data set and compares what is there with what should be.
+    """Reads every image of a data set, and compares the files with the lists and the published numbers.
 
-    Caps are not applied. Raises `EnvironmentProblem` or `ConfigError` where the data set cannot even be listed.
+    `data.max_train` and `data.max_test` are ignored.
+
+    Args:
+        spec: the data set.
+        progress: called after every few thousand images.
+
+    Raises:
+        ConfigError: an unknown data set, domain or value.
+        EnvironmentProblem: the data set cannot be listed.
     """
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         dataset = load(replace(spec, max_train=None, max_test=None, drop_missing=True))
-    findings = [Finding(str(warning.message), 1) for warning in said]
+    findings = [Finding(str(warning.message), 1) for warning in caught]
     seen: dict[str, list[tuple[str, int, str]]] = defaultdict(list)
     unreadable: list[str] = []
     for part, pool in (("train", dataset.train), ("test", dataset.test)):
@@ -94,12 +103,12 @@ def check(spec: DataSpec, *, progress: Progress | None = None) -> Report:
                 unreadable.append(f"{name}: {problem}")
             seen[digest].append((name, int(pool.label[row]), part))
     if unreadable:
-        findings.append(_finding("cannot be read: fetch them again or delete them", unreadable))
+        findings.append(_finding("cannot be read: download them again or delete them", unreadable))
     findings += [*_duplicates(seen), *_strangers(dataset)]
     sizes = tuple(_sizes(dataset, spec))
     wrong = [domain for domain, *_, published in sizes if published.endswith("differs")]
     if wrong:
-        findings.append(Finding("number of images is not the published one, by domain", len(wrong), tuple(wrong)))
+        findings.append(Finding("number of images differs from the published one, by domain", len(wrong), tuple(wrong)))
     return Report(dataset.name, sizes, len(dataset.classes), dataset.fingerprint, dataset.notes, tuple(findings))
 
 
@@ -108,12 +117,12 @@ def _finding(what: str, cases: list[str], *, serious: bool = True) -> Finding:
 
 
 def _readable(name: str) -> str:
-    """A file's name that can be printed, also where it is not UTF-8."""
+    """A file name for the terminal; bytes that are not UTF-8 are replaced."""
     return name.encode(errors="replace").decode()
 
 
 def _read_all(pool: Pool, progress: Progress | None) -> Iterator[tuple[int, str, str]]:
-    """Row, digest of the content, and what is wrong with it, of every image; each thread holds one at a time."""
+    """Yields row, digest of the content and problem (or "") of every image; a thread reads one at a time."""
 
     def one(row: int) -> tuple[int, str, str]:
         try:
@@ -155,7 +164,7 @@ def _duplicates(seen: Mapping[str, list[tuple[str, int, str]]]) -> Iterator[Find
 
 
 def _strangers(dataset: Dataset) -> Iterator[Finding]:
-    """Files below the root that are no images, and images that are on no list."""
+    """Finds files in the data set's folders that are not images, and images that are not listed."""
     pools = [pool for pool in (dataset.train, dataset.test) if isinstance(pool, FilePool)]
     if not pools:
         return
@@ -173,9 +182,9 @@ def _strangers(dataset: Dataset) -> Iterator[Finding]:
                 unlisted.append(f"{folder}/{entry.name}")
     if suffixes:
         kinds = tuple(f"{count} x {_readable(suffix)}" for suffix, count in suffixes.most_common(_SHOWN))
-        yield Finding("are no images and were left alone", suffixes.total(), kinds, serious=False)
+        yield Finding("are not images and were ignored", suffixes.total(), kinds, serious=False)
     if unlisted:
-        yield _finding("are there but not used: a validation list's, or another domain's", unlisted, serious=False)
+        yield _finding("exist but are not used: from a validation list or another domain", unlisted, serious=False)
 
 
 def _sizes(dataset: Dataset, spec: DataSpec) -> Iterator[tuple[str, int, int, str]]:
@@ -202,7 +211,7 @@ def _compared(expected: int | tuple[int, int] | None, train: int, test: int) -> 
 
 
 def catalogue(root: str | None = None) -> list[dict[str, str]]:
-    """All data sets for JSON; with a root, what can be listed there."""
+    """All data sets, for JSON; with a root, also the number of images found below it, or the problem."""
     rows = []
     for name, entry in SOURCES.items():
         usual = f"{entry.natural.name}, {entry.natural.n_clients} clients"
@@ -214,7 +223,7 @@ def catalogue(root: str | None = None) -> list[dict[str, str]]:
 
 def catalogue_table(rows: list[dict[str, str]]) -> Table:
     """For the terminal."""
-    table = Table("data set", "what, and the usual partition")
+    table = Table("data set", "description and default partition")
     last = "there" if "there" in rows[0] else "files"
     table.add_column("below data.root" if last == "there" else "expected below data.root", overflow="fold")
     for row in rows:

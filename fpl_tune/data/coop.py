@@ -1,8 +1,8 @@
 """The data sets in the layout of CoOp (Zhou et al., 2022): a folder of images and `split_zhou_<Name>.json`.
 
-The list gives [path, label, class name] for training, validation and test. As in the federated papers' code its
-validation images are left out; clients validate on training images that are theirs. Where the list is missing the
-images are split again as the layout's documentation says, with `data.split_seed`.
+The list gives [path, label, class name] for training, validation and test. As in the federated papers' code, its
+validation images are not used; clients validate on some of their own training images. Without the list, the images
+are split as the layout's documentation describes, with `data.split_seed`.
 """
 
 from __future__ import annotations
@@ -19,26 +19,31 @@ from fpl_tune.data.pool import Dataset, irregular
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.errors import EnvironmentProblem
 
-_SHARES = (0.5, 0.2)  # training and validation; the rest is the test set
+_SHARES = (0.5, 0.2)  # training and validation; the rest are test images
 _VALIDATION = 0.2  # of an official training list
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a data set of this layout keeps what."""
+    """Folders, list and prompt of a data set in this layout."""
 
     folders: tuple[str, ...]
     images: str
     split: str
     template: str
     again: Callable[[Path, DataSpec], tuple[Rows, Rows, list[str]]]
-    """Splits again without the list: training rows, test rows, class names."""
+    """Splits without the list; returns training rows, test rows and class names."""
 
 
 def load_coop(spec: DataSpec, origin: str) -> Dataset:
-    """One of the six data sets of the layout, by `spec.name`.
+    """Lists one of the six data sets of the layout, by `spec.name`.
 
-    Raises `EnvironmentProblem` for a list that is no such list, or names images that are not there.
+    Args:
+        spec: the data set.
+        origin: where to download it, for messages.
+
+    Raises:
+        EnvironmentProblem: the list has another format, or names images that are missing.
     """
     layout = LAYOUTS[spec.name]
     folder = locate(spec, layout.folders, (layout.split, layout.images), origin)
@@ -74,7 +79,7 @@ def _listed(path: Path) -> tuple[Rows, Rows, list[str]]:
     except (KeyError, TypeError, ValueError) as error:
         raise EnvironmentProblem(
             f"{path} is not a list of this layout ({error}): it should be "
-            '{"train": [[path, label, class name], ...], "val": ..., "test": ...}. Fetch it again.'
+            '{"train": [[path, label, class name], ...], "val": ..., "test": ...}. Download it again.'
         ) from None
     return parts[0], parts[1], [name_of[label] for label in range(len(name_of))]
 
@@ -85,9 +90,9 @@ def _json(path: Path) -> Any:
             raise irregular(path)
         return json.loads(path.read_text(encoding="utf-8"))
     except RecursionError:
-        raise EnvironmentProblem(f"Cannot read {path}: its lists are nested too deeply. Fetch it again.") from None
+        raise EnvironmentProblem(f"Cannot read {path}: its lists are nested too deeply. Download it again.") from None
     except (OSError, ValueError) as error:
-        raise EnvironmentProblem(f"Cannot read {path}: {error}. Fetch it again.") from None
+        raise EnvironmentProblem(f"Cannot read {path}: {error}. Download it again.") from None
 
 
 def _needed(path: Path) -> Path:
@@ -102,7 +107,7 @@ def _lines(path: Path) -> list[list[str]]:
 
 
 def _by_class(groups: Mapping[str, list[str]], spec: DataSpec) -> tuple[Rows, Rows, list[str]]:
-    """50 % training, 20 % validation (left out), 30 % test of every class."""
+    """Splits each class: 50 % training, 20 % validation (not used), 30 % test."""
     train, test = Rows(), Rows()
     for label, (name, images) in enumerate(groups.items()):
         first, _, last = cut(images, _SHARES, spec.split_seed, name)
@@ -112,7 +117,7 @@ def _by_class(groups: Mapping[str, list[str]], spec: DataSpec) -> tuple[Rows, Ro
 
 
 def _official(trained: Mapping[int, list[str]], tested: Mapping[int, list[str]], spec: DataSpec) -> tuple[Rows, Rows]:
-    """Official lists by label; 20 % of every class are cut off the training list for validation."""
+    """Official lists by label, without the 20 % of each class that the layout takes from training for validation."""
     train, test = Rows(), Rows()
     for label, images in sorted(trained.items()):
         train.add(cut(images, [1 - _VALIDATION], spec.split_seed, str(label))[0], label)
@@ -122,7 +127,7 @@ def _official(trained: Mapping[int, list[str]], tested: Mapping[int, list[str]],
 
 
 def _folders(images: str, rename: Mapping[str, str | None] | None = None) -> Callable[[Path, DataSpec], Any]:
-    """One folder a class; `rename` to None drops a folder."""
+    """Splits images in one folder per class; `rename` maps folders to classes, and to None to skip them."""
 
     def again(folder: Path, spec: DataSpec) -> tuple[Rows, Rows, list[str]]:
         root = folder / images
@@ -171,7 +176,7 @@ def _ucf(folder: Path, spec: DataSpec) -> tuple[Rows, Rows, list[str]]:
 
 
 def _spaced(action: str) -> str:
-    """ApplyEyeMakeup -> Apply_Eye_Makeup; one action is spelled in two ways in the official lists."""
+    """ApplyEyeMakeup -> Apply_Eye_Makeup; the official lists spell one action in two ways."""
     return "_".join(re.findall("[A-Z][^A-Z]*", action.replace("HandStand", "Handstand")))
 
 

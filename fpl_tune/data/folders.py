@@ -1,4 +1,4 @@
-"""Data sets as folders: one folder a class, or domain/class."""
+"""Data sets in folders: one folder per class, or domain/class."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ OFFICEHOME_DOMAINS = ("art", "clipart", "product", "real_world")
 
 
 def load_folder(spec: DataSpec, layout: str) -> Dataset:
-    """Your own images: root/class/*, or root/train/class/* and root/test/class/* (or val/ in place of test/).
+    """Lists your own images: root/class/*, or root/train/class/* and root/test/class/* (or val/ in place of test/).
+
+    Args:
+        spec: the data set.
+        layout: the expected folders, for messages.
 
     Raises:
-        ConfigError: test/ holds classes that train/ lacks.
-        EnvironmentProblem: `data.root` is not set, or no folder of folders.
+        ConfigError: test/ contains classes that are missing in train/.
+        EnvironmentProblem: `data.root` is not set or is not a folder of folders.
     """
     root = _own_root(spec, layout)
     held = subfolders(root)
@@ -45,19 +49,19 @@ def load_folder(spec: DataSpec, layout: str) -> Dataset:
 
 
 def load_domains(spec: DataSpec, layout: str) -> Dataset:
-    """Your own images of several domains: root/domain/class/*."""
+    """Lists your own images of several domains: root/domain/class/*."""
     root = _own_root(spec, layout)
     return by_domain(spec, root, {name: (name,) for name in subfolders(root)})
 
 
 def load_pacs(spec: DataSpec, origin: str) -> Dataset:
-    """PACS: domain/class/*, split 80/20 per domain and class, since its federated users state no split."""
+    """Lists PACS: domain/class/*, split 80/20 per domain and class, as no federated paper states a split."""
     root = locate(spec, ("PACS", "pacs"), PACS_DOMAINS, origin)
     return by_domain(spec, root, {name: (name,) for name in PACS_DOMAINS})
 
 
 def load_officehome(spec: DataSpec, origin: str) -> Dataset:
-    """OfficeHome: Domain/Class_Name/*, split 80/20 per domain and class, since its federated users state no split."""
+    """Lists OfficeHome: Domain/Class/*, split 80/20 per domain and class, as no federated paper states a split."""
     folders = ("OfficeHome", "office_home", "OfficeHomeDataset_10072016")
     root = locate(spec, folders, ("Art", "art"), origin)
     return by_domain(spec, root, {name: (name,) for name in OFFICEHOME_DOMAINS})
@@ -69,13 +73,16 @@ def by_domain(
     domains: Mapping[str, Sequence[str]],
     rename: Mapping[str, str] | None = None,
 ) -> Dataset:
-    """Folders domain/class/*, split by `data.test_share`.
+    """Lists folders domain/class/*, split by `data.test_share`.
 
     Args:
-        domains: a domain's name and the folders that may hold it, compared without case and punctuation.
-        rename: class folders whose class is called otherwise, by the folder's `plain` name.
+        spec: the data set.
+        root: folder of the domains.
+        domains: each domain's name and possible folders, compared without case and punctuation.
+        rename: names of classes that differ from their folders, by the folder's `plain` name.
 
-    Raises `EnvironmentProblem` if a domain's folder is missing.
+    Raises:
+        EnvironmentProblem: a domain's folder is missing.
     """
     held = {plain(name): path for name, path in subfolders(root).items()}
     folder_of: dict[str, Path] = {}
@@ -100,7 +107,7 @@ def by_domain(
 
 def _own_root(spec: DataSpec, layout: str) -> Path:
     if not spec.root:
-        raise EnvironmentProblem(f"data={spec.name} needs files: set data.root. Expected: {layout}")
+        raise EnvironmentProblem(f"data={spec.name} reads files; set data.root. Expected: {layout}")
     root = Path(spec.root).expanduser()
     if not root.is_dir() or not subfolders(root):
         raise EnvironmentProblem(f"data.root={spec.root} is not a folder of folders. Expected: {layout}")

@@ -1,4 +1,4 @@
-"""What every data set goes through after it was listed: domains, caps, test-only domains, the permuted names."""
+"""Steps after a data set is listed: selects domains, limits sizes, moves test-only domains, permutes names."""
 
 from __future__ import annotations
 
@@ -15,19 +15,34 @@ from fpl_tune.errors import ConfigError, unknown
 
 
 def kept_domains(name: str, known: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:
-    """The domains to keep in the order asked for. Raises `ConfigError` for unknown or repeated ones."""
+    """The domains to keep, in the order of `wanted`.
+
+    Args:
+        name: the data set, for messages.
+        known: its domains.
+        wanted: the domains to keep; None keeps all.
+
+    Raises:
+        ConfigError: a domain is unknown or repeated, or none is named.
+    """
     if wanted is None:
         return tuple(known)
     for domain in wanted:
         if domain not in known:
             raise unknown(f"domain of {name}", domain, known)
     if not wanted or len(set(wanted)) < len(wanted):
-        raise ConfigError(f"data.domains must name different domains, at least one, but is {list(wanted)}.")
+        raise ConfigError(
+            f"data.domains must name one or more different domains, but is {list(wanted)}. Known: {list(known)}."
+        )
     return tuple(wanted)
 
 
 def narrow(dataset: Dataset, spec: DataSpec) -> Dataset:
-    """The part of a listed data set that `spec` asks for. Raises `ConfigError` for unknown domains."""
+    """The part of a listed data set that `spec` selects.
+
+    Raises:
+        ConfigError: unknown domain or transform.
+    """
     domains = kept_domains(dataset.name, dataset.domains, spec.domains)
     train, test = _whole_test(dataset, spec)
     position = np.full(len(dataset.domains), -1, dtype=np.int64)
@@ -39,10 +54,14 @@ def narrow(dataset: Dataset, spec: DataSpec) -> Dataset:
 
 
 def check_loaded(dataset: Dataset) -> Dataset:
-    """The data set itself. Raises `ConfigError` if a split is empty or names repeat."""
+    """Returns the data set itself.
+
+    Raises:
+        ConfigError: a split has no images, or class names repeat.
+    """
     for split, pool in (("training", dataset.train), ("test", dataset.test)):
         if not len(pool):
-            raise ConfigError(f"{dataset.name} has no {split} image. Check data.root and data.domains.")
+            raise ConfigError(f"{dataset.name} has no {split} images. Check data.root and data.domains.")
     repeated = {name for name in dataset.classes if dataset.classes.count(name) > 1}
     if repeated:
         raise ConfigError(f"{dataset.name} has classes of the same name: {sorted(repeated)}. Rename their folders.")
@@ -66,7 +85,7 @@ def _relabel(pool: Pool, position: Ints) -> Pool:
 
 
 def _cap(pool: Pool, cap: int | None) -> Pool:
-    """At most `cap` images of each class and domain, evenly spread over the list."""
+    """At most `cap` images of each class and domain, at even distances in the list."""
     if cap is None or not len(pool):
         return pool
     order, rank, size = ranked(pool.domain * (int(pool.label.max()) + 1) + pool.label)
@@ -90,7 +109,7 @@ def _names(dataset: Dataset, spec: DataSpec) -> tuple[str, ...]:
     order = np.random.default_rng(spec.permute_classnames).permutation(len(dataset.classes))
     warnings.warn(
         f"data.permute_classnames={spec.permute_classnames}: class names of {dataset.name} are shuffled against their "
-        "labels, as in published code. Accuracies of this run are those of wrong names.",
+        "labels, as in published code. Prompts of this run have wrong class names.",
         stacklevel=4,
     )
     return tuple(dataset.classes[i] for i in order)
