@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +28,13 @@ class Advice:
 
 
 def advise(
-    frame: pd.DataFrame, comparisons: pd.DataFrame, *, study: str = "STUDY", rope: float = 0.01, most: int = 30
+    frame: pd.DataFrame,
+    comparisons: pd.DataFrame,
+    *,
+    study: str = "STUDY",
+    rope: float = 0.01,
+    most: int = 30,
+    narrow: Callable[[Sequence[str]], str] | None = None,
 ) -> Advice:
     """Advises how many seeds decide the undecided rows of `compare`.
 
@@ -40,6 +47,8 @@ def advise(
         study: name in the command.
         rope: half width of the region of practical equivalence.
         most: largest number of seeds that is advised.
+        narrow: gets the cells that need more seeds, with their references; returns what restricts the command to them,
+            or nothing.
 
     Returns:
         The advice.
@@ -77,7 +86,10 @@ def advise(
     rest = [f"{_count(len(later))}: up to {max(later)} seeds"] if later else []
     rest += [f"{_count(len(beyond))}: more than {most} seeds"] if beyond else []
     tail = f"; needed by {', by '.join(rest)}" if rest else ""
-    return Advice(seeds, decided, beyond, f"{text}{tail}: fpl-tune study {study} seeds={seeds}")
+    wanted = dict.fromkeys([*decided, *(str(comparisons.loc[cell, "reference"]) for cell in decided)])
+    only = narrow(list(wanted)) if narrow else ""
+    command = " ".join(filter(None, [f"fpl-tune study {study} seeds={seeds}", only]))
+    return Advice(seeds, decided, beyond, f"{text}{tail}: {command}")
 
 
 def _count(n: int) -> str:

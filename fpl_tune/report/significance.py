@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +14,7 @@ import pandas as pd
 from fpl_tune import analysis
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.words import percent
+from fpl_tune.study.cells import axes_of
 
 if TYPE_CHECKING:
     from fpl_tune.study.cells import Cell
@@ -48,5 +53,37 @@ def against_reference(facts: Facts) -> pd.DataFrame:
     names = {cell.id: facts.name(cell) for cell in facts.cells}
     rope, shares = facts.spec.report.rope / 100, percent(facts.metric)
     found = analysis.compare(frame, pairs, rope=rope, names=names, shares=shares)
-    found.attrs["advice"] = analysis.advise(frame, found, study=facts.spec.name, rope=rope if shares else 0.0)
+    found.attrs["advice"] = analysis.advise(
+        frame, found, study=facts.spec.name, rope=rope if shares else 0.0, narrow=lambda cells: narrowed(facts, cells)
+    )
     return found
+
+
+def narrowed(facts: Facts, cells: Sequence[str]) -> str:
+    """Overrides that leave the values of the axes which some cells take, such as `axes.method.lam=[0.25,0.5]`.
+
+    Args:
+        facts: the study.
+        cells: ids; references run whatever the axes are.
+
+    Returns:
+        Overrides for a shell; empty where the study is searched, where the cells take all values of all axes, or where
+        one that is left out cannot be written plainly.
+    """
+    if facts.spec.search.sampler is not None:
+        return ""
+    wanted = [cell.varied for cell in facts.own if cell.id in cells]
+    found: list[str] = []
+    for axis, values in axes_of(facts.spec.axes).items():
+        taken = {repr(varied[axis]) for varied in wanted if axis in varied}
+        kept = [value for value in values if repr(value) in taken]
+        if not kept or len(kept) == len(values):
+            continue
+        if not all(isinstance(v, int | float) or (isinstance(v, str) and _PLAIN.fullmatch(v)) for v in kept):
+            return ""
+        written = ",".join(json.dumps(v) if isinstance(v, bool) else str(v) for v in kept)
+        found.append(shlex.quote(f"axes.{axis}=[{written}]"))
+    return " ".join(found)
+
+
+_PLAIN = re.compile(r"(?!(true|false|null|none|yes|no|on|off)$)[a-z][a-z0-9_]*", re.IGNORECASE)

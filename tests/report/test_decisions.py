@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from fpl_tune import analysis
 from fpl_tune.errors import ConfigError
 from fpl_tune.report import build, decisions, searches
 from fpl_tune.report.compare import compare
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.importance import importance
-from fpl_tune.report.significance import against_reference
+from fpl_tune.report.significance import against_reference, narrowed, values
 from fpl_tune.study import selection
+from fpl_tune.study.cells import expand
 
 SWEEP = """axes: {method.n_ctx: [1, 2, 4, 8]}
 references: [{method: zeroshot}]
@@ -67,6 +71,36 @@ def test_the_page_says_what_is_decided_and_what_more_seeds_decide(make_store):
     for sentence in tests["sentence"]:
         assert any(sentence == row["cells"][1].text for row in section.tables[0].rows)
     assert "fpl-tune study toy seeds=" in section.texts[0]
+
+
+def test_more_seeds_are_advised_for_the_open_cells_alone(make_store, compose):
+    body = "axes: {method.n_ctx: [1, 2, 4, 8], optim.lr: [0.01, 0.1]}\n"
+    body += "references: [{method: zeroshot, optim.lr: 0.1}]\n"
+    facts = Facts(make_store(["seeds=3"], body=body))
+    ids = {cell.label: cell.id for cell in facts.cells}
+    some = [ids["n_ctx=2, lr=0.1"], ids["n_ctx=8, lr=0.1"], ids["zeroshot, lr=0.1"]]
+    assert narrowed(facts, some) == "'axes.method.n_ctx=[2,8]' 'axes.optim.lr=[0.1]'"
+    assert narrowed(facts, list(ids.values())) == ""
+    spec, node = compose(body, *shlex.split(narrowed(facts, some)))
+    assert [cell.label for cell in expand(spec, node)] == ["n_ctx=2, lr=0.1", "n_ctx=8, lr=0.1", "zeroshot, lr=0.1"]
+    frame = values(facts)
+    close = {"n_ctx=2, lr=0.1": 0.004, "n_ctx=8, lr=0.1": 0.0042}
+    noise = {1: 0.001, 2: -0.002, 3: 0.001}
+    base = frame[frame["cell"] == ids["zeroshot, lr=0.1"]].set_index(["seed", "client"])["value"]
+    gaps = {ids[name]: close.get(name, 0.3) for name in ids if name != "zeroshot, lr=0.1"}
+    rows = [{"cell": key, "seed": s, "client": c, "value": v + gap + 5 * noise[s] * (gap < 0.1)}
+            for key, gap in {**gaps, ids["zeroshot, lr=0.1"]: 0.0}.items() for (s, c), v in base.items()
+            if key != ids["zeroshot, lr=0.1"]]  # fmt: skip
+    rows += [{"cell": ids["zeroshot, lr=0.1"], "seed": s, "client": c, "value": v} for (s, c), v in base.items()]
+    table = pd.DataFrame(rows)
+    advice = analysis.advise(
+        table,
+        analysis.compare(table, ids["zeroshot, lr=0.1"]),
+        study="toy",
+        narrow=lambda cells: narrowed(facts, cells),
+    )
+    assert set(advice.cells) == {ids[name] for name in close}
+    assert advice.text.endswith(f"fpl-tune study toy seeds={advice.seeds} {narrowed(facts, some)}")
 
 
 def test_one_seed_is_said_and_no_figure_is_made_of_it(make_store):
