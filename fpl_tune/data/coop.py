@@ -190,11 +190,7 @@ _CALTECH = {
 }
 LAYOUTS = {
     "oxford_pets": Layout(
-        ("oxford_pets", "OxfordPets"),
-        "images",
-        "split_zhou_OxfordPets.json",
-        "a photo of a {}, a type of pet.",
-        _pets,
+        ("oxford_pets", "OxfordPets"), "images", "split_zhou_OxfordPets.json", "a photo of a {}, a type of pet.", _pets
     ),
     "flowers102": Layout(
         ("oxford_flowers", "flowers102"),
@@ -217,18 +213,8 @@ LAYOUTS = {
         "a photo of a {}.",
         _folders("101_ObjectCategories", _CALTECH),
     ),
-    "dtd": Layout(
-        ("dtd", "DTD"),
-        "images",
-        "split_zhou_DescribableTextures.json",
-        "{} texture.",
-        _folders("images"),
-    ),
+    "dtd": Layout(("dtd", "DTD"), "images", "split_zhou_DescribableTextures.json", "{} texture.", _folders("images")),
     "ucf101": Layout(
-        ("ucf101", "UCF101"),
-        "UCF-101-midframes",
-        "split_zhou_UCF101.json",
-        "a photo of a person doing {}.",
-        _ucf,
+        ("ucf101", "UCF101"), "UCF-101-midframes", "split_zhou_UCF101.json", "a photo of a person doing {}.", _ucf
     ),
 }

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fpl_tune.data.files import Rows, assemble, cut, locate, present
-from fpl_tune.data.folders import TEMPLATE, by_domain
+from fpl_tune.data.files import Rows, assemble, locate, present
+from fpl_tune.data.folders import TEMPLATE, by_domain, divide
 from fpl_tune.data.pool import Dataset
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.data.unpickle import unpickle
@@ -151,9 +151,7 @@ def _pick(rows: Mapping[str, Rows], names: Sequence[str], spec: DataSpec, origin
                 groups.setdefault((domain, TEN.index(names[label])), []).append(image)
     train, test = Rows(), Rows()
     for (domain, label), images in sorted(groups.items()):
-        first, last = cut(sorted(images), [1 - spec.test_share], spec.split_seed, f"{DOMAINS[domain]}/{TEN[label]}")
-        train.add(first, label, domain)
-        test.add(last, label, domain)
+        divide(spec, sorted(images), f"{DOMAINS[domain]}/{TEN[label]}", label, domain, train, test)
     return train, test
 
 

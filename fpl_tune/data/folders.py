@@ -43,7 +43,7 @@ def load_folder(spec: DataSpec, layout: str) -> Dataset:
     else:
         classes = list(held)
         for label, name in enumerate(classes):
-            _divide(spec, images_in(held[name], root), name, label, 0, train, test)
+            divide(spec, images_in(held[name], root), name, label, 0, train, test)
         note = _own_split_note(spec)
     return _dataset("folder", root, classes, ("images",), train, test, (note,))
 
@@ -101,7 +101,7 @@ def by_domain(
     for number, (domain, folders) in enumerate(inside.items()):
         for name, folder in folders.items():
             label = classes.index(named[name])
-            _divide(spec, images_in(folder, root), f"{domain}/{named[name]}", label, number, train, test)
+            divide(spec, images_in(folder, root), f"{domain}/{named[name]}", label, number, train, test)
     return _dataset(spec.name, root, classes, tuple(domains), train, test, (_own_split_note(spec),))
 
 
@@ -114,7 +114,8 @@ def _own_root(spec: DataSpec, layout: str) -> Path:
     return root
 
 
-def _divide(spec: DataSpec, names: list[str], group: str, label: int, domain: int, train: Rows, test: Rows) -> None:
+def divide(spec: DataSpec, names: list[str], group: str, label: int, domain: int, train: Rows, test: Rows) -> None:
+    """Adds the images of one class and domain to `train` and `test`, in the shares of `data.test_share`."""
     parts = cut(names, [1 - spec.test_share], spec.split_seed, group)
     for rows, part in zip((train, test), parts, strict=True):
         rows.add(part, label, domain)
