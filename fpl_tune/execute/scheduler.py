@@ -278,9 +278,11 @@ class Scheduler:
         return action == "resume"
 
     def _close(self, job: Job, status: str, output: JobOutput | None, error: str | None = None) -> None:
-        """Stores the results of a job's seeds."""
-        rounds = self._running[job.cell.id, job.seeds]
+        """Stores the results of a job's seeds. Those stored before a kill, which its checkpoint still holds, stay."""
+        rounds, missing = self._running[job.cell.id, job.seeds], set(self.jobs.open[job.cell.id])
         for i, seed in enumerate(job.seeds):
+            if seed not in missing:
+                continue
             history = [records[i] for records in rounds]
             extra: dict[str, Any] = {}
             if output is not None:

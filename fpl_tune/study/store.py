@@ -162,6 +162,7 @@ class Store(Folder):
             prompts: tensors that were learned, or the file they lie in, which is moved.
         """
         place = self.place(cell, seed)
+        (place / "result.json").unlink(missing_ok=True)  # a kill must not leave it beside another history
         text = "".join(json.dumps(record) + "\n" for record in history)
         write_text(place / "metrics.jsonl", text)
         if isinstance(prompts, Path):
