@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from fpl_tune import config
@@ -81,6 +85,25 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, A
     return make
 
 
+_FRESH = multiprocessing.get_context("forkserver")
+"""Forks from a process that has computed no gradients: autograd refuses forks of one that has, beside a device."""
+_FRESH.set_forkserver_preload(["fpl_tune.api", "fpl_tune.trial"])
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # other processes do not find the modules of tests
+
+
+class _Sent:
+    """A function, with what it encloses, on its way to another process."""
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self.function = function
+
+    def __call__(self) -> object:
+        return self.function()
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[bytes]]:
+        return cloudpickle.loads, (cloudpickle.dumps(self.function),)
+
+
 class Mortal:
     """A process that kills itself at its n-th event: a round that begins, a file that is to be, or has been, replaced.
 
@@ -93,16 +116,20 @@ class Mortal:
     def run(self, work: Callable[[], int], deadline: int | None) -> int | None:
         """The exit code of `work` in a process of its own; None: it was killed."""
         self._log.write_text("")
-        child = os.fork()
-        if child == 0:
-            code = 99
-            try:
-                self._arm(deadline)
-                code = work()
-            finally:
-                os._exit(code)
-        _, status = os.waitpid(child, 0)
-        return None if os.WIFSIGNALED(status) else os.waitstatus_to_exitcode(status)
+        child = _FRESH.Process(target=_Sent(partial(self._live, work, deadline)))
+        child.start()
+        child.join()
+        code = child.exitcode
+        child.close()
+        return None if code is None or code < 0 else code
+
+    def _live(self, work: Callable[[], int], deadline: int | None) -> None:
+        code = 99
+        try:
+            self._arm(deadline)
+            code = work()
+        finally:
+            os._exit(code)
 
     @property
     def steps(self) -> list[tuple[str, int]]:
