@@ -59,6 +59,7 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "note: !!python/object/apply:os.system ['touch was-run']",
         "note: ${evil:1}",
         "scale: paper\npaper_scale: ['method=evil:X']",
+        "hydra: {callbacks: {x: {_target_: evil.X}}}",
     ],
 )
 def test_a_study_file_brings_in_no_code(compose: Any, mark: Path, body: str) -> None:
@@ -72,7 +73,6 @@ def test_a_study_file_brings_in_no_code(compose: Any, mark: Path, body: str) -> 
     "body",
     [
         "hydra: {searchpath: ['pkg://evil']}",
-        "hydra: {callbacks: {x: {_target_: evil.X}}}",
         "hydra: {job: {env_set: {FPL_TUNE_PLUGINS: evil}}}",
     ],
 )
