@@ -18,6 +18,7 @@ from fpl_tune.analysis import Table
 from fpl_tune.analysis.compare import paired
 from fpl_tune.analysis.significance import equivalence
 from fpl_tune.analysis.tables import seed_means
+from fpl_tune.formatting import counted
 
 Floats = npt.NDArray[np.float64]
 Row = dict[str, Any]
@@ -45,8 +46,8 @@ def bench_statistics(studies: int = 2000, progress: Callable[[float, float, str]
     """
     rows: list[Row] = []
     steps = [
-        *((f"{n} seeds", lambda n=n, how=how: comparisons(n, studies, how)) for n in SEEDS for how in CORRELATED),
-        *((f"choice, {n} seeds", lambda n=n: choices(n, max(studies // 4, 50))) for n in SEEDS),
+        *((counted(n, "seed"), lambda n=n, how=how: comparisons(n, studies, how)) for n in SEEDS for how in CORRELATED),
+        *((f"choice, {counted(n, 'seed')}", lambda n=n: choices(n, max(studies // 4, 50))) for n in SEEDS),
         ("Sobol indices", lambda: importance(max(studies // 100, 4))),
     ]
     for done, (what, step) in enumerate(steps):
@@ -117,7 +118,7 @@ def _power(seeds: int, effect: float, studies: int, rng: np.random.Generator, no
         later = _table(draw(truth[:2], seeds + 3, rng, noise))
         found += analysis.paired_t(seed_means(paired(later, "1", "0")[0])) <= 0.05
     actual = found / studies
-    what = f"{100 * effect:g} points with {seeds + 3} seeds"
+    what = f"{100 * effect:g} points with {counted(seeds + 3, 'seed')}"
     return [
         _row(seeds, f"power, predicted: {what}", float(np.mean(predicted)), f"{actual:.3f} ± 0.10"),
         _row(seeds, f"power, actual: {what}", actual, ""),
@@ -186,7 +187,7 @@ def importance(studies: int, seed: int = 0) -> list[Row]:
                 value: Any = both[tuple(name.split(" x "))] if " x " in name else single[name]
                 sums[kind, name] += float(value) / studies
     return [
-        _row(0, f"importance of {name}, {kind} cells", value, f"{known[name]:.3f} ± 0.03")
+        _row(0, f"importance of {name}, {kind}", value, f"{known[name]:.3f} ± 0.03")
         for (kind, name), value in sums.items()
     ]
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from fpl_tune import config, methods
 from fpl_tune.config import GROUPS, RunSpec, StudySpec
 from fpl_tune.errors import ConfigError
+from fpl_tune.formatting import counted
 
 CELLS = 100_000
 """Cells that axes make at most."""
@@ -158,7 +159,9 @@ def _points(node: dict[str, Any], axes: Mapping[str, list[Any]]) -> Iterator[tup
     composer = Composer(node)
     number = math.prod(len(values) for values in axes.values())
     if number > CELLS:
-        raise ConfigError(f"A study has at most {CELLS} cells, but axes.{', axes.'.join(axes)} make {number}.")
+        raise ConfigError(
+            f"A study has at most {counted(CELLS, 'cell')}, but axes.{', axes.'.join(axes)} make {number}."
+        )
     for values in itertools.product(*axes.values()):
         varied = dict(zip(axes, values, strict=True))
         yield varied, composer.at(varied)

@@ -218,7 +218,7 @@ search:
     [
         (["search.sampler=tpee"], "no sampler 'tpee'. Did you mean 'tpe'"),
         (["search.trials=0"], "must be >= 1"),
-        (["search.seconds=0"], "above 0"),
+        (["search.seconds=0"], "must be > 0"),
         (["search.objectives=[test/acc_mean]"], "test figures choose nothing. Use 'val/acc_mean'"),
         (["search.objectives=[val/acc]"], "nothing reports 'val/acc'. Did you mean"),
         (["search.objectives=[]"], "needs an objective"),
@@ -231,9 +231,8 @@ search:
     ],
 )
 def test_refused(compose: Compose, overrides: list[str], says: str) -> None:
-    made = compose(LR, *overrides)
     with pytest.raises(ConfigError, match=says):
-        Search.plan(*made)
+        Search.plan(*compose(LR, *overrides))
 
 
 @pytest.mark.parametrize(
