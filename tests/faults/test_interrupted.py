@@ -17,6 +17,7 @@ from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.job import STOP_FILE
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import owner
+from fpl_tune.study.store import Store
 from fpl_tune.trial import Record, Trial
 
 ONE = "axes: {optim: {lr: [0.1]}}"
@@ -118,3 +119,25 @@ def test_without_a_usable_checkpoint_a_cell_begins_anew(
     assert run_study(*made, root=root).exit_code == 0
     assert steps == [1, 2, 3, 4]
     assert left(root) == whole(made)
+
+
+def test_a_seed_stored_before_a_kill_stays_as_it_was_when_its_cell_resumes(
+    compose: Any, left: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both seeds have one checkpoint, so both train again; only the second is stored then."""
+    made, put = compose(ONE), Store.put
+
+    def dying(store: Store, cell: Cell, seed: int, *args: Any) -> None:
+        if seed == 2:
+            raise KeyboardInterrupt
+        put(store, cell, seed, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "put", dying)
+        with pytest.raises(KeyboardInterrupt):
+            run_study(*made, root=tmp_path)
+    first = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("seed=1/*")}
+    assert {path.name for path in first} == {"metrics.jsonl", "prompts.safetensors", "result.json"}
+    assert run_study(*made, root=tmp_path).exit_code == 0
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("seed=1/*")} == first
+    assert left(tmp_path) == whole(made)
