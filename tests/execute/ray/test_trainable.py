@@ -141,7 +141,7 @@ def session() -> Iterator[None]:
     """A Ray as a user's script starts it."""
     import ray
 
-    settings = {"RAY_AIR_NEW_OUTPUT": "0", "RAY_AUTH_MODE": "disabled", "OMP_NUM_THREADS": "1"}
+    settings = {"RAY_AIR_NEW_OUTPUT": "0", "OMP_NUM_THREADS": "1"}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in settings.items():
             patch.setenv(name, value)
