@@ -20,7 +20,7 @@ def test_a_reference_is_the_study_s_choice_else_the_first_reference(make_store):
     assert Facts(make_store(body=body)).reference == "zeroshot"
     assert Facts(make_store(["report.reference=coop"], body=body)).reference == "coop"
     assert Facts(make_store(["report.reference='n_ctx=4'"], body=body)).reference == "n_ctx=4"
-    alone = Facts(make_store(body="axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"))
+    alone = Facts(make_store(body="axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n", name="alone"))
     assert alone.best is not None
     assert alone.reference == alone.best.label
 
