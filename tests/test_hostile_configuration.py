@@ -90,7 +90,7 @@ FILES: dict[str, tuple[bytes | str, str]] = {
     "seeds_twice": (HEAD + "seeds: [1, 1]", "different seeds"),
     "seeds_large": (HEAD + "seeds: [9223372036854775808]", "2\\^63"),
     "axes_5": (HEAD + "axes: 5", "axes must be a mapping"),
-    "axes_many": (HEAD + "axes: {" + ", ".join(f"let.a{i}: [1, 2, 3, 4]" for i in range(12)) + "}", "at most 100,000 cells"),
+    "axes_many": (HEAD + "axes: {" + ", ".join(f"let.a{i}: [1, 2, 3, 4]" for i in range(12)) + "}", "at most 100,000"),
     "references_5": (HEAD + "references: 5", "references must be a list"),
     "reference_5": (HEAD + "references: [5]", "A reference is a mapping"),
     "paper": (HEAD + "scale: paper\npaper_scale: [5]", "is not an override"),
