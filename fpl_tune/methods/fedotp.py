@@ -29,8 +29,8 @@ from fpl_tune.method import (
     put,
     require,
     spread,
-    unit,
 )
+from fpl_tune.methods._transport import check_iteration, check_patches, transported
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,11 @@ class FedOTP(Method):
 
     def __post_init__(self) -> None:
         require(0 < self.gamma <= 1, "gamma", "must lie in (0, 1]", self.gamma)
-        require(self.epsilon >= 0.005, "epsilon", "must be >= 0.005", self.epsilon)
-        require(self.iterations >= 1, "iterations", "must be >= 1", self.iterations)
+        check_iteration(self.epsilon, self.iterations)
         require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
 
     def check(self, sizes: Sizes) -> None:
-        rule = "must be a method without patches, as the image tower has no spatial features"
-        require(sizes.n_patches is not None, "name", rule, "fedotp", "Use clip=compact, rn50, vit_b32 or vit_b16.")
+        check_patches(sizes, "fedotp")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         shared, own = new_context(task, self.n_ctx, rng, 2)
@@ -71,11 +69,7 @@ class FedOTP(Method):
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         text = task.text(torch.stack([local.train["prompt"], local.train["own"]], 1))  # [C, 2, K, D]
-        rows = text.transpose(1, 2).flatten(1, 2).unsqueeze(1)  # [C, 1, K 2, D]
-        alike = (rows @ unit(batch.image).mT).unflatten(2, (-1, 2))  # [C, B, K, 2, M]
-        with torch.no_grad():
-            plan = transport(alike, self.gamma, self.epsilon, self.iterations)
-        return task.scale * (plan * alike).sum((-1, -2))
+        return transported(task.scale, batch.image, text, self.gamma, self.epsilon, self.iterations)
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
         prompt = average(local.train["prompt"], task.size[who])
@@ -85,21 +79,3 @@ class FedOTP(Method):
         sent = count(prompt=state.shared["prompt"])
         return Traffic(up=sent, down=sent)
 
-
-def transport(alike: Tensor, gamma: float, epsilon: float, iterations: int) -> Tensor:
-    """Plans T [..., 2, M] between M patches and two prompts with cosine similarities `alike` [..., 2, M].
-
-    Maximises Σ T · alike + ε · entropy where every prompt receives γ/2 and no patch gives more than 1/M (FedOTP,
-    Eqs. 8 to 11; Dykstra's iteration u = min(1 / (M K v), 1), v = γ/2 / Kᵀ u). What prompts receive is exact after any
-    number of iterations, what patches give in the limit.
-    """
-    most = alike.amax(-1, keepdim=True)
-    # Divided by its largest entry, given back to v, a prompt's kernel lies between exp(-2 / ε) and 1: doubles hold it.
-    first, second = ((alike - most).double() / epsilon).exp().unbind(-2)
-    v, w = ((most - 1).double() / epsilon).exp().unbind(-2)
-    u = torch.ones_like(first)
-    for _ in range(iterations):
-        u = torch.addcmul(first * v, second, w).mul_(alike.shape[-1]).reciprocal_().clamp_(max=1)
-        v = gamma / 2 / torch.linalg.vecdot(first, u).unsqueeze(-1)
-        w = gamma / 2 / torch.linalg.vecdot(second, u).unsqueeze(-1)
-    return torch.stack([first * v * u, second * w * u], -2).to(alike.dtype)

@@ -75,6 +75,11 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("fedmaple", {"n_ctx": 2, "depth": 3}),
     ("full_model", {}),
     ("full_model_fedprox", {}),
+    ("promptfolio", {"n_ctx": 2}),
+    ("kgcoop", {"n_ctx": 2}),
+    ("plot", {"n_ctx": 2, "prompts": 3, "iterations": 5}),
+    ("prograd", {"n_ctx": 2}),
+    ("prograd", {"n_ctx": 2, "form": "distil"}),
 ]
 
 

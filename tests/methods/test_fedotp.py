@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
-from fpl_tune.methods.fedotp import FedOTP, transport
+from fpl_tune.methods._transport import transport
+from fpl_tune.methods.fedotp import FedOTP
 from fpl_tune.task import ClientTask
 from fpl_tune.testing import play, toy_task
 

@@ -1,0 +1,76 @@
+"""KgCoOp, federated: PromptFL whose text features are held near those of the hand-written prompts.
+
+Yao, Zhang, Xu: Visual-Language Prompt Tuning with Knowledge-guided Context Optimization, CVPR 2023,
+https://arxiv.org/abs/2303.13283 (code: htyao89/KgCoOp, c43ccc3); federated in FedTPG (Qiu et al., ICLR 2024,
+https://arxiv.org/abs/2310.06123), which starts from a random context, and in FLIP (0-ml/flip, ec3a848), whose weight is
+1 where the original's is 8.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    State,
+    Task,
+    Traffic,
+    Tree,
+    average,
+    cosine_logits,
+    count,
+    cross_entropy,
+    require,
+    spread,
+)
+from fpl_tune.methods._layers import word_context
+
+
+@dataclass(frozen=True)
+class KgCoOp(Method):
+    """Cross-entropy + w · (1 - mean_k cos(ĝ_k(V), ĝ_k(hand))) of one averaged context V.
+
+    w: weight of the term, >= 0; 0 is PromptFL. The larger, the nearer to zero-shot CLIP.
+    n_ctx: number of context tokens, >= 1, and at most the number of tokens of `words`.
+    words: text that the context starts from; empty: N(0, 0.02²), as in FedTPG.
+    weights: average over the cohort by `size` or `uniform` (FedTPG).
+    """
+
+    w: float = 8.0
+    n_ctx: int = 4
+    words: str = "a photo of a"
+    weights: Literal["size", "uniform"] = "size"
+
+    def __post_init__(self) -> None:
+        require(math.isfinite(self.w) and self.w >= 0, "w", "must be a finite number >= 0", self.w)
+        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        return State(shared={"prompt": word_context(task, self.words, self.n_ctx, rng)}, personal={}, server={})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        return Local(train={"prompt": spread(state.shared["prompt"], len(who))}, fixed={})
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        return cosine_logits(task.scale, batch.image, task.text(local.train["prompt"]))
+
+    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        text = task.text(local.train["prompt"])
+        fit = cross_entropy(cosine_logits(task.scale, batch.image, text), batch)
+        away = 1 - (text * task.hand_text).sum(-1).mean(-1)
+        return fit + self.w * away, local.fixed
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        weight = task.size[who] if self.weights == "size" else torch.ones_like(who)
+        return state._replace(shared={"prompt": average(local.train["prompt"], weight)})
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        sent = count(prompt=state.shared["prompt"])
+        return Traffic(up=sent, down=sent)

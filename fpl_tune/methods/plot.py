@@ -1,0 +1,74 @@
+"""PLOT, federated: several shared prompts are matched with an image's patches by optimal transport.
+
+Chen, Yao, Song, Li, Rao, Zhang: PLOT: Prompt Learning with Optimal Transport for Vision-Language Models, ICLR 2023,
+https://arxiv.org/abs/2210.01253. Official code: CHENGY12/PLOT, 728539f; federated in FLIP (0-ml/flip, ec3a848), whose
+script has one prompt, with which every plan is uniform. The code stops the iteration when a batch has converged; here
+the number of steps is fixed, so that clients cannot meet in it. On ImageNet the code adds the logit of the pooled
+feature, which is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    Sizes,
+    State,
+    Task,
+    Traffic,
+    average,
+    count,
+    new_context,
+    require,
+    spread,
+)
+from fpl_tune.methods._transport import check_iteration, check_patches, transported
+
+
+@dataclass(frozen=True)
+class PLOT(Method):
+    """Logit of a class: s · Σ_mn T_mn · cos(patch_m, text_n); T is the balanced plan, without gradient.
+
+    prompts: N, shared contexts of a class, >= 1; 1 is PromptFL on the mean of the patches' similarities.
+    epsilon: weight of the entropy, >= 0.005. The larger, the evener T, and the more alike the prompts.
+    iterations: of the scaling, >= 1.
+    n_ctx: number of context tokens of each prompt, >= 1.
+    """
+
+    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "patches"
+
+    prompts: int = 4
+    epsilon: float = 0.1
+    iterations: int = 100
+    n_ctx: int = 16
+
+    def __post_init__(self) -> None:
+        require(self.prompts >= 1, "prompts", "must be >= 1", self.prompts)
+        check_iteration(self.epsilon, self.iterations)
+        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+
+    def check(self, sizes: Sizes) -> None:
+        check_patches(sizes, "plot")
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        return State(shared={"prompt": new_context(task, self.n_ctx, rng, self.prompts)}, personal={}, server={})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        return Local(train={"prompt": spread(state.shared["prompt"], len(who))}, fixed={})
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        text = task.text(local.train["prompt"])  # [C, N, K, D]
+        return transported(task.scale, batch.image, text, 1.0, self.epsilon, self.iterations, capped=False)
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        return state._replace(shared={"prompt": average(local.train["prompt"], task.size[who])})
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        sent = count(prompt=state.shared["prompt"])
+        return Traffic(up=sent, down=sent)

@@ -1,0 +1,71 @@
+"""PromptFolio: a portfolio of a global and a local prompt, mixed as text features.
+
+Pan, Huang, Shi: Federated Learning from Vision-Language Foundation Models: Theoretical Analysis and Method, NeurIPS
+2024, https://arxiv.org/abs/2409.19610. Official code: PanBikang/PromptFolio, 8f729aa. Two unit features that are mixed
+are shorter than one; the code does not scale the mix back to unit length (`normalise`), and its θ is a constant where
+the paper derives the best one. Its single optimiser hands momentum from client to client, which clients that train side
+by side cannot do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    State,
+    Task,
+    Traffic,
+    average,
+    cosine_logits,
+    count,
+    new_context,
+    put,
+    require,
+    spread,
+    unit,
+)
+
+
+@dataclass(frozen=True)
+class PromptFolio(Method):
+    """Client i compares images with t = (1 - θ) ĝ(p_G) + θ ĝ(p_i); p_G is averaged, p_i stays.
+
+    theta: θ, the share of the client's own prompt, in [0, 1]; 0 is PromptFL, 1 is CoOp.
+    n_ctx: number of context tokens of either prompt, >= 1: 16 in the ports, 8 in the released scripts.
+    normalise: whether t is scaled to unit length. No effect where θ is 0 or 1.
+    """
+
+    theta: float = 0.4
+    n_ctx: int = 16
+    normalise: bool = False
+
+    def __post_init__(self) -> None:
+        require(0 <= self.theta <= 1, "theta", "must lie in [0, 1]", self.theta)
+        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        shared, own = new_context(task, self.n_ctx, rng, 2)
+        return State({"prompt": shared.clone()}, {"own": spread(own, task.n_clients)}, {})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        prompt = spread(state.shared["prompt"], len(who))
+        return Local(train={"prompt": prompt, "own": state.personal["own"][who]}, fixed={})
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        both = task.text(torch.stack([local.train["prompt"], local.train["own"]], 1))  # [C, 2, K, D]
+        text = torch.lerp(both[:, 0], both[:, 1], self.theta)
+        return cosine_logits(task.scale, batch.image, unit(text) if self.normalise else text)
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        prompt = average(local.train["prompt"], task.size[who])
+        return State({"prompt": prompt}, {"own": put(state.personal["own"], who, local.train["own"])}, state.server)
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        sent = count(prompt=state.shared["prompt"])
+        return Traffic(up=sent, down=sent)

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fpl_tune.batches import generator
+from fpl_tune.errors import ConfigError
+from fpl_tune.method import Local
+from fpl_tune.methods.prograd import ProGrad
+from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.task import ClientTask
+from fpl_tune.testing import assert_same, play, toy_task
+
+EVERYONE = torch.arange(4)
+
+
+@pytest.fixture(scope="module")
+def task() -> ClientTask:
+    return toy_task()
+
+
+def gradients(task: ClientTask, method: ProGrad, client: int, prompt: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """g_a, g_b and both losses of one client's first three images, with torch's own cross-entropy and divergence."""
+    leaf = prompt.clone().requires_grad_()
+    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
+    image = F.normalize(batch.image[client], dim=-1)
+    t, scores = method.temperature, task.scale * image @ task.text(leaf).T
+    fit = F.cross_entropy(scores, batch.label[client])
+    hand = (task.scale * image @ task.hand_text.T / t).log_softmax(-1)
+    kl = t**2 * F.kl_div((scores / t).log_softmax(-1), hand, reduction="batchmean", log_target=True)
+    g_a = torch.autograd.grad(fit, leaf, retain_graph=True)[0]
+    return g_a, torch.autograd.grad(kl, leaf)[0], fit.detach(), kl.detach()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_a_conflicting_component_is_removed(task: ClientTask, temperature: float) -> None:
+    """Over many contexts some clients conflict with the teacher and some do not."""
+    met = set()
+    for draw in range(6):
+        method = ProGrad(n_ctx=2, words="", temperature=temperature)
+        local = method.start(task, method.init(task, generator("conflict", draw)), EVERYONE)
+        local.train["prompt"] = (10 * local.train["prompt"]).requires_grad_()
+        batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
+        losses, _ = method.loss(task, local, batch)
+        (found,) = torch.autograd.grad(losses.sum(), [local.train["prompt"]])
+        for client in range(4):
+            g_a, g_b, fit, _ = gradients(task, method, client, local.train["prompt"][client].detach())
+            torch.testing.assert_close(losses[client].detach(), fit)
+            unit_b = g_b / g_b.norm()
+            conflict = bool((g_a * g_b).sum() < 0)
+            wanted = g_a - (g_a * unit_b).sum() * unit_b if conflict else g_a
+            torch.testing.assert_close(found[client], wanted, rtol=1e-7, atol=1e-9)
+            assert float((found[client] * unit_b).sum()) >= -1e-9
+            met.add(conflict)
+    assert met == {True, False}
+
+
+def test_a_share_of_the_component_is_removed() -> None:
+    g_a, g_b = torch.tensor([[[3.0, -4.0]], [[3.0, 4.0]]]), torch.tensor([[[0.0, 2.0]], [[0.0, 2.0]]])
+    assert ProGrad(lam=0.25).aligned(g_a, g_b).tolist() == [[[3.0, -3.0]], [[3.0, 4.0]]]
+    assert ProGrad(lam=0.5).aligned(g_a, 0 * g_b).tolist() == g_a.tolist()
+
+
+def test_without_projection_it_is_promptfl(task: ClientTask) -> None:
+    for form in ("project", "distil"):
+        found, wanted = (
+            play(m, [task])[-1][0] for m in (ProGrad(lam=0.0, n_ctx=2, words="", form=form), PromptFL(n_ctx=2))
+        )
+        assert_same(found, wanted, tolerance=1e-10)
+
+
+def test_the_port_descends_the_teachers_loss(task: ClientTask) -> None:
+    method = ProGrad(n_ctx=2, words="", form="distil", lam=0.5)
+    local: Local = method.start(task, method.init(task, generator("port")), EVERYONE)
+    local.train["prompt"].requires_grad_()
+    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
+    (found,) = torch.autograd.grad(method.loss(task, local, batch)[0].sum(), [local.train["prompt"]])
+    for client in range(4):
+        g_a, g_b, _, _ = gradients(task, method, client, local.train["prompt"][client].detach())
+        torch.testing.assert_close(found[client], g_a + 0.5 * g_b, rtol=1e-7, atol=1e-9)
+
+
+def test_a_prompt_of_the_original_has_2048_numbers(paper_task: Any) -> None:
+    task = paper_task()
+    method = ProGrad(words="")
+    sent = method.traffic(task, method.init(task, generator("size")), EVERYONE)
+    assert sent.up == sent.down == {"prompt": 2_048}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"lam": 1.5}, r"method\.lam must lie in \[0, 1\], but is 1\.5"),
+        ({"temperature": 0.0}, r"method\.temperature must be a finite number > 0"),
+        ({"n_ctx": 0}, r"method\.n_ctx must be >= 1"),
+    ],
+)
+def test_refusals(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ProGrad(**fields)
