@@ -29,7 +29,10 @@ def transported(
         scale: s.
         image: patch features [C, B, M, D].
         text: unit text features of N prompts [C, N, K, D].
-        gamma, epsilon, iterations, capped: of `transport`.
+        gamma: γ, the mass that is transported.
+        epsilon: ε, weight of the entropy.
+        iterations: of the scaling.
+        capped: whether patches may give less than their share; see `transport`.
 
     Returns:
         Logits [C, B, K].
@@ -45,9 +48,9 @@ def transport(alike: Tensor, gamma: float, epsilon: float, iterations: int, *, c
     """Plans T [..., N, M] between M patches and N prompts with cosine similarities `alike` [..., N, M].
 
     Maximises Σ T · alike + ε · entropy where every prompt receives γ/N. Where `capped`, no patch gives more than 1/M
-    (FedOTP, Eqs. 8 to 11; Dykstra's iteration u = min(1 / (M K v), 1), v = γ/N / Kᵀ u); otherwise every patch gives 1/M,
-    and γ is 1 (PLOT; Sinkhorn's iteration, the same without the minimum). What prompts receive is exact after any number
-    of iterations, what patches give in the limit.
+    (FedOTP, Eqs. 8 to 11; Dykstra's iteration u = min(1 / (M K v), 1), v = γ/N / Kᵀ u). Otherwise every patch gives
+    1/M, and γ is 1 (PLOT; Sinkhorn's iteration, the same without the minimum). What prompts receive is exact after any
+    number of iterations, what patches give in the limit.
     """
     most = alike.amax(-1, keepdim=True)
     # Divided by its largest entry, given back to v, a prompt's kernel lies between exp(-2 / ε) and 1: doubles hold it.

@@ -78,4 +78,3 @@ class FedOTP(Method):
     def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
         sent = count(prompt=state.shared["prompt"])
         return Traffic(up=sent, down=sent)
-
