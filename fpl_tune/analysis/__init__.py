@@ -6,6 +6,7 @@ The room imports numpy, scipy and pandas only. Open `compare.py` first; `tables.
 """
 
 from fpl_tune.analysis.advice import Advice, advise
+from fpl_tune.analysis.claims import ClaimResult, ClaimStatus, Contrast, judge
 from fpl_tune.analysis.compare import compare, verdict
 from fpl_tune.analysis.datasets import Ranks, improvement, iqm, mean_ranks, multiple_comparison, performance_profile
 from fpl_tune.analysis.explain import interactions, omega_squared, one_way, partial_dependence
@@ -20,6 +21,9 @@ from fpl_tune.analysis.variance import variance_split
 __all__ = [
     "RULES",
     "Advice",
+    "ClaimResult",
+    "ClaimStatus",
+    "Contrast",
     "Interval",
     "Overtuning",
     "Ranks",
@@ -33,6 +37,7 @@ __all__ = [
     "interactions",
     "interval",
     "iqm",
+    "judge",
     "mean_ranks",
     "multiple_comparison",
     "omega_squared",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def show(
     name: StoredStudy,
     best: Annotated[bool, typer.Option("--best", help="Only the cell that validation selects.")] = False,
+    claims: Annotated[bool, typer.Option("--claims", help="Which of the study's claims hold, and why.")] = False,
     rule: Annotated[str | None, typer.Option(help="Reporting rule: final, best_val, best_test or mean_last5.")] = None,
     format: FormatOption = Format.table,
 ) -> None:
@@ -30,7 +31,25 @@ def show(
         return
     chosen = rule or store.spec().report.rule
     check_rule(chosen)
+    if claims:
+        show_claims(store, chosen, format)
+        return
     results_table(store, chosen, format)
+
+
+def show_claims(store: Store, rule: str, format: Format) -> None:
+    """Prints the verdict on every claim of a study."""
+    from fpl_tune.cli import output
+    from fpl_tune.errors import ConfigError
+    from fpl_tune.study import claims
+
+    judged = claims.evaluate(store, rule)
+    if not judged:
+        raise ConfigError(f"{store.name} checks no claims. A study names them in report.claims, as `claims` does.")
+    rows = [vars(claim) for claim in judged]
+    if format is Format.table:
+        rows = [{"": c.status, "claim": c.says, "shown in": c.source, "figures": c.reason} for c in judged]
+    output.emit(rows, format, title="Claims", caption=claims.counts(judged))
 
 
 def show_best(store: Store, rule: str, format: Format) -> None:

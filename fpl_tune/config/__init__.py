@@ -4,6 +4,7 @@ A run is resolved once: `RunSpec.method` is the `Method`, `RunSpec.stages` the s
 specifications (`data`, `optim`, `task`) and `methods`; nothing else imports Hydra. Open `specs.py` first.
 """
 
+from fpl_tune.config.claims import ClaimSpec
 from fpl_tune.config.compose import check_name, choose, compose_run, compose_study
 from fpl_tune.config.fields import (
     as_dict,
@@ -37,6 +38,7 @@ from fpl_tune.paths import list_studies
 __all__ = [
     "GROUPS",
     "RUN_FIELDS",
+    "ClaimSpec",
     "ExecutionSpec",
     "ProtocolSpec",
     "PruneSpec",

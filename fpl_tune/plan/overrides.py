@@ -12,6 +12,7 @@ from fpl_tune.config import GROUPS, SearchSpec, StudySpec
 from fpl_tune.errors import ConfigError, Notice
 from fpl_tune.paths import list_studies, shipped
 from fpl_tune.search.search import Search
+from fpl_tune.study import claims
 from fpl_tune.study.cells import axes_of, expand
 
 
@@ -39,6 +40,8 @@ def compose(name: str, overrides: Sequence[str] = (), root: Path | None = None) 
         raise ConfigError(
             f"search.{fields[0]} has no effect without a sampler. Set search.sampler=tpe, or remove the search block."
         )
+    if spec.report.claims and not any(_changes_cells(text) for text in overrides):
+        claims.check(spec, expand(spec, node))  # a study that is narrowed leaves some claims without cells
     search = Search.plan(spec, node, root)
     searched = {param.name for part in search.parts for param in part.space.params} if search else set[str]()
     for text in overrides:
@@ -66,6 +69,11 @@ def _check(name: str, overrides: Sequence[str], text: str, spec: StudySpec, node
         others = bool(spec.references) or "method" in axes_of(spec.axes)  # may bring stages of their own
         if own and None not in own and not others:
             raise ConfigError(f"{text} has no effect: every stage of the method sets {field}. Override stages.")
+
+
+def _changes_cells(text: str) -> bool:
+    """Whether an override may take away cells, or change what they are called."""
+    return text.lstrip("+~").partition("=")[0].split(".")[0] in ("axes", "references", "let", "scale", *GROUPS)
 
 
 def _sets(axis: str, values: Sequence[Any], dotted: str) -> bool:

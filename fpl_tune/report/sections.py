@@ -17,6 +17,7 @@ from fpl_tune.formatting import counted, listed
 from fpl_tune.report import charts, figures, tables, words
 from fpl_tune.report.ablation import ablation
 from fpl_tune.report.blocks import Section, Table, Td, plain_table
+from fpl_tune.report.claims import claims
 from fpl_tune.report.decisions import choice, datasets, decisions, variation
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.paper import beside
@@ -295,7 +296,7 @@ def reproduce(facts: Facts, tests: pd.DataFrame) -> Section:
 
 
 SECTIONS: tuple[Callable[[Facts, pd.DataFrame], Section | None], ...] = (
-    winners, ablation, decisions, curve, main_table, datasets, learning, pairs, matters, variation, choice, costs,
-    clients, diagnoses, domains, honest, paper, tuned, reproduce,
+    winners, ablation, decisions, claims, curve, main_table, datasets, learning, pairs, matters, variation, choice,
+    costs, clients, diagnoses, domains, honest, paper, tuned, reproduce,
 )  # fmt: skip
 """In the order of the page."""

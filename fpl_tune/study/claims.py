@@ -1,0 +1,190 @@
+"""A study's claims: which cells each one compares, and what the results say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fpl_tune import analysis
+from fpl_tune.analysis.power import MOST
+from fpl_tune.config import ClaimSpec, StudySpec
+from fpl_tune.errors import ConfigError, unknown
+from fpl_tune.formatting import counted, percent
+from fpl_tune.spec import join_name
+from fpl_tune.study import results
+from fpl_tune.study.cells import Cell, shown
+from fpl_tune.study.store import Store
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim with its verdict."""
+
+    name: str
+    source: str
+    says: str
+    status: analysis.ClaimStatus
+    reason: str
+    """One sentence: the values of both sides, the interval and, where it is undecided, the seeds that would decide."""
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    seeds: int = 0
+    needed: int | None = None
+
+
+def check(spec: StudySpec, cells: Sequence[Cell]) -> None:
+    """Refuses claims that the cells of a study cannot answer.
+
+    Raises:
+        ConfigError: a claim names an axis or a value that no cell has, compares no two cells, or belongs to a search.
+    """
+    if spec.report.claims and spec.search.sampler is not None:
+        raise ConfigError(
+            f"Claims compare cells of axes, but {spec.name} searches. Remove report.claims, or search.sampler."
+        )
+    for name, claim in spec.report.claims.items():
+        contrasts(name, claim, cells)
+
+
+def contrasts(name: str, claim: ClaimSpec, cells: Sequence[Cell]) -> list[analysis.Contrast]:
+    """Finds the cells that a claim compares: one contrast for each pair, of two pairs where it has a `than`.
+
+    Raises:
+        ConfigError: see `check`.
+    """
+    where = join_name("report.claims", name)
+    at, moved = (_full(picks, cells, f"{where}.{part}") for part, picks in (("at", claim.at), ("than", claim.than)))
+    ours, theirs = (
+        {**at, **_full(picks, cells, f"{where}.{part}")}
+        for part, picks in (("cells", claim.cells), ("versus", claim.versus))
+    )
+    named = theirs.keys() - at.keys()
+    pairs = [
+        (one, other)
+        for one in cells
+        for other in cells
+        if one.id != other.id and _fits(one, ours) and _fits(other, theirs) and _beside(one, other, named)
+    ]
+    if not pairs:
+        raise ConfigError(f"{where} compares no two cells. Check its cells, versus and at.")
+    if not moved:
+        return [analysis.Contrast((one.id,), (other.id,)) for one, other in pairs]
+    found = []
+    for one, other in pairs:
+        there = [[c for c in cells if _fits(c, moved) and _beside(c, cell, moved)] for cell in (one, other)]
+        found += [analysis.Contrast((one.id, b.id), (other.id, a.id)) for a in there[0] for b in there[1]]
+    if not found:
+        raise ConfigError(f"{where}.than finds no two cells to compare with. Check its axes.")
+    return found
+
+
+def _full(picks: Mapping[str, Any], cells: Sequence[Cell], where: str) -> dict[str, set[str]]:
+    """Dotted axis -> values as labels show them.
+
+    Raises:
+        ConfigError: no cell has the axis or the value.
+    """
+    axes = list(dict.fromkeys(axis for cell in cells for axis in cell.varied))
+    found = {}
+    for name, value in picks.items():
+        alike = [name] if name in axes else [axis for axis in axes if axis.rpartition(".")[2] == name]
+        if len(alike) != 1:
+            raise unknown(f"axis of {where}", name, axes)
+        known = list(dict.fromkeys(shown(cell.varied[alike[0]]) for cell in cells if alike[0] in cell.varied))
+        wanted = [shown(v) for v in (value if isinstance(value, list) else [value])]
+        for text in wanted:
+            if text not in known:
+                raise unknown(f"value of {where}.{name}", text, known)
+        found[alike[0]] = set(wanted)
+    return found
+
+
+def _fits(cell: Cell, picks: Mapping[str, set[str]]) -> bool:
+    return all(axis in cell.varied and shown(cell.varied[axis]) in values for axis, values in picks.items())
+
+
+def _beside(one: Cell, other: Cell, named: Any) -> bool:
+    """Whether two cells stand at the same place of the axes that both have and that are not named."""
+    return all(shown(one.varied[a]) == shown(other.varied[a]) for a in one.varied.keys() & other.varied.keys() - named)
+
+
+def evaluate(store: Store, rule: str | None = None) -> list[Judged]:
+    """Judges the claims of a study by its results, finished or not.
+
+    Args:
+        store: the study's store.
+        rule: the reporting rule; None: the report's.
+
+    Returns:
+        The claims in the study's order. One whose cells the study does not run is undecided.
+    """
+    spec, cells = store.spec(), store.cells()
+    frames: dict[str, pd.DataFrame] = {}
+    found = []
+    for name, claim in spec.report.claims.items():
+        metric = claim.metric or spec.report.metric
+        if metric not in frames:
+            rows = results.counted(store.frame(metric))
+            rows = rows.loc[rows["rule"] == (rule or spec.report.rule), ["cell", "seed", metric]]
+            frames[metric] = rows.rename(columns={metric: "value"}).astype({"value": float})
+        found.append(_judged(name, claim, metric, cells, frames[metric]))
+    return found
+
+
+def _judged(name: str, claim: ClaimSpec, metric: str, cells: Sequence[Cell], frame: pd.DataFrame) -> Judged:
+    asked = (name, claim.source, claim.says)
+    try:
+        compared = contrasts(name, claim, cells)
+    except ConfigError as problem:
+        return Judged(*asked, "undecided", f"The study as it ran does not answer it: {problem}")
+    names = {cell.id: cell.label for cell in cells}
+    ran = set(frame["cell"])
+    if missing := [c for contrast in compared for part in contrast for c in part if c not in ran]:
+        return Judged(*asked, "undecided", f"There is no result of {names[missing[0]]}.")
+    unit = 100.0 if percent(metric) else 1.0
+    within = None if claim.within is None else claim.within / unit
+    result = analysis.judge(frame, compared, margin=claim.margin / unit, within=within)
+    reason = _reason(claim, result, names, unit, len(compared))
+    return Judged(
+        *asked, result.status, reason, result.difference, result.low, result.high, result.seeds, result.needed
+    )
+
+
+def _reason(claim: ClaimSpec, result: analysis.ClaimResult, names: Mapping[str, str], unit: float, pairs: int) -> str:
+    """The values that decide, as a sentence."""
+    (one, *last), (other, *first) = result.contrast
+    write = "{:.1f}".format if unit == 100 else "{:.4g}".format
+    value = {cell: write(unit * mean) for cell, mean in result.values.items()}
+    text = f"{names[one]} {value[one]} against {names[other]} {value[other]}"
+    if first:
+        text += f", where {names[first[0]]} {value[first[0]]} stands against {names[last[0]]} {value[last[0]]}"
+    if not result.seeds:
+        return f"{text}: the cells share no seed."
+    signed = "{:+.1f}".format if unit == 100 else "{:+.4g}".format
+    bounds = f"{signed(unit * result.difference)}"
+    if result.seeds > 1:
+        bounds += f" (95 % interval {signed(unit * result.low)} to {signed(unit * result.high)})"
+    needs = f"within ±{claim.within:g}" if claim.within is not None else f"above {claim.margin:g}"
+    text += f": {bounds} over {counted(result.seeds, 'seed')}, claimed {needs}"
+    if pairs > 1:
+        text += f"; the {'clearest' if result.status == 'fails' else 'closest'} of {counted(pairs, 'comparison')}"
+    if result.status != "undecided":
+        return f"{text}."
+    if result.seeds == 1:
+        return f"{text}; one seed allows no interval."
+    needed = f"about {result.needed} seeds decide it" if result.needed else f"more than {MOST} seeds decide it"
+    return f"{text}; {needed}."
+
+
+def counts(judged: Sequence[Judged]) -> str:
+    """`24 of 30 claims hold, 2 fail, 4 are undecided`."""
+    number = {status: sum(j.status == status for j in judged) for status in ("holds", "fails", "undecided")}
+    return (
+        f"{number['holds']} of {counted(len(judged), 'claim')} hold, {number['fails']} fail, "
+        f"{number['undecided']} are undecided"
+    )

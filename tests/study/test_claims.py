@@ -1,0 +1,151 @@
+"""A study's claims: which cells they compare, what is refused, and what is said of the results."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fpl_tune import cli, config
+from fpl_tune.config.claims import read_claims
+from fpl_tune.errors import ConfigError
+from fpl_tune.plan.overrides import compose as compose_checked
+from fpl_tune.report.claims import claims as section
+from fpl_tune.report.facts import Facts
+from fpl_tune.study.cells import expand
+from fpl_tune.study.claims import contrasts, counts, evaluate
+
+BODY = """
+axes:
+  split: [{label: few, data.shots: 2}, {label: many, data.shots: 8}]
+  method: {n_ctx: [2, 4]}
+references: [{method: zeroshot}]
+seeds: 3
+report:
+  claims:
+    better:
+      says: Four tokens are better than two.
+      source: Table 1
+      cells: {n_ctx: 4}
+      versus: {n_ctx: 2}
+    level: {says: They are level., cells: {n_ctx: 4}, versus: {n_ctx: 2}, at: {split: few}, within: 1}
+"""
+
+
+def found(body: str, *overrides: str, tmp_path: Any) -> Any:
+    path = tmp_path / "toy.yaml"
+    path.write_text(f"defaults: [/study, _self_]\n{body}")
+    spec, node = config.compose_study(str(path), overrides)
+    return spec, expand(spec, node)
+
+
+def pairs(stands: Any, name: str, **claim: Any) -> list[tuple[str, ...]]:
+    labels = {cell.id: cell.label for cell in stands}
+    given = read_claims({name: {"says": "x", **claim}})[name]
+    return [tuple(labels[c] for part in pair for c in part) for pair in contrasts(name, given, stands)]
+
+
+def test_cells_are_paired_at_the_same_place(tmp_path: Any) -> None:
+    _, stands = found(BODY, tmp_path=tmp_path)
+    four, two = {"n_ctx": 4}, {"method.n_ctx": 2}
+    both = [("few, n_ctx=4", "few, n_ctx=2"), ("many, n_ctx=4", "many, n_ctx=2")]
+    assert pairs(stands, "c", cells=four, versus=two) == both
+    assert pairs(stands, "c", cells=four, versus=two, at={"split": "many"}) == both[1:]
+    assert pairs(stands, "c", cells={**four, "split": "many"}, versus={"split": "few"}) == [
+        ("many, n_ctx=4", "few, n_ctx=4")
+    ]
+    assert len(pairs(stands, "c", cells={"n_ctx": [2, 4]}, versus={"n_ctx": [2, 4]})) == 4  # no cell with itself
+    wider = pairs(stands, "c", cells=four, versus=two, at={"split": "few"}, than={"split": "many"})
+    assert wider == [("few, n_ctx=4", "many, n_ctx=2", "few, n_ctx=2", "many, n_ctx=4")]
+
+
+@pytest.mark.parametrize(
+    ("claim", "message"),
+    [
+        ({"cells": {"nctx": 4}}, "no axis of report.claims.c.cells 'nctx'. Did you mean 'method.n_ctx'?"),
+        ({"cells": {"n_ctx": 5}}, "no value of report.claims.c.cells.n_ctx '5'. Known: 2, 4."),
+        ({"at": {"split": "fw"}}, "no value of report.claims.c.at.split 'fw'. Did you mean 'few'?"),
+        ({"cells": {"n_ctx": 2}}, "report.claims.c compares no two cells"),
+        ({"version": 1}, "no field 'report.claims.c.version'. Did you mean 'report.claims.c.versus'"),
+        ({"margin": 1, "within": 1}, "has a margin or a range"),
+        ({"margin": "much"}, "report.claims.c.margin must be a number, but is 'much'"),
+        ({"within": 0}, "report.claims.c.within must be > 0, but is 0"),
+        ({"says": ""}, "report.claims.c lacks says"),
+    ],
+)
+def test_bad_claims_are_refused(claim: dict[str, Any], message: str, tmp_path: Any) -> None:
+    _, stands = found(BODY, tmp_path=tmp_path)
+    with pytest.raises(ConfigError, match=r"^[^\n]*$") as problem:
+        pairs(stands, "c", **{"cells": {"n_ctx": 4}, "versus": {"n_ctx": 2}, **claim})
+    assert message in str(problem.value)
+
+
+def test_a_claim_that_is_no_mapping_is_refused() -> None:
+    with pytest.raises(ConfigError, match="must be a mapping of names to claims"):
+        read_claims(["a"])
+    with pytest.raises(ConfigError, match=r"report\.claims\.a is 'b'"):
+        read_claims({"a": "b"})
+
+
+def test_a_study_refuses_claims_that_it_cannot_answer_before_it_starts(tmp_path: Any) -> None:
+    path = tmp_path / "toy.yaml"
+    path.write_text(f"defaults: [/study, _self_]\n{BODY.replace('n_ctx: 4}', 'n_ctx: 3}', 1)}")
+    with pytest.raises(ConfigError, match=r"no value of report\.claims\.better\.cells\.n_ctx '3'"):
+        compose_checked(str(path))
+    compose_checked(str(path), ["axes.method.n_ctx=[2]"])  # a narrowed study leaves claims open
+    path.write_text(f"defaults: [/study, _self_]\n{BODY}")
+    with pytest.raises(ConfigError, match="searches"):
+        compose_checked(str(path), ["search.sampler=random"])
+
+
+LEVELS = {("few", 2): 0.5, ("few", 4): 0.7, ("many", 2): 0.6, ("many", 4): 0.8}
+
+
+def level(cell: Any) -> float:
+    split = cell.varied.get("split", {})
+    return LEVELS.get((split.get("label"), cell.varied.get("method.n_ctx")), 0.4)
+
+
+def test_results_decide(make_store: Any) -> None:
+    judged = evaluate(make_store(body=BODY, level=level))
+    assert [(j.name, j.status, j.seeds) for j in judged] == [("better", "holds", 3), ("level", "fails", 3)]
+    assert judged[0].source == "Table 1"
+    assert "n_ctx=4" in judged[0].reason
+    assert "closest of 2 comparisons" in judged[0].reason
+    assert judged[0].difference == pytest.approx(0.2, abs=0.05)
+    assert counts(judged) == "1 of 2 claims hold, 1 fail, 0 are undecided"
+
+
+def test_what_did_not_run_is_undecided(make_store: Any) -> None:
+    one = evaluate(make_store(body=BODY, level=level, fill=lambda cell, seed: seed == 1))
+    assert {j.status for j in one} == {"undecided"}
+    assert "one seed allows no interval" in one[0].reason
+    none = evaluate(make_store(body=BODY, name="none", fill=lambda cell, seed: cell.varied.get("method.n_ctx") == 2))
+    assert "There is no result of few, n_ctx=4." in none[1].reason
+    narrow = evaluate(make_store(["axes.method.n_ctx=[2]"], body=BODY, name="narrow"))
+    assert "does not answer it: There is no value" in narrow[0].reason
+
+
+def test_noise_leaves_a_claim_open_and_says_how_many_seeds(make_store: Any) -> None:
+    store = make_store(body=BODY, level=lambda cell: 0.5 + 0.002 * cell.number)
+    judged = evaluate(store)[0]
+    assert judged.status == "undecided"
+    assert judged.reason.endswith("decide it.")
+
+
+def test_page_and_command_show_them(
+    make_store: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = make_store(body=BODY, level=level)
+    shown = section(Facts(store), Facts(store).frame)
+    assert shown is not None
+    assert "1 of 2 claims hold" in shown.texts[0]
+    assert [row["cells"][0].text for row in shown.tables[0].rows] == ["holds", "fails"]
+    monkeypatch.setenv("FPL_TUNE_OUTPUT", str(tmp_path))
+    with pytest.raises(SystemExit):
+        cli.main(["show", "toy", "--claims", "--format", "json"])
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["name"], row["status"]) for row in rows] == [("better", "holds"), ("level", "fails")]
+    plain = make_store(name="plain")
+    assert section(Facts(plain), Facts(plain).frame) is None
