@@ -1,10 +1,12 @@
-"""Atomic writes: a file is complete or absent, also after a kill or on a full disk."""
+"""Atomic writes, after which a file is complete or absent also if the process is killed or the disk full; digests."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
+import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,8 +27,8 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Yields a temporary path beside `path`, which replaces `path` when the block ends and is removed if it fails.
 
     Args:
-        path: the file; its folder is created.
-        durable: flush to the disk first, so that the file also survives a power cut.
+        path: the file, or a folder that does not exist yet; the folder that it lies in is created.
+        durable: flush the file to the disk first, so that it also survives a power cut.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.part")
@@ -38,7 +40,7 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
         temporary.replace(path)
     except BaseException:
         with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+            shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
         raise
 
 
@@ -48,8 +50,17 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def digest(text: str, size: int = 8) -> str:
+    """The BLAKE2b digest of a text as `2 * size` hex digits."""
+    return hashlib.blake2b(text.encode(), digest_size=size).hexdigest()
+
+
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Writes a safetensors file; what the system refuses is an `OSError` with its number, as for any other file."""
+    """Writes a safetensors file.
+
+    Raises:
+        OSError: the file cannot be written; with the `errno` of the system, which safetensors only puts in its text.
+    """
     try:
         save_file(dict(tensors), path, metadata)
     except SafetensorError as problem:
@@ -67,6 +78,6 @@ def refused(problem: BaseException) -> bool:
 def no_room(what: str) -> EnvironmentProblem:
     """The error for a disk that refuses writes."""
     return EnvironmentProblem(
-        f"What a study makes must be written, but the disk refuses ({what}). Free some space, or name another folder "
-        "in FPL_TUNE_OUTPUT or FPL_TUNE_CACHE. What was finished is kept: the same command continues."
+        f"The disk refuses to store results ({what}). Free some space, or name another folder in FPL_TUNE_OUTPUT or "
+        "FPL_TUNE_CACHE. Finished results are kept: run the same command to continue."
     )

@@ -53,7 +53,7 @@ ALLOWED: dict[str, set[str]] = {
     "engine": {"batches", "method", "optim", "task"},
     "evaluate": {"method", "task"},
     "testing": {"batches", "clip", "data", "engine", "evaluate", "method", "methods", "optim", "task"},
-    "config": {"data", "evaluate", "method", "methods", "optim", "paths", "task"},
+    "config": {"data", "files", "evaluate", "method", "methods", "optim", "paths", "task"},
     "trial": {
         "batches",
         "checkpoint",

@@ -19,6 +19,7 @@ from fpl_tune.config.fields import (
     to_run,
     to_study,
 )
+from fpl_tune.config.files import read_mapping
 from fpl_tune.config.messages import options
 from fpl_tune.config.specs import (
     GROUPS,
@@ -61,6 +62,7 @@ __all__ = [
     "list_studies",
     "no_field",
     "options",
+    "read_mapping",
     "set_field",
     "stages",
     "to_run",

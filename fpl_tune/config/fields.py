@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
@@ -16,6 +15,7 @@ from fpl_tune.config.specs import ProtocolSpec, RunSpec, Stage, StudySpec
 from fpl_tune.data import DataSpec, PartitionSpec
 from fpl_tune.data.registry import resolve
 from fpl_tune.errors import ConfigError, did_you_mean
+from fpl_tune.files import digest
 from fpl_tune.method import Method
 from fpl_tune.optim import OptimSpec
 from fpl_tune.spec import Spec, join_name, refusal, shown, validated
@@ -146,7 +146,7 @@ def identity(run: RunSpec) -> str:
     node["method"] = methods.as_dict(run.method)
     node["stages"] = _stages(run)
     text = json.dumps(node, sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return digest(text)
 
 
 def _stages(run: RunSpec) -> list[dict[str, Any]]:

@@ -74,28 +74,42 @@ def _names(entry: Any, path: Path) -> list[str]:
 
 def _read(path: Path) -> dict[str, Any]:
     """The content of a study file, unresolved."""
+    return read_mapping(path, "A study")
+
+
+def read_mapping(path: Path, what: str, scale: int = 1) -> dict[str, Any]:
+    """The mapping in a YAML file that users write or could have edited; the package reads YAML by this function alone.
+
+    Args:
+        path: the file.
+        what: the kind of file, for messages: `A study`.
+        scale: times `BYTES` and `VALUES` that the file may have.
+
+    Raises:
+        ConfigError: the file is not UTF-8, YAML or a mapping, or is too large or too deep with its aliases written out.
+    """
     try:
-        if path.stat().st_size > BYTES:
-            raise ConfigError(f"{path.name} has {path.stat().st_size} bytes, but a study file {BYTES} at most.")
+        if path.stat().st_size > scale * BYTES:
+            raise ConfigError(f"{what} has {scale * BYTES} bytes at most, but {path.name} {path.stat().st_size}.")
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as problem:
-        raise ConfigError(f"A study is text in UTF-8, but {path.name} is not (byte {problem.start}).") from None
+        raise ConfigError(f"{what} is text in UTF-8, but {path.name} is not (byte {problem.start}).") from None
     except OSError as problem:
         raise ConfigError(f"{path} cannot be read: {problem.strerror}.") from None
     try:
-        _measure(text, path)
+        _measure(text, path, scale * VALUES)
         node = yaml.load(text, Loader=_LOADER)
     except yaml.YAMLError as problem:
-        raise not_yaml(problem, path) from None
+        raise not_yaml(problem, path, what) from None
     except (ValueError, TypeError, RecursionError) as problem:  # e.g. a date that is none, a mapping as a key
-        raise ConfigError(f"A study is YAML, but {path.name} is not: {shown(str(problem))}.") from None
+        raise ConfigError(f"{what} is YAML, but {path.name} is not: {shown(str(problem))}.") from None
     if not isinstance(node, dict):
         found = "is empty" if node is None else f"holds {shown(node)}"
-        raise ConfigError(f"A study file is a mapping of fields to values, but {path.name} {found}.")
+        raise ConfigError(f"{what} is a mapping of fields to values, but {path.name} {found}.")
     return node
 
 
-def _measure(text: str, path: Path) -> None:
+def _measure(text: str, path: Path, most: int) -> None:
     """Counts values with aliases written out, without writing them out, and checks names and interpolations."""
     sizes: dict[str, int] = {}
     within: list[tuple[str | None, int]] = [(None, 0)]
@@ -121,17 +135,17 @@ def _measure(text: str, path: Path) -> None:
         if anchor is not None:
             sizes[anchor] = amount
         within[-1] = within[-1][0], within[-1][1] + amount
-        if within[-1][1] > VALUES:
-            raise ConfigError(f"{path.name} has more than {VALUES} values, aliases written out.")
+        if within[-1][1] > most:
+            raise ConfigError(f"{path.name} has more than {most} values, aliases written out.")
 
 
-def not_yaml(problem: yaml.YAMLError, path: Path) -> ConfigError:
+def not_yaml(problem: yaml.YAMLError, path: Path, what: str = "A study") -> ConfigError:
     """`ConfigError` for a file that is not YAML, with line and column."""
     if not isinstance(problem, yaml.MarkedYAMLError):
-        return ConfigError(f"A study is YAML, but {path.name} is not: {' '.join(str(problem).split())}")
+        return ConfigError(f"{what} is YAML, but {path.name} is not: {' '.join(str(problem).split())}")
     mark = problem.problem_mark or problem.context_mark
     where = f"{path.name}, line {mark.line + 1}, column {mark.column + 1}" if mark else path.name
-    return ConfigError(f"A study is YAML, but {where}: {problem.problem or problem.context}. Correct that line.")
+    return ConfigError(f"{what} is YAML, but {where}: {problem.problem or problem.context}. Correct that line.")
 
 
 def refuse_resolvers(text: str, where: str) -> None:

@@ -7,7 +7,6 @@ import re
 import warnings
 import zlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
@@ -20,8 +19,10 @@ from torch import Tensor
 
 from fpl_tune.data.augment import View, look
 from fpl_tune.data.pool import Pool, digest
+from fpl_tune.data.reading import read_in_threads
 from fpl_tune.data.transform import Transform, transform
 from fpl_tune.errors import ConfigError, unknown
+from fpl_tune.files import atomic_write
 
 Needs = Literal["pooled", "patches", "pixels"]
 Progress = Callable[[int, int, str], object]
@@ -140,15 +141,12 @@ class _Job:
 
     def run(self, into: NDArray[Any]) -> NDArray[Any]:
         """Fills `into` batch by batch; files are read by several threads, one batch at a time."""
-        n, how = len(self.pool), transform(self.pool.transform)
-        with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as threads, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about odd metadata; only unreadable pixels matter
-            for start in range(0, n, _BATCH):
-                rows = range(start, min(start + _BATCH, n))
-                kept = list(threads.map(self._kept, rows))
-                into[rows.start : rows.stop] = self._encode(torch.from_numpy(np.stack(kept)), how)
-                if self.progress is not None:
-                    self.progress(rows.stop, n, self.pool.key)
+        n, how, done = len(self.pool), transform(self.pool.transform), 0
+        for kept in read_in_threads(self._kept, self.pool.names, _BATCH):
+            into[done : done + len(kept)] = self._encode(torch.from_numpy(np.stack(kept)), how)
+            done += len(kept)
+            if self.progress is not None:
+                self.progress(done, n, self.pool.key)
         return into
 
     def _kept(self, row: int) -> NDArray[np.uint8]:
@@ -186,23 +184,21 @@ def _read(path: Path, job: _Job) -> Tensor | None:
 def _build(path: Path, job: _Job) -> Tensor | None:
     """Computes the features into the cache; returns None if the cache cannot hold them.
 
-    A killed process leaves a file with another name, which the next one overwrites.
+    A killed process leaves an unfinished file, which the next one removes.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock"):
             if path.exists() and (found := _read(path, job)) is not None:
                 return found
-            unfinished = path.with_name(path.name + ".tmp")
-            try:
+            for left in path.parent.glob(f"{path.name}.*.part"):
+                left.unlink(missing_ok=True)
+            with atomic_write(path) as unfinished:
                 array = np.lib.format.open_memmap(unfinished, "w+", job.dtype, job.shape)
                 _reserve(unfinished)
                 job.run(array)
                 array.flush()
                 _sum_of(path).write_text(_summed(unfinished))
-                os.replace(unfinished, path)
-            finally:
-                unfinished.unlink(missing_ok=True)
         return _read(path, job)
     except OSError as error:
         warnings.warn(

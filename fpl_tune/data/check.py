@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from rich.text import Text
 from fpl_tune.data.cache import Progress
 from fpl_tune.data.files import is_image
 from fpl_tune.data.pool import Dataset, FilePool, Pool
+from fpl_tune.data.reading import read_in_threads
 from fpl_tune.data.registry import load
 from fpl_tune.data.sources import ALL, SOURCES, source
 from fpl_tune.data.spec import DataSpec
@@ -135,13 +134,12 @@ def _read_all(pool: Pool, progress: Progress | None) -> Iterator[tuple[int, str,
             return row, f"row {row}", str(problem.__cause__ or problem).split(". `", 1)[0]
         return row, digest, ""
 
-    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as threads, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for start in range(0, len(pool), _AT_ONCE):
-            stop = min(start + _AT_ONCE, len(pool))
-            yield from threads.map(one, range(start, stop))
-            if progress is not None:
-                progress(stop, len(pool), pool.key)
+    done = 0
+    for found in read_in_threads(one, pool.names, _AT_ONCE):
+        yield from found
+        done += len(found)
+        if progress is not None:
+            progress(done, len(pool), pool.key)
 
 
 def _duplicates(seen: Mapping[str, list[tuple[str, int, str]]]) -> Iterator[Finding]:

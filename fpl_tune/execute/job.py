@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import resource
 import sys
@@ -16,7 +15,7 @@ from fpl_tune import checkpoint
 from fpl_tune.checkpoint import Damaged, Snapshot
 from fpl_tune.errors import ConfigError
 from fpl_tune.execute.remote import RemoteStorage
-from fpl_tune.files import atomic_write, save_tensors
+from fpl_tune.files import atomic_write, digest, save_tensors
 from fpl_tune.study.cells import Cell
 from fpl_tune.trial import Record, Trial
 
@@ -56,7 +55,7 @@ class Job:
     def slot(self) -> str:
         """Name of the checkpoint's folder."""
         text = "-".join(map(str, self.seeds))
-        return f"ckpt-{text if len(text) <= 24 else hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
+        return f"ckpt-{text if len(text) <= 24 else digest(text, 6)}"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Maintenance of studies: status, stop, stale cells, retries, damaged files."""
+"""Maintenance of studies: status, stop, retries, damaged files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from fpl_tune.errors import ConfigError
 from fpl_tune.execute.eta import seconds_left
 from fpl_tune.execute.job import STOP_FILE, stop_asked
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.fingerprints import fingerprints, why_stale
 from fpl_tune.study.lock import locked, owner
 from fpl_tune.study.status import FAILURES, Status
 from fpl_tune.study.store import Store
@@ -44,13 +43,6 @@ def stop(store: Store) -> None:
     if owner(store.folder) is None:
         raise ConfigError(f"Only a running study is stopped, but nobody runs {store.name}.")
     (store.folder / STOP_FILE).touch()
-
-
-def stale(store: Store) -> dict[str, list[str]]:
-    """Ids of cells with results that no longer answer to what would run now, which the next run runs again, and why."""
-    kept = (cell for cell in store.cells() if store.seeds(cell))
-    found = {cell.id: why_stale(store.fingerprints(cell), fingerprints(cell.run)) for cell in kept}
-    return {key: reasons for key, reasons in found.items() if reasons}
 
 
 def retry_failed(store: Store, states: Collection[str] = FAILURES) -> list[tuple[Cell, str]]:

@@ -5,18 +5,17 @@ The policy knows GPUs by their size only, so that it is the same for real and fo
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.profile import cost_key
-from fpl_tune.files import atomic_write
+from fpl_tune.files import atomic_write, digest
 
 CONTEXT_BYTES = 600 << 20
 """GPU memory of a process besides its tensors: the CUDA context and its libraries."""
@@ -27,48 +26,9 @@ PATIENCE = 8
 """Number of times that others may go before the job that has waited longest."""
 
 
-class Meter(Protocol):
-    """The memory of the device that a trial runs on."""
-
-    def begin(self, share: float) -> None:
-        """Begins a trial; taking more than this share of the device is an out-of-memory error."""
-        ...
-
-    def peak(self) -> int:
-        """Largest number of bytes taken since `begin`; 0 on the CPU."""
-        ...
-
-
-class NoMeter:
-    """Meter of trials on the CPU."""
-
-    def begin(self, share: float) -> None:
-        pass
-
-    def peak(self) -> int:
-        return 0
-
-
-class CudaMeter:
-    """Meter of trials on a GPU, by the counts of PyTorch's allocator."""
-
-    def begin(self, share: float) -> None:
-        import torch
-
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        torch.cuda.set_per_process_memory_fraction(min(1.0, share))
-
-    def peak(self) -> int:
-        import torch
-
-        return torch.cuda.max_memory_reserved()
-
-
 def kind_of(job: Job) -> str:
     """Key of jobs that take the same memory: method, sizes, data, and the number of seeds trained together."""
-    text = f"{cost_key(job.cell.run)} x {len(job.seeds)}"
-    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+    return digest(f"{cost_key(job.cell.run)} x {len(job.seeds)}", 10)
 
 
 @dataclass
@@ -89,10 +49,7 @@ class Memory:
     def note(self, kind: str, peak: int) -> None:
         if peak > self.peaks.get(kind, 0):
             self.peaks[kind] = peak
-            with (
-                suppress(OSError),
-                atomic_write(self.path) as temporary,
-            ):  # else measured again
+            with suppress(OSError), atomic_write(self.path) as temporary:  # else it is measured again
                 temporary.write_text(json.dumps(self.peaks, indent=0))
 
 

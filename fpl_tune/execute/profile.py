@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import multiprocessing
 import socket
@@ -19,7 +18,7 @@ import torch
 from fpl_tune import config, plugins
 from fpl_tune.config import RunSpec
 from fpl_tune.execute.job import Setup, peak_memory
-from fpl_tune.files import atomic_write
+from fpl_tune.files import atomic_write, digest
 from fpl_tune.study.fingerprints import method_source
 from fpl_tune.study.versions import versions
 from fpl_tune.trial import Trial, world_of
@@ -134,7 +133,7 @@ class _Cache:
         setup = self._setup
         where = [socket.gethostname(), setup.parallel, setup.threads, setup.device, setup.block, self._seeds]
         text = json.dumps([key, where, method_source(run), versions()])
-        return setup.cache_dir / "costs" / f"{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}.json"
+        return setup.cache_dir / "costs" / f"{digest(text, 10)}.json"
 
 
 def _boot(run: RunSpec, setup: Setup) -> float:

@@ -21,6 +21,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from sqlalchemy import event
 
 from fpl_tune.search.samplers import NAMED_CONSTRAINTS
+from fpl_tune.study.schema import check_database
 
 WARM = "warm_start"
 """User attribute of trials that another study ran: its name."""
@@ -44,9 +45,16 @@ class Verdict:
 
 
 def open_storage(folder: Path) -> BaseStorage:
-    """The study's Optuna database, `study.db` in its folder."""
+    """Opens the study's Optuna database, `study.db` in its folder.
+
+    Raises:
+        DamagedFile: it is there, but is not a database of Optuna.
+    """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = optuna.storages.RDBStorage(f"sqlite:///{folder / 'study.db'}")
+    path = folder / "study.db"
+    if path.is_file():
+        check_database(path)
+    storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
     event.listen(storage.engine, "connect", _without_waiting)
     storage.engine.dispose()  # connections made before lack the pragmas
     return storage

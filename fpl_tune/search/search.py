@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from fpl_tune import config
 from fpl_tune.config import RunSpec, SearchSpec, StudySpec
 from fpl_tune.errors import ConfigError
 from fpl_tune.evaluate import CHOICES
+from fpl_tune.files import digest
 from fpl_tune.search.objective import check_metric, parse_constraint
 from fpl_tune.study.cells import Cell, Composer, axes_of, expand, grid
 from fpl_tune.study.fingerprints import method_source
@@ -155,5 +155,4 @@ def _key(identity: str, source: str, search: SearchSpec, space: Space) -> str:
         "choices": {p.name: [repr(c) for c in p.choices] for p in space.params if p.choices},
         **({"warm_start": search.warm_start} if search.warm_start else {}),
     }
-    digest = hashlib.blake2b(json.dumps(fixed, sort_keys=True).encode(), digest_size=4).hexdigest()
-    return f"{identity}-{digest}"
+    return f"{identity}-{digest(json.dumps(fixed, sort_keys=True), 4)}"

@@ -225,7 +225,7 @@ def _file(names: Sequence[str]) -> dict[str, Any]:
     for name in names:
         for path in (Path.cwd() / "search_spaces" / f"{name}.yaml", shipped("search_spaces", f"{name}.yaml")):
             if path.is_file():
-                return yaml.safe_load(path.read_text()) or {}
+                return config.read_mapping(path, "A search space")
     return {}
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import yaml
-from safetensors.torch import load_file
 from torch import Tensor
 
 from fpl_tune import config
@@ -20,6 +19,7 @@ from fpl_tune.errors import ConfigError
 from fpl_tune.files import write_text
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import aggregate
+from fpl_tune.study.schema import read_prompts
 from fpl_tune.study.selection import Choice
 from fpl_tune.study.store import Store
 from fpl_tune.study.versions import versions
@@ -54,7 +54,7 @@ def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
     words = [
         f"seed {seed}, {leaf}: {', '.join(f'{word} {distance:.3g}' for word, distance in line)}"
         for seed in seeds
-        for leaf, tensor in load_file(folder / f"prompts-seed{seed}.safetensors").items()
+        for leaf, tensor in read_prompts(folder / f"prompts-seed{seed}.safetensors").items()
         for line in nearest_words(towers, tensor)
     ]
     write_text(folder / "words.txt", "\n".join(words) + "\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import inspect
 import json
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from typing import Any
 from fpl_tune import config, methods
 from fpl_tune.config import RunSpec
 from fpl_tune.data import DataSpec, load
+from fpl_tune.files import digest
 from fpl_tune.method import Method
 from fpl_tune.study.versions import versions
 
@@ -41,7 +41,7 @@ def method_source(run: RunSpec) -> str:
 
 @cache
 def _source(kinds: tuple[str, ...]) -> str:
-    return _digest([_code(name) for name in kinds])
+    return digest("\n".join(_code(name) for name in kinds), 6)
 
 
 def _names(method: Method) -> list[str]:
@@ -67,7 +67,3 @@ def data_print(data: DataSpec) -> str:
 @cache
 def _data_print(text: str) -> str:
     return load(DataSpec(**json.loads(text))).fingerprint
-
-
-def _digest(parts: list[str]) -> str:
-    return hashlib.blake2b("\n".join(parts).encode(), digest_size=6).hexdigest()

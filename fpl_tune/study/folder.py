@@ -191,11 +191,13 @@ class Folder:
             _log.warning("%s", problem)
 
     def _set_aside(self, problem: DamagedFile) -> None:
-        """Renames a damaged file; a history takes its result along."""
+        """Renames a damaged file, and with a seed's history or prompts its result, with a database its journal."""
         self.damage.pop(problem.path, None)
         paths = [problem.path]
-        if problem.path.name == "metrics.jsonl":
+        if problem.path.name in ("metrics.jsonl", "prompts.safetensors"):
             paths.insert(0, problem.path.with_name("result.json"))
+        if problem.path.name == "study.db":
+            paths += [problem.path.with_name(f"study.db-{part}") for part in ("wal", "shm")]
         for path in paths:
             if path.exists():
                 path.replace(path.with_name(f"{path.name}.damaged"))

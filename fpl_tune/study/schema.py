@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor
 
+from fpl_tune import config
 from fpl_tune.errors import ConfigError
 from fpl_tune.study.status import Status
 
@@ -25,6 +30,11 @@ SCHEMA = 2
 CELL_ID = "[0-9a-f]{8,64}"
 SEED_FOLDER = re.compile(r"seed=(\d{1,19})")
 REMEDY = "Repair it with `fpl-tune doctor --fix`, or run the study: it sets the file aside and runs what is missing."
+
+_DATABASE = (
+    "Set it aside with `fpl-tune doctor --fix`, and run the study: the search begins anew, and trials that it suggests "
+    "again have their results."
+)
 
 T = TypeVar("T")
 
@@ -106,20 +116,17 @@ def read_study(path: Path) -> dict[str, Any]:
         ConfigError: a later release wrote it.
     """
     try:
-        node = yaml.safe_load(_text(path, _STUDY))
-    except DamagedFile:
-        raise
-    except (yaml.YAMLError, ValueError, RecursionError) as problem:
-        raise DamagedFile(path, f"it is not plain YAML ({_line(problem)})", _STUDY) from None
-    if not isinstance(node, dict):
-        raise DamagedFile(path, f"it holds {_kind(node)} and not a study", _STUDY)
-    node = _versioned(cast(dict[str, Any], node), path)
+        node = config.read_mapping(path, "A stored study", _SCALE)
+    except ConfigError as problem:
+        raise DamagedFile(path, str(problem).rstrip("."), _STUDY) from None
+    node = _versioned(node, path)
     lacking = [name for name in _PARTS if not isinstance(node.get(name), Mapping)]
     if lacking:
         raise DamagedFile(path, f"it lacks {', '.join(lacking)}", _STUDY)
     return node
 
 
+_SCALE = 20  # times the size of a study file: a stored study has all fields, and interpolations are replaced
 _PARTS = ("clip", "data", "partition", "optim", "protocol", "method")
 _STUDY = "Run the study again by the name of its YAML file: it sets this file aside, and finished cells are kept."
 
@@ -209,6 +216,36 @@ def read_tracking(path: Path) -> str:
         raise DamagedFile(path, _first(problem) if isinstance(problem, ValidationError) else "no id", remedy) from None
 
 
+def read_prompts(path: Path) -> dict[str, Tensor]:
+    """Reads prompts.safetensors: the learned parameters of a seed by name."""
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as problem:
+        raise DamagedFile(path, f"it is not a whole safetensors file ({_line(problem)})") from None
+
+
+def check_prompts(path: Path) -> None:
+    """Reads the header of prompts.safetensors, which gives the size that the file should have."""
+    try:
+        with safe_open(path, framework="pt"):
+            pass
+    except (SafetensorError, OSError, ValueError) as problem:
+        raise DamagedFile(path, f"it is not a whole safetensors file ({_line(problem)})") from None
+
+
+def check_database(path: Path) -> None:
+    """Checks study.db, the Optuna database of a search, by SQLite's own check. An empty one is not damaged."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            ((found,),) = database.execute("PRAGMA quick_check(1)")
+    except sqlite3.OperationalError:  # locked, or in a folder that cannot be written: not a finding about the file
+        return
+    except sqlite3.DatabaseError as problem:
+        raise DamagedFile(path, f"SQLite cannot read it ({_line(problem)})", _DATABASE) from None
+    if found != "ok":
+        raise DamagedFile(path, f"SQLite finds an error ({_line(found)})", _DATABASE)
+
+
 def _text(path: Path, remedy: str = REMEDY) -> str:
     try:
         return path.read_text(encoding="utf-8")
@@ -257,7 +294,7 @@ def _first(problem: ValidationError) -> str:
     return f"{where}: {found['msg']}" if where else str(found["msg"])
 
 
-def _line(problem: BaseException) -> str:
+def _line(problem: object) -> str:
     return " ".join(str(problem).split())[:200]
 
 

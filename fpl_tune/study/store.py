@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,18 +34,7 @@ if TYPE_CHECKING:
 
 
 class Store(Folder):
-    """A study's store.
-
-    A damaged file costs the cell or the seed that it belongs to, never the study: it is left out, named once in a
-    warning, and listed in `damage`. A damaged study.yaml raises `DamagedFile`.
-
-    Args:
-        root: the output folder.
-        name: the study's name.
-
-    Raises:
-        ConfigError: the name leads out of the output folder.
-    """
+    """A study's store: its folder with the results."""
 
     def __init__(self, root: Path, name: str) -> None:
         super().__init__(root, name)
@@ -197,7 +186,17 @@ class Store(Folder):
                 except DamagedFile as problem:
                     self._warn(problem)
                     self._results.pop((cell.id, seed))
+                self._check(self.place(cell, seed) / "prompts.safetensors", schema.check_prompts)
+        self._check(self.folder / "study.db", schema.check_database)
         return list(self.damage.values())
+
+    def _check(self, path: Path, check: Callable[[Path], None]) -> None:
+        """Notes a file that no figure is read from, if it is there and damaged."""
+        try:
+            if path.is_file():
+                check(path)
+        except DamagedFile as problem:
+            self._warn(problem)
 
     def repair(self) -> list[DamagedFile]:
         """Sets all damaged files aside; the next run of the study makes them again. The caller holds the lock."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import yaml
 
 from fpl_tune import config
 from fpl_tune.errors import ConfigError
+from fpl_tune.files import atomic_write
 from fpl_tune.study.schema import SCHEMA
 from fpl_tune.study.store import Store
 
@@ -67,9 +67,6 @@ def _copy(
 ) -> Path:
     if target.exists():
         raise ConfigError(f"Nothing is overwritten, but {target} exists. Remove it, or name another place.")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
-    shutil.rmtree(temporary, ignore_errors=True)
     total, count = sum(path.is_file() for path in source.rglob("*")) if progress else 0, itertools.count(1)
 
     def copy(one: str, other: str) -> str:
@@ -77,8 +74,8 @@ def _copy(
             progress(next(count), total)
         return shutil.copy2(one, other)
 
-    shutil.copytree(source, temporary, ignore=_LEFT_OUT, copy_function=copy)
-    if study is not None:
-        (temporary / "study.yaml").write_text(study)
-    temporary.replace(target)
+    with atomic_write(target) as temporary:
+        shutil.copytree(source, temporary, ignore=_LEFT_OUT, copy_function=copy)
+        if study is not None:
+            (temporary / "study.yaml").write_text(study, encoding="utf-8")
     return target

@@ -130,7 +130,7 @@ def test_a_damaged_file_is_said_and_built_again(pool: Pool, tmp_path: Path, dama
 def test_what_a_killed_build_left_behind_does_not_count(pool: Pool, tmp_path: Path) -> None:
     features(pool, Eye(), cache_dir=tmp_path)
     (path,) = tmp_path.glob("*.npy")
-    unfinished = path.with_name(path.name + ".tmp")
+    unfinished = path.with_name(path.name + ".0123abcd.part")
     path.rename(unfinished)
     eye = Eye()
     features(pool, eye, cache_dir=tmp_path)
@@ -170,7 +170,7 @@ def test_a_build_that_is_killed_is_done_again_by_who_waits(pool: Pool, tmp_path:
     builder, waiter = build("60"), None
     try:
         deadline = time.monotonic() + 120
-        while not list(tmp_path.glob("*.npy.tmp")) and time.monotonic() < deadline:
+        while not list(tmp_path.glob("*.npy.*.part")) and time.monotonic() < deadline:
             time.sleep(0.05)
         waiter = build("0")
         time.sleep(1)
@@ -186,7 +186,7 @@ def test_a_build_that_is_killed_is_done_again_by_who_waits(pool: Pool, tmp_path:
     held = features(pool, eye, cache_dir=tmp_path)
     assert eye.seen == 0
     np.testing.assert_allclose(held.numpy(), means(pool), atol=1e-6)
-    assert not list(tmp_path.glob("*.tmp"))
+    assert not list(tmp_path.glob("*.part"))
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])

@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from optuna.samplers import RandomSampler
+from optuna.study import StudyDirection
+from safetensors.torch import save_file
 
 from fpl_tune.api import start_study
 from fpl_tune.errors import ConfigError
 from fpl_tune.execute import manage
 from fpl_tune.report.compare import compare
 from fpl_tune.report.facts import Facts
-from fpl_tune.study.schema import SCHEMA, DamagedFile
+from fpl_tune.search.record import TrialRecord, open_storage
+from fpl_tune.study.schema import SCHEMA, DamagedFile, read_prompts
 from fpl_tune.study.selection import best
 from fpl_tune.study.store import Store
 
@@ -167,3 +174,46 @@ def test_the_study_sets_a_damaged_file_aside_and_runs_what_is_missing(
         assert again == (seed == 2 and name.startswith("seed"))
     assert after.node()["name"] == "tiny"
     assert f"schema: {SCHEMA}" in (after.folder / "study.yaml").read_text()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "binary", "text"])
+def test_damaged_prompts_keep_their_figures_and_are_learned_again(store: Store, damage: str) -> None:
+    cell = store.cells()[0]
+    path = store.place(cell, 1) / "prompts.safetensors"
+    save_file({"shared.context": torch.zeros(2, 3)}, path)
+    path.write_bytes(DAMAGES[damage](path.read_bytes()))
+    read_everything(store)
+    with pytest.raises(DamagedFile, match="it is not a whole safetensors file"):
+        read_prompts(path)
+    (found,) = manage.check_files(store.root, store.name)
+    assert found.path == path
+    assert Store(store.root, store.name).missing(cell, store.spec()) == []
+    manage.check_files(store.root, store.name, fix=True)
+    assert Store(store.root, store.name).missing(cell, store.spec()) == [1]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "binary", "text"])
+def test_a_damaged_database_of_a_search_is_named_and_set_aside(store: Store, damage: str) -> None:
+    path = store.folder / "study.db"
+    TrialRecord(open_storage(store.folder), "part", [StudyDirection.MAXIMIZE]).suggest(
+        RandomSampler(), lambda trial: {"x": trial.suggest_float("x", 0, 1)}
+    )
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    path.write_bytes(DAMAGES[damage](path.read_bytes()))
+    with pytest.raises(DamagedFile, match=r"study.db is damaged: SQLite .* doctor --fix") as raised:
+        open_storage(store.folder)
+    assert "\n" not in str(raised.value)
+    read_everything(store)
+    (found,) = manage.check_files(store.root, store.name)
+    assert found.path == path
+    manage.check_files(store.root, store.name, fix=True)
+    assert not TrialRecord(open_storage(store.folder), "part", [StudyDirection.MAXIMIZE]).trials()
+
+
+def test_aliases_of_a_stored_study_are_not_written_out(store: Store) -> None:
+    path = store.folder / "study.yaml"
+    bomb = "".join(f"x{i}: &x{i} [{', '.join([f'*x{i - 1}'] * 10)}]\n" for i in range(1, 10))
+    path.write_text(f"{path.read_text()}x0: &x0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n{bomb}")
+    with pytest.raises(DamagedFile, match="more than 400000 values, aliases written out"):
+        Store.open(store.root, store.name).frame()

@@ -17,7 +17,6 @@ import torch
 from fpl_tune.errors import EnvironmentProblem
 from fpl_tune.execute.inline import attempt
 from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, JobRun, Setup, stop_asked
-from fpl_tune.execute.packing import CudaMeter, NoMeter
 from fpl_tune.execute.ray.nodes import node_cache, unfit
 from fpl_tune.execute.remote import RemoteStorage
 from fpl_tune.trial import Record
@@ -88,8 +87,10 @@ class StudyWork:
             return
         setup = on_node(assignment.setup)
         torch.set_num_threads(setup.threads)
-        self._meter = CudaMeter() if setup.device == "cuda" else NoMeter()
-        self._meter.begin(assignment.gpus)
+        if setup.device == "cuda":  # a trial that takes more than its share of the GPU is out of memory
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            torch.cuda.set_per_process_memory_fraction(min(1.0, assignment.gpus))
         self._setup = setup
         self._place = RemoteStorage(setup.checkpoints) if setup.checkpoints and setup.address else None
         self._looked = time.monotonic()
@@ -114,12 +115,16 @@ class StudyWork:
         if isinstance(rounds, Failure):
             return Report(run.unreported(), failure=_in_a_usable_process(rounds), warnings=warnings)
         if not run.done:
-            peak = self._meter.peak() if run.trial.round >= MEASURED_ROUNDS else 0
+            peak = self._peak() if run.trial.round >= MEASURED_ROUNDS else 0
             return Report(rounds, peak, warnings=warnings, last=stopped)
-        output = attempt(lambda: replace(run.output(), peak_device_bytes=self._meter.peak()))
+        output = attempt(lambda: replace(run.output(), peak_device_bytes=self._peak()))
         if isinstance(output, Failure):
             return Report(rounds, failure=output, warnings=warnings)
         return Report(rounds, output=output, warnings=warnings)
+
+    def _peak(self) -> int:
+        """Largest GPU memory of the trial in bytes; 0 on the CPU."""
+        return torch.cuda.max_memory_reserved() if self._setup.device == "cuda" else 0
 
     def _stop_asked(self) -> bool:
         """Looks for the stop file in the study's folder; at a URL only every `STOP_SECONDS`."""
