@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fpl_tune.data import dirichlet
 from fpl_tune.data.partition import (
@@ -46,6 +47,8 @@ class Request:
     coarse: Ints | None
     wanted: int | None
     """Training images per class that a client uses at most; more need not be distributed. None: all."""
+    reserved: NDArray[np.bool_]
+    """[n] training images that clients only validate on (`classes`)."""
     rng: np.random.Generator
 
     @property
@@ -85,8 +88,16 @@ def _disjoint(request: Request) -> Deal:
 def _classes(request: Request) -> Deal:
     rng = np.random.default_rng(request.spec.seed)
     owns = assign_classes(request.n_classes, request.n_clients, request.spec.classes_per_client, rng)
-    label = request.train.label
-    train = by_class(owns, label) if request.wanted is None else some_by_class(owns, label, request.wanted, request.rng)
+    label, reserved = request.train.label, request.reserved
+    if request.wanted is None:
+        train = by_class(owns, label)
+    else:  # of each part all that a client may draw
+        rows = [np.flatnonzero(part) for part in (~reserved, reserved)]
+        parts = [some_by_class(owns, label[part], request.wanted, request.rng) for part in rows]
+        train = Shares(
+            np.concatenate([part[share.row] for part, share in zip(rows, parts, strict=True)]),
+            np.concatenate([share.client for share in parts]),
+        )
     return Deal(train, by_class(owns, request.test.label), request.n_clients)
 
 

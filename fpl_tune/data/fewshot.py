@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fpl_tune.data.partition import Shares, ranked
 from fpl_tune.data.pool import Ints
@@ -29,18 +30,60 @@ def draw(shares: Shares, label: Ints, shots: int | None, val: float, rng: np.ran
 
     Of the a images of a class that a client holds, it trains on s = min(shots, a) and validates on v = round(val · s)
     others, at least one. If it holds fewer than s + v, validation has priority, but one image is always trained on.
-    `label` [n] covers the whole pool.
+    With `shots=None` a client validates on round(val · n) of its n images, at least one, in the proportions of its
+    classes. `label` [n] covers the whole pool.
     """
-    shuffled = rng.permutation(len(shares.row))
-    return _cut(Shares(shares.row[shuffled], shares.client[shuffled]), label, shots, val)
+    return _cut(_shuffled(shares, rng), label, shots, val)
+
+
+def reserve(label: Ints, val: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Which images [n] clients only validate on where several clients hold an image: of each class the share
+    val / (1 + val), at least one of two."""
+    order, rank, size = ranked(label[(shuffled := rng.permutation(len(label)))])
+    least = np.minimum(np.maximum(np.rint(val / (1 + val) * size), 1), size - 1) if val else np.zeros_like(size)
+    reserved = np.zeros(len(label), dtype=bool)
+    reserved[shuffled[order[rank < least]]] = True
+    return reserved
+
+
+def draw_reserved(
+    shares: Shares, label: Ints, shots: int | None, val: float, rng: np.random.Generator, reserved: NDArray[np.bool_]
+) -> tuple[Shares, Shares]:
+    """Like `draw` where clients share images: validation comes from the `reserved` images [n], which none trains on."""
+    shuffled = _shuffled(shares, rng)
+    held = reserved[shuffled.row]
+    train, validate = (Shares(shuffled.row[part], shuffled.client[part]) for part in (~held, held))
+    limit = None if shots is None else max(1, round(val * shots))
+    return _first(train, label, shots), _first(validate, label, limit)
+
+
+def _shuffled(shares: Shares, rng: np.random.Generator) -> Shares:
+    order = rng.permutation(len(shares.row))
+    return Shares(shares.row[order], shares.client[order])
+
+
+def _first(shares: Shares, label: Ints, most: int | None) -> Shares:
+    """At most `most` images of each client and class."""
+    order, rank, _ = ranked(_group(shares, label))
+    kept = order if most is None else order[rank < most]
+    return Shares(shares.row[kept], shares.client[kept])
+
+
+def _group(shares: Shares, label: Ints) -> Ints:
+    """A number per image for its client and class."""
+    return shares.client * (int(label.max(initial=0)) + 1) + label[shares.row]
 
 
 def _cut(shares: Shares, label: Ints, shots: int | None, val: float) -> tuple[Shares, Shares]:
     """The first images of each client and class for training, the next ones for validation."""
-    held = label[shares.row]
-    order, rank, size = ranked(shares.client * (int(label.max(initial=0)) + 1) + held)
+    order, rank, size = ranked(_group(shares, label))
     asked = size if shots is None else np.minimum(size, shots)
-    n_val = np.minimum(np.maximum(np.rint(val * asked), 1), size - 1).astype(np.int64) if val else np.zeros_like(size)
+    if not val:
+        n_val = np.zeros_like(size)
+    elif shots is None:
+        n_val = _proportional(shares.client[order], rank, size, val)
+    else:
+        n_val = np.minimum(np.maximum(np.rint(val * asked), 1), size - 1).astype(np.int64)
     n_train = np.minimum(asked, size - n_val)
     train = order[rank < n_train]
     validate = order[(rank >= n_train) & (rank < n_train + n_val)]
@@ -48,6 +91,32 @@ def _cut(shares: Shares, label: Ints, shots: int | None, val: float) -> tuple[Sh
         Shares(shares.row[train], shares.client[train]),
         Shares(shares.row[validate], shares.client[validate]),
     )
+
+
+def _proportional(client: Ints, rank: Ints, size: Ints, val: float) -> Ints:
+    """Validation images per class, by the largest remainders within each client.
+
+    Args:
+        client: [n] the client of each image, sorted by client and class.
+        rank: [n] its rank within client and class.
+        size: [n] images of its client and class.
+        val: share of a client's images.
+
+    Returns:
+        [n] the number for the image's client and class.
+    """
+    heads = np.flatnonzero(rank == 0)
+    owner, held = client[heads], size[heads]
+    n = np.bincount(owner, held)[owner]
+    total = np.maximum(np.rint(val * n), np.minimum(n - 1, 1))
+    base = np.minimum(np.floor(val * held), held - 1)
+    remainder = np.where(base < held - 1, val * held - base, -1)
+    by_remainder = np.lexsort((-remainder, owner))
+    extra = total - np.bincount(owner, base)[owner]
+    place = np.empty_like(heads)
+    place[by_remainder] = ranked(owner[by_remainder]).rank
+    base += (place < extra) & (base < held - 1)
+    return np.repeat(base.astype(np.int64), held)
 
 
 def draw_published(

@@ -14,6 +14,15 @@ from fpl_tune.formatting import counted
 TEMPLATE = "a photo of a {}."
 PACS_DOMAINS = ("photo", "art_painting", "cartoon", "sketch")
 OFFICEHOME_DOMAINS = ("art", "clipart", "product", "real_world")
+VLCS_DOMAINS = {
+    "caltech": ("CALTECH", "Caltech101"),
+    "labelme": ("LABELME", "LabelMe"),
+    "pascal": ("PASCAL", "VOC2007"),
+    "sun": ("SUN", "SUN09"),
+}
+"""Names of the original archive, and of DomainBed's."""
+VLCS_CLASSES = ("bird", "car", "chair", "dog", "person")
+TERRA_DOMAINS = ("location_38", "location_43", "location_46", "location_100")
 
 
 def load_folder(spec: DataSpec, layout: str) -> Dataset:
@@ -67,11 +76,24 @@ def load_officehome(spec: DataSpec, origin: str) -> Dataset:
     return by_domain(spec, root, {name: (name,) for name in OFFICEHOME_DOMAINS})
 
 
+def load_vlcs(spec: DataSpec, origin: str) -> Dataset:
+    """Lists VLCS: Domain/full/class/* or Domain/class/*, classes by name or by number; split 80/20 as PACS."""
+    root = locate(spec, ("VLCS", "vlcs"), [name for names in VLCS_DOMAINS.values() for name in names], origin)
+    return by_domain(spec, root, VLCS_DOMAINS, {str(k): name for k, name in enumerate(VLCS_CLASSES)}, below="full")
+
+
+def load_terra(spec: DataSpec, origin: str) -> Dataset:
+    """Lists TerraIncognita: location_<n>/class/*, split 80/20 per domain and class, as PACS."""
+    root = locate(spec, ("terra_incognita", "TerraIncognita"), TERRA_DOMAINS, origin)
+    return by_domain(spec, root, {name: (name,) for name in TERRA_DOMAINS})
+
+
 def by_domain(
     spec: DataSpec,
     root: Path,
     domains: Mapping[str, Sequence[str]],
     rename: Mapping[str, str] | None = None,
+    below: str = "",
 ) -> Dataset:
     """Lists folders domain/class/*, split by `data.test_share`.
 
@@ -80,6 +102,7 @@ def by_domain(
         root: folder of the domains.
         domains: each domain's name and possible folders, compared without case and punctuation.
         rename: names of classes that differ from their folders, by the folder's `plain` name.
+        below: a folder between domain and class, where a domain has it.
 
     Raises:
         EnvironmentProblem: a domain's folder is missing.
@@ -93,7 +116,7 @@ def by_domain(
                 f"{root} lacks the domain folder {candidates[0]!r}; it has {sorted(p.name for p in held.values())}. "
                 "Complete the download, or choose data.domains."
             )
-        folder_of[domain] = found[0]
+        folder_of[domain] = found[0] / below if (found[0] / below).is_dir() else found[0]
     inside = {domain: subfolders(path) for domain, path in folder_of.items()}
     named = {name: (rename or {}).get(plain(name), name) for folders in inside.values() for name in folders}
     classes = sorted(set(named.values()))

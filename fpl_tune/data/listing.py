@@ -63,7 +63,7 @@ def check_loaded(dataset: Dataset) -> Dataset:
         if not len(pool):
             raise ConfigError(f"{dataset.name} has no {split} images. Check data.root and data.domains.")
     repeated = {name for name in dataset.classes if dataset.classes.count(name) > 1}
-    if repeated:
+    if repeated and not dataset.published_names:
         raise ConfigError(f"{dataset.name} has classes of the same name: {sorted(repeated)}. Rename their folders.")
     return dataset
 

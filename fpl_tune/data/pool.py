@@ -167,6 +167,8 @@ class Dataset:
     """[K] super-class of each class, where the data set has them (CIFAR-100)."""
     notes: tuple[str, ...] = ()
     """Decisions made because an official split or part of the download is missing, one sentence each."""
+    published_names: bool = False
+    """Whether the class names are a published list's, which may repeat one, as ImageNet's "missile"."""
 
     @cached_property
     def fingerprint(self) -> str:

@@ -6,6 +6,7 @@ import warnings
 import zlib
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fpl_tune.data import fewshot
 from fpl_tune.data.dealing import Images, Request, deal
@@ -88,6 +89,7 @@ def _dealt(
         domains=tuple(np.flatnonzero(source).tolist()),
         coarse=dataset.coarse,
         wanted=fewshot.wanted(data.shots, data.val),
+        reserved=_reserved(images[0].label, data, spec, seed),
         rng=_generator(spec, seed, "deal"),
     )
     return deal(request), (rows[0], rows[1])
@@ -102,10 +104,18 @@ def _drawn(
         parts = fewshot.draw_published(
             dealt.train, label, data.shots, data.val, rng, n_classes=len(known), seed=spec.seed
         )
+    elif spec.name == "classes":
+        parts = fewshot.draw_reserved(dealt.train, label, data.shots, data.val, rng, _reserved(label, data, spec, seed))
     else:
         parts = fewshot.draw(dealt.train, label, data.shots, data.val, rng)
     train, val = (fewshot.by_client(Shares(rows[part.row], part.client), dealt.n_clients) for part in parts)
     return train, val
+
+
+def _reserved(label: Ints, data: DataSpec, spec: PartitionSpec, seed: int) -> NDArray[np.bool_]:
+    """Images that no client trains on under `classes`, where an image has several clients; none elsewhere."""
+    share = data.val if spec.name == "classes" else 0.0
+    return fewshot.reserve(label, share, _generator(spec, seed, "reserve"))
 
 
 def _scrambled(

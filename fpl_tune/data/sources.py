@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 from fpl_tune import plugins
 from fpl_tune.data.cifar import load_cifar
-from fpl_tune.data.coop import LAYOUTS, load_coop
+from fpl_tune.data.coop import load_coop
+from fpl_tune.data.coop_lists import LAYOUTS
 from fpl_tune.data.domainnet import load_domainnet, load_office
-from fpl_tune.data.folders import load_domains, load_folder, load_officehome, load_pacs
+from fpl_tune.data.folders import load_domains, load_folder, load_officehome, load_pacs, load_terra, load_vlcs
+from fpl_tune.data.imagenet import load_imagenet
 from fpl_tune.data.pool import Dataset
 from fpl_tune.data.spec import DataSpec, PartitionSpec
 from fpl_tune.data.world import load_shapes
@@ -58,8 +60,15 @@ def _own(what: str, loader: Loader, natural: PartitionSpec, layout: str) -> Sour
 def _coop(name: str, what: str, origin: str, classes: int, sizes: tuple[int, int]) -> Source:
     layout = LAYOUTS[name]
     folder = layout.folders[0]
-    expected = f"{folder}/{layout.images}/, {folder}/{layout.split}"
-    return _files(f"{classes} {what}", load_coop, DISJOINT, expected, f"{origin} {_LISTS}", {"": {ALL: sizes}})
+    expected = f"{folder}/{layout.markers[1]}/, {folder}/{layout.split}"
+    return _files(
+        f"{classes} {what}",
+        load_coop,
+        DISJOINT,
+        expected,
+        origin if layout.official else f"{origin} {_LISTS}",
+        {"": {ALL: sizes}},
+    )
 
 
 _LISTS = "The split list is linked from DATASETS.md of github.com/KaiyangZhou/CoOp."
@@ -75,6 +84,7 @@ _TEN: Sizes = {ALL: (18278, 4573)}
 _OFFICE: Sizes = {"amazon": 958, "caltech": 1123, "dslr": 157, "webcam": 295}
 _HOME: Sizes = {"art": 2427, "clipart": 4365, "product": 4439, "real_world": 4357}
 _PACS: Sizes = {"photo": 1670, "art_painting": 2048, "cartoon": 2344, "sketch": 3929}
+_VLCS: Sizes = {"caltech": 1415, "labelme": 2656, "pascal": 3376, "sun": 3282}
 SOURCES: dict[str, Source] = {
     "shapes": Source(
         "procedurally drawn world: 20 shapes or 200 coloured shapes in six styles",
@@ -100,6 +110,26 @@ SOURCES: dict[str, Source] = {
         "Frames and list: DATASETS.md of github.com/KaiyangZhou/CoOp.",
         101,
         (7639, 3783),
+    ),
+    "sun397": _coop("sun397", "scenes", "Images: vision.princeton.edu/projects/2010/SUN.", 397, (15880, 19850)),
+    "stanford_cars": _coop(
+        "stanford_cars", "makes and models of cars", "Images: ai.stanford.edu/~jkrause/cars.", 196, (6509, 8041)
+    ),
+    "fgvc_aircraft": _coop(
+        "fgvc_aircraft",
+        "variants of aircraft",
+        "Images and lists (images_variant_*.txt, variants.txt): robots.ox.ac.uk/~vgg/data/fgvc-aircraft.",
+        100,
+        (3334, 3333),
+    ),
+    "eurosat": _coop("eurosat", "kinds of land use", "Images: github.com/phelber/EuroSAT.", 10, (13500, 8100)),
+    "imagenet": _files(
+        "1000 kinds of objects; the official validation images are the test set",
+        load_imagenet,
+        DISJOINT,
+        "imagenet/images/{train,val}/<wnid>/, imagenet/classnames.txt",
+        "Images: image-net.org. classnames.txt is linked from DATASETS.md of github.com/KaiyangZhou/CoOp.",
+        {"": {ALL: (1281167, 50000)}},
     ),
     "cifar10": _files(
         "10 kinds of objects, 32x32",
@@ -148,6 +178,22 @@ SOURCES: dict[str, Source] = {
         "PACS/{photo,art_painting,cartoon,sketch}/<class>/",
         "Images: domaingeneralization.github.io",
         {"": _PACS},
+    ),
+    "vlcs": _files(
+        "four photo collections, 5 classes",
+        load_vlcs,
+        DOMAINS,
+        "VLCS/{CALTECH,LABELME,PASCAL,SUN}/full/<class>/, or VLCS/{Caltech101,LabelMe,VOC2007,SUN09}/<class>/",
+        "Images: domaingeneralization.github.io or github.com/facebookresearch/DomainBed",
+        {"": _VLCS},
+    ),
+    "terra_incognita": _files(
+        "four camera traps, 10 classes",
+        load_terra,
+        DOMAINS,
+        "terra_incognita/location_{38,43,46,100}/<class>/",
+        "Images: beerys.github.io/CaltechCameraTraps, cut by github.com/facebookresearch/DomainBed",
+        {},
     ),
     "folder": _own(
         "your own images, one folder a class",

@@ -10,7 +10,7 @@ import pytest
 from scipy.io import savemat
 
 from fpl_tune.data import DataSpec, load
-from fpl_tune.data.coop import LAYOUTS
+from fpl_tune.data.coop_lists import LAYOUTS
 from fpl_tune.errors import EnvironmentProblem
 
 MakeImage = Callable[..., Path]
@@ -29,6 +29,7 @@ def listed(tmp_path: Path, picture: MakeImage) -> Callable[..., Path]:
                 for k in range(n):
                     path = f"{called}/{part}_{k}.jpg"
                     picture(root / layout.images / path)
+                    (root / layout.markers[1]).mkdir(exist_ok=True)
                     content[part].append([path, label, called])
         (root / layout.split).write_text(json.dumps(content))
         return root
@@ -36,7 +37,7 @@ def listed(tmp_path: Path, picture: MakeImage) -> Callable[..., Path]:
     return write
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if not layout.official])
 def test_each_data_set_of_the_layout_loads_by_its_list(listed: Callable[..., Path], name: str) -> None:
     root = listed(name)
     data = load(DataSpec(name, root=str(root.parent)))
@@ -164,3 +165,68 @@ def test_neither_list_nor_what_to_split_by(tmp_path: Path, picture: MakeImage, n
     (tmp_path / LAYOUTS[name].folders[0] / "cat_to_name.json").write_text("{}")
     with pytest.raises(EnvironmentProblem, match="Download one of them"):
         load(DataSpec(name, root=str(tmp_path)))
+
+
+def test_cars_by_their_annotations(tmp_path: Path, picture: MakeImage) -> None:
+    root = tmp_path / "stanford_cars"
+    (root / "devkit").mkdir(parents=True)
+    cars = np.array(["Acura RL Sedan 2012", "Ford F-150 Regular Cab 2007"], dtype=object)
+    savemat(root / "devkit" / "cars_meta.mat", {"class_names": cars})
+    for part, file, n in (("train", "devkit/cars_train_annos.mat", 10), ("test", "cars_test_annos_withlabels.mat", 4)):
+        rows = [(f"{k:05d}.jpg", k % 2 + 1) for k in range(n)]
+        savemat(root / file, {"annotations": np.array(rows, dtype=[("fname", object), ("class", np.uint8)])})
+        for name, _ in rows:
+            picture(root / f"cars_{part}" / name)
+    data = load(DataSpec("stanford_cars", root=str(tmp_path)))
+    assert data.classes == ("2012 Acura RL Sedan", "2007 Ford F-150 Regular Cab")
+    assert (len(data.train), len(data.test)) == (8, 4)
+    for pool, part in ((data.train, "train"), (data.test, "test")):
+        for path, label in zip(pool.names, pool.label.tolist(), strict=True):
+            assert path.startswith(f"cars_{part}/")
+            assert int(path[-9:-4]) % 2 == label
+    np.asarray(data.train.read(0))
+
+
+def test_aircraft_by_the_official_lists(tmp_path: Path, picture: MakeImage) -> None:
+    root = tmp_path / "fgvc_aircraft"
+    root.mkdir()
+    (root / "variants.txt").write_text("707-320\nA340-300 Long\n")
+    for part, numbers in (("train", range(4)), ("val", range(4, 6)), ("test", range(6, 9))):
+        lines = [f"{k:07d} {('707-320', 'A340-300 Long')[k % 2]}" for k in numbers]
+        (root / f"images_variant_{part}.txt").write_text("\n".join(lines) + "\n")
+        for k in numbers:
+            picture(root / "images" / f"{k:07d}.jpg")
+    data = load(DataSpec("fgvc_aircraft", root=str(tmp_path)))
+    assert data.classes == ("707-320", "A340-300 Long")
+    assert data.train.names == tuple(f"{k:07d}.jpg" for k in range(4))
+    assert data.train.label.tolist() == [0, 1, 0, 1]
+    assert data.test.label.tolist() == [0, 1, 0]
+    assert not data.notes  # these lists are the papers'
+    (root / "images_variant_test.txt").write_text("0000006 Concorde\n")
+    with pytest.raises(EnvironmentProblem, match=r"names the variant 'Concorde', which variants\.txt lacks"):
+        load(DataSpec("fgvc_aircraft", root=str(tmp_path)))
+
+
+def test_scenes_by_the_first_official_partition(tmp_path: Path, picture: MakeImage) -> None:
+    root = tmp_path / "sun397"
+    scenes = ("/a/abbey", "/a/apse/indoor")
+    (root / "SUN397").mkdir(parents=True)
+    (root / "ClassName.txt").write_text("\n".join(scenes) + "\n")
+    for file, n in (("Training_01.txt", 5), ("Testing_01.txt", 2)):
+        images = [f"{scene}/sun_{file[:5]}{k}.jpg" for scene in scenes for k in range(n)]
+        (root / file).write_text("\n".join(images) + "\n")
+        for image in images:
+            picture(root / "SUN397" / image[1:])
+    data = load(DataSpec("sun397", root=str(tmp_path)))
+    assert data.classes == ("abbey", "indoor apse")
+    assert (len(data.train), len(data.test)) == (8, 4)
+    assert all(("apse" in path) == bool(label) for path, label in zip(data.test.names, data.test.label, strict=True))
+
+
+def test_satellite_images_are_named_as_in_the_prompts(tmp_path: Path, picture: MakeImage) -> None:
+    for name in ("AnnualCrop", "Forest", "SeaLake"):
+        for k in range(10):
+            picture(tmp_path / "eurosat" / "2750" / name / f"{name}_{k}.jpg")
+    data = load(DataSpec("eurosat", root=str(tmp_path)))
+    assert data.classes == ("Annual Crop Land", "Forest", "Sea or Lake")
+    assert data.template.format(data.classes[1]) == "a centered satellite photo of Forest."

@@ -44,6 +44,41 @@ def test_no_more_than_wanted_is_drawn_of_a_large_class(shots: int | None, val: f
     assert drawn == (fewshot.wanted(shots, val) or 100)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "val", "expected"),
+    [
+        ((3, 3, 3, 3), 0.25, (1, 1, 1, 0)),  # 3 of 12, not one of each class
+        ((10, 4, 1), 0.1, (1, 1, 0)),  # 1.5 rounds to 2: a tenth of 10, then the largest remainder
+        ((1, 1, 1), 0.1, (0, 0, 0)),  # the only image of a class is trained on
+        ((5,), 0.0, (0,)),
+        ((5,), 0.1, (1,)),
+    ],
+)
+def test_without_shots_a_client_validates_on_a_share_of_all_its_images(
+    sizes: tuple[int, ...], val: float, expected: tuple[int, ...]
+) -> None:
+    shares, label = one_client(*sizes)
+    train, validate = fewshot.draw(shares, label, None, val, np.random.default_rng(0))
+    assert tuple(np.bincount(label[validate.row], minlength=len(sizes))) == expected
+    assert sorted([*train.row, *validate.row]) == list(range(len(label)))
+
+
+@pytest.mark.parametrize("shots", [2, 16, None])
+def test_shared_images_are_trained_on_or_validated_on(shots: int | None) -> None:
+    rng = np.random.default_rng(0)
+    label = np.repeat(np.arange(5), 20)
+    owns = rng.random((8, 5)).argsort(1) < 3
+    reserved = fewshot.reserve(label, 0.25, rng)
+    assert np.bincount(label[reserved]).tolist() == [4] * 5
+    train, validate = fewshot.draw_reserved(by_class(owns, label), label, shots, 0.25, rng, reserved)
+    assert not set(train.row.tolist()) & set(validate.row.tolist())
+    drawn = 16 if shots is None else shots
+    assert np.bincount(train.client, minlength=8).tolist() == [3 * drawn] * 8
+    assert np.bincount(validate.client, minlength=8).tolist() == [3 * max(1, drawn // 4)] * 8
+    assert (owns[validate.client, label[validate.row]]).all()
+    assert not fewshot.reserve(label, 0.0, rng).any()
+
+
 def test_each_class_of_each_client_is_drawn_for_itself() -> None:
     rng = np.random.default_rng(0)
     label, client = rng.integers(0, 5, 400), rng.integers(0, 6, 400)

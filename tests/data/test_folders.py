@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fpl_tune.data import DataSpec, load
+from fpl_tune.data.folders import VLCS_CLASSES
 from fpl_tune.data.sources import SOURCES
 from fpl_tune.errors import ConfigError, EnvironmentProblem
 
@@ -124,3 +125,24 @@ def test_names_that_are_no_valid_text_are_no_problem(folders: MakeFolders) -> No
     data = load(DataSpec("folder", root=str(root)))
     assert len(data.fingerprint) == 16
     assert len(data.train.stamp()) == 64
+
+
+@pytest.mark.parametrize("original", [True, False])
+def test_vlcs_in_both_layouts(folders: MakeFolders, original: bool) -> None:
+    names = ("CALTECH", "LABELME", "PASCAL", "SUN") if original else ("Caltech101", "LabelMe", "VOC2007", "SUN09")
+    for name in names:
+        root = folders(*("01234" if original else VLCS_CLASSES), below=f"VLCS/{name}/{'full' if original else ''}")
+        folders("0", n=1, below=f"VLCS/{name}/full/../crossval") if original else None
+    data = load(DataSpec("vlcs", root=str(root.parents[2] if original else root.parents[1])))
+    assert data.classes == VLCS_CLASSES
+    assert data.domains == ("caltech", "labelme", "pascal", "sun")
+    assert len(data.train) + len(data.test) == 4 * 5 * 5
+    assert not any("crossval" in path for path in data.train.names)
+
+
+def test_camera_traps_at_four_locations(folders: MakeFolders) -> None:
+    for number in (100, 38, 43, 46):
+        root = folders("bird", "bobcat", below=f"terra_incognita/location_{number}")
+    data = load(DataSpec("terra_incognita", root=str(root.parents[1])))
+    assert data.domains == ("location_38", "location_43", "location_46", "location_100")
+    assert data.classes == ("bird", "bobcat")

@@ -11,7 +11,7 @@ from PIL import Image
 
 from fpl_tune.data import DataSpec, load
 from fpl_tune.data.check import _readable
-from fpl_tune.data.coop import _json
+from fpl_tune.data.coop_lists import read_json
 from fpl_tune.data.files import images_in, subfolders
 from fpl_tune.data.pool import FilePool
 from fpl_tune.errors import EnvironmentProblem
@@ -74,4 +74,4 @@ def test_a_split_that_cannot_be_read_is_one_line(root: Path, kind: str) -> None:
     else:
         path.write_text("[" * 100_000)
     with pytest.raises(EnvironmentProblem, match="nested too deeply" if kind == "nested" else "not a regular file"):
-        _json(path)
+        read_json(path)

@@ -78,10 +78,11 @@ def test_the_natural_partition_and_its_features(name: str, tmp_path: Path) -> No
     ],
 )
 def test_published_lists_have_the_published_sizes(name: str, sizes: tuple[int, int, int]) -> None:
-    from fpl_tune.data.coop import LAYOUTS, _listed
+    from fpl_tune.data.coop import read_list
+    from fpl_tune.data.coop_lists import LAYOUTS
 
     path = Path(os.environ.get("FPL_TUNE_TEST_DATA", "/nowhere"), "coop_splits", LAYOUTS[name].split)
     if not path.is_file():
         pytest.skip(f"no coop_splits/{path.name} in FPL_TUNE_TEST_DATA")
-    train, test, names = _listed(path)
+    train, test, names = read_list(path)
     assert (len(train.names), len(test.names), len(names)) == sizes
