@@ -28,9 +28,9 @@ def run(
         output.emit_config(config.as_dict(spec))
         return
     from fpl_tune.device import resolve
-    from fpl_tune.evaluate import report_rules
     from fpl_tune.paths import cache_root
     from fpl_tune.plan import preflight
+    from fpl_tune.study.results import rules_of
     from fpl_tune.trial import Trial
 
     chosen = seed_list(seeds)
@@ -42,12 +42,12 @@ def run(
         records = trial.step()
         for record in records:
             history[record["seed"]].append(record)
-        if format is Format.table and "val/acc_mean" in records[0]:
+        if format is Format.table and "test/acc_mean" in records[0]:
             output.console().print(_round(records, trial))
     rows = [
         {"seed": seed, "rule": rule, **figures}
         for seed, records in history.items()
-        for rule, figures in report_rules([r for r in records if "val/acc_mean" in r]).items()
+        for rule, figures in rules_of(records).items()
     ]
     if format is Format.table:
         shown = {"val/acc_mean": "validation %", "test/acc_mean": "test %"}
@@ -78,10 +78,14 @@ def _round(records: list[Record], trial: Trial) -> str:
     """The line of a round: accuracies averaged over seeds, time spent, and the ETA."""
     from fpl_tune.formatting import duration
 
-    val, test = (sum(r[f"{split}/acc_mean"] for r in records) / len(records) for split in ("val", "test"))
+    shown = [
+        f"{name} {100 * sum(r[field] for r in records) / len(records):.1f} %"
+        for name, field in (("validation", "val/acc_mean"), ("test", "test/acc_mean"))
+        if field in records[0]
+    ]
     spent = sum(r["time/seconds"] for r in records)
     left = spent / trial.round * (trial.rounds - trial.round)
     return (
-        f"round {trial.round}/{trial.rounds}  validation {100 * val:.1f} %  test {100 * test:.1f} %  "
+        f"round {trial.round}/{trial.rounds}  {'  '.join(shown)}  "
         f"{duration(spent)}{f', about {duration(left)} left' if left > 2 else ''}"
     )

@@ -66,6 +66,8 @@ class Plan:
     """Seconds of `seconds` before the first trial."""
     reasons: tuple[str, ...]
     """Why it is infeasible."""
+    held_out: tuple[float, ...] = ()
+    """Shares of their training images that clients validate on where they use all (`data.shots=null`)."""
     outside: tuple[tuple[Cell, str, str], ...] = ()
     """Cells with results that the study no longer has: cell, state, why."""
 
@@ -122,6 +124,9 @@ class Plan:
             more = len(t["dropped"]) - 5
             named = [f"{i.label}{f' ({_within(i)})' if i.fitting else ''}" for i in self.items if i.fitting < i.trials]
             text += f" The budget drops {len(named)}: {', '.join(named[:5])}{f' and {more} more' if more > 0 else ''}."
+        if self.held_out:
+            shares = " or ".join(f"{share:.0%}" for share in self.held_out)
+            text += f" Clients validate on {shares} of their training images (data.val) and train on the others."
         if self.outside:
             text += f" Not in this study, but kept with their results: {counted(len(self.outside), 'cell')}."
         return " ".join([text, *self.reasons])
@@ -170,6 +175,7 @@ def make_plan(
         1.0 if setup.gpus is None else setup.gpus,
         clock.ready,
         tuple(_reasons(items, setup)),
+        tuple(sorted({run.data.val for run in runs if run.data.shots is None and run.data.val})),
         tuple(differ.outside()),
     )
 

@@ -46,6 +46,7 @@ def test_what_every_split_holds(shapes: Dataset, partition: PartitionSpec) -> No
         assert np.array_equal(shapes.train.label[mine], labels)
         assert np.isin(labels, drawn.classes).all()
         assert np.bincount(labels).max() <= 4
+    assert not np.isin(np.concatenate(drawn.val), np.concatenate(drawn.train)).any()  # of any client
     if partition.name != "classes":
         everything = np.concatenate([*drawn.train, *drawn.val])
         assert len(np.unique(everything)) == len(everything)

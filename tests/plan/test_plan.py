@@ -101,6 +101,13 @@ def test_trials_of_a_search_that_are_over_cost_nothing(compose: Compose, tmp_pat
     assert more.totals()["done"] == 0
 
 
+def test_the_share_that_is_held_out_of_all_images_is_said(compose: Compose, tmp_path: Path, cheap: list[str]) -> None:
+    body = "axes: {optim: {lr: [1]}}"
+    assert "validate on" not in make_plan(*compose(body), root=tmp_path).sentence()
+    plan = make_plan(*compose(body, "data.shots=null", "data.val=0.1"), root=tmp_path)
+    assert "Clients validate on 10% of their training images (data.val) and train on the others." in plan.sentence()
+
+
 def test_a_budget_names_what_it_drops(compose: Compose, tmp_path: Path, cheap: list[str]) -> None:
     plan = make_plan(*compose("axes: {optim: {lr: [1, 2, 3]}}", "budget=15s"), root=tmp_path)  # 6 s each
     assert plan.totals()["dropped"] == ["lr=3"]
