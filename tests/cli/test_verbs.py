@@ -182,6 +182,17 @@ def test_a_run_ends_with_a_table_in_percent(command: Command) -> None:
     assert line.split("│")[4:6] == [f" {told[3]:>12} ", f" {told[6]:>6} "], "the figures of the round's line"
 
 
+def test_a_run_without_validation_or_with_rounds_between_evaluations(command: Command) -> None:
+    small = "data.train_per_class=8 data.test_per_class=2 data.shots=4 data.domains=[clipart] protocol.epochs=1"
+    without = command("run", *small.split(), "data.val=0", "protocol.rounds=1", "--format", "csv")
+    assert without.code == 0, without.err
+    assert [line.split(",")[1] for line in without.out.splitlines()[1:]] == ["final", "best_test", "mean_last5"]
+    sparse = command("run", *small.split(), "protocol.rounds=3", "protocol.eval_every=2", "--format", "csv")
+    rounds = {line.split(",")[1]: line.split(",")[2] for line in sparse.out.splitlines()[1:]}
+    assert rounds["final"] == "3", "the last round is evaluated, and rounds are counted from 1"
+    assert set(rounds.values()) <= {"2", "3"}
+
+
 @pytest.mark.parametrize("words", ["status", "show lambda_sweep", "status lambda_sweep"])
 def test_where_no_study_ran_the_folder_is_named_and_not_made(words: str, command: Command, here: Path) -> None:
     done = command(*words.split())
