@@ -195,7 +195,7 @@ def _step(method: Method, task: Task, now: _Training, plan: Plan, t: int, spec: 
     """Step number `t` of all clients of the plan."""
     leaves = {name: leaf.detach().requires_grad_() for name, leaf in now.train.items()}
     loss, moved = method.loss(task, Local(leaves, now.fixed), plan.batch(t))
-    grads = torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True)
+    grads = torch.autograd.grad(loss, list(leaves.values()), torch.ones_like(loss), allow_unused=True)
     with torch.no_grad():
         factor = None if plan.factor is None else plan.factor[:, t]
         train, state = optim.step(spec, now.train, dict(zip(leaves, grads, strict=True)), now.optim, factor)

@@ -14,15 +14,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from fpl_tune.errors import ConfigError
 
 Tree = dict[str, Tensor]
+_IGNORED = -100  # label of an image that pads
 
 
 class State(NamedTuple):
@@ -257,8 +259,26 @@ def average(rows: Tensor, weight: Tensor) -> Tensor:
 
 
 def unit(features: Tensor) -> Tensor:
-    """Features [..., D] scaled to length one along the last axis."""
-    return F.normalize(features, dim=-1)
+    """Features [..., D] scaled to length one along the last axis. Differentiable once."""
+    return cast(Tensor, _Unit.apply(features))
+
+
+class _Unit(torch.autograd.Function):
+    """`F.normalize`, with a gradient of four kernels instead of thirteen."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_(min=1e-12)
+        out = x / length
+        ctx.save_for_backward(out, length)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        out, length = ctx.saved_tensors
+        along = (grads[0] * out).sum(-1, keepdim=True)
+        return grads[0].addcmul(out, along, value=-1).div_(length)
 
 
 def cosine_logits(scale: float, image: Tensor, text: Tensor) -> Tensor:
@@ -273,8 +293,9 @@ def mean_over(values: Tensor, mask: Tensor) -> Tensor:
 
 def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     """[C, B, K] -> [C]: mean cross-entropy of each client's real images."""
-    values = F.cross_entropy(logits.flatten(0, 1), batch.label.flatten(), reduction="none")
-    return mean_over(values.view_as(batch.label), batch.mask)
+    label = torch.where(batch.mask, batch.label, _IGNORED)
+    values = F.cross_entropy(logits.flatten(0, 1), label.flatten(), reduction="none", ignore_index=_IGNORED)
+    return values.view_as(label).sum(1) / batch.mask.sum(1).clamp(min=1)
 
 
 def new_context(task: Task, n_ctx: int, rng: Generator, *lead: int) -> Tensor:

@@ -86,20 +86,22 @@ def step(
         gradient = grads[name]
         if gradient is None:
             continue
-        rate: float | Tensor = spec.rate(name)
-        if factor is not None:
-            rate = rate * factor.to(leaf.dtype).view(-1, *([1] * (leaf.ndim - 1)))
         if spec.name == "sgd":
             if spec.weight_decay:
-                gradient = gradient + spec.weight_decay * leaf
-            first[name] = spec.momentum * state.first[name] + gradient
-            moved[name] = leaf - rate * first[name]
+                gradient = gradient.add(leaf, alpha=spec.weight_decay)
+            update = first[name] = gradient.add(state.first[name], alpha=spec.momentum)
         else:
             b1, b2 = spec.betas
-            first[name] = b1 * state.first[name] + (1 - b1) * gradient
-            second[name] = b2 * state.second[name] + (1 - b2) * gradient**2
+            first[name] = (b1 * state.first[name]).add(gradient, alpha=1 - b1)
+            second[name] = (b2 * state.second[name]).addcmul(gradient, gradient, value=1 - b2)
             update = (first[name] / (1 - b1**steps)) / ((second[name] / (1 - b2**steps)).sqrt() + 1e-8)
-            moved[name] = leaf - rate * (update + spec.weight_decay * leaf)
+            update = update.add(leaf, alpha=spec.weight_decay)
+        rate = spec.rate(name)
+        if factor is None:
+            moved[name] = leaf.sub(update, alpha=rate)
+        else:
+            by_client = factor.to(leaf.dtype).view(-1, *([1] * (leaf.ndim - 1)))
+            moved[name] = leaf.addcmul(update, by_client, value=-rate)
     return moved, OptimState(first, second, steps)
 
 

@@ -109,25 +109,39 @@ class Block(NamedTuple):
             attn.num_heads,
         )
 
-    def first(self, words: Tensor, context: Tensor, layout: Layout) -> Tensor:
-        """The first block, told apart: words [1, R, d] are constants, only context rows [P, c, d] are not."""
-        n_prompts, rows = len(context), layout.context
-        x = words.expand(n_prompts, -1, -1).index_copy(1, rows, context)
-        qkv = _linear(self.norm_1(words), self.qkv).expand(n_prompts, -1, -1)
-        return self._rest(x, qkv.index_copy(1, rows, _linear(self.norm_1(context), self.qkv)), layout)
+    def projected(self, x: Tensor) -> Tensor:
+        """Queries, keys and values [..., 3 d] of tokens [..., d]."""
+        return _linear(self.norm_1(x), self.qkv)
+
+    def first(self, words: Tensor, qkv: Tensor, context: Tensor, layout: Layout) -> Tensor:
+        """The first block, where only context rows [P, c, d] depend on the prompt.
+
+        Words [1, R, d] and their queries, keys and values [1, R, 3 d] are constants.
+        """
+        x = _in_rows(words, context, layout)
+        return self._rest(x, _in_rows(qkv, self.projected(context), layout), layout)
 
     def __call__(self, x: Tensor, layout: Layout) -> Tensor:
         """Tokens [P, R, d] after the block."""
-        return self._rest(x, _linear(self.norm_1(x), self.qkv), layout)
+        return self._rest(x, self.projected(x), layout)
 
     def last(self, x: Tensor, layout: Layout) -> Tensor:
         """The EOT tokens [P, K, d] after the block, in the order of the layout."""
-        return self._rest(x, _linear(self.norm_1(x), self.qkv), layout, ends=True)
+        return self._rest(x, self.projected(x), layout, ends=True)
 
     def _rest(self, x: Tensor, qkv: Tensor, layout: Layout, *, ends: bool = False) -> Tensor:
         mixed = attend(qkv, layout, self.n_heads, ends=ends)
-        x = _linear(mixed, self.out, x[:, layout.ends] if ends else x)
+        x = _linear(mixed, self.out, x.index_select(1, layout.ends) if ends else x)
         return cast(Tensor, _Mlp.apply(x, self))
+
+
+def _in_rows(constant: Tensor, context: Tensor, layout: Layout) -> Tensor:
+    """Rows [P, R, c]: those of the context [P, n, c], all others the same [1, R, c] for every prompt."""
+    constant = constant.expand(len(context), -1, -1)
+    if layout.at is None:
+        return constant.index_copy(1, layout.context, context)
+    before, after = constant[:, : layout.at], constant[:, layout.at + context.shape[1] :]
+    return torch.cat([before, context, after], 1)
 
 
 def _linear(x: Tensor, weights: tuple[Tensor, Tensor], onto: Tensor | None = None) -> Tensor:

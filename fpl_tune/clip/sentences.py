@@ -78,6 +78,7 @@ class Layout(NamedTuple):
     inverse: Tensor  # [K]
     packing: Packing
     in_order: bool  # whether `slot` lists each context token once, in order
+    at: int | None  # first of the context's rows where they follow one another, else None
 
     @property
     def n_tokens(self) -> int:
@@ -188,6 +189,7 @@ def _layout(slots: Sequence[tuple[int, ...]], *, per_class: bool) -> Layout:
         positions=torch.tensor([position for _, position, _ in rows]),
         context=torch.tensor(context, dtype=torch.long),
         slot=torch.tensor(slot, dtype=torch.long),
+        at=context[0] if context and context == list(range(context[0], context[0] + len(context))) else None,
         in_order=slot == sorted({-1 - token for token in slots[0] if token < 0}),
         owner=torch.tensor([rows[row][2] for row in context], dtype=torch.long),
         ends=torch.tensor(ends),

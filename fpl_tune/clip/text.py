@@ -24,6 +24,7 @@ from fpl_tune.device import activation_bytes
 
 _AT_ONCE = 16384  # tokens per pass without gradients; more is not faster
 _KEPT_CPU, _KEPT_SHARE = 3 << 29, 0.3  # by tokens run at once with gradients: bytes, or a share of a GPU's memory
+_LAYOUTS = 8
 _KEPT_PER_TOKEN = 6  # numbers per token, width and block: two inputs and the hidden layer; attention comes on top
 
 
@@ -53,6 +54,7 @@ class TextTower(nn.Module):
         self.pool: str = getattr(text, "text_pool_type", None) or text.pool_type
         self.pad_id: int = getattr(text, "pad_id", 0)
         self.register_buffer("mask", text.attn_mask, persistent=False)
+        self._kept: dict[int, tuple[Layout, tuple[Tensor, Tensor, Tensor]]] = {}
 
     @property
     def width(self) -> int:
@@ -102,7 +104,7 @@ class TextTower(nn.Module):
         deeps = [None] * len(contexts) if deep is None else deep.split(turn)
         pairs = zip(contexts, deeps, strict=True)
         if wants_grad:
-            return torch.cat([checkpoint(run, *pair, use_reentrant=False) for pair in pairs])
+            return torch.cat([checkpoint(run, *pair, use_reentrant=False, preserve_rng_state=False) for pair in pairs])
         return torch.cat([run(*pair) for pair in pairs])
 
     def _affordable(self, like: Tensor, layout: Layout) -> int:
@@ -156,20 +158,33 @@ class TextTower(nn.Module):
     # ------------------------------------------------------------------------------------------ packed path
 
     def _packed(self, context: Tensor, layout: Layout, deep: Tensor | None) -> Tensor:
-        words = (self.token_embedding(layout.ids) + self.positional_embedding[layout.positions])[None]
         if context.dim() == 4:
             own = context[:, layout.owner, layout.slot]
         else:
             own = context if layout.in_order else context[:, layout.slot]
-        own = own + self.positional_embedding[layout.positions[layout.context]]
         first, *blocks, last = self.blocks
+        words, qkv, places = self._constants(layout)
         layout = for_prompts(layout, len(context), first.n_heads, context.device)
-        x = first.first(words, own, layout)
+        x = first.first(words, qkv, own + places, layout)
         for j, block in enumerate([*blocks, last], start=1):
             if deep is not None and j <= deep.shape[1]:
                 x = x.index_copy(1, layout.context, deep[:, j - 1, layout.slot])
             x = block(x, layout) if block is not last else block.last(x, layout)
-        return self._project(self.ln_final(x[:, layout.inverse]))
+        return self._project(self.ln_final(x).index_select(1, layout.inverse))
+
+    @torch.no_grad()
+    def _constants(self, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
+        """What no prompt changes: embedded words [1, R, d] and their queries, keys and values in the first block, and
+        the context's positional embeddings [c, d]. Kept for the layouts used last."""
+        kept = self._kept.pop(id(layout), None)
+        if kept is None:
+            places = self.positional_embedding[layout.positions]
+            words = (self.token_embedding(layout.ids) + places)[None]
+            kept = layout, (words, self.blocks[0].projected(words), places[layout.context])
+        self._kept[id(layout)] = kept
+        while len(self._kept) > _LAYOUTS:
+            del self._kept[next(iter(self._kept))]
+        return kept[1]
 
 
 def _placed(context: Tensor, index: Tensor, is_context: Tensor, x: Tensor) -> Tensor:

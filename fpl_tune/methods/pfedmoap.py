@@ -11,8 +11,9 @@ nothing of each other: experts, gates and momentum that the code takes over from
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +29,6 @@ from fpl_tune.method import (
     Traffic,
     Tree,
     average,
-    cosine_logits,
     mean_over,
     new_context,
     put,
@@ -139,7 +139,15 @@ class PFedMoAP(Method):
         distinct, at = experts.flatten(2).flatten(0, 1).unique(dim=0, return_inverse=True)
         text = task.text(distinct.unflatten(1, experts.shape[2:]))  # [U, K, D]
         features = self._pooled(text)[at].unflatten(0, experts.shape[:2])  # [C, E-1, K, G]
-        fixed = {"experts": experts, "usable": usable, "features": features}
+        local_too = F.pad(usable, (1, 0), value=True)
+        hidden = torch.where(local_too, 0.0, -torch.inf).to(text.dtype)
+        fixed = {
+            "experts": experts,
+            "usable": usable,
+            "features": features,
+            "hidden": hidden[:, None, None, :, None],
+            "gated": usable.any(1).view(-1, 1, 1),
+        }
         return Local({"prompt": prompt, **gate}, fixed)
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
@@ -195,28 +203,40 @@ class PFedMoAP(Method):
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         image, text = unit(batch.image), task.text(local.train["prompt"])
-        own = cosine_logits(task.scale, image, text)
+        own = task.scale * torch.einsum("cbd,ckd->cbk", image, text)
+        experts = self._experts(local, text)
         wide = max(self.experts * self.heads, self._width(task.embed_dim) if self.similarity == "cosine" else 1)
         rows = max(1, _ELEMENTS // (len(text) * text.shape[1] * wide))
-        mixed = torch.cat([self._mixed(local, part, text) for part in image.split(rows, 1)], 1)
-        gated = local.fixed["usable"].any(1).view(-1, 1, 1)
-        return torch.where(gated, task.scale * mixed + self.lam * own, own)
+        parts = [self._mixed(local, experts, part) for part in image.split(rows, 1)]
+        mixed = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+        return torch.where(local.fixed["gated"], task.scale * mixed + self.lam * own, own)
 
     def attention(self, local: Local, image: Tensor, text: Tensor) -> Tensor:
         """Weights [C, h, B, E, K] of the experts, the local one first; they sum to one over E.
 
         For unit images [C, B, D] and the local prompt's text features [C, K, D]. The linear gate has h = K = 1.
         """
+        return self._attention(local, self._experts(local, text), image)
+
+    def _experts(self, local: Local, text: Tensor) -> _Experts:
+        """What all images of a client meet, the local expert first."""
+        features = torch.cat([self._pooled(text).unsqueeze(1), local.fixed["features"]], 1)
         weight, bias = local.train["gate.weight"], local.train["gate.bias"]
         if self.gate == "linear":
-            scores = (image @ weight.mT + bias.unsqueeze(1))[:, None, :, :, None]
+            return _Experts(features, features, [weight], [bias])
+        weights, biases = (leaf.split((1, 2, 1), 1) for leaf in (weight, bias))  # of query, of key and value, of output
+        both = features.flatten(1, 2) @ weights[1].flatten(1, 2).mT + biases[1].flatten(1).unsqueeze(1)
+        key, value = both.unflatten(1, features.shape[1:3]).unflatten(-1, (2, self.heads, -1)).unbind(3)
+        return _Experts(key, value, [weights[0][:, 0], weights[2][:, 0]], [biases[0], biases[2]])
+
+    def _attention(self, local: Local, experts: _Experts, image: Tensor) -> Tensor:
+        if self.gate == "linear":
+            scores = (image @ experts.weights[0].mT + experts.biases[0].unsqueeze(1))[:, None, :, :, None]
         else:
-            query = self._heads(self._pooled(image) @ weight[:, 0].mT + bias[:, None, 0])
-            key = self._heads(self._features(local, text) @ weight[:, None, 1].mT + bias[:, None, None, 1])
+            query = self._heads(self._pooled(image) @ experts.weights[0].mT + experts.biases[0])
             sharp = query.shape[-1] ** -0.5 if self.attention_scale == "sqrt" else self.attention_scale
-            scores = torch.einsum("cbhx,cekhx->chbek", sharp * query, key)
-        usable = F.pad(local.fixed["usable"], (1, 0), value=True)[:, None, None, :, None]
-        return scores.masked_fill(~usable, -torch.inf).softmax(3)
+            scores = torch.einsum("cbhx,cekhx->chbek", sharp * query, experts.key)
+        return (scores + local.fixed["hidden"]).softmax(3)
 
     def diagnose(self, task: Task, local: Local, batch: Batch) -> dict[str, Tensor]:
         """Fig. 6: [C, E] mean attention on the local expert (first) and on the others in falling order.
@@ -228,25 +248,24 @@ class PFedMoAP(Method):
         shares = [mean_over(w, batch.mask) for w in (weights[..., 0], *others.unbind(-1))]
         return {"attention by expert, the local one first": torch.stack(shares, 1)}
 
-    def _mixed(self, local: Local, image: Tensor, text: Tensor) -> Tensor:
+    def _mixed(self, local: Local, experts: _Experts, image: Tensor) -> Tensor:
         """Unit images [C, B, D] against what the gate makes of the experts (Eq. 11) -> [C, B, K]."""
-        share, features = self.attention(local, image, text), self._features(local, text)
+        share, value = self._attention(local, experts, image), experts.value
         if self.gate == "linear":
             weight = share[:, 0, :, :, 0]  # [C, B, E]
-            dots = torch.einsum("cbd,cekd->cbek", image, features)
-            alike = torch.einsum("cekd,cfkd->ckef", features, features)
+            dots = torch.einsum("cbd,cekd->cbek", image, value)
+            alike = torch.einsum("cekd,cfkd->ckef", value, value)
             square = torch.einsum("cbe,ckef,cbf->cbk", weight, alike, weight)
             return torch.einsum("cbe,cbek->cbk", weight, dots) / square.clamp(min=1e-12).sqrt()
-        weight, bias = local.train["gate.weight"], local.train["gate.bias"]
+        weight, bias = experts.weights[1], experts.biases[1]
         image = self._pooled(image)
-        value = self._heads(features @ weight[:, None, 2].mT + bias[:, None, None, 2])
         if self.similarity == "cosine":
             mixed = torch.einsum("chbek,cekhx->cbkhx", share, value).flatten(-2)
-            mixed = mixed @ weight[:, None, 3].mT + bias[:, None, None, 3]
+            mixed = mixed @ weight.unsqueeze(1).mT + bias.unsqueeze(1)
             return torch.einsum("cbg,cbkg->cbk", unit(image), unit(mixed))
         # <image, W_O mix + b_O> = <W_O' image, mix> + <image, b_O>: no mixed feature [C, B, K, G] is formed
-        dots = torch.einsum("cbhx,cekhx->chbek", self._heads(image @ weight[:, 3]), value)
-        return (share * dots).sum((1, 3)) + image @ bias[:, 3].unsqueeze(-1)
+        dots = torch.einsum("cbhx,cekhx->chbek", self._heads(image @ weight), value)
+        return (share * dots).sum((1, 3)) + image @ bias.mT
 
     def _pooled(self, features: Tensor) -> Tensor:
         """[..., D] -> [..., G] what the gate sees of unit features: the linear one all of it."""
@@ -259,9 +278,18 @@ class PFedMoAP(Method):
     def _heads(self, features: Tensor) -> Tensor:
         return features.unflatten(-1, (self.heads, -1))
 
-    def _features(self, local: Local, text: Tensor) -> Tensor:
-        """[C, E, K, G] pooled text features of all experts, the local one first."""
-        return torch.cat([self._pooled(text).unsqueeze(1), local.fixed["features"]], 1)
+
+class _Experts(NamedTuple):
+    """The experts of each client as all its images see them; of the linear gate, features instead of keys."""
+
+    key: Tensor
+    """[C, E, K, h, x]"""
+    value: Tensor
+    """[C, E, K, h, x]"""
+    weights: Sequence[Tensor]
+    """[C, G, G] of query and output."""
+    biases: Sequence[Tensor]
+    """[C, 1, G] of query and output."""
 
 
 def choose_experts(state: State, who: Tensor, n: int, selection: str) -> tuple[Tensor, Tensor]:
