@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ import pandas as pd
 from fpl_tune import config
 from fpl_tune.device import resolve
 from fpl_tune.errors import ConfigError, unknown
+from fpl_tune.formatting import duration
 from fpl_tune.paths import cache_root, output_folder, output_root
 from fpl_tune.trial import Record, Trial
 
@@ -22,14 +25,19 @@ if TYPE_CHECKING:
 
 
 def run(
-    *overrides: str, seeds: int | Sequence[int] = 1, callback: Callable[[Sequence[Record]], None] | None = None
+    *overrides: str,
+    seeds: int | Sequence[int] | None = None,
+    callback: Callable[[Sequence[Record]], None] | None = None,
+    progress: bool | None = None,
 ) -> pd.DataFrame:
     """Runs one federated simulation.
 
     Args:
         overrides: `key=value`, in the syntax of the command line.
-        seeds: a number of seeds (1 to n), or the seeds.
+        seeds: a number of seeds (1 to n), or the seeds; the same as the override `seeds=`. Default: one seed, 1.
         callback: called after every round with one record per seed: a dict of round, seed and all metrics.
+        progress: whether a line with the round, accuracies and time left is shown on standard error. Default: in a
+            notebook and on a terminal.
 
     Returns:
         A row per seed and round with all metrics; accuracies are shares, bytes and seconds are running totals.
@@ -42,22 +50,38 @@ def run(
         >>> import fpl_tune
         >>> rounds = fpl_tune.run("method=promptfl", "optim.lr=0.01", seeds=3,
         ...                       callback=lambda records: print(records[0]["round"]))
+        >>> rounds.groupby("round")["test/acc_mean"].mean().plot()
     """
-    spec = config.compose_run(overrides)
-    chosen = list(range(1, seeds + 1)) if isinstance(seeds, int) else list(seeds)
+    more = [] if seeds is None else [f"seeds={seeds if isinstance(seeds, int) else list(seeds)}"]
+    given, chosen = config.take_seeds([*overrides, *more])
+    spec = config.compose_run(given)
     trial = Trial(spec, chosen, cache_dir=cache_root(), device=resolve("auto"))
     history: list[Record] = []
+    talks = sys.stderr.isatty() or hasattr(builtins, "__IPYTHON__") if progress is None else progress
     while not trial.done:
         records = trial.step()
         history += records
+        if talks:
+            print(f"\r{round_line(records, trial)}   ", end="\n" if trial.done else "", file=sys.stderr, flush=True)
         if callback is not None:
             callback(records)
     return pd.DataFrame(sorted(history, key=lambda record: chosen.index(record["seed"])))
 
 
+def round_line(records: Sequence[Record], trial: Trial) -> str:
+    """Describes a round in a line: accuracies averaged over seeds where it was evaluated, time spent, the ETA."""
+    text = f"round {trial.round}/{trial.rounds}"
+    for split, title in (("val", "validation"), ("test", "test")):
+        if all(f"{split}/acc_mean" in record for record in records):
+            text += f"  {title} {100 * sum(r[f'{split}/acc_mean'] for r in records) / len(records):.1f} %"
+    spent = sum(record["time/seconds"] for record in records)
+    left = spent / trial.round * (trial.rounds - trial.round)
+    return f"{text}  {duration(spent)}{f', about {duration(left)} left' if left > 2 else ''}"
+
+
 @dataclass(frozen=True)
 class StudyFrames:
-    """A study's results as pandas frames."""
+    """A study's results as pandas frames. A notebook shows it as a table of its cells."""
 
     store: Store
 
@@ -89,6 +113,25 @@ class StudyFrames:
             A row per cell: mean, std, sem, n, min and max.
         """
         return self.store.summary(rule=rule, metric=metric)
+
+    def plot(self, rule: str = "final", metric: str = "test/acc_mean", **options: Any) -> Any:
+        """Draws the mean of a metric per cell, with the standard deviation over seeds as error bars.
+
+        Args:
+            rule: the reporting rule; see `summary`.
+            metric: the metric.
+            options: passed to `pandas.DataFrame.plot`, such as `figsize` or `ax`.
+
+        Returns:
+            The `matplotlib.axes.Axes`.
+        """
+        table = self.summary(rule, metric).set_index("label")
+        return table.plot(**{"y": "mean", "yerr": "std", "kind": "barh", "xlabel": metric, "legend": False, **options})
+
+    def _repr_html_(self) -> str:
+        shown = ["label", "mean", "std", "n", "status"]
+        caption = f"{self.store.name}: test/acc_mean by the rule final, over seeds"
+        return self.summary()[shown].style.format(precision=3).hide(axis="index").set_caption(caption).to_html()
 
 
 def run_study(name: str, *overrides: str, callbacks: Iterable[Callback] = ()) -> StudyFrames:

@@ -43,6 +43,9 @@ Overrides = Annotated[
 FormatOption = Annotated[Format, typer.Option("--format", help="Output format.")]
 ConfigOption = Annotated[bool, typer.Option("--cfg", help="Print the resolved configuration and exit.")]
 BudgetOption = Annotated[str | None, typer.Option("--budget", help="Wall time, e.g. 90s or 2h; same as budget=2h.")]
+SeedsOption = Annotated[
+    str | None, typer.Option("--seeds", help="Number of seeds, or a list such as 1,2,5; same as seeds=5.")
+]
 StudyName = Annotated[
     str,
     typer.Argument(
@@ -54,9 +57,14 @@ StoredStudy = Annotated[
 ]
 
 
-def with_budget(overrides: list[str] | None, budget: str | None) -> list[str]:
-    """The overrides, with `--budget` as one of them."""
-    return [*(overrides or []), *([f"budget={budget}"] if budget is not None else [])]
+def with_options(overrides: list[str] | None, *, budget: str | None = None, seeds: str | None = None) -> list[str]:
+    """The overrides, with `--budget` and `--seeds` among them."""
+    found = [*(overrides or [])]
+    if budget is not None:
+        found.append(f"budget={budget}")
+    if seeds is not None:
+        found.append(f"seeds=[{seeds}]" if "," in seeds else f"seeds={seeds}")
+    return found
 
 
 def _version(wanted: bool) -> None:

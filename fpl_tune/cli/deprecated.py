@@ -24,7 +24,7 @@ def diff(name: StudyName, overrides: Overrides = None, format: FormatOption = Fo
     from fpl_tune.cli.plan import plan
 
     deprecated("diff", "plan")
-    plan(name, overrides, None, format)
+    plan(name, overrides, format=format)
 
 
 @app.command(hidden=True, epilog="Example: fpl-tune best lambda_sweep --export best/")

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import sys
 
-from fpl_tune.cli.common import BudgetOption, ConfigOption, Format, FormatOption, Overrides, StudyName, app, with_budget
+from fpl_tune.cli.common import (
+    BudgetOption,
+    ConfigOption,
+    Format,
+    FormatOption,
+    Overrides,
+    SeedsOption,
+    StudyName,
+    app,
+    with_options,
+)
 
 
 @app.command(epilog="Example: fpl-tune plan lambda_sweep seeds=10 --format json", rich_help_panel="Run")
@@ -12,6 +22,7 @@ def plan(
     name: StudyName,
     overrides: Overrides = None,
     budget: BudgetOption = None,
+    seeds: SeedsOption = None,
     format: FormatOption = Format.table,
     cfg: ConfigOption = False,
 ) -> None:
@@ -23,7 +34,7 @@ def plan(
     from fpl_tune.paths import output_folder
     from fpl_tune.plan.overrides import compose
 
-    spec, node = compose(name, with_budget(overrides, budget), output_folder())
+    spec, node = compose(name, with_options(overrides, budget=budget, seeds=seeds), output_folder())
     if cfg:
         output.emit_config(node)
         return

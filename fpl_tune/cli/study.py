@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fpl_tune.cli.common import BudgetOption, ConfigOption, Format, FormatOption, Overrides, StudyName, app, with_budget
+from fpl_tune.cli.common import (
+    BudgetOption,
+    ConfigOption,
+    Format,
+    FormatOption,
+    Overrides,
+    SeedsOption,
+    StudyName,
+    app,
+    with_options,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +36,7 @@ def study(
         bool, typer.Option("--retry", help="Run diverged seeds again too; failed seeds always run again.")
     ] = False,
     budget: BudgetOption = None,
+    seeds: SeedsOption = None,
     format: FormatOption = Format.table,
     cfg: ConfigOption = False,
 ) -> None:
@@ -33,13 +44,13 @@ def study(
     if dry_run:
         from fpl_tune.cli.plan import plan
 
-        plan(name, overrides, budget, format, cfg)
+        plan(name, overrides, budget, seeds, format, cfg)
         return
     from fpl_tune.cli import output
     from fpl_tune.paths import output_folder
     from fpl_tune.plan.overrides import compose
 
-    spec, node = compose(name, with_budget(overrides, budget), output_folder())
+    spec, node = compose(name, with_options(overrides, budget=budget, seeds=seeds), output_folder())
     if cfg:
         output.emit_config(node)
         return

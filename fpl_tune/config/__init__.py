@@ -5,7 +5,7 @@ specifications (`data`, `optim`, `task`) and `methods`; nothing else imports Hyd
 """
 
 from fpl_tune.config.claims import ClaimSpec
-from fpl_tune.config.compose import check_name, choose, compose_run, compose_study
+from fpl_tune.config.compose import check_name, choose, compose_run, compose_study, take_seeds
 from fpl_tune.config.fields import (
     as_dict,
     changed,
@@ -65,6 +65,7 @@ __all__ = [
     "read_mapping",
     "set_field",
     "stages",
+    "take_seeds",
     "to_run",
     "to_study",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from fpl_tune import methods
-from fpl_tune.config.fields import known_fields, no_field, set_field, to_run, to_study
+from fpl_tune.config.fields import changed, known_fields, no_field, set_field, to_run, to_study
 from fpl_tune.config.files import check_growth, check_study, not_yaml, parse
 from fpl_tune.config.messages import of_studies, readable
 from fpl_tune.config.specs import GROUPS, RUN_FIELDS, SELECTION, RunSpec, StudySpec
@@ -39,8 +39,25 @@ def compose_run(overrides: Sequence[str] = ()) -> RunSpec:
     methods.trust(overrides)
     node = _compose("run", shipped("conf"), _homes(overrides))
     for name in node.keys() - RUN_FIELDS:
-        raise of_studies(name) if name in known_fields("") else no_field(name, node)
-    return to_run(node)
+        raise of_studies(name) if name in known_fields("") else no_field(name, node, RUN_FIELDS)
+    try:
+        return to_run(node)
+    except ConfigError as problem:
+        method = str(node["method"].get("name")) if isinstance(node["method"], dict) else ""
+        if str(problem).startswith(f"{method} has no field") and not any(o.startswith("method=") for o in overrides):
+            raise ConfigError(f"{problem} Without method=NAME a run is of {method}.") from None
+        raise
+
+
+def take_seeds(overrides: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Separates a run's seeds from its other overrides; one seed, 1, where none are given.
+
+    Raises:
+        ConfigError: not a number of seeds or a list of different ones.
+    """
+    given = parse([text for text in overrides if text.startswith("seeds=")])
+    others = [text for text in overrides if not text.startswith("seeds=")]
+    return others, changed(StudySpec(), {"seeds": given[-1].value() if given else 1}, "").seed_list()
 
 
 def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, dict[str, Any]]:
@@ -62,6 +79,8 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, 
     node.pop("schema", None)  # a stored study's
     node["name"] = path.stem if node.get("name") in (None, "study") else str(node["name"])
     check_name(node["name"])
+    for field in node.keys() - {f.name for f in fields(StudySpec)}:
+        raise no_field(field, node)
     spec = to_study(node)
     node["method"] = methods.as_dict(spec.method)  # with all fields, which axes and searches name
     check_rule(spec.report.rule, "report.rule")

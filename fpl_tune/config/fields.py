@@ -175,15 +175,25 @@ def set_field(node: dict[str, Any], dotted: str, value: Any) -> None:
     here[last] = value
 
 
-def no_field(dotted: str, node: Mapping[str, Any]) -> ConfigError:
-    """`ConfigError` for a field that a composed dict lacks: of a method, with what that method has."""
+def no_field(dotted: str, node: Mapping[str, Any], rooms: Sequence[str] = ()) -> ConfigError:
+    """`ConfigError` for a field that a composed dict lacks: of a method, with what that method has.
+
+    Args:
+        dotted: the field's dotted name.
+        node: the composed dict.
+        rooms: the parts of it whose fields are suggested; all of a study's where there are none.
+    """
     *path, last = dotted.split(".")
     method: Any = node if path[:1] == ["method"] else None
     for part in path:
         method = method.get(part) if isinstance(method, Mapping) else None
     if isinstance(method, Mapping) and "name" in method:
         return methods.lacking(str(method["name"]), last, [name for name in method if name != "name"])
-    known = known_fields(dotted)
+    known = [name for name in known_fields(dotted) if not rooms or name.split(".")[0] in rooms]
+    owners = methods.owners(dotted)
+    if owners:
+        of = f", a field of {', '.join(owners)}" if len(owners) <= 3 else ""
+        return ConfigError(f"There is no field {dotted!r}. Did you mean 'method.{dotted}'{of}?")
     parts = [name for name in known if name.endswith(f".{dotted}")]
     listed = [name for name in known if "." not in name]  # where none is similar
     near = get_close_matches(dotted, known, n=3, cutoff=0.5)

@@ -41,4 +41,8 @@ def readable(problem: Exception, path: Path) -> ConfigError:
 
 def of_studies(field: str) -> ConfigError:
     """`ConfigError` for a field of studies in a run."""
-    return ConfigError(f"{field!r} is a field of studies: a run does not have it.")
+    more = {
+        "execution": " A run uses the GPU where PyTorch sees one; CUDA_VISIBLE_DEVICES= keeps it on the CPU.",
+        "axes": " Write a study: fpl-tune new study NAME.",
+    }
+    return ConfigError(f"{field!r} is a field of studies: a run does not have it.{more.get(field, '')}")

@@ -68,8 +68,8 @@ def assign_disjoint(n_classes: int, n_clients: int, seed: int) -> NDArray[np.boo
         fit = [n for n in range(1, n_classes + 1) if (n - 1) * round(n_classes / n) < n_classes]
         near = min(fit, key=lambda n: abs(n - n_clients))
         raise ConfigError(
-            f"{counted(n_classes, 'disjoint class', 'disjoint classes')} cannot be dealt to {n_clients} clients in "
-            f"slices of {each} so that each owns one; set partition.n_clients={near}."
+            f"{counted(n_classes, 'disjoint class', 'disjoint classes')} cannot be dealt to {n_clients} clients so "
+            f"that each owns {max(each, 1)}. Set partition.n_clients={near}."
         )
     return owns
 

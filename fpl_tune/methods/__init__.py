@@ -126,12 +126,16 @@ def build(node: Any, where: str = "method") -> Method:
 
 def lacking(name: str, field: str, known: Iterable[str]) -> ConfigError:
     """`ConfigError` for a field that a method does not have: a similar one, or the methods that have it."""
-    known = sorted(known)
-    owners = [other for other, kind in catalogue().items() if field in {f.name for f in hyper_parameters(kind)}]
-    if owners and not get_close_matches(field, known, cutoff=0.5):
-        more = f"{', '.join(owners[:3])} {'has' if len(owners) == 1 else 'have'} it: method={owners[0]}."
+    known, others = sorted(known), owners(field)
+    if others and not get_close_matches(field, known, cutoff=0.5):
+        more = f"Methods that have it: {', '.join(f'method={other}' for other in others[:3])}."
         return ConfigError(f"{name} has no field {field!r}. Known: {', '.join(known) or 'none'}. {more}")
     return ConfigError(f"{name} has no field {field!r}. {did_you_mean(field, known)}")
+
+
+def owners(field: str) -> list[str]:
+    """Names of the methods that have a field."""
+    return [name for name, kind in catalogue().items() if field in {f.name for f in hyper_parameters(kind)}]
 
 
 def _bounded(method: Method, where: str) -> Method:
@@ -203,5 +207,6 @@ def stored(node: Mapping[str, Any]) -> Method:
 
 
 __all__ = [
-    "Absent", "as_dict", "build", "catalogue", "defaults", "find", "hyper_parameters", "name_of", "stored", "trust",
+    "Absent", "as_dict", "build", "catalogue", "defaults", "find", "hyper_parameters", "name_of", "owners", "stored",
+    "trust",
 ]  # fmt: skip
