@@ -35,8 +35,14 @@ BLOCK_BYTES, BLOCK_SHARE = 1 << 30, 0.2
 """Activations kept for the backward pass of one block of clients: bytes on the CPU, a share of a GPU's memory."""
 
 
+GUESSES = 100
+"""Times log(classes), the loss of guessing: a client's mean loss over a round beyond it counts as diverged.
+
+A wrong class whose cosine is 0.5 higher costs 50 at CLIP's scale of 100; the least limit, of two classes, is 69."""
+
+
 class Diverged(FplTuneError):
-    """A loss or a state is NaN or inf; the message names seed, client and round."""
+    """A loss or a state is NaN, inf or out of range; the message names seed, client and round."""
 
 
 def who_trains(run: RunSpec, task: ClientTask, seed: int, number: int) -> torch.Tensor:
@@ -181,7 +187,7 @@ class Trial:
         """One round of every seed. Returns a record per seed.
 
         Raises:
-            Diverged: a loss or what was learned is NaN or inf.
+            Diverged: a loss is NaN or out of range, or what was learned is NaN or inf.
         """
         began = time.perf_counter()
         coming = self._next_stage()
@@ -236,7 +242,7 @@ class Trial:
         """The losses [C] of each seed's clients that hold images, read from the device at once.
 
         Raises:
-            Diverged: a round ended with a loss or a state that is NaN or inf.
+            Diverged: a round ended with a loss that is NaN or out of range, or a state that is NaN or inf.
         """
         parts = [*(losses or ()), torch.stack([_finite(state) for state in self.states])]
         *read, finite = torch.cat([part.double() for part in parts]).cpu().split([len(part) for part in parts])
@@ -247,9 +253,12 @@ class Trial:
             if losses is not None:
                 found.append(read[i][torch.isin(cohort.who, clients)])
                 for client, loss in zip(clients.tolist(), found[-1].tolist(), strict=True):
-                    if not math.isfinite(loss):
+                    if not abs(loss) <= (limit := GUESSES * math.log(max(2, task.n_classes))):
                         where = f"seed {cohort.seed}, client {client}, round {cohort.round}"
-                        raise self._diverged(f"loss is {'NaN' if math.isnan(loss) else loss}", where)
+                        what = "NaN" if math.isnan(loss) else f"{loss:.4g}"
+                        if math.isfinite(loss):
+                            what += f", beyond {limit:.0f}, {GUESSES} times that of guessing"
+                        raise self._diverged(f"loss is {what}", where)
             if not finite[i]:
                 raise self._diverged("what was learned is NaN or inf", where)
         return found if losses is not None else None

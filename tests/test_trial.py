@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,19 @@ def test_a_trial_leaves_no_tensors_behind(cache: Path) -> None:
 def test_divergence_names_seed_round_and_remedy(cache: Path) -> None:
     with pytest.raises(Diverged, match=r"training diverged: .* \(seed 1, .*round \d+\); lower optim.lr"):
         _trial(cache, "optim.lr=1e30", "protocol.rounds=5").run_all()
+
+
+def test_a_loss_out_of_any_sane_range_has_diverged(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mixed features are not bounded: at such a rate the gate's losses are finite and rise beyond all bounds."""
+    chosen = ["method=pfedmoap", "method.experts=2", "method.d_gating=96", "optim.groups.gate=3", "optim.lr=0.001"]
+    limit = f"{100 * math.log(20):.0f}"
+    where = r"\(seed \d, client \d, round \d\); lower optim.lr .*gate"
+    with pytest.raises(Diverged, match=rf"loss is [\d.e+]+, beyond {limit}, 100 times that of guessing {where}"):
+        _trial(cache, *chosen, "protocol.rounds=6").run_all()
+    monkeypatch.setattr("fpl_tune.trial.GUESSES", 1e300)
+    losses = [record["train/loss"] for record in _trial(cache, *chosen, "protocol.rounds=3").run_all()[0]]
+    assert all(map(math.isfinite, losses))
+    assert max(losses) > 1000
 
 
 def test_zero_shot_needs_one_round_and_sends_nothing(cache: Path) -> None:

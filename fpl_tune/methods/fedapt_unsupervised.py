@@ -50,6 +50,7 @@ class FedAPTUnsupervised(Unlabelled):
     threshold: least zero-shot probability of a pseudo-label, in [0, 1); other images only train the reader.
     neighbours: nearest images in a client's bank that a prediction is drawn to, >= 0; 0 leaves that term out.
     disperse: weight, >= 0, of the term that drives apart the predictions of a batch.
+    dispersal: `mean` over the mates of the same class that are expected in a batch; `sum` over all, as released.
     keys, temperature, unlock: as in the supervised form; `keys=none` is PromptFL.
     augment: the student sees a second, augmented view (the paper), one of `data.views` cached ones; False: the same
         image as the teacher.
@@ -65,6 +66,7 @@ class FedAPTUnsupervised(Unlabelled):
     threshold: float = 0.75
     neighbours: int = 5
     disperse: float = 0.5
+    dispersal: Literal["mean", "sum"] = "mean"
     keys: Keys = "uniform"
     temperature: float = 0.01
     unlock: Literal["image", "own", "none"] | int = "image"

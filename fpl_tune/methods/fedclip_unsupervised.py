@@ -22,7 +22,7 @@ class FedCLIPUnsupervised(Unlabelled):
     """Image feature a(f) ⊙ f against hand-written prompts.
 
     form: of a, as in the supervised method: FedAPT's `sigmoid` or the official `softmax`.
-    phase, threshold, neighbours, disperse, augment, double_softmax: as in `fedapt_unsupervised`.
+    phase, threshold, neighbours, disperse, dispersal, augment, double_softmax: as in `fedapt_unsupervised`.
     """
 
     form: Form = "sigmoid"
@@ -30,6 +30,7 @@ class FedCLIPUnsupervised(Unlabelled):
     threshold: float = 0.75
     neighbours: int = 5
     disperse: float = 0.5
+    dispersal: Literal["mean", "sum"] = "mean"
     augment: bool = True
     double_softmax: bool = True
 

@@ -57,6 +57,10 @@ class PFedMoAP(Method):
     attention_scale: factor of the attention's dot products, or "sqrt" for 1/√(d_gating / heads).
     selection: `nearest` in l2 distance to the client's entry in the pool (section 3.2), or `random`: the first in
         one order drawn at the start, as the released code does.
+    experts_from: whose prompts the E-1 others are. `others`, as published, or a control, which shows how much of a gain
+        the gate's own parameters explain: `own` repeats the client's entry of the pool, `hand` the hand-written prompt,
+        `random` is unit vectors in place of text features. Prompts of one start that are averaged every round stay
+        close (cosine 0.9998 between clients' features of a class on the embedded world): then `others` is `own`.
     gate: `attention`, or `linear` weights from the image alone, softmax(W f + b), mixing features of full width and
         compared by cosine (Table 7).
     aggregate_gate: the gates are averaged by the server too and nobody keeps one (Table 7).
@@ -73,6 +77,7 @@ class PFedMoAP(Method):
     heads: int = 8
     attention_scale: float | Literal["sqrt"] = 10.0
     selection: Literal["nearest", "random"] = "nearest"
+    experts_from: Literal["others", "own", "hand", "random"] = "others"
     gate: Literal["attention", "linear"] = "attention"
     aggregate_gate: bool = False
     n_ctx: int = 16
@@ -92,6 +97,8 @@ class PFedMoAP(Method):
     def check(self, sizes: Sizes) -> None:
         n, width = sizes.n_clients, sizes.embed_dim
         require(self.experts <= n, "experts", f"must be at most the number of clients, {n}", self.experts)
+        fits = self.experts_from != "random" or sizes.same_classes
+        require(fits, "experts_from", "must name prompts where new classes are tested", self.experts_from)
         if self.gate == "attention":
             gating, remedy = self._width(width), f"Set method.d_gating={width}, or to another divisor."
             rule = f"must divide the width of the embedding, {width}"
@@ -125,6 +132,9 @@ class PFedMoAP(Method):
             "entered": torch.zeros(n, dtype=torch.bool, device=task.device),
             "order": torch.randperm(n, generator=rng).to(task.device),
         }
+        if self.experts_from == "random":
+            drawn = torch.randn(self.experts - 1, task.n_classes, task.embed_dim, generator=rng)
+            server["random"] = unit(drawn).to(prompt)
         if self.aggregate_gate:
             return State({"prompt": prompt, **gate}, personal, server)
         return State({"prompt": prompt}, {**personal, **{k: spread(v, n) for k, v in gate.items()}}, server)
@@ -134,11 +144,15 @@ class PFedMoAP(Method):
             return {k: spread(v, len(who)) for k, v in state.shared.items() if k.startswith("gate.")}
         return {k: v[who] for k, v in state.personal.items() if k.startswith("gate.")}
 
-    def _local(self, task: Task, prompt: Tensor, gate: Tree, experts: Tensor, usable: Tensor) -> Local:
+    def _local(self, task: Task, state: State, prompt: Tensor, gate: Tree, experts: Tensor, usable: Tensor) -> Local:
         """What a client works with: its prompt [C, l, d], gate, and experts [C, E-1, l, d], encoded once each."""
-        distinct, at = experts.flatten(2).flatten(0, 1).unique(dim=0, return_inverse=True)
-        text = task.text(distinct.unflatten(1, experts.shape[2:]))  # [U, K, D]
-        features = self._pooled(text)[at].unflatten(0, experts.shape[:2])  # [C, E-1, K, G]
+        if self.experts_from in ("hand", "random"):
+            text = state.server["random"] if self.experts_from == "random" else task.hand_text
+            features = self._pooled(text).expand(*usable.shape, -1, -1)  # [C, E-1, K, G]
+        else:
+            distinct, at = experts.flatten(2).flatten(0, 1).unique(dim=0, return_inverse=True)
+            text = task.text(distinct.unflatten(1, experts.shape[2:]))  # [U, K, D]
+            features = self._pooled(text)[at].unflatten(0, experts.shape[:2])
         local_too = F.pad(usable, (1, 0), value=True)
         hidden = torch.where(local_too, 0.0, -torch.inf).to(text.dtype)
         fixed = {
@@ -152,16 +166,19 @@ class PFedMoAP(Method):
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
         chosen, usable = choose_experts(state, who, self.experts - 1, self.selection)
+        if self.experts_from == "own":
+            chosen = who.unsqueeze(1).expand_as(chosen)
+        kept = usable[..., None, None] & (self.experts_from in ("others", "own"))
         prompt = spread(state.shared["prompt"], len(who))
-        experts = torch.where(usable[..., None, None], state.server["pool"][chosen], 0)
-        return self._local(task, prompt, self._gate(state, who), experts, usable)
+        experts = torch.where(kept, state.server["pool"][chosen], 0)
+        return self._local(task, state, prompt, self._gate(state, who), experts, usable)
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
         """What a client held after its last local training; the global prompt for those who never trained."""
         trained = state.server["entered"][who].view(-1, 1, 1)
         prompt = torch.where(trained, state.personal["own"][who], state.shared["prompt"])
         experts, usable = state.personal["experts"][who], state.personal["usable"][who]
-        return self._local(task, prompt, self._gate(state, who), experts, usable)
+        return self._local(task, state, prompt, self._gate(state, who), experts, usable)
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
         prompt, usable = local.train["prompt"], local.fixed["usable"]
@@ -184,16 +201,17 @@ class PFedMoAP(Method):
         server = {
             "pool": put(state.server["pool"], who, prompt),  # Eq. 7
             "entered": state.server["entered"].index_fill(0, who, True),
-            "order": state.server["order"],
+            **{name: leaf for name, leaf in state.server.items() if name in ("order", "random")},
         }
         return State(shared, personal, server)
 
     def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        """Prompts of the experts come down as they are, each client's own number of them."""
+        """Prompts of the experts come down as they are, each client's own number of them; those of a control do not."""
         size = state.shared["prompt"].numel()
         _, usable = choose_experts(state, who, self.experts - 1, self.selection)
         up: dict[str, int | Tensor] = {"prompt": size}
-        down: dict[str, int | Tensor] = {"prompt": size, "experts": usable.sum(1) * size}
+        sent = size if self.experts_from == "others" else 0
+        down: dict[str, int | Tensor] = {"prompt": size, "experts": usable.sum(1) * sent}
         if self.aggregate_gate:
             gate = sum(leaf.numel() for name, leaf in state.shared.items() if name.startswith("gate."))
             up["gate"], down["gate"] = usable.any(1).long() * gate, gate

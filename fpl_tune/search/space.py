@@ -14,7 +14,7 @@ import optuna
 import yaml
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from fpl_tune import config
+from fpl_tune import config, methods
 from fpl_tune.config import SearchSpec
 from fpl_tune.errors import ConfigError, did_you_mean
 from fpl_tune.paths import shipped
@@ -209,8 +209,7 @@ def read_space(
                 f"A field is an axis or searched, not both, but {name} is both. "
                 f"Remove axes.{clash}, or name what is searched in search.only."
             )
-    own = {name: config.get_field(node or {}, name) for name in entries}
-    params = _ordered([_param(name, entry, type(own[name]) is int) for name, entry in entries.items()])
+    params = _ordered([_param(name, entry, _is_integer(name, node or {})) for name, entry in entries.items()])
     by_name = {param.name: param for param in params}
     published = []
     for point in stored.get("published", []):
@@ -238,6 +237,15 @@ def _dotted(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             found[f"{prefix}{name}"] = value
     return found
+
+
+def _is_integer(name: str, node: Mapping[str, Any]) -> bool:
+    """Whether a field of a run holds integers: by its value, or by the method's type where that is null."""
+    value = config.get_field(node, name)
+    if value is not None or not name.startswith("method.") or "method" not in node:
+        return type(value) is int
+    types = {f"method.{f.name}": str(f.type) for f in methods.hyper_parameters(methods.find(node["method"]["name"]))}
+    return types.get(name) == "int | None"
 
 
 def _param(name: str, node: Any, integer: bool) -> Param:

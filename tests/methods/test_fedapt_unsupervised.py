@@ -81,9 +81,9 @@ def test_first_stage_learns_the_augmented_view_of_what_zero_shot_is_sure_of(task
     assert 0 < torch.cat(some).sum() < len(torch.cat(some))  # the threshold parts the images
 
 
-@pytest.mark.parametrize("double", [False, True])
-def test_second_stage_is_agreement_attraction_and_dispersion(task, whole_batch, plain_text, double):
-    method = _method(phase=2, neighbours=3, disperse=0.5, double_softmax=double)
+@pytest.mark.parametrize(("double", "dispersal"), [(False, "sum"), (True, "sum"), (True, "mean")])
+def test_second_stage_is_agreement_attraction_and_dispersion(task, whole_batch, plain_text, double, dispersal):
+    method = _method(phase=2, neighbours=3, disperse=0.5, double_softmax=double, dispersal=dispersal)
     state, local, batch = _started(method, task, whole_batch, view=True)
     state = state._replace(personal={"scores": state.personal["scores"].flip(-1)})  # remembered from another model
     local = local._replace(fixed={**local.fixed, "scores": state.personal["scores"]})
@@ -105,10 +105,34 @@ def test_second_stage_is_agreement_attraction_and_dispersion(task, whole_batch, 
             chosen = sorted(range(number), key=lambda j, like=like: -like[j])[: min(3, number - 1)]
             near = near - sum((new[j] * shares[i]).sum() for j in chosen)
             apart = apart + sum((shares[i] * shares[j]).sum() for j in range(number) if j != i)
+        if dispersal == "mean":  # over the mates of the same class that the bank makes expect, one at least
+            expected = (number - 1) * float((new.mean(0) ** 2).sum())
+            apart = apart / max(expected, 1.0)
         wanted = intra + near / number + 0.5 * apart / number - (clean @ reader.T).log_softmax(1)[:, domain].mean()
         _compare(loss, found, wanted, [prompt, reader], client)
         torch.testing.assert_close(fixed["scores"][client, :number], new)
         assert torch.equal(fixed["scores"][client, number:], old[number:])  # padding writes nowhere
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_dispersal_does_not_grow_with_the_mates_of_a_class(classes):
+    """Sure and right predictions of n images in equal classes: each has n / classes - 1 mates.
+    Summed, the term grows with n; as a mean it stays near one."""
+
+    def dispersal(each, summed):
+        n = each * classes
+        sure = torch.eye(classes).double().repeat(each, 1)[None]
+        rows = torch.arange(n)[None]
+        batch = Batch(sure, label=rows % classes, mask=torch.ones(1, n, dtype=torch.bool), index=rows)
+        fixed = {"scores": sure, "features": sure, "present": torch.ones(1, n, dtype=torch.bool)}
+        loss, _ = bank_loss(Local({}, fixed), batch, 60 * sure, 60 * sure, neighbours=0, disperse=1.0, summed=summed)
+        return float(loss)
+
+    assert dispersal(4, True) == pytest.approx(3)
+    assert dispersal(16, True) == pytest.approx(15)
+    assert dispersal(4, False) == pytest.approx(3 / ((4 * classes - 1) / classes))
+    assert dispersal(16, False) == pytest.approx(15 / ((16 * classes - 1) / classes))
+    assert dispersal(16, False) == pytest.approx(1, abs=0.06)
 
 
 def test_banks_hold_predictions_of_the_first_stages_model_and_stay_with_their_client(task, plain_text):
@@ -167,7 +191,9 @@ def test_views_that_are_surely_wrong_move_nothing_by_default(double):
     fixed = {"scores": bank, "features": images, "present": torch.ones(1, 2).bool()}
     view = torch.tensor([0.0, margin, 0.0]).double().expand(1, 1, 3).clone().requires_grad_()
     second = view.softmax(-1) if double else view
-    loss, _ = bank_loss(Local({}, fixed), batch, torch.zeros(1, 1, 3).double(), second, neighbours=0, disperse=0.0)
+    loss, _ = bank_loss(
+        Local({}, fixed), batch, torch.zeros(1, 1, 3).double(), second, neighbours=0, disperse=0.0, summed=True
+    )
     (pull,) = torch.autograd.grad(loss.sum(), view)
     if double:
         assert float(pull.abs().max()) < 10 * math.exp(-margin)

@@ -86,6 +86,79 @@ def reference(method: PFedMoAP, task: ClientTask, local: Local, batch: Batch, cl
     return task.scale * (torch.stack(columns, -1) + method.lam * image @ own.T)
 
 
+def test_controls_replace_the_features_of_the_experts_alone(task: ClientTask) -> None:
+    """All start from one state of the published method; the same clients are gated, and nothing else is replaced."""
+    state = after_rounds(PFedMoAP(**SMALL), task, [0, 1, 2, 3])
+    published = PFedMoAP(**SMALL).start(task, state, EVERYONE)
+    pool = task.text(state.server["pool"])[..., ::2]  # D = 24 to 12
+    drawn = PFedMoAP(**SMALL, experts_from="random").init(task, generator("controls")).server["random"]
+    wanted = {
+        "own": pool[:, None].expand(-1, 2, -1, -1),
+        "hand": task.hand_text[:, ::2].expand(4, 2, -1, -1),
+        "random": drawn[..., ::2].expand(4, -1, -1, -1),
+    }
+    for name, expected in wanted.items():
+        method = PFedMoAP(**SMALL, experts_from=name)  # pyright: ignore[reportArgumentType] - one of the literals
+        begun = state._replace(server={**state.server, "random": drawn})
+        local = method.start(task, begun, EVERYONE)
+        assert_same(Local(local.train, {}), Local(published.train, {}))
+        assert torch.equal(local.fixed["usable"], published.fixed["usable"])
+        torch.testing.assert_close(local.fixed["features"], expected)
+        assert not torch.as_tensor(method.traffic(task, begun, EVERYONE).down["experts"]).any()
+        ended = method.merge(task, begun, EVERYONE, local)
+        deployed = method.deploy(task, ended, EVERYONE)
+        torch.testing.assert_close(deployed.fixed["features"], expected)
+    torch.testing.assert_close(drawn.norm(dim=-1), torch.ones(2, 6, dtype=drawn.dtype))
+
+
+def test_random_experts_need_the_classes_of_training() -> None:
+    sizes: Any = SimpleNamespace(n_clients=4, embed_dim=24, same_classes=False)
+    with pytest.raises(ConfigError, match="experts_from"):
+        PFedMoAP(**SMALL, experts_from="random").check(sizes)
+    PFedMoAP(**SMALL, experts_from="hand").check(sizes)
+
+
+def test_a_gate_picks_the_one_expert_of_ten_that_fits() -> None:
+    """Every expert has a style of its own and names the classes in an order of its own; one has the images' style and
+    order. Values pass as they are, so that nothing but attention can undo an order: the gate must choose."""
+    task = toy_task(sizes=(20, *[2] * 10))
+    rng = generator("one that fits")
+    method = PFedMoAP(n_ctx=2, experts=11, d_gating=24, heads=3, lam=0.0)
+    basis = torch.linalg.qr(torch.randn(24, 24, generator=rng, dtype=task.dtype))[0]
+    styles, classes = basis[:10], basis[10:16]
+    orders = torch.stack([torch.randperm(6, generator=rng) for _ in range(10)])
+    fits, label = 6, torch.arange(60) % 6
+    orders[fits] = torch.arange(6)
+    features = unit(styles[:, None] + classes[orders])
+    image = unit(styles[fits] + classes[label] + 0.05 * torch.randn(60, 24, generator=rng, dtype=task.dtype))
+    batch = Batch(image[None], label[None], torch.ones(1, 60, dtype=torch.bool), torch.arange(60)[None])
+    state = method.init(task, generator("init"))
+    state = state._replace(server={**state.server, "entered": torch.ones(11, dtype=torch.bool)})
+    local = method.start(task, state, torch.tensor([0]))
+    local = local._replace(fixed={**local.fixed, "features": features[None]})
+    eye = torch.eye(24, dtype=task.dtype)
+    chooser = (0.1 * eye.repeat(2, 1, 1)).requires_grad_()  # queries and keys
+    step = torch.optim.Adam([chooser], lr=0.02)
+
+    def gated() -> Local:
+        gate = torch.cat([chooser, eye.repeat(2, 1, 1)])[None]
+        bias = torch.zeros(1, 4, 24, dtype=task.dtype)
+        return local._replace(train={**local.train, "gate.weight": gate, "gate.bias": bias})
+
+    def share() -> Tensor:
+        with torch.no_grad():
+            return method.attention(gated(), batch.image, task.text(local.train["prompt"])).mean((0, 1, 2, 4))
+
+    assert float(share().max()) < 0.2
+    for _ in range(60):
+        step.zero_grad()
+        cross_entropy(method.logits(task, gated(), batch), batch).sum().backward()
+        step.step()
+    assert int(share().argmax()) == fits + 1  # behind the local one
+    assert float(share().max()) > 0.5
+    assert float((method.logits(task, gated(), batch).argmax(-1) == label).double().mean()) > 0.95
+
+
 @pytest.mark.parametrize("scale", [10.0, "sqrt"])
 def test_logits_loss_and_gradient_are_those_of_multi_head_attention(task: ClientTask, scale: Any) -> None:
     method = PFedMoAP(**SMALL, attention_scale=scale, lam=0.7)

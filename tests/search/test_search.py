@@ -7,7 +7,9 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.distributions import FloatDistribution, IntDistribution
 
+from fpl_tune import config
 from fpl_tune.api import start_study as run_study
 from fpl_tune.config import SearchSpec
 from fpl_tune.errors import ConfigError
@@ -90,6 +92,15 @@ def test_published_values_come_first_and_only_inside_the_range(compose: Compose,
     assert lrs[: len(published)] == published
     narrow = SearchSpec(space={"optim.lr": {"low": 0.9, "high": 1.0}}, only=["optim.lr"])
     assert not read_space(["promptfl"], narrow, []).published
+
+
+def test_a_field_that_may_be_null_is_searched_as_the_integer_that_it_is() -> None:
+    node = config.as_dict(config.compose_run(["method=pfedmoap"]))
+    assert node["method"]["d_gating"] is None
+    ranges = {"method.d_gating": {"low": 16, "high": 96}, "method.lam": {"low": 0, "high": 5}}
+    space = read_space(["pfedmoap"], SearchSpec(space=ranges, only=list(ranges)), [], node)
+    kinds = {param.name: type(param.distribution) for param in space.params}
+    assert kinds == {"method.d_gating": IntDistribution, "method.lam": FloatDistribution}
 
 
 @pytest.mark.parametrize(("trials", "blind"), [(6, 4), (12, 4), (18, 6), (30, 10), (42, 10)])
