@@ -27,6 +27,9 @@ class Cohort(NamedTuple):
     """Counted from 1 over all stages."""
     who: Tensor
     """[C] client ids, on the CPU."""
+    before: Tensor | None = None
+    """[C] clients that the released loops visit before each one, from the first round on; None: those ahead of it in
+    `who`."""
 
 
 def derive(*key: object) -> int:
@@ -60,15 +63,14 @@ def draw_cohort(
             Table 2).
 
     Returns:
-        [C] ascending client ids; C = max(1, floor(participation · N)).
+        [C] client ids in the order drawn; C = max(1, floor(participation · N)).
     """
     if everyone:
         return torch.arange(n_clients)
     if domain is not None:
         domain = domain.cpu()
         groups = [(domain == d).nonzero()[:, 0] for d in domain.unique()]
-        drawn = [_draw(held, participation, ("cohort", seed, round_, i)) for i, held in enumerate(groups)]
-        return torch.cat(drawn).sort().values
+        return torch.cat([_draw(held, participation, ("cohort", seed, round_, i)) for i, held in enumerate(groups)])
     return _draw(torch.arange(n_clients), participation, ("cohort", seed, round_))
 
 
@@ -76,7 +78,7 @@ def _draw(clients: Tensor, share: float, key: tuple[object, ...]) -> Tensor:
     size = max(1, int(share * len(clients) + 1e-9))  # 0.29 · 100 is a little less than 29
     if size == len(clients):
         return clients
-    return clients[torch.randperm(len(clients), generator=generator(*key))[:size]].sort().values
+    return clients[torch.randperm(len(clients), generator=generator(*key))[:size]]
 
 
 class Plan(NamedTuple):
@@ -138,7 +140,8 @@ def plan_round(
             sizes = [min(spec.batch, len(order) - seen) for seen in range(0, len(order), spec.batch)]
             span = slice(first, first + len(sizes))
             index[row, span].view(-1)[: len(order)] = order
-            factor[row, span] = optim.rate_factor(spec.schedule, number, len(orders), place)
+            before = place if cohort.before is None else int(cohort.before[place])
+            factor[row, span] = optim.rate_factor(spec.schedule, number, len(orders), before, task.round, task.rounds)
             last[row, span] = number == len(orders) - 1
             widths[span] = map(max, widths[span], sizes)
             first = span.stop

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fpl_tune import optim
-from fpl_tune.batches import Cohort, Plan, plan_round
+from fpl_tune.batches import Cohort, Plan, derive, plan_round
 from fpl_tune.method import Local, Method, State, Task, Traffic, Tree
 from fpl_tune.optim import OptimSpec, OptimState
 from fpl_tune.task import ClientTask
@@ -45,6 +45,7 @@ def run_round(
     epochs: float,
     spec: OptimSpec,
     block: int | None = None,
+    stage: range | None = None,
 ) -> tuple[list[State], RoundReport]:
     """One round of every seed.
 
@@ -54,10 +55,15 @@ def run_round(
         epochs: local epochs.
         spec: the clients' optimiser.
         block: clients, over all seeds, trained at once; None: all. The result does not depend on it.
+        stage: the rounds of the stage, by number; None: this one alone.
 
     Returns:
         The next states [S], and what was measured.
     """
+    tasks = [
+        task.during(*_position(cohort.round, stage), derive("method", cohort.seed, cohort.round))
+        for task, cohort in zip(tasks, cohorts, strict=True)
+    ]
     sizes = [len(c.who) for c in cohorts]
     whos = torch.cat([c.who for c in cohorts]).to(tasks[0].device).split(sizes)
     with torch.no_grad():
@@ -79,6 +85,11 @@ def run_round(
     up, down = _scalars(sent, sizes)
     learned = sum(leaf[0].numel() for leaf in local.train.values())
     return states_after, RoundReport(None if loss is None else list(loss.split(sizes)), up, down, learned)
+
+
+def _position(round_: int, stage: range | None) -> tuple[int, int]:
+    """The number of a round in its stage, counted from 1, and the number of rounds of the stage."""
+    return (1, 1) if stage is None else (stage.index(round_) + 1, len(stage))
 
 
 def _scalars(sent: Sequence[Traffic], n_clients: Sequence[int]) -> tuple[list[int], list[int]]:

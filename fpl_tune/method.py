@@ -13,7 +13,7 @@ Notation of shapes, here and in every method:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
 
 import torch
@@ -95,6 +95,50 @@ class Traffic(NamedTuple):
     down: dict[str, int | Tensor]
 
 
+class Inside(NamedTuple):
+    """A branch beside the frozen layers of a tower's blocks, with parameters of each client's own.
+
+    It maps every token by itself, so that a cohort stays one batch and sentences still share their beginning.
+    """
+
+    branch: Callable[[Tree, Tensor], Tensor]
+    """(leaves [C, ...] of one block, tokens [C, n, width]) -> what is added to them [C, n, width]. A function of a
+    module that reads its arguments alone: features without gradients are remembered by its name and its leaves."""
+    leaf: Tree
+    """[C, J, ...] parameters by client and block."""
+    first: int = 0
+    """The block, counted from 0, that the first of the J leaves belongs to."""
+    place: Literal["block", "attention"] = "block"
+    """`block`: maps the first LayerNorm of a block's input, is added to its output. `attention`: maps the values that
+    attention has mixed, is added to its output projection."""
+
+    @property
+    def key(self) -> str:
+        """What tells two branches with equal leaves apart."""
+        name = f"{self.branch.__module__}.{self.branch.__qualname__}"
+        if "<" in name:
+            raise ConfigError(f"A branch inside a tower must be a function of a module, but is {name}.")
+        return f"{name} {self.first} {self.place} {[(n, tuple(leaf.shape[1:])) for n, leaf in self.leaf.items()]}"
+
+    @property
+    def n_blocks(self) -> int:
+        """J, the number of blocks with leaves."""
+        return next(iter(self.leaf.values())).shape[1]
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Inside:
+        """The same branch with changed leaves."""
+        return self._replace(leaf={name: change(leaf) for name, leaf in self.leaf.items()})
+
+    def at(self, block: int) -> Inside | None:
+        """The branch of one block, leaves [C, ...]; None where the block has none."""
+        j = block - self.first
+        return self.each(lambda leaf: leaf[:, j]) if 0 <= j < self.n_blocks else None
+
+    def added(self, place: str, x: Tensor, onto: Tensor) -> Tensor:
+        """`onto` plus the branch of x, if this is its place."""
+        return onto + self.branch(self.leaf, x) if place == self.place else onto
+
+
 class Sizes(Protocol):
     """The sizes of a task: known before any data is read, so that a method can refuse early."""
 
@@ -131,6 +175,16 @@ class Task(Sizes, Protocol):
     """[N] number of training images of each client."""
     domain: Tensor
     """[N] domain id of each client, 0 where there is one domain."""
+    round: int
+    """In a round, its number in the stage, counted from 1; else 0."""
+    rounds: int
+    """In a round, the number of rounds of the stage; else 0."""
+    template: str
+    """Hand-written sentence with {} for the class name."""
+
+    def rng(self, purpose: str) -> Generator:
+        """A CPU generator for `Method.start` and `Method.merge`, by seed, round and purpose."""
+        ...
 
     @property
     def hand_text(self) -> Tensor:
@@ -138,13 +192,29 @@ class Task(Sizes, Protocol):
         ...
 
     def text(
-        self, context: Tensor, *, per_class: bool = False, deep: Tensor | None = None, remember: bool = True
+        self,
+        context: Tensor,
+        *,
+        per_class: bool = False,
+        deep: Tensor | None = None,
+        tail: str = "",
+        inside: Inside | None = None,
+        remember: bool = True,
     ) -> Tensor:
         """Unit text features [..., K, D] of contexts [..., l, d] (or [..., K, l, d] if `per_class`).
 
-        `deep` [..., J, l, d] replaces the context tokens at the input of blocks 1..J. Differentiable.
+        `deep` [..., J, l, d] replaces the context tokens at the input of blocks 1..J. `tail` are frozen words behind
+        the context. `inside` adds a branch to the blocks; contexts are then [C, l, d] or one [l, d] for all.
+        Differentiable in all of them.
         Without gradients, features of contexts seen before are remembered; a context that changes at every call, as in
         a step or by image, takes `remember=False`: to look it up, it would have to be read from the device.
+        """
+        ...
+
+    def sentences(self, templates: Sequence[str], *, inside: Inside | None = None) -> Tensor:
+        """Raw text features [m, K, D] of m templates, {} standing for the class name; [C, m, K, D] with `inside`.
+
+        "{}" gives the bare names. Without `inside` they are computed once.
         """
         ...
 
@@ -160,11 +230,17 @@ class Task(Sizes, Protocol):
         deep: Tensor | None = None,
         place: Literal["front", "end"] = "front",
         cosine: bool = False,
+        inside: Inside | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Pixels [C, B, 3, H, W] through the image tower with prompt tokens [C, n, w].
 
+        `deep` [C, J, n, w] replaces the tokens at the input of blocks 1..J, `inside` adds a branch to the blocks.
         Returns raw features [C, B, D] and the last block's q_cls · k_token, raw or the cosine [C, B, heads, n].
         """
+        ...
+
+    def embed(self, pixels: Tensor) -> Tensor:
+        """Patch embeddings with their positions [..., M, w] of pixels [..., 3, H, W], before the first LayerNorm."""
         ...
 
     def visual(self) -> nn.Module:

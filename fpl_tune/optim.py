@@ -1,4 +1,4 @@
-"""SGD and AdamW on trees with a client axis, and learning-rate schedules.
+"""SGD, Adam and AdamW on trees with a client axis, and learning-rate schedules.
 
 Every leaf is [C, ...] and every operation is elementwise, so that one update is C independent optimisers. A client
 that has run out of batches is left untouched, momentum included. Optimisers live inside a round: each client
@@ -25,7 +25,8 @@ from fpl_tune.spec import SPEC, AtLeastOne, Rate
 class OptimSpec:
     """The clients' optimiser. Defaults are those of CoOp and its federated descendants (SGD)."""
 
-    name: Literal["sgd", "adamw"] = "sgd"
+    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    """adam adds the weight decay to the gradient, as SGD does; adamw decays the weights themselves."""
     lr: Rate = 0.002
     """Learning rate of every leaf that `groups` does not name. 0 trains nothing."""
     groups: dict[str, Rate] = field(default_factory=dict)
@@ -34,16 +35,23 @@ class OptimSpec:
     """SGD's momentum; 0 is plain gradient descent."""
     weight_decay: Rate = 5e-4
     betas: tuple[float, float] = (0.9, 0.999)
-    """AdamW's."""
+    """Adam's and AdamW's."""
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    """Adam's and AdamW's, added to the root of the second moment."""
     batch: AtLeastOne = 32
     """Images per step and client."""
-    schedule: Literal["constant", "cosine", "shared_cosine"] = "constant"
-    """constant; cosine over a client's local epochs; shared_cosine: one cosine scheduler that all clients of a round
-    step in turn, as the released code of PromptFL and pFedMoAP does (a client's rate then depends on its place)."""
+    schedule: Literal["constant", "cosine", "rounds_cosine", "shared_cosine"] = "constant"
+    """constant; cosine over a client's local epochs; rounds_cosine: over the rounds of a stage (FedTPG); shared_cosine:
+    one cosine scheduler that all clients of all rounds step in turn, as the released code of PromptFL and pFedMoAP
+    does (a client's rate then depends on its place), while the rates of `groups` stay constant."""
 
     def rate(self, leaf: str) -> float:
         """Learning rate of a leaf by its name."""
         return self.groups.get(leaf, self.groups.get(leaf.split(".")[0], self.lr))
+
+    def follows(self, leaf: str) -> bool:
+        """Whether a leaf's rate follows the schedule: the released shared scheduler belongs to one optimiser."""
+        return self.schedule != "shared_cosine" or not {leaf, leaf.split(".")[0]} & self.groups.keys()
 
 
 class OptimState(NamedTuple):
@@ -57,7 +65,7 @@ class OptimState(NamedTuple):
 def start(spec: OptimSpec, train: Tree) -> OptimState:
     """The state before the first step: zeros."""
     zeros = {name: torch.zeros_like(leaf) for name, leaf in train.items()}
-    second = {name: torch.zeros_like(leaf) for name, leaf in train.items()} if spec.name == "adamw" else {}
+    second = {name: torch.zeros_like(leaf) for name, leaf in train.items()} if spec.name != "sgd" else {}
     return OptimState(zeros, second, 0)
 
 
@@ -86,18 +94,19 @@ def step(
         gradient = grads[name]
         if gradient is None:
             continue
+        if spec.name != "adamw" and spec.weight_decay:
+            gradient = gradient.add(leaf, alpha=spec.weight_decay)
         if spec.name == "sgd":
-            if spec.weight_decay:
-                gradient = gradient.add(leaf, alpha=spec.weight_decay)
             update = first[name] = gradient.add(state.first[name], alpha=spec.momentum)
         else:
             b1, b2 = spec.betas
             first[name] = (b1 * state.first[name]).add(gradient, alpha=1 - b1)
             second[name] = (b2 * state.second[name]).addcmul(gradient, gradient, value=1 - b2)
-            update = (first[name] / (1 - b1**steps)) / ((second[name] / (1 - b2**steps)).sqrt() + 1e-8)
+            update = (first[name] / (1 - b1**steps)) / ((second[name] / (1 - b2**steps)).sqrt() + spec.eps)
+        if spec.name == "adamw":
             update = update.add(leaf, alpha=spec.weight_decay)
         rate = spec.rate(name)
-        if factor is None:
+        if factor is None or not spec.follows(name):
             moved[name] = leaf.sub(update, alpha=rate)
         else:
             by_client = factor.to(leaf.dtype).view(-1, *([1] * (leaf.ndim - 1)))
@@ -105,16 +114,23 @@ def step(
     return moved, OptimState(first, second, steps)
 
 
-def rate_factor(schedule: str, epoch: int, epochs: int, place: int) -> float:
+def rate_factor(schedule: str, epoch: int, epochs: int, before: int = 0, round_: int = 1, rounds: int = 1) -> float:
     """Multiplier of the learning rate in a local epoch.
 
-    place: how many clients of the round came before (matters to `shared_cosine` only). That schedule is CoOp's: the
-    first epoch of all runs at a warm-up rate, here 0, and the cosine of period 2 · epochs goes on from client to
-    client.
+    Args:
+        schedule: as in `OptimSpec`. `shared_cosine` is CoOp's: the first epoch of all runs at a warm-up rate, here 0,
+            and the cosine of period 2 · epochs goes on from client to client and from round to round.
+        epoch: counted from 0.
+        epochs: local epochs of a round.
+        before: clients that were visited before, in all rounds.
+        round_: counted from 1.
+        rounds: of the stage.
     """
     if schedule == "constant":
         return 1.0
     if schedule == "cosine":
         return (1 + math.cos(math.pi * epoch / epochs)) / 2
-    stepped = place * epochs + epoch
+    if schedule == "rounds_cosine":
+        return (1 + math.cos(math.pi * (round_ - 1) / rounds)) / 2
+    stepped = before * epochs + epoch
     return 0.0 if stepped == 0 else (1 + math.cos(math.pi * (stepped - 1) / epochs)) / 2

@@ -46,7 +46,7 @@ class Diverged(FplTuneError):
 
 
 def who_trains(run: RunSpec, task: ClientTask, seed: int, number: int) -> torch.Tensor:
-    """[C] the cohort of a round, counted from 1."""
+    """[C] the cohort of a round, counted from 1, in the order drawn."""
     protocol = run.protocol
     return draw_cohort(
         task.n_clients,
@@ -154,7 +154,14 @@ class Trial:
         while True:
             try:
                 self.states, report = run_round(
-                    method, self.tasks, self.states, cohorts, epochs=epochs, spec=self.run.optim, block=block
+                    method,
+                    self.tasks,
+                    self.states,
+                    cohorts,
+                    epochs=epochs,
+                    spec=self.run.optim,
+                    block=block,
+                    stage=self._rounds(self._held),
                 )
                 return report
             except Exception as problem:
@@ -177,6 +184,11 @@ class Trial:
     @property
     def done(self) -> bool:
         return self.round >= self.rounds
+
+    def _rounds(self, stage: int) -> range:
+        """The rounds of a stage, counted from 1 over all stages."""
+        first = 1 + sum(held.rounds for held in self.stages[:stage])
+        return range(first, first + self.stages[stage].rounds)
 
     def _next_stage(self) -> int:
         """The number of the stage that the next round belongs to."""
@@ -224,11 +236,16 @@ class Trial:
         return records
 
     def _cohorts(self, number: int) -> list[Cohort]:
-        """Who trains in a round, for every seed."""
-        return [
-            Cohort(seed, number, who_trains(self.run, task, seed, number))
-            for seed, task in zip(self.seeds, self.tasks, strict=True)
-        ]
+        """Who trains in a round, for every seed, and how many clients of the stage came before each."""
+        first = self._rounds(self._held)[0]
+        found = []
+        for seed, task in zip(self.seeds, self.tasks, strict=True):
+            drawn = who_trains(self.run, task, seed, number)
+            # All rounds have as many clients, but for the first one, which may take all.
+            earlier = [] if number == first else [len(who_trains(self.run, task, seed, first))]
+            earlier += [len(drawn)] * (number - first - 1)
+            found.append(Cohort(seed, number, drawn.sort().values, sum(earlier) + drawn.argsort()))
+        return found
 
     def _figures(self, i: int, scores: Mapping[str, Score]) -> Record:
         """Accuracies of one seed, of the whole and by client, and what testing on the main set took."""

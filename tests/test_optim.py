@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -21,10 +22,12 @@ def _gradient(leaf: torch.Tensor, t: int) -> torch.Tensor:
     return torch.sin(leaf * (t + 1)) + 0.1 * leaf
 
 
-@pytest.mark.parametrize("name", ["sgd", "adamw"])
-def test_equals_torch_for_each_client_alone(name: Literal["sgd", "adamw"]) -> None:
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_equals_torch_for_each_client_alone(name: Literal["sgd", "adam", "adamw"]) -> None:
+    """FedCLIP's released optimiser is Adam with betas 0.9 and 0.98, eps 1e-6 and a coupled decay of 0.2."""
     torch.manual_seed(0)
-    spec = OptimSpec(name=name, lr=0.05, groups={"gate": 0.3}, momentum=0.9, weight_decay=0.01)
+    more = {"betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.2}
+    spec = OptimSpec(name=name, lr=0.05, groups={"gate": 0.3}, momentum=0.9, **more)
     train = {
         "prompt": torch.randn(3, 4, 5, dtype=torch.float64),
         "gate.weight": torch.randn(3, 2, dtype=torch.float64),
@@ -36,11 +39,11 @@ def test_equals_torch_for_each_client_alone(name: Literal["sgd", "adamw"]) -> No
     for client in range(3):
         alone = {n: leaf[client].clone().requires_grad_() for n, leaf in train.items()}
         groups = [{"params": [alone["prompt"]], "lr": 0.05}, {"params": [alone["gate.weight"]], "lr": 0.3}]
-        reference = (
-            torch.optim.SGD(groups, momentum=0.9, weight_decay=0.01)
-            if name == "sgd"
-            else torch.optim.AdamW(groups, weight_decay=0.01)
-        )
+        reference = {
+            "sgd": lambda groups: torch.optim.SGD(groups, momentum=0.9, weight_decay=0.2),
+            "adam": lambda groups: torch.optim.Adam(groups, **more),
+            "adamw": lambda groups: torch.optim.AdamW(groups, **more),
+        }[name](groups)
         for t in range(STEPS):
             for leaf in alone.values():
                 leaf.grad = _gradient(leaf.detach(), t)
@@ -63,8 +66,32 @@ def test_shared_cosine_has_the_multipliers_of_the_released_code() -> None:
     assert found == pytest.approx(first + second + third, abs=1e-4)
 
 
+def test_shared_cosine_leaves_the_rates_of_groups_constant() -> None:
+    """The gate of pFedMoAP's released code has an optimiser of its own, without a scheduler."""
+    train = {"prompt": torch.ones(2, 3), "gate.weight": torch.ones(2, 3)}
+    spec = OptimSpec(lr=0.1, groups={"gate": 0.1}, momentum=0, weight_decay=0, schedule="shared_cosine")
+    factor = torch.tensor([0.0, 0.5])
+    moved, _ = optim.step(spec, train, train, optim.start(spec, train), factor)
+    assert moved["prompt"][:, 0].tolist() == pytest.approx([1.0, 0.95])
+    assert moved["gate.weight"][:, 0].tolist() == pytest.approx([0.9, 0.9])
+    moved, _ = optim.step(replace(spec, schedule="cosine"), train, train, optim.start(spec, train), factor)
+    assert moved["gate.weight"][:, 0].tolist() == pytest.approx([1.0, 0.95])
+
+
+def test_a_rate_that_falls_over_rounds_is_torchs_cosine() -> None:
+    leaf = torch.nn.Parameter(torch.zeros(1))
+    reference = torch.optim.SGD([leaf], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(reference, T_max=7)
+    for round_ in range(1, 8):
+        for epoch in range(3):
+            found = optim.rate_factor("rounds_cosine", epoch, 3, round_=round_, rounds=7)
+            assert found == pytest.approx(scheduler.get_last_lr()[0])
+        reference.step()
+        scheduler.step()
+
+
 def test_cosine_falls_from_one_to_nearly_zero_within_a_round() -> None:
-    factors = [optim.rate_factor("cosine", e, 10, place=3) for e in range(10)]
+    factors = [optim.rate_factor("cosine", e, 10, before=3) for e in range(10)]
     assert factors[0] == 1
     assert factors == sorted(factors, reverse=True)
     assert factors[-1] == pytest.approx((1 + math.cos(0.9 * math.pi)) / 2)

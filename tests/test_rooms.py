@@ -46,7 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     "methods": {"method"},
     "wrappers": {"method"},
     "data": {"files"},
-    "clip": {"data", "device"},  # the compact CLIP is trained on the embedded world
+    "clip": {"data", "device", "method"},  # the compact CLIP is trained on the embedded world
     "optim": {"method"},
     "task": {"clip", "data", "device", "method"},
     "batches": {"method", "optim", "task"},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -12,12 +13,14 @@ from torch import Tensor
 from fpl_tune.batches import Cohort
 from fpl_tune.engine import run_round
 from fpl_tune.errors import ConfigError
-from fpl_tune.method import unit
+from fpl_tune.method import Inside, Tree, unit
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.optim import OptimSpec
 from fpl_tune.spec import validated
 from fpl_tune.task import Classes, ClientData, ClipSpec, PromptMemory
 from fpl_tune.testing import toy_task, toy_towers
+
+PLACES: tuple[Literal["block", "attention"], ...] = ("block", "attention")
 
 
 def _data(views: int = 0, second: int = 0) -> ClientData:
@@ -118,6 +121,82 @@ def test_deep_and_class_specific_prompts_are_other_prompts() -> None:
     assert shared.shape == (2, 2, towers.embed_dim)
     assert specific.shape == (2, towers.embed_dim)
     assert not torch.allclose(classes.encode(context, deep=deep.expand(2, 1, -1, -1)), shared)
+
+
+def _branch(leaf: Tree, x: Tensor) -> Tensor:
+    return x @ leaf["a"]
+
+
+def _other(leaf: Tree, x: Tensor) -> Tensor:
+    return (x @ leaf["a"]).tanh()
+
+
+def test_frozen_words_behind_the_context_are_those_of_the_whole_sentence() -> None:
+    """Two of the four words "a photo of a" as context and the rest as tail: the sentence that the words write."""
+    towers = toy_towers()
+    classes = Classes(towers, ("star", "red heart"))
+    whole, part = towers.words("a photo of a"), towers.words("a photo")
+    torch.testing.assert_close(classes.encode(part, tail="of a"), classes.encode(whole))
+    torch.testing.assert_close(classes.encode(part, tail="of a"), unit(classes.templates(["a photo of a {}."])[0]))
+    slots = towers.sentences(("star",), 2, position="middle", tail="of a").slots[0]
+    wanted = [-1, -2, *towers.tokenizer.encode("star"), *towers.tokenizer.encode("of a")]
+    assert list(slots[1:-2]) == wanted, "the name stands in the middle of context and tail"
+
+
+def test_features_are_remembered_by_context_tail_and_branch() -> None:
+    """A second call in any other order finds each under its own key."""
+    towers = _Counting()
+    classes = Classes(towers, ("star", "heart"))  # type: ignore[arg-type]
+    context = towers.words("a photo")
+    leaf = {"a": torch.randn(2, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))}
+    ways: list[dict[str, Any]] = [
+        {},
+        {"tail": "of a"},
+        *({"inside": Inside(branch, leaf, place=place)} for branch in (_branch, _other) for place in PLACES),
+        {"inside": Inside(_branch, {"a": leaf["a"][:, :2]}, first=1)},
+        {"inside": Inside(_branch, {"a": 2 * leaf["a"]})},
+    ]
+    first = [classes.encode(context, **way) for way in ways]
+    encoded = towers.rows
+    for way, found in reversed(list(zip(ways, first, strict=True))):
+        torch.testing.assert_close(classes.encode(context, **way), found, rtol=0, atol=0)
+    assert towers.rows == encoded
+    for one, other in itertools.combinations(first, 2):
+        assert one.shape != other.shape or not torch.allclose(one, other)
+
+
+def test_a_branch_with_gradient_is_encoded_every_time() -> None:
+    towers = toy_towers()
+    classes = Classes(towers, ("star", "heart"))
+    inside = Inside(_branch, {"a": torch.randn(2, 3, 32, 32, dtype=torch.float64, requires_grad=True)})
+    for features in (classes.encode(towers.words("a"), inside=inside), classes.templates(["{}"], inside=inside)):
+        (gradient,) = torch.autograd.grad(features[..., 0].sum(), inside.leaf["a"])
+        assert gradient.abs().sum() > 0
+
+
+def test_templates_are_whole_sentences_and_may_be_bare_names() -> None:
+    towers = toy_towers()
+    task = toy_task()
+    classes = Classes(towers, ("sea_lion", "heart"))
+    found = classes.templates(["{}", "{} texture."])
+    assert found.shape == (2, 2, towers.embed_dim)
+    torch.testing.assert_close(found[0], towers.encode_text(["sea lion", "heart"]))
+    torch.testing.assert_close(found[1], towers.encode_text(["sea lion texture.", "heart texture."]))
+    torch.testing.assert_close(unit(task.sentences([task.template])[0]), task.hand_text)
+    still = Inside(_branch, {"a": torch.zeros(3, 1, 32, 32, dtype=torch.float64)})
+    branched = classes.templates(["{}", "{} texture."], inside=still)
+    torch.testing.assert_close(branched, found.expand(3, -1, -1, -1))
+
+
+def test_a_task_in_a_round_knows_its_place_and_draws_by_purpose() -> None:
+    task = toy_task()
+    assert (task.round, task.rounds) == (0, 0)
+    here = task.during(3, 10, key=7)
+    assert (here.round, here.rounds, task.round) == (3, 10, 0)
+    one, again, other = (torch.rand(4, generator=here.rng(purpose)) for purpose in ("noise", "noise", "groups"))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    assert not torch.equal(one, torch.rand(4, generator=task.during(4, 10, key=8).rng("noise")))
 
 
 def test_memory_forgets_the_oldest_first() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from fpl_tune import checkpoint, config
+from fpl_tune.batches import plan_round
 from fpl_tune.checkpoint import Snapshot
 from fpl_tune.cli.common import Format
 from fpl_tune.cli.data import data_prepare
@@ -44,6 +45,29 @@ def _trial(cache: Path, *overrides: str, seeds: tuple[int, ...] = (1, 2)) -> Tri
 
 def _untimed(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{k: v for k, v in record.items() if not k.startswith("time/")} for record in records]
+
+
+@pytest.mark.parametrize(("rounds", "participation"), [(2, 0.75), (3, 0.5), (6, 0.25)])
+def test_the_shared_cosine_runs_on_through_all_rounds(cache: Path, rounds: int, participation: float) -> None:
+    """Six visits of a client, two local epochs each, are twelve steps of one scheduler: torch's, after a warm-up."""
+    options = ("optim.schedule=shared_cosine", "optim.batch=1000", "protocol.epochs=2")
+    shape = (f"protocol.rounds={rounds}", f"protocol.participation={participation}")
+    trial = _trial(cache, *options, *shape, seeds=(1,))
+    found = {}
+    for number in range(1, rounds + 1):
+        (cohort,) = trial._cohorts(number)
+        plan = plan_round(trial.tasks, [cohort], [cohort.who], 2, trial.run.optim)
+        assert plan.factor is not None
+        assert cohort.before is not None
+        found |= dict(zip(cohort.before.tolist(), plan.factor.tolist(), strict=True))
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=2)
+    wanted: list[Any] = [0.0]
+    for _ in range(11):
+        wanted.append(scheduler.get_last_lr()[0])
+        optimiser.step()
+        scheduler.step()
+    assert [factor for place in sorted(found) for factor in found[place]] == pytest.approx(wanted, abs=1e-6)
 
 
 def test_records_of_a_simulation(cache: Path) -> None:

@@ -8,7 +8,6 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,6 @@ from torch import Tensor
 from fpl_tune import methods
 from fpl_tune.batches import Cohort
 from fpl_tune.bench.measure import Measured, Meter, Peak, Progress, Steps, images_told, matrix_rate, once, wait
-from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
 from fpl_tune.data import features
 from fpl_tune.engine import run_round
@@ -92,7 +90,7 @@ def plain_task(trial: Trial, cache_dir: Path) -> ClientTask:
         features(pool, task.towers, needs="pixels", cache_dir=cache_dir)
         for pool in (world.dataset.train, world.dataset.test)
     )
-    known = _forgetful(task)
+    known = replace(task.known, plain=True)
     tests = {task.primary: (known, seen(task.tests[task.primary][1], test))}
     return replace(task, train=seen(task.train, train), tests=tests, known=known)
 
@@ -135,24 +133,3 @@ def _step_seconds(trial: Trial, task: ClientTask, who: Tensor, few: int, before:
     method = trial.stages[0].method
     train = partial(run_round, method, tasks, [trial.states[0]], cohorts, epochs=1, spec=spec, block=1)
     return max(1e-9, once(train, task.device) - before) / -(-few // spec.batch)
-
-
-def _forgetful(task: ClientTask) -> Any:
-    """The task's classes under the plain encoder, without memory."""
-
-    class Plain:
-        def __init__(self, known: Any) -> None:
-            self.names, self._known = known.names, known
-            self._towers: Towers = known.towers
-
-        def hand_text(self) -> Tensor:
-            return self._known.hand_text()
-
-        def encode(
-            self, context: Tensor, *, per_class: bool = False, deep: Tensor | None = None, remember: bool = True
-        ) -> Tensor:
-            sentences = self._towers.sentences(self.names, context.shape[-2], position=self._known.position)
-            raw = self._towers.encode_prompts(context, sentences, per_class=per_class, deep=deep, plain=True)
-            return torch.nn.functional.normalize(raw, dim=-1)
-
-    return Plain(task.known)

@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fpl_tune.clip.opened import finish_block, run_block
 from fpl_tune.errors import ConfigError
+from fpl_tune.method import Inside
 
 Place = Literal["front", "end"]
 
@@ -24,6 +26,15 @@ def is_vit(visual: Any) -> bool:
         and getattr(visual, "attn_pool", None) is None
         and visual.pool_type == "tok"
     )
+
+
+def require_vit(visual: Any) -> None:
+    """Raises `ConfigError` unless the image half is a vision transformer."""
+    if not is_vit(visual):
+        raise ConfigError(
+            f"Visual prompt tokens need a ViT with a class token, not {type(visual).__name__}: "
+            "use ViT-B-16, ViT-B-32 or compact."
+        )
 
 
 def is_resnet(visual: Any) -> bool:
@@ -46,7 +57,7 @@ def patches(visual: Any, pixels: Tensor) -> Tensor:
             x = layer(x)
         return _pool_everywhere(visual.attnpool, x)
     if is_vit(visual):
-        x = visual.transformer(visual.ln_pre(_embedded(visual, pixels)))
+        x = visual.transformer(visual.ln_pre(embedded(visual, pixels)))
         return visual.ln_post(x[:, 1:]) @ visual.proj
     raise ConfigError(
         f"Patch features need a CLIP ResNet or a ViT with a class token, not {type(visual).__name__}: "
@@ -74,12 +85,13 @@ def prompted(
     deep: Tensor | None = None,
     place: Place = "front",
     cosine: bool = False,
+    inside: Inside | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Image features with visual prompt tokens, and the class token's attention to them.
 
     The n tokens of a client enter after the positional embedding and before the first LayerNorm, behind the
     class token (`front`, Fed-DPT, Wei et al. 2023) or behind the patches (`end`, MaPLe, Khattak et al. 2023);
-    `deep` replaces them at the input of blocks 1 to J.
+    `deep` replaces them at the input of blocks 1 to J, `inside` adds a branch of each client's to blocks.
 
     Args:
         pixels: [C, B, 3, H, W]; tokens: [C, n, w]; deep: [C, J, n, w].
@@ -91,11 +103,7 @@ def prompted(
     Raises:
         ConfigError: the image tower is not a ViT with a class token, or an unknown `place`.
     """
-    if not is_vit(visual):
-        raise ConfigError(
-            f"Visual prompt tokens need a ViT with a class token, not {type(visual).__name__}: "
-            "use ViT-B-16, ViT-B-32 or compact."
-        )
+    require_vit(visual)
     if place not in ("front", "end"):
         raise ConfigError(f"The place of visual prompt tokens must be front or end, but is {place!r}.")
     n_clients, n_images = pixels.shape[:2]
@@ -105,28 +113,31 @@ def prompted(
         return rows[:, None].expand(-1, n_images, -1, -1).flatten(0, 1)
 
     with torch.no_grad():
-        x = _embedded(visual, pixels.flatten(0, 1))
+        x = embedded(visual, pixels.flatten(0, 1))
     first = 1 if place == "front" else x.shape[1]
     x = visual.ln_pre(torch.cat([x[:, :first], per_image(tokens), x[:, first:]], dim=1))
-    *blocks, last = visual.transformer.resblocks
-    for j, block in enumerate([*blocks, last]):
+    blocks = visual.transformer.resblocks
+    branches = [None if inside is None else inside.at(j) for j in range(len(blocks))]
+    for j, (block, branch) in enumerate(zip(blocks, branches, strict=True)):
         if deep is not None and 1 <= j <= deep.shape[1]:
             x = torch.cat([x[:, :first], per_image(deep[:, j - 1]), x[:, first + n_tokens :]], dim=1)
-        if block is not last:
-            x = block(x)
-    features, looks = _last_block(last, x, slice(first, first + n_tokens), cosine=cosine)
+        if j + 1 < len(blocks):
+            x = run_block(block, x.unflatten(0, (n_clients, n_images)), branch).flatten(0, 1)
+    features, looks = _last_block(blocks[-1], x, slice(first, first + n_tokens), branches[-1], n_clients, cosine=cosine)
     features = visual.ln_post(features) @ visual.proj
     return features.unflatten(0, (n_clients, n_images)), looks.unflatten(0, (n_clients, n_images))
 
 
-def _embedded(visual: Any, pixels: Tensor) -> Tensor:
+def embedded(visual: Any, pixels: Tensor) -> Tensor:
     """Class token and patches [n, 1 + M, w] with their positions, before the first LayerNorm."""
     x = visual.conv1(pixels).flatten(2).transpose(1, 2)
     x = torch.cat([visual.class_embedding.to(x.dtype).expand(len(x), 1, -1), x], dim=1)
     return x + visual.positional_embedding.to(x.dtype)
 
 
-def _last_block(block: Any, x: Tensor, prompts: slice, *, cosine: bool) -> tuple[Tensor, Tensor]:
+def _last_block(
+    block: Any, x: Tensor, prompts: slice, branch: Inside | None, n_clients: int, *, cosine: bool
+) -> tuple[Tensor, Tensor]:
     """The class token [n, w] after a block, and its product with the prompts' keys [n, heads, tokens]."""
     attn = block.attn
     width, n_heads = x.shape[-1], attn.num_heads
@@ -138,8 +149,7 @@ def _last_block(block: Any, x: Tensor, prompts: slice, *, cosine: bool) -> tuple
         for part in F.linear(y, weight[width:], bias[width:]).chunk(2, dim=-1)
     )
     mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-    cls = x[:, :1] + block.ls_1(attn.out_proj(mixed))
-    cls = cls + block.ls_2(block.mlp(block.ln_2(cls)))
+    cls = finish_block(block, x[:, :1], y[:, :1], mixed, branch, n_clients)
     k = k[:, :, prompts]
     if cosine:
         q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)

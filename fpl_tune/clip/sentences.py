@@ -93,7 +93,7 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True)
 class Sentences:
-    """K tokenised sentences `[SOS] context name ending [EOT]`.
+    """K tokenised sentences `[SOS] context tail name ending [EOT]`.
 
     `slots[k]` lists the tokens of class k: a vocabulary id, or -1-j for context token j.
     """
@@ -103,6 +103,7 @@ class Sentences:
     position: Position
     ending: str
     slots: tuple[tuple[int, ...], ...]
+    tail: str = ""
     _layouts: dict[tuple[bool, torch.device, torch.dtype], Layout] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -124,12 +125,19 @@ class Sentences:
 
 
 def tokenise(
-    tokenizer: Tokenizer, names: Sequence[str], n_ctx: int, *, position: Position = "end", ending: str = "."
+    tokenizer: Tokenizer,
+    names: Sequence[str],
+    n_ctx: int,
+    *,
+    position: Position = "end",
+    tail: str = "",
+    ending: str = ".",
 ) -> Sentences:
     """The sentences of K class names with `n_ctx` context tokens at the place CoOp gives them.
 
     `end` puts the name after the context, `front` before it, `middle` after its first half (CoOp, Zhou et al.
-    2022, section 3.2). Underscores become spaces. `n_ctx=0` leaves the plain sentence.
+    2022, section 3.2). `tail` are frozen words that count as the end of the context (MaPLe, Khattak et al. 2023, which
+    learns two of the four words "a photo of a"). Underscores become spaces. `n_ctx=0` leaves the plain sentence.
 
     Raises:
         ConfigError: no names, a negative `n_ctx`, an unknown position, or a sentence too long for the tower.
@@ -140,22 +148,25 @@ def tokenise(
         raise ConfigError(f"The number of context tokens must be at least 0, not {n_ctx}.")
     if not names:
         raise ConfigError("There are no class names to make sentences from; give at least one.")
-    slots = tuple(_slots(tokenizer, name, n_ctx, position, ending) for name in names)
+    frozen = tokenizer.encode(tail) if tail else []
+    slots = tuple(_slots(tokenizer, name, n_ctx, position, frozen, ending) for name in names)
     for name, sentence in zip(names, slots, strict=True):
         if len(sentence) > tokenizer.n_positions:
             raise ConfigError(
                 f"The sentence of class {name!r} has {len(sentence)} tokens ({n_ctx} of them context), but "
                 f"the text tower reads at most {tokenizer.n_positions}: shorten the name or the context (method.n_ctx)."
             )
-    return Sentences(tuple(names), n_ctx, position, ending, slots)
+    return Sentences(tuple(names), n_ctx, position, ending, slots, tail)
 
 
-def _slots(tokenizer: Tokenizer, name: str, n_ctx: int, position: Position, ending: str) -> tuple[int, ...]:
+def _slots(
+    tokenizer: Tokenizer, name: str, n_ctx: int, position: Position, tail: list[int], ending: str
+) -> tuple[int, ...]:
     text = name.replace("_", " ")
     words = tokenizer.encode(text + ending)
     n_name = len(tokenizer.encode(text))
-    context = [-1 - j for j in range(n_ctx)]
-    before = {"end": n_ctx, "middle": n_ctx // 2, "front": 0}[position]
+    context = [-1 - j for j in range(n_ctx)] + tail
+    before = {"end": len(context), "middle": len(context) // 2, "front": 0}[position]
     middle = context[:before] + words[:n_name] + context[before:] + words[n_name:]
     return (tokenizer.sot, *middle, tokenizer.eot)
 

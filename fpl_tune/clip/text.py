@@ -10,7 +10,7 @@ EOT tokens only.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -19,8 +19,10 @@ from torch.utils.checkpoint import checkpoint
 
 from fpl_tune.clip.attention import for_prompts, kept_numbers
 from fpl_tune.clip.blocks import Block
+from fpl_tune.clip.opened import run_block
 from fpl_tune.clip.sentences import Layout, Sentences
 from fpl_tune.device import activation_bytes
+from fpl_tune.method import Inside
 
 _AT_ONCE = 16384  # tokens per pass without gradients; more is not faster
 _KEPT_CPU, _KEPT_SHARE = 3 << 29, 0.3  # by tokens run at once with gradients: bytes, or a share of a GPU's memory
@@ -53,6 +55,7 @@ class TextTower(nn.Module):
         self.projection: nn.Linear | Tensor | None = text.text_projection
         self.pool: str = getattr(text, "text_pool_type", None) or text.pool_type
         self.pad_id: int = getattr(text, "pad_id", 0)
+        self.mask: Tensor | None
         self.register_buffer("mask", text.attn_mask, persistent=False)
         self._kept: dict[int, tuple[Layout, tuple[Tensor, Tensor, Tensor]]] = {}
 
@@ -76,36 +79,48 @@ class TextTower(nn.Module):
         return [block for block in blocks if block is not None] if usual and None not in blocks else []
 
     def forward(
-        self, context: Tensor, sentences: Sentences, *, deep: Tensor | None, plain: bool, block: int | None
+        self,
+        context: Tensor,
+        sentences: Sentences,
+        *,
+        deep: Tensor | None,
+        inside: Inside | None = None,
+        plain: bool,
+        block: int | None,
     ) -> Tensor:
         """Text features [P, K, D] of contexts [P, l, d], or [P, K, l, d] for contexts of each class's own.
 
-        `deep` [P, J, l, d] replaces the context at the input of blocks 1 to J. At most `block` tokens are run at
-        once (but at least one prompt); where gradients are asked for and that needs several turns, activations
-        are computed again in the backward pass. None sets a generous limit, by memory where gradients are asked for.
+        `deep` [P, J, l, d] replaces the context at the input of blocks 1 to J, `inside` [P, ...] adds a branch to
+        blocks. At most `block` tokens are run at once (but at least one prompt); where gradients are asked for and that
+        needs several turns, activations are computed again in the backward pass. None sets a generous limit, by memory
+        where gradients are asked for.
         """
         if not len(context):
             return context.new_zeros(0, len(sentences), self.embed_dim)
         layout = sentences.layout(per_class=context.dim() == 4, device=context.device, dtype=context.dtype)
         tokens = len(sentences) * len(self.positional_embedding) if plain else layout.n_tokens
-        wants_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (context, deep))
+        given = (context, deep, *(inside.leaf.values() if inside else ()))
+        wants_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
         if block is None:
             block = self._affordable(context, layout) if wants_grad else _AT_ONCE
         turn = max(1, block // tokens)
 
-        def run(context: Tensor, deep: Tensor | None) -> Tensor:
+        def run(context: Tensor, deep: Tensor | None, inside: Inside | None) -> Tensor:
             if plain:
-                return self._plain(context, sentences, deep)
-            return self._packed(context, layout, deep)
+                return self._plain(context, sentences, deep, inside)
+            return self._packed(context, layout, deep, inside)
 
         if len(context) <= turn:
-            return run(context, deep)
+            return run(context, deep, inside)
+        turns = [slice(first, first + turn) for first in range(0, len(context), turn)]
         contexts = context.split(turn)
         deeps = [None] * len(contexts) if deep is None else deep.split(turn)
-        pairs = zip(contexts, deeps, strict=True)
+        insides = [None if inside is None else inside.each(lambda leaf, rows=rows: leaf[rows]) for rows in turns]
+        parts = zip(contexts, deeps, insides, strict=True)
         if wants_grad:
-            return torch.cat([checkpoint(run, *pair, use_reentrant=False, preserve_rng_state=False) for pair in pairs])
-        return torch.cat([run(*pair) for pair in pairs])
+            run_again = partial(checkpoint, run, use_reentrant=False, preserve_rng_state=False)
+            return torch.cat([run_again(*part) for part in parts])
+        return torch.cat([run(*part) for part in parts])
 
     def _affordable(self, like: Tensor, layout: Layout) -> int:
         """Tokens whose activations may be kept for the backward pass."""
@@ -131,7 +146,7 @@ class TextTower(nn.Module):
 
     # ------------------------------------------------------------------------------------------- plain path
 
-    def _plain(self, context: Tensor, sentences: Sentences, deep: Tensor | None) -> Tensor:
+    def _plain(self, context: Tensor, sentences: Sentences, deep: Tensor | None, inside: Inside | None) -> Tensor:
         n_prompts, n_classes, length = len(context), len(sentences), len(self.positional_embedding)
         words = self._words(sentences, length)
         if context.dim() == 3:
@@ -146,7 +161,7 @@ class TextTower(nn.Module):
             if deep is not None and 1 <= j <= deep.shape[1]:
                 tokens = deep[:, j - 1, None].expand(-1, n_classes, -1, -1)
                 x = _placed(tokens, index, is_context, x)
-            x = block(x.flatten(0, 1), attn_mask=self.mask).view(x.shape)
+            x = run_block(block, x, None if inside is None else inside.at(j), self.mask)
         return self._project(self._pooled(self.ln_final(x), sentences))
 
     def _pooled(self, x: Tensor, sentences: Sentences) -> Tensor:
@@ -157,7 +172,7 @@ class TextTower(nn.Module):
 
     # ------------------------------------------------------------------------------------------ packed path
 
-    def _packed(self, context: Tensor, layout: Layout, deep: Tensor | None) -> Tensor:
+    def _packed(self, context: Tensor, layout: Layout, deep: Tensor | None, inside: Inside | None) -> Tensor:
         if context.dim() == 4:
             own = context[:, layout.owner, layout.slot]
         else:
@@ -165,11 +180,13 @@ class TextTower(nn.Module):
         first, *blocks, last = self.blocks
         words, qkv, places = self._constants(layout)
         layout = for_prompts(layout, len(context), first.n_heads, context.device)
-        x = first.first(words, qkv, own + places, layout)
+        branches = [None if inside is None else inside.at(j) for j in range(len(self.blocks))]
+        x = first.first(words, qkv, own + places, layout, branches[0])
         for j, block in enumerate([*blocks, last], start=1):
             if deep is not None and j <= deep.shape[1]:
                 x = x.index_copy(1, layout.context, deep[:, j - 1, layout.slot])
-            x = block(x, layout) if block is not last else block.last(x, layout)
+            run = block if block is not last else block.last
+            x = run(x, layout, branches[j])
         return self._project(self.ln_final(x).index_select(1, layout.inverse))
 
     @torch.no_grad()

@@ -22,6 +22,7 @@ from fpl_tune.clip.sentences import Position, Sentences, Tokenizer, tokenise
 from fpl_tune.clip.text import TextTower
 from fpl_tune.device import usable_bytes
 from fpl_tune.errors import ConfigError
+from fpl_tune.method import Inside
 
 Triple = tuple[float, float, float]
 OPENAI_MEAN: Triple = (0.48145466, 0.4578275, 0.40821073)
@@ -105,14 +106,14 @@ class Towers:
     # ------------------------------------------------------------------------------------------------- text
 
     def sentences(
-        self, names: Sequence[str], n_ctx: int, *, position: Position = "end", ending: str = "."
+        self, names: Sequence[str], n_ctx: int, *, position: Position = "end", tail: str = "", ending: str = "."
     ) -> Sentences:
         """The K class names as tokenised sentences with room for `n_ctx` context tokens.
 
         Raises:
             ConfigError: see `fpl_tune.clip.sentences.tokenise`.
         """
-        return tokenise(self.tokenizer, names, n_ctx, position=position, ending=ending)
+        return tokenise(self.tokenizer, names, n_ctx, position=position, tail=tail, ending=ending)
 
     def words(self, text: str) -> Tensor:
         """[l, d] token embeddings of a text, without SOS and EOT, to start a context from words."""
@@ -126,6 +127,7 @@ class Towers:
         *,
         per_class: bool = False,
         deep: Tensor | None = None,
+        inside: Inside | None = None,
         plain: bool = False,
         block: int | None = None,
     ) -> Tensor:
@@ -135,16 +137,18 @@ class Towers:
             context: [..., l, d], or [..., K, l, d] with `per_class`; leading axes of any number.
             deep: [..., J, l, d], replaces the context tokens at the input of blocks 1 to J (MaPLe, Khattak et
                 al. 2023, section 3.2); None leaves what the blocks made of them.
+            inside: a branch of each client's in the blocks, leaves [C, J, ...]; `context` is then [C, l, d] or one for
+                all clients, and features are [C, K, D].
             plain: run open_clip's own modules on whole sentences; slow, the reference of the fast path.
             block: tokens run at once; None takes the environment's FPL_TUNE_TEXT_BLOCK, or what 1.5 GB of
                 activations hold (30 % of a GPU's memory). With gradients, more tokens than that are run in turns and a
                 second time in the backward pass: memory for time. The result is the same.
 
         Returns:
-            [..., K, D], differentiable in `context` and `deep`.
+            [..., K, D], differentiable in `context`, `deep` and the leaves of `inside`.
 
         Raises:
-            ConfigError: the shape of `context` or `deep` does not fit the sentences or the tower.
+            ConfigError: the shape of `context`, `deep` or `inside` does not fit the sentences or the tower.
         """
         own = 1 if per_class else 0
         self._check(context, sentences, own, deep)
@@ -152,10 +156,13 @@ class Towers:
         if deep is not None:
             lead = torch.broadcast_shapes(lead, deep.shape[:-3])
             deep = deep.expand(*lead, *deep.shape[-3:]).reshape(-1, *deep.shape[-3:]).to(self.dtype)
+        if inside is not None:
+            lead = self._clients(inside, self.n_text_blocks, lead)
+            inside = inside.each(lambda leaf: leaf.to(self.dtype))
         tail = context.shape[context.dim() - 2 - own :]
         rows = context.expand(*lead, *tail).reshape(math.prod(lead), *tail).to(self.dtype)
         block = block or _block_of_environment()
-        features = self.text(rows, sentences, deep=deep, plain=plain or not self._fast, block=block)
+        features = self.text(rows, sentences, deep=deep, inside=inside, plain=plain or not self._fast, block=block)
         return features.to(context.dtype).unflatten(0, lead) if lead else features[0].to(context.dtype)
 
     @cached_property
@@ -183,6 +190,19 @@ class Towers:
                     f"Deep prompts are [..., J, l, d] with J < {n_blocks} blocks, l={expected[0]}, "
                     f"d={expected[1]}, not of shape {tuple(deep.shape)}."
                 )
+
+    @staticmethod
+    def _clients(inside: Inside, n_blocks: int, lead: tuple[int, ...]) -> tuple[int, ...]:
+        """The leading axis (C,) of a branch in a tower of `n_blocks`, checked against that of what it is added to."""
+        sizes = {tuple(leaf.shape[:2]) for leaf in inside.leaf.values()}
+        n_clients, n_own = next(iter(sizes), (0, 0))
+        if len(sizes) != 1 or lead not in ((), (n_clients,)):
+            raise ConfigError(f"Leaves inside a tower are [C, J, ...] with C of {lead}, not {sorted(sizes)}.")
+        if not 0 <= inside.first <= inside.first + n_own <= n_blocks:
+            raise ConfigError(
+                f"Leaves inside a tower are of at most its {n_blocks} blocks, not of {n_own} from block {inside.first}."
+            )
+        return (n_clients,)
 
     @torch.no_grad()
     def encode_text(self, texts: Sequence[str]) -> Tensor:
@@ -238,20 +258,38 @@ class Towers:
         deep: Tensor | None = None,
         place: image.Place = "front",
         cosine: bool = False,
+        inside: Inside | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Image features [C, B, D] with visual prompt tokens, and q_cls·k_token or its cosine [C, B, heads, n].
 
-        Differentiable in `tokens` [C, n, vision_width] and `deep` [C, J, n, vision_width]; not normalised.
+        Differentiable in `tokens` [C, n, vision_width], `deep` [C, J, n, vision_width] and the leaves of `inside`
+        [C, J, ...]; not normalised.
         See `fpl_tune.clip.image.prompted`.
 
         Raises:
             ConfigError: the image tower is not a ViT.
         """
         deep = None if deep is None else deep.to(self.dtype)
+        if inside is not None:
+            self._clients(inside, self.n_vision_blocks or 0, (len(pixels),))
+            inside = inside.each(lambda leaf: leaf.to(self.dtype))
+        pixels, prompts = pixels.to(self.dtype), tokens.to(self.dtype)
         features, looks = image.prompted(
-            self.model.visual, pixels.to(self.dtype), tokens.to(self.dtype), deep=deep, place=place, cosine=cosine
+            self.model.visual, pixels, prompts, deep=deep, place=place, cosine=cosine, inside=inside
         )
         return features.to(tokens.dtype), looks.to(tokens.dtype)
+
+    @torch.no_grad()
+    def embed_images(self, pixels: Tensor) -> Tensor:
+        """Patch embeddings with positions [..., M, vision_width], before the first LayerNorm, without gradient.
+
+        Raises:
+            ConfigError: the image tower is not a ViT.
+        """
+        visual = self.model.visual
+        image.require_vit(visual)
+        rows = image.embedded(visual, pixels.flatten(0, -4).to(self.dtype))[:, 1:]
+        return rows.to(pixels.dtype).unflatten(0, pixels.shape[:-3])
 
 
 def _block_of_environment() -> int | None:

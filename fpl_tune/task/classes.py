@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +13,8 @@ import torch
 from torch import Tensor
 
 from fpl_tune.clip import Towers
-from fpl_tune.clip.sentences import Position
-from fpl_tune.method import unit
+from fpl_tune.clip.sentences import Position, Sentences
+from fpl_tune.method import Inside, unit
 
 GENERIC_TEMPLATE = "a photo of a {}."
 
@@ -55,44 +57,101 @@ class Classes:
     template: str = GENERIC_TEMPLATE
     position: Position = "end"
     memory: PromptMemory = field(default_factory=PromptMemory)
-    _sentences: dict[int, Any] = field(default_factory=dict)
+    plain: bool = False
+    """Encode by open_clip's own modules and remember nothing: the reference."""
+    _sentences: dict[Any, Sentences] = field(default_factory=dict)
     _hand: Tensor | None = None
+    _raw: dict[str, Tensor] = field(default_factory=dict)
 
     def hand_text(self) -> Tensor:
         """[K, D] unit features of the hand-written prompts."""
         if self._hand is None:
-            texts = [self.template.format(name.replace("_", " ")) for name in self.names]
-            self._hand = unit(self.towers.encode_text(texts))
+            self._hand = unit(self.templates([self.template])[0])
         return self._hand
 
+    def templates(self, templates: Sequence[str], *, inside: Inside | None = None) -> Tensor:
+        """Raw features [m, K, D], or [C, m, K, D] with `inside`; see `fpl_tune.method.Task.sentences`."""
+        texts = {template: [template.format(name.replace("_", " ")) for name in self.names] for template in templates}
+        if inside is None:
+            missing = {template: texts[template] for template in texts if template not in self._raw}
+            self._raw |= {template: self.towers.encode_text(found) for template, found in missing.items()}
+            return torch.stack([self._raw[template] for template in templates])
+        key = ("templates", *templates)
+        if key not in self._sentences:
+            whole = [text for template in templates for text in texts[template]]
+            self._sentences[key] = self.towers.sentences(whole, 0, ending="")
+        sentences = self._sentences[key]
+        context = next(iter(inside.leaf.values())).new_zeros(0, self.towers.text_width)
+        found = self._features(context, sentences, str(key), inside=inside)
+        return found.unflatten(1, (len(templates), len(self.names)))
+
     def encode(
-        self, context: Tensor, *, per_class: bool = False, deep: Tensor | None = None, remember: bool = True
+        self,
+        context: Tensor,
+        *,
+        per_class: bool = False,
+        deep: Tensor | None = None,
+        tail: str = "",
+        inside: Inside | None = None,
+        remember: bool = True,
     ) -> Tensor:
         """Unit text features [..., K, D]; see `fpl_tune.method.Task.text`."""
         n_ctx = context.shape[-2]
-        if n_ctx not in self._sentences:
-            self._sentences[n_ctx] = self.towers.sentences(self.names, n_ctx, position=self.position)
-        sentences = self._sentences[n_ctx]
+        if (n_ctx, tail) not in self._sentences:
+            sentences = self.towers.sentences(self.names, n_ctx, position=self.position, tail=tail)
+            self._sentences[n_ctx, tail] = sentences
+        sentences = self._sentences[n_ctx, tail]
+        more = {"per_class": per_class, "deep": deep, "inside": inside, "remember": remember}
+        return unit(self._features(context, sentences, tail, **more))
 
-        learning = torch.is_grad_enabled() and (context.requires_grad or (deep is not None and deep.requires_grad))
-        if learning or not remember:
-            return unit(self.towers.encode_prompts(context, sentences, per_class=per_class, deep=deep))
+    def _features(
+        self,
+        context: Tensor,
+        sentences: Sentences,
+        label: str,
+        *,
+        per_class: bool = False,
+        deep: Tensor | None = None,
+        inside: Inside | None = None,
+        remember: bool = True,
+    ) -> Tensor:
+        """Raw features [..., K, D]; what carries no gradient is remembered under its numbers and `label`."""
+        branch = [] if inside is None else list(inside.leaf.values())
+        given = [context, *([] if deep is None else [deep]), *branch]
+        learning = torch.is_grad_enabled() and any(leaf.requires_grad for leaf in given)
+        if learning or self.plain or not remember:
+            more = {"per_class": per_class, "deep": deep, "inside": inside, "plain": self.plain}
+            return self.towers.encode_prompts(context, sentences, **more)
         with torch.no_grad():
-            return self._remembered(context, sentences, per_class, deep)
+            return self._remembered(context, sentences, label, per_class, deep, inside)
 
-    def _remembered(self, context: Tensor, sentences: Any, per_class: bool, deep: Tensor | None) -> Tensor:
+    def _remembered(
+        self,
+        context: Tensor,
+        sentences: Sentences,
+        label: str,
+        per_class: bool,
+        deep: Tensor | None,
+        inside: Inside | None,
+    ) -> Tensor:
         """Row by row (prompt by prompt) from memory; what is missing is encoded as one batch, equal rows once."""
         n_own = 3 if per_class else 2
         lead = context.shape[:-n_own]
-        rows = context.reshape(-1, *context.shape[-n_own:])
+        if inside is not None and not lead:
+            lead = (len(next(iter(inside.leaf.values()))),)
+        own_shape = context.shape[-n_own:]
+        rows = context.expand(*lead, *own_shape).reshape(math.prod(lead), *own_shape)
         deeper = None if deep is None else deep.expand(*lead, *deep.shape[-3:]).reshape(-1, *deep.shape[-3:])
-        keys = _digests(rows, deeper, per_class)
+        kind = (per_class, label, deeper is not None, inside and inside.key)
+        parts = [rows, *([] if deeper is None else [deeper]), *(inside.leaf.values() if inside else ())]
+        keys = _digests(repr(kind), parts)
         first = {key: i for i, key in reversed(list(enumerate(keys)))}
         missing = sorted(i for key, i in first.items() if self.memory.get(key) is None)
         fresh: dict[bytes, Tensor] = {}
         if missing:
             some = None if deeper is None else deeper[missing]
-            features = unit(self.towers.encode_prompts(rows[missing], sentences, per_class=per_class, deep=some))
+            own = None if inside is None else inside.each(lambda leaf: leaf[missing])
+            features = self.towers.encode_prompts(rows[missing], sentences, per_class=per_class, deep=some, inside=own)
             fresh = {keys[i]: features[j] for j, i in enumerate(missing)}
         found = torch.stack([fresh[key] if key in fresh else self.memory[key] for key in keys])
         for key, value in fresh.items():
@@ -100,13 +159,13 @@ class Classes:
         return found.view(*lead, *found.shape[1:])
 
 
-def _digests(rows: Tensor, deep: Tensor | None, per_class: bool) -> list[bytes]:
-    """A digest of each row's numbers [R, ...], its deep prompts [R, J, l, d] included."""
-    parts = [rows.detach().flatten(1).cpu()] + ([] if deep is None else [deep.detach().flatten(1).cpu()])
-    shape = repr((tuple(rows.shape[1:]), per_class, None if deep is None else tuple(deep.shape[1:]))).encode()
+def _digests(label: str, parts: Sequence[Tensor]) -> list[bytes]:
+    """A digest of each row's numbers in all parts [R, ...]."""
+    shapes = repr((label, [tuple(part.shape[1:]) for part in parts])).encode()
+    flat = [part.detach().flatten(1).cpu() for part in parts]
     found = []
-    for row in zip(*parts, strict=True):
-        digest = hashlib.blake2b(shape, digest_size=16)
+    for row in zip(*flat, strict=True):
+        digest = hashlib.blake2b(shapes, digest_size=16)
         for numbers in row:
             digest.update(numbers.contiguous().view(torch.uint8).numpy())
         found.append(digest.digest())

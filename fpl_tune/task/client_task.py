@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor, nn
+import torch
+from torch import Generator, Tensor, nn
 
 from fpl_tune.clip import Towers
-from fpl_tune.method import Table
+from fpl_tune.method import Inside, Table
 from fpl_tune.task.classes import Classes
 from fpl_tune.task.clients import ClientData
 
@@ -38,15 +42,36 @@ class ClientTask:
         self.scale = self.towers.scale
         self.dtype, self.device = self.train.dtype, self.train.device
         self.size = self.train.size
+        self.template = self.known.template
+        self.round = self.rounds = self._key = 0
+
+    def during(self, round_: int, rounds: int, key: int) -> ClientTask:
+        """The same task in a round, counted from 1, of a stage; `key` seeds what `rng` gives."""
+        found = copy(self)
+        found.round, found.rounds, found._key = round_, rounds, key
+        return found
+
+    def rng(self, purpose: str) -> Generator:
+        return torch.Generator().manual_seed(self._key ^ zlib.crc32(purpose.encode()))
 
     @property
     def hand_text(self) -> Tensor:
         return self.known.hand_text().to(self.dtype)
 
     def text(
-        self, context: Tensor, *, per_class: bool = False, deep: Tensor | None = None, remember: bool = True
+        self,
+        context: Tensor,
+        *,
+        per_class: bool = False,
+        deep: Tensor | None = None,
+        tail: str = "",
+        inside: Inside | None = None,
+        remember: bool = True,
     ) -> Tensor:
-        return self.known.encode(context, per_class=per_class, deep=deep, remember=remember)
+        return self.known.encode(context, per_class=per_class, deep=deep, tail=tail, inside=inside, remember=remember)
+
+    def sentences(self, templates: Sequence[str], *, inside: Inside | None = None) -> Tensor:
+        return self.known.templates(templates, inside=inside).to(self.dtype)
 
     def words(self, text: str) -> Tensor:
         return self.towers.words(text).to(self.dtype)
@@ -59,8 +84,12 @@ class ClientTask:
         deep: Tensor | None = None,
         place: Literal["front", "end"] = "front",
         cosine: bool = False,
+        inside: Inside | None = None,
     ) -> tuple[Tensor, Tensor]:
-        return self.towers.encode_prompted_images(pixels, tokens, deep=deep, place=place, cosine=cosine)
+        return self.towers.encode_prompted_images(pixels, tokens, deep=deep, place=place, cosine=cosine, inside=inside)
+
+    def embed(self, pixels: Tensor) -> Tensor:
+        return self.towers.embed_images(pixels)
 
     def visual(self) -> nn.Module:
         return self.towers.model.visual

@@ -65,7 +65,8 @@ def play(
     history = [list(states)]
     for round_, who in enumerate(cohorts, start=first):
         drawn = [Cohort(s, round_, torch.tensor(who).to(t.device)) for s, t in zip(seeds, tasks, strict=False)]
-        after, _ = run_round(method, tasks, history[-1], drawn, epochs=epochs, spec=spec, block=block)
+        stage = range(1, first + len(cohorts))
+        after, _ = run_round(method, tasks, history[-1], drawn, epochs=epochs, spec=spec, block=block, stage=stage)
         history.append(after)
     return history
 
