@@ -25,8 +25,8 @@ from fpl_tune.wrappers._wrapper import Wrapper, exchanged
 class Private(Wrapper):
     """Differential privacy of uploads: what a client's data can change is bounded, and the uploaded copy is noised.
 
-    Clients keep and evaluate what they trained without noise. The ε that a run has spent is written down as
-    `privacy/epsilon`.
+    Clients keep and evaluate what they trained without noise, unless `leaves` is `all`. The ε that a run has spent is
+    written down as `privacy/epsilon`.
 
     inner: the method whose uploads are noised: the trained leaves that `State.shared` or `State.server` names.
     epsilon, delta: the privacy loss; epsilon = inf (with clip = inf and bound = gradient) is `inner`.
@@ -34,6 +34,8 @@ class Private(Wrapper):
     bound: what is clipped. `gradient`, at every local step, as the paper says: several steps with momentum then leave
         more than `clip` in an upload, so that no ε is proven. `update`: the difference between what is uploaded and
         what was received (McMahan et al., ICLR 2018, https://arxiv.org/abs/1710.06963), which proves it.
+    leaves: what is bounded and noised: what is `uploaded`, or `all` that a client trains, in one bound; then what it
+        keeps is private too, as in DP-FPL. `all` needs bound = update.
     calibration: of the noise. `classical`: σ = √(2 ln(1.25/δ)) · clip / ε for one upload, which Table 6 implies, proven
         for ε < 1 only (its ε of 50 at δ = 0.05 is 226 in truth); `accountant`: the least σ with which `rounds` rounds
         lose (ε, δ).
@@ -51,6 +53,7 @@ class Private(Wrapper):
     delta: float = 0.05
     clip: float = 1.0
     bound: Literal["gradient", "update"] = "gradient"
+    leaves: Literal["uploaded", "all"] = "uploaded"
     calibration: Literal["classical", "accountant"] = "classical"
     rounds: int = 1
     sampling: float = 1.0
@@ -61,6 +64,8 @@ class Private(Wrapper):
         require(self.clip > 0, "clip", "must be > 0", self.clip)
         finite = math.isfinite(self.clip) or math.isinf(self.epsilon)
         require(finite, "clip", "must be finite where epsilon is", self.clip, "Noise is scaled to the clip.")
+        fits = self.leaves == "uploaded" or self.bound == "update"
+        require(fits, "leaves", "must be uploaded unless bound is update", self.leaves, "Set method.bound=update.")
         require(self.rounds >= 1, "rounds", "must be >= 1", self.rounds)
         require(0 < self.sampling <= 1, "sampling", "must lie in (0, 1]", self.sampling)
         for name in ("rounds", "sampling"):
@@ -91,7 +96,7 @@ class Private(Wrapper):
         known = self.inside(state)
         local = self.inner.start(task, known, who)
         received = known.shared if self.bound == "update" else {**known.shared, **known.server}
-        names = exchanged(local, received, "private")
+        names = exchanged(local, received, "private") if self.leaves == "uploaded" else list(local.train)
         return local._replace(fixed={**local.fixed, **{f"uploaded.{n}": local.train[n].clone() for n in names}})
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
@@ -109,7 +114,8 @@ class Private(Wrapper):
         noisy = local._replace(train={**local.train, **self._uploads(state, who, local)})
         known = self.inside(state)
         heard = self.inner.merge(task, known, who, noisy)
-        kept = self.inner.merge(task, known, who, local).personal
+        own = local if self.leaves == "uploaded" else noisy
+        kept = self.inner.merge(task, known, who, own).personal
         noise = {"noise.key": state.personal["noise.key"], "noise.drawn": put(drawn, who, drawn[who] + 1)}
         return State(heard.shared, {**kept, **noise}, {**heard.server, "noise.rounds": rounds + 1})
 

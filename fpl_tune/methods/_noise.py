@@ -1,0 +1,55 @@
+"""Random numbers of clients that a training step can draw on any device, the same on all.
+
+A number is a hash of a client's key, of how often the client has drawn, and of its place (SplitMix64: Steele, Lea,
+Flood, OOPSLA 2014). It is meant for simulations: it is no source of secrets.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Generator, Tensor
+
+from fpl_tune.method import Task, Tree
+
+_GOLDEN, _FIRST, _SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
+"""SplitMix64's constants as signed numbers."""
+
+
+def new_keys(task: Task, rng: Generator) -> Tree:
+    """A key of each client [N], and how often it has drawn."""
+    key = torch.randint(1 << 62, (task.n_clients,), generator=rng).to(task.device)
+    return {"key": key, "drawn": torch.zeros_like(key)}
+
+
+def uniform(keys: Tree, stream: int, *shape: int) -> Tensor:
+    """[C, *shape] numbers in (0, 1), in double precision.
+
+    Args:
+        keys: `key` and `drawn`, each [C].
+        stream: tells apart what is drawn at one time.
+        shape: of one client's numbers.
+    """
+    place = torch.arange(1, math.prod(shape) + 1, device=keys["key"].device)
+    offset = (_GOLDEN * (stream + 1) + (1 << 63)) % (1 << 64) - (1 << 63)  # tensors wrap by themselves, ints do not
+    state = _mixed(_mixed(keys["key"] + offset) + _GOLDEN * (keys["drawn"] + 1))
+    bits = _shifted(_mixed(state.unsqueeze(-1) + _GOLDEN * place), 11)  # 53 bits, all that a double holds
+    return ((bits.double() + 0.5) * 2.0**-53).view(-1, *shape)
+
+
+def normal(keys: Tree, stream: int, *shape: int) -> Tensor:
+    """[C, *shape] standard normal numbers, by Box and Muller."""
+    radius = (-2 * uniform(keys, 2 * stream, *shape).log()).sqrt()
+    return radius * (2 * math.pi * uniform(keys, 2 * stream + 1, *shape)).cos()
+
+
+def _shifted(bits: Tensor, places: int) -> Tensor:
+    """Bits moved to the right, zeros from the left."""
+    return (bits >> places) & ((1 << (64 - places)) - 1)
+
+
+def _mixed(bits: Tensor) -> Tensor:
+    bits = (bits ^ _shifted(bits, 30)) * _FIRST
+    bits = (bits ^ _shifted(bits, 27)) * _SECOND
+    return bits ^ _shifted(bits, 31)

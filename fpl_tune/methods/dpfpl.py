@@ -1,0 +1,137 @@
+"""DP-FPL: a personal prompt beside the global one, of which a step sees a low-rank part.
+
+Tran, Sun, Patterson, Milanova: Privacy-Preserving Personalized Federated Prompt Learning for Multimodal Large Language
+Models, ICLR 2025, https://arxiv.org/abs/2501.13904. Official code: linhhtran/DP-FPL, cce74b4. It adds the last term of
+the projection that the paper takes away, divides the personal gradient by ten, and lets one optimiser step every
+client's copy of the global prompt (`form="released"` has the first two).
+
+Its accounting does not hold: the gradient of a batch's mean is clipped to C, of which one image can change up to 2 C,
+not C / B; every step of a round is noised, but only rounds are counted. `noise` is that noise, to show its effect; no ε
+is proven. For a proven ε wrap the method: `dpfpl_dp` bounds and noises what a round changes, the personal prompt
+included.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    Sizes,
+    State,
+    Task,
+    Traffic,
+    Tree,
+    average,
+    cosine_logits,
+    count,
+    cross_entropy,
+    new_context,
+    put,
+    require,
+    spread,
+)
+from fpl_tune.methods._gradients import free, with_gradient
+from fpl_tune.methods._noise import new_keys, normal
+
+_DELTA, _ROUNDS = 1e-5, 100
+"""Of the released noise."""
+
+
+@dataclass(frozen=True)
+class DPFPL(Method):
+    """Client i predicts with p_G + p_i. A step writes p_i = U V + R and moves it by the gradients of U and V.
+
+    U [l, r] and V [r, d] are orthonormal: U spans p_i times r random directions, V the rows of Uᵀ p_i. With g the
+    gradient of the prompt, p_i moves by g VᵀV + UUᵀ g - UUᵀ g VᵀV, the projection of g.
+
+    rank: r, 1 to the smaller size of a prompt, or "full": p_i moves by g.
+    n_ctx: number of context tokens, >= 1.
+    form: `meant`, or `released`: the last term is added, and the sum divided by 10.
+    noise: the released code's "noise", its ε, > 0; inf draws none. The smaller, the noisier: gradients of the prompts
+        are clipped to `clip` and receive √(100 ln 10⁵) / ε · clip / B a number, the global one's divided by √N.
+    clip: C, the largest norm of a noised gradient, > 0; not used without noise.
+    """
+
+    rank: int | Literal["full"] = 8
+    n_ctx: int = 16
+    form: Literal["meant", "released"] = "meant"
+    noise: float = math.inf
+    clip: float = 10.0
+
+    def __post_init__(self) -> None:
+        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        fits = self.rank == "full" or 1 <= self.rank <= self.n_ctx
+        require(fits, "rank", f"must be 'full' or lie between 1 and method.n_ctx = {self.n_ctx}", self.rank)
+        require(self.noise > 0, "noise", "must be > 0", self.noise)
+        require(math.isfinite(self.clip) and self.clip > 0, "clip", "must be a finite number > 0", self.clip)
+
+    def check(self, sizes: Sizes) -> None:
+        fits = self.rank == "full" or self.rank <= sizes.text_width
+        require(fits, "rank", f"must be at most the width of a context token, {sizes.text_width}", self.rank)
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        shared, own = new_context(task, self.n_ctx, rng, 2)
+        return State({"prompt": shared.clone()}, {"own": spread(own, task.n_clients), **new_keys(task, rng)}, {})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        train = {"prompt": spread(state.shared["prompt"], len(who)), "own": state.personal["own"][who]}
+        return Local(train, fixed={name: state.personal[name][who] for name in ("key", "drawn")})
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        return cosine_logits(task.scale, batch.image, task.text(local.train["prompt"] + local.train["own"]))
+
+    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        with torch.enable_grad():
+            leaves = free({"prompt": local.train["prompt"] + local.train["own"]})
+            zero = {"own": torch.zeros_like(leaves["prompt"])}
+            value = cross_entropy(self.logits(task, Local({**leaves, **zero}, {}), batch), batch)
+            (gradient,) = torch.autograd.grad(value.sum(), [leaves["prompt"]])
+        keys = {name: local.fixed[name] for name in ("key", "drawn")}
+        std = self._std(batch)
+        moves = {"own": self.personal_gradient(gradient, local.train["own"].detach(), keys, std)}
+        moves["prompt"] = self._noised(gradient, keys, 1, std / math.sqrt(task.n_clients))
+        return with_gradient(value, local.train, moves), {**local.fixed, "drawn": keys["drawn"] + 1}
+
+    def _std(self, batch: Batch) -> Tensor:
+        """[C] deviation of the released noise: 0 without."""
+        scale = 0.0 if math.isinf(self.noise) else math.sqrt(_ROUNDS * -math.log(_DELTA)) / self.noise * self.clip
+        return scale / batch.mask.sum(1).clamp(min=1)
+
+    def _noised(self, gradient: Tensor, keys: Tree, stream: int, std: Tensor) -> Tensor:
+        """Gradients [C, ...] clipped, and noise of deviation `std` [C] on every number."""
+        if math.isinf(self.noise):
+            return gradient
+        norm = gradient.flatten(1).norm(dim=1).clamp(min=torch.finfo(gradient.dtype).tiny)
+        kept = gradient * (self.clip / norm).clamp(max=1).view(-1, 1, 1)
+        return kept + (std.view(-1, 1, 1) * normal(keys, stream, *gradient.shape[1:])).to(gradient)
+
+    def personal_gradient(self, gradient: Tensor, own: Tensor, keys: Tree, std: Tensor) -> Tensor:
+        """[C, l, d] what p_i moves by, from the gradient of the prompt [C, l, d] and p_i itself."""
+        if self.rank == "full":
+            return self._noised(gradient, keys, 2, std)
+        probe = normal(keys, 0, own.shape[-1], self.rank).to(own)
+        u = torch.linalg.qr(own @ probe).Q  # [C, l, r]
+        v = torch.linalg.qr(own.mT @ u).Q.mT  # [C, r, d]
+        g_u = self._noised(gradient @ v.mT, keys, 2, std)
+        g_v = self._noised(u.mT @ gradient, keys, 3, std)
+        both = u @ (u.mT @ g_u) @ v
+        if self.form == "meant":
+            return g_u @ v + u @ g_v - both
+        return (g_u @ v + u @ g_v + both) / 10
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        rows = {"own": local.train["own"], "drawn": local.fixed["drawn"]}
+        personal = state.personal | {name: put(state.personal[name], who, leaf) for name, leaf in rows.items()}
+        return State({"prompt": average(local.train["prompt"], task.size[who])}, personal, state.server)
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        sent = count(prompt=state.shared["prompt"])
+        return Traffic(up=sent, down=sent)

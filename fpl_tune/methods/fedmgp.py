@@ -1,0 +1,167 @@
+"""FedMGP: every client keeps several groups of text and visual prompts; a few, drawn at random, are averaged.
+
+Bo, Sun, Wang, Zhang, Li: FedMGP: Personalized Federated Learning with Multi-Group Text-Visual Prompts, NeurIPS 2025,
+https://arxiv.org/abs/2511.00480. Official code: weihao-bo/FedMGP, 3a02697. Its diversity loss has the opposite sign of
+the paper's, so that it makes groups alike (`signs="released"`), and its server weighs clients uniformly where Eq. 9
+weighs them by images. A client receives the newest global groups when it trains or is evaluated; the code hands out
+those of the last round in which it took part, which at full participation are the same.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    Sizes,
+    State,
+    Task,
+    Traffic,
+    Tree,
+    average,
+    cosine_logits,
+    count,
+    cross_entropy,
+    mean_over,
+    put,
+    require,
+    spread,
+    unit,
+)
+from fpl_tune.methods._layers import word_context
+from fpl_tune.methods._noise import new_keys, uniform
+
+_PARTS = ("text", "visual")
+
+
+@dataclass(frozen=True)
+class FedMGP(Method):
+    """Group j of G compares image and text features that its own prompts make: logits_j; predictions are their mean.
+
+    The loss is mean_j CE(logits_j) + λ · the mean cosine of two groups' features, over pairs, classes or images, and
+    both kinds. After training, a client draws s text and s visual groups without replacement, by softmax(score / τ),
+    the score being the largest cosine with a global group (none in the first round). Slot i of the server is the mean
+    of what clients drew i-th, and replaces it.
+
+    groups: G, >= 1.
+    select: s, global groups, 1 to `groups`; with s = G = 1 and λ = 0 it is federated averaging of prompts in both
+        towers.
+    temperature: τ, > 0; small: the groups nearest to the global ones are drawn again and again.
+    lam: λ, >= 0.
+    signs: of the diversity loss: as `meant`, or as `released`: 1 - cosine.
+    inference: `average` of the groups' logits, or their `max`.
+    n_ctx: tokens of a text or visual prompt, >= 1, at most the number of tokens of `words`.
+    words: text whose first `n_ctx` tokens text prompts start from; the others stay frozen behind them.
+    weights: of the server's mean, by `size` (Eq. 9) or `uniform` (released code).
+    """
+
+    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
+
+    groups: int = 5
+    select: int = 2
+    temperature: float = 1.0
+    lam: float = 1.0
+    signs: Literal["meant", "released"] = "meant"
+    inference: Literal["average", "max"] = "average"
+    n_ctx: int = 2
+    words: str = "a photo of a"
+    weights: Literal["size", "uniform"] = "size"
+
+    def __post_init__(self) -> None:
+        require(self.groups >= 1, "groups", "must be >= 1", self.groups)
+        rule = f"must lie between 1 and method.groups = {self.groups}"
+        require(1 <= self.select <= self.groups, "select", rule, self.select)
+        require(self.temperature > 0, "temperature", "must be > 0", self.temperature)
+        require(math.isfinite(self.lam) and self.lam >= 0, "lam", "must be a finite number >= 0", self.lam)
+        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require(bool(self.words), "words", "must not be empty", self.words)
+
+    def check(self, sizes: Sizes) -> None:
+        rule = "must be a method without visual prompts, as the image tower is not a vision transformer"
+        require(sizes.vision_width is not None, "name", rule, "fedmgp", "Use clip=compact, vit_b32 or vit_b16.")
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        start = word_context(task, self.words, self.n_ctx, rng)
+        shape = self.groups, self.n_ctx, task.vision_width or 0
+        groups = {
+            "text": start + 0.01 * torch.randn(self.groups, *start.shape, generator=rng).to(start),
+            "visual": 0.02 * torch.randn(*shape, generator=rng).to(start),
+        }
+        personal = {f"groups.{part}": spread(leaf, task.n_clients) for part, leaf in groups.items()}
+        nowhere = torch.full((task.n_clients, self.select), -1, device=task.device)
+        places = {f"place.{part}": nowhere.clone() for part in _PARTS}
+        shared = {part: torch.zeros_like(leaf[: self.select]) for part, leaf in groups.items()}
+        return State(shared, {**personal, **places, **new_keys(task, rng)}, {})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        train = {}
+        for part in _PARTS:
+            groups, place = state.personal[f"groups.{part}"][who], state.personal[f"place.{part}"][who]
+            at = place.clamp(min=0).view(*place.shape, 1, 1).expand(-1, -1, *groups.shape[2:])
+            slots = torch.where((place >= 0).view(*place.shape, 1, 1), state.shared[part], groups.gather(1, at))
+            train[part] = groups.scatter(1, at, slots)
+        tail = task.words(self.words)[self.n_ctx :]
+        return Local(train, fixed={"tail": spread(tail, len(who))})
+
+    def features(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Unit features of the groups: images [C, G, B, D] and texts [C, G, K, D]."""
+        prompts, tokens = (local.train[part] for part in _PARTS)
+        tail = local.fixed["tail"].unsqueeze(1).expand(-1, self.groups, -1, -1)
+        text = task.text(torch.cat([prompts, tail], 2))
+        images = [task.see(batch.image, tokens[:, j], place="end")[0] for j in range(self.groups)]
+        return unit(torch.stack(images, 1)), text
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        image, text = self.features(task, local, batch)
+        logits = task.scale * image @ text.mT  # [C, G, B, K]
+        return logits.mean(1) if self.inference == "average" else logits.amax(1)
+
+    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        image, text = self.features(task, local, batch)
+        rows = zip(image.unbind(1), text.unbind(1), strict=True)
+        fit = torch.stack([cross_entropy(cosine_logits(task.scale, f, t), batch) for f, t in rows]).mean(0)
+        if self.groups == 1 or self.lam == 0:
+            return fit, local.fixed
+        alike = (_alike(text).mean(-1) + mean_over(_alike(image), batch.mask)) / 2
+        return fit + self.lam * (alike if self.signs == "meant" else 1 - alike), local.fixed
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        keys = {name: state.personal[name][who] for name in ("key", "drawn")}
+        weight = task.size[who] if self.weights == "size" else torch.ones_like(who)
+        shared, personal = dict(state.shared), dict(state.personal)
+        for stream, part in enumerate(_PARTS):
+            groups = local.train[part]
+            place = self.draw(groups, state.shared[part], uniform(keys, stream, self.groups))
+            at = place.view(*place.shape, 1, 1).expand(-1, -1, *groups.shape[2:])
+            shared[part] = average(groups.gather(1, at), weight)
+            personal[f"groups.{part}"] = put(state.personal[f"groups.{part}"], who, groups)
+            personal[f"place.{part}"] = put(state.personal[f"place.{part}"], who, place)
+        personal["drawn"] = put(state.personal["drawn"], who, keys["drawn"] + 1)
+        return State(shared, personal, state.server)
+
+    def draw(self, groups: Tensor, slots: Tensor, random: Tensor) -> Tensor:
+        """[C, s] distinct places among groups [C, G, l, d], in the order drawn; by numbers in (0, 1) [C, G].
+
+        Adding Gumbel's noise and sorting draws one after another without replacement (Plackett, Luce). Slots [s, l, d]
+        of zeros, as before the first round, score nothing.
+        """
+        score = (unit(groups.flatten(2)) @ unit(slots.flatten(1)).T).amax(-1)
+        return (score / self.temperature - (-random.log()).log()).topk(self.select, -1).indices
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        sent = count(**state.shared)
+        return Traffic(up=sent, down=sent)
+
+
+def _alike(features: Tensor) -> Tensor:
+    """[C, G, n, D] unit features -> [C, n]: mean cosine of two different groups."""
+    groups = features.shape[1]
+    total = features.sum(1).square().sum(-1) - groups  # Σ over ordered pairs, without a group with itself
+    return total / (groups * (groups - 1))

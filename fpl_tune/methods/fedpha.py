@@ -1,0 +1,112 @@
+"""FedPHA: a personal context, pulled towards what its projection keeps and pushed away from the global one.
+
+Fang, Huang, Wan, Yang, Ye: FedPHA: Federated Prompt Learning for Heterogeneous Client Adaptation, ICML 2025,
+https://proceedings.mlr.press/v267/. Official code: CYFang6/FedPHA, 1ab33df. The paper speaks of a projection on the
+null space of the global prompt's main directions; the code keeps the weakest directions of its row space and drops all
+that is orthogonal to it (`projection="row"`). Directions are those of the context that a client received: the code
+finds them anew at every step and differentiates through the decomposition, whose derivative has poles where singular
+values meet.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    State,
+    Task,
+    Traffic,
+    Tree,
+    average,
+    cosine_logits,
+    count,
+    cross_entropy,
+    new_context,
+    put,
+    require,
+    spread,
+)
+
+
+@dataclass(frozen=True)
+class FedPHA(Method):
+    """A client predicts with t_L, the text of its own context p_L.
+
+    The loss is CE(t_L) + CE(t_G) + a · MSE(t_L, t_P) + b · mean_k max(α - ‖t_L - t_G‖, 0), where t_G is the text of the
+    averaged context p_G, and t_P that of p_L projected. With a = b = 0 nothing connects the two: p_L is CoOp's, p_G
+    PromptFL's.
+
+    alpha: α, distance of personal and global text features up to which they are pushed apart, in [0, 2]; 0 is no push.
+    ratio: share of p_G's singular directions that are weak, in (0, 1]; 1 drops no direction.
+    projection: `null` removes p_G's strong directions from p_L; `row` keeps the weak ones alone.
+    pull: a, >= 0.
+    push: b, >= 0.
+    n_ctx: number of context tokens of either context, >= 1.
+    """
+
+    alpha: float = 1.0
+    ratio: float = 0.8
+    projection: Literal["null", "row"] = "null"
+    pull: float = 1.0
+    push: float = 1.0
+    n_ctx: int = 16
+
+    def __post_init__(self) -> None:
+        require(0 <= self.alpha <= 2, "alpha", "must lie in [0, 2]", self.alpha)
+        require(0 < self.ratio <= 1, "ratio", "must lie in (0, 1]", self.ratio)
+        for name in ("pull", "push"):
+            value = getattr(self, name)
+            require(math.isfinite(value) and value >= 0, name, "must be a finite number >= 0", value)
+        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        shared, own = new_context(task, self.n_ctx, rng, 2)
+        return State({"prompt": shared.clone()}, {"own": spread(own, task.n_clients)}, {})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        local = self.deploy(task, state, who)
+        local.fixed["directions"] = spread(self.directions(state.shared["prompt"]), len(who))
+        return local
+
+    def directions(self, prompt: Tensor) -> Tensor:
+        """[n, d] orthonormal directions of a context [l, d]: those that `null` removes, or those that `row` keeps."""
+        right = torch.linalg.svd(prompt, full_matrices=False).Vh
+        strong = int(len(right) * (1 - self.ratio) + 1e-9)
+        return right[:strong] if self.projection == "null" else right[strong:]
+
+    def projected(self, own: Tensor, directions: Tensor) -> Tensor:
+        """[C, l, d] contexts without, or with nothing but, their part along `directions` [C, n, d]."""
+        along = own @ directions.mT @ directions
+        return own - along if self.projection == "null" else along
+
+    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
+        train = {"prompt": spread(state.shared["prompt"], len(who)), "own": state.personal["own"][who]}
+        return Local(train, fixed={})
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        return cosine_logits(task.scale, batch.image, task.text(local.train["own"]))
+
+    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        own, prompt = local.train["own"], local.train["prompt"]
+        rows = torch.stack([own, prompt, self.projected(own, local.fixed["directions"])], 1)
+        t_l, t_g, t_p = task.text(rows).unbind(1)
+        fit = [cross_entropy(cosine_logits(task.scale, batch.image, text), batch) for text in (t_l, t_g)]
+        pull = (t_l - t_p).square().flatten(1).mean(1)
+        push = (self.alpha - (t_l - t_g).norm(dim=-1)).relu().mean(-1)
+        return fit[0] + fit[1] + self.pull * pull + self.push * push, local.fixed
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        prompt = average(local.train["prompt"], task.size[who])
+        return State({"prompt": prompt}, {"own": put(state.personal["own"], who, local.train["own"])}, state.server)
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        sent = count(prompt=state.shared["prompt"])
+        return Traffic(up=sent, down=sent)

@@ -1,0 +1,128 @@
+"""FedTPG: what is averaged is a network that writes the context from the names of the classes at hand.
+
+Qiu, Li, Mummadi, Ganesh, Li, Peng, Lin: Federated Text-driven Prompt Generation for Vision-Language Models, ICLR 2024,
+https://arxiv.org/abs/2310.06123. Official code: boschresearch/FedTPG, f141c29. Not offered: one federation over several
+data sets, and optimisers that clients keep from round to round. The code evaluates a client among its own classes; here
+every client is evaluated among all classes of its test set, whose names the network reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    Sizes,
+    State,
+    Task,
+    Traffic,
+    Tree,
+    average,
+    cosine_logits,
+    count,
+    new_context,
+    require,
+    spread,
+)
+from fpl_tune.methods._layers import linear, new_linear
+
+_HIDDEN = 4
+"""Width of the feed-forward layer's gated half, in widths of a context token."""
+
+
+@dataclass(frozen=True)
+class FedTPG(Method):
+    """Context = h + FF(h), h = attention of learned queries [l, d] over the unit text features of the class names.
+
+    n_ctx: number of context tokens, >= 1.
+    heads: of the attention; divides the width of a context token.
+    scope: classes whose names the network reads, and that the loss compares, in training: the client's `own`, or `all`.
+        With `all`, every client of a round begins with one and the same context, as in PromptFL.
+    weights: average over the cohort, `uniform` as in the code, or by `size`.
+    """
+
+    n_ctx: int = 4
+    heads: int = 4
+    scope: Literal["own", "all"] = "own"
+    weights: Literal["uniform", "size"] = "uniform"
+
+    def __post_init__(self) -> None:
+        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require(self.heads >= 1, "heads", "must be >= 1", self.heads)
+
+    def check(self, sizes: Sizes) -> None:
+        rule = f"must divide {sizes.text_width}, the width of a context token"
+        require(sizes.text_width % self.heads == 0, "heads", rule, self.heads)
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        width, inner = task.text_width, _HIDDEN * task.text_width
+        shared: Tree = {"query": new_context(task, self.n_ctx, rng)}
+        for name, size in (("queries", width), ("names", task.embed_dim), ("ff", width)):
+            shared[f"norm.{name}.weight"] = shared["query"].new_ones(size)
+            shared[f"norm.{name}.bias"] = shared["query"].new_zeros(size)
+        for name, size in (("q", width), ("k", task.embed_dim), ("v", task.embed_dim)):
+            drawn = (2 * torch.rand(width, size, generator=rng) - 1) * (6 / (size + 3 * width)) ** 0.5
+            shared[f"attention.{name}.weight"] = drawn.to(shared["query"])
+            shared[f"attention.{name}.bias"] = shared["query"].new_zeros(width)
+        for name, n_in, n_out in (
+            ("attention.out", width, width),
+            ("ff.in", width, 2 * inner),
+            ("ff.out", inner, width),
+        ):
+            shared[f"{name}.weight"], shared[f"{name}.bias"] = new_linear(task, n_in, n_out, rng)
+        shared["attention.out.bias"] = torch.zeros_like(shared["attention.out.bias"])
+        return State(shared, personal={}, server={})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        local = self.deploy(task, state, who)
+        if self.scope == "own":
+            table, classes = task.table("train"), torch.arange(task.n_classes, device=task.device)
+            owned = ((table.label[who].unsqueeze(-1) == classes) & table.mask[who].unsqueeze(-1)).any(1)
+            local.fixed["owned"] = owned | ~owned.any(1, keepdim=True)  # [C, K]; without images: all
+        return local
+
+    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
+        names = task.text(state.shared["query"][:0], remember=False)
+        train = {name: spread(leaf, len(who)) for name, leaf in state.shared.items()}
+        return Local(train, fixed={"names": names.expand(len(who), -1, -1)})
+
+    def context(self, local: Local) -> Tensor:
+        """[C, l, d] what the network writes for the names of `Local.fixed`."""
+        leaf, names, owned = local.train, local.fixed["names"], local.fixed.get("owned")
+
+        def normed(x: Tensor, name: str) -> Tensor:
+            weight, bias = leaf[f"norm.{name}.weight"], leaf[f"norm.{name}.bias"]
+            return F.layer_norm(x, x.shape[-1:]) * weight[:, None] + bias[:, None]
+
+        def mapped(x: Tensor, name: str) -> Tensor:
+            return linear(x, leaf[f"{name}.weight"], leaf[f"{name}.bias"])
+
+        keys = normed(names, "names")
+        rows = (("q", normed(leaf["query"], "queries")), ("k", keys), ("v", keys))
+        q, k, v = (mapped(x, f"attention.{n}").unflatten(-1, (self.heads, -1)).transpose(1, 2) for n, x in rows)
+        score = q @ k.mT / q.shape[-1] ** 0.5  # [C, heads, l, K]
+        if owned is not None:
+            score = score.masked_fill(~owned[:, None, None], -torch.inf)
+        h = mapped((score.softmax(-1) @ v).transpose(1, 2).flatten(2), "attention.out")
+        value, gate = mapped(normed(h, "ff"), "ff.in").chunk(2, -1)
+        return h + mapped(value * F.gelu(gate), "ff.out")
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        text = task.text(self.context(local), remember=False)
+        logits, owned = cosine_logits(task.scale, batch.image, text), local.fixed.get("owned")
+        return logits if owned is None else logits.masked_fill(~owned[:, None], -torch.inf)
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        weight = task.size[who] if self.weights == "size" else torch.ones_like(who)
+        return state._replace(shared={name: average(rows, weight) for name, rows in local.train.items()})
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        sent = count(**state.shared)
+        return Traffic(up=sent, down=sent)

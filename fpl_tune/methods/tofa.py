@@ -1,0 +1,129 @@
+"""TOFA: one round and no training; Gaussian classes over frozen features, personal and everybody's, beside the text.
+
+Zhang et al.: TOFA: Training-Free One-Shot Federated Adaptation for Vision-Language Models, AAAI 2026,
+https://arxiv.org/abs/2511.16423. There is no released code, and the paper's power prior α and shrinkage are not known:
+the defaults are ours. The text half is the hand-written prompt; sentences of a language model, which the paper weighs
+by the clients' confidence, are not shipped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Generator, Tensor
+
+from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, Tree, cosine_logits, require, unit
+
+_ROWS = 8  # clients whose second moments are held at once
+
+
+@dataclass(frozen=True)
+class TOFA(Method):
+    """Class c of client k is Gaussian with mean w_c and a covariance Σ that all its classes share.
+
+    Own images count once, everybody's α times: ν_c = n_kc + α n_c, w_c = (Σ_own z + α Σ_all z) / ν_c, and
+    Σ = (Σ_own z zᵀ + α Σ_all z zᵀ - Σ_c ν_c w_c w_cᵀ) / Σ_c ν_c, which is shrunk to a multiple of the identity. Visual
+    logits are f_V = w_cᵀ Σ⁻¹ z - ½ w_cᵀ Σ⁻¹ w_c, of classes without images the lowest of the image; text logits f_T are
+    zero-shot CLIP's. An image's logits are η f_V + (1 - η) f_T, with η = m_V / (m_V + m_T) and m = max softmax f.
+
+    Clients send sums, never images: one round in which all take part holds what many would. Who takes part again sends
+    nothing.
+
+    alpha: α, weight of everybody's images, >= 0; 0 is a local Gaussian classifier, inf the global one.
+    shrink: share of the covariance that is replaced by its mean variance, in (0, 1]; 1 leaves nearest class means.
+    prior: whether log ν_c is added to f_V, which favours the client's own classes.
+    inference: of `both` halves, or of one; `text` is zero-shot CLIP.
+    """
+
+    learns: ClassVar[bool] = False
+
+    alpha: float = 1.0
+    shrink: float = 0.1
+    prior: bool = False
+    inference: Literal["both", "visual", "text"] = "both"
+
+    def __post_init__(self) -> None:
+        require(self.alpha >= 0, "alpha", "must be >= 0", self.alpha)
+        require(0 < self.shrink <= 1, "shrink", "must lie in (0, 1]", self.shrink)
+
+    def check(self, sizes: Sizes) -> None:
+        rule = "must be a method with prompts, as the partition tests on novel classes"
+        require(sizes.same_classes, "name", rule, "tofa", "Use promptfl or another partition.")
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        n, width = task.n_classes, task.embed_dim
+        shared = {"count": (n,), "sum": (n, width), "moment": (width * (width + 1) // 2,)}
+        zeros = {name: torch.zeros(shape, dtype=task.dtype, device=task.device) for name, shape in shared.items()}
+        return State(zeros, {}, {"received": torch.zeros(task.n_clients, dtype=torch.bool, device=task.device)})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        parts = list(_statistics(task, who))
+        return Local(train={}, fixed={name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        first = (~state.server["received"][who]).to(task.dtype)
+        shared = {n: sums + torch.tensordot(first, local.fixed[n], dims=1) for n, sums in state.shared.items()}
+        return State(shared, state.personal, {"received": state.server["received"].index_fill(0, who, True)})
+
+    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
+        """The classifier of each client: weight [C, K, D] and bias [C, K]; -inf for classes without images."""
+        weights, biases = [], []
+        for own in _statistics(task, who):
+            for row in range(len(own["count"])):
+                weight, bias = self.classifier({name: leaf[row] for name, leaf in own.items()}, state.shared)
+                weights.append(weight.to(task.dtype))
+                biases.append(bias.to(task.dtype))
+        return Local(train={}, fixed={"weight": torch.stack(weights), "bias": torch.stack(biases)})
+
+    def classifier(self, own: Tree, everybody: Tree) -> tuple[Tensor, Tensor]:
+        """Weight [K, D] and bias [K] of one client, from its sums and those of all, in double precision."""
+        part, share = (0.0, 1.0) if math.isinf(self.alpha) else (1.0, self.alpha)
+        sums = (part * own[n].double() + share * everybody[n].double() for n in ("count", "sum", "moment"))
+        count, total, moment = sums
+        mean = total / count.clamp(min=torch.finfo(count.dtype).tiny).unsqueeze(-1)
+        width = mean.shape[-1]
+        upper = torch.triu_indices(width, width).to(mean.device)
+        square = mean.new_zeros(width, width)
+        square[upper[0], upper[1]] = moment
+        square = square + square.T - square.diag().diag()
+        spread = (square - (mean * count.unsqueeze(-1)).T @ mean) / count.sum().clamp(min=1)
+        level = spread.diagonal().mean().clamp(min=1e-6)  # also where there is one image, or none
+        eye = torch.eye(width, dtype=mean.dtype, device=mean.device)
+        weight = torch.linalg.solve((1 - self.shrink) * spread + self.shrink * level * eye, mean.T).T
+        bias = -(weight * mean).sum(-1) / 2 + (count.log() if self.prior else 0)
+        return weight, torch.where(count > 0, bias, -torch.inf)
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        text = cosine_logits(task.scale, batch.image, task.hand_text.expand(len(batch.image), -1, -1))
+        if self.inference == "text" or "weight" not in local.fixed:
+            return text
+        seen = (local.fixed["bias"] > -torch.inf).unsqueeze(1)
+        found = unit(batch.image) @ local.fixed["weight"].mT + local.fixed["bias"].unsqueeze(1)
+        lowest = torch.where(seen, found, torch.inf).amin(-1, keepdim=True)
+        visual = torch.where(seen, found, torch.where(lowest.isfinite(), lowest, 0))
+        if self.inference == "visual":
+            return visual
+        sure, other = (values.softmax(-1).amax(-1, keepdim=True) for values in (visual, text))
+        return torch.lerp(text, visual, sure / (sure + other))
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        """A client's sums go up once; everybody's come down in the same round."""
+        first = (~state.server["received"][who]).long()
+        sent: dict[str, int | Tensor] = {name: first * leaf.numel() for name, leaf in state.shared.items()}
+        return Traffic(up=sent, down=sent)
+
+
+def _statistics(task: Task, who: Tensor) -> Iterator[Tree]:
+    """Sums of a few clients' unit features at a time: by class [C, K], [C, K, D], and the upper half of Σ z zᵀ."""
+    table, classes = task.table("train"), torch.arange(task.n_classes, device=task.device)
+    upper = torch.triu_indices(task.embed_dim, task.embed_dim).to(task.device)
+    for rows in who.split(_ROWS):
+        mask = table.mask[rows].unsqueeze(-1)
+        image = unit(table.image[rows]) * mask
+        member = ((table.label[rows].unsqueeze(-1) == classes) & mask).to(image)
+        moment = (image.mT @ image)[:, upper[0], upper[1]]
+        yield {"count": member.sum(1), "sum": member.mT @ image, "moment": moment}

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fpl_tune.batches import generator
+from fpl_tune.errors import ConfigError
+from fpl_tune.method import Local
+from fpl_tune.methods.fedmgp import FedMGP
+from fpl_tune.optim import OptimSpec
+from fpl_tune.task import ClientTask
+from fpl_tune.testing import play, toy_task
+
+EVERYONE = torch.arange(4)
+
+
+@pytest.fixture(scope="module")
+def task() -> ClientTask:
+    return toy_task("pixels")
+
+
+def begin(task: ClientTask, method: FedMGP) -> Local:
+    """Groups well apart."""
+    local = method.start(task, method.init(task, generator("begin")), EVERYONE)
+    rng = generator("apart")
+    train = {
+        n: leaf + 0.3 * torch.randn(leaf.shape, generator=rng, dtype=leaf.dtype) for n, leaf in local.train.items()
+    }
+    return local._replace(train=train)
+
+
+def by_hand(task: ClientTask, local: Local, client: int, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Unit features of each group of one client, prompt by prompt: images [G, B, D] and texts [G, K, D]."""
+    tail = task.words("a photo of a")[2:]
+    text, image = [], []
+    for words, tokens in zip(local.train["text"][client], local.train["visual"][client], strict=True):
+        text.append(task.text(torch.cat([words, tail])))
+        seen, _ = task.see(images[client : client + 1], tokens[None], place="end")
+        image.append(F.normalize(seen[0], dim=-1))
+    return torch.stack(image), torch.stack(text)
+
+
+@pytest.mark.parametrize("signs", ["meant", "released"])
+def test_logits_and_loss_follow_the_equations(task: ClientTask, signs: Any) -> None:
+    method = FedMGP(groups=3, lam=0.7, signs=signs)
+    local = begin(task, method)
+    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
+    logits, (losses, _) = method.logits(task, local, batch), method.loss(task, local, batch)
+    largest = FedMGP(groups=3, inference="max").logits(task, local, batch)
+    for client in range(2):
+        image, text = by_hand(task, local, client, batch.image)
+        scores = task.scale * image @ text.mT
+        torch.testing.assert_close(logits[client], scores.mean(0))
+        torch.testing.assert_close(largest[client], scores.amax(0))
+        pairs = [(i, j) for i in range(3) for j in range(i)]
+        alike = [sum(F.cosine_similarity(x[i], x[j], dim=-1).mean() for i, j in pairs) / 3 for x in (image, text)]
+        fit = torch.stack([F.cross_entropy(s, batch.label[client]) for s in scores]).mean()
+        term = (alike[0] + alike[1]) / 2
+        torch.testing.assert_close(losses[client], fit + 0.7 * (term if signs == "meant" else 1 - term))
+
+
+def test_only_the_meant_sign_drives_groups_apart(task: ClientTask) -> None:
+    local = begin(task, FedMGP(groups=3))
+    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
+
+    def alike(moved: Local) -> float:
+        image, text = FedMGP(groups=3).features(task, moved, batch)
+        rows = (x[:, i].mul(x[:, j]).sum(-1).mean() for x in (image, text) for i in range(3) for j in range(i))
+        return float(torch.stack(list(rows)).mean())
+
+    found = []
+    for signs in ("meant", "released"):
+        leaves = {n: leaf.clone().requires_grad_() for n, leaf in local.train.items()}
+        with_term, without = (
+            FedMGP(groups=3, lam=lam, signs=signs).loss(task, local._replace(train=leaves), batch)[0].sum()
+            for lam in (1.0, 0.0)
+        )
+        grads = torch.autograd.grad(with_term - without, list(leaves.values()))
+        moved = {n: (leaf - 0.01 * g).detach() for (n, leaf), g in zip(leaves.items(), grads, strict=True)}
+        found.append(alike(local._replace(train=moved)))
+    assert found[0] < alike(local) < found[1]
+
+
+def test_a_round_draws_averages_and_replaces(task: ClientTask) -> None:
+    """Without training: slot i is the mean of what clients drew i-th, and stands in its place at the next start."""
+    method = FedMGP(groups=4, select=2)
+    still = OptimSpec(lr=0.0, batch=4)
+    first = method.init(task, generator("draws"))
+    apart = {
+        n: leaf + torch.arange(4, dtype=task.dtype).view(4, 1, 1, 1) if n.startswith("groups.") else leaf
+        for n, leaf in first.personal.items()
+    }
+    before, after = (
+        s[0] for s in play(method, [task], states=[first._replace(personal=apart)], cohorts=[[0, 3]], spec=still)
+    )
+    for part in ("text", "visual"):
+        place, groups = after.personal[f"place.{part}"], before.personal[f"groups.{part}"]
+        assert place[[1, 2]].tolist() == [[-1, -1], [-1, -1]]
+        assert all(len(set(row)) == 2 for row in place[[0, 3]].tolist())
+        for slot in (0, 1):
+            drawn = [groups[client, place[client, slot]] for client in (0, 3)]  # 9 and 3 images
+            torch.testing.assert_close(after.shared[part][slot], 0.75 * drawn[0] + 0.25 * drawn[1])
+        local = method.start(task, after, EVERYONE).train[part]
+        assert torch.equal(local[1], groups[1])
+        for group in range(4):
+            slots = place[3].tolist()
+            wanted = after.shared[part][slots.index(group)] if group in slots else groups[3, group]
+            assert torch.equal(local[3, group], wanted)
+
+
+def test_equal_groups_stay_what_they_are(task: ClientTask) -> None:
+    method, still = FedMGP(groups=3, select=2), OptimSpec(lr=0.0, batch=4)
+    first = method.init(task, generator("equal"))
+    alike = {n: leaf[:, :1].expand_as(leaf) if n.startswith("groups.") else leaf for n, leaf in first.personal.items()}
+    history = play(method, [task], states=[first._replace(personal=alike)], spec=still)
+    for (state,) in history:
+        for part, leaf in method.start(task, state, EVERYONE).train.items():
+            torch.testing.assert_close(leaf, alike[f"groups.{part}"], rtol=0, atol=1e-12)
+
+
+def test_draws_follow_the_scores(task: ClientTask) -> None:
+    """Two of three groups, one after another: frequencies of 40,000 clients against the formula."""
+    score = torch.tensor([1.0, 0.0, -1.0])
+    slot, other = F.one_hot(torch.tensor(0), 2).double(), F.one_hot(torch.tensor(1), 2).double()
+    groups = torch.stack([slot, other, -slot]).view(3, 1, 2).expand(40_000, 3, 1, 2)
+    method = FedMGP(groups=3, select=2, temperature=0.5)
+    drawn = method.draw(groups, slot.view(1, 1, 2), torch.rand(40_000, 3, generator=generator("draw")).double())
+    share = (score / 0.5).softmax(0)
+    for i in range(3):
+        for j in {0, 1, 2} - {i}:
+            wanted = float(share[i] * share[j] / (1 - share[i]))
+            assert float((drawn == torch.tensor([i, j])).all(1).double().mean()) == pytest.approx(wanted, abs=0.01)
+    even = method.draw(
+        groups, torch.zeros(1, 1, 2).double(), torch.rand(40_000, 3, generator=generator("even")).double()
+    )
+    assert (even[:, 0].bincount() / 40_000).tolist() == pytest.approx([1 / 3] * 3, abs=0.01)
+
+
+def test_two_groups_of_the_paper_have_5120_numbers(paper_task: Any) -> None:
+    task = paper_task(words=lambda _: torch.zeros(4, 512))
+    state = FedMGP().init(task, generator("size"))
+    sent = FedMGP().traffic(task, state, EVERYONE)
+    assert sum(int(v) for v in sent.up.values()) == 5_120
+    assert sent.up == sent.down
+    assert sum(state.personal[f"groups.{part}"][0].numel() for part in ("text", "visual")) == 12_800
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"groups": 0}, r"method\.groups must be >= 1"),
+        ({"select": 6}, r"method\.select must lie between 1 and method\.groups = 5, but is 6"),
+        ({"temperature": 0.0}, r"method\.temperature must be > 0"),
+        ({"lam": -1.0}, r"method\.lam must be a finite number >= 0"),
+        ({"n_ctx": 0}, r"method\.n_ctx must be >= 1"),
+        ({"words": ""}, r"method\.words must not be empty"),
+        ({}, r"method\.name must be a method without visual prompts, .* but is 'fedmgp'"),
+    ],
+)
+def test_refusals(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        FedMGP(**fields).check(toy_task(kind="resnet"))

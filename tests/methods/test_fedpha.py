@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fpl_tune.batches import generator
+from fpl_tune.errors import ConfigError
+from fpl_tune.method import Local
+from fpl_tune.methods.coop import CoOp
+from fpl_tune.methods.fedpha import FedPHA
+from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.task import ClientTask
+from fpl_tune.testing import play, toy_task
+
+EVERYONE = torch.arange(4)
+
+
+@pytest.fixture(scope="module")
+def task() -> ClientTask:
+    return toy_task()
+
+
+def begin(task: ClientTask, method: FedPHA) -> Local:
+    """Contexts far enough apart that every term matters."""
+    state = method.init(task, generator("begin"))
+    own = 0.3 * torch.randn(4, method.n_ctx, 32, generator=generator("own"), dtype=task.dtype)
+    return method.start(task, state._replace(personal={"own": own}), EVERYONE)
+
+
+def test_without_pull_and_push_it_is_coop_beside_promptfl(task: ClientTask) -> None:
+    method = FedPHA(n_ctx=2, pull=0.0, push=0.0)
+    began = method.init(task, generator("apart"))
+    (found,) = play(method, [task], states=[began])[-1]
+    promptfl = PromptFL(n_ctx=2).init(task, generator("any"))._replace(shared=began.shared)
+    coop = CoOp(n_ctx=2).init(task, generator("any"))._replace(personal={"prompt": began.personal["own"]})
+    (one,), (other,) = (play(m, [task], states=[s])[-1] for m, s in ((PromptFL(n_ctx=2), promptfl), (CoOp(2), coop)))
+    torch.testing.assert_close(found.shared["prompt"], one.shared["prompt"], rtol=0, atol=1e-10)
+    torch.testing.assert_close(found.personal["own"], other.personal["prompt"], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("projection", ["null", "row"])
+def test_loss_follows_the_equation(task: ClientTask, projection: Any) -> None:
+    method = FedPHA(n_ctx=4, ratio=0.5, alpha=0.5, pull=30.0, push=2.0, projection=projection)
+    local = begin(task, method)
+    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
+    losses, _ = method.loss(task, local, batch)
+    for client in range(4):
+        own, prompt = local.train["own"][client], local.train["prompt"][client]
+        gram = prompt.T @ prompt  # its eigenvectors are the right singular vectors, weakest first
+        vectors = torch.linalg.eigh(gram).eigenvectors
+        strong, weak = vectors[:, -2:], vectors[:, -4:-2]
+        kept = own - own @ strong @ strong.T if projection == "null" else own @ weak @ weak.T
+        t_l, t_g, t_p = (task.text(row) for row in (own, prompt, kept))
+        image = F.normalize(batch.image[client], dim=-1)
+        wanted = sum(F.cross_entropy(task.scale * image @ t.T, batch.label[client]) for t in (t_l, t_g))
+        pull, apart = F.mse_loss(t_l, t_p), F.pairwise_distance(t_l, t_g, eps=0)
+        assert float(pull) > 0
+        assert 0 < float((apart < 0.5).double().mean()) <= 1
+        torch.testing.assert_close(losses[client], wanted + 30 * pull + 2 * (0.5 - apart).clamp(min=0).mean())
+
+
+def test_with_all_directions_weak(task: ClientTask) -> None:
+    """The null space of nothing is everything; the row space is that of the global context."""
+    null, row = (FedPHA(n_ctx=3, ratio=1.0, projection=p) for p in ("null", "row"))
+    local = begin(task, null)
+    own, prompt = local.train["own"], local.train["prompt"]
+    assert torch.equal(null.projected(own, local.fixed["directions"]), own)
+    kept = row.projected(own, row.start(task, null.init(task, generator("begin")), EVERYONE).fixed["directions"])
+    torch.testing.assert_close(kept, own @ torch.linalg.pinv(prompt) @ prompt)
+
+
+def test_the_released_projection_forgets_what_is_orthogonal(task: ClientTask) -> None:
+    meant, released = (FedPHA(n_ctx=4, ratio=0.5, projection=p) for p in ("null", "row"))
+    prompt = torch.eye(4, 32, dtype=task.dtype) * torch.tensor([4.0, 3.0, 2.0, 1.0], dtype=task.dtype)[:, None]
+    own = torch.ones(1, 4, 32, dtype=task.dtype)
+    kept = [m.projected(own, m.directions(prompt)[None])[0, 0] for m in (meant, released)]
+    assert kept[0].round(decimals=9).tolist() == [0.0] * 2 + [1.0] * 30
+    assert kept[1].round(decimals=9).tolist() == [0.0] * 2 + [1.0] * 2 + [0.0] * 28
+
+
+def test_predictions_come_from_the_own_context_alone(task: ClientTask) -> None:
+    method = FedPHA(n_ctx=2)
+    local = begin(task, method)
+    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
+    other = local._replace(train={**local.train, "prompt": 5 * local.train["prompt"]})
+    assert torch.equal(method.logits(task, other, batch), method.logits(task, local, batch))
+
+
+def test_a_context_of_the_paper_has_8192_numbers(paper_task: Any) -> None:
+    task = paper_task()
+    sent = FedPHA().traffic(task, FedPHA().init(task, generator("size")), EVERYONE)
+    assert sent.up == sent.down == {"prompt": 8_192}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"alpha": 2.5}, r"method\.alpha must lie in \[0, 2\], but is 2\.5"),
+        ({"ratio": 0.0}, r"method\.ratio must lie in \(0, 1\]"),
+        ({"pull": -1.0}, r"method\.pull must be a finite number >= 0"),
+        ({"n_ctx": 0}, r"method\.n_ctx must be >= 1"),
+    ],
+)
+def test_refusals(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        FedPHA(**fields)
