@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from fpl_tune.method import Task, Tree
 
@@ -17,9 +17,9 @@ _GOLDEN, _FIRST, _SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644
 """SplitMix64's constants as signed numbers."""
 
 
-def new_keys(task: Task, rng: Generator) -> Tree:
-    """A key of each client [N], and how often it has drawn."""
-    key = torch.randint(1 << 62, (task.n_clients,), generator=rng).to(task.device)
+def new_keys(task: Task, who: Tensor) -> Tree:
+    """A key of each client of a cohort [C] for this round, and how often it has drawn."""
+    key = torch.randint(1 << 62, (task.n_clients,), generator=task.rng("noise")).to(task.device)[who]
     return {"key": key, "drawn": torch.zeros_like(key)}
 
 

@@ -79,11 +79,11 @@ class DPFPL(Method):
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         shared, own = new_context(task, self.n_ctx, rng, 2)
-        return State({"prompt": shared.clone()}, {"own": spread(own, task.n_clients), **new_keys(task, rng)}, {})
+        return State({"prompt": shared.clone()}, {"own": spread(own, task.n_clients)}, {})
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
         train = {"prompt": spread(state.shared["prompt"], len(who)), "own": state.personal["own"][who]}
-        return Local(train, fixed={name: state.personal[name][who] for name in ("key", "drawn")})
+        return Local(train, fixed=new_keys(task, who))
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         return cosine_logits(task.scale, batch.image, task.text(local.train["prompt"] + local.train["own"]))
@@ -128,9 +128,8 @@ class DPFPL(Method):
         return (g_u @ v + u @ g_v + both) / 10
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        rows = {"own": local.train["own"], "drawn": local.fixed["drawn"]}
-        personal = state.personal | {name: put(state.personal[name], who, leaf) for name, leaf in rows.items()}
-        return State({"prompt": average(local.train["prompt"], task.size[who])}, personal, state.server)
+        prompt = average(local.train["prompt"], task.size[who])
+        return State({"prompt": prompt}, {"own": put(state.personal["own"], who, local.train["own"])}, state.server)
 
     def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
         sent = count(prompt=state.shared["prompt"])

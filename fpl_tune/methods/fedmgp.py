@@ -36,7 +36,6 @@ from fpl_tune.method import (
     unit,
 )
 from fpl_tune.methods._layers import word_context
-from fpl_tune.methods._noise import new_keys, uniform
 
 _PARTS = ("text", "visual")
 
@@ -58,7 +57,8 @@ class FedMGP(Method):
     signs: of the diversity loss: as `meant`, or as `released`: 1 - cosine.
     inference: `average` of the groups' logits, or their `max`.
     n_ctx: tokens of a text or visual prompt, >= 1, at most the number of tokens of `words`.
-    words: text whose first `n_ctx` tokens text prompts start from; the others stay frozen behind them.
+    words: text that text prompts start from.
+    tail: words between context and class name, which stay frozen.
     weights: of the server's mean, by `size` (Eq. 9) or `uniform` (released code).
     """
 
@@ -71,7 +71,8 @@ class FedMGP(Method):
     signs: Literal["meant", "released"] = "meant"
     inference: Literal["average", "max"] = "average"
     n_ctx: int = 2
-    words: str = "a photo of a"
+    words: str = "a photo"
+    tail: str = "of a"
     weights: Literal["size", "uniform"] = "size"
 
     def __post_init__(self) -> None:
@@ -98,7 +99,7 @@ class FedMGP(Method):
         nowhere = torch.full((task.n_clients, self.select), -1, device=task.device)
         places = {f"place.{part}": nowhere.clone() for part in _PARTS}
         shared = {part: torch.zeros_like(leaf[: self.select]) for part, leaf in groups.items()}
-        return State(shared, {**personal, **places, **new_keys(task, rng)}, {})
+        return State(shared, {**personal, **places}, {})
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
         train = {}
@@ -107,14 +108,12 @@ class FedMGP(Method):
             at = place.clamp(min=0).view(*place.shape, 1, 1).expand(-1, -1, *groups.shape[2:])
             slots = torch.where((place >= 0).view(*place.shape, 1, 1), state.shared[part], groups.gather(1, at))
             train[part] = groups.scatter(1, at, slots)
-        tail = task.words(self.words)[self.n_ctx :]
-        return Local(train, fixed={"tail": spread(tail, len(who))})
+        return Local(train, fixed={})
 
     def features(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tensor]:
         """Unit features of the groups: images [C, G, B, D] and texts [C, G, K, D]."""
         prompts, tokens = (local.train[part] for part in _PARTS)
-        tail = local.fixed["tail"].unsqueeze(1).expand(-1, self.groups, -1, -1)
-        text = task.text(torch.cat([prompts, tail], 2))
+        text = task.text(prompts, tail=self.tail)
         images = [task.see(batch.image, tokens[:, j], place="end")[0] for j in range(self.groups)]
         return unit(torch.stack(images, 1)), text
 
@@ -133,17 +132,16 @@ class FedMGP(Method):
         return fit + self.lam * (alike if self.signs == "meant" else 1 - alike), local.fixed
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        keys = {name: state.personal[name][who] for name in ("key", "drawn")}
+        random = torch.rand(len(_PARTS), task.n_clients, self.groups, generator=task.rng("draw")).to(who.device)
         weight = task.size[who] if self.weights == "size" else torch.ones_like(who)
         shared, personal = dict(state.shared), dict(state.personal)
-        for stream, part in enumerate(_PARTS):
+        for part, numbers in zip(_PARTS, random, strict=True):
             groups = local.train[part]
-            place = self.draw(groups, state.shared[part], uniform(keys, stream, self.groups))
+            place = self.draw(groups, state.shared[part], numbers[who])
             at = place.view(*place.shape, 1, 1).expand(-1, -1, *groups.shape[2:])
             shared[part] = average(groups.gather(1, at), weight)
             personal[f"groups.{part}"] = put(state.personal[f"groups.{part}"], who, groups)
             personal[f"place.{part}"] = put(state.personal[f"place.{part}"], who, place)
-        personal["drawn"] = put(state.personal["drawn"], who, keys["drawn"] + 1)
         return State(shared, personal, state.server)
 
     def draw(self, groups: Tensor, slots: Tensor, random: Tensor) -> Tensor:

@@ -49,7 +49,9 @@ class FedPHA(Method):
     projection: `null` removes p_G's strong directions from p_L; `row` keeps the weak ones alone.
     pull: a, >= 0.
     push: b, >= 0.
-    n_ctx: number of context tokens of either context, >= 1.
+    n_ctx: number of context tokens of the global context, and of own ones where `lengths` is empty, >= 1.
+    lengths: numbers of tokens of own contexts, each >= 1; client i has number i modulo how many there are. The released
+        code reads the features of all but the longest at a place of padding; here a client's are the same as alone.
     """
 
     alpha: float = 1.0
@@ -58,6 +60,7 @@ class FedPHA(Method):
     pull: float = 1.0
     push: float = 1.0
     n_ctx: int = 16
+    lengths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         require(0 <= self.alpha <= 2, "alpha", "must lie in [0, 2]", self.alpha)
@@ -66,10 +69,15 @@ class FedPHA(Method):
             value = getattr(self, name)
             require(math.isfinite(value) and value >= 0, name, "must be a finite number >= 0", value)
         require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require(all(n >= 1 for n in self.lengths), "lengths", "must be >= 1", list(self.lengths))
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        shared, own = new_context(task, self.n_ctx, rng, 2)
-        return State({"prompt": shared.clone()}, {"own": spread(own, task.n_clients)}, {})
+        shared, own = new_context(task, self.n_ctx, rng), new_context(task, max(self._lengths), rng)
+        return State({"prompt": shared}, {"own": spread(own, task.n_clients)}, {})
+
+    @property
+    def _lengths(self) -> tuple[int, ...]:
+        return self.lengths or (self.n_ctx,)
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
         local = self.deploy(task, state, who)
@@ -89,15 +97,32 @@ class FedPHA(Method):
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
         train = {"prompt": spread(state.shared["prompt"], len(who)), "own": state.personal["own"][who]}
-        return Local(train, fixed={})
+        lengths = torch.tensor(self._lengths).to(task.device)
+        return Local(train, fixed={"length": lengths[who % len(lengths)]})
+
+    def text(self, task: Task, context: Tensor, length: Tensor) -> Tensor:
+        """Unit text features [C, ..., K, D] of the first `length` [C] tokens of contexts [C, ..., l, d].
+
+        Every length in question reads all rows: which rows have it, only the device knows.
+        """
+        first, *others = sorted(set(self._lengths))
+        found = task.text(context[..., :first, :])
+        for n in others:
+            mine = (length == n).view(-1, *[1] * (found.ndim - 1))
+            found = torch.where(mine, task.text(context[..., :n, :]), found)
+        return found
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return cosine_logits(task.scale, batch.image, task.text(local.train["own"]))
+        return cosine_logits(task.scale, batch.image, self.text(task, local.train["own"], local.fixed["length"]))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         own, prompt = local.train["own"], local.train["prompt"]
-        rows = torch.stack([own, prompt, self.projected(own, local.fixed["directions"])], 1)
-        t_l, t_g, t_p = task.text(rows).unbind(1)
+        projected = self.projected(own, local.fixed["directions"])
+        if set(self._lengths) == {self.n_ctx}:  # one pass of the tower
+            t_l, t_p, t_g = task.text(torch.stack([own, projected, prompt], 1)).unbind(1)
+        else:
+            t_l, t_p = self.text(task, torch.stack([own, projected], 1), local.fixed["length"]).unbind(1)
+            t_g = task.text(prompt)
         fit = [cross_entropy(cosine_logits(task.scale, batch.image, text), batch) for text in (t_l, t_g)]
         pull = (t_l - t_p).square().flatten(1).mean(1)
         push = (self.alpha - (t_l - t_g).norm(dim=-1)).relu().mean(-1)

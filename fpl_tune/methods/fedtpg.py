@@ -30,6 +30,7 @@ from fpl_tune.method import (
     new_context,
     require,
     spread,
+    unit,
 )
 from fpl_tune.methods._layers import linear, new_linear
 
@@ -89,13 +90,11 @@ class FedTPG(Method):
         return local
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        names = task.text(state.shared["query"][:0], remember=False)
-        train = {name: spread(leaf, len(who)) for name, leaf in state.shared.items()}
-        return Local(train, fixed={"names": names.expand(len(who), -1, -1)})
+        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
 
-    def context(self, local: Local) -> Tensor:
-        """[C, l, d] what the network writes for the names of `Local.fixed`."""
-        leaf, names, owned = local.train, local.fixed["names"], local.fixed.get("owned")
+    def context(self, names: Tensor, local: Local) -> Tensor:
+        """[C, l, d] what the networks write for the unit features [K, D] of class names."""
+        leaf, owned = local.train, local.fixed.get("owned")
 
         def normed(x: Tensor, name: str) -> Tensor:
             weight, bias = leaf[f"norm.{name}.weight"], leaf[f"norm.{name}.bias"]
@@ -104,7 +103,7 @@ class FedTPG(Method):
         def mapped(x: Tensor, name: str) -> Tensor:
             return linear(x, leaf[f"{name}.weight"], leaf[f"{name}.bias"])
 
-        keys = normed(names, "names")
+        keys = normed(names.expand(len(leaf["query"]), -1, -1), "names")
         rows = (("q", normed(leaf["query"], "queries")), ("k", keys), ("v", keys))
         q, k, v = (mapped(x, f"attention.{n}").unflatten(-1, (self.heads, -1)).transpose(1, 2) for n, x in rows)
         score = q @ k.mT / q.shape[-1] ** 0.5  # [C, heads, l, K]
@@ -115,7 +114,7 @@ class FedTPG(Method):
         return h + mapped(value * F.gelu(gate), "ff.out")
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        text = task.text(self.context(local), remember=False)
+        text = task.text(self.context(unit(task.sentences(["{}"])[0]), local), remember=False)
         logits, owned = cosine_logits(task.scale, batch.image, text), local.fixed.get("owned")
         return logits if owned is None else logits.masked_fill(~owned[:, None], -torch.inf)
 

@@ -19,6 +19,7 @@ import fpl_tune
 from fpl_tune import methods
 from fpl_tune.batches import generator
 from fpl_tune.config import SearchSpec, choose, compose_run
+from fpl_tune.engine import kept_bytes
 from fpl_tune.method import State
 from fpl_tune.optim import OptimSpec
 from fpl_tune.search.space import read_space
@@ -83,6 +84,7 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("fedtpg", {"n_ctx": 2}),
     ("fedtpg", {"n_ctx": 2, "scope": "all", "weights": "size"}),
     ("fedpha", {"n_ctx": 3}),
+    ("fedpha", {"n_ctx": 2, "lengths": [1, 3]}),
     ("fedmgp", {"groups": 3, "select": 2}),
     ("dpfpl", {"n_ctx": 3, "rank": 2}),
     ("dpfpl", {"n_ctx": 3, "rank": "full", "noise": 50.0, "clip": 1.0}),
@@ -142,6 +144,12 @@ def test_every_method_can_be_fine_tuned(case: Toy) -> None:
     assert moved.any(0).tolist() == [True, False, False, True]
 
 
+def test_what_a_step_keeps_is_counted(case: Toy) -> None:
+    """Blocks of clients are planned by it."""
+    kept = kept_bytes(case.method, case.tasks[0], case.history[0], OptimSpec(batch=4))
+    assert (kept > 0) == bool(case.method.start(case.tasks[0], case.history[0], torch.arange(1)).train)
+
+
 def test_check_method_runs_the_whole_contract() -> None:
     check_method(methods.build({"name": "promptfl", "n_ctx": 1}))
 
@@ -159,8 +167,7 @@ def test_every_method_has_a_search_space_that_holds_the_published_values(name: s
     assert len(stored["published"]) >= 1
     assert list(space.published) == stored["published"]
     searched = [param.name.partition(".") for param in space.params]
-    assert {room for room, _, _ in searched} <= {"method", "optim", "protocol"}
-    assert {"optim.batch", "protocol.epochs"} <= {param.name for param in space.params}
+    assert {room for room, _, _ in searched} <= {"method", "optim"}
     node(name, {field: None for room, _, field in searched if room == "method"})  # refuses unknown fields
     known = {f.name for f in fields(OptimSpec)}
     assert {field.split(".")[0] for room, _, field in searched if room == "optim"} <= known

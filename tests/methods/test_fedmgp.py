@@ -34,7 +34,7 @@ def begin(task: ClientTask, method: FedMGP) -> Local:
 
 def by_hand(task: ClientTask, local: Local, client: int, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Unit features of each group of one client, prompt by prompt: images [G, B, D] and texts [G, K, D]."""
-    tail = task.words("a photo of a")[2:]
+    tail = task.words("of a")
     text, image = [], []
     for words, tokens in zip(local.train["text"][client], local.train["visual"][client], strict=True):
         text.append(task.text(torch.cat([words, tail])))
@@ -140,7 +140,7 @@ def test_draws_follow_the_scores(task: ClientTask) -> None:
 
 
 def test_two_groups_of_the_paper_have_5120_numbers(paper_task: Any) -> None:
-    task = paper_task(words=lambda _: torch.zeros(4, 512))
+    task = paper_task(words=lambda _: torch.zeros(2, 512))
     state = FedMGP().init(task, generator("size"))
     sent = FedMGP().traffic(task, state, EVERYONE)
     assert sum(int(v) for v in sent.up.values()) == 5_120

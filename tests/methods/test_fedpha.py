@@ -62,6 +62,27 @@ def test_loss_follows_the_equation(task: ClientTask, projection: Any) -> None:
         torch.testing.assert_close(losses[client], wanted + 30 * pull + 2 * (0.5 - apart).clamp(min=0).mean())
 
 
+def test_clients_of_different_lengths_are_what_they_are_alone(task: ClientTask) -> None:
+    """Tokens behind a client's length only decay, which tokens do that nothing reads."""
+    mixed = FedPHA(n_ctx=2, lengths=(1, 3, 2))
+    began = mixed.init(task, generator("lengths"))
+    (together,) = play(mixed, [task], states=[began])[-1]
+    for client, length in ((0, 1), (1, 3), (2, 2)):
+        alone = FedPHA(n_ctx=2, lengths=(length,))
+        start = began._replace(personal={"own": began.personal["own"][:, :length]})
+        first = mixed.start(task, began, torch.tensor([client]))
+        batch = task.train.batch(torch.tensor([client]), torch.arange(3)[None])
+        short = alone.start(task, start, torch.tensor([client]))
+        torch.testing.assert_close(mixed.loss(task, first, batch)[0], alone.loss(task, short, batch)[0])
+        assert mixed.deploy(task, together, torch.tensor([client])).fixed["length"].tolist() == [length]
+        (one,), (other,) = (
+            play(m, [task], states=[s], cohorts=[[client]])[-1] for m, s in ((mixed, began), (alone, start))
+        )
+        torch.testing.assert_close(one.personal["own"][client, :length], other.personal["own"][client])
+        torch.testing.assert_close(one.shared["prompt"], other.shared["prompt"])
+    assert bool((together.personal["own"][0] != began.personal["own"][0]).any())
+
+
 def test_with_all_directions_weak(task: ClientTask) -> None:
     """The null space of nothing is everything; the row space is that of the global context."""
     null, row = (FedPHA(n_ctx=3, ratio=1.0, projection=p) for p in ("null", "row"))
@@ -102,6 +123,7 @@ def test_a_context_of_the_paper_has_8192_numbers(paper_task: Any) -> None:
         ({"ratio": 0.0}, r"method\.ratio must lie in \(0, 1\]"),
         ({"pull": -1.0}, r"method\.pull must be a finite number >= 0"),
         ({"n_ctx": 0}, r"method\.n_ctx must be >= 1"),
+        ({"lengths": (4, 0)}, r"method\.lengths must be >= 1, but is \[4, 0\]"),
     ],
 )
 def test_refusals(fields: dict[str, Any], message: str) -> None:

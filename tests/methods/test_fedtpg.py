@@ -9,7 +9,7 @@ from torch import nn
 
 from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
-from fpl_tune.method import Local
+from fpl_tune.method import Local, unit
 from fpl_tune.methods.fedtpg import FedTPG
 from fpl_tune.task import ClientTask
 from fpl_tune.testing import play, toy_task
@@ -30,10 +30,11 @@ def test_the_network_is_attention_without_residual_and_a_gated_layer(task: Clien
     """Written out with PyTorch's own modules, for the client's own classes only."""
     method = FedTPG(n_ctx=3)
     local = begin(task, method)
-    found = method.context(local)
+    features = unit(task.sentences(["{}"])[0])
+    found = method.context(features, local)
     for client in range(4):
         leaf = {name: rows[client] for name, rows in local.train.items()}
-        names = local.fixed["names"][client][local.fixed["owned"][client]]
+        names = features[local.fixed["owned"][client]]
         heads = nn.MultiheadAttention(32, 4, kdim=24, vdim=24, batch_first=True).double()
         with torch.no_grad():
             for short, full in (("q", heads.q_proj_weight), ("k", heads.k_proj_weight), ("v", heads.v_proj_weight)):
@@ -54,18 +55,17 @@ def test_the_network_is_attention_without_residual_and_a_gated_layer(task: Clien
 def test_the_order_of_the_names_does_not_matter_and_their_number_is_free(task: ClientTask) -> None:
     method = FedTPG(n_ctx=2, scope="all")
     local = begin(task, method)
-    names = local.fixed["names"]
-    turned, fewer = (method.context(local._replace(fixed={"names": n})) for n in (names.flip(1), names[:, :2]))
-    torch.testing.assert_close(turned, method.context(local))
+    names = unit(task.sentences(["{}"])[0])
+    all_, turned, fewer = (method.context(n, local) for n in (names, names.flip(0), names[:2]))
+    torch.testing.assert_close(turned, all_)
     assert not torch.allclose(fewer, turned)
-    assert float((names.norm(dim=-1) - 1).abs().max()) < 1e-9
 
 
 def test_without_its_last_layers_the_context_is_zero(task: ClientTask) -> None:
     method = FedTPG(n_ctx=2)
     local = begin(task, method)
     silent = {n: leaf * (0 if ".out." in n else 1) for n, leaf in local.train.items()}
-    assert float(method.context(local._replace(train=silent)).abs().max()) == 0
+    assert float(method.context(task.hand_text, local._replace(train=silent)).abs().max()) == 0
 
 
 def test_training_knows_a_clients_own_classes_and_evaluation_all(task: ClientTask) -> None:
