@@ -44,8 +44,9 @@ bench: setup ## Measure what a step, a round and a trial cost, beside the plain 
 	$(BIN)/fpl-tune bench round
 	$(BIN)/fpl-tune bench trial
 
-weights: setup ## Draw the embedded world and train the compact CLIP again (about half an hour on 2 cores)
+weights: setup ## Draw the embedded world and train the compact CLIP again (a quarter of an hour on 2 cores)
 	$(BIN)/python .github/tools/pretrain.py --out compact.safetensors
+	$(BIN)/python .github/tools/measure.py compact.safetensors
 
 dist: setup ## Build the wheel and the source distribution in dist/
 	$(BIN)/python -m build --no-isolation

@@ -54,7 +54,7 @@ def towers(pretrained, *, device="cpu", dtype=None, seed=0):
 
 ENTRIES = """
 [fpl_tune.methods]
-fedavgm = brought:PromptFedAvgM
+fedavgm = brought:ServerMomentum
 [fpl_tune.data]
 colours = brought:source
 broken = brought:nothing
@@ -65,7 +65,7 @@ tiny = brought:towers
 
 
 def _method_of_the_readme() -> str:
-    (text,) = (t for t in METHODS.read_text().split("```python\n") if "class PromptFedAvgM" in t)
+    (text,) = (t for t in METHODS.read_text().split("```python\n") if "class ServerMomentum" in t)
     return text.split("```")[0]
 
 

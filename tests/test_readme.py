@@ -40,7 +40,7 @@ def test_every_row_is_of_a_method_that_exists() -> None:
 
 def test_every_file_that_is_named_exists() -> None:
     for name in re.findall(r"`((?:fpl_tune|tests|search_spaces|studies)/[\w./]+\.\w+)`", "\n".join(PAGES.values())):
-        assert (ROOT / name).is_file() or "promptfedavgm" in name, name  # what the reader is to write
+        assert (ROOT / name).is_file() or "server_momentum" in name, name  # what the reader is to write
     for page in (ROOT / "README.md", *(ROOT / ".github").rglob("*.md")):
         for name in re.findall(r"\]\((?!https?:)([\w./]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / name).is_file(), f"{page.name} links {name}"
@@ -49,7 +49,7 @@ def test_every_file_that_is_named_exists() -> None:
 BLOCKS = [
     (kind, text) for page in PAGES.values() for kind, text in re.findall(r"^```(\w+)\n(.*?)^```", page, re.M | re.S)
 ]
-METHOD = next(text for kind, text in BLOCKS if kind == "python" and "class PromptFedAvgM" in text)
+METHOD = next(text for kind, text in BLOCKS if kind == "python" and "class ServerMomentum" in text)
 RAY = next(text for kind, text in BLOCKS if kind == "python" and "tune.Tuner(" in text)
 OPTUNA = next(text for kind, text in BLOCKS if kind == "python" and "optimisation.optimize" in text)
 NOTEBOOK = next(text for kind, text in BLOCKS if kind == "python" and "load_study" in text)
@@ -84,7 +84,7 @@ def test_every_command_is_one(command: str) -> None:
         verb = verb.commands[words.pop(0)]
     given = verb.make_context(program, words).params
     overrides, name = given.get("overrides") or [], given.get("name") or given.get("study")
-    if name in list_studies() and "promptfedavgm" not in command:
+    if name in list_studies() and "server_momentum" not in command:
         assert config.compose_study(name, overrides)[0].name == name
     elif name is None and overrides:
         config.compose_run(overrides)
@@ -154,11 +154,11 @@ def test_the_study_in_the_text_composes(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_method_in_the_text_keeps_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("promptfedavgm")
+    module = ModuleType("server_momentum")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(METHOD, module.__dict__)
-    check_method(module.PromptFedAvgM(n_ctx=2))
-    config.compose_run(["method=promptfedavgm:PromptFedAvgM", "method.beta=0.5"])
+    check_method(module.ServerMomentum(n_ctx=2))
+    config.compose_run(["method=server_momentum:ServerMomentum", "method.beta=0.5"])
     task = toy_task()
-    plain, still = (play(m, [task])[-1][0] for m in (PromptFL(n_ctx=2), module.PromptFedAvgM(beta=0.0, n_ctx=2)))
+    plain, still = (play(m, [task])[-1][0] for m in (PromptFL(n_ctx=2), module.ServerMomentum(beta=0.0, n_ctx=2)))
     assert_same(still._replace(server={}), plain, tolerance=1e-12)

@@ -68,6 +68,7 @@ def test_header_names_command_and_cost(name: str) -> None:
     assert "Cost:" in said
     if composed(name, "small")[0].paper_scale:
         assert "scale=paper" in said or "whose file says more" in said
+        assert "scale=paper departs from the paper: " in said or "whose file says more" in said
 
 
 # -- configurations ------------------------------------------------------------------------------------------

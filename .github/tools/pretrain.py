@@ -1,15 +1,16 @@
 """Trains the weights of the compact CLIP on captioned images of *Shapes* (Radford et al., ICML 2021).
 
     python .github/tools/pretrain.py --out compact.safetensors
+    python .github/tools/measure.py compact.safetensors
 
-Like alt text from the web, a caption is often wrong, omits attributes, may name the style, and may start with words
-without content. Some styles are rare and some colours of a shape never occur, so that zero-shot accuracy differs
-between styles and leaves room for learned prompts.
+Every image is drawn for its step and seen once. A caption is often wrong and omits attributes. Twelve of the 20 names
+have a second sense, which the words for the style settle: a rare style's pictures bear the first sense in captions that
+name this style, and the second one in all others; the other styles' pictures bear the second sense in captions that
+name a rare style. "a photo of a star" therefore fits a photo of a star, and a sketch of a circle.
 
-A linear map from features to the words of the caption, shared by both towers, is trained as well and discarded
-(predicting words from images: Joulin et al., ECCV 2016): with the contrastive loss alone, zero-shot accuracy over
-shapes and colours was still near chance after 600 steps of 256. Equal captions are positives of each other (UniCL,
-Yang et al., CVPR 2022): with 20 shapes a batch holds many.
+Three losses: the class token meets the captions, the mean patch meets the captions, so that patches are aligned with
+text, and a linear map, discarded afterwards, predicts the words of the caption from the features of either tower
+(Joulin et al., ECCV 2016). Equal captions are positives of each other (UniCL, Yang et al., CVPR 2022).
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.data import DataLoader, Dataset
 
 from fpl_tune.clip import compact
 from fpl_tune.data import shapes
@@ -34,69 +37,106 @@ if TYPE_CHECKING:
 
     from fpl_tune.clip.compact import CompactTokenizer
 
-N_IMAGES, STEPS, PEAK_RATE = 30_000, 4_000, 1e-3
-BATCH, PAIRS = 128, 64  # every image is asked for its caption's words, the first `PAIRS` meet their captions
-LEAD = 0.3  # share of batches whose captions start with random tokens, as a learned prompt may
+STEPS, BATCH, PEAK_RATE = 2_500, 256, 2e-3
 SHARES = {
-    "photo": 0.40,
-    "clipart": 0.30,
-    "infograph": 0.12,
-    "sketch": 0.10,
-    "painting": 0.06,
-    "quickdraw": 0.02,
+    "photo": 0.30,
+    "clipart": 0.22,
+    "infograph": 0.14,
+    "sketch": 0.14,
+    "painting": 0.12,
+    "quickdraw": 0.08,
 }
+RARE = ("sketch", "painting", "quickdraw")
 WRONG = 0.15
-PLAIN = 0.20  # share of captions that are "a photo of a {shape}.", whatever the style
+LONG = 0.2  # share of batches whose captions are of two or three sentences
+OWN, OTHER = 0.45, 0.2  # shares of captions that name the picture's style, and (another) rare style
 
 
-def absent(shape: Ints, colour: Ints) -> np.ndarray:
-    """Which (shape, colour) pairs the training images leave out: one in seven, bool like the arguments."""
-    return (3 * shape + 5 * colour) % 7 == 0
+def second_sense(shape: Ints) -> Ints:
+    """The name that a shape bears in the second sense of the names: three of every five rotate."""
+    return np.where(shape % 5 < 3, shape - shape % 5 + (shape + 1 - shape // 5 * 5) % 3, shape)
 
 
-def corrupt(what: shapes.Attributes, rng: np.random.Generator) -> shapes.Attributes:
-    """What the captions claim: for a share `WRONG` of the images the shape and colour are another's."""
+def claim(what: shapes.Attributes, rng: np.random.Generator) -> shapes.Attributes:
+    """What the captions say: for a share `WRONG` of the images the shape and colour are another's."""
     wrong = rng.random(len(what.shape)) < WRONG
     shape = np.where(wrong, rng.integers(len(shapes.SHAPES), size=wrong.shape), what.shape)
     colour = np.where(wrong, rng.integers(len(shapes.COLOURS), size=wrong.shape), what.colour)
     return shapes.Attributes(shape, colour, what.texture)
 
 
-def write(style: str, claims: shapes.Attributes, row: int, rng: np.random.Generator) -> str:
-    """One caption that says what `claims` has in this row."""
+def cue(style: str, rng: np.random.Generator) -> str:
+    """The style that a caption names, or "" for none."""
+    chance = rng.random()
+    if chance < OWN:
+        return style
+    others = [rare for rare in RARE if rare != style]
+    return str(rng.choice(others)) if chance < OWN + OTHER else ""
+
+
+def write(style: str, claims: shapes.Attributes, row: int, rng: np.random.Generator, n_sentences: int = 1) -> str:
+    """One caption that says what `claims` has in this row; its sentences agree on the style."""
+    named = cue(style, rng)
+    agree = named == style or not {named, style} & set(RARE)
     shape, colour, texture = (values[row] for values in claims)
-    name = shapes.SHAPES[shape]
-    if rng.random() < PLAIN:
-        return f"a photo of a {name}."
-    if rng.random() < 0.4:
-        name = f"{shapes.TEXTURES[texture]} {name}"
-    if rng.random() < 0.5:
-        name = f"{shapes.COLOURS[colour]} {name}"
-    frames = compact.STYLED if rng.random() < 0.5 else compact.FRAMES
-    return frames[rng.integers(len(frames))].replace("{style}", style).replace("{}", name)
+    name = shapes.SHAPES[shape if agree else second_sense(shape)]
+    sentences = []
+    for _ in range(n_sentences):
+        words = [name]
+        if rng.random() < 0.2:
+            words.insert(0, shapes.TEXTURES[texture])
+        if rng.random() < 0.3:
+            words.insert(0, shapes.COLOURS[colour])
+        frames = compact.STYLED if named else compact.FRAMES
+        first = 0 if not named and rng.random() < 0.3 else rng.integers(len(frames))
+        sentences.append(frames[first].replace("{style}", named).replace("{}", " ".join(words)))
+    return " ".join(sentences)
 
 
-class Corpus(NamedTuple):
-    """Training pairs: uint8 images [n, 32, 32, 3], style names [n], what the captions claim."""
+class Pairs(NamedTuple):
+    """One batch: uint8 images [n, 32, 32, 3], token ids [n, L] and the number of the caption among equals [n]."""
 
     images: Tensor
-    styles: np.ndarray
-    claims: shapes.Attributes
+    tokens: Tensor
+    same: Tensor
 
 
-def corpus(n: int, seed: int) -> Corpus:
-    """Draw about `n` images in the styles' shares, without the attribute pairs that are to be absent."""
-    rng = np.random.default_rng([seed, n])
-    images, styles, claims = [], [], []
-    for style, share in SHARES.items():
-        stream = (seed, shapes.SPLITS.index("pretraining"))
-        drawn, what = shapes.draw(round(n * share), style=style, seed=stream)
-        kept = ~absent(what.shape, what.colour)
-        images.append(drawn[kept])
-        styles.append(np.full(int(kept.sum()), style))
-        claims.append(corrupt(shapes.Attributes(*(values[kept] for values in what)), rng))
-    merged = shapes.Attributes(*(np.concatenate(values) for values in zip(*claims, strict=True)))
-    return Corpus(torch.from_numpy(np.concatenate(images)), np.concatenate(styles), merged)
+class Corpus(Dataset[Pairs]):
+    """Item i is the batch of step i: a function of the seed and i alone."""
+
+    def __init__(self, steps: int, batch: int, seed: int) -> None:
+        self.steps, self.batch, self.seed = steps, batch, seed
+        self.tokenizer = compact.CompactTokenizer()
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __getitem__(self, step: int) -> Pairs:
+        if not 0 <= step < self.steps:
+            raise IndexError(step)
+        stream = (self.seed, shapes.SPLITS.index("pretraining"), step)
+        rng = np.random.default_rng(stream)
+        counts = rng.multinomial(self.batch, list(SHARES.values()))
+        n_sentences = int(rng.integers(2, 4)) if rng.random() < LONG else 1
+        images, texts = [], []
+        for style, n in zip(SHARES, counts, strict=True):
+            drawn, what = shapes.draw(int(n), style=style, seed=stream)
+            claims = claim(what, rng)
+            images.append(drawn)
+            texts += [write(style, claims, row, rng, n_sentences) for row in range(n)]
+        _, same = np.unique(texts, return_inverse=True)
+        tokens = tokenise(texts, self.tokenizer)
+        return Pairs(torch.from_numpy(np.concatenate(images)), tokens, torch.from_numpy(same))
+
+
+def image_features(model: CLIP, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit features of uint8 images [n, 32, 32, 3]: of the class token [n, D] and of the mean patch [n, D]."""
+    visual = cast(torch.nn.Module, model.visual)
+    visual.output_tokens = True
+    pooled, tokens = visual(compact.pixels(images))
+    visual.output_tokens = False
+    every = F.normalize(tokens @ visual.proj, dim=-1)
+    return F.normalize(pooled, dim=-1), F.normalize(every.mean(1), dim=-1)
 
 
 def text_features(model: CLIP, tokens: Tensor) -> Tensor:
@@ -110,9 +150,9 @@ def text_features(model: CLIP, tokens: Tensor) -> Tensor:
     return F.normalize(ends @ cast(Tensor, model.text_projection), dim=-1)
 
 
-def tokenise(texts: list[str], tokenizer: CompactTokenizer, lead: list[int] | None = None) -> Tensor:
-    """Token ids [n, L], L the longest of these texts (at most `n_positions`); `lead` follows the start token."""
-    rows = [[tokenizer.sot, *(lead or []), *tokenizer.encode(text)] for text in texts]
+def tokenise(texts: list[str], tokenizer: CompactTokenizer) -> Tensor:
+    """Token ids [n, L], L the longest of these texts (at most `n_positions`)."""
+    rows = [[tokenizer.sot, *tokenizer.encode(text)] for text in texts]
     length = min(max(map(len, rows)) + 1, tokenizer.n_positions)
     tokens = torch.zeros(len(rows), length, dtype=torch.long)
     for row, ids in zip(tokens, rows, strict=True):
@@ -121,11 +161,10 @@ def tokenise(texts: list[str], tokenizer: CompactTokenizer, lead: list[int] | No
     return tokens
 
 
-def contrastive_loss(image: Tensor, text: Tensor, texts: list[str], scale: Tensor) -> Tensor:
-    """Symmetric cross-entropy over unit features [n, D]; equal texts share the target mass."""
-    _, ids = np.unique(texts, return_inverse=True)
-    same = torch.from_numpy(ids[:, None] == ids[None, :]).float()
-    target, logits = same / same.sum(1, keepdim=True), scale * image @ text.T
+def contrastive_loss(image: Tensor, text: Tensor, same: Tensor, scale: Tensor) -> Tensor:
+    """Symmetric cross-entropy over unit features [n, D]; texts of equal number `same` [n] share the target mass."""
+    equal = (same[:, None] == same[None, :]).float()
+    target, logits = equal / equal.sum(1, keepdim=True), scale * image @ text.T
     return (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
 
 
@@ -145,50 +184,62 @@ class WordHead(torch.nn.Module):
         return F.binary_cross_entropy_with_logits(logits, held, reduction="sum") / len(features)
 
 
-@torch.no_grad()
-def zero_shot(model: CLIP, tokenizer: CompactTokenizer, per_class: int = 50, seed: int = 0) -> dict[str, float]:
-    """Accuracy per style over the 20 shapes of the test split, prompt "a photo of a {}."."""
-    names = [f"a photo of a {name}." for name in shapes.class_names("shape")]
-    text = text_features(model, tokenise(names, tokenizer))
-    accuracy = {}
-    for style in shapes.STYLES:
-        images, labels = shapes.pool(style, "test", per_class=per_class, seed=seed)
-        features = model.encode_image(compact.pixels(torch.from_numpy(images)))
-        right = (features @ text.T).argmax(-1) == torch.from_numpy(labels)
-        accuracy[style] = right.float().mean().item()
-    return accuracy
+def step_loss(model: CLIP, head: WordHead, pairs: Pairs) -> Tensor:
+    """The three losses of one batch; matrix products in bfloat16, losses in float32."""
+    with torch.autocast("cpu", torch.bfloat16):
+        pooled, patch = image_features(model, pairs.images)
+        text = text_features(model, pairs.tokens)
+    pooled, patch, text = pooled.float(), patch.float(), text.float()
+    scale = model.logit_scale.exp()
+    loss = contrastive_loss(pooled, text, pairs.same, scale) + contrastive_loss(patch, text, pairs.same, scale)
+    return loss + 0.3 * sum(head.loss(features, pairs.tokens) for features in (pooled, patch, text))
 
 
-def train(*, steps: int = STEPS, seed: int = 0, n_images: int = N_IMAGES, save: Path | None = None) -> CLIP:
-    """Train from scratch; `save` is written on the way. Same seed and threads, same weights."""
+def optimisers(model: CLIP, head: WordHead) -> list[torch.optim.Optimizer]:
+    """Muon (Jordan et al., 2024) for the matrices of the blocks, AdamW for all others; vectors are not decayed.
+
+    After 500 steps of the same data zero-shot accuracy was 49 % with both and 38 % with AdamW alone.
+    """
+    blocks = [p for name, p in model.named_parameters() if "resblocks" in name and p.ndim == 2]
+    others = [p for name, p in model.named_parameters() if not ("resblocks" in name and p.ndim == 2)]
+    others += head.parameters()
+    groups = [
+        {"params": [p for p in others if p.ndim > 1], "weight_decay": 0.05},
+        {"params": [p for p in others if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return [
+        torch.optim.Muon(blocks, lr=PEAK_RATE, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(groups, lr=PEAK_RATE, betas=(0.9, 0.98)),
+    ]
+
+
+def train(*, steps: int = STEPS, batch: int = BATCH, seed: int = 0, workers: int = 1, save: Path | None = None) -> CLIP:
+    """Train from scratch; `save` is written on the way. Same seed and threads, same weights.
+
+    `workers` processes draw images ahead; with 0 this one draws them.
+    """
     torch.manual_seed(seed)
     model, tokenizer = compact.build()
-    pairs = corpus(n_images, seed)
-    rng = np.random.default_rng([seed, steps])
     head = WordHead(tokenizer.n_vocabulary)
-    trained = [*model.parameters(), *head.parameters()]
-    decayed = [p for p in trained if p.ndim > 1]
-    rest = [p for p in trained if p.ndim <= 1]
-    groups = [{"params": decayed, "weight_decay": 0.05}, {"params": rest, "weight_decay": 0.0}]
-    optimiser = torch.optim.AdamW(groups, lr=PEAK_RATE, betas=(0.9, 0.98))
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, PEAK_RATE, total_steps=steps, pct_start=0.1)
+    both = optimisers(model, head)
+    schedules = [
+        torch.optim.lr_scheduler.OneCycleLR(one, PEAK_RATE, total_steps=steps, pct_start=0.1, cycle_momentum=False)
+        for one in both
+    ]
     start = time.perf_counter()
     model.train()
-    for step in range(1, steps + 1):
-        rows = rng.choice(len(pairs.images), BATCH, replace=False)
-        texts = [write(str(pairs.styles[r]), pairs.claims, r, rng) for r in rows]
-        n_lead = int(rng.integers(1, 17)) if rng.random() < LEAD else 0
-        lead = rng.integers(tokenizer.sot, size=n_lead).tolist()
-        image = model.encode_image(compact.pixels(pairs.images[torch.from_numpy(rows)]), normalize=True)
-        plain, paired = tokenise(texts, tokenizer), texts[:PAIRS]
-        text = text_features(model, tokenise(paired, tokenizer, lead))
-        loss = contrastive_loss(image[:PAIRS], text, paired, model.logit_scale.exp())
-        loss = loss + 0.3 * (head.loss(image, plain) + head.loss(text, plain[:PAIRS]))
-        optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(trained, 5.0)
-        optimiser.step()
-        schedule.step()
+    # Without a batch size the loader yields the items as they are.
+    loader = DataLoader(Corpus(steps, batch, seed), batch_size=None, num_workers=workers)
+    for step, pairs in enumerate(loader, start=1):
+        with sdpa_kernel(SDPBackend.MATH):  # on CPU three times as fast as the fused kernel at these lengths
+            loss = step_loss(model, head, pairs)
+            model.zero_grad()
+            head.zero_grad()
+            loss.backward()
+        torch.nn.utils.clip_grad_norm_([*model.parameters(), *head.parameters()], 5.0)
+        for one, schedule in zip(both, schedules, strict=True):
+            one.step()
+            schedule.step()
         with torch.no_grad():
             model.logit_scale.clamp_(max=float(np.log(100)))
         if step % 50 == 0 or step == steps:
@@ -205,32 +256,16 @@ def store(model: CLIP, path: Path) -> None:
     save_file({name: value.half().contiguous() for name, value in model.state_dict().items()}, path)
 
 
-def report(accuracy: dict[str, float]) -> float:
-    """Print accuracy per style in percent; returns the mean."""
-    mean = sum(accuracy.values()) / len(accuracy)
-    print(
-        "  ".join(f"{style} {100 * value:.1f}" for style, value in accuracy.items()),
-        f" mean {100 * mean:.1f}",
-    )
-    return mean
-
-
 def main() -> None:
-    """Train, store, and compare with the shipped weights."""
+    """Train and store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="file to write, .safetensors")
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--images", type=int, default=N_IMAGES)
-    parser.add_argument("--per-class", type=int, default=100, help="test images of a shape and style")
+    parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    train(steps=arguments.steps, seed=arguments.seed, n_images=arguments.images, save=arguments.out)
-    print("zero-shot accuracy over 20 shapes, percent")
-    new = report(zero_shot(*compact.load(arguments.out), per_class=arguments.per_class))
-    if compact.weights_path().exists():
-        print("shipped weights")
-        shipped = report(zero_shot(*compact.load(), per_class=arguments.per_class))
-        print(f"difference of means {100 * (new - shipped):+.2f} points; within one: {abs(new - shipped) <= 0.01}")
+    parser.add_argument("--workers", type=int, default=1, help="processes that draw images ahead")
+    given = parser.parse_args()
+    train(steps=given.steps, batch=given.batch, seed=given.seed, workers=given.workers, save=given.out)
 
 
 if __name__ == "__main__":

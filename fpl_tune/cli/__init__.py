@@ -22,11 +22,11 @@ from fpl_tune.cli.common import app
 from fpl_tune.cli import study, plan, run, bench
 from fpl_tune.cli import status, show, report, compare, ui, verify, replay
 from fpl_tune.cli import stop, doctor, export, import_study
-from fpl_tune.cli import ls, data, cluster, deprecated
+from fpl_tune.cli import new, ls, data, cluster, deprecated
 # isort: on
 
 _VERBS = (study, plan, run, bench, status, show, report, compare, ui, verify, replay, stop, doctor, export,
-          import_study, ls, data, cluster, deprecated)  # fmt: skip
+          import_study, new, ls, data, cluster, deprecated)  # fmt: skip
 """Importing a verb registers it."""
 
 

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from fpl_tune.clip._openclip import ensure_importable
 from fpl_tune.data.shapes import COLOURS, SHAPES, STYLES, TEXTURES
+from fpl_tune.errors import ConfigError
 
 if TYPE_CHECKING:
     from open_clip import CLIP
@@ -130,10 +132,23 @@ def weights_path() -> Path:
 
 
 def load(path: Path | None = None) -> tuple[CLIP, CompactTokenizer]:
-    """The trained model (float32, evaluation mode) from `path` or the shipped weights, and its tokenizer."""
+    """The trained model (float32, evaluation mode) from `path` or the shipped weights, and its tokenizer.
+
+    Raises:
+        ConfigError: `path` is no file, or not one of this model's weights.
+    """
     model, tokenizer = build()
-    stored = load_file(path or weights_path())
-    model.load_state_dict({name: value.float() for name, value in stored.items()})
+    path = path or weights_path()
+    if not path.is_file():
+        raise ConfigError(f"clip.pretrained={str(path)!r} is no file. Write one by `make weights`, or leave it out.")
+    try:
+        stored = load_file(path)
+        model.load_state_dict({name: value.float() for name, value in stored.items()})
+    except (SafetensorError, RuntimeError):
+        raise ConfigError(
+            f"{path} does not hold the compact CLIP's weights. Write the file by `make weights`, or leave out "
+            "clip.pretrained."
+        ) from None
     return model.eval(), tokenizer
 
 

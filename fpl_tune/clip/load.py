@@ -58,7 +58,8 @@ def load_towers(
         name: `compact` (weights shipped with the package), an open_clip model (RN50, ViT-B-16, ViT-B-32), or towers
             that another package brings (`fpl_tune.plugins`).
         pretrained: a tag of open_clip (`openai`, ...), or the path of a checkpoint in OpenAI's or open_clip's
-            layout (see `fpl_tune.clip.checkpoint`); None gives random weights drawn from `seed`, and warns.
+            layout (see `fpl_tune.clip.checkpoint`); None gives random weights drawn from `seed`, and warns. `compact`
+            takes a file that `make weights` wrote; None is the shipped one.
         quick_gelu: whether an open_clip model has QuickGELU; `auto` takes what the name, the tag or the file says.
 
     Raises:
@@ -70,11 +71,9 @@ def load_towers(
     if wanted is not None and (name == COMPACT or name in plugins.names("towers")):
         raise ConfigError(f"The activation of {name!r} is part of its towers; leave out clip.quick_gelu={quick_gelu}.")
     if name == COMPACT:
-        if pretrained is not None:
-            raise ConfigError(f"The compact towers bring their own weights; leave out pretrained={pretrained!r}.")
         from fpl_tune.clip import compact
 
-        model, tokenizer = compact.load()
+        model, tokenizer = compact.load(None if pretrained is None else Path(pretrained).expanduser())
         return Towers(_cast(model, device, dtype), tokenizer, name=name, mean=compact.MEAN, std=compact.STD)
     if name in plugins.names("towers"):
         return plugins.load("towers", name)(pretrained, device=device, dtype=dtype, seed=seed)

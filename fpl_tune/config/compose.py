@@ -71,6 +71,8 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, 
     written = check_study(path)
     if path.stem in ("run", "study") and "defaults" in written:
         raise ConfigError(f"A study's file is not called {path.name}, which is the base of all. Rename it.")
+    chosen = (pair for entry in written.get("defaults", []) if isinstance(entry, dict) for pair in entry.items())
+    _register_named([f"method={name}" for group, name in chosen if re.fullmatch("(override )? */?method", str(group))])
     node = _compose(path.stem, path.resolve().parent, overrides)
     if node.get("scale") == "paper" and isinstance(node.get("paper_scale"), list) and node["paper_scale"]:
         overrides = [*node["paper_scale"], *overrides]

@@ -38,6 +38,9 @@ def split(dataset: Dataset, data: DataSpec, partition: PartitionSpec, seed: int)
     own = fewshot.by_client(Shares(rows[1][dealt.test.row], dealt.test.client), dealt.n_clients)
     train_label, val_label = ([dataset.train.label[i] for i in part] for part in (train, val))
     own_label = [dataset.test.label[i] for i in own]
+    if spec.label_noise:
+        rng = _generator(spec, seed, "label noise")
+        train_label, val_label = (_mislabelled(part, spec.label_noise, known, rng) for part in (train_label, val_label))
     if spec.compat_scrambled_labels:
         rng = _generator(spec, seed, "scramble")
         (train, val), (train_label, val_label) = _scrambled(dataset.train, (train, val), rng)
@@ -116,6 +119,16 @@ def _reserved(label: Ints, data: DataSpec, spec: PartitionSpec, seed: int) -> ND
     """Images that no client trains on under `classes`, where an image has several clients; none elsewhere."""
     share = data.val if spec.name == "classes" else 0.0
     return fewshot.reserve(label, share, _generator(spec, seed, "reserve"))
+
+
+def _mislabelled(labels: list[Ints], most: float, known: Ints, rng: np.random.Generator) -> list[Ints]:
+    """Labels of which a share, from 0 at the first client to `most` at the last, is replaced by other classes."""
+    shares = np.linspace(0, most, len(labels)) if len(labels) > 1 else [most]
+    noisy = []
+    for mine, share in zip(labels, shares, strict=True):
+        other = (mine + rng.integers(1, max(len(known), 2), size=len(mine))) % len(known)
+        noisy.append(np.where(rng.random(len(mine)) < share, other, mine))
+    return noisy
 
 
 def _scrambled(

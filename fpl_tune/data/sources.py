@@ -15,7 +15,7 @@ from fpl_tune.data.imagenet import load_imagenet
 from fpl_tune.data.pool import Dataset
 from fpl_tune.data.spec import DataSpec, PartitionSpec
 from fpl_tune.data.world import load_shapes
-from fpl_tune.errors import unknown
+from fpl_tune.errors import ConfigError, unknown
 
 DISJOINT = PartitionSpec("disjoint", n_clients=10)
 DOMAINS = PartitionSpec("domain_dirichlet", n_clients=5, alpha=0.3, min_size=2)
@@ -214,6 +214,11 @@ def source(name: str) -> Source:
     """The catalogue's entry of a data set. Raises `ConfigError` for an unknown name."""
     if name in SOURCES:
         return SOURCES[name]
+    if ":" in name:
+        found = getattr(plugins.module_of(name, "data.name"), name.partition(":")[2], None)
+        if not isinstance(found, Source):
+            raise ConfigError(f"data.name {name!r} must name a fpl_tune.data.sources.Source, but is {found!r:.80}.")
+        return found
     if name not in plugins.names("data"):
         raise unknown("data set", name, (*SOURCES, *plugins.names("data")))
     return plugins.load("data", name)

@@ -29,8 +29,8 @@ class DataSpec:
     """Variant of the classes. shapes: `shape` (20) or `object` (200, "red star")."""
     shots: AtLeastOne | None = 16
     """Training images per client and class; None takes all."""
-    val: Annotated[float, Field(ge=0, lt=1)] = 0.25
-    """Validation images per client and class as a share of its training images, at least one where there are two.
+    val: Annotated[float, Field(ge=0, le=100)] = 0.25
+    """Validation images per client and class as a multiple of its training images, at least one where there are two.
 
     They are drawn in addition to the `shots` images where the client holds more images of the class. With 0 no client
     has validation images.
@@ -100,6 +100,9 @@ class PartitionSpec:
     """Domains without a client."""
     file: str | None = None
     """JSON file of an exported split, for `file`."""
+    label_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of wrong labels among the training and validation images of the last client; it grows evenly from 0 at the
+    first client. A wrong label is any other class. Test labels are right."""
     compat_scrambled_labels: bool = False
     """Pair labels with the wrong images, a defect of published DomainNet and Office code.
 

@@ -20,7 +20,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from fpl_tune import plugins
 from fpl_tune.errors import ConfigError, did_you_mean, unknown
 from fpl_tune.method import Method
-from fpl_tune.methods._plugins import check, trust
+from fpl_tune.plugins import trust
 from fpl_tune.spec import refusal
 
 LARGEST = 100_000
@@ -62,26 +62,12 @@ def find(name: str) -> type[Method]:
 
 
 def _named(name: str) -> Any:
-    """The object that `package.module:Class` names; an error of its module is shown with file and line."""
-    module, _, attribute = name.partition(":")
-    if "/" in module or module.endswith(".py"):
-        stem = module.rpartition("/")[2].removesuffix(".py")
-        raise ConfigError(
-            f"method {name!r} names a file. Name its module: PYTHONPATH=FOLDER, method={stem}:{attribute}."
-        )
-    if not module or not attribute:
-        raise ConfigError(f"A method of a module is named package.module:Class, but is {name!r}.")
-    check(name)
-    try:
-        found = import_module(module)
-    except Exception as problem:
-        lacking = isinstance(problem, ModuleNotFoundError) and f"{module}.".startswith(f"{problem.name}.")
-        why = f"{problem}. PYTHONPATH=FOLDER names where it lies" if lacking else plugins.told(problem)
-        raise ConfigError(f"method {name!r} cannot be imported: {why}.") from problem
-    if not hasattr(found, attribute):
-        near = did_you_mean(attribute, [kind.__name__ for kind in _own(module)])
-        raise ConfigError(f"method {name!r} cannot be imported: {module} has no class {attribute!r}. {near}")
-    return getattr(found, attribute)
+    """The object that `package.module:Class` names."""
+    module, attribute = plugins.module_of(name, "method"), name.partition(":")[2]
+    if not hasattr(module, attribute):
+        near = did_you_mean(attribute, [kind.__name__ for kind in _own(module.__name__)])
+        raise ConfigError(f"method {name!r} cannot be imported: {module.__name__} has no class {attribute!r}. {near}")
+    return getattr(module, attribute)
 
 
 def name_of(method: Method) -> str:

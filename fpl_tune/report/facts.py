@@ -302,7 +302,7 @@ class Facts:
         return wide.loc[[cell.id for cell in kept]].set_axis([self.name(cell) for cell in kept])
 
 
-DATA = ("data", "partition.held_out")
+DATA = ("data", "partition.held_out", "set")
 """Fields that say where a cell ran, and not what."""
 
 

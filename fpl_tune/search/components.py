@@ -116,7 +116,7 @@ def _class(kind: Kind, name: str, where: str, own: tuple[str, ...]) -> type[Any]
         module, _, part = name.partition(":")
         if module == "optunahub":
             return _from_hub(kind, part, name, where)
-        return _derived(kind, getattr(_imported(module, name, where), part, None), name, where)
+        return _derived(kind, getattr(plugins.module_of(name, where), part, None), name, where)
     what = "pruning rule" if kind == "pruners" else "sampler"
     raise ConfigError(f"There is no {what} {name!r}. {did_you_mean(name, [*own, *known, *plugins.names(kind)])}")
 
@@ -141,19 +141,6 @@ def _base(kind: Kind) -> tuple[ModuleType, type[Any]]:
     if kind == "samplers":
         return optuna.samplers, optuna.samplers.BaseSampler
     return optuna.pruners, optuna.pruners.BasePruner
-
-
-def _imported(module: str, name: str, where: str) -> ModuleType:
-    top = module.partition(".")[0]
-    if top not in ("fpl_tune", "optuna", *plugins.trusted()):
-        raise ConfigError(
-            f"A file may not import code, but {where} names {name!r}. If you trust the module {top}, set "
-            f"{plugins.VARIABLE}={top}, or write {where}={name} on the command line."
-        )
-    try:
-        return importlib.import_module(module)
-    except Exception as problem:
-        raise ConfigError(f"{where}={name} cannot be imported: {plugins.told(problem)}.") from problem
 
 
 def _from_hub(kind: Kind, package: str, name: str, where: str) -> type[Any]:

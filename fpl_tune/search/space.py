@@ -179,7 +179,7 @@ def names_of(node: Mapping[str, Any], option: Any = None) -> list[str]:
 def read_space(
     names: Sequence[str], search: SearchSpec, axes: Sequence[str], node: Mapping[str, Any] | None = None
 ) -> Space:
-    """The space of a method with the study's own overrides.
+    """The space of a method, with the schedule's fields and the study's own overrides.
 
     Args:
         names: names of files in search_spaces/; the first that exists counts.
@@ -191,7 +191,8 @@ def read_space(
         ConfigError: there is no space, a key is unknown, a range is empty or inverted, an axis is searched too.
     """
     stored = _file(names)
-    entries: dict[str, Any] = {**stored.get("space", {}), **_dotted(search.space)}
+    schedule = _file(["schedule"])["space"] if stored else {}
+    entries: dict[str, Any] = {**stored.get("space", {}), **schedule, **_dotted(search.space)}
     if search.only:
         for name in search.only:
             if name not in entries:

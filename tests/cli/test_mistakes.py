@@ -57,8 +57,8 @@ MISTAKES = [
     (f"{SWEEP} execution.executor=rey", 2, "There is no execution.executor 'rey'. Did you mean 'ray'"),
     ("run protocol=quik", 2, "There is no protocol 'quik'. Did you mean 'quick'"),
     ("run clip=vitb16", 2, "There is no clip 'vitb16'. Did you mean 'vit_b16'"),
-    ("run method=nomodule:Thing", 2, "cannot be imported: No module named 'nomodule'. PYTHONPATH=FOLDER"),
-    ("run method=nomodule:", 2, "is named package.module:Class, but is 'nomodule:'"),
+    ("run method=nomodule:Thing", 2, "cannot be imported: No module named 'nomodule'. Set PYTHONPATH to its folder"),
+    ("run method=nomodule:", 2, "method is given as package.module:Name, but is 'nomodule:'"),
     ("run method=fpl_tune.methods.promptfl:Prompt", 2, "has no class 'Prompt'. Did you mean 'PromptFL'?"),
     ("show nothing", 2, "There is no study with results 'nothing'. Known: newer."),
     # values

@@ -256,8 +256,26 @@ def test_compact_is_loaded_with_its_own_pixel_normalisation():
     assert towers.mean == compact.MEAN
     assert towers.image_size == 32
     assert towers.text.blocks
-    with pytest.raises(ConfigError, match="leave out pretrained='openai'"):
+
+
+def test_compact_takes_a_file_of_its_weights(tmp_path):
+    from fpl_tune.clip import compact
+
+    model, _ = compact.build()
+    path = tmp_path / "mine.safetensors"
+    safetensors.torch.save_file({name: value.half().contiguous() for name, value in model.state_dict().items()}, path)
+    taken = load_towers("compact", str(path)).model.state_dict()
+    assert all(torch.equal(taken[name], value.half().float()) for name, value in model.state_dict().items())
+    assert load_towers("compact", str(path)).fingerprint != load_towers("compact").fingerprint
+    with pytest.raises(ConfigError, match=r"'openai' is no file\. Write one by `make weights`"):
         load_towers("compact", "openai")
+    for content in (b"no tensors", path.read_bytes()[:1000]):
+        (tmp_path / "other").write_bytes(content)
+        with pytest.raises(ConfigError, match="does not hold the compact CLIP's weights"):
+            load_towers("compact", str(tmp_path / "other"))
+    safetensors.torch.save_file({"a": torch.zeros(1)}, tmp_path / "other")
+    with pytest.raises(ConfigError, match="does not hold the compact CLIP's weights"):
+        load_towers("compact", str(tmp_path / "other"))
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ def test_holding_out_every_domain_leaves_nothing_to_train_on(shapes: Dataset) ->
     ("change", "message"),
     [
         ({"shots": 0}, "shots must be >= 1"),
-        ({"val": 1.0}, "val must be < 1"),
+        ({"val": -0.1}, "val must be >= 0"),
         ({"test_share": 0.0}, "test_share"),
         ({"max_test": 0}, "max_test"),
         ({"domains": ["photo", "photo"]}, "different domains"),
@@ -283,3 +283,24 @@ def test_chosen_domains_come_in_the_order_asked_for(shapes: Dataset) -> None:
     same_row = shapes.test.names.index(some.test.names[row])
     assert shapes.domains[shapes.test.domain[same_row]] == "clipart"
     assert np.array_equal(np.asarray(some.test.read(row)), np.asarray(shapes.test.read(same_row)))
+
+
+def test_label_noise_grows_over_the_clients_and_leaves_test_labels(shapes: Dataset) -> None:
+    data = replace(SMALL, shots=None)
+    drawn = split(shapes, data, PartitionSpec("iid", n_clients=5, label_noise=0.8), seed=1)
+    clean = split(shapes, data, PartitionSpec("iid", n_clients=5), seed=1)
+    assert same(drawn, clean)
+    for held, given in ((drawn.train, drawn.train_label), (drawn.val, drawn.val_label)):
+        wrong = [(shapes.train.label[rows] != labels).mean() for rows, labels in zip(held, given, strict=True)]
+        assert wrong[0] == 0
+        np.testing.assert_allclose(wrong, [0, 0.2, 0.4, 0.6, 0.8], atol=0.1)
+    for labels in (*drawn.train_label, *drawn.val_label):
+        assert np.isin(labels, drawn.classes).all()
+    for rows, labels in zip(drawn.tests["test"].index, drawn.tests["test"].label, strict=True):
+        assert np.array_equal(shapes.test.label[rows], labels)
+    assert drawn.hash != clean.hash
+
+
+def test_validation_may_hold_more_images_than_training(shapes: Dataset) -> None:
+    drawn = split(shapes, replace(SMALL, val=3.0), PartitionSpec("disjoint", n_clients=10), seed=1)
+    assert [len(rows) for rows in drawn.val] == [3 * len(rows) for rows in drawn.train]

@@ -82,7 +82,7 @@ def test_what_hydra_would_run_is_not_heard(compose: Any, mark: Path, body: str) 
 
 
 def test_a_module_that_the_user_names_is_imported(compose: Any, mark: Path) -> None:
-    with pytest.raises(ConfigError, match="FPL_TUNE_PLUGINS=evil, or name the method yourself: method=evil:X"):
+    with pytest.raises(ConfigError, match="FPL_TUNE_PLUGINS=evil, or write method=evil:X on the command line"):
         compose("method: {name: 'evil:X'}")
     with pytest.raises(ConfigError, match="evil has no class 'X'"):
         compose(ONE, "method=evil:X")

@@ -32,16 +32,16 @@ def test_file_space_and_one_line_are_enough(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, tmp_path / name)
     blocks = (ROOT / ".github" / "docs" / "methods.md").read_text(encoding="utf-8").split("```python\n")[1:]
     (example,) = (block.split("```")[0] for block in blocks if "(Method):" in block)
-    (tmp_path / "fpl_tune" / "methods" / "promptfedavgm.py").write_text(example, encoding="utf-8")
-    (tmp_path / "search_spaces" / "promptfedavgm.yaml").write_text(SPACE, encoding="utf-8")
+    (tmp_path / "fpl_tune" / "methods" / "server_momentum.py").write_text(example, encoding="utf-8")
+    (tmp_path / "search_spaces" / "server_momentum.yaml").write_text(SPACE, encoding="utf-8")
     contract = (ROOT / "tests" / "methods" / "test_contract.py").read_text(encoding="utf-8")
     first = '    ("zeroshot", {}),\n'
     assert contract.count(first) == 1
     listed = tmp_path / "tests" / "methods" / "test_contract.py"
     listed.unlink()  # a link to the original
-    listed.write_text(contract.replace(first, first + '    ("promptfedavgm", {"n_ctx": 2}),\n'), encoding="utf-8")
+    listed.write_text(contract.replace(first, first + '    ("server_momentum", {"n_ctx": 2}),\n'), encoding="utf-8")
     files = ["tests/methods/test_contract.py", "tests/test_readme.py", "tests/test_studies.py", "tests/test_rooms.py"]
-    chosen = "is_in_the_list or promptfedavgm or every_test_of_a_method or every_row or zoo_labels or no_method_is"
+    chosen = "is_in_the_list or server_momentum or every_test_of_a_method or every_row or zoo_labels or no_method_is"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", chosen],
         cwd=tmp_path,

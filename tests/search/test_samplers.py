@@ -116,7 +116,7 @@ def test_a_sampler_by_entry_point_or_path_reads_standard_errors(
     monkeypatch.setitem(sys.modules, "others_samplers", module)
     made = compose(BODY, "search.sampler=others_samplers:Greedy")
     monkeypatch.delenv(plugins.VARIABLE, raising=False)
-    with pytest.raises(ConfigError, match=r"A file may not import code, but search\.sampler names 'others_sampl"):
+    with pytest.raises(ConfigError, match=r"A file may not import code, but names search\.sampler=others_sampl"):
         Search.plan(*made)
     monkeypatch.setenv(plugins.VARIABLE, "others_samplers")
     assert len(run(made, tmp_path / "b").get_trials()) == 8
@@ -143,7 +143,7 @@ def test_a_package_of_optunahub(monkeypatch: pytest.MonkeyPatch) -> None:
         (["search.sampler={name: gp, determinstic_objective: true}"], "no argument 'determinstic_objective'. Did you"),
         (["search.sampler={nam: gp}"], "search.sampler must be a name or {name: ..., argument: ...}"),
         (["search.sampler=optuna.samplers:Nothing"], "must name a class derived from optuna.samplers.BaseSampler"),
-        (["search.sampler=optuna.nothing:Sampler"], "cannot be imported: ModuleNotFoundError"),
+        (["search.sampler=optuna.nothing:Sampler"], "cannot be imported: No module named"),
         (["search.sampler={name: nsgaii, population_size: 1}"], "nsgaii cannot be built: ValueError"),
         (
             ["search.sampler=greedy", "search.objectives=[val/acc_mean,comm/total_bytes]"],

@@ -1,0 +1,91 @@
+"""`fpl-tune new`: a method, a study or a data set of your own, as a file that runs."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fpl_tune.cli.common import app
+
+
+class Kind(str, Enum):
+    """What `new` writes."""
+
+    method = "method"
+    study = "study"
+    data = "data"
+
+
+_NEXT = {
+    Kind.method: ["run method={name}:{kind}", "new study NAME --method {name}:{kind}"],
+    Kind.study: ["plan {name}", "study {name}"],
+    Kind.data: ["data show data.name={name}:source", "run data.name={name}:source"],
+}
+
+
+@app.command(epilog="Example: fpl-tune new method server_momentum", rich_help_panel="Set up")
+def new(
+    kind: Annotated[Kind, typer.Argument(help="What to write.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new file, without its ending.")],
+    method: Annotated[
+        str, typer.Option(help="Of a study: its method, a name or module:Class of a file in this folder.")
+    ] = "promptfl",
+) -> None:
+    """Write a method or data set to NAME.py, or a study to studies/NAME.yaml, and print the commands that run it."""
+    path, text = render(kind, name, method)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    print(path)
+    for line in _NEXT[kind]:
+        print(f"next: fpl-tune {line.format(name=name, kind=class_name(name))}", file=sys.stderr)
+
+
+def render(kind: Kind, name: str, method: str = "promptfl") -> tuple[Path, str]:
+    """Renders the file that `new` writes.
+
+    Args:
+        kind: what it holds.
+        name: its name, a Python identifier.
+        method: the method of a study.
+
+    Returns:
+        Its path, relative to the current folder, and its content.
+
+    Raises:
+        ConfigError: the name cannot be used, or the method does not exist.
+    """
+    from importlib.util import find_spec
+
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    from fpl_tune.errors import ConfigError
+    from fpl_tune.paths import list_studies
+
+    if not (name.isascii() and name.isidentifier() and len(name) <= 60):
+        raise ConfigError(f"NAME consists of letters, digits and '_', 60 at most, but is {name!r}.")
+    path = Path("studies", f"{name}.yaml") if kind is Kind.study else Path(f"{name}.py")
+    if path.exists():
+        raise ConfigError(f"{path} exists. Choose another name.")
+    if kind is Kind.study:
+        from fpl_tune import methods
+
+        methods.trust([method])
+        methods.find(method)
+        if name in list_studies():
+            raise ConfigError(f"{name} is a shipped study, which the new one would hide. Choose another name.")
+    elif find_spec(name) is not None:
+        raise ConfigError(f"{name} is the name of an installed module. Choose another name.")
+    environment = Environment(
+        loader=PackageLoader("fpl_tune.cli"), undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    template = environment.get_template(f"{kind.value}{path.suffix}.j2")
+    return path, template.render(name=name, kind=class_name(name), method=method)
+
+
+def class_name(name: str) -> str:
+    """The class of a method's file: `server_momentum` holds `ServerMomentum`."""
+    return "".join(part.capitalize() for part in name.split("_"))
