@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 def counted(number: float, noun: str, plural: str = "") -> str:
@@ -39,3 +40,82 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     raise AssertionError
+
+
+_SETS = {"val": "validation", "test": "test"}
+_NAMED = {
+    "train/parameters": "parameters that a client learns",
+    "time/test_seconds": "time of testing (s)",
+}
+_SYMBOLS = {"lam": "λ", "mu": "μ", "tau": "τ", "gamma": "γ", "alpha": "α"}
+
+
+def quantity(metric: str, over: str = ", mean over clients", unit: bool = True) -> str:
+    """A metric in words: `test/acc_mean` is "test accuracy (%, mean over clients)", without unit "test accuracy"."""
+    if metric in _NAMED:
+        return _NAMED[metric]
+    room, _, name = metric.rpartition("/")
+    where = " ".join(_SETS.get(part, part) for part in room.split("/") if part)
+    if name == "acc_mean":
+        return f"{where} accuracy (%{over})" if unit else f"{where} accuracy"
+    words = name.replace("acc_", "accuracy, ").replace("_", " ")
+    return f"{where} {words}{' (%)' if unit and percent(metric) else ''}".strip()
+
+
+def short(dotted: str) -> str:
+    """A field without its group where that is clear enough: `method.lam` is `lam`, `optim.lr` is `lr`."""
+    return dotted.rpartition(".")[2] if dotted.count(".") == 1 else dotted
+
+
+def axis_name(dotted: str) -> str:
+    """A field as the title of an axis: its symbol where papers write one, and its name."""
+    name = short(dotted)
+    return f"{_SYMBOLS[name]} ({name})" if name in _SYMBOLS else name
+
+
+def points(value: float, spread: float = math.nan, digits: int = 2) -> str:
+    """A value with `digits` digits and, if known, its spread, as papers print them."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:.{digits}f}" if math.isnan(spread) else f"{value:.{digits}f} ± {spread:.{digits}f}"
+
+
+def figure(value: float | None, metric: str, digits: int = 2) -> str:
+    """A value of a metric: percent without its sign, or four significant digits; `–` for none."""
+    if value is None or math.isnan(value):
+        return "–"
+    return f"{100 * value:.{digits}f}" if percent(metric) else f"{value:.4g}"
+
+
+def plus_minus(mean: float, spread: float | None, metric: str) -> str:
+    """`97.61 ± 0.11`; without a spread the mean alone."""
+    if spread is None or math.isnan(spread):
+        return figure(mean, metric)
+    return f"{figure(mean, metric)} ± {figure(spread, metric)}"
+
+
+def signed(value: float, metric: str) -> str:
+    """A difference with its sign."""
+    return "–" if math.isnan(value) else f"{100 * value:+.2f}" if percent(metric) else f"{value:+.4g}"
+
+
+def interval(row: Mapping[str, Any], metric: str) -> str:
+    """`+0.12 to +0.80`: the interval `low` to `high` of a difference; `–` where there is none."""
+    low, high = float(row["low"]), float(row["high"])
+    return "–" if math.isnan(low) else f"{signed(low, metric)} to {signed(high, metric)}"
+
+
+def p_value(p: float | None) -> str:
+    """`0.032`, `< 0.001`, or `–`."""
+    return "–" if p is None or math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def megabytes(count: float) -> str:
+    """Bytes in MB (10^6)."""
+    return "–" if math.isnan(count) else f"{count / 1e6:.3g}"
+
+
+def numeric(values: Iterable[Any]) -> bool:
+    """Whether all values (None and NaN aside) are numbers, so that they can form a numeric axis."""
+    present = [v for v in values if v is not None and not (isinstance(v, float) and math.isnan(v))]
+    return bool(present) and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in present)

@@ -2,7 +2,8 @@
 
 A complete grid allows exact shares: the variance of the metric over its cells is split into main effects and
 interactions by averaging (functional ANOVA, Sobol 1993), and noise of known size is taken off. Cells that were drawn
-allow estimates only: omega squared (Hays 1963) of groups of values, and nothing at all below `LEAST` cells.
+allow estimates only: omega squared (Hays 1963) of groups of values, and none at all below `LEAST` cells in all or
+`PER_FIELD` cells for each field that varies.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ import pandas as pd
 from fpl_tune.analysis.intervals import t_half_width
 from fpl_tune.analysis.tables import Floats
 
-LEAST = 10
-"""Cells below which drawn values explain nothing."""
+LEAST, PER_FIELD = 10, 3
+"""Drawn cells below which nothing is explained: in all, and for each field that varies."""
 
-_TINY = 1e-9  # of the mean: variation below is rounding
+_TINY = 1e-6  # of the mean: variation below is rounding, since one image of ten thousand moves an accuracy by 1e-4
 
 
 def one_way(cells: pd.DataFrame, fields: Sequence[str], *, noise: float = 0.0) -> pd.DataFrame:
@@ -38,7 +39,7 @@ def one_way(cells: pd.DataFrame, fields: Sequence[str], *, noise: float = 0.0) -
         Rows `field`, `share` (NaN where nothing can be said), `cells`, `spread` (standard deviation over them), `kind`
         (`exact` for complete grids, `estimate`, or `none`), `note`; largest shares first.
     """
-    rows = []
+    rows, needed = [], max(LEAST, PER_FIELD * sum(cells[field].map(repr).nunique() > 1 for field in fields))
     for field in fields:
         here = cells.dropna(subset=[field, "value"])
         values = here["value"].to_numpy(float)
@@ -49,8 +50,8 @@ def one_way(cells: pd.DataFrame, fields: Sequence[str], *, noise: float = 0.0) -
             note = "the metric does not vary"
         elif (grid := full_grid(here, fields)) is not None:
             kind, share = "exact", _shares(here, grid, noise)[(field,)]
-        elif len(here) < LEAST:
-            note = f"{len(here)} cells are too few, at least {LEAST} are needed"
+        elif len(here) < needed:
+            note = f"{len(here)} cells are too few, at least {needed} are needed"
         else:
             share = omega_squared(here[field].tolist(), values)
             kind = "none" if math.isnan(share) else "estimate"

@@ -84,14 +84,13 @@ def _records(name: str, fix: bool) -> list[dict[str, str]]:
     """Rows on a study's records in MLflow."""
     from fpl_tune import track
     from fpl_tune.api import stored
-    from fpl_tune.cli.cell_figure import cell_figure
     from fpl_tune.errors import EnvironmentProblem
 
     store, what = stored(name), f"MLflow of {name}"
     if not store.spec().tracking.enabled:
         return [_row(what, "off: tracking.enabled=false")]
     try:
-        found = track.repair(store, draw=cell_figure) if fix else track.inspect(store)
+        found = track.repair(store) if fix else track.inspect(store)
     except EnvironmentProblem as problem:
         return [_row(what, str(problem), wrong=True)]
     if not found:

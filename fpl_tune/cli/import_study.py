@@ -17,14 +17,13 @@ def import_study(
     """Copy an exported study into the outputs here, and send it to MLflow."""
     from fpl_tune import track
     from fpl_tune.cli import output
-    from fpl_tune.cli.cell_figure import cell_figure
     from fpl_tune.errors import EnvironmentProblem
     from fpl_tune.paths import output_root
     from fpl_tune.study import transfer
 
     store = transfer.import_study(folder, output_root())
     try:
-        track.sync(store, draw=cell_figure)
+        track.sync(store)
     except EnvironmentProblem as problem:
         output.warn(f"{problem} The study is imported; `fpl-tune doctor --fix` sends it to MLflow later.")
     print(store.folder)

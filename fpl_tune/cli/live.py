@@ -166,7 +166,7 @@ class ReportWriter(Callback):
 
     def on_study_end(self, store: Store, outcome: Outcome) -> None:
         if outcome.done or outcome.skipped:
-            from fpl_tune import report  # imports matplotlib
+            from fpl_tune import report  # takes its time to load
 
             with output.progress("writing the report") as progress:
                 self.page = report.build(store, progress=progress)

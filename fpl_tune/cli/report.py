@@ -19,12 +19,15 @@ def report(
     reference: Annotated[
         str | None, typer.Option(help="What cells are tested against: a reference, a cell, or a value such as lam=0.")
     ] = None,
+    figures: Annotated[bool, typer.Option("--figures", help="Also write every chart as SVG, PNG and PDF.")] = False,
 ) -> None:
-    """Write the report page, tables (Markdown, LaTeX, CSV) and figures of a study again."""
+    """Write the report page and tables (Markdown, LaTeX, CSV) of a study, and its figures if asked for."""
     from fpl_tune.api import stored
     from fpl_tune.cli import output
     from fpl_tune.report import build
 
     with output.progress("writing the report") as progress:
-        page = build(stored(name), out, metric=metric, rule=rule, reference=reference, progress=progress)
+        page = build(
+            stored(name), out, metric=metric, rule=rule, reference=reference, figures=figures, progress=progress
+        )
     print(page)

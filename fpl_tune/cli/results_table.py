@@ -63,7 +63,7 @@ def results_table(store: Store, rule: str, format: Format) -> None:
 
 def _comparisons(store: Store, rule: str) -> dict[str, dict[str, Any]]:
     """What is decided of each cell against its reference: by cell id, fields named as in `analysis.compare`."""
-    from fpl_tune.report.facts import Facts  # draws figures, and so takes its time to load
+    from fpl_tune.report.facts import Facts  # takes its time to load
     from fpl_tune.report.significance import against_reference
 
     facts = Facts(store, rule=rule)

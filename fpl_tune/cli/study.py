@@ -65,10 +65,9 @@ def study(
     reporter = ReportWriter()
     callbacks: list[Callback] = [Watcher(quiet=not table), reporter]
     if spec.tracking.enabled:
-        from fpl_tune.cli.cell_figure import cell_figure
         from fpl_tune.track import Recorder
 
-        recorder = Recorder(spec.tracking.uri, root, seeds=spec.tracking.seeds, draw=cell_figure, warn=output.warn)
+        recorder = Recorder(spec.tracking.uri, root, seeds=spec.tracking.seeds, warn=output.warn)
         callbacks.append(recorder)
     # Ray prints notices of nodes, which are no part of JSON or CSV.
     with nullcontext() if format == Format.table else redirect_stdout(sys.stderr):

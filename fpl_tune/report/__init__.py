@@ -1,8 +1,15 @@
-"""Reports: one self-contained page, figures, and the table in Markdown, LaTeX and CSV."""
+"""Reports: one self-contained page, figures, and the table in Markdown, LaTeX and CSV.
+
+The room reads a study's store; nothing below imports it. Open `sections.py` first: a section is a function of the
+facts of a study and the tests against its reference. `charts.py` makes Vega-Lite specifications from rows, `figures.py`
+makes the rows, `vega.py` draws, `page.js` links table and charts.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from fpl_tune.files import write_text
-from fpl_tune.formatting import counted
-from fpl_tune.report import canvas, tables, words
+from fpl_tune.formatting import counted, figure, megabytes, p_value, plus_minus, quantity, signed
+from fpl_tune.report import tables, vega
 from fpl_tune.report.blocks import Section
+from fpl_tune.report.charts import Spec
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.sections import SECTIONS
-from fpl_tune.report.significance import against_reference
+from fpl_tune.report.significance import against_neighbours, against_reference
 from fpl_tune.study.results import VAL
 
 if TYPE_CHECKING:
@@ -33,23 +41,28 @@ def build(
     metric: str | None = None,
     rule: str | None = None,
     reference: str | None = None,
+    figures: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Writes report.html, figures/*.png and .pdf, and table.md, .tex, .csv of a study, finished or not.
+    """Writes report.html and table.md, .tex and .csv of a study, finished or not, unless they are up to date.
 
     Args:
         store: the study.
         out: folder to write to; None: the study's own.
         metric, rule, reference: what is shown, and what cells are tested against; None: what the study's `report` says.
-        progress: hears (steps done, steps in all).
+        figures: also write every chart to figures/ as SVG, PNG and PDF.
+        progress: receives (steps done, steps in all).
 
     Returns:
-        the page, which needs no other file.
+        The page, which needs no other file and no network.
 
     Raises:
         ConfigError: there is no such metric, rule or reference in the study.
     """
     folder = store.folder if out is None else out
+    page, state = folder / "report.html", _state(store, metric, rule, reference)
+    if not figures and _written(page) == state:
+        return page
     facts = Facts(store, metric=metric, rule=rule, reference=reference)
     tests = against_reference(facts)
     steps, total = itertools.count(1), 2 * len(SECTIONS)
@@ -59,30 +72,60 @@ def build(
         step()
         made.append(section(facts, tests))
     shown: list[dict[str, Any]] = []
+    charts: dict[str, Spec] = {}
     for section in made:
         step()
         if section is None:
             continue
         drawn = []
-        for name, (figure, caption) in section.drawn.items():
-            canvas.files(figure, folder / "figures" / name)
-            shape = {"svg": canvas.svg(figure, name), "width": canvas.width(figure)}
-            drawn.append({**shape, "caption": caption, "fold": section.folds.get(name)})
-        shown.append({**vars(section), "figures": drawn})
+        for name, (spec, caption) in section.charts.items():
+            charts[name] = spec
+            still = vega.svg(spec, facts.rows)
+            drawn.append({"name": name, "svg": still, "caption": caption, "fold": section.folds.get(name)})
+            if figures:
+                vega.files(spec, facts.rows, folder / "figures" / name)
+        shown.append({**vars(section), "drawn": drawn})
     body = tables.rows(facts, tests)
     write_text(folder / "table.md", tables.markdown(facts, body))
     write_text(folder / "table.tex", tables.latex(facts, body))
     write_text(folder / "table.csv", tables.csv(facts, tests))
-    page = _template().render(
+    text = _template().render(
         title=facts.spec.title or facts.spec.name,
         name=facts.spec.name,
         note=facts.spec.note,
         when=_when(facts),
         tiles=_tiles(facts, tests),
         sections=shown,
+        digest=state,
+        css=_asset("page.css"),
+        script=_asset("page.js"),
+        library=vega.library(),
+        data=vega.to_json({"study": facts.spec.name, "cells": facts.rows}),
+        specs=vega.to_json({"charts": charts, "config": vega.CONFIG}),
     )
-    write_text(folder / "report.html", page)
-    return folder / "report.html"
+    write_text(page, text)
+    return page
+
+
+def _state(store: Store, *options: str | None) -> str:
+    """A digest of everything that the page depends on: the study, the files of its seeds, the options, this package."""
+    seen = [*sorted((store.folder / "cells").rglob("*.json*")), *sorted(Path(__file__).parent.iterdir())]
+    stamps = [(path.name, path.parent.name, *path.stat()[6:9:2]) for path in seen if path.is_file()]
+    study = (store.folder / "study.yaml").read_text(encoding="utf-8")
+    return hashlib.blake2b(repr([study, stamps, options]).encode(), digest_size=8).hexdigest()
+
+
+def _written(page: Path) -> str | None:
+    """The state that a page was written from; None if there is no page or table."""
+    if not (page.is_file() and all(page.with_name(f"table.{kind}").is_file() for kind in ("md", "tex", "csv"))):
+        return None
+    with page.open(encoding="utf-8") as file:
+        found = re.search(r'name="fpl-store" content="(\w+)"', file.read(2000))
+    return found[1] if found else None
+
+
+def _asset(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def _template() -> jinja2.Template:
@@ -109,21 +152,35 @@ def _tiles(facts: Facts, tests: pd.DataFrame) -> list[dict[str, str]]:
     counts = facts.table["status"].value_counts()
     if facts.choice is not None and facts.best is not None:
         best = facts.table.loc[facts.best.id]
-        figure = words.plus_minus(best["mean"], best["std"], facts.metric)
-        small = f"{words.quantity(facts.metric)}: {figure}"
+        value = plus_minus(best["mean"], best["std"], facts.metric)
+        small = f"{quantity(facts.metric)}: {value}"
         if len(facts.chosen) > 1:
-            small = f"{facts.choice.by}: {words.figure(facts.choice.val, VAL)} %"
-        found.append({"name": "best cell, by validation", "value": facts.choice.label, "small": small})
+            small = f"{facts.choice.by}: {figure(facts.choice.val, VAL)} %"
+        label = facts.choice.label if len(facts.chosen) > 1 else facts.name(facts.best)
+        if label != facts.choice.label:
+            small += f"; {facts.choice.label}"
+        found.append({"name": "best cell, by validation", "value": label, "small": small})
         if len(facts.chosen) == 1 and facts.best.id in tests.index and facts.reference is not None:
             test = tests.loc[facts.best.id]
             found.append({
-                "name": f"against {facts.reference}", "value": words.signed(test["difference"], facts.metric),
-                "small": f"{test['verdict']}; p = {words.p_value(test['p'])} (Holm), {counted(test['seeds'], 'seed')}",
+                "name": f"against {facts.reference}", "value": signed(test["difference"], facts.metric),
+                "small": f"{test['verdict']}; p = {p_value(test['p'])} (Holm), {counted(test['seeds'], 'seed')}",
             })  # fmt: skip
     rest = ", ".join(f"{n} {status}" for status, n in counts.items() if status != "done") or "none left"
+    near = against_neighbours(facts)
+    if facts.choice is not None and len(facts.chosen) == 1 and len(near):
+        won = int((near["verdict"] == "better").sum())
+        small = "; ".join(f"{name}: {signed(row['difference'], facts.metric)}, {row['verdict']}"
+                          for name, row in list(near.to_dict("index").items())[:2])  # fmt: skip
+        value = f"better than {won} of {len(near)}"
+        found.append({"name": "against its neighbours", "value": value, "small": small})
     found.append({"name": "cells done", "value": f"{counts.get('done', 0)} of {len(facts.table)}", "small": rest})
     total = facts.table["bytes"].max()
     found.append(
-        {"name": "largest traffic of a run", "value": f"{words.megabytes(total)} MB", "small": "all clients, both ways"}
+        {
+            "name": "largest traffic of a run",
+            "value": f"{megabytes(total)} MB",
+            "small": "all clients, both ways",
+        }
     )
     return found

@@ -9,8 +9,7 @@ import pandas as pd
 
 from fpl_tune import analysis
 from fpl_tune.errors import ConfigError
-from fpl_tune.formatting import counted
-from fpl_tune.report import words
+from fpl_tune.formatting import counted, figure, interval, percent, plus_minus, quantity, short, signed
 from fpl_tune.report.blocks import Section, Table, plain_table
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.significance import values
@@ -47,7 +46,7 @@ def ablation(facts: Facts, tests: pd.DataFrame) -> Section | None:
 def _table(facts: Facts, path: list[Step]) -> Table:
     """A row per step, and the whole path in the last one."""
     cells = [step.cell for step in path]
-    frame, shares = values(facts, cells), words.percent(facts.metric)
+    frame, shares = values(facts, cells), percent(facts.metric)
     present = set(frame["cell"])
     pairs = {b.id: a.id for a, b in itertools.pairwise(cells) if {a.id, b.id} <= present}
     rope = facts.spec.report.rope / 100
@@ -56,16 +55,14 @@ def _table(facts: Facts, path: list[Step]) -> Table:
     for i, step in enumerate(path):
         before = cells[i - 1].varied if i else {}
         change = ", ".join(
-            f"{words.short(name)}: {_value(before, name)} → {_value(step.cell.varied, name)}" for name in step.fields
+            f"{short(name)}: {_value(before, name)} → {_value(step.cell.varied, name)}" for name in step.fields
         )
         rows.append([str(i), change or "published point", *_figures(facts, step), *_difference(facts, tests, step)])
     if {cells[0].id, cells[-1].id} <= present and len(path) > 2:
         whole = analysis.compare(frame, {cells[-1].id: cells[0].id}, rope=rope, shares=shares)
         rows.append(["", "all of them", "", "", *_difference(facts, whole, path[-1])])
-    header = ["step", "change", "validation accuracy (%)", f"{words.quantity(facts.metric, over='')} ± std",
-              "difference", "95 % interval", "verdict", "cell"]  # fmt: skip
-    for row, cell in zip(rows, [*(cell.id for cell in cells), ""], strict=False):
-        row.append(cell)
+    header = ["step", "change", "validation accuracy (%)", f"{quantity(facts.metric, over='')} ± std",
+              "difference", "95 % interval", "verdict"]  # fmt: skip
     return plain_table(header, rows)
 
 
@@ -81,7 +78,7 @@ def _figures(facts: Facts, step: Step) -> list[str]:
     frame = facts.validation(VAL)
     val = float(frame.loc[frame["cell"] == step.cell.id, "value"].mean())
     std = float(np.std(found, ddof=1)) if len(found) > 1 else float("nan")
-    return [words.figure(val, VAL), words.plus_minus(float(np.mean(found)), std, facts.metric)]
+    return [figure(val, VAL), plus_minus(float(np.mean(found)), std, facts.metric)]
 
 
 def _difference(facts: Facts, tests: pd.DataFrame, step: Step) -> list[str]:
@@ -89,6 +86,5 @@ def _difference(facts: Facts, tests: pd.DataFrame, step: Step) -> list[str]:
     if step.cell.id not in tests.index:
         return ["", "", ""]
     test = tests.loc[step.cell.id]
-    ends = [words.signed(float(test[end]), facts.metric) for end in ("low", "high")]
-    interval = f"{ends[0]} to {ends[1]}" if np.isfinite(test["low"]) else "–"
-    return [words.signed(float(test["difference"]), facts.metric), interval, str(test["verdict"])]
+    ends = interval(test, facts.metric)  # pyright: ignore[reportArgumentType] - a row of a frame
+    return [signed(float(test["difference"]), facts.metric), ends, str(test["verdict"])]

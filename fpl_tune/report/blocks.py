@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from matplotlib.figure import Figure
+from fpl_tune.report.charts import Spec
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Section:
     id: str
     title: str
     texts: list[str] = field(default_factory=list)
-    drawn: dict[str, tuple[Figure, str]] = field(default_factory=dict)
-    """File name -> figure and caption."""
+    charts: dict[str, tuple[Spec, str]] = field(default_factory=dict)
+    """File name -> Vega-Lite specification and caption."""
     tables: list[Table] = field(default_factory=list)
     code: list[str] = field(default_factory=list)
     folds: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """File name -> {"name", "open"} of figures of which the page shows one at a time."""
+    """File name -> {"name", "open"} of charts of which the page shows one at a time."""
 
 
 def plain_table(header: list[str], rows: list[list[str]]) -> Table:

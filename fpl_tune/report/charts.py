@@ -1,175 +1,263 @@
-"""Charts of a report that are no curves: costs, clients, shares, partitions."""
+"""Charts as Vega-Lite specifications: plain dicts, made from rows.
+
+Every chart has tooltips. A chart with a legend shows the series that are clicked there. Charts of cells have a
+parameter `kept`: numbers of the cells that the page's filter leaves, or null for all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import pandas as pd
-from matplotlib.figure import Figure
+from fpl_tune.formatting import percent
 
-from fpl_tune.analysis import Ranks
-from fpl_tune.report.canvas import COLOURS, DASHES, INK, MARKERS, blank, legend, percent_axis
-from fpl_tune.report.facts import Facts
-from fpl_tune.report.words import percent, quantity
-from fpl_tune.study.partition import Shares
+Spec = dict[str, Any]
+Rows = Sequence[Mapping[str, Any]]
+CELLS: Spec = {"name": "cells"}
+"""The page's data set of cells."""
+BESIDE = 8
+"""Names that stand beside each other; more are rows."""
+_KEPT = "kept === null || indexof(kept, datum.number) >= 0"
+_SHOWN: Spec = {"name": "shown", "select": {"type": "point", "fields": ["series"], "toggle": "true"}, "bind": "legend"}
+
+
+def form(metric: str) -> str:
+    """d3's format of a metric's values."""
+    return ".4~%" if percent(metric) else ".4~g"
+
+
+def number(field: str, title: str, format: str = ".4~g", *, log: bool = False, zero: bool = False) -> Spec:
+    """A quantitative channel."""
+    scale: Spec = {"type": "log"} if log else {"zero": zero, "nice": True}
+    return {"field": field, "type": "quantitative", "title": title, "axis": {"format": format}, "scale": scale}
+
+
+def names(field: str, title: str | None, order: Sequence[str] | None = None) -> Spec:
+    """A nominal channel; `order`: its values as they follow each other."""
+    return {"field": field, "type": "nominal", "title": title, "sort": order and list(order)}
+
+
+def tips(*channels: Mapping[str, Any]) -> list[Spec]:
+    """Tooltip entries of channels."""
+    return [
+        {"field": c["field"], "type": c["type"], "title": c["title"] or c["field"],
+         **({"format": c["axis"]["format"]} if "axis" in c else {})}
+        for c in channels
+    ]  # fmt: skip
+
+
+def _visible(value: float = 1.0, legend: bool = True) -> Spec:
+    """Opacity: full for the series of the legend and the cells that are kept."""
+    test: Any = {"and": [{"param": "shown"}, _KEPT]} if legend else _KEPT
+    return {"condition": {"test": test, "value": value}, "value": 0.08 * value}
+
+
+def _across(channels: Mapping[str, Any], flip: bool) -> Spec:
+    """Channels with x and y exchanged if `flip`."""
+    swap = {"x": "y", "y": "x", "x2": "y2", "y2": "x2", "xOffset": "yOffset"}
+    return {swap.get(name, name) if flip else name: channel for name, channel in channels.items()}
+
+
+def lines(rows: Rows, x: Spec, y: Spec, more: Rows = (), *, step: bool = False, height: int = 300) -> Spec:
+    """Means over seeds along an axis, a series for each colour.
+
+    Args:
+        rows: `series`, the fields of x and y, `low` and `high` (ends of the band), `best` (whether it is ringed),
+            `label`, `seeds` and `number`. Numbers along x are joined by lines with bands, names have bars.
+        x, y: channels.
+        more: rows without x, drawn as dashed lines across the chart.
+        step: lines as steps, without points.
+        height: in pixels, where x is horizontal; names that are many lie on the vertical axis.
+    """
+    nominal = x["type"] == "nominal"
+    across = nominal and len({row[x["field"]] for row in rows}) > BESIDE
+    series = list(dict.fromkeys(row["series"] for row in [*rows, *more]))
+    several = len(series) > 1
+    colour: Spec = {
+        "field": "series", "type": "nominal", "title": None, "sort": series,
+        **({"legend": None} if not several else {}),
+        **({"scale": {"scheme": "tableau20"}} if len(series) > 8 else {}),
+    }  # fmt: skip
+    ends = [{"field": f, "type": "quantitative", "title": t, "axis": y["axis"]}
+            for f, t in (("low", "mean − std"), ("high", "mean + std"))]  # fmt: skip
+    said = [{"field": f, "type": "nominal", "title": t} for f, t in (("label", "cell"), ("seeds", "seeds"))]
+    point = {"x": x, "y": y, "color": colour, "tooltip": tips(*said, x, y, *ends)}
+    if nominal and several:
+        point["xOffset"] = names("series", None, series)
+    low, high = {**y, "field": "low"}, {"field": "high"}
+    interpolate = {"interpolate": "step-after"} if step else {}
+    layers: list[tuple[Spec, Spec]] = []
+    if nominal:
+        layers.append(({"type": "rule", "strokeWidth": 1.5}, {**point, "y": low, "y2": high, "opacity": _visible()}))
+    else:
+        layers.append(({"type": "area", **interpolate}, {**point, "y": low, "y2": high, "opacity": _visible(0.18)}))
+        layers.append(({"type": "line", **interpolate}, {**point, "opacity": _visible()}))
+    layers.append(({"type": "point", "size": 0 if step else 55}, {**point, "opacity": _visible()}))
+    drawn: list[Spec] = [{"mark": mark, "encoding": _across(encoding, across)} for mark, encoding in layers]
+    drawn.append({
+        "transform": [{"filter": "datum.best"}],
+        "mark": {"type": "point", "filled": False, "size": 260, "stroke": "currentColor"},
+        "encoding": _across({"x": x, "y": y, **({"xOffset": point["xOffset"]} if "xOffset" in point else {})}, across),
+    })  # fmt: skip
+    if more:
+        rule = {"y": y, "color": colour, "opacity": _visible(), "tooltip": tips(*said, y, *ends)}
+        drawn.append({"data": {"values": list(more)}, "mark": {"type": "rule", "strokeDash": [6, 3], "strokeWidth": 2},
+                      "encoding": _across(rule, across)})  # fmt: skip
+    drawn[0]["params"] = [_SHOWN]
+    size = {"height": {"step": 24}} if across else {"height": height}
+    return {"params": [{"name": "kept", "value": None}], "data": {"values": list(rows)}, "layer": drawn, **size}
+
+
+def dots(
+    x: Spec, y: Spec, tooltip: Sequence[Spec], *, series: bool = False, front: Rows = (), height: int = 260
+) -> Spec:
+    """A point per cell of the page's data set, the best ringed; `front` is joined by steps."""
+    ring = {"type": "point", "filled": False, "size": 260, "stroke": "currentColor"}
+    colour = {"color": {**names("series", None), "legend": {} if series else None}} if series else {}
+    place = {"x": x, "y": y}
+    exists = f"isValid(datum['{x['field']}']) && isValid(datum['{y['field']}'])"
+    point = {**place, **colour, "tooltip": list(tooltip), "opacity": _visible(legend=series),
+             "shape": {"field": "role", "type": "nominal", "legend": None}}  # fmt: skip
+    layers: list[Spec] = [
+        {"transform": [{"filter": exists}], "mark": {"type": "point", "size": 60}, "encoding": point},
+        {"transform": [{"filter": f"datum.best && {exists}"}], "mark": ring, "encoding": place},
+    ]
+    if front:
+        layers.append({"data": {"values": list(front)}, "mark": {"type": "line", "interpolate": "step-after",
+                       "color": "currentColor", "strokeWidth": 1}, "encoding": place})  # fmt: skip
+    if series:
+        layers[0]["params"] = [_SHOWN]
+    return {"params": [{"name": "kept", "value": None}], "data": CELLS, "layer": layers, "height": height}
+
+
+def bars(rows: Rows, title: str, *, equal: float = 0.0) -> Spec:
+    """Horizontal bars of `value` by `name`, the first on top, with whiskers from `low` to `high` where rows have them;
+    a dashed line where all are `equal`."""
+    order = [str(row["name"]) for row in rows]
+    y, x = names("name", None, order), number("value", title, ".3~g", zero=True)
+    layers: list[Spec] = [
+        {"mark": {"type": "bar", "height": {"band": 0.7}}, "encoding": {"x": x, "y": y, "tooltip": tips(y, x)}},
+        {"mark": {"type": "text", "align": "left", "dx": 4},
+         "encoding": {"x": {**x, "field": "high" if "high" in rows[0] else "value"}, "y": y,
+                      "text": {"field": "value", "format": ".1f"}}},
+    ]  # fmt: skip
+    if "low" in rows[0]:
+        layers.append({"mark": "rule", "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y}})
+    if equal:
+        layers.append({"mark": {"type": "rule", "strokeDash": [4, 3]}, "encoding": {"x": {"datum": equal}}})
+    return {"data": {"values": list(rows)}, "layer": layers, "height": {"step": 24}}
+
+
+def boxes(rows: Rows, x: Spec) -> Spec:
+    """Boxes (quartiles, median, extremes) of x by `name`, with their points; `jitter` moves points apart."""
+    order = list(dict.fromkeys(str(row["name"]) for row in rows))
+    y = names("name", None, order)
+    who = [{"field": f, "type": "nominal", "title": f} for f in ("name", "seed", "client")]
+    jitter = {"field": "jitter", "type": "quantitative", "scale": {"domain": [-1.6, 1.6]}, "axis": None}
+    return {
+        "data": {"values": list(rows)},
+        "layer": [
+            {"mark": {"type": "boxplot", "extent": "min-max", "opacity": 0.45, "size": 16,
+                      "median": {"color": "currentColor"}}, "encoding": {"x": x, "y": y}},
+            {"mark": {"type": "point", "size": 14, "opacity": 0.55},
+             "encoding": {"x": x, "y": y, "yOffset": jitter, "tooltip": tips(*who, x)}},
+        ],
+        "height": {"step": 28},
+    }  # fmt: skip
+
+
+def heat(rows: Rows, x: Spec, y: Spec, value: Spec, domain: Sequence[float]) -> Spec:
+    """Values by two nominal channels, in colour and, where they are few, in figures; `domain`: the scale's ends."""
+    place = {"x": {**x, "axis": {"labelAngle": -45}}, "y": y}
+    colour = {**value, "scale": {"domain": list(domain)}, "legend": {"format": value["axis"]["format"]}}
+    layers: list[Spec] = [{"mark": "rect", "encoding": {**place, "color": colour, "tooltip": tips(x, y, value)}}]
+    if len(rows) <= 400:
+        middle = f"datum['{value['field']}'] < {sum(domain) / 2}"
+        ink = {"condition": {"test": middle, "value": "white"}, "value": "black"}
+        text = {"field": value["field"], "format": ".3~%" if "%" in value["axis"]["format"] else ".3~g"}
+        layers.append({"mark": {"type": "text", "fontSize": 11}, "encoding": {**place, "text": text, "color": ink}})
+    return {"data": {"values": list(rows)}, "layer": layers, "height": {"step": 26}}
+
+
+def discs(rows: Rows, classes: Sequence[str], clients: int) -> Spec:
+    """A disc for every client and class, its area the number of training images."""
+    x, y = names("class", "class", classes), {**names("client", "client"), "sort": "ascending", "type": "ordinal"}
+    size = {"field": "images", "type": "quantitative", "title": "images", "legend": None}
+    several = len({row["domain"] for row in rows}) > 1
+    domain = names("domain", "domain")
+    return {
+        "data": {"values": list(rows)},
+        "mark": {"type": "circle", "opacity": 0.8},
+        "encoding": {"x": {**x, "axis": {"labelAngle": -90}}, "y": y, "size": size,
+                     "color": {**domain, "legend": {"title": None} if several else None},
+                     "tooltip": tips(y, x, size, domain)},
+        "height": {"step": max(8, min(22, 600 // clients))},
+    }  # fmt: skip
+
+
+def parallel(rows: Rows, lines_of: Rows, axes: Sequence[str], colour: Spec) -> Spec:
+    """Parallel coordinates: a line per cell over `axis` at `place` in [0, 1]; a rectangle drawn with the pointer is the
+    parameter `brush`, by which the page filters.
+
+    Args:
+        rows: labels of the axes: `axis`, `place` and `text`.
+        lines_of: a row per cell and axis: `axis`, `place`, `number`, `label`, `text` and the field of `colour`.
+        axes: the axes from left to right.
+        colour: a quantitative channel.
+    """
+    x: Spec = {"field": "axis", "type": "nominal", "sort": list(axes), "title": None,
+               "axis": {"labelAngle": 0, "orient": "top", "grid": True, "domain": False, "labelLimit": 130},
+               "scale": {"type": "point", "padding": 0.4}}  # fmt: skip
+    y: Spec = {"field": "place", "type": "quantitative", "axis": None, "scale": {"domain": [-0.04, 1.04]}}
+    shade = {**colour, "legend": {"format": colour["axis"]["format"], "title": colour["title"], "gradientLength": 160}}
+    said = [
+        {"field": f, "type": "nominal", "title": t} for f, t in (("label", "cell"), ("axis", "axis"), ("text", "value"))
+    ]
+    seen = {"x": x, "y": y, "color": shade, "opacity": _visible(0.8, legend=False)}
+    brush = {"name": "brush", "select": {"type": "interval", "encodings": ["x", "y"]}}
+    return {
+        "params": [{"name": "kept", "value": None}],
+        "data": {"values": list(lines_of)},
+        "layer": [
+            {"mark": {"type": "line", "strokeWidth": 1.4},
+             "encoding": {**seen, "detail": {"field": "number"}, "order": {"field": "order"}}},
+            {"mark": {"type": "point", "size": 26}, "encoding": {**seen, "tooltip": tips(*said, colour)},
+             "params": [brush]},
+            {"data": {"values": list(rows)}, "mark": {"type": "text", "align": "left", "dx": 5, "fontSize": 11},
+             "encoding": {"x": x, "y": y, "text": {"field": "text"}}},
+        ],
+        "height": 320,
+    }  # fmt: skip
+
+
+def ranks(rows: Rows, groups: Rows, critical: float, title: str) -> Spec:
+    """Mean ranks of cells, the best on top; bars join the cells whose ranks do not differ (Demsar 2006).
+
+    Args:
+        rows: `name` and `rank`.
+        groups: `first` and `last` (ranks), `name` (at which a bar is drawn) and `shift` in pixels.
+        critical: the critical difference.
+        title: of the axis.
+    """
+    order = [row["name"] for row in rows]
+    x, y = number("rank", title, ".2~f"), names("name", None, order)
+    bar = {"x": {**x, "field": "first"}, "x2": {"field": "last"}, "y": y}
+    return {
+        "data": {"values": list(rows)},
+        "title": f"critical difference {critical:.2f}",
+        "layer": [
+            {"mark": {"type": "point", "size": 80}, "encoding": {"x": x, "y": y, "tooltip": tips(y, x)}},
+            {"data": {"values": list(groups)}, "mark": {"type": "rule", "strokeWidth": 5, "color": "#d1582a",
+             "opacity": 0.55}, "encoding": bar},
+        ],
+        "height": {"step": 24},
+    }  # fmt: skip
 
 
 def pareto_front(cost: Sequence[float], gain: Sequence[float]) -> list[int]:
-    """Indices of the points that no other point equals or beats in both, from cheap to dear."""
+    """Indices of the points that no other point equals or exceeds in both respects, from the cheapest up."""
     front: list[int] = []
     for i in sorted(range(len(cost)), key=lambda i: (cost[i], -gain[i])):
         if not front or gain[i] > gain[front[-1]]:
             front.append(i)
     return front
-
-
-def pareto(facts: Facts) -> Figure:
-    """Accuracy against bytes sent, with the front of the cells that nothing cheaper beats."""
-    table = facts.table.dropna(subset=["mean", "bytes"])
-    figure, (ax,) = blank()
-    mega = table["bytes"] / 1e6
-    own = (table["role"] != "reference").to_numpy()
-    ax.errorbar(mega[own], table["mean"][own], yerr=np.nan_to_num(table["std"][own]), fmt="o", ms=5, lw=0.8,
-                color=COLOURS[0], alpha=0.8, label="cells")  # fmt: skip
-    for i, name in enumerate(dict.fromkeys(map(facts.family, facts.references))):
-        ids = [cell.id for cell in facts.references if facts.family(cell) == name and cell.id in table.index]
-        style = {"ms": 7, "color": COLOURS[1 + i % 7], "label": name}
-        ax.plot(mega[ids], table["mean"][ids], MARKERS[1 + i % 7], **style)
-    names = {cell.id: facts.name(cell) for cell in facts.cells}
-    front = pareto_front(mega.tolist(), table["mean"].tolist())
-    ax.step(mega.iloc[front], table["mean"].iloc[front], where="post", color=INK, lw=1.0, label="front")
-    for place in front[:6]:
-        row = table.iloc[place]
-        right = row["bytes"] > table["bytes"].max() / 2
-        ax.annotate(names[table.index[place]], (row["bytes"] / 1e6, row["mean"]), xytext=(-6 if right else 4, 5),
-                    textcoords="offset points", fontsize=8, color=INK, ha="right" if right else "left")  # fmt: skip
-    positive = mega[mega > 0]
-    if len(positive) and positive.max() > 50 * positive.min():
-        ax.set_xscale("symlog", linthresh=positive.min())
-    ax.set_xlabel("sent and received in the whole run, MB per seed")
-    ax.set_ylabel(quantity(facts.metric))
-    percent_axis(ax, facts.metric)
-    legend(ax, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return figure
-
-
-def client_boxes(facts: Facts, cells: Sequence[Any]) -> Figure | None:
-    """Accuracies of clients (all seeds together), a box per cell; None where the store keeps none."""
-    return boxes(
-        {
-            facts.name(cell): np.concatenate([facts.clients(cell, s) for s in facts.seeds(cell)] or [[]])
-            for cell in cells
-        },
-        quantity(facts.metric, over=""),
-        percent(facts.metric),
-    )
-
-
-def boxes(groups: Mapping[str, np.ndarray], title: str, in_percent: bool) -> Figure | None:
-    """Boxes (quartiles, median, extremes) with their points, one group a row."""
-    kept = {name: values[~np.isnan(values)] for name, values in groups.items() if np.isfinite(values).any()}
-    if not kept:
-        return None
-    figure, (ax,) = blank(7.2, 0.9 + 0.36 * len(kept))
-    scale = 100 if in_percent else 1
-    for row, values in enumerate(kept.values()):
-        colour = COLOURS[row % len(COLOURS)]
-        low, first, middle, third, high = scale * np.percentile(values, [0, 25, 50, 75, 100])
-        ax.hlines(row, low, high, color=colour, lw=1.2)
-        ax.barh(row, third - first, left=first, height=0.6, color=colour, alpha=0.25, edgecolor=colour, lw=1.2)
-        ax.vlines(middle, row - 0.3, row + 0.3, color=INK, lw=1.8)
-        jitter = row + 0.22 * np.sin(np.arange(len(values)) * 2.4)
-        ax.plot(scale * values, jitter, ".", ms=4, color=colour, alpha=0.55)
-    ax.set_yticks(range(len(kept)), list(kept))
-    ax.invert_yaxis()
-    ax.set_xlabel(title)
-    return figure
-
-
-def partition(shares: Shares) -> Figure:
-    """Who holds which classes: a disc for every client and class, its area the number of training images."""
-    n, k = shares.counts.shape
-    figure, (ax,) = blank(min(12.0, 2.2 + 0.24 * k), min(9.0, 1.2 + 0.26 * n))
-    clients, classes = np.nonzero(shares.counts)
-    held = shares.counts[clients, classes]
-    names = list(dict.fromkeys(shares.domains))
-    for i, name in enumerate(names):
-        mine = np.array([shares.domains[c] == name for c in clients], bool)
-        size = 90 * held[mine] / held.max() * min(1.0, 20 / max(n, k))
-        ax.scatter(classes[mine], clients[mine], s=size, color=COLOURS[i % len(COLOURS)], lw=0, label=name)
-    if k <= 40:
-        ax.set_xticks(range(k), shares.classes, rotation=90)
-    if n <= 40:
-        ax.set_yticks(range(n), [str(1 + client) for client in range(n)])
-    ax.set_xlabel("class")
-    ax.set_ylabel("client")
-    ax.set_ylim(n - 0.5, -0.5)
-    if len(names) > 1:
-        legend(ax, loc="center left", bbox_to_anchor=(1.0, 0.5), title=None, markerscale=0.8)
-    return figure
-
-
-def bars(
-    names: Sequence[str],
-    values: Sequence[float],
-    title: str,
-    *,
-    spread: Sequence[float] | None = None,
-    equal: float = 0.0,
-) -> Figure:
-    """Horizontal bars with their values, the first on top; a line where all are `equal`, whiskers of `spread`."""
-    figure, (ax,) = blank(7.2, 0.9 + 0.34 * len(names))
-    ax.barh(range(len(names)), values, color=COLOURS[0], height=0.62)
-    ax.errorbar(values, range(len(names)), xerr=spread, fmt="none", ecolor=INK, elinewidth=1)
-    for row, value in enumerate(values):
-        reach = value + (spread[row] if spread is not None else 0.0)
-        ax.annotate(f"{value:.1f}", (reach, row), xytext=(5, 0), textcoords="offset points",
-                    va="center", fontsize=8.5, color=INK)  # fmt: skip
-    if equal:
-        ax.axvline(equal, color=INK, lw=1, dashes=DASHES[0], label=f"equal shares, {equal:.3g}")
-        legend(ax, loc="upper center", bbox_to_anchor=(0.5, -0.6 / figure.get_figheight()))
-    ax.set_yticks(range(len(names)), names)
-    ax.invert_yaxis()
-    ax.margins(x=0.1)
-    ax.grid(False, axis="y")
-    ax.set_xlabel(title)
-    return figure
-
-
-def critical_difference(found: Ranks) -> Figure:
-    """Mean ranks of cells, the best on top; bars join the cells whose ranks are not told apart (Demsar 2006)."""
-    ranks = {str(name): float(rank) for name, rank in found.ranks.items()}
-    names = list(ranks)
-    figure, (ax,) = blank(7.2, 1.4 + 0.3 * len(names))
-    ax.plot(list(ranks.values()), range(len(names)), "o", ms=6, color=COLOURS[0])
-    for i, group in enumerate(found.groups):
-        x = len(names) + 0.25 + 0.35 * i
-        ends = [ranks[group[0]], ranks[group[-1]]]
-        ax.plot(ends, [x, x], lw=4, color=COLOURS[1], solid_capstyle="butt")
-        for name, end in zip((group[0], group[-1]), ends, strict=True):
-            ax.vlines(end, names.index(name), x, color=INK, lw=0.6, alpha=0.5)
-    ax.plot([1, 1 + found.critical_difference], [-0.8, -0.8], "|-", color=INK, lw=1.2)
-    ax.annotate(f"critical difference {found.critical_difference:.2f}", (1, -0.8), xytext=(0, 5),
-                textcoords="offset points", fontsize=8.5, color=INK)  # fmt: skip
-    ax.set_yticks(range(len(names)), names)
-    ax.set_ylim(len(names) + 0.35 * len(found.groups), -1.6)
-    ax.grid(False, axis="y")
-    ax.set_xlabel(f"mean rank over {found.datasets} data sets (1 is the best)")
-    return figure
-
-
-def profiles(found: pd.DataFrame, metric: str) -> Figure:
-    """Share of runs above each threshold, one line a cell, with bootstrap bands; see `analysis.performance_profile`."""
-    figure, (ax,) = blank()
-    for i, (name, rows) in enumerate(found.groupby("cell", sort=False)):
-        colour = COLOURS[i % len(COLOURS)]
-        ax.fill_between(rows["threshold"], rows["low"], rows["high"], color=colour, alpha=0.12, lw=0, step="post")
-        ax.step(rows["threshold"], rows["share"], where="post", color=colour, lw=1.6, label=str(name))
-    percent_axis(ax, metric, "x")
-    percent_axis(ax, "test/acc_mean")
-    ax.set_xlabel(f"{quantity(metric, over='')}, threshold")
-    ax.set_ylabel("runs (data set, seed) above it (%)")
-    legend(ax, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return figure

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from fpl_tune import analysis
-from fpl_tune.formatting import counted
-from fpl_tune.report import charts, words
+from fpl_tune.formatting import counted, figure, interval, p_value, percent, quantity, signed
+from fpl_tune.report import charts, figures
 from fpl_tune.report.blocks import Section, plain_table
+from fpl_tune.report.charts import Spec
 from fpl_tune.report.facts import Facts, without_data
-from fpl_tune.report.significance import values
+from fpl_tune.report.significance import against_neighbours, values
 
 _SENTENCES = 40
 _PROFILES = 8
@@ -27,7 +27,7 @@ def decisions(facts: Facts, tests: pd.DataFrame) -> Section | None:
     rope = f"Smaller differences than {facts.spec.report.rope:g} points count as equal (report.rope). "
     texts = [
         f"Of {counted(len(tests), 'comparison')} with {facts.reference}: {summary}. {tests.attrs['advice'].text}",
-        f"{rope if words.percent(facts.metric) else ''}Seeds, not clients, are the independent units: intervals and p "
+        f"{rope if percent(facts.metric) else ''}Seeds, not clients, are the independent units: intervals and p "
         "are Student's over the seeds' means, p after Holm's correction; the sign-flip test needs no normality, but a "
         "number of seeds.",
     ]
@@ -40,9 +40,27 @@ def decisions(facts: Facts, tests: pd.DataFrame) -> Section | None:
     return Section("decisions", "What is decided", texts, tables=[table])
 
 
+def neighbours(facts: Facts, tests: pd.DataFrame) -> Section | None:
+    """Is the best cell better than the cells next to it?"""
+    found = against_neighbours(facts)
+    if found.empty or facts.best is None or len(facts.chosen) > 1:
+        return None
+    better = int((found["verdict"] == "better").sum())
+    how = "the cells that follow on validation" if facts.searched else "the cells that differ in one step of one field"
+    texts = [
+        f"{facts.name(facts.best)} is better than {better} of {counted(len(found), 'neighbour')} ({how}) on "
+        f"{quantity(facts.metric, over='', unit=False)}. A flat neighbourhood means that the exact value "
+        "matters little; paired by seed, Holm's correction over the rows."
+    ]
+    rows = [[str(name), signed(row["difference"], facts.metric), interval(row, facts.metric),
+             str(row["verdict"])] for name, row in found.to_dict("index").items()]  # fmt: skip
+    table = plain_table(["neighbour", "best − neighbour", "95 % interval", "the best is"], rows)
+    return Section("neighbours", "Is the best better than its neighbours?", texts, tables=[table])
+
+
 def choice(facts: Facts, tests: pd.DataFrame) -> Section | None:
     """What is the choice of the best cell worth after the choice itself?"""
-    if facts.best is None or not words.percent(facts.metric) or len(facts.chosen) > 1:
+    if facts.best is None or not percent(facts.metric) or len(facts.chosen) > 1:
         return None
     own = [cell.id for cell in facts.own]
     shown = facts.validation(facts.metric)
@@ -55,33 +73,34 @@ def choice(facts: Facts, tests: pd.DataFrame) -> Section | None:
         return None
     names = {cell.id: facts.name(cell) for cell in facts.cells}
     rows = [
-        ["cell that validation selects", names[found.winner], words.figure(found.test, facts.metric)],
-        ["the same, corrected for selection", "nested over seeds", words.figure(found.corrected, facts.metric)],
+        ["cell that validation selects", names[found.winner], figure(found.test, facts.metric)],
+        ["the same, corrected for selection", "nested over seeds", figure(found.corrected, facts.metric)],
         ["highest test mean, which nobody may select", names[found.best],
-         words.figure(found.test + found.loss, facts.metric)],
+         figure(found.test + found.loss, facts.metric)],
     ]  # fmt: skip
     texts = [
         f"Selection among {counted(found.cells, 'cell')} by validation loses "
-        f"{100 * found.loss:.2f} points of {words.quantity(facts.metric)} against the cell that the same test values "
+        f"{100 * found.loss:.2f} points of {quantity(facts.metric)} against the cell that the same test values "
         f"put first, which noise flatters. Rule of selection: {facts.spec.report.select} (report.select).",
         "Corrected: for every seed, the cell that the other seeds' validation selects is tested on that seed.",
     ]
     texts += [f"Limits: {found.note}."] if found.note else []
-    table = plain_table(["", "", words.quantity(facts.metric, over="")], rows)
+    table = plain_table(["", "", quantity(facts.metric, over="")], rows)
     return Section("choice", "What the choice is worth", texts, tables=[table])
 
 
 def variation(facts: Facts, tests: pd.DataFrame) -> Section | None:
     """What varies more: the seed, the partition, the clients or the hyper-parameters?"""
-    if not words.percent(facts.metric) or len(facts.own) < 2:
+    if not percent(facts.metric) or len(facts.own) < 2:
         return None
     split = analysis.variance_split(values(facts, facts.own))
     note = split.attrs["note"]
     if split.empty:
         return None
     known = split.dropna()
-    drawn = charts.bars(list(known.index), (100 * known["sd"]).tolist(), "standard deviation (points)")
-    caption = f"{words.quantity(facts.metric, over='')}, method of moments over cells, seeds and clients"
+    bars = [{"name": str(name), "value": 100 * sd} for name, sd in known["sd"].items()]
+    drawn = charts.bars(bars, "standard deviation (points)")
+    caption = f"{quantity(facts.metric, over='')}, method of moments over cells, seeds and clients"
     text = ", ".join(f"{name} {100 * share:.0f} %" for name, share in known["share"].items())
     texts = [f"Shares of the variance: {text}.", *([f"Limits: {note}."] if note else [])]
     return Section("variation", "Sources of variation", texts, {"variation": (drawn, f"{caption}.")})
@@ -95,7 +114,7 @@ def datasets(facts: Facts, tests: pd.DataFrame) -> Section | None:
         for seed, value in facts.by_seed(cell, facts.metric).items():
             rows.append((cell.run.data.name, name, seed, value))
     frame = pd.DataFrame(rows, columns=pd.Index(["dataset", "cell", "seed", "value"]))
-    if frame["dataset"].nunique() < 2 or frame["cell"].nunique() < 2 or not words.percent(facts.metric):
+    if frame["dataset"].nunique() < 2 or frame["cell"].nunique() < 2 or not percent(facts.metric):
         return None
     if frame.duplicated(["dataset", "cell", "seed"]).any():
         return None
@@ -103,15 +122,15 @@ def datasets(facts: Facts, tests: pd.DataFrame) -> Section | None:
     matrix = analysis.multiple_comparison(frame)
     n = counted(ranks.datasets, "data set")
     texts = [f"Mean ranks over {n}; ranks that differ by less than {ranks.critical_difference:.2f} (Nemenyi) are not "
-             f"told apart; Friedman's p = {words.p_value(ranks.p)}."]  # fmt: skip
+             f"told apart; Friedman's p = {p_value(ranks.p)}."]  # fmt: skip
     if not np.isfinite(ranks.critical_difference):
         texts = [f"Mean ranks over {n}."]
     texts += [f"Limits: {ranks.note}."] if ranks.note else []
     texts += [f"Not told apart: {', '.join(group)}." for group in ranks.groups]
-    figure = lambda v: words.figure(v, facts.metric)  # noqa: E731
+    in_units = lambda v: figure(v, facts.metric)  # noqa: E731
     over = [
-        [cell, f"{rank:.2f}", figure(middle.loc[cell, "iqm"]),
-         f"{figure(middle.loc[cell, 'low'])} to {figure(middle.loc[cell, 'high'])}"]
+        [cell, f"{rank:.2f}", in_units(middle.loc[cell, "iqm"]),
+         f"{in_units(middle.loc[cell, 'low'])} to {in_units(middle.loc[cell, 'high'])}"]
         for cell, rank in ranks.ranks.items()
     ]  # fmt: skip
     first = str(ranks.ranks.index[0]) if len(ranks.ranks) else ""
@@ -122,8 +141,8 @@ def datasets(facts: Facts, tests: pd.DataFrame) -> Section | None:
         sign, other = (1, row["b"]) if row["a"] == first else (-1, row["a"])
         wins, losses = (row["wins"], row["losses"]) if sign == 1 else (row["losses"], row["wins"])
         chance, low, high = analysis.improvement(frame, first, str(other))
-        against.append([str(other), words.signed(sign * row["difference"], facts.metric),
-                        f"{wins} / {row['ties']} / {losses}", words.p_value(row["p"]),
+        against.append([str(other), signed(sign * row["difference"], facts.metric),
+                        f"{wins} / {row['ties']} / {losses}", p_value(row["p"]),
                         f"{100 * chance:.0f} % ({100 * low:.0f} to {100 * high:.0f})"])  # fmt: skip
     tables = [plain_table(["cell", "mean rank", "interquartile mean (%)", "95 % band"], over)]
     if against:
@@ -132,16 +151,16 @@ def datasets(facts: Facts, tests: pd.DataFrame) -> Section | None:
     return Section("datasets", "Over data sets", texts, _rankings(frame, ranks, facts.metric), tables)
 
 
-def _rankings(frame: pd.DataFrame, ranks: analysis.Ranks, metric: str) -> dict[str, tuple[Figure, str]]:
+def _rankings(frame: pd.DataFrame, ranks: analysis.Ranks, metric: str) -> dict[str, tuple[Spec, str]]:
     """The critical-difference diagram, where a test applies, and the performance profiles of the best-ranked cells."""
-    drawn: dict[str, tuple[Figure, str]] = {}
+    drawn: dict[str, tuple[Spec, str]] = {}
     if np.isfinite(ranks.critical_difference):
         caption = "A bar joins cells whose mean ranks differ by less than the critical difference (Nemenyi, 5 %)."
-        drawn["ranks"] = charts.critical_difference(ranks), caption
+        drawn["ranks"] = figures.critical_difference(ranks), caption
     shown = list(ranks.ranks.index[:_PROFILES])
     if shown:
         ordered: pd.DataFrame = pd.concat([frame.loc[frame["cell"] == name] for name in shown])
         more = f", the first {len(shown)} by rank" if len(ranks.ranks) > len(shown) else ""
         caption = f"Share of runs above each threshold, with 95 % bands stratified by data set{more}."
-        drawn["profiles"] = charts.profiles(analysis.performance_profile(ordered), metric), caption
+        drawn["profiles"] = figures.profiles(analysis.performance_profile(ordered), metric), caption
     return drawn

@@ -13,11 +13,15 @@ import pandas as pd
 from fpl_tune.analysis import t_half_width
 from fpl_tune.errors import ConfigError, unknown
 from fpl_tune.evaluate import check_rule
+from fpl_tune.formatting import numeric
+from fpl_tune.search.gains import searches
 from fpl_tune.study import results
 from fpl_tune.study.cells import axes_of, label, shown
+from fpl_tune.study.results import aggregate
 from fpl_tune.study.selection import Choice, choose
 
 if TYPE_CHECKING:
+    from fpl_tune.search.suggest import Part
     from fpl_tune.study.cells import Cell
     from fpl_tune.study.store import Store
 
@@ -123,8 +127,57 @@ class Facts:
         return label(place) if place else ""
 
     def name(self, cell: Cell) -> str:
-        """What figures call a cell: its label or, where that is long, its part of the axes and its id."""
-        return cell.label if len(cell.label) <= LONG else f"{self.part(cell)[:LONG]} {cell.id}".strip()
+        """What the page calls a cell: its label or, where that is long, its part of the axes and its number."""
+        kind = "trial" if cell.role == "trial" else "cell"
+        return cell.label if len(cell.label) <= LONG else f"{self.part(cell)[:LONG]} {kind} {cell.number}".strip()
+
+    @cached_property
+    def keys(self) -> dict[str, int]:
+        """Numbers of the cells in the page's data, by id: a study numbers its trials and its references apart."""
+        return {cell.id: i for i, cell in enumerate(self.cells)}
+
+    @staticmethod
+    def column(axis: str) -> str:
+        """A field's name in the page's data: Vega-Lite reads dots as nesting."""
+        return axis.replace(".", "_")
+
+    @cached_property
+    def _parts(self) -> list[Part]:
+        return searches(self.spec, self.store.node()) if self.searched else []
+
+    @cached_property
+    def published(self) -> set[str]:
+        """Ids of the trials that a search takes from the papers."""
+        return {key for part in self._parts for key in part.published}
+
+    def logarithmic(self, axis: str) -> bool:
+        """Whether a field is searched on a log scale, or its values in a grid span a factor of 50."""
+        known = [param.distribution for part in self._parts for param in part.space.params if param.name == axis]
+        if known:
+            return any(getattr(distribution, "log", False) for distribution in known)
+        values = [v for v in self.table[axis] if v is not None and v == v]
+        return numeric(values) and min(values) > 0 and max(values) >= 50 * min(values)
+
+    def spread(self, cell: Cell, metric: str) -> tuple[float, float]:
+        """Mean and standard deviation of a metric over seeds; NaN where there are too few."""
+        found = aggregate(self.values(cell, metric))
+        return found["mean"], found["std"]
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """The page's data: the table's rows, in the order of the page."""
+        found = []
+        for cell in self.listed:
+            row = self.table.loc[cell.id].to_dict()
+            found.append({
+                "number": self.keys[cell.id], "trial": cell.number,
+                "label": self.name(cell), "role": cell.role, "status": row["status"],
+                "series": self.part(cell) or ("references" if cell.role == "reference" else "cells"),
+                "best": cell.id in self.chosen, "published": cell.id in self.published, "seeds": int(row["n"]),
+                **{self.column(axis): row[axis] for axis in self.axes}, "validation": row["val"],
+                **{name: row[name] for name in ("mean", "std", "seconds", *self.extra)}, "MB": row["bytes"] / 1e6,
+            })  # fmt: skip
+        return found
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -141,13 +194,8 @@ class Facts:
         table["bytes"] = (rows["comm/up_bytes"] + rows["comm/down_bytes"]).astype(float)
         table["seconds"] = rows["time/seconds"].astype(float)
         for name in self.extra:
-            table[name] = [self._mean(cell, name) for cell in self.cells]
+            table[name] = [self.spread(cell, name)[0] for cell in self.cells]
         return table
-
-    def _mean(self, cell: Cell, metric: str) -> float:
-        """Over seeds, in the round that the rule chose; nan where no record holds it."""
-        found = self.values(cell, metric)
-        return float(np.mean(found)) if found else math.nan
 
     def values(self, cell: Cell, metric: str) -> list[float]:
         """A metric of every seed that ended well, in the round that the rule chose; of seeds whose records hold it."""

@@ -1,259 +1,205 @@
-"""Curves and maps of a report, along axes and rounds: one function each, from facts to a matplotlib figure."""
+"""The charts of a report: one function each, from facts to a Vega-Lite specification."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from fpl_tune.report.canvas import COLOURS, DASHES, INK, MARKERS, blank, legend, percent_axis
+from fpl_tune.analysis import Ranks
+from fpl_tune.formatting import axis_name, counted, numeric, quantity, short
+from fpl_tune.report import charts
+from fpl_tune.report.charts import Spec, form, number
+from fpl_tune.report.charts import names as named
 from fpl_tune.report.facts import Facts
-from fpl_tune.report.words import axis_name, numeric, percent, quantity, short
 from fpl_tune.study.cells import Cell, shown
+from fpl_tune.study.partition import Shares
+from fpl_tune.study.results import VAL
+
+_SERIES = 20
+"""Series that a chart draws; of more, evenly spread ones."""
 
 
-def _positions(values: Sequence[Any]) -> tuple[np.ndarray, bool]:
-    """Places of an axis' values: themselves, or 0, 1, ... where they are no numbers."""
-    return (np.asarray(values, float), True) if numeric(values) else (np.arange(len(values), dtype=float), False)
+def measured(metric: str, field: str = "mean", over: str = "") -> Spec:
+    """The channel of a metric."""
+    return number(field, quantity(metric, over=over, unit=False), form(metric))
 
 
-def _place(ax: Axes, axis: str, values: Sequence[Any], places: np.ndarray, is_number: bool) -> None:
-    ax.set_xlabel(axis_name(axis))
-    if is_number and places.min() > 0 and places.max() / places.min() >= 50:
-        ax.set_xscale("log")
-    if not is_number or len(values) <= 4:
-        slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if len(values) > 8 else {}
-        ax.set_xticks(places, [shown(v) for v in values], **slanted)
+def place(facts: Facts, axis: str, field: str) -> Spec:
+    """The channel of a field that varies: numbers, on a log scale where they are searched so, or names."""
+    values = [v for v in dict.fromkeys(facts.table[axis]) if v is not None and v == v]
+    if numeric(values):
+        return number(field, axis_name(axis), ".4~g", log=facts.logarithmic(axis))
+    return named(field, axis_name(axis), [shown(v) for v in values])
 
 
-_ASIDE = 0.08  # of the step between names, from one group to the next
-_MANY = 8  # names that stand side by side
-
-# -- the axes' curves ----------------------------------------------------------------------------------------
+def _seeds(facts: Facts, cell: Cell) -> str:
+    return ", ".join(map(str, facts.seeds(cell)))
 
 
-def axis_curve(facts: Facts, axis: str) -> Figure:
-    """The metric along one axis, mean over seeds with its standard deviation, references as lines with bands.
-
-    Numbers are joined by lines, names are not; more than eight names are rows, the best on top. Other axes: a colour
-    for each of their combinations; of more than eight, eight evenly spread, and the best one's.
-    """
-    figure, (ax,) = blank()
-    table = facts.table.loc[[cell.id for cell in facts.own]].dropna(subset=["mean"])
-    values = _ordered(table[axis])
-    places, is_number = _positions(values)
-    where = dict(zip(map(shown, values), places, strict=True))
+def sweep(facts: Facts, axis: str, metric: str) -> Spec:
+    """A metric along one axis, a series for each combination of the other axes; references are dashed."""
+    x = place(facts, axis, "x")
     others = [a for a in facts.axes if a != axis]
-    groups = list(table.groupby([table[a].map(shown) for a in others], sort=False)) if others else [((), table)]
-    colours, kept = _colours(groups, others), _some(groups, facts)
-    if not is_number and len(values) > _MANY:
-        return _name_rows(facts, axis, others, kept)
-    for i, (_, rows) in enumerate(kept):
-        rows = rows.assign(_x=[where.get(shown(v), np.nan) for v in rows[axis]]).sort_values("_x")
-        name = _named(rows, others)
-        if not is_number:  # side by side
-            rows["_x"] += _ASIDE * (i - (len(kept) - 1) / 2)
-        draw = _band if is_number else _bars
-        draw(ax, rows["_x"], rows["mean"], rows["std"], colours[i], label=name, marker=MARKERS[i])
-        best = rows[rows.index.isin(facts.chosen)]
-        if len(best):
-            named = facts.chosen[0] in best.index  # once in the legend
-            ax.plot(best["_x"], best["mean"], "o", label="best by validation" if named else None, **_RING)
-    _references(ax, facts, axis, where, len(groups))
-    _place(ax, axis, values, places, is_number)
-    ax.set_ylabel(quantity(facts.metric))
-    percent_axis(ax, facts.metric)
-    legend(ax, **({"loc": "center left", "bbox_to_anchor": (1.0, 0.5)} if len(kept) > 4 else {}))
-    return figure
+    cells = [cell for cell in facts.cells if facts.table.loc[cell.id, "n"] > 0]
+    values = {cell.id: facts.table.loc[cell.id, axis] for cell in cells}
+    families = {cell.id: facts.family(cell) for cell in cells if cell.role == "reference"}
+    places = {(name, shown(values[key])) for key, name in families.items() if values[key] is not None}
+    moving = {name for name in families.values() if sum(of == name for of, _ in places) > 1}
+    rows: list[dict[str, Any]] = []
+    level: dict[str, dict[str, Any]] = {}
+    for cell in cells:
+        mean, std = facts.spread(cell, metric)
+        half = 0.0 if std != std else std
+        row = {
+            "mean": mean, "low": mean - half, "high": mean + half, "label": facts.name(cell),
+            "number": facts.keys[cell.id],
+            "seeds": _seeds(facts, cell), "best": cell.id in facts.chosen,
+        }  # fmt: skip
+        name = families.get(cell.id)
+        if name is not None and name not in moving:
+            level.setdefault(name, {**row, "series": name})
+        elif values[cell.id] is not None and values[cell.id] == values[cell.id]:
+            own = ", ".join(f"{short(a)}={shown(facts.table.loc[cell.id, a])}" for a in others)
+            value = values[cell.id] if x["type"] == "quantitative" else shown(values[cell.id])
+            rows.append({**row, "x": value, "series": name or own or "cells"})
+    if x["type"] == "nominal" and len(x["sort"]) > charts.BESIDE:  # rows, the best on top
+        means = {name: np.mean([row["mean"] for row in rows if row["x"] == name]) for name in x["sort"]}
+        x["sort"] = sorted(means, key=lambda name: -means[name])
+    return charts.lines(_some(rows), x, measured(metric), list(level.values()), height=340)
 
 
-_Groups = Sequence[tuple[Any, pd.DataFrame]]
-_RING: dict[str, Any] = {"mfc": "none", "mec": INK, "ms": 13, "mew": 1.2}
+def _some(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of at most `_SERIES` series, evenly spread, that of the best cell among them."""
+    series = list(dict.fromkeys(row["series"] for row in rows))
+    if len(series) <= _SERIES:
+        return rows
+    kept = {series[int(i)] for i in np.linspace(0, len(series) - 1, _SERIES - 1)}
+    kept |= {row["series"] for row in rows if row["best"]}
+    return [row for row in rows if row["series"] in kept]
 
 
-def _named(rows: pd.DataFrame, others: Sequence[str]) -> str | None:
-    """Where a group lies on the other axes."""
-    return ", ".join(f"{short(a)}={shown(rows[a].iloc[0])}" for a in others) or None
+def slices(facts: Facts, axis: str) -> Spec:
+    """Every cell's validation accuracy by one field: a choice reads it; the tooltip has the test metric."""
+    x, y = place(facts, axis, facts.column(axis)), measured(VAL, "validation")
+    return charts.dots(x, y, cell_tips(facts, axis), series=bool(facts.part(facts.own[0])))
 
 
-def _name_rows(facts: Facts, axis: str, others: Sequence[str], groups: _Groups) -> Figure:
-    every = pd.concat([rows for _, rows in groups])
-    means = every.assign(_name=every[axis].map(shown)).pivot_table(index="_name", values="mean")
-    order = means.sort_values("mean").index.tolist()
-    figure, (ax,) = blank(7.2, 1.4 + 0.24 * len(order))
-    for i, (_, rows) in enumerate(groups):
-        y = np.array([order.index(shown(v)) for v in rows[axis]]) - 1.5 * _ASIDE * (i - (len(groups) - 1) / 2)
-        style = {"color": COLOURS[i], "marker": MARKERS[i], "ls": "none", "ms": 5, "lw": 1.4, "capsize": 2}
-        ax.errorbar(rows["mean"], y, xerr=rows["std"].fillna(0.0), label=_named(rows, others), **style)
-        best = rows.index.isin(facts.chosen)
-        if best.any():
-            named = facts.chosen[0] in rows.index  # once in the legend
-            ax.plot(rows["mean"][best], y[best], "o", label="best by validation" if named else None, **_RING)
-    for i, name in enumerate(dict.fromkeys(map(facts.family, facts.references))):
-        ids = [cell.id for cell in facts.references if facts.family(cell) == name]
-        colour = COLOURS[(len(groups) + i) % len(COLOURS)]
-        ax.axvline(facts.table.loc[ids, "mean"].mean(), color=colour, dashes=DASHES[i % len(DASHES)], label=name)
-    ax.set_yticks(range(len(order)), order)
-    ax.set_ylim(-0.7, len(order) - 0.3)
-    ax.set_xlabel(quantity(facts.metric))
-    percent_axis(ax, facts.metric, "x")
-    legend(ax, loc="lower right")
-    return figure
+def cell_tips(facts: Facts, *axes: str) -> list[Spec]:
+    """Tooltip of a cell: its name, some fields, validation, test and seeds."""
+    kinds = [place(facts, axis, facts.column(axis)) for axis in axes]
+    return charts.tips(
+        named("label", "cell"), *kinds, measured(VAL, "validation"), measured(facts.metric),
+        {**measured(facts.metric, "std"), "title": "std over seeds"}, number("seeds", "seeds"), number("MB", "MB"),
+    )  # fmt: skip
 
 
-def _some(groups: _Groups, facts: Facts) -> _Groups:
-    """At most eight groups, evenly spread, that of the best cell among them."""
-    chosen = set(np.linspace(0, len(groups) - 1, min(len(groups), len(COLOURS))).round().astype(int))
-    best = next((i for i, (_, rows) in enumerate(groups) if rows.index.isin(facts.chosen).any()), None)
-    if best is not None and best not in chosen:
-        chosen = chosen - {min(chosen, key=lambda i: abs(i - best))} | {best}
-    return [groups[i] for i in sorted(chosen)]
+def pareto(facts: Facts, front: Sequence[str]) -> Spec:
+    """Validation accuracy against bytes, with the front of the cells that nothing cheaper reaches."""
+    sent = facts.table["bytes"].dropna()
+    wide = bool(len(sent)) and sent.min() > 0 and sent.max() > 50 * sent.min()
+    x = number("MB", "sent and received in the whole run, MB per seed", ".4~g", log=wide)
+    table = facts.table.loc[list(front)]
+    steps = [{"MB": row["bytes"] / 1e6, "validation": row["val"]} for row in table.to_dict("records")]
+    return charts.dots(x, measured(VAL, "validation"), cell_tips(facts), series=True, front=steps, height=340)
 
 
-def _colours(groups: _Groups, others: Sequence[str]) -> Sequence[Any]:
-    """Colours of lines: a ramp from light to dark where the lines are steps of one number."""
-    if len(others) == 1 and len(groups) > 2 and numeric([rows[others[0]].iloc[0] for _, rows in groups]):
-        return colormaps["viridis_r"](np.linspace(0.12, 1.0, min(len(groups), len(COLOURS)))).tolist()
-    return COLOURS
+def history(facts: Facts) -> Spec:
+    """Validation accuracy of the trials in the order of their numbers, and the best one so far."""
+    rows, best = [], dict[str, float]()
+    for cell in sorted(facts.own, key=lambda cell: cell.number):
+        val = float(facts.table.loc[cell.id, "val"])
+        if not math.isnan(val):
+            part = facts.part(cell) or "best so far"
+            best[part] = max(best.get(part, val), val)
+            rows.append({"trial": cell.number, "validation": best[part], "series": part})
+    spec = charts.dots(number("trial", "trial", "d"), measured(VAL, "validation"), cell_tips(facts, *facts.axes[:6]),
+                       series=len(best) > 1)  # fmt: skip
+    line = {"x": number("trial", "trial", "d"), "y": measured(VAL, "validation"),
+            **({"color": named("series", None)} if len(best) > 1 else {})}  # fmt: skip
+    spec["layer"].insert(1, {"data": {"values": rows}, "mark": {"type": "line", "interpolate": "step-after"},
+                             "encoding": line})  # fmt: skip
+    return spec
 
 
-def _references(ax: Axes, facts: Facts, axis: str, where: Mapping[str, float], first: int) -> None:
-    """Each reference as a line: level, or a curve where it has a value at every place of the axis."""
-    for i, name in enumerate(dict.fromkeys(map(facts.family, facts.references))):
-        ids = [cell.id for cell in facts.references if facts.family(cell) == name]
-        rows = facts.table.loc[ids].dropna(subset=["mean"])
-        colour, dashes = COLOURS[(first + i) % len(COLOURS)], DASHES[i % len(DASHES)]
-        if len(rows) > 1 and rows[axis].map(shown).nunique() == len(rows):
-            rows = rows.assign(_x=[where.get(shown(v), np.nan) for v in rows[axis]]).sort_values("_x")
-            _band(ax, rows["_x"], rows["mean"], rows["std"], colour, label=name, dashes=dashes)
-        elif len(rows):
-            mean, spread = rows["mean"].mean(), rows["std"].mean()
-            ax.axhline(mean, color=colour, dashes=dashes, lw=1.6, label=name)
-            ax.axhspan(mean - spread, mean + spread, color=colour, alpha=0.12, lw=0)
+def parallel(facts: Facts) -> Spec:
+    """Every cell as a line over the fields that vary, validation accuracy and the metric."""
+    columns = {short(axis): (facts.table[axis], facts.logarithmic(axis)) for axis in facts.axes}
+    columns |= {quantity(VAL, unit=False): (facts.table["val"], False)}
+    columns |= {quantity(facts.metric, unit=False): (facts.table["mean"], False)}
+    marks, lines = [], []
+    for order, (axis, (column, log)) in enumerate(columns.items()):
+        own = column.loc[[cell.id for cell in facts.own]]
+        known = [v for v in dict.fromkeys(own) if v is not None and v == v]
+        if numeric(known):
+            ends = np.array([min(known), max(known)], float)
+            low, high = np.log(ends) if log else ends
+            at = {v: ((np.log(v) if log else v) - low) / ((high - low) or 1.0) for v in known}
+            labels = dict.fromkeys((min(known), max(known)))
+        else:
+            at = {v: i / max(len(known) - 1, 1) for i, v in enumerate(known)}
+            labels = dict.fromkeys(known[:12])
+        metric = "acc" if axis.endswith("accuracy") else ""
+        text = {v: f"{100 * v:.1f} %" if metric else f"{v:.3g}" if isinstance(v, float) else shown(v) for v in known}
+        marks += [{"axis": axis, "place": at[v], "text": text[v]} for v in labels]
+        for cell in facts.own:
+            value = own[cell.id]
+            if value in at and facts.table.loc[cell.id, "val"] == facts.table.loc[cell.id, "val"]:
+                lines.append({"axis": axis, "order": order, "place": at[value], "number": facts.keys[cell.id],
+                              "label": facts.name(cell), "text": text[value],
+                              "validation": facts.table.loc[cell.id, "val"]})  # fmt: skip
+    return charts.parallel(marks, lines, list(columns), measured(VAL, "validation"))
 
 
-def slices(facts: Facts, axis: str) -> Figure:
-    """Every cell's metric by one axis, the best by validation ringed: for studies that vary much at once.
-
-    Trials are coloured by the part of the axes that they were searched in.
-    """
-    figure, (ax,) = blank(4.8, 3.2)
-    table = facts.table.loc[[cell.id for cell in facts.own]].dropna(subset=["mean", axis])
-    values = _ordered(table[axis])
-    places, is_number = _positions(values)
-    where = dict(zip(map(shown, values), places, strict=True))
-    parts = {cell.id: facts.part(cell) for cell in facts.own}
-    names = list(dict.fromkeys(parts.values()))
-    few = facts.searched and len(names) <= len(COLOURS) and axis not in facts.gridded
-    for i, name in enumerate(names if few else [""]):
-        rows = table[[parts[key] == name for key in table.index]] if few else table
-        style = {"s": 22, "color": COLOURS[i], "marker": MARKERS[i], "alpha": 0.7, "lw": 0}
-        if len(rows):
-            ax.scatter([where[shown(v)] for v in rows[axis]], rows["mean"], label=name or None, **style)
-    best = table[table.index.isin(facts.chosen)]
-    ax.plot([where[shown(v)] for v in best[axis]], best["mean"], "o", mfc="none", mec=INK, ms=13)
-    _place(ax, axis, values, places, is_number)
-    ax.set_ylabel(quantity(facts.metric, over=""))
-    percent_axis(ax, facts.metric)
-    legend(ax, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
-    return figure
+def by_round(curves: Sequence[tuple[str, int, pd.DataFrame]], metric: str) -> Spec:
+    """A metric by round, mean over seeds with their standard deviation: a series for each name, cell number, curve."""
+    rows: list[dict[str, Any]] = []
+    for name, key, curve in curves:
+        seeds = ", ".join(map(str, curve.columns))
+        spread = curve.std(axis=1, ddof=1).fillna(0.0)
+        rows += [
+            {"round": at, "mean": mean, "low": mean - spread[at], "high": mean + spread[at], "series": name,
+             "label": name, "number": key, "seeds": seeds, "best": False}
+            for at, mean in curve.mean(axis=1).items()
+        ]  # fmt: skip
+    return charts.lines(rows, number("round", "communication round", "d"), measured(metric))
 
 
-def dependence(found: pd.DataFrame, axis: str) -> Figure:
-    """Mean validation accuracy by the values of a field with a band over seeds; see `analysis.partial_dependence`."""
-    figure, (ax,) = blank(4.8, 3.2)
-    values = found["place"].tolist()
-    places, is_number = _positions(values)
-    if is_number:
-        ax.fill_between(places, found["low"], found["high"], color=COLOURS[0], alpha=0.18, lw=0)
-        ax.plot(places, found["mean"], "o-", color=COLOURS[0], lw=1.8, ms=5)
-    else:
-        ax.errorbar(places, found["mean"], found["high"] - found["mean"], fmt="o", color=COLOURS[0], lw=1.4, capsize=2)
-    _place(ax, axis, values, places, is_number)
-    ax.set_ylabel("validation accuracy (%)")
-    percent_axis(ax, "val/acc_mean")
-    return figure
+def clients(facts: Facts, cells: Sequence[Cell]) -> Spec | None:
+    """Accuracies of clients, a box per cell; None where the store holds none."""
+    values = {facts.name(cell): {seed: facts.clients(cell, seed) for seed in facts.seeds(cell)} for cell in cells}
+    return boxes(values, facts.metric)
 
 
-def _bars(ax: Axes, x: Any, mean: pd.Series, spread: pd.Series, colour: str, **kwargs: Any) -> None:
-    ax.errorbar(x, mean, spread.fillna(0.0), color=colour, ls="none", lw=1.4, ms=5, capsize=2, **kwargs)
+def boxes(values: Mapping[str, Mapping[int, np.ndarray]], metric: str) -> Spec | None:
+    """A box of the clients of all seeds for each name; None without values."""
+    rows = [
+        {"name": name, "seed": seed, "client": client + 1, "value": value, "jitter": float(np.sin(2.4 * client))}
+        for name, by_seed in values.items()
+        for seed, found in by_seed.items()
+        for client, value in enumerate(found)
+        if np.isfinite(value)
+    ]
+    return charts.boxes(rows, measured(metric, "value")) if rows else None
 
 
-def _band(ax: Axes, x: Any, mean: pd.Series, spread: pd.Series, colour: str, **kwargs: Any) -> None:
-    spread = spread.fillna(0.0)
-    ax.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.18, lw=0)
-    ax.plot(x, mean, color=colour, lw=1.8, ms=5, **kwargs)
-
-
-def learning_curves(facts: Facts, cells: Sequence[Cell], metric: str) -> Figure:
-    """A metric of some cells by round, mean over seeds with the standard deviation as a band."""
-    return _by_round({facts.name(cell): facts.curve(cell, metric) for cell in cells}, metric)
-
-
-def part_curves(facts: Facts, cell: Cell, metrics: Sequence[str]) -> Figure:
-    """Metrics of one kind (`reader/domain1/acc_mean`, ...) of one cell by round, drawn as learning curves."""
-    group, *_, last = metrics[0].split("/")
-    return _by_round({name.split("/")[-2]: facts.curve(cell, name) for name in metrics}, f"{group}/{last}")
-
-
-def _by_round(curves: Mapping[str, pd.DataFrame], metric: str) -> Figure:
-    figure, (ax,) = blank(4.8, 3.9)
-    for i, (name, curve) in enumerate(curves.items()):
-        if curve.empty:
-            continue
-        colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
-        if len(curve) == 1:  # nothing to learn: the same figure in every round
-            ax.axhline(curve.to_numpy().mean(), color=colour, dashes=DASHES[0], lw=1.4, label=name)
-            continue
-        style = {"label": name, "marker": marker, "markevery": max(1, len(curve) // 8)}
-        _band(ax, curve.index, curve.mean(axis=1), curve.std(axis=1, ddof=1), colour, **style)
-    ax.set_xlabel("communication round")
-    ax.set_ylabel(quantity(metric, over=""))  # all of it is longer than the axis
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    percent_axis(ax, metric)
-    longest = max(map(len, curves), default=0)
-    columns = 4 if longest < 12 else 2 if longest < 28 else 1
-    legend(ax, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns)
-    return figure
-
-
-def heat_map(facts: Facts, rows: str, columns: str, cells: Sequence[Cell]) -> Figure:
-    """The metric of some cells over two axes; where others vary too, the mean over them. One scale for all cells.
-
-    An axis of more values than a page is wide for lies upright.
-    """
-    every = facts.table.loc[[cell.id for cell in facts.own], "mean"]
-    table = facts.table.loc[[cell.id for cell in cells]].dropna(subset=["mean"])
-    keys = {a: [shown(v) for v in _ordered(table[a])] for a in (rows, columns)}
+def heat_map(facts: Facts, rows: str, columns: str, cells: Sequence[Cell]) -> Spec:
+    """Validation accuracy of some cells over two axes; where others vary too, the mean over them."""
+    every = facts.table.loc[[cell.id for cell in facts.own], "val"]
+    table = facts.table.loc[[cell.id for cell in cells]].dropna(subset=["val"])
+    keys = {axis: [shown(v) for v in _ordered(table[axis])] for axis in (rows, columns)}
     if len(keys[columns]) > max(len(keys[rows]), 12):
         rows, columns = columns, rows
-    grid = table.assign(_r=table[rows].map(shown), _c=table[columns].map(shown))
-    grid = grid.pivot_table(index="_r", columns="_c", values="mean", aggfunc="mean")
-    grid = grid.reindex(index=keys[rows], columns=keys[columns])
-    figure, (ax,) = blank(max(4.5, 0.7 * grid.shape[1] + 2.2), max(3.0, 0.42 * grid.shape[0] + 1.4))
-    ax.grid(False)
-    values = grid.to_numpy(float)
-    low, high = (every.min(), every.max()) if len(cells) < len(facts.own) else (np.nanmin(values), np.nanmax(values))
-    ax.imshow(values, cmap="cividis", aspect="auto", origin="lower", vmin=low, vmax=high)
-    middle = (low + high) / 2
-    for r, c in np.argwhere(~np.isnan(values)) if values.size <= 400 else []:
-        text = f"{100 * values[r, c]:.1f}" if percent(facts.metric) else f"{values[r, c]:.3g}"
-        ink = "white" if values[r, c] < middle else "black"
-        ax.text(c, r, text, ha="center", va="center", fontsize=8, color=ink)
-    ax.set_xticks(range(grid.shape[1]), grid.columns)
-    ax.set_yticks(range(grid.shape[0]), grid.index)
-    if not numeric(_ordered(table[rows])):  # names are read from the top
-        ax.invert_yaxis()
-    ax.set_xlabel(axis_name(columns))
-    ax.set_ylabel(axis_name(rows))
-    ax.set_title(quantity(facts.metric), fontsize=10, color=INK)
-    return figure
+    grouped = table.assign(_r=table[rows].map(shown), _c=table[columns].map(shown)).groupby(["_r", "_c"], sort=False)
+    means = grouped[["val", "mean"]].mean().reset_index()
+    found = [{"r": row["_r"], "c": row["_c"], "validation": row["val"], "mean": row["mean"]}
+             for row in means.to_dict("records")]  # fmt: skip
+    up = list(reversed(keys[rows])) if numeric(_ordered(table[rows])) else keys[rows]
+    return charts.heat(found, named("c", axis_name(columns), keys[columns]), named("r", axis_name(rows), up),
+                       measured(VAL, "validation"), [every.min(), every.max()])  # fmt: skip
 
 
 def _ordered(values: pd.Series) -> list[Any]:
@@ -261,21 +207,44 @@ def _ordered(values: pd.Series) -> list[Any]:
     return sorted(unique) if numeric(unique) else unique
 
 
-def cell_curve(history: Mapping[int, Sequence[Mapping[str, Any]]], title: str) -> Figure:
-    """One cell's validation and test accuracy by round, a thin line per seed and their mean."""
-    figure, (ax,) = blank(6.0, 3.4)
-    for colour, metric in zip(COLOURS, ("val/acc_mean", "test/acc_mean"), strict=False):
-        lines = {
-            seed: {r["round"]: r[metric] for r in records if r.get(metric) is not None}
-            for seed, records in history.items()
-        }
-        curve = pd.DataFrame(lines).sort_index()
-        for seed in curve:
-            ax.plot(curve.index, curve[seed], color=colour, lw=0.7, alpha=0.5)
-        ax.plot(curve.index, curve.mean(axis=1), color=colour, lw=2, marker=".", label=quantity(metric))
-    ax.set_title(title, fontsize=10, color=INK)
-    ax.set_xlabel("communication round")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    percent_axis(ax, "test/acc_mean")
-    legend(ax)
-    return figure
+def dependence(found: pd.DataFrame, axis: str, facts: Facts) -> Spec:
+    """Mean validation accuracy by the values of a field with a band over seeds; see `analysis.partial_dependence`."""
+    rows = [
+        {"x": row["place"] if numeric(found["place"]) else shown(row["place"]), "mean": row["mean"],
+         "low": row["low"], "high": row["high"], "series": "", "label": counted(row["cells"], "trial"),
+         "seeds": row["seeds"], "best": False, "number": -1}
+        for row in found.to_dict("records")
+    ]  # fmt: skip
+    return charts.lines(rows, place(facts, axis, "x"), measured(VAL), height=240)
+
+
+def partition(shares: Shares) -> Spec:
+    """Images of every client by class."""
+    rows = [
+        {"client": int(n) + 1, "class": shares.classes[k], "images": int(shares.counts[n, k]),
+         "domain": shares.domains[n]}
+        for n, k in zip(*np.nonzero(shares.counts), strict=True)
+    ]  # fmt: skip
+    return charts.discs(rows, shares.classes, len(shares.counts))
+
+
+def critical_difference(found: Ranks) -> Spec:
+    """Mean ranks over data sets, and the groups that do not differ."""
+    rows = [{"name": str(name), "rank": float(rank)} for name, rank in found.ranks.items()]
+    rank = {row["name"]: row["rank"] for row in rows}
+    groups = [
+        {"first": rank[group[0]], "last": rank[group[-1]], "name": name} for group in found.groups for name in group
+    ]
+    title = f"mean rank over {found.datasets} data sets (1 is the best)"
+    return charts.ranks(rows, groups, found.critical_difference, title)
+
+
+def profiles(found: pd.DataFrame, metric: str) -> Spec:
+    """Share of runs above each threshold, one line a cell, with bootstrap bands; see `analysis.performance_profile`."""
+    rows = [
+        {**row, "series": row["cell"], "label": row["cell"], "mean": row["share"], "seeds": "all", "best": False,
+         "number": -1}
+        for row in found.to_dict("records")
+    ]  # fmt: skip
+    x = number("threshold", f"{quantity(metric, over='', unit=False)}, threshold", form(metric))
+    return charts.lines(rows, x, number("mean", "runs (data set, seed) above it", ".3~%"), step=True)

@@ -27,7 +27,7 @@ import numpy as np
 from fpl_tune.config import RunSpec
 from fpl_tune.errors import FplTuneError
 from fpl_tune.evaluate import harmonic_mean
-from fpl_tune.report import words
+from fpl_tune.formatting import quantity, short
 from fpl_tune.report.facts import DATA, Facts, without_data
 from fpl_tune.report.quantities import Figure, Printed, Quantity, set_beside, unit_of
 from fpl_tune.study.cells import Cell, label
@@ -130,7 +130,7 @@ def _parts(facts: Facts, asked: Mapping[str, Any]) -> list[Quantity]:
         unit = unit_of(metric)
         rows = [_row(facts, metric, unit, entry) for entry in entries if metric in entry.figures]
         rows += _averages(facts, metric, unit, results[metric])
-        found.append(Quantity(words.quantity(metric, over=""), unit, [row for row in rows if row is not None]))
+        found.append(Quantity(quantity(metric, over=""), unit, [row for row in rows if row is not None]))
         if metric == TEST:
             of = DOMAINS if DOMAINS in results else metric
             found.append(Quantity("test accuracy by domain (%)", "%", _by_domain(facts, entries, of)))
@@ -293,4 +293,4 @@ def _best(facts: Facts, best: Mapping[str, Any]) -> list[Quantity]:
                 first = cells[int(np.argmax(table[column].to_numpy()))]
                 rows.append(set_beside(first, place, [float(first.varied[field])], "", shown, same))
     by = {"val": "best on validation", "mean": "best on test, a habit of the papers"}
-    return [Quantity(f"{words.short(field)} {by[column]}", "", rows) for column, rows in chosen.items()]
+    return [Quantity(f"{short(field)} {by[column]}", "", rows) for column, rows in chosen.items()]

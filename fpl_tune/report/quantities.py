@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from fpl_tune.report import words
+from fpl_tune.formatting import percent
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import LEARNED
 
@@ -83,7 +83,7 @@ class Quantity:
 
 def unit_of(metric: str) -> str:
     """The unit that both are shown in."""
-    return "%" if words.percent(metric) else "s" if metric.startswith("time/") else "M" if metric == LEARNED else ""
+    return "%" if percent(metric) else "s" if metric.startswith("time/") else "M" if metric == LEARNED else ""
 
 
 _SCALE = {"%": 100.0, "M": 1e-6}

@@ -6,8 +6,8 @@ import itertools
 
 import pandas as pd
 
-from fpl_tune.formatting import counted
-from fpl_tune.report import charts, figures, words
+from fpl_tune.formatting import counted, figure, numeric, plus_minus, quantity, short, signed
+from fpl_tune.report import charts, figures
 from fpl_tune.report.blocks import Section, plain_table
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.importance import dependences, importance
@@ -33,17 +33,17 @@ def winners(facts: Facts, tests: pd.DataFrame) -> Section | None:
             continue
         cell = choice.cell
         row = facts.table.loc[cell.id]
-        test = words.signed(tests.loc[cell.id, "difference"], facts.metric) if cell.id in tests.index else "–"
+        test = signed(tests.loc[cell.id, "difference"], facts.metric) if cell.id in tests.index else "–"
         searched = label({name: value for name, value in cell.varied.items() if name not in facts.gridded})
-        mean = words.plus_minus(row["mean"], row["std"], facts.metric)
+        mean = plus_minus(row["mean"], row["std"], facts.metric)
         gain = gained.get(cell.id)
-        over = words.signed(gain.gain, facts.metric) if gain and gain.published else "–"
-        rows.append([part, words.figure(row["val"], "val/acc_mean"), mean, test, over, str(len(cells)), searched])
+        over = signed(gain.gain, facts.metric) if gain and gain.published else "–"
+        rows.append([part, figure(row["val"], "val/acc_mean"), mean, test, over, str(len(cells)), searched])
     text = (
         f"The best trial of each part of the axes by validation accuracy; {facts.basis}. The published point is the "
         "best one by validation of those that the search tried first."
     )
-    header = ["", "validation accuracy (%)", f"{words.quantity(facts.metric, over='')} ± std",
+    header = ["", "validation accuracy (%)", f"{quantity(facts.metric, over='')} ± std",
               f"Δ vs {facts.reference}", "Δ vs published", "trials", "found"]  # fmt: skip
     return Section("winners", "Best of each search", [text], tables=[plain_table(header, rows)])
 
@@ -54,21 +54,21 @@ def pairs(facts: Facts, tests: pd.DataFrame) -> Section | None:
         return None
     taken = {axis: [v for v in dict.fromkeys(map(shown, facts.table[axis].dropna()))] for axis in facts.axes}
     fitting = [axis for axis in facts.axes if 1 < len(taken[axis]) <= 40]
-    fitting.sort(key=lambda axis: not words.numeric(facts.table[axis]))
+    fitting.sort(key=lambda axis: not numeric(facts.table[axis]))
     numbers = next((pair for pair in itertools.combinations(fitting, 2) if _together(facts, *pair)), None)
     if numbers is None:
         return None
     rows, columns = sorted(numbers, key=lambda axis: len(taken[axis]))
     split = next((axis for axis in facts.axes if axis not in numbers and 1 < len(taken[axis]) <= 4), None)
     over = len(facts.axes) - 2 - (split is not None)
-    caption = f"Mean over seeds{' and over the other axes' if over else ''}; {facts.basis}."
-    section = Section("pairs", f"{words.short(rows)} and {words.short(columns)}")
+    caption = f"Validation accuracy, mean over seeds{' and over the other axes' if over else ''}; {facts.basis}."
+    section = Section("pairs", f"{short(rows)} and {short(columns)}")
     for i, value in enumerate(taken[split] if split else [""]):
         cells = [c for c in facts.own if split is None or facts.place(c).get(split) == value]
         if len(facts.table.loc[[c.id for c in cells], ["mean", rows, columns]].dropna()):
             drawn = figures.heat_map(facts, rows, columns, cells)
             name = "heat_map" if i == 0 else f"heat_map_{i + 1}"
-            section.drawn[name] = drawn, f"{words.short(split)}={value}. {caption}" if split else caption
+            section.charts[name] = drawn, f"{short(split)}={value}. {caption}" if split else caption
     return section
 
 
@@ -90,17 +90,18 @@ def matters(facts: Facts, tests: pd.DataFrame) -> Section | None:
         "which it exists: exact in complete grids, else estimated (ω²)."
     )
     spreads = dict(zip(found["method"], found["spread"], strict=True))
-    varies = ", ".join(f"{words.figure(spread, 'val/acc_mean')} ({name})" for name, spread in spreads.items())
+    varies = ", ".join(f"{figure(spread, 'val/acc_mean')} ({name})" for name, spread in spreads.items())
     section = Section("importance", "What matters", [f"{text} The standard deviation over cells, in points: {varies}."])
     if len(known):
         top = known.head(20)
-        names = [f"{m}: {words.short(f)}" for m, f in zip(top["method"], top["field"], strict=True)]
+        bars = [{"name": f"{m}: {short(f)}", "value": 100 * share}
+                for m, f, share in zip(top["method"], top["field"], top["share"], strict=True)]  # fmt: skip
         of = counted(top["cells"].max(), "cell")
         of = of if top["cells"].min() == top["cells"].max() else f"{top['cells'].min()} to {of}"
         caption = f"Each field over the {of} in which it exists; validation accuracy, {facts.basis}."
-        drawn = charts.bars(names, (100 * top["share"]).tolist(), "share of variance explained (%)")
-        section.drawn["importance"] = drawn, caption
-    said = {note: [words.short(str(f)) for f in rows["field"]] for note, rows in unknown.groupby("note", sort=False)}
+        drawn = charts.bars(bars, "share of variance explained (%)")
+        section.charts["importance"] = drawn, caption
+    said = {note: [short(str(f)) for f in rows["field"]] for note, rows in unknown.groupby("note", sort=False)}
     section.texts += [f"Nothing is said of {', '.join(dict.fromkeys(names))}: {note}." for note, names in said.items()]
     _models(section, found)
     for i, ((method, field), curve) in enumerate(dependences(facts, found).items(), 1):
@@ -108,10 +109,14 @@ def matters(facts: Facts, tests: pd.DataFrame) -> Section | None:
             f"{method}: mean over all else that was tried, {counted(int(curve['cells'].sum()), 'trial')}; "
             "the band is a 95 % interval over seeds."
         )
-        section.drawn[f"dependence_{i}"] = figures.dependence(curve, field), caption
+        section.charts[f"dependence_{i}"] = figures.dependence(curve, field, facts), caption
     both = field_pairs(facts)
     rows = [
-        [f"{r['method']}: {words.short(r['a'])} and {words.short(r['b'])}", f"{100 * r['share']:.1f}", str(r["cells"])]
+        [
+            f"{r['method']}: {short(r['a'])} and {short(r['b'])}",
+            f"{100 * r['share']:.1f}",
+            str(r["cells"]),
+        ]
         for r in both.dropna(subset=["share"]).head(10).to_dict("records")
     ]
     if rows:
@@ -123,6 +128,6 @@ def _models(section: Section, found: pd.DataFrame) -> None:
     """Adds what Optuna's models of the whole space say."""
     if "fanova" not in found or found["fanova"].isna().all():
         return
-    rows = [[f"{r['method']}: {words.short(r['field'])}", f"{100 * r['fanova']:.1f}", f"{100 * r['ped_anova']:.1f}"]
+    rows = [[f"{r['method']}: {short(r['field'])}", f"{100 * r['fanova']:.1f}", f"{100 * r['ped_anova']:.1f}"]
             for r in found.dropna(subset=["fanova"]).to_dict("records")]  # fmt: skip
     section.tables.append(plain_table(["field", "fANOVA (%)", "PED-ANOVA (%)"], rows))

@@ -13,18 +13,32 @@ import pandas as pd
 
 from fpl_tune.errors import FplTuneError
 from fpl_tune.evaluate import CHOICES, HABITS
-from fpl_tune.formatting import counted, listed
-from fpl_tune.report import charts, figures, tables, words
+from fpl_tune.formatting import (
+    axis_name,
+    counted,
+    duration,
+    figure,
+    listed,
+    megabytes,
+    numeric,
+    plus_minus,
+    points,
+    quantity,
+    short,
+    signed,
+)
+from fpl_tune.report import charts, figures, tables
 from fpl_tune.report.ablation import ablation
 from fpl_tune.report.blocks import Section, Table, Td, plain_table
 from fpl_tune.report.claims import claims
-from fpl_tune.report.decisions import choice, datasets, decisions, variation
+from fpl_tune.report.decisions import choice, datasets, decisions, neighbours, variation
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.paper import beside
 from fpl_tune.report.searches import matters, pairs, winners
 from fpl_tune.search.components import label_of
 from fpl_tune.study.cells import shown
 from fpl_tune.study.partition import Shares, shares
+from fpl_tune.study.results import VAL
 
 PARTITIONS = 5
 """Partitions drawn; seeds beyond are counted."""
@@ -32,34 +46,54 @@ PARTITIONS = 5
 _FIELDS = 10
 """Fields along which all cells are drawn."""
 
+_UNIFORM = 0.05
+"""Largest deviation of a share from equal shares, relative to them, that counts as equal."""
+
 SHOWN = 8
 """Cells drawn at once; of more, those with the highest validation accuracy."""
 
 
 def curve(facts: Facts, tests: pd.DataFrame) -> Section | None:
-    """How does the metric depend on what varies?"""
+    """How does accuracy depend on what varies? Validation first, since it chooses."""
     axes = [a for a in facts.axes if facts.table.loc[[c.id for c in facts.own], a].notna().any()]
     finished = facts.table.loc[[c.id for c in facts.own], "n"].gt(0).sum()
     if not axes or finished < 2:
         return None
-    named = facts.spec.report.x
-    numbers = [a for a in axes if words.numeric(facts.table[a])]
-    x = named if named in axes else (numbers or axes)[0]
-    many = len(facts.axes) > 2 or any(cell.role == "trial" for cell in facts.own)
-    section = Section("curve", "Along each field" if many else f"Along {words.axis_name(x)}")
-    if many:
+    numbers = [a for a in axes if numeric(facts.table[a])]
+    x = facts.spec.report.x if facts.spec.report.x in axes else (numbers or axes)[0]
+    if len(facts.axes) > 2 or facts.searched:
+        section = Section("curve", "Along each field", ["One point per cell; the ring marks the best on validation."])
         for axis in axes[:_FIELDS]:
-            section.drawn[f"slice_{words.short(axis)}"] = (
+            section.charts[f"slice_{short(axis)}"] = (
                 figures.slices(facts, axis),
-                f"By {axis}, one point per cell, {facts.basis}; ringed: best by validation.",
+                f"By {axis}; {facts.basis}.",
             )
         return section
-    spread = "band" if words.numeric(facts.table[x].dropna()) else "bar"
-    caption = (
-        f"Mean over seeds ({facts.basis}); a {spread} is their standard deviation. References are lines with bands."
-    )
-    section.drawn["curve"] = figures.axis_curve(facts, x), caption
+    section = Section("curve", f"Along {axis_name(x)}")
+    spread = f"bands and bars are the standard deviation over seeds; {facts.basis}"
+    for name, metric in {"curve_validation": VAL, "curve": facts.metric}.items():
+        what = "by which the best cell (ringed) is chosen" if metric == VAL else "reported after the choice"
+        caption = f"{quantity(metric, unit=False)}, {what}; {spread}. References are dashed."
+        section.charts[name] = figures.sweep(facts, x, metric), caption
     return section
+
+
+def explore(facts: Facts, tests: pd.DataFrame) -> Section | None:
+    """Which combinations of values are good?"""
+    if len(facts.axes) < 2 or len(facts.own) < 4:
+        return None
+    text = "Draw a rectangle over an axis: the table and all charts of cells keep the lines that pass through it."
+    section = Section("explore", "All fields at once", [text])
+    section.charts["parallel"] = figures.parallel(facts), "One line per cell, coloured by validation accuracy."
+    return section
+
+
+def history(facts: Facts, tests: pd.DataFrame) -> Section | None:
+    """How did the search progress?"""
+    if not facts.searched:
+        return None
+    caption = f"One point per trial, in the order of their numbers; the line is the best so far. {facts.basis}."
+    return Section("history", "Optimisation history", charts={"history": (figures.history(facts), caption)})
 
 
 def main_table(facts: Facts, tests: pd.DataFrame) -> Section:
@@ -69,7 +103,8 @@ def main_table(facts: Facts, tests: pd.DataFrame) -> Section:
     for row in body:
         keys = [("" if isinstance(k, float) and np.isnan(k) else k) for k in row.sort]
         kind = "best" if row.best else "reference" if row.reference else ""
-        rows.append({"kind": kind, "cells": [Td(t, k) for t, k in zip(row.cells, keys, strict=True)]})
+        cells = [Td(t, k) for t, k in zip(row.cells, keys, strict=True)]
+        rows.append({"kind": kind, "number": row.number, "cells": cells})
     return Section(
         "table", "All cells", [tables.note(facts)], tables=[Table(tables.header(facts), rows, sortable=True)]
     )
@@ -81,46 +116,56 @@ def learning(facts: Facts, tests: pd.DataFrame) -> Section | None:
     if not cells:
         return None
     which = "references, and the cells that validation puts first" if len(facts.cells) > len(cells) else "all cells"
-    section = Section("learning", "Learning curves")
-    for name, metric in {"learning_validation": "val/acc_mean", "learning": facts.metric}.items():
-        caption = f"{words.quantity(metric)}: mean over seeds and their standard deviation; {which}."
-        section.drawn[name] = figures.learning_curves(facts, cells, metric), caption
-    for group, names in itertools.groupby(sorted(facts.extra), key=lambda name: name.partition("/")[0]):
-        whole, parts = [], []
-        for name in names:
-            (whole if name.count("/") == 1 else parts).append(name)
-        for name in whole:
-            if all(facts.curve(cell, name).empty for cell in cells):
-                continue
-            caption = f"{words.quantity(name)}: mean over seeds and their standard deviation; {which}."
-            section.drawn[f"learning_{name.replace('/', '_')}"] = figures.learning_curves(facts, cells, name), caption
-        ranked = [*([facts.best] if facts.best else []), *cells]
-        cell = next((c for c in ranked if parts and not facts.curve(c, parts[0]).empty), None)
+    section = Section("learning", "Learning curves", [f"Mean over seeds and their standard deviation; {which}."])
+    whole = [name for name in facts.extra if name.count("/") == 1]
+    for name in dict.fromkeys([VAL, facts.metric, *whole]):
+        curves = [(facts.name(cell), facts.keys[cell.id], facts.curve(cell, name)) for cell in cells]
+        if not all(curve.empty for _, _, curve in curves):
+            file = {VAL: "learning_validation", facts.metric: "learning"}.get(
+                name, f"learning_{name.replace('/', '_')}"
+            )
+            section.charts[file] = figures.by_round(curves, name), f"{quantity(name, unit=False)}."
+    parts = sorted(set(facts.extra) - set(whole))
+    ranked = [*([facts.best] if facts.best else []), *cells]
+    for group, found in itertools.groupby(parts, key=lambda name: name.partition("/")[0]):
+        names = list(found)
+        cell = next((c for c in ranked if not facts.curve(c, names[0]).empty), None)
         if cell is not None:
-            caption = f"{facts.name(cell)}, {group} by part: mean over seeds and their standard deviation."
-            section.drawn[f"learning_{group}_parts"] = figures.part_curves(facts, cell, parts), caption
+            curves = [(name.split("/")[-2], -1, facts.curve(cell, name)) for name in names]
+            metric = f"{group}/{names[0].rpartition('/')[2]}"
+            caption = f"{facts.name(cell)}, {group} by part."
+            section.charts[f"learning_{group}_parts"] = figures.by_round(curves, metric), caption
     return section
 
 
 def costs(facts: Facts, tests: pd.DataFrame) -> Section | None:
     """What does accuracy cost in bytes?"""
-    table = facts.table.dropna(subset=["mean", "bytes"])
+    table = facts.table.dropna(subset=["val", "mean", "bytes"])
     if table["bytes"].nunique() < 2:
         return None
+    front = [str(table.index[i]) for i in charts.pareto_front(table["bytes"].tolist(), table["val"].tolist())]
     caption = (
-        f"Bytes up and down of all clients over the whole run. Bars: standard deviation over seeds; {facts.basis}. "
-        "The front is of the figures shown, and chooses nothing."
+        "Bytes up and down of all clients over the whole run. The line is the Pareto set: no cheaper cell has a higher "
+        f"validation accuracy. {facts.basis}."
     )
-    return Section("pareto", "Accuracy against bytes", drawn={"pareto": (charts.pareto(facts), caption)})
+    by_id = {cell.id: cell for cell in facts.cells}
+    rows = [
+        [facts.name(by_id[key]), megabytes(row["bytes"]), figure(row["val"], VAL),
+         plus_minus(row["mean"], row["std"], facts.metric)]
+        for key, row in table.loc[front].to_dict("index").items()
+    ]  # fmt: skip
+    header = ["Pareto set", "MB", "validation accuracy (%)", f"{quantity(facts.metric, over='')} ± std"]
+    return Section("pareto", "Accuracy against bytes", charts={"pareto": (figures.pareto(facts, front), caption)},
+                   tables=[plain_table(header, rows)])  # fmt: skip
 
 
 def clients(facts: Facts, tests: pd.DataFrame) -> Section | None:
     """Who gains, who loses?"""
-    drawn = charts.client_boxes(facts, facts.notable(SHOWN))
+    drawn = figures.clients(facts, facts.notable(SHOWN))
     if drawn is None:
         return None
     caption = f"One point per client and seed; box: quartiles, line: median, whiskers: extremes. {facts.basis}."
-    return Section("clients", "Clients", drawn={"clients": (drawn, caption)})
+    return Section("clients", "Clients", charts={"clients": (drawn, caption)})
 
 
 def diagnoses(facts: Facts, tests: pd.DataFrame) -> Section | None:
@@ -135,17 +180,20 @@ def diagnoses(facts: Facts, tests: pd.DataFrame) -> Section | None:
     section = Section("diagnosis", "What the models rely on")
     for number, name in enumerate(names):
         values = 100 * np.array([record[name] for record in last if name in record])
-        what, spread = name.removeprefix("diagnosis/"), values.std(0, ddof=1) if len(values) > 1 else None
-        share = np.allclose(values.sum(1), 100, atol=0.5)
-        drawn = charts.bars(
-            [str(1 + i) for i in range(values.shape[1])], values.mean(0).tolist(), f"{what} (%)",
-            spread=None if spread is None else spread.tolist(), equal=100 / values.shape[1] if share else 0.0,
-        )  # fmt: skip
+        what, mean = name.removeprefix("diagnosis/"), values.mean(0)
+        rows = [{"name": str(1 + i), "value": value} for i, value in enumerate(mean)]
+        if len(values) > 1:
+            for row, std in zip(rows, values.std(0, ddof=1), strict=True):
+                row |= {"low": row["value"] - std, "high": row["value"] + std}
+        equal = 100 / len(rows) if np.allclose(values.sum(1), 100, atol=0.5) else 0.0
+        if equal and float(np.abs(mean - equal).max()) < _UNIFORM * equal:
+            section.texts.append(f"{what}: {facts.name(cell)} uses all {len(rows)} equally ({equal:.1f} % each).")
+        drawn = charts.bars(rows, f"{what} (%)", equal=equal)
         caption = (
             f"{facts.name(cell)}: {what}; validation images, last round, mean over clients, "
             f"n = {counted(len(values), 'seed')}"
         )
-        section.drawn[f"diagnosis_{number}"] = drawn, f"{caption}; whiskers: standard deviation over seeds."
+        section.charts[f"diagnosis_{number}"] = drawn, f"{caption}; whiskers: standard deviation over seeds."
     return section
 
 
@@ -164,14 +212,15 @@ def domains(facts: Facts, tests: pd.DataFrame) -> Section | None:
         return Section("partition", "Partition", ["Not drawn: the data are no longer those of the results."])
     section = Section("partition", "Partition")
     _pictures(section, facts.name(cell), drawn)
-    by_domain: dict[str, list[float]] = {}
-    for seed in seeds:
-        for name, value in zip(drawn[seed].domains, facts.clients(cell, seed), strict=False):
-            by_domain.setdefault(name, []).append(float(value))
-    title = words.quantity(facts.metric, over="")
-    boxes = charts.boxes({k: np.array(v) for k, v in by_domain.items()}, title, words.percent(facts.metric))
+    names = dict.fromkeys(name for held in drawn.values() for name in held.domains)
+    by_domain = {
+        name: {seed: facts.clients(cell, seed)[np.array(drawn[seed].domains) == name] for seed in seeds}
+        for name in names
+        if all(len(facts.clients(cell, seed)) == len(drawn[seed].domains) for seed in seeds)
+    }
+    boxes = figures.boxes(by_domain, facts.metric)
     if len(by_domain) > 1 and boxes is not None:
-        section.drawn["domains"] = boxes, f"Clients of {facts.name(cell)} by their domain, all seeds; {facts.basis}."
+        section.charts["domains"] = boxes, f"Clients of {facts.name(cell)} by their domain, all seeds; {facts.basis}."
     return section
 
 
@@ -188,10 +237,10 @@ def _pictures(section: Section, name: str, drawn: dict[int, Shares]) -> None:
             "the area of a disc is their number"
             f"{', the same in these seeds, drawn anew in each' if len(seeds) > 1 else ''}."
         )
-        file = "partition" if len(section.drawn) == 0 else f"partition_seed{seeds[0]}"
-        section.drawn[file] = charts.partition(drawn[seeds[0]]), caption
+        file = "partition" if not section.charts else f"partition_seed{seeds[0]}"
+        section.charts[file] = figures.partition(drawn[seeds[0]]), caption
         if len(alike) > 1:
-            section.folds[file] = {"name": which, "open": len(section.drawn) == 1}
+            section.folds[file] = {"name": which, "open": len(section.charts) == 1}
     if len(alike) > PARTITIONS:
         section.texts.append(f"The first {PARTITIONS} of {len(alike)} partitions are drawn.")
 
@@ -208,14 +257,13 @@ def honest(facts: Facts, tests: pd.DataFrame) -> Section | None:
     text = (
         "The first two rules read validation figures only. The other two are the papers' habits, shown for comparison"
         + (
-            f": picking the best test round would add {words.signed(added, facts.metric)} points on average."
+            f": picking the best test round would add {signed(added, facts.metric)} points on average."
             if added == added
             else "."
         )
     )
     rows = [
-        [label, *(words.figure(float(habits.loc[label, rule]), facts.metric) for rule in order)]
-        for label in habits.index
+        [label, *(figure(float(habits.loc[label, rule]), facts.metric) for rule in order)] for label in habits.index
     ]
     table = plain_table(["cell", *(names.get(rule, rule) for rule in order)], rows)  # type: ignore[arg-type]
     return Section("rules", "Reporting rules", [text], tables=[table])
@@ -240,7 +288,7 @@ def paper(facts: Facts, tests: pd.DataFrame) -> Section | None:
                 f"Kendall's rank correlation with the printed figures, {part.name}: {part.order:+.2f}."
             )
         ours, printed = (f"{whose} ({part.unit})" if part.unit else whose for whose in ("ours", "printed"))
-        value = partial(words.points, digits=3 if part.unit in ("M", "s") else 2)
+        value = partial(points, digits=3 if part.unit in ("M", "s") else 2)
         rows = [
             [
                 r.label,
@@ -266,7 +314,7 @@ def tuned(facts: Facts, tests: pd.DataFrame) -> Section:
     total = float(np.nansum(facts.table["seconds"] * facts.table["n"]))
     texts = [f"{counted(len(facts.own), 'cell')} × {counted(len(facts.spec.seed_list()), 'seed')}, "
              f"and {counted(len(facts.references), 'reference')}; "
-             f"{words.duration(total)} of training in all."]  # fmt: skip
+             f"{duration(total)} of training in all."]  # fmt: skip
     if search.sampler:
         budget = counted(search.trials, "trial") if search.seconds is None else f"{search.seconds:g} s"
         texts.append(
@@ -296,7 +344,7 @@ def reproduce(facts: Facts, tests: pd.DataFrame) -> Section:
 
 
 SECTIONS: tuple[Callable[[Facts, pd.DataFrame], Section | None], ...] = (
-    winners, ablation, decisions, claims, curve, main_table, datasets, learning, pairs, matters, variation, choice,
-    costs, clients, diagnoses, domains, honest, paper, tuned, reproduce,
+    winners, ablation, decisions, neighbours, claims, curve, main_table, explore, history, datasets, learning, pairs,
+    matters, variation, choice, costs, clients, diagnoses, domains, honest, paper, tuned, reproduce,
 )  # fmt: skip
 """In the order of the page."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from fpl_tune.report import words
+from fpl_tune.formatting import duration, figure, interval, megabytes, p_value, plus_minus, quantity, short, signed
 from fpl_tune.report.facts import Facts
 from fpl_tune.study.cells import shown
 
@@ -19,6 +19,7 @@ from fpl_tune.study.cells import shown
 class Row:
     """One cell as text."""
 
+    number: int
     cells: list[str]
     sort: list[float | str]
     """What the page sorts by, one for each of `cells`."""
@@ -27,18 +28,26 @@ class Row:
 
 
 def header(facts: Facts) -> list[str]:
-    """Column names of `rows`."""
-    metric = words.quantity(facts.metric, over="")
+    """Column names of `rows`: name and accuracy first, since a narrow screen shows these alone."""
+    metric = quantity(facts.metric, over="")
     versus = f"Δ vs {facts.reference}" if facts.reference is not None else "Δ"
-    found = ["status", "seeds", "validation accuracy (%)", f"{metric} ± std", versus, "verdict", "p",
-             "MB", "time", *(words.quantity(name, over="") for name in _extra(facts))]  # fmt: skip
-    axes = list(map(words.short, facts.axes))
-    return ["cell", *found, *axes] if facts.searched else ["cell", *axes, *found]
+    fields = list(map(short, facts.axes))
+    return ["cell", "validation accuracy (%)", f"{metric} ± std", versus, "95 % interval", "verdict", *fields, "status",
+            "seeds", "p", "MB", "time", *(quantity(name, over="") for name in _extra(facts))]  # fmt: skip
 
 
 def _extra(facts: Facts) -> list[str]:
-    """Figures of methods that have a column: those of a part, such as a domain, have none."""
+    """Metrics of methods that have a column: those of a part, such as a domain, have none."""
     return [name for name in facts.extra if name.count("/") == 1]
+
+
+def _value(value: Any) -> tuple[str, float | str]:
+    """A field's value in three digits, and its key of sorting."""
+    if value is None or value != value:
+        return "–", ""
+    if isinstance(value, float):
+        return f"{value:.3g}", value
+    return shown(value), value if isinstance(value, int) else shown(value)
 
 
 def rows(facts: Facts, tests: pd.DataFrame) -> list[Row]:
@@ -46,40 +55,35 @@ def rows(facts: Facts, tests: pd.DataFrame) -> list[Row]:
     found = []
     tested = tests.to_dict("index")
     for cell in facts.listed:
-        row: dict[str, Any] = {name: facts.table[name][cell.id] for name in facts.table.columns}
+        row: dict[str, Any] = facts.table.loc[cell.id].to_dict()
         test = tested.get(cell.id, dict.fromkeys(tests.columns, math.nan))
-        delta, half = words.signed(test["difference"], facts.metric), (test["high"] - test["low"]) / 2
-        if not math.isnan(half):
-            delta += f" ± {words.figure(half, facts.metric)}"
         judged = str(test["verdict"]) if cell.id in tested else "–"
-        axes = [None if row[axis] != row[axis] else row[axis] for axis in facts.axes]
-        places = [("–", "") if v is None else (shown(v), v if isinstance(v, (int, float)) else shown(v)) for v in axes]
+        name = f"{facts.name(cell)}{' (published)' if cell.id in facts.published else ''}"
         columns: list[tuple[str, Any]] = [
-            (facts.name(cell) if facts.searched else cell.label, cell.number),
-            *([] if facts.searched else places),
+            (name, cell.number),
+            (figure(row["val"], "val/acc_mean"), row["val"]),
+            (plus_minus(row["mean"], row["std"], facts.metric), row["mean"]),
+            (signed(test["difference"], facts.metric), test["difference"]),
+            (interval(test, facts.metric), test["low"]),
+            (judged, judged),
+            *(_value(row[axis]) for axis in facts.axes),
             (str(row["status"]), str(row["status"])),
             (str(row["n"]), int(row["n"])),
-            (words.figure(row["val"], "val/acc_mean"), row["val"]),
-            (words.plus_minus(row["mean"], row["std"], facts.metric), row["mean"]),
-            (delta, test["difference"]),
-            (judged, judged),
-            (words.p_value(test["p"]), test["p"]),
-            (words.megabytes(row["bytes"]), row["bytes"]),
-            (words.duration(row["seconds"]), row["seconds"]),
-            *((words.figure(row[name], name), row[name]) for name in _extra(facts)),
-            *(places if facts.searched else []),
+            (p_value(test["p"]), test["p"]),
+            (megabytes(row["bytes"]), row["bytes"]),
+            (duration(row["seconds"]), row["seconds"]),
+            *((figure(row[name], name), row[name]) for name in _extra(facts)),
         ]
         texts, keys = [text for text, _ in columns], [key for _, key in columns]
-        found.append(Row(texts, keys, cell.id in facts.chosen, facts.is_reference(cell)))
+        found.append(Row(facts.keys[cell.id], texts, keys, cell.id in facts.chosen, facts.is_reference(cell)))
     return found
 
 
 def note(facts: Facts) -> str:
-    """What the figures of the table are."""
+    """Explains the values of the table."""
     return (
-        f"± is the standard deviation over seeds; {facts.basis}. "
-        "The best cell (bold) is chosen by validation accuracy. "
-        "Δ is paired over seeds, with half of its 95 % interval; p: paired t over seeds after Holm's correction."
+        f"± is the standard deviation over seeds; {facts.basis}. The best cell (bold) is chosen by validation "
+        "accuracy. Δ is paired over seeds, with its 95 % interval; p: paired t over seeds after Holm's correction."
     )
 
 
@@ -128,9 +132,9 @@ def latex(facts: Facts, body: Sequence[Row]) -> str:
         f"    {' & '.join(map(latex_text, columns))} \\\\",
         r"    \midrule",
     ]
-    references = {facts.name(cell) if facts.searched else cell.label for cell in facts.references}
-    own = [row for row in body if row.cells[0] not in references]
-    below = [row for row in body if row.cells[0] in references]
+    references = {facts.keys[cell.id] for cell in facts.references}
+    own = [row for row in body if row.number not in references]
+    below = [row for row in body if row.number in references]
     for part in (own, below):
         if part is below and own and below:
             lines.append(r"    \midrule")

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from fpl_tune.study.lock import owner
 from fpl_tune.study.store import Store
-from fpl_tune.track.ledger import Draw
 from fpl_tune.track.recorder import Writer, writer_of
 
 
@@ -29,13 +28,13 @@ def inspect(store: Store, uri: str | None = None) -> list[Finding]:
     return _differences(store, writer_of(store, uri))
 
 
-def repair(store: Store, uri: str | None = None, *, draw: Draw | None = None) -> list[Finding]:
+def repair(store: Store, uri: str | None = None) -> list[Finding]:
     """Repairs what `inspect` finds: deletes runs without a cell, and writes all others that differ anew.
 
     Raises:
         EnvironmentProblem: MLflow cannot be reached.
     """
-    writer = writer_of(store, uri, draw=draw)
+    writer = writer_of(store, uri)
     found = _differences(store, writer)
     for finding in found:
         if finding.kind == "orphan":

@@ -8,7 +8,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -27,9 +27,6 @@ from fpl_tune.trial import Record
 
 FORMAT = 3
 """Increased when the same store gives other runs than before: all runs are then written anew."""
-
-Draw = Callable[[Cell, Mapping[int, Sequence[Record]]], bytes]
-"""Makes a cell's figure (PNG) from its histories by seed."""
 
 HEADLINES = ("test_acc", "test_acc_std", "val_acc", "n_seeds")
 """Metrics over seeds that a cell's run lists first."""
@@ -245,8 +242,8 @@ def _times(result: Mapping[str, Any]) -> tuple[int, int]:
 # -- artifacts -----------------------------------------------------------------------------------------------
 
 
-def cell_files(store: Store, cell: Cell, seeds: Sequence[int], draw: Draw | None) -> dict[str, bytes | Path]:
-    """Path below the run's artifacts -> content: configuration, prompts, accuracies of clients, figure."""
+def cell_files(store: Store, cell: Cell, seeds: Sequence[int]) -> dict[str, bytes | Path]:
+    """Path below the run's artifacts -> content: configuration, prompts, accuracies of clients."""
     files: dict[str, bytes | Path] = {
         "config/run.yaml": yaml.safe_dump(_plain(config.as_dict(cell.run)), sort_keys=False).encode()
     }
@@ -256,15 +253,13 @@ def cell_files(store: Store, cell: Cell, seeds: Sequence[int], draw: Draw | None
         prompts = store.place(cell, seed) / "prompts.safetensors"
         if prompts.is_file():
             files[f"prompts/seed={seed}.safetensors"] = prompts
-    if draw is not None and any(histories.values()):
-        files["figures/curve.png"] = draw(cell, histories)
     return files
 
 
 def study_files(store: Store) -> dict[str, bytes | Path]:
-    """The report, its figures and tables, and the resolved study without the tracking server's address."""
+    """The report, its tables, and the resolved study without the tracking server's address."""
     names = ("report.html", "table.md", "table.tex", "table.csv", "results.csv")
-    paths = [store.folder / name for name in names] + sorted((store.folder / "figures").glob("*.p*"))
+    paths = [store.folder / name for name in names]
     files: dict[str, bytes | Path] = {str(p.relative_to(store.folder)): p for p in paths if p.is_file()}
     return {**files, "study.yaml": portable(store).encode()}
 

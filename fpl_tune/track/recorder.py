@@ -23,7 +23,6 @@ from fpl_tune.study.cells import Cell
 from fpl_tune.study.status import FAILURES
 from fpl_tune.study.store import Store
 from fpl_tune.track import ledger, server, views
-from fpl_tune.track.ledger import Draw
 from fpl_tune.track.server import Book
 from fpl_tune.trial import Record
 
@@ -42,7 +41,6 @@ class Recorder(Callback):
         uri: tracking server; None: MLFLOW_TRACKING_URI, else SQLite in `root`.
         root: the output folder.
         seeds: also write a nested run for every seed.
-        draw: makes a cell's figure; None: no figure.
         warn: receives the warning; None: it is logged.
     """
 
@@ -52,10 +50,9 @@ class Recorder(Callback):
         root: Path,
         *,
         seeds: bool = False,
-        draw: Draw | None = None,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        self.uri, self.seeds, self.draw = server.resolve(uri, root), seeds, draw
+        self.uri, self.seeds = server.resolve(uri, root), seeds
         self.warn = warn or _log.warning
         self.problem: str | None = None
         """The last error; None if there was none."""
@@ -84,7 +81,7 @@ class Recorder(Callback):
 
     def open(self, store: Store) -> None:
         """In the thread: imports mlflow (1 to 2 s), reaches it and shows the study as running."""
-        self._writer = writer_of(store, self.uri, seeds=self.seeds, draw=self.draw)
+        self._writer = writer_of(store, self.uri, seeds=self.seeds)
         self._writer.parent("RUNNING")
 
     def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
@@ -111,7 +108,7 @@ class Recorder(Callback):
     def _end(self, store: Store, status: str) -> None:
         writer = self._writer
         if writer is None or self.problem is not None:  # its view of MLflow may be out of date
-            writer = writer_of(store, self.uri, seeds=self.seeds, draw=self.draw)
+            writer = writer_of(store, self.uri, seeds=self.seeds)
         writer.everything(status)
         self.problem = None
 
@@ -161,16 +158,13 @@ class Writer:
         spec: the study.
         uri: the tracking server's address.
         seeds: also write a nested run for every seed.
-        draw: makes a cell's figure; None: no figure.
 
     Raises:
         EnvironmentProblem: MLflow cannot be reached.
     """
 
-    def __init__(
-        self, store: Store, spec: StudySpec, uri: str, *, seeds: bool = False, draw: Draw | None = None
-    ) -> None:
-        self.store, self.spec, self.nested, self.draw = store, spec, seeds, draw
+    def __init__(self, store: Store, spec: StudySpec, uri: str, *, seeds: bool = False) -> None:
+        self.store, self.spec, self.nested = store, spec, seeds
         self.seeds, self.rule = self.spec.seed_list(), self.spec.report.rule
         database = uri.startswith(("sqlite:", "postgresql", "mysql", "mssql"))
         client = server.connect(uri)
@@ -206,7 +200,7 @@ class Writer:
         entry = ledger.cell_entry(self.store, cell, due.seeds, self.rule)
         if due.key != cell.id:
             entry = ledger.seed_entry(entry, due.seeds[0])
-        self.book.write(entry, ledger.cell_files(self.store, cell, due.seeds, self.draw))
+        self.book.write(entry, ledger.cell_files(self.store, cell, due.seeds))
 
     def due(self, cell: Cell) -> list[Due]:
         """Lists the runs that MLflow should hold of a cell; none if a seed has no result yet."""
@@ -252,21 +246,21 @@ def _status(outcome: Outcome) -> str:
     return "KILLED" if outcome.pending else "FAILED" if outcome.failed else "FINISHED"
 
 
-def sync(store: Store, uri: str | None = None, *, seeds: bool | None = None, draw: Draw | None = None) -> None:
+def sync(store: Store, uri: str | None = None, *, seeds: bool | None = None) -> None:
     """Makes MLflow equal to the store of a study that is not running; idempotent, also after a kill.
 
     Raises:
         EnvironmentProblem: MLflow cannot be reached.
     """
     try:
-        writer_of(store, uri, seeds=seeds, draw=draw).everything()
+        writer_of(store, uri, seeds=seeds).everything()
     except EnvironmentProblem:
         raise
     except Exception as problem:
         raise EnvironmentProblem(server.why(problem, server.resolve(uri, store.root))) from problem
 
 
-def writer_of(store: Store, uri: str | None = None, *, seeds: bool | None = None, draw: Draw | None = None) -> Writer:
+def writer_of(store: Store, uri: str | None = None, *, seeds: bool | None = None) -> Writer:
     """Makes the writer of a store; `uri` and `seeds` default to the study's `tracking`.
 
     Raises:
@@ -281,4 +275,4 @@ def writer_of(store: Store, uri: str | None = None, *, seeds: bool | None = None
                 "Give the whole address in MLFLOW_TRACKING_URI."
             )
     resolved = server.resolve(uri or spec.tracking.uri, store.root)
-    return Writer(store, spec, resolved, seeds=spec.tracking.seeds if seeds is None else seeds, draw=draw)
+    return Writer(store, spec, resolved, seeds=spec.tracking.seeds if seeds is None else seeds)

@@ -16,7 +16,7 @@ from fpl_tune.report import build, decisions, searches
 from fpl_tune.report.compare import compare
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.importance import importance
-from fpl_tune.report.significance import against_reference, narrowed, values
+from fpl_tune.report.significance import against_neighbours, against_reference, narrowed, values
 from fpl_tune.study import selection
 from fpl_tune.study.cells import expand
 
@@ -128,7 +128,7 @@ def test_nothing_explains_what_does_not_vary_and_few_trials_say_so(make_store):
     section = searches.matters(facts, against_reference(facts))
     assert section is not None
     assert "Nothing is said of n_ctx, lr: the metric does not vary." in section.texts
-    assert not section.drawn
+    assert not section.charts
 
 
 def test_data_sets_are_compared_by_rank(make_store):
@@ -142,20 +142,38 @@ def test_data_sets_are_compared_by_rank(make_store):
         ["promptfl", "3.00"],
     ]
     assert section.tables[1].rows[0]["cells"][2].text == "3 / 0 / 0"
-    (ax,) = section.drawn["ranks"][0].axes
-    points = np.asarray(ax.lines[0].get_xydata())
-    assert points.tolist() == [[1, 0], [2, 1], [3, 2]]
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["fedpgp", "coop", "promptfl"]
-    bars = [np.asarray(line.get_xdata()).tolist() for line in ax.lines[1:-1]]
-    assert bars == [[1, 2], [2, 3]]
+    spec = section.charts["ranks"][0]
+    ranks = {row["name"]: row["rank"] for row in spec["data"]["values"]}
+    assert ranks == {"fedpgp": 1, "coop": 2, "promptfl": 3}
+    groups = {(row["first"], row["last"]) for row in spec["layer"][1]["data"]["values"]}
+    assert groups == {(1, 2), (2, 3)}
     length = 2.343 * math.sqrt(3 * 4 / (6 * 3))  # Demsar 2006, Table 5: three cells
-    assert np.asarray(ax.lines[-1].get_xdata()).tolist() == pytest.approx([1, 1 + length], abs=0.001)
-    (ax,) = section.drawn["profiles"][0].axes
-    assert ax.get_legend_handles_labels()[1] == ["fedpgp", "coop", "promptfl"]
-    line = np.asarray(ax.lines[0].get_xydata())
+    assert spec["title"] == f"critical difference {length:.2f}"
+    rows = section.charts["profiles"][0]["data"]["values"]
+    assert list(dict.fromkeys(row["series"] for row in rows)) == ["fedpgp", "coop", "promptfl"]
     runs = [v for cell in facts.cells if "fedpgp" in cell.label for v in facts.values(cell, facts.metric)]
     assert len(runs) == 6
-    assert line[:, 1].tolist() == pytest.approx([sum(v > at for v in runs) / 6 for at in line[:, 0]])
+    for row in (row for row in rows if row["series"] == "fedpgp"):
+        assert row["mean"] == pytest.approx(sum(v > row["threshold"] for v in runs) / 6)
+
+
+def test_the_best_is_compared_with_its_neighbours(make_store):
+    """Adjacent numbers along one axis alone; differences are the best's minus the neighbour's, as in the records."""
+    body = "axes: {method: {n_ctx: [1, 2, 4, 8]}, optim: {lr: [0.01, 0.1]}}\nseeds: 3\n"
+    level = lambda cell: 0.8 if cell.label == "n_ctx=4, lr=0.01" else 0.5  # noqa: E731
+    facts = Facts(make_store(body=body, level=level))
+    found = against_neighbours(facts)
+    assert set(found.index) == {"n_ctx=2, lr=0.01", "n_ctx=8, lr=0.01", "n_ctx=4, lr=0.1"}
+    assert facts.best is not None
+    mine = facts.by_seed(facts.best, facts.metric)
+    for name, row in found.to_dict("index").items():
+        theirs = facts.by_seed(facts.by_label[str(name)], facts.metric)
+        assert row["difference"] == pytest.approx(np.mean([mine[s] - theirs[s] for s in mine]))
+        assert row["low"] < row["difference"] < row["high"]
+    assert set(found["verdict"]) == {"better"}
+    section = decisions.neighbours(facts, against_reference(facts))
+    assert section is not None
+    assert "better than 3 of 3 neighbours" in section.texts[0]
 
 
 def test_the_study_s_rule_selects(make_store, compose):

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.container import ErrorbarContainer
 
-from fpl_tune import methods
+from fpl_tune import formatting, methods
 from fpl_tune.errors import ConfigError
-from fpl_tune.report import canvas, charts, figures, searches, sections, tables, words
+from fpl_tune.report import charts, figures, searches, sections, tables, vega
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.importance import importance
 from fpl_tune.report.significance import against_reference
 from fpl_tune.study.partition import shares
+
+from .conftest import amend
 
 # -- importance ----------------------------------------------------------------------------------------------
 
@@ -53,54 +54,61 @@ def test_front_is_what_nothing_dominates(points):
     assert len({points[i] for i in front}) == len(front)
 
 
-def test_svg_follows_the_page_and_carries_no_date(make_store):
+def test_pictures_follow_the_page_and_are_the_same_each_time(make_store):
     facts = Facts(make_store())
-    text = canvas.svg(figures.axis_curve(facts, "method.n_ctx"), "curve")
-    assert canvas.INK not in text
-    assert "var(--ink)" in text
-    assert "<dc:date>" not in text
-    assert not re.search(r'<g id="', text)
-    assert text == canvas.svg(figures.axis_curve(facts, "method.n_ctx"), "curve")
-
-
-def test_names_have_bars_and_are_not_joined(make_store):
-    facts = Facts(
-        make_store(body="axes: {variant: [{label: a, method.n_ctx: 2}, {label: b, method.n_ctx: 4}]}\nseeds: 3\n")
-    )
-    ax = figures.axis_curve(facts, "variant").axes[0]
-    own = facts.table.loc[[cell.id for cell in facts.own]]
-    (drawn,) = ax.containers
-    assert isinstance(drawn, ErrorbarContainer)
-    points, _, (bars,) = drawn.lines
-    assert points.get_linestyle() == "None"
-    assert points.get_ydata() == pytest.approx(own["mean"].tolist())
-    reach = [segment[1, 1] - segment[0, 1] for segment in bars.get_segments()]
-    assert reach == pytest.approx((2 * own["std"]).tolist())
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "b"]
+    spec = figures.sweep(facts, "method.n_ctx", facts.metric)
+    text = vega.svg(spec, facts.rows)
+    assert text.startswith("<svg")
+    assert 'fill="currentColor"' in text
+    assert text == vega.svg(spec, facts.rows)
 
 
 def test_curve_goes_through_the_means_and_its_band_is_the_std(make_store):
     facts = Facts(make_store())
-    ax = figures.axis_curve(facts, "method.n_ctx").axes[0]
-    own = facts.table.loc[[cell.id for cell in facts.own]]
-    assert ax.lines[0].get_ydata() == pytest.approx(own["mean"].tolist())
-    band = np.asarray(ax.collections[0].get_paths()[0].vertices)
-    assert band[:, 1].max() == pytest.approx((own["mean"] + own["std"]).max())
-    legend = ax.get_legend()
-    assert legend is not None
-    assert "zeroshot" in [text.get_text() for text in legend.get_texts()]
+    spec = figures.sweep(facts, "method.n_ctx", facts.metric)
+    assert spec["layer"][0]["mark"]["type"] == "area"
+    rows = {row["number"]: row for row in spec["data"]["values"]}
+    for cell in facts.own:
+        values = facts.values(cell, facts.metric)
+        row, mean, std = rows[facts.keys[cell.id]], np.mean(values), np.std(values, ddof=1)
+        assert [row["mean"], row["low"], row["high"]] == pytest.approx([mean, mean - std, mean + std])
+        assert row["best"] == (cell.id in facts.chosen)
+    (level,) = spec["layer"][-1]["data"]["values"]
+    assert level["series"] == "zeroshot"
 
 
-# -- words ---------------------------------------------------------------------------------------------------
+def test_names_have_bars_and_are_not_joined(make_store):
+    body = "axes: {variant: [{label: a, method.n_ctx: 2}, {label: b, method.n_ctx: 4}]}\nseeds: 3\n"
+    facts = Facts(make_store(body=body))
+    spec = figures.sweep(facts, "variant", facts.metric)
+    assert [layer["mark"]["type"] for layer in spec["layer"]] == ["rule", "point", "point"]
+    assert spec["layer"][0]["encoding"]["x"]["sort"] == ["a", "b"]
+    assert [row["x"] for row in spec["data"]["values"]] == ["a", "b"]
 
 
-def test_words():
-    assert words.quantity("test/acc_mean") == "test accuracy (%, mean over clients)"
-    assert words.plus_minus(0.9761, 0.0011, "test/acc_mean") == "97.61 ± 0.11"
-    assert words.plus_minus(0.9761, math.nan, "test/acc_mean") == "97.61"
-    assert words.signed(-0.0123, "test/acc_mean") == "-1.23"
-    assert words.p_value(0.0004) == "< 0.001"
-    assert words.axis_name("method.lam") == "λ (lam)"
+def test_a_uniform_gate_is_said_in_words(make_store):
+    store = make_store()
+    amend(store, diagnosis__attention=[0.26, 0.24, 0.25, 0.25])
+    facts = Facts(store)
+    section = sections.diagnoses(facts, against_reference(facts))
+    assert section is not None
+    assert "uses all 4 equally (25.0 % each)" in section.texts[0]
+    amend(store, diagnosis__attention=[0.4, 0.2, 0.2, 0.2])
+    other = sections.diagnoses(Facts(store), against_reference(facts))
+    assert other is not None
+    assert other.texts == []
+
+
+# -- formatting ----------------------------------------------------------------------------------------------
+
+
+def test_formatting():
+    assert formatting.quantity("test/acc_mean") == "test accuracy (%, mean over clients)"
+    assert formatting.plus_minus(0.9761, 0.0011, "test/acc_mean") == "97.61 ± 0.11"
+    assert formatting.plus_minus(0.9761, math.nan, "test/acc_mean") == "97.61"
+    assert formatting.signed(-0.0123, "test/acc_mean") == "-1.23"
+    assert formatting.p_value(0.0004) == "< 0.001"
+    assert formatting.axis_name("method.lam") == "λ (lam)"
 
 
 @given(st.text(alphabet="a\\{}$&#%_~^", max_size=12))
@@ -120,7 +128,7 @@ def test_the_partition_is_drawn_only_if_it_is_the_one_of_the_results(make_store)
     empty = against_reference(facts)
     other = sections.domains(facts, empty)
     assert other is not None
-    assert not other.drawn
+    assert not other.charts
     for cell in store.cells():
         for seed in (1, 2, 3):
             result = store.result(cell, seed)
@@ -128,12 +136,13 @@ def test_the_partition_is_drawn_only_if_it_is_the_one_of_the_results(make_store)
             store.put(cell, seed, store.history(cell, seed), {**result, "split_hash": shares(cell.run, seed).hash})
     drawn = sections.domains(Facts(store), empty)
     assert drawn is not None
-    assert set(drawn.drawn) == {"partition", "partition_seed2", "partition_seed3", "domains"}
+    assert set(drawn.charts) == {"partition", "partition_seed2", "partition_seed3", "domains"}
     assert [fold["open"] for fold in drawn.folds.values()] == [True, False, False]
-    assert "seed 2" in drawn.drawn["partition_seed2"][1]
+    assert "seed 2" in drawn.charts["partition_seed2"][1]
     held = shares(store.cells()[0].run, 1)
-    ax = drawn.drawn["partition"][0].axes[0]
-    assert sum(len(np.asarray(c.get_offsets())) for c in ax.collections) == (held.counts > 0).sum()
+    rows = drawn.charts["partition"][0]["data"]["values"]
+    assert sum(row["images"] for row in rows) == held.counts.sum()
+    assert len(rows) == (held.counts > 0).sum()
 
 
 # -- what others are tested against --------------------------------------------------------------------------
@@ -184,13 +193,13 @@ def test_what_a_report_is_asked_for_must_be_there(make_store, asked, words):
         Facts(make_store(body=METHODS), **asked)
 
 
-def test_of_many_lines_eight_are_drawn_and_the_best_is_among_them(make_store):
-    rates = [round(0.01 * i, 2) for i in range(1, 12)]
-    body = f"axes: {{method: {{n_ctx: [2, 4]}}, optim: {{lr: {rates}}}}}\nseeds: 2\n"
+def test_of_many_lines_twenty_are_drawn_and_the_best_is_among_them(make_store):
+    rates = [round(0.01 * i, 2) for i in range(1, 25)]
+    body = f"axes: {{method: {{n_ctx: [2, 4]}}, optim: {{lr: {rates}}}}}\nseeds: 1\n"
     facts = Facts(make_store(body=body, level=lambda cell: 0.9 if cell.run.optim.lr == 0.05 else 0.5))
-    (ax,) = figures.axis_curve(facts, "method.n_ctx").axes
-    names = [line.get_label() for line in ax.lines if str(line.get_label()).startswith("lr=")]
-    assert len(names) == 8
+    rows = figures.sweep(facts, "method.n_ctx", facts.metric)["data"]["values"]
+    names = list(dict.fromkeys(row["series"] for row in rows))
+    assert len(names) <= 20
     assert "lr=0.05" in names
 
 
@@ -203,41 +212,36 @@ def many_names(make_store):
 
 def test_many_names_are_rows_the_best_on_top(make_store):
     names, facts = many_names(make_store)
-    (ax,) = figures.axis_curve(facts, "variant").axes
-    rows = [label.get_text() for label in ax.get_yticklabels()]
+    spec = figures.sweep(facts, "variant", facts.metric)
     table = facts.table.loc[[cell.id for cell in facts.own]]
-    mean = table.groupby("variant")["mean"].mean()
-    assert sorted(rows) == names
-    assert rows == mean.sort_values().index.tolist() != names
-    assert len(ax.containers) == 2, "a colour for each length of the context"
-    for drawn, (_, part) in zip(ax.containers, table.groupby("method.n_ctx"), strict=True):
-        assert isinstance(drawn, ErrorbarContainer)
-        x, y = (np.asarray(part) for part in drawn.lines[0].get_data())
-        found = {rows[round(row)]: value for row, value in zip(y.tolist(), x.tolist(), strict=True)}
-        assert found == pytest.approx(part.set_index("variant")["mean"].to_dict())
-    assert facts.best is not None
-    ring = next(line for line in ax.lines if line.get_label() == "best by validation")
-    assert np.asarray(ring.get_xdata()) == pytest.approx([facts.table.loc[facts.best.id, "mean"]])
-    assert rows[round(float(np.asarray(ring.get_ydata())[0]))] == facts.table.loc[facts.best.id, "variant"]
+    order = table.groupby("variant")["mean"].mean().sort_values(ascending=False).index.tolist()
+    point = spec["layer"][1]["encoding"]
+    assert point["y"]["sort"] == order != names
+    assert {row["series"] for row in spec["data"]["values"]} == {"n_ctx=2", "n_ctx=4"}
+    found = {(row["x"], row["series"]): row["mean"] for row in spec["data"]["values"]}
+    for row in table.to_dict("records"):
+        assert found[row["variant"], f"n_ctx={row['method.n_ctx']:g}"] == pytest.approx(row["mean"])
 
 
 def test_a_heat_map_of_many_columns_is_upright(make_store):
     names, facts = many_names(make_store)
-    (ax,) = figures.heat_map(facts, "method.n_ctx", "variant", facts.own).axes
-    assert [label.get_text() for label in ax.get_yticklabels()] == names
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["2", "4"]
-    assert ax.yaxis_inverted(), "names are read from the top"
-    grid = np.asarray(ax.images[0].get_array())
+    spec = figures.heat_map(facts, "method.n_ctx", "variant", facts.own)
+    place = spec["layer"][0]["encoding"]
+    assert (place["y"]["sort"], place["x"]["sort"]) == (names, ["2", "4"])
+    grid = {(row["r"], row["c"]): row["validation"] for row in spec["data"]["values"]}
     for cell in facts.own:
-        n_ctx = methods.as_dict(cell.run.method)["n_ctx"]
-        place = names.index(facts.table.loc[cell.id, "variant"]), [2, 4].index(n_ctx)
-        assert grid[place] == pytest.approx(facts.table.loc[cell.id, "mean"])
+        key = facts.table.loc[cell.id, "variant"], f"{facts.table.loc[cell.id, 'method.n_ctx']:g}"
+        assert grid[key] == facts.table.loc[cell.id, "val"]
 
 
-def test_bars_tell_their_values_and_where_equal_shares_lie():
-    (ax,) = charts.bars(["a", "b"], [25.0, 75.0], "share (%)", spread=[1.0, 2.0], equal=50.0).axes
-    assert [text.get_text() for text in ax.texts] == ["25.0", "75.0"]
-    assert ax.get_legend_handles_labels()[1] == ["equal shares, 50"]
+def test_bars_have_their_values_and_a_line_where_shares_are_equal():
+    rows = [
+        {"name": "a", "value": 25.0, "low": 24.0, "high": 26.0},
+        {"name": "b", "value": 75.0, "low": 73, "high": 77},
+    ]
+    text = vega.svg(charts.bars(rows, "share (%)", equal=50.0), [])
+    assert all(f">{value}</text>" in text for value in ("25.0", "75.0"))
+    assert charts.bars(rows, "share (%)", equal=50.0)["layer"][-1]["encoding"]["x"] == {"datum": 50.0}
 
 
 def test_heat_maps_are_of_the_numbers_one_for_each_value_of_a_third_axis(make_store):
@@ -249,15 +253,17 @@ def test_heat_maps_are_of_the_numbers_one_for_each_value_of_a_third_axis(make_st
     section = searches.pairs(facts, against_reference(facts))
     assert section is not None
     assert section.title == "lr and shots"
-    assert [caption.split(".")[0] for _, caption in section.drawn.values()] == ["method=promptfl", "method=fedpgp"]
-    images = [figure.axes[0].images[0] for figure, _ in section.drawn.values()]
-    assert images[0].get_clim() == images[1].get_clim()
-    for image, method in zip(images, ("promptfl", "fedpgp"), strict=True):
-        grid = np.asarray(image.get_array())
-        for cell in facts.own:
-            if methods.name_of(cell.run.method) == method:
-                place = [0.01, 0.1].index(cell.run.optim.lr), [1, 2, 4].index(int(cell.varied["data.shots"]))
-                assert grid[place] == pytest.approx(facts.table.loc[cell.id, "mean"])
+    assert [caption.split(".")[0] for _, caption in section.charts.values()] == ["method=promptfl", "method=fedpgp"]
+    specs = [spec for spec, _ in section.charts.values()]
+    domains = [spec["layer"][0]["encoding"]["color"]["scale"]["domain"] for spec in specs]
+    assert domains[0] == domains[1]
+    for spec, method in zip(specs, ("promptfl", "fedpgp"), strict=True):
+        grid = {(row["r"], row["c"]): row["mean"] for row in spec["data"]["values"]}
+        own = [cell for cell in facts.own if methods.name_of(cell.run.method) == method]
+        for cell in own:
+            key = f"{cell.run.optim.lr:g}", str(cell.varied["data.shots"])
+            assert grid[key] == pytest.approx(facts.table.loc[cell.id, "mean"])
+        assert len(grid) == len(own) == 6
 
 
 def test_figures_of_methods_have_a_column_and_those_of_parts_a_curve(make_store):
@@ -282,14 +288,14 @@ def test_figures_of_methods_have_a_column_and_those_of_parts_a_curve(make_store)
     assert not [name for name in head if "domain1" in name]
     section = sections.learning(facts, against_reference(facts))
     assert section is not None
-    (ax,) = section.drawn["learning_privacy_epsilon"][0].axes
-    assert np.asarray(ax.lines[0].get_ydata()).tolist() == [2.0, 4.0, 6.0, 8.0]
-    assert ax.get_legend_handles_labels()[1] == ["promptfl"], "coop has no such figure"
+    rows = section.charts["learning_privacy_epsilon"][0]["data"]["values"]
+    assert [row["mean"] for row in rows] == [2.0, 4.0, 6.0, 8.0]
+    assert {row["series"] for row in rows} == {"promptfl"}, "coop has no such metric"
     assert facts.best is not None
     assert facts.best.label == "coop"
-    drawn, caption = section.drawn["learning_reader_parts"]
+    drawn, caption = section.charts["learning_reader_parts"]
     assert caption.startswith("promptfl, reader by part")
-    assert drawn.axes[0].get_legend_handles_labels()[1] == ["domain1"]
+    assert {row["series"] for row in drawn["data"]["values"]} == {"domain1"}
 
 
 def test_a_figure_that_no_shown_cell_has_draws_no_empty_chart(make_store):
@@ -302,4 +308,4 @@ def test_a_figure_that_no_shown_cell_has_draws_no_empty_chart(make_store):
     assert "privacy/epsilon" in facts.extra
     section = sections.learning(facts, against_reference(facts))
     assert section is not None
-    assert not [name for name in section.drawn if "privacy" in name]
+    assert not [name for name in section.charts if "privacy" in name]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -51,7 +53,7 @@ def test_tables_of_searches_go_from_the_best_down_and_name_trials_shortly(search
     assert all(len(row.cells[0]) <= LONG for row in body)
     assert len({row.cells[0] for row in body}) == len(body)
     names = tables.header(searched)
-    assert names.index("time") < names.index("epochs")
+    assert names.index("verdict") < names.index("epochs") < names.index("time"), "accuracy first, then parameters"
 
 
 def test_the_best_of_each_search_is_chosen_by_validation(searched):
@@ -70,11 +72,41 @@ def test_the_best_of_each_search_is_chosen_by_validation(searched):
 
 
 def test_points_of_a_search_are_coloured_by_where_it_was_searched(searched):
-    (ax,) = figures.slices(searched, "optim.lr").axes
-    assert ax.get_legend_handles_labels()[1] == ["promptfl", "fedprox"]
-    (only,) = figures.slices(searched, "method.mu").axes
-    assert only.get_legend_handles_labels()[1] == ["fedprox"]
-    assert len(np.asarray(only.collections[0].get_offsets())) == sum("method.mu" in c.varied for c in searched.own)
+    spec = figures.slices(searched, "optim.lr")
+    point = spec["layer"][0]["encoding"]
+    assert point["color"]["field"] == "series"
+    assert point["x"]["scale"] == {"type": "log"}, "lr is searched on a log scale"
+    assert point["y"]["field"] == "validation", "a choice reads validation"
+    rows = {row["number"]: row for row in searched.rows}
+    for cell in searched.own:
+        assert rows[searched.keys[cell.id]]["series"] == searched.part(cell)
+        assert rows[searched.keys[cell.id]]["optim_lr"] == cell.run.optim.lr
+        assert (
+            rows[searched.keys[cell.id]]["method_mu"] is None or np.isnan(rows[searched.keys[cell.id]]["method_mu"])
+        ) == ("method.mu" not in cell.varied)
+
+
+def test_published_trials_are_marked(searched):
+    body = tables.rows(searched, against_reference(searched))
+    marked = {row.number for row in body if row.cells[0].endswith("(published)")}
+    assert marked == {searched.keys[cell.id] for cell in searched.own if cell.id in searched.published} != set()
+
+
+def test_history_is_the_best_so_far_of_each_part(searched):
+    best: dict[str, float] = {}
+    line = figures.history(searched)["layer"][1]["data"]["values"]
+    trials = sorted(searched.own, key=lambda cell: cell.number)
+    for row, cell in zip(line, trials, strict=True):
+        best[searched.part(cell)] = max(best.get(searched.part(cell), 0), searched.table.loc[cell.id, "val"])
+        assert (row["trial"], row["validation"]) == (cell.number, best[searched.part(cell)])
+
+
+def test_lines_of_parallel_coordinates_meet_an_axis_where_the_value_lies(searched):
+    rows = figures.parallel(searched)["data"]["values"]
+    rates = {searched.keys[cell.id]: math.log(cell.run.optim.lr) for cell in searched.own}
+    low, high = min(rates.values()), max(rates.values())
+    places = {row["number"]: row["place"] for row in rows if row["axis"] == "lr"}
+    assert places == pytest.approx({number: (rate - low) / (high - low) for number, rate in rates.items()})
 
 
 def test_pairs_that_no_cell_has_are_not_drawn(searched):
@@ -82,8 +114,7 @@ def test_pairs_that_no_cell_has_are_not_drawn(searched):
     assert section is not None
     drawn_anew = {"mu", "lr"}  # in every trial
     assert not drawn_anew & set(section.title.split(" and "))
-    for figure, _ in section.drawn.values():
-        assert np.isfinite(np.asarray(figure.axes[0].images[0].get_array(), float)).any()
+    assert all(row["validation"] > 0 for spec, _ in section.charts.values() for row in spec["data"]["values"])
 
 
 def test_partial_dependence_is_the_mean_over_all_else_and_needs_enough_trials(searched, monkeypatch):
@@ -95,12 +126,10 @@ def test_partial_dependence_is_the_mean_over_all_else_and_needs_enough_trials(se
     for epochs, mean in zip(*(curves["promptfl", "protocol.epochs"][n] for n in ("place", "mean")), strict=True):
         mine = [searched.table.loc[c.id, "val"] for c in cells if c.varied["protocol.epochs"] == epochs]
         assert mean == pytest.approx(np.mean(mine))
-    (ax,) = figures.dependence(curves["promptfl", "protocol.epochs"], "protocol.epochs").axes
-    assert (
-        np.asarray(ax.lines[0].get_xydata()).tolist()
-        == curves["promptfl", "protocol.epochs"][["place", "mean"]].to_numpy().tolist()
-    )
+    curve = curves["promptfl", "protocol.epochs"]
+    drawn = figures.dependence(curve, "protocol.epochs", searched)["data"]["values"]
+    assert [[row["x"], row["mean"]] for row in drawn] == curve[["place", "mean"]].to_numpy().tolist()
     monkeypatch.setattr(searches, "importance", lambda facts: found)
     section = searches.matters(searched, against_reference(searched))
     assert section is not None
-    assert [name for name in section.drawn if name != "importance"] == [f"dependence_{i}" for i in (1, 2, 3, 4)]
+    assert [name for name in section.charts if name != "importance"] == [f"dependence_{i}" for i in (1, 2, 3, 4)]

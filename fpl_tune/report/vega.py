@@ -1,0 +1,77 @@
+"""Rendering of charts: Vega-Lite in the page, and the same specifications as SVG, PNG and PDF without a browser.
+
+`vega.min.js` holds Vega, Vega-Lite and Vega-Embed for the page; vl-convert holds the same for pictures.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fpl_tune.report.charts import Spec
+
+COLOURS = ["#1f77b4", "#d1582a", "#1a936f", "#b5649b", "#b58900", "#4f9fcf", "#8c6d4f", "#7a7a7a"]
+"""Distinct for colour-blind readers, on light and on dark ground."""
+_TEXT = {"labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12, "titleFontSize": 12}
+CONFIG: dict[str, Any] = {
+    "background": "transparent",
+    "font": "system-ui, sans-serif",
+    "view": {"stroke": None},
+    "axis": {**_TEXT, "titleFontWeight": "normal", "gridColor": "#8884", "domainColor": "currentColor",
+             "tickColor": "currentColor", "labelLimit": 220, "labelOverlap": True},
+    "legend": {**_TEXT, "title": None, "orient": "bottom", "columns": 3, "labelLimit": 260, "symbolType": "circle",
+               "symbolOpacity": 1},
+    "title": {"color": "currentColor", "fontSize": 12, "fontWeight": "normal", "anchor": "start"},
+    "range": {"category": COLOURS, "ramp": {"scheme": "viridis"}, "heatmap": {"scheme": "cividis"}},
+    "line": {"strokeWidth": 2}, "point": {"filled": True, "size": 45}, "rule": {"color": "currentColor"},
+    "text": {"color": "currentColor"}, "rect": {"tooltip": True},
+}  # fmt: skip
+"""Colours of text and rules follow the page's theme; in pictures they are black."""
+_WIDTH = 620
+
+
+def library() -> str:
+    """The script of the page's charts."""
+    return Path(__file__).with_name("vega.min.js").read_text(encoding="utf-8")
+
+
+def plain(node: Any) -> Any:
+    """Data as JSON holds it: NaN becomes null, numpy's numbers become Python's."""
+    if isinstance(node, Mapping):
+        return {str(key): plain(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [plain(value) for value in node]
+    value = node.item() if hasattr(node, "item") else node
+    return None if isinstance(value, float) and value - value != 0 else value
+
+
+def to_json(node: Any) -> str:
+    """JSON that may stand inside a script element."""
+    return json.dumps(plain(node), separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _whole(spec: Spec, cells: Sequence[Mapping[str, Any]]) -> Spec:
+    """A specification with its width, theme and the data set that it names."""
+    named = {"datasets": {"cells": list(cells)}} if spec.get("data") == {"name": "cells"} else {}
+    return plain({"width": _WIDTH, **spec, **named, "config": CONFIG})
+
+
+def svg(spec: Spec, cells: Sequence[Mapping[str, Any]]) -> str:
+    """The chart as an SVG element."""
+    import vl_convert  # takes its time to load
+
+    text = vl_convert.vegalite_to_svg(_whole(spec, cells))
+    return text[text.index("<svg") :]
+
+
+def files(spec: Spec, cells: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Writes `<path>.svg`, `<path>.png` for slides and `<path>.pdf` for papers."""
+    import vl_convert
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = _whole(spec, cells) | {"background": "white"}
+    path.with_name(f"{path.name}.svg").write_text(vl_convert.vegalite_to_svg(whole), encoding="utf-8")
+    path.with_name(f"{path.name}.png").write_bytes(vl_convert.vegalite_to_png(whole, scale=2))
+    path.with_name(f"{path.name}.pdf").write_bytes(vl_convert.vegalite_to_pdf(whole))
