@@ -6,6 +6,7 @@ as they will in training.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from functools import cache
@@ -124,6 +125,11 @@ def gpus() -> list[Gpu]:
                 "or leave it out of CUDA_VISIBLE_DEVICES."
             ) from problem
     return found
+
+
+def memory() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def usable_bytes(device: torch.device) -> int:

@@ -1,12 +1,16 @@
-"""Where things lie: shipped files, the output folder, the feature cache."""
+"""Paths of the shipped files, the output folder and the feature cache."""
 
 from __future__ import annotations
 
 import os
+from multiprocessing.context import TimeoutError as Late
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 from fpl_tune.errors import EnvironmentProblem
 
+ANSWER_SECONDS = 30.0
+"""Time limit of writing to the output folder."""
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -44,20 +48,31 @@ def output_root() -> Path:
     """The output folder, created.
 
     Raises:
-        EnvironmentProblem: it cannot be written.
+        EnvironmentProblem: it cannot be written, or its storage does not answer.
     """
     root = output_folder()
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        probe = root / f".write-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+        with ThreadPool(1) as thread:  # of daemons: a call that storage does not answer cannot be ended
+            thread.apply_async(_probe, [root]).get(ANSWER_SECONDS)
+    except Late:
+        raise EnvironmentProblem(
+            f"The output folder must be writable, but {root} did not answer within {ANSWER_SECONDS:g} s. Check its "
+            "disk or network, or name another one in FPL_TUNE_OUTPUT."
+        ) from None
     except OSError as problem:
         raise EnvironmentProblem(
             f"The output folder must be writable, but {root} is not ({problem.strerror}). "
             "Name another one in FPL_TUNE_OUTPUT."
         ) from None
     return root
+
+
+def _probe(folder: Path) -> None:
+    """Creates a folder, and a file in it, which it removes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    probe = folder / f".write-{os.getpid()}"
+    probe.touch()
+    probe.unlink()
 
 
 def cache_root() -> Path:

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from fpl_tune import config, formatting
+from fpl_tune import bounds, config, formatting
 from fpl_tune.batches import Cohort, derive, draw_cohort
 from fpl_tune.checkpoint import Snapshot
 from fpl_tune.config import RunSpec
-from fpl_tune.device import OutOfMemory, activation_bytes, free_cache, is_out_of_memory, usable_bytes
+from fpl_tune.device import OutOfMemory, activation_bytes, free_cache, is_out_of_memory, memory, usable_bytes
 from fpl_tune.engine import RoundReport, kept_bytes, run_round
 from fpl_tune.errors import ConfigError, FplTuneError
 from fpl_tune.evaluate import Score, diagnose, evaluate, summarise
@@ -108,7 +108,10 @@ class Trial:
         self.run, self.seeds = run, list(seeds)
         self.stages = run.stages
         self.world = world_of(run, cache_dir=cache_dir, device=device, progress=progress)
-        self.tasks: list[ClientTask] = [self.world.task(run.data, run.partition, seed) for seed in self.seeds]
+        first = self.world.task(run.data, run.partition, self.seeds[0])
+        bounds.check(run, first, len(self.seeds), memory() if device == "cpu" else None)
+        self.tasks: list[ClientTask] = [first]
+        self.tasks += [self.world.task(run.data, run.partition, seed) for seed in self.seeds[1:]]
         _widen(self.tasks)
         for stage in self.stages:
             stage.method.check(self.tasks[0])

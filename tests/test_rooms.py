@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "fpl_tune"
 EVERYBODY = {"formatting", "errors", "plugins", "spec"}
 SIMULATION = {
     "batches",
+    "bounds",
     "checkpoint",
     "clip",
     "config",
@@ -41,6 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "device": set(),
     "conf": set(),
     "contract": {"clip", "data"},
+    "bounds": {"config", "method", "task"},
     "checkpoint": {"files"},
     "method": set(),
     "methods": {"method"},
@@ -56,6 +58,7 @@ ALLOWED: dict[str, set[str]] = {
     "config": {"data", "files", "evaluate", "method", "methods", "optim", "paths", "task"},
     "trial": {
         "batches",
+        "bounds",
         "checkpoint",
         "clip",
         "config",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +154,8 @@ class Watcher(Callback):
         lines = [head]
         if best := self._candidates.choice():  # a line of its own, which folds instead of being cut
             lines.append(f"best on validation: [green]{100 * best.val:.1f} %[/] {escape(best.label)}")
+        if stalled := self._left.stalled:
+            lines.append(f"[yellow]{escape(no_progress(stalled))}[/]")
         return Group(*map(Text.from_markup, lines), *([self._bars] if self._tasks else []))
 
 
@@ -170,6 +172,13 @@ class ReportWriter(Callback):
 
             with output.progress("writing the report") as progress:
                 self.page = report.build(store, progress=progress)
+
+
+def no_progress(stalled: Mapping[str, float]) -> str:
+    """The trials that have had no round for long, the longest first: seconds by label."""
+    named = sorted(stalled, key=lambda label: -stalled[label])
+    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+    return "no progress: " + ", ".join(f"{label} for {duration(stalled[label])}" for label in named[:3]) + more
 
 
 def time_left(seconds: float | None, *, ending: bool = False, again: str = "") -> str:

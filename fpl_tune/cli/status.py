@@ -86,7 +86,7 @@ def _follow(store: Store, show: Callable[[str], None], seconds: float = 0.0) -> 
     shown, due = "", 0.0
     while True:
         found = manage.status(store)
-        state = _sentence({**found, "seconds_left": None})
+        state = _sentence({**found, "seconds_left": None, "stalled": dict.fromkeys(found["stalled"], 0.0)})
         if state != shown or time.monotonic() >= due:
             shown, due = state, time.monotonic() + seconds
             show(_sentence(found))
@@ -97,7 +97,7 @@ def _follow(store: Store, show: Callable[[str], None], seconds: float = 0.0) -> 
 
 def _sentence(found: dict[str, Any]) -> str:
     """A study's status in words."""
-    from fpl_tune.cli.live import time_left
+    from fpl_tune.cli.live import no_progress, time_left
     from fpl_tune.formatting import counted
     from fpl_tune.study.status import Status
 
@@ -105,6 +105,7 @@ def _sentence(found: dict[str, Any]) -> str:
     by = "not running"
     if found["run_by"]:
         by = f"{time_left(found['seconds_left'], ending=found['ending'])}; run by {found['run_by']}"
+        by += f"; {no_progress(found['stalled'])}" if found["stalled"] else ""
     wanted = found["seeds_wanted"]
     seeds = f"{found['seeds']} of {counted(wanted, 'seed')} {'has' if wanted == 1 else 'have'} a result"
     return f"{found['study']}: {counted(found['cells'], 'cell')} ({states}); {seeds}; {by}"

@@ -3,6 +3,9 @@
 Runs of equal cost (`profile.cost_key`) form a kind. The pace of a kind, in seconds per round and seed, is measured in
 this study; before its first round, it is the plan's measurement scaled by what was measured so far, or else the mean
 pace of the other kinds.
+
+A running trial without a round for `STALLED_ROUNDS` times its pace is stalled: its process is suspended, or its storage
+does not answer.
 """
 
 from __future__ import annotations
@@ -26,6 +29,10 @@ from fpl_tune.trial import Record
 
 _FILE = "study.left"
 _WRITE_SECONDS = 1.0  # between two writes of the file, at least
+STALLED_ROUNDS = 10
+"""A trial that takes this many times as long as its rounds before it is stalled."""
+STALLED_SECONDS, STALLED_AT_FIRST = 120.0, 1800.0
+"""No trial is stalled earlier; one whose pace is not known yet, since it loads towers and encodes images."""
 _WARM_UP = 2.0  # seconds before the measured parallelism means anything
 
 
@@ -46,6 +53,7 @@ class Eta(Callback):
         self._left: dict[tuple[str, int], int] = {}  # (cell id, seed) -> rounds to run
         self._seen: dict[tuple[str, int], tuple[int, float]] = {}  # last record: round, running total of seconds
         self._running: dict[str, int] = {}  # cell id -> jobs
+        self._due: dict[str, tuple[str, float, float]] = {}  # by cell: label, last event, limit
         self._remaining, self._trials = 0, [0, 0]  # trials not suggested yet; rounds and number of those suggested
         self._seeds: list[int] = []
         self._reduction = 1
@@ -84,12 +92,15 @@ class Eta(Callback):
     def on_job_start(self, cell: Cell, seeds: Sequence[int]) -> None:
         self._queue(cell, seeds)
         self._running[cell.id] = 1 + (self._running.get(cell.id, 0) if len(seeds) < len(self._seeds) else 0)
+        self._expect(cell, len(seeds))
         self._parallel = max(self._parallel, sum(self._running.values()))
+        self._write_sometimes()
         if self._first is None:
             self._last = time.monotonic()
 
     def on_job_pause(self, cell: Cell, seeds: Sequence[int]) -> None:
         self._running.pop(cell.id, None)
+        self._due.pop(cell.id, None)
         for seed in seeds:  # one paused job in `reduction` resumes
             done = self._seen.get((cell.id, seed), (0, 0.0))[0]
             self._left[cell.id, seed] = (self._kind(cell)[1] - done) // self._reduction
@@ -104,13 +115,14 @@ class Eta(Callback):
             kind.rounds += record["round"] - number
             kind.seconds += record["time/seconds"] - seconds
             self._spent += record["time/seconds"] - seconds
+        self._expect(cell, len(records))
         self._last = time.monotonic()
         self._first = self._first or (self._last, self._spent)
-        if self._last > self._written + _WRITE_SECONDS:
-            self._write()
+        self._write_sometimes()
 
     def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
         self._running.pop(cell.id, None)
+        self._due.pop(cell.id, None)
         for key in [key for key in self._left if key[0] == cell.id]:
             del self._left[key]
         self._last = time.monotonic()
@@ -121,6 +133,19 @@ class Eta(Callback):
     def on_abort(self) -> None:
         if self._folder is not None:
             (self._folder / _FILE).unlink(missing_ok=True)
+
+    def _expect(self, cell: Cell, seeds: int) -> None:
+        """Notes an event of a running trial, and how long it may take until the next."""
+        kind = self._kind(cell)[0]
+        every = cell.run.protocol.eval_every  # rounds between two evaluations differ from those with one
+        pace = seeds * every * kind.seconds / kind.rounds if kind.rounds else 0.0
+        least = STALLED_SECONDS if kind.rounds else STALLED_AT_FIRST
+        self._due[cell.id] = cell.label, time.time(), max(least, STALLED_ROUNDS * pace)
+
+    @property
+    def stalled(self) -> dict[str, float]:
+        """Label -> seconds since its last round, of stalled trials."""
+        return _late(list(self._due.values()))
 
     def _kind(self, cell: Cell) -> tuple[_Kind, int]:
         """A cell's kind, and the rounds of its trials."""
@@ -169,18 +194,33 @@ class Eta(Callback):
             return float(self._parallel)
         return min(self._parallel, max((self._spent - self._first[1]) / (self._last - self._first[0]), 0.1))
 
+    def _write_sometimes(self) -> None:
+        if time.monotonic() > self._written + _WRITE_SECONDS:
+            self._write()
+
     def _write(self) -> None:
         self._written = time.monotonic()
         if self._folder is not None:
             with suppress(OSError), atomic_write(self._folder / _FILE) as temporary:
-                temporary.write_text(json.dumps({"seconds": self.seconds, "at": time.time()}))
+                due = list(self._due.values())
+                temporary.write_text(json.dumps({"seconds": self.seconds, "at": time.time(), "due": due}))
 
 
-def seconds_left(folder: Path) -> float | None:
-    """Seconds that the study in a folder still takes, as its process estimated them; None where unknown."""
+def seconds_left(folder: Path) -> tuple[float | None, dict[str, float]]:
+    """Reads what the process of the study in a folder wrote last.
+
+    Returns:
+        Seconds that the study still takes, None where unknown; and the stalled trials, see `Eta.stalled`.
+    """
     try:
         node = json.loads((folder / _FILE).read_text())
         left = None if node["seconds"] is None else float(node["seconds"]) - (time.time() - float(node["at"]))
+        late = _late([(str(label), float(at), float(limit)) for label, at, limit in node["due"]])
     except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return None if left is None else max(0.0, left)
+        return None, {}
+    return None if left is None else max(0.0, left), late
+
+
+def _late(due: Sequence[tuple[str, float, float]]) -> dict[str, float]:
+    now = time.time()
+    return {label: round(now - at, 1) for label, at, limit in due if now - at > limit}

@@ -17,11 +17,12 @@ from fpl_tune.study.store import Store
 
 
 def status(store: Store) -> dict[str, Any]:
-    """Cells by state, the seeds that are done, who runs the study, and how long that will take."""
+    """Counts the cells by state and the seeds with a result; with the process that runs the study, its ETA, and the
+    trials that have had no round for long."""
     summary = store.summary()
     states = Counter(summary["status"])
     running = owner(store.folder)
-    left = None if running is None else seconds_left(store.folder)
+    left, stalled = (None, {}) if running is None else seconds_left(store.folder)
     return {
         "study": store.name,
         "cells": len(summary),
@@ -30,6 +31,7 @@ def status(store: Store) -> dict[str, Any]:
         "seeds_wanted": len(summary) * len(store.spec().seed_list()),
         "run_by": running and f"process {running.get('pid')} on {running.get('host')} since {running.get('since')}",
         "seconds_left": None if left is None else round(left, 1),
+        "stalled": stalled,
         "ending": running is not None and stop_asked(store.folder),
     }
 

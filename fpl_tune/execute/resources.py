@@ -24,11 +24,6 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def memory() -> int:
-    """Bytes of memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def setup_of(spec: StudySpec, folder: Path) -> Setup:
     """The setup of a study on this machine. The thread count is the same for both executors, as figures depend on it.
 

@@ -37,7 +37,7 @@ def run_study(
     root: Path,
     executor: Executor,
     callbacks: Iterable[Callback] = (),
-    preflight: Callable[[Sequence[RunSpec]], object] | None = None,
+    preflight: Callable[[Sequence[RunSpec], int, Setup], object] | None = None,
 ) -> Outcome:
     """Runs the missing cells and seeds of a study.
 
@@ -47,7 +47,8 @@ def run_study(
         root: the output folder; results are written to `root / spec.name`.
         executor: runs the jobs.
         callbacks: receive the study's events.
-        preflight: called with the runs of all queued jobs before the first starts; raises `ConfigError` to refuse.
+        preflight: called with the runs of all queued jobs, the number of seeds and the setup before the first job
+            starts; raises `ConfigError` to refuse.
 
     Raises:
         ConfigError: the study is wrong, infeasible, or run by another process; nothing was started.
@@ -76,7 +77,7 @@ def run_study(
         scheduler.start(node, [*cells, *tried, *ablated])
         if not scheduler.exhausted:
             if preflight is not None:
-                preflight([job.cell.run for job in scheduler.queue])
+                preflight([job.cell.run for job in scheduler.queue], len(spec.seed_list()), setup)
             with _signals(scheduler), scheduler.notifying():
                 executor(scheduler, setup)
         return scheduler.finish()

@@ -11,10 +11,10 @@ from typing import Any
 
 from fpl_tune import methods
 from fpl_tune.config import RunSpec, StudySpec
-from fpl_tune.device import resolve
+from fpl_tune.device import memory, resolve
 from fpl_tune.execute.job import Setup
 from fpl_tune.execute.profile import Cost, Profile, cost_key, measure
-from fpl_tune.execute.resources import cores, memory, seconds_of, setup_of
+from fpl_tune.execute.resources import cores, seconds_of, setup_of
 from fpl_tune.formatting import counted, duration, size
 from fpl_tune.plan import preflight
 from fpl_tune.plan.diff import Differ
@@ -161,7 +161,7 @@ def make_plan(
     differ = Differ(spec, store, cells if spec.search.sampler is None else [*cells, *store.cells()])
     work = _work(spec, node, store, cells, differ)
     runs = [run for job in work if job.seeds for run in job.runs]
-    sent = preflight.check(runs)
+    sent = preflight.check(runs, len(spec.seed_list()), setup)
     profile = Profile({}, 0.0)
     if runs:
         profile = measure(_chosen(runs), spec.seed_list(), _here(setup), progress=progress)

@@ -1,4 +1,4 @@
-"""What can be refused before anything starts: methods that do not fit their task."""
+"""Checks before anything starts: that methods fit their tasks, and runs the machine."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fpl_tune import methods
+import torch
+
+from fpl_tune import bounds, methods
 from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
 from fpl_tune.data import Dataset, load
+from fpl_tune.device import is_out_of_memory, memory
 from fpl_tune.errors import ConfigError
+from fpl_tune.execute.job import Setup
+from fpl_tune.execute.profile import cost_key
 from fpl_tune.plan.traffic import bytes_of, hollow_task
 from fpl_tune.task import ClientTask
 
@@ -43,9 +48,22 @@ class Loaded:
         return self._bytes[key]
 
 
-def check(runs: Sequence[RunSpec]) -> Loaded:
-    """Raises `ConfigError` for the first run whose method does not fit its task; returns what it had to load."""
-    loaded = Loaded()
+def check(runs: Sequence[RunSpec], seeds: int = 1, setup: Setup | None = None) -> Loaded:
+    """Checks that methods fit their tasks, and runs the machine.
+
+    Args:
+        runs: the runs that are queued.
+        seeds: number of seeds of each.
+        setup: of the study; None: the machine is not known.
+
+    Returns:
+        The towers and data sets that it had to load.
+
+    Raises:
+        ConfigError: the first run that cannot start.
+    """
+    loaded, kinds = Loaded(), set[str]()
+    room = memory() if setup is not None and setup.address is None and setup.device == "cpu" else None
     tasks: dict[str, ClientTask] = {}
     lengths: set[tuple[str, int]] = set()
     for run in runs:
@@ -56,9 +74,30 @@ def check(runs: Sequence[RunSpec]) -> Loaded:
         if length not in lengths:
             lengths.add(length)
             loaded.towers_of(run).sentences(loaded.dataset_of(run).classes, length[1])  # names that fit
+        kind = cost_key(run)
+        if kind not in kinds:
+            bounds.check(run, tasks[key], seeds, room)
         for stage in run.stages:
             stage.method.check(tasks[key])
             if stage.method.needs == "patches" and tasks[key].n_patches is None:
                 name = methods.name_of(run.method)
                 raise ConfigError(f"{name} needs patch features, but {run.clip.name} has none. Choose another clip.")
+        if kind not in kinds:
+            kinds.add(kind)
+            _check_states(run, tasks[key], seeds, room)
     return loaded
+
+
+def _check_states(run: RunSpec, task: ClientTask, seeds: int, room: int | None) -> None:
+    """Makes what one seed begins with: its size is known then, and an allocation that fails is reported here."""
+    try:
+        with torch.no_grad():
+            state = run.stages[0].method.init(task, torch.Generator().manual_seed(0), None)
+    except (RuntimeError, MemoryError) as problem:
+        if not is_out_of_memory(problem):
+            raise
+        raise ConfigError(
+            f"What {methods.name_of(run.method)} learns does not fit into this machine's memory. Lower a size of the "
+            "method, or the number of clients."
+        ) from None
+    bounds.check_state(state, seeds, room)

@@ -146,10 +146,10 @@ def test_other_processes_read_the_estimate(study: tuple[Store, list[Cell]], monk
         assert manage.status(store)["seconds_left"] == pytest.approx(7 * 60, abs=2)
         now = time.time()
         monkeypatch.setattr(eta_module.time, "time", lambda: now + 100)
-        assert seconds_left(store.folder) == pytest.approx(7 * 60 - 100, abs=2)
+        assert seconds_left(store.folder)[0] == pytest.approx(7 * 60 - 100, abs=2)
     assert manage.status(store)["seconds_left"] is None, "no process runs it"
     left.on_abort()
-    assert seconds_left(store.folder) is None
+    assert seconds_left(store.folder) == (None, {})
 
 
 def test_a_finished_study_leaves_no_file(compose, tmp_path: Path) -> None:
@@ -165,3 +165,34 @@ def test_a_finished_study_leaves_no_file(compose, tmp_path: Path) -> None:
     assert all(seconds is not None for seconds in seen)
     assert seen[-1] == 0
     assert not (tmp_path / spec.name / "study.left").exists()
+
+
+def test_a_trial_without_a_round_for_long_is_stalled(
+    study: tuple[Store, list[Cell]], clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, (one, other) = study
+    now = [5000.0]
+    monkeypatch.setattr(eta_module.time, "time", lambda: now[0])
+
+    def passes(seconds: float) -> None:
+        clock[0] += seconds
+        now[0] += seconds
+
+    left = Eta()
+    left.on_study_start(store, [one, other], jobs([one, other]))
+    left.on_job_start(one, SEEDS)
+    left.on_job_start(other, SEEDS)
+    passes(40)
+    left.on_round_end(one, records(1, 20.0))  # 40 s for the round of both seeds, so 400 s without one are long
+    passes(399)
+    assert left.stalled == {}
+    passes(2)
+    assert left.stalled == {one.label: 401.0}
+    assert seconds_left(store.folder)[1] == {one.label: 401.0}
+    with locked(store.folder):
+        assert manage.status(store)["stalled"] == {one.label: 401.0}
+    passes(eta_module.STALLED_AT_FIRST)
+    assert list(left.stalled) == [one.label, other.label], "nothing was heard of the other since it started"
+    left.on_round_end(one, records(2, 40.0))
+    left.on_cell_end(other, {})
+    assert left.stalled == {}

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from fpl_tune import paths
+from fpl_tune.errors import EnvironmentProblem
+
+
+def test_the_output_folder_is_created_and_left_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FPL_TUNE_OUTPUT", str(tmp_path / "a" / "b"))
+    assert paths.output_root() == tmp_path / "a" / "b"
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+def test_an_output_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FPL_TUNE_OUTPUT", str(tmp_path / "file"))
+    with pytest.raises(EnvironmentProblem, match=r"file is not \(File exists\)"):
+        paths.output_root()
+
+
+def test_storage_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+    monkeypatch.setenv("FPL_TUNE_OUTPUT", str(tmp_path))
+    monkeypatch.setattr(paths, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(paths, "_probe", lambda folder: answered.wait(60))
+    try:
+        with pytest.raises(EnvironmentProblem, match=rf"{tmp_path} did not answer within 0\.1 s"):
+            paths.output_root()
+    finally:
+        answered.set()
