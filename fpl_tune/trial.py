@@ -6,7 +6,6 @@ and the running totals; there are no generators to store.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 
 from fpl_tune import bounds, config, formatting
-from fpl_tune.batches import Cohort, derive, draw_cohort
+from fpl_tune.batches import Cohort, derive
 from fpl_tune.checkpoint import Snapshot
 from fpl_tune.config import RunSpec
 from fpl_tune.device import OutOfMemory, activation_bytes, free_cache, is_out_of_memory, memory, usable_bytes
@@ -25,7 +24,8 @@ from fpl_tune.engine import RoundReport, kept_bytes, run_round
 from fpl_tune.errors import ConfigError, FplTuneError
 from fpl_tune.evaluate import Score, diagnose, evaluate, summarise
 from fpl_tune.method import Method, State, same_leaves, trees_like
-from fpl_tune.task import ClientTask, World
+from fpl_tune.task import ClientTask
+from fpl_tune.worlds import who_trains, world_of
 
 Record = dict[str, Any]
 """Metrics of one seed and round: `seed`, `round`, floats by name, and `clients/<set>` lists of accuracies."""
@@ -43,44 +43,6 @@ A wrong class whose cosine is 0.5 higher costs 50 at CLIP's scale of 100; the le
 
 class Diverged(FplTuneError):
     """A loss or a state is NaN, inf or out of range; the message names seed, client and round."""
-
-
-def who_trains(run: RunSpec, task: ClientTask, seed: int, number: int) -> torch.Tensor:
-    """[C] the cohort of a round, counted from 1, in the order drawn."""
-    protocol = run.protocol
-    return draw_cohort(
-        task.n_clients,
-        protocol.participation,
-        seed,
-        number,
-        everyone=number == 1 and protocol.first_round_all,
-        domain=task.domain if protocol.sampling == "domain" else None,
-    )
-
-
-_worlds: dict[str, World] = {}
-
-
-def world_of(run: RunSpec, *, cache_dir: Path, device: str = "cpu", progress: Any = None) -> World:
-    """The world of a run, built once per process and shared by all trials that agree on towers, data and needs."""
-    needs, view = needs_of(run)
-    key = json.dumps([vars(run.clip), vars(run.data), needs, view, device], sort_keys=True)
-    if key not in _worlds:
-        _worlds.clear()  # one world at a time: features of a large data set are the bulk of a trial's memory
-        _worlds[key] = World.build(
-            run.clip, run.data, needs, view, cache_dir=cache_dir, device=device, progress=progress
-        )
-    return _worlds[key]
-
-
-def needs_of(run: RunSpec) -> tuple[str, str | None]:
-    """Kind of images and of second views that all stages see."""
-    found = {(stage.method.needs, stage.method.view) for stage in run.stages}
-    if len(found) > 1:
-        raise ConfigError(
-            f"All stages of a run must see the same kind of images, but they need {sorted(map(str, found))}."
-        )
-    return found.pop()
 
 
 class Trial:
@@ -367,11 +329,3 @@ def _widen(tasks: Sequence[ClientTask]) -> None:
     width = max(task.train.rows.shape[1] for task in tasks)
     for task in tasks:
         task.train.widen(width)
-
-
-_THREADS_OF_LARGE_TOWERS = 4
-
-
-def threads_of(run: RunSpec) -> int:
-    """CPU threads of a trial unless told otherwise: the compact towers use one core, large ones several."""
-    return 1 if run.clip.name == "compact" else _THREADS_OF_LARGE_TOWERS

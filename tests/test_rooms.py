@@ -28,6 +28,7 @@ SIMULATION = {
     "paths",
     "task",
     "trial",
+    "worlds",
 }
 """One federated simulation and what it stands on."""
 ALLOWED: dict[str, set[str]] = {
@@ -42,6 +43,7 @@ ALLOWED: dict[str, set[str]] = {
     "device": set(),
     "conf": set(),
     "contract": {"clip", "data"},
+    "worlds": {"batches", "config", "task"},
     "bounds": {"config", "method", "task"},
     "checkpoint": {"files"},
     "method": set(),
@@ -69,6 +71,7 @@ ALLOWED: dict[str, set[str]] = {
         "methods",
         "optim",
         "task",
+        "worlds",
     },
     "study": SIMULATION | {"analysis"},
     "search": SIMULATION | {"analysis", "study"},

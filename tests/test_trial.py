@@ -254,7 +254,7 @@ def test_a_trial_encodes_nothing_after_prepare(
         raise AssertionError("a trial encoded images")
 
     monkeypatch.setattr(features._Job, "run", refuse)
-    monkeypatch.setattr("fpl_tune.trial._worlds", {})
+    monkeypatch.setattr("fpl_tune.worlds._worlds", {})
     world = Trial(config.compose_run(overrides), [1], cache_dir=tmp_path).world
     assert len(world.views) == 2
     assert len(views) == 2 + len(world.views) + len(world.second) == len(held)

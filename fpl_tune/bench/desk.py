@@ -22,7 +22,8 @@ from fpl_tune.execute.runner import Callback, run_study
 from fpl_tune.formatting import counted
 from fpl_tune.search.search import Search
 from fpl_tune.study.cells import Cell
-from fpl_tune.trial import Trial, world_of
+from fpl_tune.trial import Trial
+from fpl_tune.worlds import world_of
 
 _WAIT = 600.0  # seconds until a study of which nothing is heard is given up
 _SPACE = {

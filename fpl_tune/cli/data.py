@@ -48,7 +48,7 @@ def data_prepare(overrides: Overrides = None, format: FormatOption = Format.tabl
     from fpl_tune.data import prepare
     from fpl_tune.device import resolve
     from fpl_tune.paths import cache_root
-    from fpl_tune.trial import needs_of
+    from fpl_tune.worlds import needs_of
 
     run = config.compose_run(overrides or [])
     towers = run.clip.load(resolve("auto"))

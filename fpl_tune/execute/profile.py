@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
@@ -15,15 +16,17 @@ from typing import Any
 
 import torch
 
-from fpl_tune import config, plugins
+from fpl_tune import config, methods, plugins
 from fpl_tune.config import RunSpec
 from fpl_tune.execute.job import Setup, peak_memory
 from fpl_tune.files import atomic_write, digest
 from fpl_tune.study.fingerprints import method_source
 from fpl_tune.study.versions import versions
-from fpl_tune.trial import Trial, world_of
+from fpl_tune.trial import Trial
+from fpl_tune.worlds import world_of
 
 ROUNDS = 2
+_PROFILES = 12  # kinds of trials that are measured at most; others cost what the nearest of their method does
 _SECONDS = 0.3  # further rounds of what is so short that one says little
 KEPT_SECONDS = 3600.0
 """A measurement serves other plans for so long: a machine's load changes."""
@@ -73,6 +76,37 @@ def _sizes(node: Any) -> Any:
     if isinstance(node, dict):
         return {k: _sizes(v) for k, v in node.items() if not isinstance(v, float)}
     return node
+
+
+def kinds_of(runs: Sequence[RunSpec]) -> dict[str, RunSpec]:
+    """The runs that are measured, by their key: each kind once, the most frequent first, at most `_PROFILES`.
+
+    Each method has a kind among them.
+    """
+    kinds: dict[str, RunSpec] = {}
+    often: Counter[str] = Counter()
+    for run in runs:
+        key = cost_key(run)
+        kinds.setdefault(key, run)
+        often[key] += 1
+    first: dict[str, str] = {}
+    for key in sorted(kinds, key=lambda k: -often[k]):
+        first.setdefault(_method(kinds[key]), key)
+    order = [*first.values(), *(k for k in kinds if k not in first.values())]
+    return {key: kinds[key] for key in order[: max(_PROFILES, len(first))]}
+
+
+def _method(run: RunSpec) -> str:
+    inner = getattr(run.method, "inner", None)
+    return "/".join(methods.name_of(method) for method in (run.method, inner) if method is not None)
+
+
+def nearest(costs: dict[str, Cost], key: str) -> Cost:
+    """Returns the cost of a kind of runs; if it was not measured, that of the kind whose key shares most words."""
+    if key in costs:
+        return costs[key]
+    words = set(key.split(","))
+    return costs[max(costs, key=lambda k: len(words & set(k.split(","))))]
 
 
 def measure(

@@ -14,7 +14,7 @@ from fpl_tune.errors import ConfigError, EnvironmentProblem
 from fpl_tune.execute.job import Setup
 from fpl_tune.paths import cache_root
 from fpl_tune.search.pruning import rungs
-from fpl_tune.trial import threads_of
+from fpl_tune.worlds import threads_of
 
 _MOST_ROUNDS = 1_000_000
 

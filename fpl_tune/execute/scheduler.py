@@ -1,4 +1,4 @@
-"""The scheduler of a study. What is missing becomes jobs, an executor does them, the driver alone writes the store."""
+"""The scheduler of a study: missing seeds become jobs, an executor runs them, and the driver alone writes the store."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from fpl_tune.config import StudySpec
 from fpl_tune.execute.callback import Callback, Outcome
@@ -26,6 +26,8 @@ from fpl_tune.study.results import make_result
 from fpl_tune.study.status import FAILURES, Status
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record
+
+P = ParamSpec("P")
 
 _CSV_SECONDS = 5.0  # between rewritings of results.csv while a study runs, at least
 _CSV_SHARE = 0.05  # of the driver's time, at most: the table of ten thousand cells takes seconds
@@ -56,6 +58,11 @@ class Scheduler:
         """Jobs that were not handed out yet."""
         return self.jobs.jobs
 
+    def _notify(self, event: Callable[Concatenate[Callback, P], None], *values: P.args, **named: P.kwargs) -> None:
+        """Calls a method of all callbacks."""
+        for callback in self.callbacks:
+            getattr(callback, event.__name__)(*values, **named)
+
     # -- before and after ------------------------------------------------------------------------------------
 
     def start(self, node: dict[str, Any], cells: Sequence[Cell]) -> None:
@@ -70,8 +77,7 @@ class Scheduler:
                 self._paused.remember(cell, [self.store.history(cell, seed) for seed in self._results(cell)])
         if self.search:
             self._request(len(self.search.parts))  # one of every part: all are checked before any runs
-        for callback in self.callbacks:
-            callback.on_study_start(self.store, list(self._seen.values()), list(self.queue))
+        self._notify(Callback.on_study_start, self.store, list(self._seen.values()), list(self.queue))
         for job, rounds in self._paused.restore(list(self.queue), self.jobs.resumable):
             self.queue.remove(job)
             self._pause(job, rounds)
@@ -82,8 +88,7 @@ class Scheduler:
         self.jobs.pause(job, rounds)
         if self.search:
             self.search.pause(job.cell, sum(float(record["time/seconds"]) for record in rounds[-1]))
-        for callback in self.callbacks:
-            callback.on_job_pause(job.cell, job.seeds)
+        self._notify(Callback.on_job_pause, job.cell, job.seeds)
 
     def _enqueue(self, cell: Cell) -> None:
         """Queues the seeds of a cell without a final result; stale results are removed first."""
@@ -95,8 +100,7 @@ class Scheduler:
         if reasons:
             for seed in self.store.seeds(cell):
                 self.store.forget(cell, seed)
-            for callback in self.callbacks:
-                callback.on_stale(cell, reasons)
+            self._notify(Callback.on_stale, cell, reasons)
         self._seen[cell.id] = cell
         if self.jobs.add(cell, f"{now['method']}-{now['data']}"):
             self._unstamped[cell.id] = now
@@ -108,8 +112,7 @@ class Scheduler:
         self.store.write_csv()
         (self.store.folder / STOP_FILE).unlink(missing_ok=True)
         outcome = self._outcome()
-        for callback in self.callbacks:
-            callback.on_study_end(self.store, outcome)
+        self._notify(Callback.on_study_end, self.store, outcome)
         return outcome
 
     @contextmanager
@@ -124,8 +127,7 @@ class Scheduler:
                     callback.on_study_end(self.store, outcome)
             raise
         except BaseException:
-            for callback in self.callbacks:
-                callback.on_abort()
+            self._notify(Callback.on_abort)
             raise
 
     def _outcome(self) -> Outcome:
@@ -179,8 +181,7 @@ class Scheduler:
         if prints := self._unstamped.pop(job.cell.id, None):
             self.store.stamp(job.cell, prints)
         self._running[job.cell.id, job.seeds] = []
-        for callback in self.callbacks:
-            callback.on_job_start(job.cell, job.seeds)
+        self._notify(Callback.on_job_start, job.cell, job.seeds)
         return job
 
     def _refill(self) -> None:
@@ -220,9 +221,8 @@ class Scheduler:
                 self._enqueue(cell)
                 if cell.id not in self.jobs.open:
                     self._report_to_search(cell)
-            for callback in self.callbacks:
-                callback.on_trials_remaining(self.search.unasked)
-                callback.on_trials_queued([cell for cell in cells if cell.id in self.jobs.open])
+            self._notify(Callback.on_trials_remaining, self.search.unasked)
+            self._notify(Callback.on_trials_queued, [cell for cell in cells if cell.id in self.jobs.open])
 
     def report(self, job: Job, rounds: list[list[Record]]) -> bool:
         """Receives records by round, one per seed, none twice. False: the job is to stop."""
@@ -232,8 +232,7 @@ class Scheduler:
         for place, records in enumerate(rounds, 1):
             history.append(records)
             if len(history) > known:
-                for callback in self.callbacks:
-                    callback.on_round_end(job.cell, records)
+                self._notify(Callback.on_round_end, job.cell, records)
             decision = self.pruner.decide(job.cell, history, latest=place == len(rounds) and len(history) > known)
             if decision == Decision.STOP:
                 self._close(job, Status.PRUNED, None)
@@ -247,8 +246,7 @@ class Scheduler:
         self._close(job, Status.DONE, output)
 
     def warn(self, job: Job, text: str) -> None:
-        for callback in self.callbacks:
-            callback.on_warning(job.cell, text)
+        self._notify(Callback.on_warning, job.cell, text)
 
     def fail(self, job: Job, failure: Failure) -> bool:
         """Retries a failed job, or stores its failure.
@@ -286,10 +284,7 @@ class Scheduler:
             history = [records[i] for records in rounds]
             extra: dict[str, Any] = {}
             if output is not None:
-                extra = {
-                    "split_hash": output.split_hash[seed],
-                    "peak_memory_bytes": output.peak_memory_bytes,
-                }
+                extra = {"split_hash": output.split_hash[seed], "peak_memory_bytes": output.peak_memory_bytes}
             result = make_result(status, history, error=error, **extra)
             self.store.put(job.cell, seed, history, result, output.prompts.get(seed) if output else None)
             self.jobs.stored(job.cell, seed, result, history)
@@ -310,10 +305,8 @@ class Scheduler:
         shutil.rmtree(self.store.folder / "cells" / job.cell.id / job.slot, ignore_errors=True)
 
     def _complete_cell(self, cell: Cell) -> None:
-        """Reports a complete cell to the search and the callbacks."""
         self._report_to_search(cell)
-        for callback in self.callbacks:
-            callback.on_cell_end(cell, self._results(cell))
+        self._notify(Callback.on_cell_end, cell, self._results(cell))
 
     def _report_to_search(self, cell: Cell) -> None:
         """Reports a complete cell to the search."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fpl_tune import methods
 from fpl_tune.config import RunSpec, StudySpec
 from fpl_tune.device import memory, resolve
 from fpl_tune.execute.job import Setup
-from fpl_tune.execute.profile import Cost, Profile, cost_key, measure
+from fpl_tune.execute.profile import Profile, cost_key, kinds_of, measure, nearest
 from fpl_tune.execute.resources import cores, seconds_of, setup_of
 from fpl_tune.formatting import counted, duration, size
 from fpl_tune.plan import preflight
@@ -29,7 +27,6 @@ from fpl_tune.study.store import Store
 RAY_SECONDS = 6.0
 """Starting and ending a Ray of our own."""
 _MEMORY_SHARE = 0.9  # of the machine's memory that trials may fill
-_PROFILES = 12  # at most so many kinds of trials are measured; others are taken from the nearest of their method
 
 
 @dataclass(frozen=True)
@@ -164,7 +161,7 @@ def make_plan(
     sent = preflight.check(runs, len(spec.seed_list()), setup)
     profile = Profile({}, 0.0)
     if runs:
-        profile = measure(_chosen(runs), spec.seed_list(), _here(setup), progress=progress)
+        profile = measure(kinds_of(runs), spec.seed_list(), _here(setup), progress=progress)
     items, clock = [], _Clock(setup, profile, spec.execution.executor == "ray")
     for job in work:
         items.append(_item(job, len(spec.seed_list()), profile, sent, clock, budget))
@@ -230,7 +227,7 @@ def _item(job: _Work, seeds: int, profile: Profile, sent: Loaded, clock: _Clock,
     if not job.seeds:
         return Item(job.label, job.state, len(job.runs), 0, 0.0, 0, 0, 0, len(job.runs), job.why)
     keys = [cost_key(run) for run in job.runs]
-    costs = [_nearest(profile.costs, key) for key in keys]
+    costs = [nearest(profile.costs, key) for key in keys]
     seconds = [cost.seconds(run) * len(job.seeds) / seeds for cost, run in zip(costs, job.runs, strict=True)]
     ends = [clock.add(s) for s in seconds]
     traffic = [sent.bytes(run, key, seed) for run, key in zip(job.runs, keys, strict=True) for seed in job.seeds]
@@ -246,34 +243,6 @@ def _item(job: _Work, seeds: int, profile: Profile, sent: Loaded, clock: _Clock,
         fitting=len(ends) if budget is None else sum(end <= budget for end in ends),
         why=job.why,
     )
-
-
-def _chosen(runs: Sequence[RunSpec]) -> dict[str, RunSpec]:
-    """The runs that are measured: every kind once, the most frequent first, at most `_PROFILES`."""
-    kinds: dict[str, RunSpec] = {}
-    often: Counter[str] = Counter()
-    for run in runs:
-        key = cost_key(run)
-        kinds.setdefault(key, run)
-        often[key] += 1
-    first: dict[str, str] = {}
-    for key in sorted(kinds, key=lambda k: -often[k]):
-        first.setdefault(_method(kinds[key]), key)
-    order = [*first.values(), *(k for k in kinds if k not in first.values())]
-    return {key: kinds[key] for key in order[: max(_PROFILES, len(first))]}
-
-
-def _method(run: RunSpec) -> str:
-    inner = getattr(run.method, "inner", None)
-    return "/".join(methods.name_of(method) for method in (run.method, inner) if method is not None)
-
-
-def _nearest(costs: dict[str, Cost], key: str) -> Cost:
-    """The cost of a kind of runs, or of the measured kind whose key has most in common with it."""
-    if key in costs:
-        return costs[key]
-    words = set(key.split(","))
-    return costs[max(costs, key=lambda k: len(words & set(k.split(","))))]
 
 
 class _Clock:

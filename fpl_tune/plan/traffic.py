@@ -10,7 +10,8 @@ from fpl_tune.config import RunSpec
 from fpl_tune.data import Dataset
 from fpl_tune.method import Method, State, Traffic
 from fpl_tune.task import ClientTask, World
-from fpl_tune.trial import BYTES_PER_SCALAR, who_trains
+from fpl_tune.trial import BYTES_PER_SCALAR
+from fpl_tune.worlds import who_trains
 
 _STEADY = 3  # equal rounds after which a stage with everybody in every round stays as it is
 

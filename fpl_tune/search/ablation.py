@@ -69,8 +69,8 @@ def ablation_paths(spec: StudySpec, node: dict[str, Any], store: Store) -> list[
     paths: list[list[Step]] = []
     parts = searches(spec, node)
     for best in choice.cells:
-        part = next((p for p in parts if _inside(best, p)), None)
-        mine = [cell for cell in cells if part is not None and _inside(cell, part)]
+        part = next((p for p in parts if p.holds(best)), None)
+        mine = [cell for cell in cells if part is not None and part.holds(cell)]
         points = part.published if part is not None else set[str]()
         start = choose(table, [cell for cell in mine if cell.id in points], store.spec(), rule)
         if part is None or start is None:
@@ -94,10 +94,6 @@ def ablation_cells(spec: StudySpec, node: dict[str, Any], root: Path) -> list[Ce
     paths = ablation_paths(spec, node, Store.open(root, spec.name) if store.exists else store)
     found = {step.cell.id: step.cell for path in paths for step in path if step.cell.role == "ablation"}
     return list(found.values())
-
-
-def _inside(cell: Cell, part: Part) -> bool:
-    return cell.role == "trial" and all(cell.varied.get(name) == value for name, value in part.varied.items())
 
 
 def _importance(cells: list[Cell], table: pd.DataFrame, rule: str, space: Space) -> dict[str, float]:

@@ -70,11 +70,7 @@ def gains(store: Store, rule: str = "final", metric: str = results.TEST) -> list
     rows = results.summary(table, cells, len(spec.seed_list()), rule, metric).set_index("cell")
     found = []
     for part in searches(spec, store.node()):
-        mine = [
-            cell
-            for cell in cells
-            if cell.role == "trial" and all(cell.varied.get(n) == v for n, v in part.varied.items())
-        ]
+        mine = [cell for cell in cells if part.holds(cell)]
         choice = choose(table, mine, spec, rule)
         if choice is None:
             continue

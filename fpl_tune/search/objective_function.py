@@ -16,7 +16,8 @@ from fpl_tune.errors import ConfigError
 from fpl_tune.paths import cache_root
 from fpl_tune.search.search import Search
 from fpl_tune.study.results import MAXIMISED, aggregate, figure
-from fpl_tune.trial import Diverged, Record, Trial, threads_of
+from fpl_tune.trial import Diverged, Record, Trial
+from fpl_tune.worlds import threads_of
 
 _loading = threading.Lock()  # threads of `n_jobs` share towers and data, which are loaded once
 

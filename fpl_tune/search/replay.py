@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -162,20 +162,7 @@ def replay_random(store: Store) -> list[dict[str, float]]:
     """
     cells = sorted(_finished(store), key=lambda c: -_mean(store, c, VAL))
     n = len(cells)
-    val = [_mean(store, c, VAL) for c in cells]
-    test = [_mean(store, c, TEST) for c in cells]
-    rows = []
-    for k in range(1, n + 1):
-        chance = [math.comb(n - i - 1, k - 1) / math.comb(n, k) for i in range(n)]
-        rows.append(
-            {
-                "trials": k,
-                "share": k / n,
-                VAL: math.fsum(p * v for p, v in zip(chance, val, strict=True)),
-                TEST: math.fsum(p * v for p, v in zip(chance, test, strict=True)),
-            }
-        )
-    return rows
+    return _rows(store, cells, lambda k: [math.comb(n - i - 1, k - 1) / math.comb(n, k) for i in range(n)])
 
 
 def replay_tpe(
@@ -197,23 +184,29 @@ def replay_tpe(
     names = list(dict.fromkeys(name for cell in cells for name in cell.varied))
     points = [{name: cell.varied.get(name) for name in names} for cell in cells]
     val = [_mean(store, c, VAL) for c in cells]
-    test = [_mean(store, c, TEST) for c in cells]
-    orders = []
+    orders: list[list[int]] = []
     for seed in range(repeats):
         if progress is not None:
             progress(seed, repeats)
         orders.append(draw_from_table(points, val, seed=seed))
+
+    def chances(k: int) -> list[float]:
+        chosen = Counter(max(order[:k], key=lambda i: val[i]) for order in orders)
+        return [chosen[i] / repeats for i in range(len(cells))]
+
+    return _rows(store, cells, chances)
+
+
+def _rows(store: Store, cells: Sequence[Cell], chances: Callable[[int], Sequence[float]]) -> list[dict[str, float]]:
+    """Expected figures of the best of k cells, for every k; `chances(k)` gives each cell's probability to be it."""
+    means = {metric: [_mean(store, cell, metric) for cell in cells] for metric in (VAL, TEST)}
     rows = []
     for k in range(1, len(cells) + 1):
-        chosen = [max(order[:k], key=lambda i: val[i]) for order in orders]
-        rows.append(
-            {
-                "trials": k,
-                "share": k / len(cells),
-                VAL: math.fsum(val[i] for i in chosen) / repeats,
-                TEST: math.fsum(test[i] for i in chosen) / repeats,
-            }
-        )
+        weights = chances(k)
+        expected = {
+            name: math.fsum(w * m for w, m in zip(weights, found, strict=True)) for name, found in means.items()
+        }
+        rows.append({"trials": k, "share": k / len(cells), **expected})
     return rows
 
 

@@ -78,6 +78,10 @@ class Part:
             self._points = list(self.space.grid(self.node, self.varied))
         self.samplers.probe(self.space, self.node, self.varied)
 
+    def holds(self, cell: Cell) -> bool:
+        """Whether a cell is a trial of this search."""
+        return cell.role == "trial" and all(cell.varied.get(name) == value for name, value in self.varied.items())
+
     def open(self, storage: BaseStorage | None) -> None:
         """Reads the trials so far."""
         self.record = TrialRecord(storage, self.key, self.samplers.directions)

@@ -16,17 +16,16 @@ import numpy as np
 import torch
 from ray import tune
 
-from fpl_tune import checkpoint, config
+from fpl_tune import checkpoint, config, methods
 from fpl_tune.checkpoint import Damaged, Snapshot
-from fpl_tune.config import GROUPS, RunSpec
+from fpl_tune.config import RunSpec
 from fpl_tune.device import resolve
 from fpl_tune.errors import ConfigError, unknown
 from fpl_tune.execute.ray.study_job import REPORT, STUDY, StudyWork
 from fpl_tune.paths import cache_root
 from fpl_tune.study.cells import Composer
-from fpl_tune.trial import Record, Trial, threads_of
-
-_LIGHT = ("method", "optim", "protocol")  # parts whose fields change without composing the configuration anew
+from fpl_tune.trial import Record, Trial
+from fpl_tune.worlds import threads_of
 
 
 class FederatedTrainable(tune.Trainable):
@@ -159,14 +158,13 @@ def compose(fields: Mapping[str, Any]) -> RunSpec:
     Raises:
         ConfigError: an unknown field, or a value that its field refuses.
     """
-    light = {n: v for n, v in fields.items() if n.split(".")[0] in _LIGHT and n not in GROUPS}
-    rest = {n: v for n, v in fields.items() if n not in light}
-    return _composer(tuple(f"{name}={_written(value)}" for name, value in rest.items())).at(light)
+    methods.trust([f"method={fields.get('method')}"])
+    return _composer().at(fields)
 
 
 @cache
-def _composer(overrides: tuple[str, ...]) -> Composer:
-    return Composer(config.as_dict(config.compose_run(overrides)))
+def _composer() -> Composer:
+    return Composer(config.as_dict(config.compose_run()))
 
 
 def _flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -181,17 +179,6 @@ def _flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             found[dotted] = value.item() if isinstance(value, np.generic) else value
     return found
-
-
-def _written(value: Any) -> str:
-    """A value in the grammar of overrides."""
-    if value is None:
-        return "null"
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(_written, value))}]"
-    if isinstance(value, str) and not value.replace("_", "").replace("-", "").isalnum():
-        return "'" + value.replace("'", "\\'") + "'"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def summarise(records: Sequence[Record]) -> dict[str, float]:
