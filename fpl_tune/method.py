@@ -175,6 +175,8 @@ class Task(Sizes, Protocol):
     """[N] number of training images of each client."""
     domain: Tensor
     """[N] domain id of each client, 0 where there is one domain."""
+    counts: Tensor
+    """[N, K] number of training images of each client and class."""
     round: int
     """In a round, its number in the stage, counted from 1; else 0."""
     rounds: int

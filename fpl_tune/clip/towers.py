@@ -288,8 +288,8 @@ class Towers:
         """
         visual = self.model.visual
         image.require_vit(visual)
-        rows = image.embedded(visual, pixels.flatten(0, -4).to(self.dtype))[:, 1:]
-        return rows.to(pixels.dtype).unflatten(0, pixels.shape[:-3])
+        rows = image.embedded(visual, pixels.reshape(-1, *pixels.shape[-3:]).to(self.dtype))[:, 1:]
+        return rows.to(pixels.dtype).view(*pixels.shape[:-3], *rows.shape[1:])
 
 
 def _block_of_environment() -> int | None:

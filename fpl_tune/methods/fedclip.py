@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from fpl_tune.method import (
@@ -28,12 +27,12 @@ from fpl_tune.method import (
     cosine_logits,
     count,
     cross_entropy,
-    mean_over,
     put,
     spread,
     unit,
 )
 from fpl_tune.methods._attention import Form, adapted, new_adapter
+from fpl_tune.methods._contrast import contrastive
 
 
 @dataclass(frozen=True)
@@ -90,20 +89,3 @@ class FedCLIP(Method):
     def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
         sent = count(**state.shared, **state.server)
         return Traffic(up=sent, down=sent if self.broadcast else {})
-
-
-def contrastive(similarity: Tensor, mask: Tensor) -> Tensor:
-    """[C, B, B] scaled similarities of images and their own sentences, [C, B] -> [C]: InfoNCE over both axes.
-
-    Padding is nobody's negative; the diagonal stays, so that padded rows are finite before they are dropped.
-    """
-    own = torch.eye(similarity.shape[-1], dtype=torch.bool, device=similarity.device)
-    absent = ~mask[:, None] & ~own
-    target = torch.arange(similarity.shape[-1], device=similarity.device).expand(mask.shape)
-
-    def one_way(scores: Tensor) -> Tensor:
-        scores = scores.masked_fill(absent, float("-inf"))
-        values = F.cross_entropy(scores.flatten(0, 1), target.flatten(), reduction="none").view_as(target)
-        return mean_over(values, mask)
-
-    return (one_way(similarity) + one_way(similarity.mT)) / 2

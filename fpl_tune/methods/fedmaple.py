@@ -31,7 +31,8 @@ from fpl_tune.method import (
     require,
     spread,
 )
-from fpl_tune.methods._layers import new_linear, word_context
+from fpl_tune.methods._deep import frozen_words, require_depth, require_vit, starting_words
+from fpl_tune.methods._layers import new_linear
 
 
 @dataclass(frozen=True)
@@ -40,32 +41,27 @@ class FedMaPLe(Method):
 
     n_ctx: l, tokens of a prompt, >= 1.
     depth: J, >= 1 and at most the number of blocks of either tower; 1 prompts the input only (shallow).
-    words: text whose first `n_ctx` tokens the first prompt starts from; empty: N(0, 0.02²), as the deeper ones do.
+    words: text whose first `n_ctx` words the first prompt starts from; empty: N(0, 0.02²), as the deeper ones do.
+    behind: what becomes of the other words. `frozen`: they stay between prompt and class name, as in MaPLe, so that two
+        tokens of "a photo of a" begin with "a photo of a dog."; `dropped`: they go ("a photo dog.").
     """
 
     needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
     n_ctx: int = 2
     depth: int = 9
     words: str = "a photo of a"
+    behind: Literal["frozen", "dropped"] = "frozen"
 
     def __post_init__(self) -> None:
         require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
         require(self.depth >= 1, "depth", "must be >= 1", self.depth)
 
     def check(self, sizes: Sizes) -> None:
-        require(
-            sizes.vision_width is not None,
-            "name",
-            "must be a method without visual prompts, as the image tower is no vision transformer",
-            "fedmaple",
-            "Use clip=compact, vit_b32 or vit_b16.",
-        )
-        blocks = min(sizes.n_text_blocks, sizes.n_vision_blocks or 0)
-        rule = f"must be at most {blocks}, the number of blocks of the shallower tower"
-        require(self.depth <= blocks, "depth", rule, self.depth, f"Set method.depth={blocks}.")
+        require_vit(sizes, "fedmaple")
+        require_depth(sizes, self.depth, text=True)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        shared: Tree = {"prompt": word_context(task, self.words, self.n_ctx, rng)}
+        shared: Tree = {"prompt": starting_words(task, self.words, self.n_ctx, rng)}
         if self.depth > 1:
             shared["deep"] = new_context(task, self.n_ctx, rng, self.depth - 1)
         # MaPLe draws one map for the input and one more, cloned for all deeper blocks.
@@ -84,7 +80,8 @@ class FedMaPLe(Method):
         tokens = prompts @ leaf["map.weight"].mT + leaf["map.bias"][:, :, None]  # [C, J, l, w]
         deeper = None if deep is None else tokens[:, 1:]
         image, _ = task.see(batch.image, tokens[:, 0], deep=deeper, place="end")
-        return cosine_logits(task.scale, image, task.text(leaf["prompt"], deep=deep))
+        tail = frozen_words(self.words, self.n_ctx) if self.behind == "frozen" else ""
+        return cosine_logits(task.scale, image, task.text(leaf["prompt"], deep=deep, tail=tail))
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
         return state._replace(shared={name: average(rows, task.size[who]) for name, rows in local.train.items()})

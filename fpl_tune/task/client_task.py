@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -44,6 +45,12 @@ class ClientTask:
         self.size = self.train.size
         self.template = self.known.template
         self.round = self.rounds = self._key = 0
+
+    @cached_property
+    def counts(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """[N, K] training images by client and class."""
+        found = torch.zeros(self.n_clients, self.n_classes, dtype=torch.int64, device=self.device)
+        return found.scatter_add_(1, self.train.label, self.train.mask.long())
 
     def during(self, round_: int, rounds: int, key: int) -> ClientTask:
         """The same task in a round, counted from 1, of a stage; `key` seeds what `rng` gives."""

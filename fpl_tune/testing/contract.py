@@ -108,8 +108,8 @@ def absent_clients_are_untouched(case: Toy) -> None:
 
 def personal_state_stays_with_its_client(case: Toy) -> None:
     """What others hold changes neither what a client trains from, nor its deployment, nor a merge without them."""
-    method, task, state = case.method, case.tasks[0], case.history[-1]
-    who = torch.tensor([1])
+    method, state, last = case.method, case.history[-1], len(_COHORTS)
+    task, who = case.tasks[0].during(last, last, key=1), torch.tensor([1])
     swapped = state._replace(personal={n: leaf[1:2].expand_as(leaf).clone() for n, leaf in state.personal.items()})
     local = method.start(task, state, who)
     assert_same(method.start(task, swapped, who), local)

@@ -55,8 +55,8 @@ def whole_batch() -> Callable[[ClientTask], Batch]:
 def plain_text() -> Callable[..., Tensor]:
     """Unit text features by open_clip's own modules on whole sentences."""
 
-    def encode(task: ClientTask, context: Tensor, **options: Any) -> Tensor:
-        sentences = task.towers.sentences(task.known.names, context.shape[-2])
+    def encode(task: ClientTask, context: Tensor, *, tail: str = "", **options: Any) -> Tensor:
+        sentences = task.towers.sentences(task.known.names, context.shape[-2], tail=tail)
         return unit(task.towers.encode_prompts(context, sentences, plain=True, **options))
 
     return encode

@@ -8,7 +8,8 @@ import torch
 from fpl_tune import methods
 from fpl_tune.errors import ConfigError
 from fpl_tune.method import cosine_logits, unit
-from fpl_tune.methods.fedclip import FedCLIP, contrastive
+from fpl_tune.methods._contrast import contrastive
+from fpl_tune.methods.fedclip import FedCLIP
 from fpl_tune.testing import play, toy_task
 from fpl_tune.wrappers.private import Private
 

@@ -7,7 +7,7 @@ import torch
 
 from fpl_tune import methods
 from fpl_tune.errors import ConfigError
-from fpl_tune.method import unit
+from fpl_tune.method import Batch, unit
 from fpl_tune.methods.fedmaple import FedMaPLe
 from fpl_tune.testing import play, toy_task
 
@@ -47,7 +47,7 @@ def test_loss_and_gradient_are_those_of_images_alone(task, depth, whole_batch, p
         prompts = [leaf["prompt"], *(leaf["deep"] if depth > 1 else [])]
         maps = zip(prompts, leaf["map.weight"], leaf["map.bias"], strict=True)
         tokens = torch.stack([torch.nn.functional.linear(p, w, b) for p, w, b in maps])
-        text = plain_text(task, leaf["prompt"], deep=leaf.get("deep"))
+        text = plain_text(task, leaf["prompt"], tail="of a", deep=leaf.get("deep"))
         values = []
         for image, label in zip(batch.image[client][batch.mask[client]], batch.label[client], strict=False):
             feature = unit(_image_feature(task.visual(), image, tokens))
@@ -94,6 +94,21 @@ def test_learned_and_sent_scalars_are_those_of_maple(paper_task):
     state = FedMaPLe(words="").init(task, torch.Generator())
     sent = FedMaPLe(words="").traffic(task, state, EVERYONE)
     assert sum(sent.up.values()) == sum(sent.down.values()) == 9 * 2 * 512 + 9 * (512 * 768 + 768) == 3_555_072
+
+
+def test_the_first_sentence_is_the_hand_written_one(task):
+    """MaPLe learns two of four words: before training the sentence reads "a photo of a dog.", not "a photo dog."."""
+    state = FedMaPLe(depth=1).init(task, torch.Generator())
+    for behind, tail in (("frozen", "of a"), ("dropped", "")):
+        method = FedMaPLe(depth=1, behind=behind)
+        local = method.start(task, state, EVERYONE)
+        pixels = torch.randn(4, 2, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        label = torch.zeros(4, 2, dtype=torch.int64)
+        logits = method.logits(task, local, Batch(pixels, label, label == 0, label))
+        tokens = local.train["prompt"] @ local.train["map.weight"][:, 0].mT + local.train["map.bias"][:, 0, None]
+        seen = unit(task.see(pixels, tokens, place="end")[0])
+        wanted = task.scale * seen @ unit(task.sentences([f"a photo {tail} {{}}.".replace("  ", " ")])[0]).T
+        torch.testing.assert_close(logits, wanted)
 
 
 def test_everything_is_averaged_by_size():

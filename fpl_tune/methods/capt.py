@@ -1,0 +1,144 @@
+"""CAPT: a general and class-aware contexts for long-tailed labels, averaged by what clients have of each class.
+
+Hou et al.: CAPT: Class-Aware Prompt Tuning for Federated Long-Tailed Learning with Vision-Language Model, 2025,
+https://arxiv.org/abs/2503.06993. Code read: a mirror (2373604131/clientLT, 24045d2). Its rounds pass one model from
+client to client, its clusters of clients are overwritten by an average over all (`rows=size`), and a bandit that reads
+test accuracy chooses how often rows are averaged; none of that is offered.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    Sizes,
+    State,
+    Task,
+    Traffic,
+    Tree,
+    average,
+    cosine_logits,
+    count,
+    cross_entropy,
+    mean_over,
+    new_context,
+    require,
+    spread,
+    unit,
+)
+from fpl_tune.methods._deep import require_vit
+from fpl_tune.methods._layers import linear, new_linear
+
+
+@dataclass(frozen=True)
+class CAPT(Method):
+    """Class k's context is [general, own k] [1 + l, d]; a linear map of the general token is a token of the image.
+
+    The loss is cross-entropy with logits + prior · log π, π the class frequencies of all training images, + align ·
+    (L_general + L_own). Class-aware contexts have no meaning for other classes: novel classes are refused.
+
+    n_own: l, tokens of a class's own context, >= 1.
+    prior: weight of the logit adjustment in training, >= 0; 0 is plain cross-entropy. Equal frequencies change nothing.
+    align: weight of two terms that compare the contexts' tokens with image features, >= 0, at `temperature`: L_general
+        evens out the images of a batch under the general token, L_own is a cross-entropy against each class's mean
+        token, weighted by π. They exist where tokens are as wide as features (ViT-B), and the code weighs them by 1;
+        the default also fits the other towers, where `align` must be 0.
+    temperature: > 0.
+    rows: how a class's own context is averaged. `support`: by the clients' images of the class, so that a client
+        without one has no say and a class without one stays; `share`: uniformly over clients with more than a tenth of
+        the cohort's images of the class; `size`: by all images, which is what the released round comes to.
+    """
+
+    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
+    n_own: int = 3
+    prior: float = 1.0
+    align: float = 0.0
+    temperature: float = 0.1
+    rows: Literal["support", "share", "size"] = "support"
+
+    def __post_init__(self) -> None:
+        require(self.n_own >= 1, "n_own", "must be >= 1", self.n_own)
+        require(self.temperature > 0, "temperature", "must be > 0", self.temperature)
+        for name in ("prior", "align"):
+            value = getattr(self, name)
+            require(math.isfinite(value) and value >= 0, name, "must be a finite number >= 0", value)
+
+    def check(self, sizes: Sizes) -> None:
+        require_vit(sizes, "capt")
+        require(
+            sizes.same_classes,
+            "name",
+            "must be a method with one prompt for all classes, as the partition tests on novel ones",
+            "capt",
+            "Use kgcoop or another partition.",
+        )
+        rule = f"must be 0 where tokens ({sizes.text_width}) are not as wide as features ({sizes.embed_dim})"
+        require(not self.align or sizes.text_width == sizes.embed_dim, "align", rule, self.align)
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        shared = {"general": new_context(task, 1, rng), "own": new_context(task, self.n_own, rng, task.n_classes)}
+        shared["map.weight"], shared["map.bias"] = new_linear(task, task.text_width, task.vision_width or 0, rng)
+        return State(shared, personal={}, server={})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        local = self.deploy(task, state, who)
+        total = task.counts.sum(0).clamp(min=1)
+        local.fixed["prior"] = spread((total / total.sum()).to(task.dtype), len(who))
+        return local
+
+    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
+        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
+
+    def _image(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        leaf = local.train
+        token = linear(leaf["general"], leaf["map.weight"], leaf["map.bias"])  # [C, 1, w]
+        return unit(task.see(batch.image, token, place="end")[0])
+
+    def _scores(self, task: Task, local: Local, image: Tensor) -> Tensor:
+        own = local.train["own"]  # [C, K, l, d]
+        general = local.train["general"][:, None].expand(-1, own.shape[1], -1, -1)
+        return cosine_logits(task.scale, image, task.text(torch.cat([general, own], 2), per_class=True))
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        return self._scores(task, local, self._image(task, local, batch))
+
+    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        image, prior = self._image(task, local, batch), local.fixed["prior"]
+        adjusted = self._scores(task, local, image) + self.prior * prior.log()[:, None]
+        loss = cross_entropy(adjusted, batch)
+        if self.align:
+            loss = loss + self.align * self._alignment(local.train, image, prior, batch)
+        return loss, local.fixed
+
+    def _alignment(self, leaf: Tree, image: Tensor, prior: Tensor, batch: Batch) -> Tensor:
+        """[C] L_general + L_own."""
+        general = (image @ unit(leaf["general"]).mT)[..., 0] / self.temperature  # [C, B]
+        even = -general.masked_fill(~batch.mask, -torch.inf).log_softmax(1)
+        scores = image @ unit(leaf["own"].mean(2)).mT / self.temperature  # [C, B, K]
+        weighted = F.nll_loss((scores + prior.log()[:, None]).log_softmax(-1).mT, batch.label, reduction="none")
+        return mean_over(even, batch.mask) + mean_over(weighted, batch.mask)
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        shared = {name: average(rows, task.size[who]) for name, rows in local.train.items()}
+        if self.rows != "size":
+            held = task.counts[who].to(task.dtype)  # [C, K]
+            total = held.sum(0)
+            weight = held if self.rows == "support" else (held > 0.1 * total).to(task.dtype)
+            summed = torch.einsum("ck,ckld->kld", weight, local.train["own"])
+            mean = summed / weight.sum(0).clamp(min=1)[:, None, None]
+            shared["own"] = torch.where(total[:, None, None] > 0, mean, state.shared["own"])
+        return state._replace(shared=shared)
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        """Besides what is learned, the clients' images by class go up, which tells on them, and π comes down."""
+        sent = count(**state.shared)
+        return Traffic(up={**sent, "histogram": task.n_classes}, down={**sent, "prior": task.n_classes})

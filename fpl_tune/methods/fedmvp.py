@@ -1,0 +1,170 @@
+"""FedMVP: a network turns attribute sentences and the image itself into visual prompts; the network is averaged.
+
+Singha et al.: FedMVP: Federated Multimodal Visual Prompt Tuning for Vision-Language Models, ICCV 2025,
+https://arxiv.org/abs/2504.20860. Official code: mainaksingha01/FedMVP, 246800e. Its ten sentences of a class by GPT-4o
+are not shipped: `attributes` are templates instead. Its low-rank branch, which no evaluation uses, and the federation
+of several data sets are not offered. It makes one update a round, from the last batch; `protocol.epochs` below one
+comes near that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    Sizes,
+    State,
+    Task,
+    Traffic,
+    Tree,
+    average,
+    count,
+    cross_entropy,
+    mean_over,
+    require,
+    spread,
+    unit,
+)
+from fpl_tune.methods._deep import require_vit, see
+from fpl_tune.methods._layers import linear, new_linear
+
+_HIDDEN = 4
+"""Width of the feed-forward layer's gated half, in widths of a token."""
+
+
+@dataclass(frozen=True)
+class FedMVP(Method):
+    """n visual prompts of an image = pooled X + FF(X), X = attention of its patch embeddings over attribute features.
+
+    Logits are the mean over a class's sentences of s · cos, the loss cross-entropy + consistency · (1 - mean
+    cos(f, f̄)), f̄ the frozen tower's feature of the image or of its mirror image, one as likely as the other.
+
+    n_tokens: n, >= 1 and at most the number of patches.
+    heads: of the attention; divides the width of a vision token.
+    consistency: >= 0; the larger, the nearer to zero-shot CLIP.
+    attributes: sentences with {} for the class name; none: the hand-written one alone.
+    weights: average over the cohort, `uniform` as in the code, or by `size`.
+    """
+
+    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
+    n_tokens: int = 4
+    heads: int = 4
+    consistency: float = 10.0
+    attributes: tuple[str, ...] = ()
+    weights: Literal["uniform", "size"] = "uniform"
+
+    def __post_init__(self) -> None:
+        for name in ("n_tokens", "heads"):
+            require(getattr(self, name) >= 1, name, "must be >= 1", getattr(self, name))
+        value = self.consistency
+        require(math.isfinite(value) and value >= 0, "consistency", "must be a finite number >= 0", value)
+        for sentence in self.attributes:
+            require("{}" in sentence, "attributes", "must have {} for the class name", sentence)
+
+    def check(self, sizes: Sizes) -> None:
+        require_vit(sizes, "fedmvp")
+        rule = f"must divide {sizes.vision_width}, the width of a vision token"
+        require((sizes.vision_width or 0) % self.heads == 0, "heads", rule, self.heads)
+        rule = f"must be at most {sizes.n_patches}, the number of patches"
+        require(self.n_tokens <= (sizes.n_patches or 0), "n_tokens", rule, self.n_tokens)
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        width = task.vision_width or 0
+        shared: Tree = {}
+        for name in ("patches", "attributes", "ff"):
+            shared[f"norm.{name}.weight"] = torch.ones(width, device=task.device, dtype=task.dtype)
+            shared[f"norm.{name}.bias"] = torch.zeros(width, device=task.device, dtype=task.dtype)
+        layers = {"project": (task.embed_dim, width), "ff.in": (width, 2 * _HIDDEN * width)}
+        layers |= {"ff.out": (_HIDDEN * width, width), "attention.out": (width, width)}
+        for name, (n_in, n_out) in layers.items():
+            shared[f"{name}.weight"], shared[f"{name}.bias"] = new_linear(task, n_in, n_out, rng)
+        drawn = (2 * torch.rand(3 * width, width, generator=rng) - 1) * (6 / (4 * width)) ** 0.5
+        shared["attention.in.weight"] = drawn.to(task.device, task.dtype)
+        shared["attention.in.bias"] = torch.zeros(3 * width, device=task.device, dtype=task.dtype)
+        shared["attention.out.bias"] = torch.zeros_like(shared["attention.out.bias"])
+        return State(shared, personal={}, server={})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        local = self.deploy(task, state, who)
+        drawn = torch.randint(1 << 30, (task.n_clients,), generator=task.rng("mirror")).to(task.device)
+        local.fixed["mirror"] = drawn[who]
+        return local
+
+    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
+        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
+
+    def _sentences(self, task: Task) -> Tensor:
+        """[m, K, D] unit features of the attribute sentences."""
+        return unit(task.sentences(self.attributes or (task.template,)))
+
+    def prompts(self, task: Task, leaf: Tree, pixels: Tensor) -> Tensor:
+        """[C, B, n, w] visual prompts of each image [C, B, 3, H, W]."""
+        n_clients, n_images = pixels.shape[:2]
+
+        def normed(x: Tensor, name: str) -> Tensor:
+            shape = (n_clients, *([1] * (x.ndim - 2)), -1)
+            weight, bias = leaf[f"norm.{name}.weight"], leaf[f"norm.{name}.bias"]
+            return F.layer_norm(x, x.shape[-1:]) * weight.view(shape) + bias.view(shape)
+
+        def mapped(x: Tensor, name: str) -> Tensor:
+            return linear(x, leaf[f"{name}.weight"], leaf[f"{name}.bias"])
+
+        sentences = self._sentences(task).flatten(0, 1)
+        values = mapped(sentences.expand(n_clients, -1, -1), "project")  # [C, A, w]
+        patches = normed(task.embed(pixels), "patches").flatten(1, 2)  # [C, B M, w]
+        parts = zip("qkv", leaf["attention.in.weight"].chunk(3, 1), leaf["attention.in.bias"].chunk(3, 1), strict=True)
+        given = {"q": patches, "k": normed(values, "attributes"), "v": values}
+        q, k, v = (linear(given[n], *own).unflatten(-1, (self.heads, -1)).transpose(1, 2) for n, *own in parts)
+        x = mapped(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2), "attention.out")
+        value, gate = mapped(normed(x, "ff"), "ff.in").chunk(2, -1)
+        x = x + mapped(value * F.gelu(gate), "ff.out")
+        pooled = F.adaptive_avg_pool1d(x.unflatten(1, (n_images, -1)).flatten(0, 1).mT, self.n_tokens).mT
+        return pooled.unflatten(0, (n_clients, n_images))
+
+    def _image(self, task: Task, leaf: Tree, pixels: Tensor) -> Tensor:
+        """[C, B, D] unit features: every image is a client of its own to the tower."""
+        tokens = self.prompts(task, leaf, pixels).flatten(0, 1)
+        features = see(task, pixels.flatten(0, 1)[:, None], tokens[:, None])
+        return unit(features[:, 0]).unflatten(0, pixels.shape[:2])
+
+    def _scores(self, task: Task, image: Tensor) -> Tensor:
+        return task.scale * image @ self._sentences(task).mean(0).T
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        return self._scores(task, self._image(task, local.train, batch.image))
+
+    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        image = self._image(task, local.train, batch.image)
+        loss, key = cross_entropy(self._scores(task, image), batch), local.fixed["mirror"]
+        if self.consistency:
+            mirrored = (_scramble(batch.index + key[:, None]) & 1).bool()
+            with torch.no_grad():
+                pixels = torch.where(mirrored[..., None, None, None], batch.image.flip(-1), batch.image)
+                still = unit(task.see(pixels, pixels.new_zeros(len(pixels), 0, task.vision_width or 0))[0])
+            loss = loss + self.consistency * mean_over(1 - (image * still).sum(-1), batch.mask)
+        return loss, {"mirror": _scramble(key)}
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        weight = task.size[who] if self.weights == "size" else torch.ones_like(who)
+        return state._replace(shared={name: average(rows, weight) for name, rows in local.train.items()})
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        sent = count(**state.shared)
+        return Traffic(up=sent, down=sent)
+
+
+def _scramble(x: Tensor) -> Tensor:
+    """Numbers below 2³² that look random: MurmurHash3's last step, drawn on the device by client, image and step."""
+    x = (x + 0x9E3779B9) & 0xFFFFFFFF
+    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+    return x ^ (x >> 16)

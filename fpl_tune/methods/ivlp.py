@@ -1,0 +1,75 @@
+"""IVLP, federated: independent prompts in both towers, averaged.
+
+Rasheed, Khattak, Maaz, Khan, Khan: Fine-tuned CLIP Models are Efficient Video Learners, CVPR 2023,
+https://arxiv.org/abs/2212.03640; as a baseline of PromptSRC (code: muzairkhattak/PromptSRC, bb95c77: 4 tokens, depth 9)
+and, federated, of FedMGP (Bo et al., NeurIPS 2025, https://arxiv.org/abs/2511.00480; code: weihao-bo/FedMGP, 3a02697),
+whose settings are the defaults. FedTPG's "VLP" lets the visual tokens in behind the first LayerNorm, which is not
+offered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    Sizes,
+    State,
+    Task,
+    Traffic,
+    average,
+    cosine_logits,
+    count,
+    require,
+    spread,
+)
+from fpl_tune.methods._deep import both_features, both_prompts, frozen_words, require_depth, require_vit
+
+
+@dataclass(frozen=True)
+class IVLP(Method):
+    """J text prompts [J, l, d] and J visual prompts [J, n, w], one pair for each of the first J blocks.
+
+    n_ctx: l, tokens of a text prompt, >= 1.
+    n_tokens: n, tokens of a visual prompt, >= 1.
+    depth: J, >= 1 and at most the number of blocks of either tower; 1 prompts the inputs only (shallow).
+    words: text whose first `n_ctx` words the first text prompt starts from, while the others stay between it and the
+        class name; empty: N(0, 0.02²), as the deeper ones do.
+    """
+
+    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
+    n_ctx: int = 2
+    n_tokens: int = 2
+    depth: int = 1
+    words: str = "a photo of a"
+
+    def __post_init__(self) -> None:
+        for name in ("n_ctx", "n_tokens", "depth"):
+            require(getattr(self, name) >= 1, name, "must be >= 1", getattr(self, name))
+
+    def check(self, sizes: Sizes) -> None:
+        require_vit(sizes, "ivlp")
+        require_depth(sizes, self.depth, text=True)
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        shared = both_prompts(task, self.n_ctx, self.n_tokens, self.depth, self.words, rng)
+        return State(shared, personal={}, server={})
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        tail = frozen_words(self.words, self.n_ctx)
+        return cosine_logits(task.scale, *both_features(task, local.train, batch.image, tail))
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        return state._replace(shared={name: average(rows, task.size[who]) for name, rows in local.train.items()})
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        sent = count(**state.shared)
+        return Traffic(up=sent, down=sent)

@@ -1,0 +1,141 @@
+"""pFedMMA: adapters in the last blocks of both towers; what they share between the towers is shared among clients.
+
+Ghiasvand, Alizadeh, Pedarsani: pFedMMA: Personalized Federated Fine-Tuning with Multi-Modal Adapter for Vision-Language
+Models, ICLR 2026, https://arxiv.org/abs/2507.05394. Official code: sajjad-ucsb/pFedMMA, 84197bb, whose adapters are
+MMA's (Yang et al., CVPR 2024). Its released evaluation computes text features once, for the first client after the
+first round, and uses them for all clients in all later rounds: `text_features=first`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Inside,
+    Local,
+    Method,
+    Sizes,
+    State,
+    Task,
+    Traffic,
+    Tree,
+    average,
+    cosine_logits,
+    count,
+    put,
+    require,
+    spread,
+    unit,
+)
+from fpl_tune.methods._deep import require_vit
+from fpl_tune.methods._layers import linear
+
+
+@dataclass(frozen=True)
+class PFedMMA(Method):
+    """Block output + α · Up(relu(S(relu(Down(LN₁ x))))) with Down and Up personal and by tower, S shared.
+
+    A block of the text tower and the block as far from the end of the image tower have one S between them.
+
+    blocks: the last blocks of each tower that get an adapter, >= 1; all of them in a tower with fewer.
+    rank: width of S, >= 1.
+    alpha: α >= 0; 0 is zero-shot CLIP. Up does not start at zero: with a large α the start is far from CLIP.
+    gradient: `scaled`: adapters see their gradients 1/α times as large, as in the code, without which hardly anything
+        moves at its α of 0.001 (optim.weight_decay is not scaled); `true`: the gradients as they are.
+    text_features: of the evaluation. `own`: each client's; `first`: the released defect (see above).
+    """
+
+    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
+    blocks: int = 8
+    rank: int = 32
+    alpha: float = 0.001
+    gradient: Literal["scaled", "true"] = "scaled"
+    text_features: Literal["own", "first"] = "own"
+
+    def __post_init__(self) -> None:
+        require(self.blocks >= 1, "blocks", "must be >= 1", self.blocks)
+        require(self.rank >= 1, "rank", "must be >= 1", self.rank)
+        require(math.isfinite(self.alpha) and self.alpha >= 0, "alpha", "must be a finite number >= 0", self.alpha)
+
+    def check(self, sizes: Sizes) -> None:
+        require_vit(sizes, "pfedmma")
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        n, rank = self._n_blocks(task), self.rank
+
+        def layer(name: str, n_in: int, n_out: int) -> Tree:
+            """Kaiming's normal start by fan-out, in every block."""
+            weight = (2 / n_out) ** 0.5 * torch.randn(n, n_out, n_in, generator=rng)
+            bias = torch.zeros(n, n_out, device=task.device, dtype=task.dtype)
+            return {f"{name}.weight": weight.to(bias), f"{name}.bias": bias}
+
+        shared, own = layer("s", rank, rank), {}
+        for tower, width in (("text", task.text_width), ("image", task.vision_width or 0)):
+            own |= {**layer(f"{tower}.down", width, rank), **layer(f"{tower}.up", rank, width)}
+        server = self._first_text(shared, own) if self.text_features == "first" else {}
+        return State(shared, {name: spread(leaf, task.n_clients) for name, leaf in own.items()}, server)
+
+    def _n_blocks(self, task: Sizes) -> int:
+        return min(self.blocks, task.n_text_blocks, task.n_vision_blocks or 0)
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        received = {name: spread(leaf, len(who)) for name, leaf in state.shared.items()}
+        return Local(received | {name: leaf[who] for name, leaf in state.personal.items()}, fixed={})
+
+    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
+        first = {name: spread(leaf, len(who)) for name, leaf in state.server.items()}
+        return self.start(task, state, who)._replace(fixed=first)
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        first = {name.removeprefix("first."): leaf for name, leaf in local.fixed.items()}
+        inside = self._inside(first or local.train, "text", task.n_text_blocks)
+        text = unit(task.sentences([task.template], inside=inside)[:, 0])
+        inside = self._inside(local.train, "image", task.n_vision_blocks or 0)
+        tokens = batch.image.new_zeros(len(batch.image), 0, task.vision_width or 0)
+        image, _ = task.see(batch.image, tokens, inside=inside)
+        return cosine_logits(task.scale, image, text)
+
+    def _inside(self, train: Tree, tower: str, n_blocks: int) -> Inside:
+        leaf = {
+            f"{name}.{kind}": self._scaled(train[f"{tower}.{name}.{kind}" if name != "s" else f"s.{kind}"])
+            for name in ("down", "s", "up")
+            for kind in ("weight", "bias")
+        }
+        leaf |= {f"up.{kind}": self.alpha * leaf[f"up.{kind}"] for kind in ("weight", "bias")}
+        return Inside(_adapter, leaf, first=n_blocks - leaf["s.bias"].shape[1])
+
+    def _scaled(self, leaf: Tensor) -> Tensor:
+        """The same numbers; gradients 1/α times as large."""
+        if self.gradient == "true" or not self.alpha:
+            return leaf
+        return leaf.detach() + (leaf - leaf.detach()) / self.alpha
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        shared = {name: average(local.train[name], task.size[who]) for name in state.shared}
+        own = {name: put(leaf, who, local.train[name]) for name, leaf in state.personal.items()}
+        if self.text_features == "first" and task.round == 1:
+            lowest = {name: local.train[name].index_select(0, who.argmin()[None])[0] for name in state.personal}
+            return State(shared, own, self._first_text(shared, lowest))
+        return State(shared, own, state.server)
+
+    @staticmethod
+    def _first_text(shared: Tree, own: Tree) -> Tree:
+        """What the first client's text features are computed from."""
+        return {f"first.{n}": leaf.clone() for n, leaf in {**shared, **own}.items() if not n.startswith("image.")}
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        sent = count(**state.shared)
+        return Traffic(up=sent, down=sent)
+
+
+def _adapter(leaf: Tree, x: Tensor) -> Tensor:
+    """Tokens [C, n, width] through each client's adapter of one block."""
+    for name in ("down", "s"):
+        x = linear(x, leaf[f"{name}.weight"], leaf[f"{name}.bias"]).relu()
+    return linear(x, leaf["up.weight"], leaf["up.bias"])

@@ -1,0 +1,150 @@
+"""PromptSRC, federated: prompts in both towers, held near the frozen towers, and averaged over rounds by a Gaussian.
+
+Khattak, Wasim, Naseer, Khan, Yang, Khan: Self-regulating Prompts: Foundational Model Adaptation without Forgetting,
+ICCV 2023, https://arxiv.org/abs/2307.06948. Official code: muzairkhattak/PromptSRC, bb95c77 (centralised). There the
+Gaussian average of the weights after each epoch replaces the model once training has ended; here it is the server's,
+over rounds, and is evaluated but never sent. FLIP's federated port (0-ml/flip, ec3a848) sends it, see `gaussian`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from fpl_tune.method import (
+    Batch,
+    Local,
+    Method,
+    Sizes,
+    State,
+    Task,
+    Traffic,
+    Tree,
+    average,
+    cosine_logits,
+    count,
+    cross_entropy,
+    mean_over,
+    require,
+    spread,
+    unit,
+)
+from fpl_tune.methods._deep import both_features, both_prompts, frozen_words, require_depth, require_vit
+
+_NEVER = -1e30
+"""Logarithm of a weight of zero that is a number."""
+
+
+@dataclass(frozen=True)
+class PromptSRC(Method):
+    """Cross-entropy + text · mean|t - t̄| + image · mean|f - f̄| + agreement · KL(q ‖ p) / K of the prompts of IVLP.
+
+    t̄ and f̄ are unit features of the frozen towers on the templates and on the same images, q what they predict, p what
+    the prompted towers predict.
+
+    n_ctx, n_tokens: l and n, tokens of a text and of a visual prompt, >= 1.
+    depth: J, >= 1 and at most the number of blocks of either tower.
+    words: as in IVLP.
+    text, image, agreement: weights of the three terms, >= 0; all 0 is IVLP. The larger, the nearer to zero-shot CLIP.
+    templates: sentences with {} for the class name, whose mean feature is t̄; none: the task's own. The code has 60.
+    gaussian: where the average of the rounds' prompts goes, weighted by N(mean · T, (spread · T)²) at round t of T.
+        `deploy`: it is evaluated; `none`: the last round is; `sent`: FLIP's port, which every round sends the sum so
+        far, of weights that add up to one after T rounds, so that prompts are about 0 in the first half of a run and
+        stand still at its end.
+    mean, spread: of the Gaussian, in shares of the rounds: 15 and 1 of 20 epochs in the code.
+    """
+
+    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
+    n_ctx: int = 4
+    n_tokens: int = 4
+    depth: int = 9
+    words: str = "a photo of a"
+    text: float = 25.0
+    image: float = 10.0
+    agreement: float = 1.0
+    templates: tuple[str, ...] = ()
+    gaussian: Literal["deploy", "none", "sent"] = "deploy"
+    mean: float = 0.75
+    spread: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name in ("n_ctx", "n_tokens", "depth"):
+            require(getattr(self, name) >= 1, name, "must be >= 1", getattr(self, name))
+        for name in ("text", "image", "agreement"):
+            value = getattr(self, name)
+            require(math.isfinite(value) and value >= 0, name, "must be a finite number >= 0", value)
+        for template in self.templates:
+            require("{}" in template, "templates", "must have {} for the class name", template)
+        require(math.isfinite(self.mean), "mean", "must be a finite number", self.mean)
+        require(self.spread > 0, "spread", "must be > 0", self.spread)
+
+    def check(self, sizes: Sizes) -> None:
+        require_vit(sizes, "promptsrc")
+        require_depth(sizes, self.depth, text=True)
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        shared = both_prompts(task, self.n_ctx, self.n_tokens, self.depth, self.words, rng)
+        server: Tree = {}
+        if self.gaussian != "none":
+            start = torch.zeros_like if self.gaussian == "sent" else torch.clone
+            server = {f"mean.{name}": start(leaf) for name, leaf in shared.items()}
+        if self.gaussian == "deploy":
+            server["weight"] = torch.full((), _NEVER, device=task.device, dtype=task.dtype)
+        return State(shared, personal={}, server=server)
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
+
+    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
+        if self.gaussian != "deploy":
+            return self.start(task, state, who)
+        return Local(train={name: spread(state.server[f"mean.{name}"], len(who)) for name in state.shared}, fixed={})
+
+    def _features(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tensor]:
+        return both_features(task, local.train, batch.image, frozen_words(self.words, self.n_ctx))
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        return cosine_logits(task.scale, *self._features(task, local, batch))
+
+    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        image, text = self._features(task, local, batch)
+        logits = cosine_logits(task.scale, image, text)
+        with torch.no_grad():
+            still = unit(task.sentences(self.templates or (task.template,)).mean(0))
+            none = local.train["visual"][:, 0, :0]
+            seen = unit(task.see(batch.image, none, place="end")[0])
+            frozen = (task.scale * seen @ still.T).log_softmax(-1)
+        away = F.kl_div(logits.log_softmax(-1), frozen, reduction="none", log_target=True).mean(-1)
+        loss = cross_entropy(logits, batch) + self.text * _distance(text, still).mean(1)
+        away = self.image * _distance(unit(image), seen) + self.agreement * away
+        return loss + mean_over(away, batch.mask), local.fixed
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        shared = {name: average(rows, task.size[who]) for name, rows in local.train.items()}
+        if self.gaussian == "none":
+            return state._replace(shared=shared)
+        heights = [-0.5 * ((t / task.rounds - self.mean) / self.spread) ** 2 for t in range(1, task.rounds + 1)]
+        height = heights[task.round - 1]
+        if self.gaussian == "sent":
+            share = math.exp(height - max(heights)) / sum(math.exp(other - max(heights)) for other in heights)
+            mean = {name: state.server[f"mean.{name}"] + share * leaf for name, leaf in shared.items()}
+            return state._replace(shared=mean, server={f"mean.{name}": leaf.clone() for name, leaf in mean.items()})
+        weight = torch.logaddexp(state.server["weight"], torch.full_like(state.server["weight"], height))
+        share = (height - weight).exp()
+        old = {name: state.server[f"mean.{name}"] for name in shared}
+        mean = {f"mean.{name}": leaf + share * (shared[name] - leaf) for name, leaf in old.items()}
+        return state._replace(shared=shared, server={**mean, "weight": weight})
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        sent = count(**state.shared)
+        return Traffic(up=sent, down=sent)
+
+
+def _distance(one: Tensor, other: Tensor) -> Tensor:
+    """Mean absolute difference along the last axis. What rounding leaves of equal numbers has no sign to descend."""
+    return F.hardshrink(one - other, 1e-6).abs().mean(-1)

@@ -1,0 +1,133 @@
+"""CAPT: general and class-aware contexts under long-tailed labels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fpl_tune import methods
+from fpl_tune.errors import ConfigError
+from fpl_tune.method import unit
+from fpl_tune.methods.capt import CAPT
+from fpl_tune.testing import toy_task
+
+EVERYONE = torch.arange(4)
+SMALL = CAPT(n_own=2)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return toy_task("pixels", sizes=(9, 5, 7, 3))
+
+
+@pytest.fixture
+def local(task):
+    return SMALL.start(task, SMALL.init(task, torch.Generator().manual_seed(0)), EVERYONE)
+
+
+def test_counts_are_those_of_the_table(task):
+    table = task.table("train")
+    for client in range(4):
+        held = table.label[client][table.mask[client]]
+        assert task.counts[client].tolist() == [int((held == k).sum()) for k in range(6)]
+    assert task.counts.sum(1).tolist() == [9, 5, 7, 3]
+
+
+def test_each_class_reads_the_general_token_and_its_own(task, local, whole_batch, plain_text):
+    batch, leaf = whole_batch(task), local.train
+    token = leaf["general"][0] @ leaf["map.weight"][0].T + leaf["map.bias"][0]
+    image = unit(task.see(batch.image[:1], token[None], place="end")[0])[0]
+    context = torch.cat([leaf["general"][0].expand(6, 1, -1), leaf["own"][0]], 1)
+    text = plain_text(task, context, per_class=True)
+    torch.testing.assert_close(SMALL.logits(task, local, batch)[0], task.scale * image @ text.T)
+
+
+def test_the_prior_is_added_to_the_logits_in_training_alone(task, local, whole_batch):
+    batch = whole_batch(task)
+    logits = SMALL.logits(task, local, batch)
+    frequency = task.counts.sum(0).clamp(min=1).double()
+    prior = (frequency / frequency.sum()).log()
+    loss, _ = SMALL.loss(task, local, batch)
+    for client in range(4):
+        rows = batch.mask[client]
+        wanted = F.cross_entropy((logits[client] + prior)[rows], batch.label[client][rows])
+        torch.testing.assert_close(loss[client], wanted)
+    assert "prior" not in SMALL.deploy(task, SMALL.init(task, torch.Generator()), EVERYONE).fixed
+
+
+def test_equal_frequencies_adjust_nothing(task, local, whole_batch):
+    even = local._replace(fixed={"prior": torch.full_like(local.fixed["prior"], 1 / 6)})
+    batch = whole_batch(task)
+    plain = replace(SMALL, prior=0.0).loss(task, local, batch)[0]
+    torch.testing.assert_close(SMALL.loss(task, even, batch)[0], plain)
+
+
+def test_alignment_is_evened_images_and_weighted_classes(task, whole_batch):
+    """Written out for one client: cross-entropy of a uniform target over the batch, and of labels over classes."""
+    batch, method = whole_batch(task), replace(SMALL, align=1.0, temperature=0.5)
+    rng = torch.Generator().manual_seed(0)
+    leaf = {
+        "general": torch.randn(4, 1, 24, generator=rng).double(),
+        "own": torch.randn(4, 6, 2, 24, generator=rng).double(),
+    }
+    image = unit(torch.randn(4, batch.label.shape[1], 24, generator=rng).double())
+    prior = torch.rand(4, 6, generator=rng).double()
+    found = method._alignment(leaf, image, prior, batch)
+    n = int(batch.mask[1].sum())
+    even = -(image[1, :n] @ unit(leaf["general"][1, 0]) / 0.5).log_softmax(0).mean()
+    scores = image[1, :n] @ unit(leaf["own"][1].mean(1)).T / 0.5
+    weighted = [prior[1] * row.exp() / (prior[1] * row.exp()).sum() for row in scores]
+    own = -torch.stack([row[k].log() for row, k in zip(weighted, batch.label[1], strict=False)]).mean()
+    torch.testing.assert_close(found[1], even + own)
+    with pytest.raises(ConfigError, match=r"align must be 0 where tokens \(32\) are not as wide as features \(24\)"):
+        method.check(task)
+
+
+@pytest.mark.parametrize("rows", ["support", "share", "size"])
+def test_own_contexts_are_averaged_by_what_clients_hold(task, rows):
+    method, who = replace(SMALL, rows=rows), torch.tensor([0, 3])
+    state = method.init(task, torch.Generator().manual_seed(0))
+    local = method.start(task, state, who)
+    local.train["own"][0], local.train["own"][1] = 1.0, 5.0
+    local.train["general"][0], local.train["general"][1] = 1.0, 5.0
+    merged = method.merge(task, state, who, local).shared
+    torch.testing.assert_close(merged["general"], torch.full_like(merged["general"], 2.0))  # 9 and 3 images
+    for k, (one, other) in enumerate(task.counts[who].T.tolist()):
+        wanted = 2.0
+        if rows != "size" and one + other == 0:
+            wanted = state.shared["own"][k]
+        elif rows == "support":
+            wanted = (one + 5 * other) / (one + other)
+        elif rows == "share":
+            heard = [value for value, n in ((1.0, one), (5.0, other)) if n > 0.1 * (one + other)]
+            wanted = sum(heard) / len(heard)
+        torch.testing.assert_close(merged["own"][k], torch.zeros_like(merged["own"][k]) + wanted)
+    assert 0 in task.counts[who], "some client lacks some class"
+
+
+def test_sent_scalars_are_the_published_ones_and_the_histogram(paper_task):
+    task = paper_task(n_classes=100)
+    sent = CAPT().traffic(task, CAPT().init(task, torch.Generator()), torch.arange(2))
+    assert sum(sent.up.values()) == sum(sent.down.values()) == 548_096 + 100
+    assert sent.up["histogram"] == sent.down["prior"] == 100
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [({"n_own": 0}, "n_own"), ({"prior": -1.0}, "prior"), ({"align": math.nan}, "align"), ({"temperature": 0}, "temp")],
+)
+def test_values_out_of_range_are_refused_by_name(values, field):
+    with pytest.raises(ConfigError, match=field):
+        methods.build({"name": "capt", **values})
+
+
+def test_tasks_that_do_not_fit_are_refused(paper_task):
+    CAPT(align=1.0).check(paper_task())
+    with pytest.raises(ConfigError, match="one prompt for all classes"):
+        CAPT().check(paper_task(same_classes=False))
+    with pytest.raises(ConfigError, match="vision transformer"):
+        CAPT().check(toy_task("pixels", kind="resnet"))

@@ -1,0 +1,138 @@
+"""FedMVP: visual prompts written by a network for each image."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fpl_tune import methods
+from fpl_tune.errors import ConfigError
+from fpl_tune.method import unit
+from fpl_tune.methods.fedmvp import FedMVP, _scramble
+from fpl_tune.testing import play, toy_task
+
+EVERYONE = torch.arange(4)
+SMALL = FedMVP(n_tokens=2, attributes=("{}", "a {} with colours."))
+
+
+@pytest.fixture(scope="module")
+def task():
+    return toy_task("pixels", sizes=(5, 2, 3, 1))
+
+
+@pytest.fixture(scope="module")
+def trained(task):
+    return play(SMALL, [task], cohorts=[(0, 1)], epochs=1)[-1][0]
+
+
+def test_prompts_are_those_of_torchs_modules(task, trained, whole_batch):
+    """Attention of PyTorch over one image's patches, without a residual, then a gated feed-forward layer with one."""
+    leaf, width = trained.shared, 32
+    attention = nn.MultiheadAttention(width, 4, batch_first=True).double()
+    attention.load_state_dict(
+        {
+            "in_proj_weight": leaf["attention.in.weight"],
+            "in_proj_bias": leaf["attention.in.bias"],
+            "out_proj.weight": leaf["attention.out.weight"],
+            "out_proj.bias": leaf["attention.out.bias"],
+        }
+    )
+    pixels = whole_batch(task).image[:, :2]
+    local = SMALL.start(task, trained, EVERYONE)
+    found = SMALL.prompts(task, local.train, pixels)
+
+    def normed(x, name):
+        return F.layer_norm(x, (width,), leaf[f"norm.{name}.weight"], leaf[f"norm.{name}.bias"])
+
+    sentences = unit(task.sentences(list(SMALL.attributes))).flatten(0, 1)
+    values = F.linear(sentences, leaf["project.weight"], leaf["project.bias"])
+    x, _ = attention(normed(task.embed(pixels[2, 1]), "patches"), normed(values, "attributes"), values)
+    value, gate = F.linear(normed(x, "ff"), leaf["ff.in.weight"], leaf["ff.in.bias"]).chunk(2, -1)
+    x = x + F.linear(value * F.gelu(gate), leaf["ff.out.weight"], leaf["ff.out.bias"])
+    torch.testing.assert_close(found[2, 1], x.view(2, len(x) // 2, width).mean(1))
+
+
+def test_logits_are_the_mean_over_a_classs_sentences(task, trained, whole_batch):
+    batch, local = whole_batch(task), SMALL.start(task, trained, EVERYONE)
+    prompts = SMALL.prompts(task, local.train, batch.image)
+    image = unit(task.see(batch.image[:1, :1], prompts[:1, 0], place="end")[0])[0, 0]
+    text = unit(task.sentences(list(SMALL.attributes)))  # [2, K, D]
+    wanted = torch.stack([task.scale * sentence @ image for sentence in text]).mean(0)
+    torch.testing.assert_close(SMALL.logits(task, local, batch)[0, 0], wanted)
+
+
+def test_consistency_compares_with_the_image_or_its_mirror_image(task, trained, whole_batch):
+    """The term of each client is one of the sums over its images' two views; over many draws both views occur."""
+    batch, local = whole_batch(task), SMALL.start(task, trained, EVERYONE)
+    image = SMALL._image(task, local.train, batch.image)
+    views = [unit(task.towers.encode_images(pixels)) for pixels in (batch.image, batch.image.flip(-1))]
+    away = torch.stack([1 - (image * view).sum(-1) for view in views])  # [2, C, B]
+    plain, _ = replace(SMALL, consistency=0.0).loss(task, local, batch)
+    loss, moved = SMALL.loss(task, local, batch)
+    mirrored = (_scramble(batch.index + local.fixed["mirror"][:, None]) & 1).bool()
+    picked = torch.where(mirrored, away[1], away[0])
+    for client in range(4):
+        mean = picked[client][batch.mask[client]].mean()
+        torch.testing.assert_close(loss[client] - plain[client], 10 * mean)
+    assert not torch.equal(moved["mirror"], local.fixed["mirror"]), "the next step draws anew"
+
+
+def test_mirroring_is_as_likely_as_not_and_independent_of_image_and_step():
+    keys = [torch.randint(1 << 30, (1000,), generator=torch.Generator().manual_seed(0))]
+    for _ in range(20):
+        keys.append(_scramble(keys[-1]))
+    bits = torch.stack([_scramble(torch.arange(8) + key[:, None]) & 1 for key in keys]).double()  # [21, 1000, 8]
+    n = bits.numel()
+    assert abs(bits.mean().item() - 0.5) < 5 * 0.5 / n**0.5
+    centred = bits - 0.5
+    for shifted in (centred[1:] * centred[:-1], centred[..., 1:] * centred[..., :-1]):
+        assert abs(shifted.mean().item()) < 5 * 0.25 / shifted.numel() ** 0.5
+    assert all(int(key.min()) >= 0 and int(key.max()) < 1 << 32 for key in keys[1:])
+
+
+def test_a_silent_network_prompts_with_zeros(task, whole_batch):
+    """Output layers at zero: the same tokens for every image, client and class list."""
+    state = SMALL.init(task, torch.Generator().manual_seed(0))
+    silent = {n: 0 * leaf if n.startswith(("ff.out", "attention.out")) else leaf for n, leaf in state.shared.items()}
+    local = SMALL.start(task, state._replace(shared=silent), EVERYONE)
+    assert not SMALL.prompts(task, local.train, whole_batch(task).image).any()
+
+
+def test_averages_are_uniform_or_by_size(task):
+    state, who = SMALL.init(task, torch.Generator().manual_seed(0)), torch.tensor([0, 3])  # 5 images and 1
+    for weights, wanted in (("uniform", 4.0), ("size", 2.0)):
+        method = replace(SMALL, weights=weights)
+        local = method.start(task, state, who)
+        for leaf in local.train.values():
+            leaf[0], leaf[1] = 1.0, 7.0
+        for leaf in method.merge(task, state, who, local).shared.values():
+            torch.testing.assert_close(leaf, torch.full_like(leaf, wanted))
+
+
+def test_sent_scalars_are_the_published_ones(paper_task):
+    method = FedMVP()
+    sent = method.traffic(paper_task(), method.init(paper_task(), torch.Generator()), torch.arange(2))
+    assert sum(sent.up.values()) == sum(sent.down.values()) == 9_845_760
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [({"n_tokens": 0}, "n_tokens"), ({"consistency": -1.0}, "consistency"), ({"attributes": ["red"]}, "attributes")],
+)
+def test_values_out_of_range_are_refused_by_name(values, field):
+    with pytest.raises(ConfigError, match=field):
+        methods.build({"name": "fedmvp", **values})
+
+
+def test_towers_that_do_not_fit_are_refused(paper_task):
+    FedMVP().check(paper_task())
+    with pytest.raises(ConfigError, match="heads must divide 768"):
+        FedMVP(heads=5).check(paper_task())
+    with pytest.raises(ConfigError, match="n_tokens must be at most 49"):
+        FedMVP(n_tokens=50).check(paper_task())
+    with pytest.raises(ConfigError, match="vision transformer"):
+        FedMVP().check(toy_task("pixels", kind="resnet"))

@@ -1,0 +1,75 @@
+"""IVLP: independent prompts in both towers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fpl_tune import methods
+from fpl_tune.errors import ConfigError
+from fpl_tune.method import Batch, unit
+from fpl_tune.methods.ivlp import IVLP
+from fpl_tune.methods.vpt import VPT
+from fpl_tune.testing import play, toy_task
+
+EVERYONE = torch.arange(4)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return toy_task("pixels", sizes=(3, 2, 2, 1))
+
+
+def test_with_the_words_of_the_template_it_starts_as_vpt(task, whole_batch):
+    """Two learned and two frozen words write "a photo of a dog."; four learned ones as well."""
+    batch = whole_batch(task)
+    for n_ctx in (1, 2, 4):
+        method = IVLP(n_ctx=n_ctx, n_tokens=2)
+        local = method.start(task, method.init(task, torch.Generator().manual_seed(0)), EVERYONE)
+        wanted = VPT(n_tokens=2).logits(task, local._replace(train={"visual": local.train["visual"]}), batch)
+        torch.testing.assert_close(method.logits(task, local, batch), wanted)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_logits_are_those_of_the_plain_text_path(task, depth, whole_batch, plain_text):
+    method = IVLP(n_ctx=2, n_tokens=2, depth=depth)
+    (state,) = play(method, [task], cohorts=[(0, 1)], epochs=1)[-1]
+    local, batch = method.start(task, state, EVERYONE), whole_batch(task)
+    deep = state.shared["visual"][1:].expand(4, -1, -1, -1) if depth > 1 else None
+    image = unit(task.see(batch.image, state.shared["visual"][0].expand(4, -1, -1), deep=deep, place="end")[0])
+    text = plain_text(task, state.shared["text"], tail="of a", deep=state.shared.get("deep"))
+    torch.testing.assert_close(method.logits(task, local, batch), task.scale * image @ text.T)
+
+
+def test_prompts_of_the_towers_are_independent(task):
+    """The image feature has no gradient by the text prompts, as it has in MaPLe."""
+    method = IVLP(n_ctx=2, n_tokens=2, depth=2)
+    local = method.start(task, method.init(task, torch.Generator().manual_seed(0)), EVERYONE)
+    leaves = {name: leaf.requires_grad_() for name, leaf in local.train.items()}
+    pixels = torch.randn(4, 1, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    label = torch.zeros(4, 1, dtype=torch.int64)
+    loss, _ = method.loss(task, local, Batch(pixels, label, label == 0, label))
+    grads = torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True)
+    assert all(gradient is not None and gradient.abs().sum() > 0 for gradient in grads)
+    image, _ = task.see(pixels, leaves["visual"][:, 0], deep=leaves["visual"][:, 1:], place="end")
+    (none,) = torch.autograd.grad(image.sum(), leaves["text"], allow_unused=True)
+    assert none is None
+
+
+def test_sent_scalars_are_the_published_ones(paper_task):
+    """FedMGP's baseline (2 + 2, depth 1) and PromptSRC's (4 + 4, depth 9)."""
+    task = paper_task()
+    for method, wanted in ((IVLP(words=""), 2_560), (IVLP(n_ctx=4, n_tokens=4, depth=9, words=""), 46_080)):
+        sent = method.traffic(task, method.init(task, torch.Generator()), torch.arange(2))
+        assert sum(sent.up.values()) == sum(sent.down.values()) == wanted
+
+
+def test_what_does_not_fit_is_refused(paper_task, task):
+    IVLP(depth=12).check(paper_task())
+    with pytest.raises(ConfigError, match="depth must be at most 4"):
+        IVLP(depth=5).check(paper_task(n_text_blocks=4))
+    with pytest.raises(ConfigError, match="words must have one token"):
+        IVLP(words="a pneumonoultramicroscopic of").init(task, torch.Generator())
+    for field in ("n_ctx", "n_tokens", "depth"):
+        with pytest.raises(ConfigError, match=field):
+            methods.build({"name": "ivlp", field: 0})

@@ -1,0 +1,148 @@
+"""pFedMMA: adapters inside both towers with one shared part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fpl_tune import methods
+from fpl_tune.errors import ConfigError
+from fpl_tune.method import unit
+from fpl_tune.methods.pfedmma import PFedMMA, _adapter
+from fpl_tune.testing import play, toy_task
+
+EVERYONE = torch.arange(4)
+SMALL = PFedMMA(blocks=2, rank=3, alpha=0.5)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return toy_task("pixels", sizes=(3, 2, 2, 1))
+
+
+def _trained(method, task, **options):
+    return play(method, [task], epochs=1, **options)[-1][0]
+
+
+def test_without_alpha_it_is_zero_shot_whatever_was_learned(task, whole_batch):
+    state, batch = _trained(SMALL, task), whole_batch(task)
+    method = replace(SMALL, alpha=0.0)
+    found = method.logits(task, method.start(task, state, EVERYONE), batch)
+    wanted = task.scale * unit(task.towers.encode_images(batch.image)) @ task.hand_text.T
+    torch.testing.assert_close(found, wanted)
+    assert not torch.allclose(SMALL.logits(task, SMALL.start(task, state, EVERYONE), batch), wanted, atol=1e-2)
+
+
+def test_the_adapter_is_two_rectified_layers_and_a_linear_one():
+    rng = torch.Generator().manual_seed(0)
+    shapes = {"down": (3, 8), "s": (3, 3), "up": (8, 3)}
+    leaf = {}
+    for name, shape in shapes.items():
+        leaf[f"{name}.weight"] = torch.randn(2, *shape, generator=rng)
+        leaf[f"{name}.bias"] = torch.randn(2, shape[0], generator=rng)
+    x = torch.randn(2, 5, 8, generator=rng)
+    for client in range(2):
+        own = {name: values[client] for name, values in leaf.items()}
+        h = F.relu(F.linear(x[client], own["down.weight"], own["down.bias"]))
+        h = F.relu(F.linear(h, own["s.weight"], own["s.bias"]))
+        wanted = F.linear(h, own["up.weight"], own["up.bias"])
+        torch.testing.assert_close(_adapter(leaf, x)[client], wanted)
+
+
+def test_scaled_gradients_are_true_ones_over_alpha_and_values_are_equal(task, whole_batch):
+    batch, found = whole_batch(task), {}
+    state = SMALL.init(task, torch.Generator().manual_seed(0))
+    for gradient in ("scaled", "true"):
+        method = replace(SMALL, gradient=gradient)
+        local = method.start(task, state, EVERYONE)
+        leaves = [leaf.requires_grad_() for leaf in local.train.values()]
+        loss, _ = method.loss(task, local, batch)
+        found[gradient] = loss, torch.autograd.grad(loss.sum(), leaves)
+    torch.testing.assert_close(found["scaled"][0], found["true"][0])
+    for scaled, true in zip(found["scaled"][1], found["true"][1], strict=True):
+        torch.testing.assert_close(scaled, true / 0.5)
+
+
+def test_the_shared_layer_has_the_gradients_of_both_towers(task, whole_batch, monkeypatch):
+    """With one tower's branch cut off, what is left are the parts of a sum."""
+    batch, parts = whole_batch(task), []
+    state = _trained(SMALL, task)
+    for cut in (None, "text", "image"):
+        local = SMALL.start(task, state, EVERYONE)
+        shared = local.train["s.weight"].requires_grad_()
+        inside = PFedMMA._inside
+
+        def half(method, train, tower, n_blocks, cut=cut, inside=inside):
+            found = inside(method, train, tower, n_blocks)
+            return found.each(torch.detach) if tower == cut else found
+
+        monkeypatch.setattr(PFedMMA, "_inside", half)
+        (gradient,) = torch.autograd.grad(SMALL.loss(task, local, batch)[0].sum(), shared)
+        monkeypatch.undo()
+        parts.append(gradient)
+    both, image, text = parts
+    assert min(image.abs().max(), text.abs().max()) > 0
+    torch.testing.assert_close(both, image + text)
+
+
+def test_adapters_sit_in_the_last_blocks_and_in_all_of_a_small_tower(task, paper_task):
+    for blocks, n in ((2, 2), (8, 3)):
+        state = PFedMMA(blocks=blocks, rank=3).init(task, torch.Generator())
+        assert state.shared["s.weight"].shape == (n, 3, 3)
+    inside = SMALL._inside(SMALL.start(task, SMALL.init(task, torch.Generator()), EVERYONE).train, "text", 3)
+    assert (inside.first, inside.n_blocks) == (1, 2)
+
+
+def test_only_the_shared_layer_is_averaged_and_reaches_everyone(task):
+    before = SMALL.init(task, torch.Generator().manual_seed(0))
+    (after,) = play(SMALL, [task], states=[before], cohorts=[(0, 2)], epochs=1)[-1]
+    assert set(SMALL.traffic(task, before, EVERYONE).up) == {"s.weight", "s.bias"}
+    for name, leaf in after.personal.items():
+        moved = (leaf != before.personal[name]).flatten(1).any(1)
+        assert moved.tolist() == [True, False, True, False], name
+    assert not torch.equal(after.shared["s.weight"], before.shared["s.weight"])
+
+
+def test_text_features_differ_between_clients_unless_they_are_the_first_ones(task, whole_batch):
+    """The released evaluation keeps those of client 0 after round 1, whatever is learned later."""
+    batch = whole_batch(task)
+    pixels = batch.image[:1, :1].expand(4, -1, -1, -1, -1)
+    same = batch._replace(image=pixels, label=batch.label[:, :1], mask=batch.mask[:, :1], index=batch.index[:, :1])
+
+    def text(method, state):
+        local = method.deploy(task, state, EVERYONE)
+        first = {n.removeprefix("first."): leaf for n, leaf in local.fixed.items()}
+        inside = method._inside(first or local.train, "text", 3)
+        return task.sentences([task.template], inside=inside)
+
+    own = text(SMALL, _trained(SMALL, task, cohorts=[(0, 1, 2, 3)]))
+    assert not any(torch.allclose(own[0], own[client]) for client in range(1, 4))
+    stale = replace(SMALL, text_features="first")
+    (_, (one,), (two,)) = play(stale, [task], epochs=1, cohorts=[(0, 1, 2, 3)] * 2)
+    for state in (one, two):
+        found = text(stale, state)
+        torch.testing.assert_close(found, own[:1].expand_as(found))
+    assert not torch.allclose(two.personal["text.up.bias"], one.personal["text.up.bias"])
+    assert stale.logits(task, stale.deploy(task, two, EVERYONE), same).shape == (4, 1, 6)
+
+
+def test_learned_and_sent_scalars_are_the_published_ones(paper_task):
+    task = paper_task(n_clients=1, domain=torch.zeros(1))
+    state = PFedMMA().init(task, torch.Generator())
+    learned = sum(leaf.numel() for tree in (state.shared, state.personal) for leaf in tree.values())
+    assert learned == 674_560
+    sent = PFedMMA().traffic(task, state, torch.arange(1))
+    assert sum(sent.up.values()) == sum(sent.down.values()) == 8_448
+
+
+@pytest.mark.parametrize(
+    ("values", "field"), [({"blocks": 0}, "blocks"), ({"rank": 0}, "rank"), ({"alpha": -1.0}, "alpha")]
+)
+def test_values_out_of_range_are_refused_by_name(values, field):
+    with pytest.raises(ConfigError, match=field):
+        methods.build({"name": "pfedmma", **values})
+    with pytest.raises(ConfigError, match="vision transformer"):
+        PFedMMA().check(toy_task("pixels", kind="resnet"))
