@@ -58,29 +58,31 @@ def contrasts(name: str, claim: ClaimSpec, cells: Sequence[Cell]) -> list[analys
         ConfigError: see `check`.
     """
     where = join_name("report.claims", name)
-    at, moved = (_full(picks, cells, f"{where}.{part}") for part, picks in (("at", claim.at), ("than", claim.than)))
-    ours, theirs = (
-        {**at, **_full(picks, cells, f"{where}.{part}")}
-        for part, picks in (("cells", claim.cells), ("versus", claim.versus))
+    first = _pairs(where, claim.cells, claim.versus, claim.at, cells)
+    if not claim.than:
+        return [analysis.Contrast((one,), (other,)) for one, other in first]
+    second = _pairs(f"{where}.than", claim.than["cells"], claim.than["versus"], {}, cells)
+    return [analysis.Contrast((one, b), (other, a)) for one, other in first for a, b in second]
+
+
+def _pairs(
+    where: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], at: Mapping[str, Any], cells: Sequence[Cell]
+) -> list[tuple[str, str]]:
+    """Ids of the cells that a comparison pairs: at the same place of the axes that `versus` does not name."""
+    common = _full(at, cells, f"{where}.at")
+    mine, other = (
+        {**common, **_full(picks, cells, f"{where}.{part}")} for part, picks in (("cells", ours), ("versus", theirs))
     )
-    named = theirs.keys() - at.keys()
+    named = _full(theirs, cells, where).keys()
     pairs = [
-        (one, other)
-        for one in cells
-        for other in cells
-        if one.id != other.id and _fits(one, ours) and _fits(other, theirs) and _beside(one, other, named)
+        (a.id, b.id)
+        for a in cells
+        for b in cells
+        if a.id != b.id and _fits(a, mine) and _fits(b, other) and _beside(a, b, named)
     ]
     if not pairs:
         raise ConfigError(f"{where} compares no two cells. Check its cells, versus and at.")
-    if not moved:
-        return [analysis.Contrast((one.id,), (other.id,)) for one, other in pairs]
-    found = []
-    for one, other in pairs:
-        there = [[c for c in cells if _fits(c, moved) and _beside(c, cell, moved)] for cell in (one, other)]
-        found += [analysis.Contrast((one.id, b.id), (other.id, a.id)) for a in there[0] for b in there[1]]
-    if not found:
-        raise ConfigError(f"{where}.than finds no two cells to compare with. Check its axes.")
-    return found
+    return pairs
 
 
 def _full(picks: Mapping[str, Any], cells: Sequence[Cell], where: str) -> dict[str, set[str]]:

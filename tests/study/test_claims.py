@@ -56,7 +56,8 @@ def test_cells_are_paired_at_the_same_place(tmp_path: Any) -> None:
         ("many, n_ctx=4", "few, n_ctx=4")
     ]
     assert len(pairs(stands, "c", cells={"n_ctx": [2, 4]}, versus={"n_ctx": [2, 4]})) == 4  # no cell with itself
-    wider = pairs(stands, "c", cells=four, versus=two, at={"split": "few"}, than={"split": "many"})
+    there = {"cells": {**four, "split": "many"}, "versus": two}
+    wider = pairs(stands, "c", cells=four, versus=two, at={"split": "few"}, than=there)
     assert wider == [("few, n_ctx=4", "many, n_ctx=2", "few, n_ctx=2", "many, n_ctx=4")]
 
 
@@ -71,6 +72,8 @@ def test_cells_are_paired_at_the_same_place(tmp_path: Any) -> None:
         ({"margin": 1, "within": 1}, "has a margin or a range"),
         ({"margin": "much"}, "report.claims.c.margin must be a number, but is 'much'"),
         ({"within": 0}, "report.claims.c.within must be > 0, but is 0"),
+        ({"than": {"cells": {"n_ctx": 4}}}, "`than` has cells and versus, but has cells"),
+        ({"than": {"cells": {"n_ctx": 4}, "versus": {"n_ctx": 9}}}, "no value of report.claims.c.than"),
         ({"says": ""}, "report.claims.c lacks says"),
     ],
 )
