@@ -20,6 +20,7 @@ from fpl_tune.plan import preflight
 from fpl_tune.report.facts import without_data
 from fpl_tune.report.paper import BEST, over_sets, printed_results
 from fpl_tune.search.search import Search
+from fpl_tune.study import claims
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.trial import Record, Trial
 
@@ -31,7 +32,7 @@ fedpgp_f2 fedpgp_f4 feddpt_t1 feddpt_t2 feddpt_t3 feddpt_t4a feddpt_t4b feddpt_t
 fedapt_t1 fedapt_t2 fedapt_t3 fedapt_t4 fedapt_t5 fedapt_t6 fedapt_t8 fedapt_t9 fedapt_t10 fedapt_f5 fedapt_f6
 """.split()
 """Tables and figures with experiments of the five papers."""
-OURS = "lambda_sweep mu_sweep rank_sweep joint_search zoo defects pareto privacy".split()
+OURS = "claims lambda_sweep mu_sweep rank_sweep joint_search zoo defects pareto privacy".split()
 STUDIES = sorted({*PAPERS, *OURS, *config.list_studies()})
 
 Composed = tuple[StudySpec, dict[str, Any], list[Cell]]
@@ -72,6 +73,19 @@ def test_header_names_command_and_cost(name: str) -> None:
 
 
 # -- configurations ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_claims_have_cells(name: str) -> None:
+    spec, _, cells = composed(name, "small")
+    claims.check(spec, cells)
+    assert all(claim.source for claim in spec.report.claims.values())
+
+
+def test_thirty_claims_of_five_papers() -> None:
+    asked = composed("claims", "small")[0].report.claims.values()
+    assert len(asked) == 30
+    assert {claim.source.rpartition(" ")[2] for claim in asked} == set(PRINTED)
 
 
 @pytest.mark.parametrize("name", STUDIES)
