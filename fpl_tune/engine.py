@@ -5,7 +5,8 @@ memory asks for it. A client's data order depends on (seed, client, round) alone
 cohort, nor the other seeds, nor the block size changes what it learns. A block of one client is the plain loop that
 the batched path is tested against.
 
-On an accelerator a step waits for nothing: what it reads is on the device before the first one (`fpl_tune.batches`).
+On an accelerator a step waits for nothing: what it reads is on the device before the first one (`fpl_tune.batches`),
+so that it can be recorded once and replayed (`fpl_tune.graphs`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from fpl_tune import optim
 from fpl_tune.batches import Cohort, Plan, derive, plan_round
+from fpl_tune.graphs import Graphs
 from fpl_tune.method import Local, Method, State, Task, Traffic, Tree
 from fpl_tune.optim import OptimSpec, OptimState
 from fpl_tune.task import ClientTask
@@ -46,6 +48,7 @@ def run_round(
     spec: OptimSpec,
     block: int | None = None,
     stage: range | None = None,
+    graphs: Graphs | None = None,
 ) -> tuple[list[State], RoundReport]:
     """One round of every seed.
 
@@ -56,6 +59,7 @@ def run_round(
         spec: the clients' optimiser.
         block: clients, over all seeds, trained at once; None: all. The result does not depend on it.
         stage: the rounds of the stage, by number; None: this one alone.
+        graphs: what records and replays steps where that saves time; None: every step runs eagerly.
 
     Returns:
         The next states [S], and what was measured.
@@ -75,7 +79,7 @@ def run_round(
     if local.train:
         plan = plan_round(tasks, cohorts, whos, epochs, spec)
         blocks = [slice(first, first + (block or total)) for first in range(0, total, block or total)]
-        done = [_train(method, tasks[0], _rows(local, rows), plan.at(rows), spec) for rows in blocks]
+        done = [_train(method, tasks[0], _rows(local, rows), plan.at(rows), spec, graphs) for rows in blocks]
         local, loss = _concat([d[0] for d in done]), torch.cat([d[1] for d in done])
     states_after, first = [], 0
     with torch.no_grad():
@@ -154,23 +158,36 @@ class _Training(NamedTuple):
         return _Training(train, fixed, self.optim._replace(first=first, second=second), self.total[rows])
 
 
-def _train(method: Method, task: Task, local: Local, plan: Plan, spec: OptimSpec) -> tuple[Local, Tensor]:
+def _train(
+    method: Method, task: Task, local: Local, plan: Plan, spec: OptimSpec, graphs: Graphs | None
+) -> tuple[Local, Tensor]:
     """All local steps of a block of clients.
-
-    A step is as long and as wide as it has images: a client without a batch left leaves, and columns that only pad are
-    cut.
 
     Returns:
         What the clients hold, and their mean loss [C] in the last epoch.
     """
+    replayed = graphs.train(method, task, local, plan, spec) if graphs is not None and graphs.suit(plan) else None
+    after, total = replayed or _eager(method, task, local, plan, spec)
+    counted = plan.last.sum(1)
+    return after, torch.where(counted > 0, total / counted.clamp(min=1), float("nan"))
+
+
+def _eager(method: Method, task: Task, local: Local, plan: Plan, spec: OptimSpec) -> tuple[Local, Tensor]:
+    """Steps that are as long and as wide as they have images: a client without a batch left leaves, and columns that
+    only pad are cut.
+
+    Returns:
+        What the clients hold, and the sum [C] of their losses in the last epoch.
+    """
     zeros = torch.zeros(len(plan.last), device=plan.last.device)
     now = _Training(local.train, local.fixed, optim.start(spec, local.train), zeros)
-    counted = plan.last.sum(1)
+    done = 0
     phases, order = _phases(plan)
     ended: list[_Training] = []
     for end, stay, leave in phases:
-        for t in range(now.optim.steps, end):
+        for t in range(done, end):
             now = _step(method, task, now, plan, t, spec)
+        done = end
         if stay is None:
             ended.append(now)
         else:
@@ -180,7 +197,7 @@ def _train(method: Method, task: Task, local: Local, plan: Plan, spec: OptimSpec
     total = torch.cat([part.total for part in ended])
     if order is not None:
         after, total = _rows(after, order), total[order]
-    return after, torch.where(counted > 0, total / counted.clamp(min=1), float("nan"))
+    return after, total
 
 
 def _phases(plan: Plan) -> tuple[list[tuple[int, Tensor | None, Tensor]], Tensor | None]:

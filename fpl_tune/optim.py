@@ -59,7 +59,8 @@ class OptimState(NamedTuple):
 
     first: Tree
     second: Tree
-    steps: int
+    steps: int | Tensor
+    """A tensor where the step is recorded as a graph."""
 
 
 def start(spec: OptimSpec, train: Tree) -> OptimState:

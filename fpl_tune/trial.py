@@ -23,6 +23,7 @@ from fpl_tune.device import OutOfMemory, activation_bytes, free_cache, is_out_of
 from fpl_tune.engine import RoundReport, kept_bytes, run_round
 from fpl_tune.errors import ConfigError, FplTuneError
 from fpl_tune.evaluate import Score, diagnose, evaluate, summarise
+from fpl_tune.graphs import Graphs
 from fpl_tune.method import Method, State, same_leaves, trees_like
 from fpl_tune.task import ClientTask
 from fpl_tune.worlds import who_trains, world_of
@@ -55,6 +56,7 @@ class Trial:
         device: cpu or cuda.
         block: clients (over all seeds) trained at once; None: as many as memory allows; fewer where they
             turn out not to fit.
+        graphs: whether steps are recorded once and replayed; None: where that saves time.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Trial:
         cache_dir: Path,
         device: str = "cpu",
         block: int | None = None,
+        graphs: bool | None = None,
         progress: Any = None,
     ) -> None:
         self.run, self.seeds = run, list(seeds)
@@ -84,6 +87,8 @@ class Trial:
         self.states = self._begin(self.stages[0].method, None)
         self.block = block
         self._blocks: dict[int, int] = {}  # by stage
+        self._wants_graphs = graphs
+        self._graphs = self._no_graphs()
 
     def _block(self) -> int:
         """Clients whose activations fit. It depends on the configuration and the size of the device's memory alone, so
@@ -103,6 +108,10 @@ class Trial:
             room = activation_bytes(where, cpu=BLOCK_BYTES, share=BLOCK_SHARE)
             self._blocks[self._held] = max(1, room // max(1, kept))
         return self._blocks[self._held]
+
+    def _no_graphs(self) -> Graphs | None:
+        """What records the steps of a stage; none is recorded yet."""
+        return None if self._wants_graphs is False else Graphs(always=self._wants_graphs is True)
 
     def _too_small(self) -> OutOfMemory:
         size = formatting.size(usable_bytes(self.tasks[0].device))
@@ -127,6 +136,7 @@ class Trial:
                     spec=self.run.optim,
                     block=block,
                     stage=self._rounds(self._held),
+                    graphs=self._graphs,
                 )
                 return report
             except Exception as problem:
@@ -135,7 +145,7 @@ class Trial:
                     raise
                 if not block:
                     raise self._too_small() from problem
-            self._blocks[self._held] = block
+            self._blocks[self._held], self._graphs = block, self._no_graphs()
             free_cache()
 
     def _begin(self, method: Method, before: list[State] | None) -> list[State]:
@@ -171,6 +181,7 @@ class Trial:
         stage = self.stages[coming]
         if coming != self._held:
             self.states, self._held = self._begin(stage.method, self.states), coming
+            self._graphs = self._no_graphs()
         number = self.round + 1
         cohorts = self._cohorts(number)
         report = self._round(stage.method, cohorts, stage.epochs)

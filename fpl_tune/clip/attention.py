@@ -2,7 +2,7 @@
 
 Two ways that agree. On CPUs, group by group of classes whose suffixes have the same length: no row is padded. On
 accelerators, where every kernel costs a launch, by blocks: suffixes are packed into blocks of the same number of rows,
-each beside a copy of the prefix's keys, and one masked product serves all of them.
+each beside a copy of the prefix's keys, and one call of PyTorch's fused attention serves all of them.
 
 Letters in shapes: P prompts, R tokens of a prompt (see `fpl_tune.clip.sentences.Layout`), K classes, d width, H heads,
 n tokens of the prefix, m of the longest suffix, B blocks of L rows.
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -29,72 +30,60 @@ def attend(qkv: Tensor, layout: Layout, n_heads: int, *, ends: bool = False) -> 
     return cast(Tensor, way.apply(qkv, layout, n_heads, ends))
 
 
-def for_prompts(layout: Layout, n_prompts: int, n_heads: int, device: torch.device) -> Layout:
-    """The layout as `attend` needs it: on accelerators the mask is repeated once for all layers."""
-    if device.type == "cpu":
-        return layout
-    packing = layout.packing
-    return layout._replace(packing=packing._replace(mask=packing.mask.repeat(n_prompts * n_heads, 1, 1)))
-
-
 def kept_numbers(layout: Layout, width: int, n_heads: int, device: torch.device) -> float:
     """What a layer keeps for its gradient, in numbers per token and width: queries, keys, values, weights."""
     if device.type == "cpu":
         return 4.0  # the weights count as one
-    n_blocks, size, n_keys = layout.packing.mask.shape
-    rows = size + 2 * n_keys + size * n_keys * n_heads / width
-    return n_blocks * rows / layout.n_tokens
+    n_blocks, size, n_keys = layout.packing.mask.shape  # queries and outputs, keys and values, sums of the weights
+    return n_blocks * (2 * size + 2 * n_keys + size * n_heads / width) / layout.n_tokens
 
 
 class _ByBlocks(torch.autograd.Function):
-    """6 launches forward and 8 backward (one more with `ends`), whatever the lengths."""
+    """4 launches forward and 6 backward (one more with `ends`), whatever the lengths.
+
+    PyTorch's fused attention keeps neither scores nor weights. Its gradient is taken inside `backward`, so that rows
+    are gathered and given back without atomic additions.
+    """
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, layout: Layout, n_heads: int, ends: bool) -> Tensor:
         packing = layout.packing
         heads = qkv.unflatten(-1, (3, n_heads, -1)).permute(2, 0, 3, 1, 4)  # [3, P, H, R, d/H]
-        queries = _blocks(heads[0].index_select(2, packing.rows), packing)
+        queries = _blocks(heads[0].index_select(2, packing.rows), packing)  # [P H, B, L, d/H]
         keys, values = _blocks(heads[1:].index_select(3, packing.keys), packing).chunk(2)
-        scores = torch.baddbmm(packing.mask, queries, keys.transpose(1, 2), alpha=queries.shape[-1] ** -0.5)
-        weights = scores.softmax(-1)
-        mixed = torch.bmm(weights, values).view(len(qkv), n_heads, -1, queries.shape[-1])
-        if ctx.needs_input_grad[0]:
-            ctx.layout, ctx.n_heads, ctx.ends = layout, n_heads, ends
-            ctx.save_for_backward(queries, keys, values, weights)
+        wanted = ctx.needs_input_grad[0]
+        with torch.set_grad_enabled(wanted):
+            inner = [x.requires_grad_(wanted) for x in (queries, keys.detach(), values.detach())]
+            mixed = F.scaled_dot_product_attention(*inner, attn_mask=packing.mask)
+        if wanted:
+            ctx.layout, ctx.n_heads, ctx.ends, ctx.inner = layout, n_heads, ends, (mixed, inner)
         place = packing.ends if ends else packing.place
-        return mixed.transpose(1, 2).index_select(1, place).flatten(2)
+        rows = mixed.detach().reshape(len(qkv), n_heads, -1, queries.shape[-1]).transpose(1, 2)
+        return rows.index_select(1, place).flatten(2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        queries, keys, values, weights = ctx.saved_tensors
-        layout, n_heads, ends = ctx.layout, ctx.n_heads, ctx.ends
-        packing: Packing = layout.packing
-        n, scale = layout.n_prefix, queries.shape[-1] ** -0.5
+        (mixed, inner), n_heads, ends = ctx.inner, ctx.n_heads, ctx.ends
+        packing: Packing = ctx.layout.packing
+        n, n_prompts, width = ctx.layout.n_prefix, len(grads[0]), mixed.shape[-1]
         grad = grads[0].unflatten(-1, (n_heads, -1)).transpose(1, 2)  # [P, H, R, d/H]
         # Rows that pad attend to themselves alone: whatever gradient they are given, it reaches no other row.
         grad = grad.index_select(2, packing.owner if ends else packing.rows)
         grad = _blocks(grad.mul_(packing.is_end) if ends else grad, packing)
-        out = grad.new_empty(3, *keys.shape)
-        torch.bmm(weights.transpose(1, 2), grad, out=out[2])
-        d_weights = torch.bmm(grad, values.transpose(1, 2))
-        d_scores = torch.ops.aten._softmax_backward_data(d_weights, weights, -1, weights.dtype)
-        _scaled(d_scores, keys, scale, out[0, :, n:])
-        _scaled(d_scores.transpose(1, 2), queries, scale, out[1])
-        by_block = out.view(3, len(grads[0]), n_heads, -1, *keys.shape[1:])  # [3, P, H, B, n + L, d/H]
-        packed = by_block.flatten(3, 4).permute(1, 3, 0, 2, 4).index_select(1, packing.own)  # [P, R, 3, H, d/H]
-        torch.sum(by_block[1:, :, :, :, :n], 3, out=packed[:, :n, 1:].permute(2, 0, 3, 1, 4))
+        by_slot = [x.flatten(1, 2) for x in torch.autograd.grad(mixed, inner, grad)]  # [P H, B slots or keys, d/H]
+        both = torch.cat(by_slot, 1)
+        packed = both.view(n_prompts, n_heads, -1, width).transpose(1, 2).index_select(1, packing.own)
+        packed = packed.view(n_prompts, -1, 3, n_heads, width)
+        of_keys = both[:, len(packing.rows) :].unflatten(1, (2, packing.n_blocks, -1))[:, :, :, :n]
+        of_keys = of_keys.unflatten(0, (n_prompts, n_heads))  # [P, H, 2, B, n, d/H]
+        torch.sum(of_keys, 3, out=packed[:, :n, 1:].permute(0, 3, 2, 1, 4))
         return packed.flatten(2), None, None, None
 
 
 def _blocks(x: Tensor, packing: Packing) -> Tensor:
-    """[..., B s, d/H] -> [... B, s, d/H]"""
-    return x.reshape(-1, x.shape[-2] // packing.n_blocks, x.shape[-1])
-
-
-def _scaled(a: Tensor, b: Tensor, scale: float, out: Tensor) -> None:
-    """out = scale a @ b"""
-    torch.baddbmm(out, a, b, beta=0, alpha=scale, out=out)
+    """[..., B s, d/H] -> [..., B, s, d/H], leading axes flattened"""
+    return x.reshape(-1, packing.n_blocks, x.shape[-2] // packing.n_blocks, x.shape[-1])
 
 
 class _ByGroups(torch.autograd.Function):

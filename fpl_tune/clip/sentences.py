@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fpl_tune.errors import ConfigError
@@ -54,7 +55,7 @@ class Packing(NamedTuple):
     keys: Tensor  # [B (n + L)] the rows of the keys
     mask: Tensor  # [B, L, n + L], 0 where a slot attends to a key and -inf where it does not
     place: Tensor  # [R] the slot of each row
-    own: Tensor  # [R] the key of each row in its own block
+    own: Tensor  # [3 R] the query, key and value of each row in its own block, among all B L, B (n + L), B (n + L)
     ends: Tensor  # [K] the slots of the EOT tokens
     owner: Tensor  # [B L] the place of a slot's class among the EOT tokens
     is_end: Tensor  # [B L, 1], 1 where a slot holds an EOT token
@@ -79,6 +80,7 @@ class Layout(NamedTuple):
     packing: Packing
     in_order: bool  # whether `slot` lists each context token once, in order
     at: int | None  # first of the context's rows where they follow one another, else None
+    kept: list[Any]  # a tower, and what it made of this layout
 
     @property
     def n_tokens(self) -> int:
@@ -88,7 +90,8 @@ class Layout(NamedTuple):
     def to(self, device: torch.device, dtype: torch.dtype) -> Layout:
         """The same layout, its indices on `device` and its masks in `dtype`."""
         masks = {name: getattr(self.packing, name).to(dtype) for name in ("mask", "is_end")}
-        return _moved(self, device)._replace(packing=_moved(self.packing._replace(**masks), device))
+        packing = _moved(self.packing._replace(**masks), device)
+        return _moved(self, device)._replace(kept=[], packing=packing._replace(mask=_aligned(packing.mask)))
 
 
 @dataclass(frozen=True)
@@ -201,6 +204,7 @@ def _layout(slots: Sequence[tuple[int, ...]], *, per_class: bool) -> Layout:
         context=torch.tensor(context, dtype=torch.long),
         slot=torch.tensor(slot, dtype=torch.long),
         at=context[0] if context and context == list(range(context[0], context[0] + len(context))) else None,
+        kept=[],
         in_order=slot == sorted({-1 - token for token in slots[0] if token < 0}),
         owner=torch.tensor([rows[row][2] for row in context], dtype=torch.long),
         ends=torch.tensor(ends),
@@ -236,17 +240,23 @@ def _packing(n_prefix: int, lengths: Sequence[int]) -> Packing:
     is_end = torch.zeros(len(mask), 1)
     is_end[ends] = 1.0
     prefix = torch.arange(n_prefix).expand(n_blocks, -1)
+    key = len(mask) + place + (place // size + 1) * n_prefix
     return Packing(
         n_blocks,
         rows,
         keys=torch.cat([prefix, rows.view(n_blocks, size)], dim=1).flatten(),
         mask=mask.view(n_blocks, size, -1),
         place=place,
-        own=place + (place // size + 1) * n_prefix,
+        own=torch.stack([place, key, key + n_blocks * (n_prefix + size)], 1).flatten(),
         ends=torch.tensor(ends),
         owner=owner,
         is_end=is_end,
     )
+
+
+def _aligned(mask: Tensor) -> Tensor:
+    """The mask in rows of a multiple of 16 numbers, as CUDA's kernels read it: else they copy it at every call."""
+    return F.pad(mask, (0, -mask.shape[-1] % 16))[..., : mask.shape[-1]]
 
 
 def _starts(n_prefix: int, lengths: Sequence[int], size: int) -> tuple[list[int], range]:

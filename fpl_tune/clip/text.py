@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fpl_tune.clip.attention import for_prompts, kept_numbers
+from fpl_tune.clip.attention import kept_numbers
 from fpl_tune.clip.blocks import Block
 from fpl_tune.clip.opened import run_block
 from fpl_tune.clip.sentences import Layout, Sentences
@@ -26,7 +26,6 @@ from fpl_tune.method import Inside
 
 _AT_ONCE = 16384  # tokens per pass without gradients; more is not faster
 _KEPT_CPU, _KEPT_SHARE = 3 << 29, 0.3  # by tokens run at once with gradients: bytes, or a share of a GPU's memory
-_LAYOUTS = 8
 _KEPT_PER_TOKEN = 6  # numbers per token, width and block: two inputs and the hidden layer; attention comes on top
 
 
@@ -57,7 +56,6 @@ class TextTower(nn.Module):
         self.pad_id: int = getattr(text, "pad_id", 0)
         self.mask: Tensor | None
         self.register_buffer("mask", text.attn_mask, persistent=False)
-        self._kept: dict[int, tuple[Layout, tuple[Tensor, Tensor, Tensor]]] = {}
 
     @property
     def width(self) -> int:
@@ -179,7 +177,6 @@ class TextTower(nn.Module):
             own = context if layout.in_order else context[:, layout.slot]
         first, *blocks, last = self.blocks
         words, qkv, places = self._constants(layout)
-        layout = for_prompts(layout, len(context), first.n_heads, context.device)
         branches = [None if inside is None else inside.at(j) for j in range(len(self.blocks))]
         x = first.first(words, qkv, own + places, layout, branches[0])
         for j, block in enumerate([*blocks, last], start=1):
@@ -192,16 +189,12 @@ class TextTower(nn.Module):
     @torch.no_grad()
     def _constants(self, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
         """What no prompt changes: embedded words [1, R, d] and their queries, keys and values in the first block, and
-        the context's positional embeddings [c, d]. Kept for the layouts used last."""
-        kept = self._kept.pop(id(layout), None)
-        if kept is None:
+        the context's positional embeddings [c, d]. They live as long as the layout: a recorded graph reads them."""
+        if not layout.kept or layout.kept[0] is not self:
             places = self.positional_embedding[layout.positions]
             words = (self.token_embedding(layout.ids) + places)[None]
-            kept = layout, (words, self.blocks[0].projected(words), places[layout.context])
-        self._kept[id(layout)] = kept
-        while len(self._kept) > _LAYOUTS:
-            del self._kept[next(iter(self._kept))]
-        return kept[1]
+            layout.kept[:] = self, (words, self.blocks[0].projected(words), places[layout.context])
+        return layout.kept[1]
 
 
 def _placed(context: Tensor, index: Tensor, is_context: Tensor, x: Tensor) -> Tensor:

@@ -162,6 +162,8 @@ class ExecutionSpec:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     block: AtLeastOne | None = None
     """Clients (over all seeds) trained at once; None: as many as memory allows."""
+    graphs: Literal["auto"] | bool = "auto"
+    """Whether steps are recorded once as a CUDA graph and replayed; auto: on CUDA, where that saves time."""
     checkpoint_every: AtLeastOne = 5
     """Rounds between checkpoints."""
     checkpoints: str | None = None

@@ -76,6 +76,8 @@ class Setup:
     gpus: float | None = 0.0
     """GPUs per trial; None: a share by measured memory."""
     block: int | None = None
+    graphs: bool | None = None
+    """Whether steps are recorded and replayed; None: where that saves time."""
     checkpoint_every: int = 5
     address: str | None = None
     checkpoints: str | None = None
@@ -126,7 +128,14 @@ class JobRun:
         self._place = RemoteStorage(setup.checkpoints) if setup.checkpoints else None
         if self._place:
             self._place.pull(remote_name(job, setup.study), self.folder)
-        self.trial = Trial(job.cell.run, job.seeds, cache_dir=setup.cache_dir, device=setup.device, block=setup.block)
+        self.trial = Trial(
+            job.cell.run,
+            job.seeds,
+            cache_dir=setup.cache_dir,
+            device=setup.device,
+            block=setup.block,
+            graphs=setup.graphs,
+        )
         self._warnings: list[str] = []
         self.history = self._resume()
         self._reported = 0

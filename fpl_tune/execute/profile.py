@@ -165,7 +165,15 @@ class _Cache:
 
     def _path(self, key: str, run: RunSpec) -> Path:
         setup = self._setup
-        where = [socket.gethostname(), setup.parallel, setup.threads, setup.device, setup.block, self._seeds]
+        where = [
+            socket.gethostname(),
+            setup.parallel,
+            setup.threads,
+            setup.device,
+            setup.block,
+            setup.graphs,
+            self._seeds,
+        ]
         text = json.dumps([key, where, method_source(run), versions()])
         return setup.cache_dir / "costs" / f"{digest(text, 10)}.json"
 
@@ -183,7 +191,7 @@ def _cost(run: RunSpec, seeds: Sequence[int], setup: Setup) -> Cost:
     if every > 1:  # one round with and one without an evaluation
         run = replace(run, protocol=replace(run.protocol, eval_every=2))
     began = time.perf_counter()
-    trial = Trial(run, seeds, cache_dir=setup.cache_dir, device=setup.device, block=setup.block)
+    trial = Trial(run, seeds, cache_dir=setup.cache_dir, device=setup.device, block=setup.block, graphs=setup.graphs)
     ready = time.perf_counter()
     rounds: list[float] = []
     while not trial.done and (len(rounds) < ROUNDS + (every > 1) or sum(rounds) < _SECONDS):

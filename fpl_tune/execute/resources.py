@@ -42,6 +42,7 @@ def setup_of(spec: StudySpec, folder: Path) -> Setup:
         folder=folder,
         cache_dir=cache_root(),
         block=execution.block,
+        graphs=None if execution.graphs == "auto" else execution.graphs,
         checkpoint_every=execution.checkpoint_every,
         address=address,
         checkpoints=execution.checkpoints,

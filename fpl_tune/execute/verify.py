@@ -53,7 +53,9 @@ def verify(
     before = torch.get_num_threads()
     torch.set_num_threads(setup.threads)
     try:
-        trial = Trial(cell.run, seeds, cache_dir=setup.cache_dir, device=setup.device, block=setup.block)
+        trial = Trial(
+            cell.run, seeds, cache_dir=setup.cache_dir, device=setup.device, block=setup.block, graphs=setup.graphs
+        )
         worst, where, done = 0.0, "", 0
         while not trial.done and done < rounds:
             for record in trial.step():

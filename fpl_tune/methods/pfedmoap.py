@@ -155,12 +155,14 @@ class PFedMoAP(Method):
             features = self._pooled(text)[at].unflatten(0, experts.shape[:2])
         local_too = F.pad(usable, (1, 0), value=True)
         hidden = torch.where(local_too, 0.0, -torch.inf).to(text.dtype)
+        gated = usable.any(1).view(-1, 1, 1)
         fixed = {
             "experts": experts,
             "usable": usable,
             "features": features,
             "hidden": hidden[:, None, None, :, None],
-            "gated": usable.any(1).view(-1, 1, 1),
+            "weight.own": text.new_full(gated.shape, self.lam).where(gated, 1.0),  # [C, 1, 1], of the logits
+            "weight.mixed": gated.to(text.dtype) * task.scale,
         }
         return Local({"prompt": prompt, **gate}, fixed)
 
@@ -227,7 +229,7 @@ class PFedMoAP(Method):
         rows = max(1, _ELEMENTS // (len(text) * text.shape[1] * wide))
         parts = [self._mixed(local, experts, part) for part in image.split(rows, 1)]
         mixed = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
-        return torch.where(local.fixed["gated"], task.scale * mixed + self.lam * own, own)
+        return (local.fixed["weight.own"] * own).addcmul(local.fixed["weight.mixed"], mixed)
 
     def attention(self, local: Local, image: Tensor, text: Tensor) -> Tensor:
         """Weights [C, h, B, E, K] of the experts, the local one first; they sum to one over E.
@@ -245,7 +247,7 @@ class PFedMoAP(Method):
         weights, biases = (leaf.split((1, 2, 1), 1) for leaf in (weight, bias))  # of query, of key and value, of output
         both = features.flatten(1, 2) @ weights[1].flatten(1, 2).mT + biases[1].flatten(1).unsqueeze(1)
         key, value = both.unflatten(1, features.shape[1:3]).unflatten(-1, (2, self.heads, -1)).unbind(3)
-        return _Experts(key, value, [weights[0][:, 0], weights[2][:, 0]], [biases[0], biases[2]])
+        return _Experts(key, value, [weights[0].squeeze(1), weights[2].squeeze(1)], [biases[0], biases[2]])
 
     def _attention(self, local: Local, experts: _Experts, image: Tensor) -> Tensor:
         if self.gate == "linear":

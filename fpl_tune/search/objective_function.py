@@ -72,7 +72,8 @@ class Objective:
         torch.set_num_threads(execution.threads or threads_of(run))
         with _loading:
             device = resolve(execution.device)
-            simulation = Trial(run, seeds, cache_dir=cache_root(), device=device, block=execution.block)
+            graphs = None if execution.graphs == "auto" else execution.graphs
+            simulation = Trial(run, seeds, cache_dir=cache_root(), device=device, block=execution.block, graphs=graphs)
         histories: list[list[Record]] = [[] for _ in seeds]
         while not simulation.done:
             try:

@@ -14,6 +14,7 @@ import torch
 from fpl_tune.batches import Cohort, generator
 from fpl_tune.engine import run_round
 from fpl_tune.evaluate import evaluate
+from fpl_tune.graphs import Graphs
 from fpl_tune.method import Local, Method, State, trees_like
 from fpl_tune.optim import OptimSpec
 from fpl_tune.task import ClientTask
@@ -57,6 +58,7 @@ def play(
     first: int = 1,
     spec: OptimSpec | None = None,
     epochs: int = 2,
+    graphs: Graphs | None = None,
 ) -> list[list[State]]:
     """States by round (the initial ones first) and seed, of two local epochs a round in batches of four."""
     spec = spec or OptimSpec(lr=0.05, batch=4)
@@ -66,7 +68,8 @@ def play(
     for round_, who in enumerate(cohorts, start=first):
         drawn = [Cohort(s, round_, torch.tensor(who).to(t.device)) for s, t in zip(seeds, tasks, strict=False)]
         stage = range(1, first + len(cohorts))
-        after, _ = run_round(method, tasks, history[-1], drawn, epochs=epochs, spec=spec, block=block, stage=stage)
+        more = {"epochs": epochs, "spec": spec, "block": block, "stage": stage, "graphs": graphs}
+        after, _ = run_round(method, tasks, history[-1], drawn, **more)
         history.append(after)
     return history
 
@@ -243,7 +246,8 @@ _WAITS = 20
 def a_step_waits_for_nothing(case: Toy) -> None:
     """On a GPU, twice the epochs of training make no more copies and synchronisations, and a round makes few.
 
-    Two seeds, three blocks and a restored state end where they end on the CPU. Checked on the simulated accelerator
+    Two seeds, blocks of two clients whose steps are recorded and replayed, and a restored state end where they end on
+    the CPU. Checked on the simulated accelerator
     (`fpl_tune.testing.sim`) where it is registered: importing `fpl_tune.testing` does so without CUDA and with
     torch >= 2.11. It is not registered here, as PyTorch refuses a device that is new after a first backward pass.
     """
@@ -259,7 +263,8 @@ def a_step_waits_for_nothing(case: Toy) -> None:
             (*_, (after, _)) = play(method, here, epochs=epochs, **last)
         seen.append(counts)
     assert_same(_moved(after, torch.device("cpu")), case.history[-1], tolerance=1e-8)
-    (blocks,) = play(method, here[:1], block=2, **{**last, "states": stored[:1]})[-1]
+    graphs = Graphs(always=True) if method.batched else None
+    (blocks,) = play(method, here[:1], block=2, graphs=graphs, **{**last, "states": stored[:1]})[-1]
     assert_same(_moved(blocks, torch.device("cpu")), case.history[-1], tolerance=1e-8)
     one, two = seen
     for what in ("syncs", "copies"):

@@ -10,7 +10,9 @@
 * What makes a program wait for a GPU is counted by operation and line: values that are read (`item`, `bool`), shapes
   that depend on values (`nonzero`, `unique`, boolean indices), copies from and to the CPU.
 * Operations that launch kernels are counted by name. The count is a lower bound; `_LAUNCHES` lists the operations
-  that need more than one.
+  that need more than one. Fused attention is one launch, its gradient two. `Counts.work` has the numbers of each.
+* `torch.sim.CUDAGraph` and `torch.sim.graph` are those of `torch.cuda`: what is recorded may neither wait nor copy, and
+  a replay runs the recorded operations, as one launch, on the tensors that they had.
 
 Autograd, `Module.to`, factories and checkpointing take the paths that they take for CUDA, but `device.type == "cuda"`
 is False, and kernels and figures are the CPU's. PyTorch has no public way to write a device in Python: this file alone
@@ -19,17 +21,20 @@ uses its experimental one (`_setup_privateuseone_for_python_backend`, torch >= 2
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import backend_registration
+from torch.utils.flop_counter import flop_registry
 
 NAME = "sim"
 
@@ -52,6 +57,20 @@ class DeviceMix(RuntimeError):
     """Tensors of two devices in an operation that CUDA refuses."""
 
 
+class CaptureError(RuntimeError):
+    """An operation that waits or copies while a graph is recorded."""
+
+
+class Work(NamedTuple):
+    """What a kernel does."""
+
+    name: str
+    operations: int
+    """A multiplication and an addition are two; of matrix products and attention alone."""
+    moved: int
+    """Bytes read and written."""
+
+
 @dataclass
 class Counts:
     """What happened on the device: `syncs` and `copies` by operation and line, `launches` by operation."""
@@ -59,6 +78,7 @@ class Counts:
     launches: Counter[str] = field(default_factory=Counter)
     syncs: Counter[str] = field(default_factory=Counter)
     copies: Counter[str] = field(default_factory=Counter)
+    work: list[Work] = field(default_factory=list)
 
     @property
     def waits(self) -> int:
@@ -67,6 +87,7 @@ class Counts:
 
 
 _open: list[Counts] = []
+_graphs: list[Graph] = []  # the one that records now
 _registered: list[torch.library.Library] = []
 
 
@@ -81,6 +102,8 @@ def counting() -> Iterator[Counts]:
 
 
 def _note(what: str, name: str, times: int = 1, *, line: bool = False) -> None:
+    if line and _graphs:
+        raise CaptureError(f"operation not permitted when stream is capturing: {name} at {_line()}")
     if _open:
         key = f"{name} at {_line()}" if line else name
         for seen in _open:
@@ -107,6 +130,13 @@ class SimTensor(Tensor):
         made = Tensor._make_wrapper_subclass(cls, raw.shape, device=torch.device(NAME, 0), **shape)
         made.raw = raw
         return made
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.scaled_dot_product_attention:
+            return _attention(*args, **(kwargs or {}))
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -143,8 +173,78 @@ def _run(func: Any, *args: Any, **kwargs: Any) -> Any:
             shapes = [tuple(x.shape) for x in strangers]
             raise DeviceMix(f"{name} of tensors on {NAME} and of {shapes} on cpu, at {_line()}")
     args, kwargs = _each(_raw, args), {key: _each(_raw, value) for key, value in kwargs.items()}
-    out = func(*args, **kwargs | ({"device": torch.device("cpu")} if "device" in kwargs else {}))
+    if "device" in kwargs:
+        kwargs["device"] = torch.device("cpu")
+    out = func(*args, **kwargs)
+    if not func.is_view and name not in _FREE:
+        _ran(name, func, args, kwargs, out)
     return _each(partial(_wrapped, made), out) if ours else out
+
+
+def _ran(name: str, func: Callable[..., Any], args: Any, kwargs: dict[str, Any], out: Any) -> None:
+    """A kernel has run: its work is counted, and a graph that records keeps it."""
+    if _open:
+        formula = flop_registry.get(getattr(func, "overloadpacket", func))
+        operations = formula(*args, **kwargs, out_val=out) if formula is not None else _attention_operations(func, args)
+        found: list[Tensor] = []
+        _each(lambda x: found.append(x) if isinstance(x, Tensor) else None, [args, list(kwargs.values()), out])
+        work = Work(name, operations, sum({id(x): _bytes(x) for x in found}.values()))
+        for seen in _open:
+            seen.work.append(work)
+    for graph in _graphs:
+        graph.kernels.append((func, args, kwargs, out))
+
+
+def _attention_operations(func: Callable[..., Any], args: Any) -> int:
+    """Two products forward, five backward; 0 of anything else."""
+    products = {_attend: 2, _attend_backward: 5}.get(func, 0)
+    return 2 * products * args[0].numel() * args[1].shape[-2] if products else 0
+
+
+def _bytes(x: Tensor) -> int:
+    """Of the numbers that a tensor holds, those of an expanded axis once."""
+    return x.element_size() * math.prod(n for n, stride in zip(x.shape, x.stride(), strict=True) if stride)
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Any:
+    return _Attention.apply(query, key, value, attn_mask)
+
+
+class _Attention(torch.autograd.Function):
+    """PyTorch's fused attention: one kernel, and two for its gradient, as the memory-efficient one needs."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        ctx.save_for_backward(*inputs)
+        return _fused("scaled_dot_product_attention", 1, _attend, inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        inputs = (*ctx.saved_tensors, grads[0])
+        return *_fused("scaled_dot_product_attention_backward", 2, _attend_backward, inputs), None
+
+
+def _fused(name: str, launches: int, func: Callable[..., Any], inputs: Any) -> Any:
+    raws = _each(_raw, tuple(inputs))
+    if any(isinstance(x, Tensor) and not isinstance(x, SimTensor) for x in inputs):
+        raise DeviceMix(f"{name} of tensors on two devices, at {_line()}")
+    _note("launches", name, launches)
+    with torch.no_grad():
+        out = func(*raws)
+    _ran(name, func, raws, {}, out)
+    return _each(partial(_wrapped, {}), out)
+
+
+def _attend(*inputs: Any) -> Tensor:
+    query, key, value, mask = inputs
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+
+def _attend_backward(*inputs: Any) -> tuple[Tensor, ...]:
+    *leaves, mask, grad = inputs
+    with torch.enable_grad():
+        leaves = [leaf.detach().requires_grad_() for leaf in leaves]
+        return torch.autograd.grad(_attend(*leaves, mask), leaves, grad)
 
 
 def _indexed(name: str, args: Any, strangers: list[Tensor]) -> list[Tensor]:
@@ -174,8 +274,53 @@ def _wrapped(made: dict[int, SimTensor], value: Any) -> Any:
     return SimTensor(value) if isinstance(value, Tensor) else value
 
 
+class Graph:
+    """A recorded series of kernels, as `torch.cuda.CUDAGraph`."""
+
+    def __init__(self) -> None:
+        """Nothing is recorded yet."""
+        self.kernels: list[tuple[Callable[..., Any], Any, dict[str, Any], Any]] = []
+
+    def replay(self) -> None:
+        """Runs the kernels again on the memory that they had, as one launch."""
+        _note("launches", "graph")
+        for func, args, kwargs, out in self.kernels:
+            _again(func(*args, **kwargs), out)
+
+
+def _again(now: Any, out: Any) -> None:
+    """Puts what a kernel gave now where it was when the graph was recorded."""
+    if isinstance(out, list | tuple):
+        for x, y in zip(now, out, strict=True):
+            _again(x, y)
+    elif isinstance(out, Tensor) and now is not out:
+        out.copy_(now)
+
+
+@contextmanager
+def _recording(graph: Graph) -> Iterator[None]:
+    _graphs.append(graph)
+    try:
+        yield
+    finally:
+        _graphs.remove(graph)
+
+
+class _Stream:
+    """Everything runs in order: there is one stream."""
+
+    def wait_stream(self, other: _Stream) -> None:
+        pass
+
+
 class _Module:
     """What `torch.sim` is to PyTorch, as `torch.cuda` is for CUDA."""
+
+    CUDAGraph = Graph
+    Stream = _Stream
+    graph = staticmethod(_recording)
+    stream = staticmethod(nullcontext)
+    current_stream = staticmethod(_Stream)
 
     def is_available(self) -> bool:
         return True

@@ -1,0 +1,173 @@
+"""Steps recorded once and replayed: on a GPU, one launch instead of hundreds.
+
+The step runs on tensors that stay where they are. So its shapes are fixed: all clients take part in every step, those
+without a batch left keep what they have, batches are as wide as the plan, and the number of the step is read on the
+device. The eager path of `fpl_tune.engine` is the reference that this one is tested against.
+
+A device that has `CUDAGraph`, `graph` and streams as `torch.cuda` has them can record; elsewhere, as on the CPU, the
+same step runs eagerly.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fpl_tune import optim
+from fpl_tune.batches import Plan
+from fpl_tune.device import is_out_of_memory
+from fpl_tune.method import Local, Method, Task, Tree
+from fpl_tune.optim import OptimSpec, OptimState
+from fpl_tune.task import Picked
+
+_KEPT = 4  # recorded steps: cohorts and blocks of other sizes have graphs of their own
+WASTE = 0.25
+"""Share of a round's client-steps up to which `auto` lets clients without a batch left take part."""
+
+
+def capture(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """A function that does what `step` does, on the tensors that it uses now.
+
+    Args:
+        step: reads and writes tensors of the device only, neither waits nor copies; called twice.
+        device: one whose module has graphs, as CUDA's; on any other, `step` itself is returned.
+    """
+    module: Any = None if device.type == "cpu" else torch.get_device_module(device)
+    if not hasattr(module, "CUDAGraph"):
+        return step
+    side = module.Stream()
+    side.wait_stream(module.current_stream())
+    with module.stream(side):
+        step()  # libraries choose and load their kernels, which a recording may not
+    module.current_stream().wait_stream(side)
+    recorded = module.CUDAGraph()
+    with module.graph(recorded):
+        step()
+    return recorded.replay
+
+
+class Graphs:
+    """The recorded steps of a trial's stage, by the shapes of what they train.
+
+    Args:
+        always: also where it saves nothing, as on the CPU; a step that cannot be recorded is an error then, and runs
+            eagerly otherwise.
+    """
+
+    def __init__(self, *, always: bool = False) -> None:
+        self.always = always
+        self._steps: dict[Any, _Step] = {}
+        self.refused = False
+
+    def suit(self, plan: Plan) -> bool:
+        """Whether a replay saves time: on CUDA, where few clients are done long before the others."""
+        if self.always or self.refused:
+            return self.always
+        together = plan.steps.numel() * int(plan.steps.max())
+        return plan.last.device.type == "cuda" and int(plan.steps.sum()) >= (1 - WASTE) * together
+
+    def train(
+        self, method: Method, task: Task, local: Local, plan: Plan, spec: OptimSpec
+    ) -> tuple[Local, Tensor] | None:
+        """All local steps of a block of clients.
+
+        Returns:
+            What the clients hold, and the sum [C] of their losses in the last epoch; None where the step cannot be
+            recorded.
+        """
+        shapes = tuple((n, leaf.shape, leaf.dtype) for tree in local for n, leaf in tree.items())
+        tables = tuple(map(id, (plan.data.images, *plan.data.views, *plan.data.second)))
+        parts = (id(method), id(task), id(spec), plan.factor is None)
+        key = (parts, shapes, tables, len(plan.last), plan.picked.rows.shape[-1])
+        step = self._steps.pop(key, None)
+        if step is None or step.capacity < plan.last.shape[1]:
+            try:
+                step = _Step(method, task, local, plan, spec)
+            except RuntimeError as problem:
+                if self.always or is_out_of_memory(problem):
+                    raise
+                self.refused = True
+                warnings.warn(f"A step cannot be recorded as a graph and runs eagerly: {problem}", stacklevel=2)
+                return None
+        self._steps[key] = step
+        while len(self._steps) > _KEPT:
+            del self._steps[next(iter(self._steps))]
+        return step.train(local, plan)
+
+
+class _Inputs(NamedTuple):
+    """What a step reads of the plan, [C, T, ...]."""
+
+    picked: Picked
+    factor: Tensor | None
+    last: Tensor
+    active: Tensor
+    """[C, T] bool: the client has a batch left."""
+
+    @classmethod
+    def of(cls, plan: Plan) -> _Inputs:
+        active = torch.arange(plan.last.shape[1]) < plan.steps.unsqueeze(1)
+        return cls(plan.picked, plan.factor, plan.last, active.to(plan.last.device))
+
+    def map(self, action: Callable[[Tensor], Tensor]) -> _Inputs:
+        picked = Picked(*(None if x is None else action(x) for x in self.picked))  # type: ignore[arg-type]
+        return _Inputs(picked, *(None if x is None else action(x) for x in self[1:]))  # type: ignore[arg-type]
+
+    def tensors(self) -> Iterator[Tensor]:
+        return (x for x in (*self.picked, *self[1:]) if isinstance(x, Tensor))
+
+
+class _Step:
+    """One step of all clients on tensors of its own."""
+
+    def __init__(self, method: Method, task: Task, local: Local, plan: Plan, spec: OptimSpec) -> None:
+        self.method, self.task, self.spec, self.data = method, task, spec, plan.data
+        self.inputs = _Inputs.of(plan).map(torch.clone)
+        self.capacity = plan.last.shape[1]
+        self.local = Local(*({name: leaf.clone() for name, leaf in tree.items()} for tree in local))
+        moments = optim.start(spec, local.train)
+        self.first, self.second = moments.first, moments.second
+        self.total = torch.zeros(len(plan.last), device=plan.last.device)
+        self.t = torch.zeros(1, dtype=torch.int64, device=plan.last.device)
+        self.replay = capture(self, plan.last.device)
+
+    def train(self, local: Local, plan: Plan) -> tuple[Local, Tensor]:
+        n_steps = plan.last.shape[1]
+        for kept, now in zip(self.inputs.tensors(), _Inputs.of(plan).tensors(), strict=True):
+            kept[:, :n_steps].copy_(now)
+        for kept, now in zip(self.local, local, strict=True):
+            for name, leaf in now.items():
+                kept[name].copy_(leaf)
+        for moment in (*self.first.values(), *self.second.values(), self.total, self.t):
+            moment.zero_()
+        for _ in range(n_steps):
+            self.replay()
+        return Local(*({n: leaf.clone() for n, leaf in tree.items()} for tree in self.local)), self.total.clone()
+
+    def __call__(self) -> None:
+        now = self.inputs.map(lambda x: x.index_select(1, self.t).squeeze(1))
+        leaves = {name: leaf.detach().requires_grad_() for name, leaf in self.local.train.items()}
+        loss, fixed = self.method.loss(self.task, Local(leaves, self.local.fixed), self.data.take(now.picked))
+        grads = torch.autograd.grad(loss, list(leaves.values()), torch.ones_like(loss), allow_unused=True)
+        with torch.no_grad():
+            state = OptimState(self.first, self.second, self.t[0].double())
+            by_name = dict(zip(leaves, grads, strict=True))
+            train, after = optim.step(self.spec, self.local.train, by_name, state, now.factor)
+            total = self.total + torch.where(now.last, loss.to(self.total.dtype), 0)
+            trees = ((self.local.train, train), (self.local.fixed, fixed))
+            for kept, moved in (*trees, (self.first, after.first), (self.second, after.second)):
+                _keep(kept, moved, now.active)
+            self.total.copy_(total)
+            self.t.add_(1)
+
+
+def _keep(kept: Tree, moved: Tree, active: Tensor) -> None:
+    """Writes what active clients have now over what they had; the others keep theirs."""
+    for name, leaf in kept.items():
+        if moved[name] is not leaf:
+            here = active.view(-1, *([1] * (leaf.ndim - 1)))
+            leaf.copy_(torch.where(here, moved[name], leaf))

@@ -1,0 +1,90 @@
+"""Recorded steps end where eager ones end, on the CPU and on the simulated accelerator; what cannot be recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fpl_tune.graphs import Graphs, capture
+from fpl_tune.method import Batch, Local, Tree
+from fpl_tune.methods.pfedmoap import PFedMoAP
+from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.optim import OptimSpec
+from fpl_tune.testing import assert_same, play, toy_task
+from fpl_tune.testing.sim import CaptureError, counting, sim_device, why_not
+
+needs_sim = pytest.mark.skipif(bool(why_not()), reason=why_not())
+SPEC = OptimSpec(lr=0.02, batch=4, name="adamw", schedule="cosine")
+METHOD = PFedMoAP(n_ctx=2, experts=3, heads=3, d_gating=12)
+COHORTS = ((0, 2), (2, 1), (1, 3))
+
+
+@pytest.mark.parametrize("sizes", [(9, 5, 7, 3), (9, 0, 7, 3)], ids=["uneven", "one without images"])
+def test_static_steps_end_where_shrinking_ones_end(sizes: tuple[int, ...]) -> None:
+    """On the CPU: clients without a batch left take part untouched, and moments, rates and losses are their own."""
+    task = toy_task(sizes=sizes)
+    eager, static = (
+        play(METHOD, [task], cohorts=COHORTS, spec=SPEC, graphs=graphs)[-1][0] for graphs in (None, Graphs(always=True))
+    )
+    assert_same(static, eager, tolerance=1e-8)
+
+
+@needs_sim
+def test_a_replayed_step_is_one_launch_and_a_graph_serves_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = 0
+
+    def counted(*args: Any) -> Any:
+        nonlocal recorded
+        recorded += 1
+        return capture(*args)
+
+    monkeypatch.setattr("fpl_tune.graphs.capture", counted)
+    graphs, launches = Graphs(always=True), []
+    task = toy_task(sizes=(8, 8, 8, 8), device=sim_device())
+    (state,) = play(METHOD, [task], cohorts=COHORTS, spec=SPEC, epochs=3, graphs=graphs)[-1]
+    for epochs in (2, 2, 3):  # the first one encodes experts that the others remember
+        with counting() as seen:
+            play(METHOD, [task], cohorts=COHORTS[:1], states=[state], spec=SPEC, epochs=epochs, graphs=graphs)
+        launches.append(seen.launches.total())
+    assert recorded == 1
+    assert launches[2] - launches[1] == 2, "two more steps of two clients"
+
+
+class _Reads(PromptFL):
+    """Its loss looks at a value."""
+
+    def loss(self, task: Any, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        loss, fixed = super().loss(task, local, batch)
+        return (loss * 2 if float(loss.sum()) < 0 else loss), fixed
+
+
+@needs_sim
+def test_a_step_that_waits_is_refused_or_runs_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = toy_task(device=sim_device())
+    with pytest.raises(CaptureError, match=r"not permitted.*test_graphs\.py"):
+        play(_Reads(n_ctx=2), [task], cohorts=[(0, 2)], graphs=Graphs(always=True))
+    graphs = Graphs()
+    monkeypatch.setattr(graphs, "suit", lambda plan: not graphs.refused)
+    with pytest.warns(UserWarning, match="runs eagerly"):
+        (found,) = play(_Reads(n_ctx=2), [task], cohorts=[(0, 2), (1, 2)], graphs=graphs)[-1]
+    (wanted,) = play(PromptFL(n_ctx=2), [task], cohorts=[(0, 2), (1, 2)])[-1]
+    for name, leaf in wanted.shared.items():
+        torch.testing.assert_close(found.shared[name].cpu(), leaf.cpu(), rtol=1e-10, atol=1e-10)
+
+
+@needs_sim
+def test_a_capture_may_neither_copy_nor_read() -> None:
+    x = torch.ones(3, device=sim_device())
+    for step in (lambda: x.copy_(torch.zeros(3)), lambda: x.nonzero(), lambda: x[x > 0]):
+        with pytest.raises(CaptureError):
+            capture(step, x.device)
+    y = torch.zeros(3, device=x.device)
+    replay = capture(lambda: y.add_((x * 2).view(3)), x.device)
+    y.zero_()
+    x.fill_(3.0)
+    for _ in range(2):
+        replay()
+    assert y.tolist() == [12.0] * 3
