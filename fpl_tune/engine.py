@@ -159,7 +159,7 @@ class _Training(NamedTuple):
 
 
 def _train(
-    method: Method, task: Task, local: Local, plan: Plan, spec: OptimSpec, graphs: Graphs | None
+    method: Method, task: ClientTask, local: Local, plan: Plan, spec: OptimSpec, graphs: Graphs | None
 ) -> tuple[Local, Tensor]:
     """All local steps of a block of clients.
 

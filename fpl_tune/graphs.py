@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from fpl_tune.batches import Plan
 from fpl_tune.device import is_out_of_memory
 from fpl_tune.method import Local, Method, Task, Tree
 from fpl_tune.optim import OptimSpec, OptimState
-from fpl_tune.task import Picked
+from fpl_tune.task import ClientTask, Picked
 
 _KEPT = 4  # recorded steps: cohorts and blocks of other sizes have graphs of their own
 WASTE = 0.25
@@ -71,7 +71,7 @@ class Graphs:
         return plan.last.device.type == "cuda" and int(plan.steps.sum()) >= (1 - WASTE) * together
 
     def train(
-        self, method: Method, task: Task, local: Local, plan: Plan, spec: OptimSpec
+        self, method: Method, task: ClientTask, local: Local, plan: Plan, spec: OptimSpec
     ) -> tuple[Local, Tensor] | None:
         """All local steps of a block of clients.
 
@@ -81,10 +81,10 @@ class Graphs:
         """
         shapes = tuple((n, leaf.shape, leaf.dtype) for tree in local for n, leaf in tree.items())
         tables = tuple(map(id, (plan.data.images, *plan.data.views, *plan.data.second)))
-        parts = (id(method), id(task), id(spec), plan.factor is None)
+        parts = (id(method), id(task.known), id(spec), plan.factor is None)
         key = (parts, shapes, tables, len(plan.last), plan.picked.rows.shape[-1])
         step = self._steps.pop(key, None)
-        if step is None or step.capacity < plan.last.shape[1]:
+        if step is None or step.capacity < plan.last.shape[1] or step.round not in (None, task.round):
             try:
                 step = _Step(method, task, local, plan, spec)
             except RuntimeError as problem:
@@ -124,8 +124,8 @@ class _Inputs(NamedTuple):
 class _Step:
     """One step of all clients on tensors of its own."""
 
-    def __init__(self, method: Method, task: Task, local: Local, plan: Plan, spec: OptimSpec) -> None:
-        self.method, self.task, self.spec, self.data = method, task, spec, plan.data
+    def __init__(self, method: Method, task: ClientTask, local: Local, plan: Plan, spec: OptimSpec) -> None:
+        self.method, self.task, self.spec, self.data = method, _Watched(task), spec, plan.data
         self.inputs = _Inputs.of(plan).map(torch.clone)
         self.capacity = plan.last.shape[1]
         self.local = Local(*({name: leaf.clone() for name, leaf in tree.items()} for tree in local))
@@ -134,6 +134,7 @@ class _Step:
         self.total = torch.zeros(len(plan.last), device=plan.last.device)
         self.t = torch.zeros(1, dtype=torch.int64, device=plan.last.device)
         self.replay = capture(self, plan.last.device)
+        self.round = task.round if self.task.read else None  # the only one that it can be replayed in
 
     def train(self, local: Local, plan: Plan) -> tuple[Local, Tensor]:
         n_steps = plan.last.shape[1]
@@ -151,7 +152,9 @@ class _Step:
     def __call__(self) -> None:
         now = self.inputs.map(lambda x: x.index_select(1, self.t).squeeze(1))
         leaves = {name: leaf.detach().requires_grad_() for name, leaf in self.local.train.items()}
-        loss, fixed = self.method.loss(self.task, Local(leaves, self.local.fixed), self.data.take(now.picked))
+        loss, fixed = self.method.loss(
+            cast(Task, self.task), Local(leaves, self.local.fixed), self.data.take(now.picked)
+        )
         grads = torch.autograd.grad(loss, list(leaves.values()), torch.ones_like(loss), allow_unused=True)
         with torch.no_grad():
             state = OptimState(self.first, self.second, self.t[0].double())
@@ -163,6 +166,17 @@ class _Step:
                 _keep(kept, moved, now.active)
             self.total.copy_(total)
             self.t.add_(1)
+
+
+class _Watched:
+    """A task that remembers whether a loss has read the round's number: a recorded step would keep it."""
+
+    def __init__(self, task: ClientTask) -> None:
+        self._task, self.read = task, False
+
+    def __getattr__(self, name: str) -> Any:
+        self.read = self.read or name in ("round", "rng")
+        return getattr(self._task, name)
 
 
 def _keep(kept: Tree, moved: Tree, active: Tensor) -> None:

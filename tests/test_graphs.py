@@ -53,6 +53,25 @@ def test_a_replayed_step_is_one_launch_and_a_graph_serves_all_rounds(monkeypatch
     assert launches[2] - launches[1] == 2, "two more steps of two clients"
 
 
+class _Waning(PromptFL):
+    """Its loss depends on the round."""
+
+    def loss(self, task: Any, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        loss, fixed = super().loss(task, local, batch)
+        return loss / task.round, fixed
+
+
+@needs_sim
+def test_a_loss_that_reads_the_round_is_recorded_in_each() -> None:
+    task = toy_task(device=sim_device())
+    eager, static = (
+        play(_Waning(n_ctx=2), [task], cohorts=COHORTS, graphs=graphs)[-1][0] for graphs in (None, Graphs(always=True))
+    )
+    assert_same(static, eager, tolerance=1e-9)
+    (other,) = play(PromptFL(n_ctx=2), [task], cohorts=COHORTS)[-1]
+    assert not torch.allclose(other.shared["prompt"], eager.shared["prompt"])
+
+
 class _Reads(PromptFL):
     """Its loss looks at a value."""
 
