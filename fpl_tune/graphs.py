@@ -29,7 +29,7 @@ WASTE = 0.25
 """Share of a round's client-steps up to which `auto` lets clients without a batch left take part."""
 
 
-def capture(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
+def capture(step: Callable[[], object], device: torch.device) -> Callable[[], object]:
     """A function that does what `step` does, on the tensors that it uses now.
 
     Args:
@@ -126,7 +126,8 @@ class _Step:
 
     def __init__(self, method: Method, task: ClientTask, local: Local, plan: Plan, spec: OptimSpec) -> None:
         self.method, self.task, self.spec, self.data = method, _Watched(task), spec, plan.data
-        self.inputs = _Inputs.of(plan).map(torch.clone)
+        # One step more than the plan has: where recording runs the step, as the simulated device does, it is the second.
+        self.inputs = _Inputs.of(plan).map(lambda x: torch.cat([x, x[:, :1]], 1))
         self.capacity = plan.last.shape[1]
         self.local = Local(*({name: leaf.clone() for name, leaf in tree.items()} for tree in local))
         moments = optim.start(spec, local.train)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -77,7 +78,7 @@ class _Reads(PromptFL):
 
     def loss(self, task: Any, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         loss, fixed = super().loss(task, local, batch)
-        return (loss * 2 if float(loss.sum()) < 0 else loss), fixed
+        return (loss * 2 if float(loss.detach().sum()) < 0 else loss), fixed
 
 
 @needs_sim
@@ -97,7 +98,8 @@ def test_a_step_that_waits_is_refused_or_runs_eagerly(monkeypatch: pytest.Monkey
 @needs_sim
 def test_a_capture_may_neither_copy_nor_read() -> None:
     x = torch.ones(3, device=sim_device())
-    for step in (lambda: x.copy_(torch.zeros(3)), lambda: x.nonzero(), lambda: x[x > 0]):
+    steps: list[Callable[[], object]] = [lambda: x.copy_(torch.zeros(3)), lambda: x.nonzero(), lambda: x[x > 0]]
+    for step in steps:
         with pytest.raises(CaptureError):
             capture(step, x.device)
     y = torch.zeros(3, device=x.device)

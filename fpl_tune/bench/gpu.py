@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
@@ -23,21 +24,24 @@ from fpl_tune.device import gpus
 from fpl_tune.engine import run_round
 from fpl_tune.errors import EnvironmentProblem
 from fpl_tune.formatting import counted
-from fpl_tune.method import State
+from fpl_tune.graphs import Graphs
+from fpl_tune.method import Method, State
 from fpl_tune.methods.pfedmoap import PFedMoAP
+from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.optim import OptimSpec
 from fpl_tune.task import Classes, ClientData, ClientTask
 from fpl_tune.testing import toy_towers
-from fpl_tune.testing.sim import counting, sim_device, why_not
+from fpl_tune.testing.sim import Counts, Work, counting, idle, recorded_work, sim_device, why_not
 
 TOWERS = {"RN50": 1024, "ViT-B-16": 512}
 """Width of the joint embedding. Both text towers have 12 blocks of width 512."""
 _BATCH = 32
-_RATE, _BANDWIDTH, _LAUNCH = 0.6 * 989e12, 0.8 * 4.8e12, 4e-6
+_RATE, _BANDWIDTH, _KERNEL, _LAUNCH = 0.6 * 989e12, 0.8 * 4.8e12, 2e-6, 4e-6
 """Of an H200: bf16 operations a second that large matrix products reach, bytes a second that elementwise kernels reach,
-and seconds that the CPU takes to launch a kernel from Python."""
-_TRAFFIC = 60
-"""Numbers read and written for one token in one block, forward and backward, in widths of the tower."""
+seconds that the smallest kernel takes, and seconds that the CPU takes to launch a kernel from Python."""
+_ROUNDS, _STEPS = 10, 50
+"""Of the trial whose time is predicted."""
+METHODS: dict[str, Method] = {"pFedMoAP": PFedMoAP(d_gating=128), "PromptFL": PromptFL()}
 
 
 class Size(NamedTuple):
@@ -54,51 +58,88 @@ class Size(NamedTuple):
 def simulate_gpu(progress: Progress | None = None) -> list[dict[str, Any]]:
     """Launches, synchronisations and copies of a step, counted on the simulated accelerator, and its predicted time.
 
-    The count runs all 12 blocks at a small width and few classes: neither changes the number of kernels. The prediction
-    for an H200 in bf16 is the longer of two times: that of the CPU launching kernels, and that of the GPU running
-    them (operations at 60 % of the peak rate, 60 numbers a token, width and block through memory at 80 %).
+    Launches are counted with all 12 blocks at a small width and few classes: neither changes their number. For the
+    prediction, every kernel's operations and bytes are counted at the true width and number of classes for one and two
+    clients, and continued to the cohort. On an H200 in bf16, a kernel takes the longest of its operations at 60 % of
+    the peak rate, its bytes at 80 % of the bandwidth, and 2 microseconds; an eager step takes the longer of its kernels
+    and of 4 microseconds a launch, a graphed one its kernels. Two processes that share the GPU take the longer of one
+    alone and of both one's kernels.
 
     Raises:
         EnvironmentProblem: this PyTorch cannot simulate a device.
     """
     if reason := why_not():
         raise EnvironmentProblem(f"bench gpu --simulate cannot run: {reason}.")
-    steps, rows = Steps(6, progress), []
-    for name, embed in TOWERS.items():
+    steps, rows = Steps(2 * len(TOWERS) + len(METHODS), progress), []
+    counted_ = {}
+    for name in METHODS:
+        steps(f"launches of {name}")
+        counted_[name] = _counted_step(METHODS[name])
+    for tower, embed in TOWERS.items():
         sized = _towers(embed, Size(), torch.float32, torch.device("cpu"))
         sentences = sized.sentences(CALTECH101, 16)
-        for seeds in (1, 3):
-            steps(f"{name}, {counted(seeds, 'seed')}")
-            counts = _counted_step(seeds, embed)
-            work = cost(sized.text, sentences, 10 * seeds)
-            moved = 2 * _TRAFFIC * work.tokens * sized.text_width * sized.n_text_blocks
-            busy = work.operations / _RATE + moved / _BANDWIDTH
-            launching = counts["launches"] * _LAUNCH
-            rows.append(
-                {
-                    "bench": f"step of pFedMoAP, {name}, 10 clients, {counted(seeds, 'seed')}",
-                    **counts,
-                    "operations": work.operations,
-                    "predicted_seconds": max(busy, launching),
-                    "bound": "launches" if launching > busy else "GPU",
-                    "matrix_rate_share": work.operations / max(busy, launching) / (_RATE / 0.6),
-                }
-            )
+        for name in METHODS:
+            steps(f"{name}, {tower}", 1)
+            works = [_work(METHODS[name], embed, n) for n in (1, 2)]
+            for seeds in (1, 3):
+                operations = cost(sized.text, sentences, 10 * seeds).operations
+                row = {**counted_[name], **_predicted(works, 10 * seeds, counted_[name]["launches"])}
+                row = {"bench": f"step of {name}, {tower}, 10 clients, {counted(seeds, 'seed')}", **row}
+                row["matrix_rate_share"] = operations / row["graphed_seconds"] / _RATE
+                rows.append(row)
+            one, three = rows[-2:]
+            three["seconds_over_one_seed"] = three["graphed_seconds"] / one["graphed_seconds"]
+            three["trial_seconds"] = _ROUNDS * _STEPS * three["graphed_seconds"]
+            one["packed_gain"] = 2 * one["predicted_seconds"] / max(one["predicted_seconds"], 2 * one["kernel_seconds"])
     return rows
 
 
-def _counted_step(seeds: int, embed: int) -> dict[str, int]:
-    """What a step of the second round does, by the difference of a round of two steps and one of one."""
+def _counted_step(method: Method) -> dict[str, int]:
+    """What a step of the second round does, by the difference of a round of two steps and one of one; and the launches
+    of a replayed one."""
     size = Size(names=CALTECH101[:12], width=64, plain=False)
-    trial = _Steps(size, seeds, embed, torch.float32, sim_device())
+    trial = _Steps(size, 3, 512, torch.float32, sim_device(), method=method)
     trial.round(1)
+    eager, graphed = (_difference(trial, graphs) for graphs in (None, Graphs(always=True)))
+    found = {what: getattr(eager, what).total() for what in ("launches", "syncs", "copies")}
+    return {**found, "graphed_launches": graphed.launches.total()}
+
+
+def _difference(trial: _Steps, graphs: Graphs | None) -> Counts:
+    """What one more step of a round does."""
     seen = []
-    for steps in (1, 2):
+    for steps in (2, 1, 2):  # a graph is recorded in the first round
         with counting() as counts:
-            trial.round(steps)
+            trial.round(steps, graphs)
         seen.append(counts)
-    one, two = seen
-    return {what: getattr(two, what).total() - getattr(one, what).total() for what in ("launches", "syncs", "copies")}
+    _, one, two = seen
+    more = {what: getattr(two, what) - getattr(one, what) for what in ("launches", "syncs", "copies")}
+    return Counts(**more)
+
+
+def _work(method: Method, embed: int, n_clients: int) -> list[Work]:
+    """The kernels of a step at its true size, in order: those of a recorded step."""
+    size, graphs = Size(plain=False, n_clients=10), Graphs(always=True)
+    trial = _Steps(size, 1, embed, torch.bfloat16, sim_device(), method=method, cohort=n_clients)
+    with idle(), recorded_work() as found:
+        trial.round(1, graphs)
+    return found
+
+
+def _predicted(works: Sequence[Sequence[Work]], n_clients: int, launches: int) -> dict[str, Any]:
+    """Seconds of a step of many clients, from the kernels of one and two."""
+    kernels = 0.0
+    for one, two in zip(*works, strict=True):
+        assert one.name == two.name
+        operations, moved = (a + (n_clients - 1) * (b - a) for a, b in zip(one[1:], two[1:], strict=True))
+        kernels += max(operations / _RATE, moved / _BANDWIDTH, _KERNEL)
+    launching = launches * _LAUNCH
+    return {
+        "kernel_seconds": kernels,
+        "predicted_seconds": max(kernels, launching),
+        "bound": "launches" if launching > kernels else "GPU",
+        "graphed_seconds": kernels,
+    }
 
 
 def bench_gpu(
@@ -188,7 +229,17 @@ def _rounds(job: tuple[Size, torch.dtype, str, float]) -> float:
 class _Steps:
     """Rounds of pFedMoAP on random features, of any number of steps."""
 
-    def __init__(self, size: Size, seeds: int, embed: int, dtype: torch.dtype, where: torch.device) -> None:
+    def __init__(
+        self,
+        size: Size,
+        seeds: int,
+        embed: int,
+        dtype: torch.dtype,
+        where: torch.device,
+        *,
+        method: Method | None = None,
+        cohort: int | None = None,
+    ) -> None:
         self.towers = _towers(embed, size, dtype, where)
         known = Classes(self.towers, size.names)
         rng = torch.Generator().manual_seed(0)
@@ -197,18 +248,19 @@ class _Steps:
         index = np.split(np.arange(len(images)), size.n_clients)
         data = ClientData(images, index, [label[rows] for rows in index], device=where)
         domain = torch.zeros(size.n_clients, dtype=torch.int64, device=where)
-        self.method = PFedMoAP(experts=min(10, size.n_clients), d_gating=128)
+        self.method = method or PFedMoAP(experts=min(10, size.n_clients), d_gating=128)
+        self.cohort = cohort or size.n_clients
         self.tasks = [ClientTask(self.towers, known, data, data, {"test": (known, data)}, domain, 1)] * seeds
         self.states: list[State] = [self.method.init(t, generator(s)) for s, t in enumerate(self.tasks)]
-        self.number = 0
+        self.number, self.spec = 0, OptimSpec(batch=_BATCH)
 
-    def round(self, steps: int) -> None:
-        """All clients take so many steps."""
+    def round(self, steps: int, graphs: Graphs | None = None) -> None:
+        """The cohort takes so many steps."""
         self.number += 1
-        who = torch.arange(self.tasks[0].n_clients)
+        who = torch.arange(self.cohort)
         cohorts = [Cohort(seed, self.number, who) for seed in range(len(self.tasks))]
-        spec = OptimSpec(batch=_BATCH)
-        self.states, _ = run_round(self.method, self.tasks, self.states, cohorts, epochs=steps, spec=spec)
+        more = {"epochs": steps, "spec": self.spec, "graphs": graphs}
+        self.states, _ = run_round(self.method, self.tasks, self.states, cohorts, **more)
 
     def plain(self) -> None:
         """What the unmodified tower does for a step of one client: all sentences at their full length."""

@@ -10,9 +10,10 @@
 * What makes a program wait for a GPU is counted by operation and line: values that are read (`item`, `bool`), shapes
   that depend on values (`nonzero`, `unique`, boolean indices), copies from and to the CPU.
 * Operations that launch kernels are counted by name. The count is a lower bound; `_LAUNCHES` lists the operations
-  that need more than one. Fused attention is one launch, its gradient two. `Counts.work` has the numbers of each.
+  that need more than one. Fused attention is one launch, its gradient two.
 * `torch.sim.CUDAGraph` and `torch.sim.graph` are those of `torch.cuda`: what is recorded may neither wait nor copy, and
-  a replay runs the recorded operations, as one launch, on the tensors that they had.
+  a replay runs the recorded operations, as one launch, on the tensors that they had. `recorded_work` counts what
+  each does.
 
 Autograd, `Module.to`, factories and checkpointing take the paths that they take for CUDA, but `device.type == "cuda"`
 is False, and kernels and figures are the CPU's. PyTorch has no public way to write a device in Python: this file alone
@@ -78,7 +79,6 @@ class Counts:
     launches: Counter[str] = field(default_factory=Counter)
     syncs: Counter[str] = field(default_factory=Counter)
     copies: Counter[str] = field(default_factory=Counter)
-    work: list[Work] = field(default_factory=list)
 
     @property
     def waits(self) -> int:
@@ -88,6 +88,8 @@ class Counts:
 
 _open: list[Counts] = []
 _graphs: list[Graph] = []  # the one that records now
+_idle: list[bool] = []
+_works: list[list[Work]] = []
 _registered: list[torch.library.Library] = []
 
 
@@ -135,7 +137,7 @@ class SimTensor(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.scaled_dot_product_attention:
             return _attention(*args, **(kwargs or {}))
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch._C.DisableTorchFunctionSubclass():  # pyright: ignore[reportPrivateUsage] - as PyTorch's documentation does
             return func(*args, **(kwargs or {}))
 
     @classmethod
@@ -175,24 +177,36 @@ def _run(func: Any, *args: Any, **kwargs: Any) -> Any:
     args, kwargs = _each(_raw, args), {key: _each(_raw, value) for key, value in kwargs.items()}
     if "device" in kwargs:
         kwargs["device"] = torch.device("cpu")
-    out = func(*args, **kwargs)
+    out = _zeros(func, args, kwargs) if _idle and func.overloadpacket in flop_registry else func(*args, **kwargs)
     if not func.is_view and name not in _FREE:
         _ran(name, func, args, kwargs, out)
     return _each(partial(_wrapped, made), out) if ours else out
 
 
+def _zeros(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Zeros in the shape of a product; what it would write into stays as it is."""
+    if "out" in kwargs:
+        return kwargs["out"]
+    shape = func(*_each(_meta, args), **kwargs)
+    return torch.zeros(shape.shape, dtype=shape.dtype)
+
+
+def _meta(value: Any) -> Any:
+    return value.to("meta") if isinstance(value, Tensor) else value
+
+
 def _ran(name: str, func: Callable[..., Any], args: Any, kwargs: dict[str, Any], out: Any) -> None:
-    """A kernel has run: its work is counted, and a graph that records keeps it."""
-    if _open:
-        formula = flop_registry.get(getattr(func, "overloadpacket", func))
-        operations = formula(*args, **kwargs, out_val=out) if formula is not None else _attention_operations(func, args)
-        found: list[Tensor] = []
-        _each(lambda x: found.append(x) if isinstance(x, Tensor) else None, [args, list(kwargs.values()), out])
-        work = Work(name, operations, sum({id(x): _bytes(x) for x in found}.values()))
-        for seen in _open:
-            seen.work.append(work)
+    """A kernel has run: a graph that records keeps it."""
     for graph in _graphs:
         graph.kernels.append((func, args, kwargs, out))
+    if not _graphs or not _works:
+        return
+    formula = flop_registry.get(getattr(func, "overloadpacket", func))
+    operations = formula(*args, **kwargs, out_val=out) if formula else _attention_operations(func, args)
+    found: list[Tensor] = []
+    _each(lambda x: found.append(x) if isinstance(x, Tensor) else None, [args, list(kwargs.values()), out])
+    for works in _works:
+        works.append(Work(name, operations, sum({id(x): _bytes(x) for x in found}.values())))
 
 
 def _attention_operations(func: Callable[..., Any], args: Any) -> int:
@@ -230,7 +244,9 @@ def _fused(name: str, launches: int, func: Callable[..., Any], inputs: Any) -> A
         raise DeviceMix(f"{name} of tensors on two devices, at {_line()}")
     _note("launches", name, launches)
     with torch.no_grad():
-        out = func(*raws)
+        out = func(*raws) if not _idle else torch.zeros_like(raws[0])
+        if _idle and func is _attend_backward:
+            out = tuple(map(torch.zeros_like, raws[:3]))
     _ran(name, func, raws, {}, out)
     return _each(partial(_wrapped, {}), out)
 
@@ -295,6 +311,26 @@ def _again(now: Any, out: Any) -> None:
             _again(x, y)
     elif isinstance(out, Tensor) and now is not out:
         out.copy_(now)
+
+
+@contextmanager
+def recorded_work() -> Iterator[list[Work]]:
+    """The kernels that graphs record in this block."""
+    _works.append(found := [])
+    try:
+        yield found
+    finally:
+        _works.remove(found)
+
+
+@contextmanager
+def idle() -> Iterator[None]:
+    """Matrix products and attention are counted and give zeros until the block ends: true sizes in little time."""
+    _idle.append(True)
+    try:
+        yield
+    finally:
+        _idle.pop()
 
 
 @contextmanager
