@@ -126,7 +126,7 @@ class _Step:
 
     def __init__(self, method: Method, task: ClientTask, local: Local, plan: Plan, spec: OptimSpec) -> None:
         self.method, self.task, self.spec, self.data = method, _Watched(task), spec, plan.data
-        # One step more than the plan has: where recording runs the step, as the simulated device does, it is the second.
+        # One step more than the plan has: where recording runs it, as the simulated device does, it is the second.
         self.inputs = _Inputs.of(plan).map(lambda x: torch.cat([x, x[:, :1]], 1))
         self.capacity = plan.last.shape[1]
         self.local = Local(*({name: leaf.clone() for name, leaf in tree.items()} for tree in local))

@@ -40,6 +40,7 @@ Compose = Callable[..., Composed]
 SYSTEM = (
     "execute/ray/test_cluster.py",
     "bench/test_benches.py::test_what_the_platform_takes_besides_training",
+    "bench/test_gpu.py::test_two_processes_are_measured_beside_one",
     "cli/test_cluster.py::test_the_local_script_runs_a_study_and_stops_only_its_own_ray",
     "cli/test_examples.py",
     "cli/test_retry.py",

@@ -7,7 +7,6 @@ download, no data set.
 from __future__ import annotations
 
 import multiprocessing
-import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
@@ -41,6 +40,7 @@ _RATE, _BANDWIDTH, _KERNEL, _LAUNCH = 0.6 * 989e12, 0.8 * 4.8e12, 2e-6, 4e-6
 seconds that the smallest kernel takes, and seconds that the CPU takes to launch a kernel from Python."""
 _ROUNDS, _STEPS = 10, 50
 """Of the trial whose time is predicted."""
+_PATIENCE = 300  # seconds that a process waits for the other
 METHODS: dict[str, Method] = {"pFedMoAP": PFedMoAP(d_gating=128), "PromptFL": PromptFL()}
 
 
@@ -176,8 +176,8 @@ def bench_gpu(
             measured = _measured(size, seeds, embed, dtype, rate, where)
             rows.append({"bench": f"step, {tower}, {counted(seeds, 'seed')}", **measured})
     steps("ten rounds", 2)
-    trial = _Steps(size, 3, TOWERS["RN50"], dtype, where)
-    seconds = once(lambda: [trial.round(size.steps) for _ in range(10)], where)
+    trial, graphs = _Steps(size, 3, TOWERS["RN50"], dtype, where), Graphs()
+    seconds = once(lambda: [trial.round(size.steps, graphs) for _ in range(_ROUNDS)], where)
     rows.append({"bench": f"ten rounds of {counted(size.steps, 'step')}, RN50, 3 seeds", "seconds": seconds})
     steps("two processes side by side", 2)
     rows.append({"bench": "two processes, RN50, 1 seed each", **_packed(size, dtype, device)})
@@ -191,8 +191,10 @@ def _measured(
     trial.round(size.steps)
     peak = Peak(where)
     seconds = _per_step(trial, size.steps, where)
+    graphed = _per_step(trial, size.steps, where, Graphs(always=where.type == "cuda"))
     work = cost(trial.towers.text, trial.towers.sentences(size.names, 16), size.n_clients * seeds)
-    row = {"seconds": seconds, "operations": work.operations, "matrix_rate_share": work.operations / seconds / rate}
+    share = work.operations / min(seconds, graphed) / rate
+    row = {"seconds": seconds, "graphed_seconds": graphed, "operations": work.operations, "matrix_rate_share": share}
     row["peak_memory_bytes"] = peak.bytes()
     if size.plain:
         row["plain_seconds"] = once(trial.plain, where) * size.n_clients * seeds
@@ -200,30 +202,39 @@ def _measured(
     return row
 
 
-def _per_step(trial: _Steps, steps: int, where: torch.device) -> float:
+def _per_step(trial: _Steps, steps: int, where: torch.device, graphs: Graphs | None = None) -> float:
     """Seconds of a step, without what a round does besides."""
-    short, long = (min(once(lambda n=n: trial.round(n), where) for _ in range(2)) for n in (1, 1 + steps))
+    if graphs is not None:
+        trial.round(1 + steps, graphs)  # records
+    short, long = (min(once(lambda n=n: trial.round(n, graphs), where) for _ in range(2)) for n in (1, 1 + steps))
     return max(1e-9, long - short) / steps
 
 
 def _packed(size: Size, dtype: torch.dtype, device: str) -> dict[str, Any]:
     """Seconds of the same rounds in one process and in two at the same time; `gain` is over one after another."""
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(_rounds, [(size, dtype, device, 0.0)] * 2))  # each has started and warmed up
-        alone = pool.submit(_rounds, (size, dtype, device, 0.0)).result()
-        begin = time.time() + 10.0  # by then, both have their towers
-        both = max(pool.map(_rounds, [(size, dtype, device, begin)] * 2))
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, mp_context=spawn, initializer=_meet_at, initargs=(spawn.Barrier(2),)) as pool:
+        both = max(pool.map(_rounds, [(size, dtype, device, True)] * 2))
+        alone = pool.submit(_rounds, (size, dtype, device, False)).result()
     return {"seconds": both, "seconds_alone": alone, "gain": 2 * alone / both}
 
 
-def _rounds(job: tuple[Size, torch.dtype, str, float]) -> float:
-    """Seconds of three rounds that begin at a time."""
-    size, dtype, device, begin = job
-    where = torch.device(device)
+_barrier: list[Any] = []
+
+
+def _meet_at(barrier: Any) -> None:
+    _barrier[:] = [barrier]
+
+
+def _rounds(job: tuple[Size, torch.dtype, str, bool]) -> float:
+    """Seconds of three rounds, which begin when the other process is ready too."""
+    size, dtype, device, together = job
+    where, graphs = torch.device(device), Graphs()
     trial = _Steps(size, 1, TOWERS["RN50"], dtype, where)
-    trial.round(1)
-    time.sleep(max(0.0, begin - time.time()))
-    return once(lambda: [trial.round(size.steps) for _ in range(3)], where)
+    trial.round(size.steps, graphs)
+    if together:
+        _barrier[0].wait(_PATIENCE)
+    return once(lambda: [trial.round(size.steps, graphs) for _ in range(3)], where)
 
 
 class _Steps:

@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 
 from fpl_tune.bench.measure import Measured, Peak, Progress, Steps, best, matrix_rate
+from fpl_tune.clip._openclip import ensure_importable
 from fpl_tune.clip.allocator import keep_freed_memory
 from fpl_tune.clip.text import cost
 from fpl_tune.config import RunSpec
 from fpl_tune.formatting import counted
+from fpl_tune.formatting import size as formatted
 
 # Caltech101's class names (a fact of the data set), so that text is measured on real lengths without the data.
 CALTECH101 = tuple(
@@ -29,15 +31,17 @@ CALTECH101 = tuple(
 
 
 def bench_text(run: RunSpec, device: str = "cpu", *, progress: Progress | None = None) -> list[Measured]:
-    """Forward and backward of a cohort's contexts over Caltech101's 100 names; the plain path one client at a time.
+    """Forward and backward of a cohort's contexts over class names alone; the plain path one client at a time.
 
-    In the arithmetic that is asked for, and for a float32 run on a CPU in bfloat16 too, which is faster on some and is
-    never chosen without being asked for.
+    The names are Caltech101's, or with `data=imagenet` ImageNet's thousand, of which the plain path runs a hundred and
+    is multiplied. In the arithmetic that is asked for, and for a float32 run of few classes on a CPU in bfloat16 too,
+    which is faster on some and is never chosen without being asked for.
     """
     keep_freed_memory()
     sizes = sorted({1, run.partition.n_clients or 10})
     asked = _Cohorts(run, device, run.clip.dtype)
-    other = "bfloat16" if run.clip.dtype == "float32" and device == "cpu" else None
+    few = len(asked.names) <= len(CALTECH101)
+    other = "bfloat16" if run.clip.dtype == "float32" and device == "cpu" and few else None
     steps = Steps(12 + sum(sizes) * (1.6 if other else 1), progress)
     found = {}
     for n in sizes:
@@ -45,6 +49,7 @@ def bench_text(run: RunSpec, device: str = "cpu", *, progress: Progress | None =
         found[n] = asked.measured(n)
     steps("one client, the plain path", 12)
     plain = best(lambda: asked.gradient(1, plain=True), asked.device, repeats=1)
+    plain *= len(asked.names) / len(asked.some)
     rows = [asked.row(n, found[n], plain, [_against_one(n, found)]) for n in sizes]
     if other is None:
         return rows
@@ -53,10 +58,19 @@ def bench_text(run: RunSpec, device: str = "cpu", *, progress: Progress | None =
     off = ((half.gradient(sizes[-1]) - exact).norm() / exact.norm()).item()
     for n in sizes:
         steps(f"{counted(n, 'client')} in one batch, in {other}", 0.6 * n)
-        seconds = half.measured(n)
-        said = f"clip.dtype={other} takes {seconds[0] / found[n][0]:.2f} of float32's time, gradients {off:.1g} off"
-        rows.append(half.row(n, seconds, plain, [said, "plain path in float32"]))
+        measured = half.measured(n)
+        said = f"clip.dtype={other} takes {measured[0] / found[n][0]:.2f} of float32's time, gradients {off:.1g} off"
+        rows.append(half.row(n, measured, plain, [said, "plain path in float32"]))
     return rows
+
+
+def _names(run: RunSpec) -> tuple[str, ...]:
+    if run.data.name != "imagenet":
+        return CALTECH101
+    ensure_importable()
+    from open_clip import IMAGENET_CLASSNAMES
+
+    return tuple(IMAGENET_CLASSNAMES)
 
 
 class _Cohorts:
@@ -67,17 +81,26 @@ class _Cohorts:
         self.towers = run.clip.load(device, kind)
         self.device = self.towers.device
         self.n_ctx = int(getattr(run.method, "n_ctx", 16))
-        self.sentences = self.towers.sentences(CALTECH101, self.n_ctx, position=run.clip.class_position)
+        self.names = _names(run)
+        self.some = self.towers.sentences(self.names[: len(CALTECH101)], self.n_ctx, position=run.clip.class_position)
+        self.sentences = self.towers.sentences(self.names, self.n_ctx, position=run.clip.class_position)
+        self.at_once = self.towers.text.prompts_at_once(self.sentences, self.dtype)
         self.rate = matrix_rate(self.device, self.dtype)
+        self.before = Peak(self.device).bytes()
 
     def gradient(self, clients: int, *, plain: bool = False) -> Tensor:
-        """By the contexts [C, l, d] of a cohort, equal in every arithmetic but for its rounding."""
+        """By the contexts [C, l, d] of a cohort, equal in every arithmetic but for its rounding; in blocks of as many
+        clients as memory holds."""
         rng = torch.Generator().manual_seed(clients)
-        context = 0.02 * torch.randn(clients, self.n_ctx, self.towers.text_width, generator=rng)
-        weight = torch.randn(len(CALTECH101), self.towers.embed_dim, generator=rng).to(self.device)
-        context = context.to(self.device).requires_grad_()
-        features = self.towers.encode_prompts(context, self.sentences, plain=plain)
-        return torch.autograd.grad((features * weight).sum(), context)[0]
+        contexts = 0.02 * torch.randn(clients, self.n_ctx, self.towers.text_width, generator=rng)
+        sentences = self.some if plain else self.sentences
+        weight = torch.randn(len(sentences), self.towers.embed_dim, generator=rng).to(self.device)
+        found = []
+        for context in contexts.to(self.device).split(self.at_once):
+            context.requires_grad_()
+            features = self.towers.encode_prompts(context, sentences, plain=plain)
+            found += torch.autograd.grad((features * weight).sum(), context)
+        return torch.cat(found)
 
     def measured(self, clients: int) -> tuple[float, int]:
         """Seconds and peak memory in bytes."""
@@ -88,9 +111,11 @@ class _Cohorts:
         seconds, peak = measured
         work = cost(self.towers.text, self.sentences, clients)
         said = (
-            f"forward and backward, {len(CALTECH101)} classes, {counted(self.n_ctx, 'context token')}, "
-            f"{1e-9 * self.rate:.0f} GFLOP/s measured, {counted(torch.get_num_threads(), 'thread')}"
+            f"forward and backward, {len(self.names)} classes, {counted(self.n_ctx, 'context token')}, "
+            f"{1e-9 * self.rate:.0f} GFLOP/s measured, {counted(torch.get_num_threads(), 'thread')}, "
+            f"{formatted(peak - self.before)} above the loaded towers"
         )
+        blocks = f"blocks of {counted(self.at_once, 'client')}" if clients > self.at_once else ""
         return Measured(
             f"text {self.towers.name} {self.kind}, {counted(clients, 'client')}",
             seconds,
@@ -99,7 +124,7 @@ class _Cohorts:
             work.operations,
             work.operations / seconds / self.rate,
             peak,
-            "; ".join([said, *filter(None, notes)]),
+            "; ".join([said, *filter(None, [blocks, *notes])]),
         )
 
 

@@ -30,60 +30,71 @@ def attend(qkv: Tensor, layout: Layout, n_heads: int, *, ends: bool = False) -> 
     return cast(Tensor, way.apply(qkv, layout, n_heads, ends))
 
 
+def for_prompts(layout: Layout, n_prompts: int, device: torch.device) -> Layout:
+    """The layout as `attend` needs it: on accelerators the mask [P B, 1, L, n + L] is repeated once for all layers."""
+    if device.type == "cpu":
+        return layout
+    packing = layout.packing
+    mask = packing.mask.repeat(n_prompts, 1, 1).unsqueeze(1)[..., : packing.n_keys]
+    return layout._replace(packing=packing._replace(mask=mask))
+
+
 def kept_numbers(layout: Layout, width: int, n_heads: int, device: torch.device) -> float:
     """What a layer keeps for its gradient, in numbers per token and width: queries, keys, values, weights."""
     if device.type == "cpu":
         return 4.0  # the weights count as one
-    n_blocks, size, n_keys = layout.packing.mask.shape  # queries and outputs, keys and values, sums of the weights
-    return n_blocks * (2 * size + 2 * n_keys + size * n_heads / width) / layout.n_tokens
+    packing = layout.packing  # queries and outputs, keys and values, sums of the weights
+    size = len(packing.rows) // packing.n_blocks
+    return packing.n_blocks * (2 * size + 2 * packing.n_keys + size * n_heads / width) / layout.n_tokens
 
 
 class _ByBlocks(torch.autograd.Function):
     """4 launches forward and 6 backward (one more with `ends`), whatever the lengths.
 
-    PyTorch's fused attention keeps neither scores nor weights. Its gradient is taken inside `backward`, so that rows
-    are gathered and given back without atomic additions.
+    PyTorch's fused attention keeps neither scores nor weights, and reads and writes all heads of a row side by side, as
+    the layers around it do. Its gradient is taken inside `backward`, so that rows are gathered and given back without
+    atomic additions.
     """
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, layout: Layout, n_heads: int, ends: bool) -> Tensor:
         packing = layout.packing
-        heads = qkv.unflatten(-1, (3, n_heads, -1)).permute(2, 0, 3, 1, 4)  # [3, P, H, R, d/H]
-        queries = _blocks(heads[0].index_select(2, packing.rows), packing)  # [P H, B, L, d/H]
-        keys, values = _blocks(heads[1:].index_select(3, packing.keys), packing).chunk(2)
+        rows = qkv.unflatten(-1, (3, -1))  # [P, R, 3, d]
+        queries = rows[:, :, 0].index_select(1, packing.rows)  # [P, B L, d]
+        keys, values = rows[:, :, 1:].index_select(1, packing.keys).unbind(2)  # [P, B (n + L), d]
         wanted = ctx.needs_input_grad[0]
         with torch.set_grad_enabled(wanted):
-            inner = [x.requires_grad_(wanted) for x in (queries, keys.detach(), values.detach())]
+            inner = [_by_head(x, packing, n_heads).detach().requires_grad_(wanted) for x in (queries, keys, values)]
             mixed = F.scaled_dot_product_attention(*inner, attn_mask=packing.mask)
         if wanted:
             ctx.layout, ctx.n_heads, ctx.ends, ctx.inner = layout, n_heads, ends, (mixed, inner)
         place = packing.ends if ends else packing.place
-        rows = mixed.detach().reshape(len(qkv), n_heads, -1, queries.shape[-1]).transpose(1, 2)
-        return rows.index_select(1, place).flatten(2)
+        return _by_row(mixed.detach(), len(qkv)).index_select(1, place)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (mixed, inner), n_heads, ends = ctx.inner, ctx.n_heads, ctx.ends
+        mixed, inner = ctx.inner
         packing: Packing = ctx.layout.packing
-        n, n_prompts, width = ctx.layout.n_prefix, len(grads[0]), mixed.shape[-1]
-        grad = grads[0].unflatten(-1, (n_heads, -1)).transpose(1, 2)  # [P, H, R, d/H]
+        n, n_prompts = ctx.layout.n_prefix, len(grads[0])
         # Rows that pad attend to themselves alone: whatever gradient they are given, it reaches no other row.
-        grad = grad.index_select(2, packing.owner if ends else packing.rows)
-        grad = _blocks(grad.mul_(packing.is_end) if ends else grad, packing)
-        by_slot = [x.flatten(1, 2) for x in torch.autograd.grad(mixed, inner, grad)]  # [P H, B slots or keys, d/H]
-        both = torch.cat(by_slot, 1)
-        packed = both.view(n_prompts, n_heads, -1, width).transpose(1, 2).index_select(1, packing.own)
-        packed = packed.view(n_prompts, -1, 3, n_heads, width)
-        of_keys = both[:, len(packing.rows) :].unflatten(1, (2, packing.n_blocks, -1))[:, :, :, :n]
-        of_keys = of_keys.unflatten(0, (n_prompts, n_heads))  # [P, H, 2, B, n, d/H]
-        torch.sum(of_keys, 3, out=packed[:, :n, 1:].permute(0, 3, 2, 1, 4))
-        return packed.flatten(2), None, None, None
+        grad = grads[0].index_select(1, packing.owner if ctx.ends else packing.rows)
+        grad = _by_head(grad.mul_(packing.is_end) if ctx.ends else grad, packing, ctx.n_heads)
+        by_slot = torch.cat([_by_row(x, n_prompts) for x in torch.autograd.grad(mixed, inner, grad)], 1)
+        out = by_slot.index_select(1, packing.own).unflatten(1, (-1, 3))  # [P, R, 3, d]
+        of_keys = by_slot[:, len(packing.rows) :].unflatten(1, (2, packing.n_blocks, -1))[:, :, :, :n]
+        torch.sum(of_keys, 2, out=out[:, :n, 1:].transpose(1, 2))
+        return out.flatten(2), None, None, None
 
 
-def _blocks(x: Tensor, packing: Packing) -> Tensor:
-    """[..., B s, d/H] -> [..., B, s, d/H], leading axes flattened"""
-    return x.reshape(-1, packing.n_blocks, x.shape[-2] // packing.n_blocks, x.shape[-1])
+def _by_head(x: Tensor, packing: Packing, n_heads: int) -> Tensor:
+    """[P, B s, d] -> [P B, H, s, d/H]"""
+    return x.unflatten(1, (packing.n_blocks, -1)).unflatten(-1, (n_heads, -1)).flatten(0, 1).transpose(1, 2)
+
+
+def _by_row(x: Tensor, n_prompts: int) -> Tensor:
+    """[P B, H, s, d/H] -> [P, B s, d]"""
+    return x.transpose(1, 2).flatten(2).unflatten(0, (n_prompts, -1)).flatten(1, 2)
 
 
 class _ByGroups(torch.autograd.Function):

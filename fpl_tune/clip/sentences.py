@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -51,9 +51,10 @@ class Packing(NamedTuple):
     """
 
     n_blocks: int
+    n_keys: int  # n + L
     rows: Tensor  # [B L] the row in each slot, 0 where it pads
     keys: Tensor  # [B (n + L)] the rows of the keys
-    mask: Tensor  # [B, L, n + L], 0 where a slot attends to a key and -inf where it does not
+    mask: Tensor  # [B, L, n + L and more], 0 where a slot attends to a key and -inf where it does not
     place: Tensor  # [R] the slot of each row
     own: Tensor  # [3 R] the query, key and value of each row in its own block, among all B L, B (n + L), B (n + L)
     ends: Tensor  # [K] the slots of the EOT tokens
@@ -90,8 +91,7 @@ class Layout(NamedTuple):
     def to(self, device: torch.device, dtype: torch.dtype) -> Layout:
         """The same layout, its indices on `device` and its masks in `dtype`."""
         masks = {name: getattr(self.packing, name).to(dtype) for name in ("mask", "is_end")}
-        packing = _moved(self.packing._replace(**masks), device)
-        return _moved(self, device)._replace(kept=[], packing=packing._replace(mask=_aligned(packing.mask)))
+        return _moved(self, device)._replace(kept=[], packing=_moved(self.packing._replace(**masks), device))
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,9 @@ class Sentences:
     _layouts: dict[tuple[bool, torch.device, torch.dtype], Layout] = field(
         default_factory=dict, compare=False, repr=False
     )
+    _parts: dict[tuple[int, bool, torch.device], list[tuple[Tensor, Sentences]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def __len__(self) -> int:
         return len(self.names)
@@ -125,6 +128,31 @@ class Sentences:
         if key not in self._layouts:
             self._layouts[key] = _layout(self.slots, per_class=per_class).to(device, dtype)
         return self._layouts[key]
+
+    def parts(self, tokens: int, per_class: bool, device: torch.device) -> Sequence[tuple[Tensor, Sentences]]:
+        """The classes, shortest names first, in parts of at most so many tokens to compute (but at least one class).
+
+        Returns:
+            The class ids of each part, on the device, and their sentences; the same objects at every call.
+        """
+        key = (tokens, per_class, device)
+        if key not in self._parts:
+            n_prefix = self.layout(per_class=per_class, device=device).n_prefix
+            found: list[list[int]] = []
+            held = tokens
+            for k in sorted(range(len(self)), key=self.lengths.__getitem__):
+                length = self.lengths[k] - n_prefix
+                if held + length > tokens:
+                    found.append([])
+                    held = n_prefix
+                found[-1].append(k)
+                held += length
+            self._parts[key] = [(torch.tensor(part, device=device), self._of(part)) for part in found]
+        return self._parts[key]
+
+    def _of(self, classes: Sequence[int]) -> Sentences:
+        names, slots = (tuple(held[k] for k in classes) for held in (self.names, self.slots))
+        return replace(self, names=names, slots=slots, _layouts={}, _parts={})
 
 
 def tokenise(
@@ -243,20 +271,17 @@ def _packing(n_prefix: int, lengths: Sequence[int]) -> Packing:
     key = len(mask) + place + (place // size + 1) * n_prefix
     return Packing(
         n_blocks,
+        n_prefix + size,
         rows,
         keys=torch.cat([prefix, rows.view(n_blocks, size)], dim=1).flatten(),
-        mask=mask.view(n_blocks, size, -1),
+        # Rows of a multiple of 16 numbers, as CUDA's kernels read them: else they copy the mask at every call.
+        mask=F.pad(mask.view(n_blocks, size, -1), (0, -(n_prefix + size) % 16)),
         place=place,
         own=torch.stack([place, key, key + n_blocks * (n_prefix + size)], 1).flatten(),
         ends=torch.tensor(ends),
         owner=owner,
         is_end=is_end,
     )
-
-
-def _aligned(mask: Tensor) -> Tensor:
-    """The mask in rows of a multiple of 16 numbers, as CUDA's kernels read it: else they copy it at every call."""
-    return F.pad(mask, (0, -mask.shape[-1] % 16))[..., : mask.shape[-1]]
 
 
 def _starts(n_prefix: int, lengths: Sequence[int], size: int) -> tuple[list[int], range]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fpl_tune.clip.attention import kept_numbers
+from fpl_tune.clip.attention import for_prompts, kept_numbers
 from fpl_tune.clip.blocks import Block
 from fpl_tune.clip.opened import run_block
 from fpl_tune.clip.sentences import Layout, Sentences
@@ -26,6 +26,7 @@ from fpl_tune.method import Inside
 
 _AT_ONCE = 16384  # tokens per pass without gradients; more is not faster
 _KEPT_CPU, _KEPT_SHARE = 3 << 29, 0.3  # by tokens run at once with gradients: bytes, or a share of a GPU's memory
+_TURNS = 4  # parts of what is kept that are run one after another where all of it does not fit
 _KEPT_PER_TOKEN = 6  # numbers per token, width and block: two inputs and the hidden layer; attention comes on top
 
 
@@ -101,24 +102,42 @@ class TextTower(nn.Module):
         wants_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
         if block is None:
             block = self._affordable(context, layout) if wants_grad else _AT_ONCE
-        turn = max(1, block // tokens)
+        if len(context) * tokens <= block:
+            return self._run(context, deep, inside, sentences, plain)
+        at_once = max(1, block // _TURNS) if wants_grad else block
+        parts = [(None, sentences)] if plain else sentences.parts(at_once, context.dim() == 4, context.device)
+        turn = max(1, at_once // tokens)
+        kept, found = at_once, []
+        for first in range(0, len(context), turn):
+            rows = slice(first, first + turn)
+            some = None if inside is None else inside.each(lambda leaf, rows=rows: leaf[rows])
+            features = []
+            for classes, part in parts:
+                own = context[rows] if classes is None or context.dim() == 3 else context[rows].index_select(1, classes)
+                kept += len(own) * tokens // len(parts)
+                again = wants_grad and kept > block
+                run = partial(checkpoint, self._run, use_reentrant=False, preserve_rng_state=False)
+                args = (own, None if deep is None else deep[rows], some, part, plain)
+                features.append(run(*args) if again else self._run(*args))
+            found.append(torch.cat(features, 1) if len(features) > 1 else features[0])
+        features = torch.cat(found) if len(found) > 1 else found[0]
+        if len(parts) == 1:
+            return features
+        return features.index_select(1, torch.cat([classes for classes, _ in parts]).argsort())
 
-        def run(context: Tensor, deep: Tensor | None, inside: Inside | None) -> Tensor:
-            if plain:
-                return self._plain(context, sentences, deep, inside)
-            return self._packed(context, layout, deep, inside)
+    def _run(
+        self, context: Tensor, deep: Tensor | None, inside: Inside | None, sentences: Sentences, plain: bool
+    ) -> Tensor:
+        if plain:
+            return self._plain(context, sentences, deep, inside)
+        layout = sentences.layout(per_class=context.dim() == 4, device=context.device, dtype=context.dtype)
+        return self._packed(context, layout, deep, inside)
 
-        if len(context) <= turn:
-            return run(context, deep, inside)
-        turns = [slice(first, first + turn) for first in range(0, len(context), turn)]
-        contexts = context.split(turn)
-        deeps = [None] * len(contexts) if deep is None else deep.split(turn)
-        insides = [None if inside is None else inside.each(lambda leaf, rows=rows: leaf[rows]) for rows in turns]
-        parts = zip(contexts, deeps, insides, strict=True)
-        if wants_grad:
-            run_again = partial(checkpoint, run, use_reentrant=False, preserve_rng_state=False)
-            return torch.cat([run_again(*part) for part in parts])
-        return torch.cat([run(*part) for part in parts])
+    def prompts_at_once(self, sentences: Sentences, dtype: torch.dtype) -> int:
+        """Prompts whose activations may be kept together for the backward pass; at least one."""
+        like = self.positional_embedding.new_empty(0, dtype=dtype)
+        layout = sentences.layout(per_class=False, device=like.device, dtype=dtype)
+        return max(1, self._affordable(like, layout) // layout.n_tokens)
 
     def _affordable(self, like: Tensor, layout: Layout) -> int:
         """Tokens whose activations may be kept for the backward pass."""
@@ -177,6 +196,7 @@ class TextTower(nn.Module):
             own = context if layout.in_order else context[:, layout.slot]
         first, *blocks, last = self.blocks
         words, qkv, places = self._constants(layout)
+        layout = for_prompts(layout, len(context), context.device)
         branches = [None if inside is None else inside.at(j) for j in range(len(self.blocks))]
         x = first.first(words, qkv, own + places, layout, branches[0])
         for j, block in enumerate([*blocks, last], start=1):

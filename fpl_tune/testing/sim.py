@@ -244,23 +244,27 @@ def _fused(name: str, launches: int, func: Callable[..., Any], inputs: Any) -> A
         raise DeviceMix(f"{name} of tensors on two devices, at {_line()}")
     _note("launches", name, launches)
     with torch.no_grad():
-        out = func(*raws) if not _idle else torch.zeros_like(raws[0])
-        if _idle and func is _attend_backward:
-            out = tuple(map(torch.zeros_like, raws[:3]))
+        zeros = tuple(_heads_inside(torch.zeros_like(x)) for x in raws[:3]) if _idle else ()
+        out = func(*raws) if not _idle else zeros if func is _attend_backward else zeros[0]
     _ran(name, func, raws, {}, out)
     return _each(partial(_wrapped, {}), out)
 
 
 def _attend(*inputs: Any) -> Tensor:
     query, key, value, mask = inputs
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    return _heads_inside(F.scaled_dot_product_attention(query, key, value, attn_mask=mask))
 
 
 def _attend_backward(*inputs: Any) -> tuple[Tensor, ...]:
     *leaves, mask, grad = inputs
     with torch.enable_grad():
         leaves = [leaf.detach().requires_grad_() for leaf in leaves]
-        return torch.autograd.grad(_attend(*leaves, mask), leaves, grad)
+        return tuple(map(_heads_inside, torch.autograd.grad(_attend(*leaves, mask), leaves, grad)))
+
+
+def _heads_inside(x: Tensor) -> Tensor:
+    """[n, H, s, w], in memory as CUDA's kernels write it: heads side by side."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def _indexed(name: str, args: Any, strangers: list[Tensor]) -> list[Tensor]:
