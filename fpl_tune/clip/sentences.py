@@ -147,7 +147,11 @@ class Sentences:
                     held = n_prefix
                 found[-1].append(k)
                 held += length
-            self._parts[key] = [(torch.tensor(part, device=device), self._of(part)) for part in found]
+            several = len(found) > 1
+            self._parts[key] = [
+                (torch.tensor(part, device=device), self._of(part) if several else self)
+                for part in (found if several else [range(len(self))])
+            ]
         return self._parts[key]
 
     def _of(self, classes: Sequence[int]) -> Sentences:
