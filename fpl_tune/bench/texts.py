@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fpl_tune.bench.measure import Measured, Peak, Progress, Steps, best, matrix_rate
-from fpl_tune.clip._openclip import ensure_importable
+from fpl_tune.clip._openclip import imagenet_names
 from fpl_tune.clip.allocator import keep_freed_memory
 from fpl_tune.clip.text import cost
 from fpl_tune.config import RunSpec
@@ -67,10 +67,7 @@ def bench_text(run: RunSpec, device: str = "cpu", *, progress: Progress | None =
 def _names(run: RunSpec) -> tuple[str, ...]:
     if run.data.name != "imagenet":
         return CALTECH101
-    ensure_importable()
-    from open_clip import IMAGENET_CLASSNAMES
-
-    return tuple(IMAGENET_CLASSNAMES)
+    return imagenet_names()
 
 
 class _Cohorts:

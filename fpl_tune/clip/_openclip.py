@@ -80,3 +80,11 @@ class _StandIn(ModuleType):
         if name == "disable":
             return lambda function=None, *_, **__: (lambda marked: marked) if function is None else function
         return lambda *args, **more: getattr(importlib.import_module(self.__name__), name)(*args, **more)
+
+
+def imagenet_names() -> tuple[str, ...]:
+    """ImageNet's thousand class names as open_clip lists them."""
+    ensure_importable()
+    from open_clip import IMAGENET_CLASSNAMES
+
+    return tuple(IMAGENET_CLASSNAMES)

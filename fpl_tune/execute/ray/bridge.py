@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
+from threading import Thread
 from typing import Any
 
 import ray
@@ -13,7 +17,7 @@ from ray.tune.search import Searcher
 
 from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, remote_name, stop_asked
 from fpl_tune.execute.packing import Packing, Placement
-from fpl_tune.execute.ray.nodes import slices, storage_of, survey
+from fpl_tune.execute.ray.nodes import Node, slices, storage_of, survey
 from fpl_tune.execute.ray.slots import Slots
 from fpl_tune.execute.ray.study_job import REPORT, STUDY, Assignment, Report
 from fpl_tune.execute.remote import RemoteStorage
@@ -24,6 +28,20 @@ DIED = "the process of the trial died"
 _MANY = 1 << 20  # trials that a study wants while its scheduler has more
 _LOOKAHEAD = 4  # jobs per GPU among which the packing chooses
 _FOLLOW_SECONDS = 10.0  # between looks for nodes with GPUs that have joined
+
+
+def _beside(action: Callable[[], list[Node]]) -> Future[list[Node]]:
+    """What `action` returns, from a thread that does not keep the process alive."""
+    found: Future[list[Node]] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(action())
+        except BaseException as problem:
+            found.set_exception(problem)
+
+    Thread(target=run, daemon=True).start()
+    return found
 
 
 class Bridge:
@@ -41,6 +59,7 @@ class Bridge:
         self._declined: list[Job] = []  # by nodes that cannot run trials
         self._dry = False
         self._followed = time.monotonic()
+        self._survey: Future[list[Node]] | None = None
         setup = slots.setup
         self._storage = RemoteStorage(setup.checkpoints) if setup.checkpoints else None
         self._stop_sent = False
@@ -88,15 +107,23 @@ class Bridge:
         return placed
 
     def _follow_nodes(self, packing: Packing) -> None:
-        """Adds the GPUs of nodes that have joined, removes those of lost nodes."""
+        """Adds the GPUs of nodes that have joined, removes those of lost nodes.
+
+        A node with GPUs takes up to a minute to answer: it is asked in a thread, while trials on the others go on.
+        """
         setup = self.slots.setup
         if setup.address is None or time.monotonic() - self._followed < _FOLLOW_SECONDS:
             return
         self._followed = time.monotonic()
         alive = {node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")}
         packing.keep(alive)
-        if joined := alive - packing.nodes - set(self.slots.refused):
-            packing.add(slices(survey(storage_of(setup), setup.cache_dir, setup.data_roots, only=joined)))
+        joined = alive - packing.nodes - set(self.slots.refused)
+        if self._survey is None and joined:
+            looked = partial(survey, storage_of(setup), setup.cache_dir, setup.data_roots, only=joined)
+            self._survey = _beside(looked)
+        elif self._survey is not None and self._survey.done():
+            done, self._survey = self._survey, None
+            packing.add([gpu for gpu in slices(done.result()) if gpu.node in joined])
 
     def _ask(self) -> Job | None:
         stopping = self.scheduler.stopping
