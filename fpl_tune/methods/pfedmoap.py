@@ -59,8 +59,8 @@ class PFedMoAP(Method):
         one order drawn at the start, as the released code does.
     experts_from: whose prompts the E-1 others are. `others`, as published, or a control, which shows how much of a gain
         the gate's own parameters explain: `own` repeats the client's entry of the pool, `hand` the hand-written prompt,
-        `random` is unit vectors in place of text features. Prompts of one start that are averaged every round stay
-        close (cosine 0.9998 between clients' features of a class on the embedded world): then `others` is `own`.
+        `random` is unit vectors in place of text features. Clients start every round from one average, so that their
+        prompts may stay so close that `others` collapses to `own`.
     gate: `attention`, or `linear` weights from the image alone, softmax(W f + b), mixing features of full width and
         compared by cosine (Table 7).
     aggregate_gate: the gates are averaged by the server too and nobody keeps one (Table 7).
