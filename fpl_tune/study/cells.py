@@ -20,6 +20,8 @@ from fpl_tune.formatting import counted
 
 CELLS = 100_000
 """Cells that axes make at most."""
+_COLUMNS = ("cell", "seed", "status", "rule", "rounds", "label", "role", "last_run")
+"""Columns of the result table beside the axes."""
 Role = Literal["cell", "reference", "trial", "ablation"]
 
 
@@ -61,6 +63,10 @@ def axes_of(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
                 raise ConfigError(
                     f"An axis is a list of at least one value, but axes.{dotted} is {value!r}. "
                     f"Write axes.{dotted}=[a,b]."
+                )
+            elif dotted in _COLUMNS:
+                raise ConfigError(
+                    f"An axis cannot be called {dotted!r}, a column of the result table. Write axes.variant=[...]."
                 )
             elif len({repr(v) for v in value}) < len(value):
                 raise ConfigError(f"The values of an axis differ, but axes.{dotted} is {list(value)!r}.")

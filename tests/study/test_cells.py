@@ -92,6 +92,7 @@ def test_bundles_vary_several_fields_at_once(compose: Callable[..., Any]) -> Non
         ("{optim: {lr: [0.1, 0.1]}}", "values of an axis differ"),
         ("{protocol: {rounds: [0]}}", "protocol.rounds must be >= 1"),
         ("{method: {n_ctx: [0]}}", "method.n_ctx must be >= 1"),
+        ("{cell: [{label: a, optim.lr: 0.1}]}", "An axis cannot be called 'cell'"),
     ],
 )
 def test_refused_axes(compose: Callable[..., Any], axes: str, says: str) -> None:
