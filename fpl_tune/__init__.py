@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from fpl_tune.api import load_study, run, run_study
     from fpl_tune.execute.ray.trainable import FederatedTrainable
     from fpl_tune.search.objective_function import objective
+    from fpl_tune.serve import load_prompts
 
-__all__ = ["FederatedTrainable", "__version__", "load_study", "objective", "run", "run_study"]
+__all__ = ["FederatedTrainable", "__version__", "load_prompts", "load_study", "objective", "run", "run_study"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,6 +21,10 @@ def __getattr__(name: str) -> Any:
         from fpl_tune import api
 
         return getattr(api, name)
+    if name == "load_prompts":
+        from fpl_tune.serve import load_prompts
+
+        return load_prompts
     if name == "FederatedTrainable":
         from fpl_tune.execute.ray.trainable import FederatedTrainable
 

@@ -55,6 +55,10 @@ def digest(text: str, size: int = 8) -> str:
     return hashlib.blake2b(text.encode(), digest_size=size).hexdigest()
 
 
+DEPLOYED = "deployed."
+"""Prefix of the tensors in a prompts file that clients are evaluated with."""
+
+
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
     """Writes a safetensors file.
 

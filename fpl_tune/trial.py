@@ -6,6 +6,7 @@ and the running totals; there are no generators to store.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ from fpl_tune.device import OutOfMemory, activation_bytes, free_cache, is_out_of
 from fpl_tune.engine import RoundReport, kept_bytes, run_round
 from fpl_tune.errors import ConfigError, FplTuneError
 from fpl_tune.evaluate import Score, diagnose, evaluate, summarise
+from fpl_tune.files import DEPLOYED
 from fpl_tune.graphs import Graphs
 from fpl_tune.method import Method, State, same_leaves, trees_like
 from fpl_tune.task import ClientTask
@@ -282,6 +284,32 @@ class Trial:
             }
             for seed, state in zip(self.seeds, self.states, strict=True)
         }
+
+    def deployed(self) -> dict[int, tuple[dict[str, torch.Tensor], dict[str, str]]]:
+        """Per seed, what clients are evaluated with, and as metadata what is needed to use it without the data.
+
+        Returns:
+            Leaves by `deployed.train.<name>` and `deployed.fixed.<name>`, [N, ...], or [1, ...] where all clients have
+            the same; and the classes, template, number of clients and their domains as JSON.
+        """
+        found = {}
+        for seed, task, state in zip(self.seeds, self.tasks, self.states, strict=True):
+            with torch.no_grad():
+                local = self.stages[self._held].method.deploy(
+                    task, state, torch.arange(task.n_clients, device=task.device)
+                )
+            leaves = {
+                f"{DEPLOYED}{part}.{name}": leaf[: 1 if bool((leaf == leaf[:1]).all()) else None].cpu().contiguous()
+                for part, tree in zip(("train", "fixed"), local, strict=True)
+                for name, leaf in tree.items()
+            }
+            facts = {
+                "classes": task.known.names, "template": task.known.template, "clients": task.n_clients,
+                "domain": task.domain.tolist(), "n_domains": task.n_domains,
+                "transform": self.world.dataset.train.transform,
+            }  # fmt: skip
+            found[seed] = leaves, {"deployed": json.dumps(facts)}
+        return found
 
     # -- pausing ---------------------------------------------------------------------------------------------
 

@@ -210,11 +210,13 @@ class JobRun:
     def output(self) -> JobOutput:
         """Writes the learned parameters beside the checkpoint, from where the driver moves them to the store."""
         files = {}
+        deployed = self.trial.deployed()
         for seed, tensors in self.trial.prompts().items():
+            leaves, facts = deployed[seed]
             if tensors:
                 files[seed] = self.folder / f"prompts-{seed}.safetensors"
                 with atomic_write(files[seed]) as temporary:
-                    save_tensors(tensors, temporary)
+                    save_tensors({**tensors, **leaves}, temporary, facts)
         self._send()
         hashes = {seed: task.split_hash for seed, task in zip(self.trial.seeds, self.trial.tasks, strict=True)}
         return JobOutput(files, hashes, peak_memory())

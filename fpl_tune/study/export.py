@@ -16,7 +16,7 @@ from torch import Tensor
 from fpl_tune import config
 from fpl_tune.clip import Towers
 from fpl_tune.errors import ConfigError
-from fpl_tune.files import write_text
+from fpl_tune.files import DEPLOYED, write_text
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import aggregate
 from fpl_tune.study.schema import read_prompts
@@ -50,11 +50,13 @@ def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
     seeds = [s for s in store.seeds(cell) if (store.place(cell, s) / "prompts.safetensors").is_file()]
     for seed in seeds:
         shutil.copyfile(store.place(cell, seed) / "prompts.safetensors", folder / f"prompts-seed{seed}.safetensors")
+    write_text(folder / "run.yaml", yaml.safe_dump(_lists(config.as_dict(cell.run)), sort_keys=False))
     towers = cell.run.clip.load(dtype="float32")
     words = [
         f"seed {seed}, {leaf}: {', '.join(f'{word} {distance:.3g}' for word, distance in line)}"
         for seed in seeds
         for leaf, tensor in read_prompts(folder / f"prompts-seed{seed}.safetensors").items()
+        if not leaf.startswith(DEPLOYED)
         for line in nearest_words(towers, tensor)
     ]
     write_text(folder / "words.txt", "\n".join(words) + "\n")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import importlib.metadata
 import io
 import json
 import math
+import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,12 +22,13 @@ from fpl_tune import config, methods
 from fpl_tune.config import StudySpec
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.results import METRICS, TEST, VAL, aggregate
+from fpl_tune.study.selection import choose
 from fpl_tune.study.status import COUNTED, FAILURES, cell_status
 from fpl_tune.study.store import Store
 from fpl_tune.study.transfer import portable
 from fpl_tune.trial import Record
 
-FORMAT = 3
+FORMAT = 4
 """Increased when the same store gives other runs than before: all runs are then written anew."""
 
 HEADLINES = ("test_acc", "test_acc_std", "val_acc", "n_seeds")
@@ -257,11 +260,41 @@ def cell_files(store: Store, cell: Cell, seeds: Sequence[int]) -> dict[str, byte
 
 
 def study_files(store: Store) -> dict[str, bytes | Path]:
-    """The report, its tables, and the resolved study without the tracking server's address."""
+    """The report, its tables, the best cell's prompts as a model, and the study without the server's address."""
     names = ("report.html", "table.md", "table.tex", "table.csv", "results.csv")
     paths = [store.folder / name for name in names]
     files: dict[str, bytes | Path] = {str(p.relative_to(store.folder)): p for p in paths if p.is_file()}
-    return {**files, "study.yaml": portable(store).encode()}
+    return {**files, **_model(store), "study.yaml": portable(store).encode()}
+
+
+_MLMODEL = """\
+flavors:
+  python_function:
+    loader_module: fpl_tune.serve
+    data: prompts
+    python_version: {python}
+    env: {{virtualenv: python_env.yaml}}
+"""
+
+
+def _model(store: Store) -> dict[str, bytes | Path]:
+    """The best cell's prompts as a model of MLflow, which `mlflow.pyfunc.load_model` serves; empty without prompts."""
+    choice = choose(store.frame(), store.cells(), store.spec(), store.spec().report.rule)
+    if choice is None or len(choice.cells) > 1:
+        return {}
+    places = {seed: store.place(choice.cell, seed) / "prompts.safetensors" for seed in store.seeds(choice.cell)}
+    files: dict[str, bytes | Path] = {
+        f"model/prompts/prompts-seed{seed}.safetensors": path for seed, path in places.items() if path.is_file()
+    }
+    if not files:
+        return {}
+    python, own = platform.python_version(), importlib.metadata.version("fpl-tune")
+    run = yaml.safe_dump(_plain(config.as_dict(choice.cell.run)), sort_keys=False)
+    return files | {
+        "model/MLmodel": _MLMODEL.format(python=python).encode(),
+        "model/python_env.yaml": f"python: {python}\ndependencies: [fpl-tune=={own}]\n".encode(),
+        "model/prompts/run.yaml": run.encode(),
+    }
 
 
 def _clients_csv(histories: Mapping[int, Sequence[Record]]) -> bytes:
