@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from fpl_tune.api import load_study, run, run_study
+    from fpl_tune.api import encode_prompts, load_study, run, run_study
+    from fpl_tune.clip import load_towers
     from fpl_tune.execute.ray.trainable import FederatedTrainable
     from fpl_tune.search.objective_function import objective
     from fpl_tune.serve import load_prompts
 
-__all__ = ["FederatedTrainable", "__version__", "load_prompts", "load_study", "objective", "run", "run_study"]
+_HOME = {
+    "encode_prompts": "api",
+    "load_prompts": "serve",
+    "load_study": "api",
+    "load_towers": "clip",
+    "run": "api",
+    "run_study": "api",
+    "FederatedTrainable": "execute.ray.trainable",
+    "objective": "search.objective_function",
+}
+__all__ = [
+    "FederatedTrainable", "__version__", "encode_prompts", "load_prompts", "load_study", "load_towers", "objective", "run",
+    "run_study",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Imports the API on first use: `import fpl_tune` must be instant."""
-    if name in ("load_study", "run", "run_study"):
-        from fpl_tune import api
-
-        return getattr(api, name)
-    if name == "load_prompts":
-        from fpl_tune.serve import load_prompts
-
-        return load_prompts
-    if name == "FederatedTrainable":
-        from fpl_tune.execute.ray.trainable import FederatedTrainable
-
-        return FederatedTrainable
-    if name == "objective":
-        from fpl_tune.search.objective_function import objective
-
-        return objective
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,4 +1,4 @@
-"""The Python API: `fpl_tune.run`, `fpl_tune.run_study`, `fpl_tune.load_study`."""
+"""The Python API: simulations, studies, their results, and the prompted text encoder."""
 
 from __future__ import annotations
 
@@ -19,9 +19,44 @@ from fpl_tune.paths import cache_root, output_folder, output_root
 from fpl_tune.trial import Record, Trial
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fpl_tune.clip import Towers
+    from fpl_tune.clip.sentences import Position
     from fpl_tune.config import StudySpec
     from fpl_tune.execute.callback import Callback, Outcome
     from fpl_tune.study.store import Store
+
+
+def encode_prompts(towers: Towers, names: Sequence[str], context: Tensor, *, position: Position = "end") -> Tensor:
+    """Encodes every class name under every context by the frozen text tower, differentiable in the contexts.
+
+    The context runs through the tower once per prompt and each class's own tokens once per class, packed by length.
+    `fpl-tune bench text` measures this against open_clip's own modules on whole sentences, in the same run.
+
+    Args:
+        towers: from `fpl_tune.load_towers`, such as `load_towers("RN50", "openai")`.
+        names: the K class names.
+        context: [..., l, d] context vectors with any number of leading axes, such as clients or prompts; d is
+            `towers.text_width`. `towers.words("a photo of a")` gives [l, d] to start from.
+        position: where the class name stands: "end", "middle" or "front".
+
+    Returns:
+        [..., K, D] text features, not normalised; D is `towers.embed_dim`.
+
+    Raises:
+        ConfigError: a context of another width, or a sentence longer than the text tower reads.
+
+    Example:
+        >>> import torch, fpl_tune
+        >>> towers = fpl_tune.load_towers("compact")
+        >>> context = torch.zeros(10, 4, towers.text_width, requires_grad=True)
+        >>> text = fpl_tune.encode_prompts(towers, ["circle", "star"], context)
+        >>> text.shape == (10, 2, towers.embed_dim)
+        True
+        >>> text.sum().backward()
+    """
+    return towers.encode_prompts(context, towers.sentences(names, context.shape[-2], position=position))
 
 
 def run(

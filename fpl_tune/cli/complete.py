@@ -41,7 +41,7 @@ def overrides(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     key, sign, _ = incomplete.partition("=")
     if sign:
         return [(f"{key}={value}", doc) for value, doc in _values(key) if f"{key}={value}".startswith(incomplete)]
-    known = {**_fields("StudySpec"), **_method_fields(_method(ctx.params.get("name"), given))}
+    known = {**fields_of("StudySpec"), **_method_fields(_method(ctx.params.get("name"), given))}
     known.update({f"{room}{name}": field for room in _OPEN for name, field in known.items() if _varies(name)})
     known.update({group: ("", f"One of the options of {group}.") for group in _GROUPS})
     found = [(f"{name}=", doc) for name, (_, doc) in sorted(known.items()) if name.startswith(incomplete)]
@@ -53,7 +53,7 @@ def overrides(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
 
 def prune(incomplete: str) -> list[tuple[str, str]]:
     """Fields of `prune` with their defaults."""
-    found = ((f"{name}={value}", doc) for name, (value, doc) in _fields("PruneSpec").items())
+    found = ((f"{name}={value}", doc) for name, (value, doc) in fields_of("PruneSpec").items())
     return [(text, doc) for text, doc in found if text.startswith(incomplete)]
 
 
@@ -78,7 +78,7 @@ def _values(key: str, known: dict[str, tuple[str, str]] | None = None) -> Iterat
             names.update(_plugged())
         yield from sorted(names.items())
     else:
-        default, doc = (known or _fields("StudySpec")).get(key, ("", ""))
+        default, doc = (known or fields_of("StudySpec")).get(key, ("", ""))
         if default in ("true", "false"):
             yield from (("true", doc), ("false", doc))
         elif default:
@@ -142,16 +142,16 @@ def _specs() -> dict[str, ast.ClassDef]:
     return {name: kind for text in named for name, kind in _classes(text).items() if name.endswith("Spec")}
 
 
-def _fields(name: str, prefix: str = "") -> dict[str, tuple[str, str]]:
+def fields_of(name: str, prefix: str = "") -> dict[str, tuple[str, str]]:
     """Dotted field -> default and first line of its docstring, inherited and nested ones included."""
     kind = _specs()[name]
     found: dict[str, tuple[str, str]] = {}
     for base in kind.bases:
         if isinstance(base, ast.Name) and base.id in _specs():
-            found.update(_fields(base.id, prefix))
+            found.update(fields_of(base.id, prefix))
     for statement in kind.body:
         if isinstance(statement, ast.AnnAssign) and (nested := ast.unparse(statement.annotation)) in _specs():
-            found.update(_fields(nested, f"{prefix}{ast.unparse(statement.target)}."))
+            found.update(fields_of(nested, f"{prefix}{ast.unparse(statement.target)}."))
     return {**found, **{f"{prefix}{key}": field for key, field in _own(kind) if f"{prefix}{key}" not in _GROUPS}}
 
 

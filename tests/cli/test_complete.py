@@ -69,7 +69,7 @@ def test_fields_are_those_of_the_method_that_is_chosen(offered: Offered) -> None
 def test_all_fields_are_offered() -> None:
     """What is read from the source is what the configuration knows."""
     known = {name for name in config.known_fields("") if name not in {*config.GROUPS, *_nested()}}
-    assert set(complete._fields("StudySpec")) - _nested() == known
+    assert set(complete.fields_of("StudySpec")) - _nested() == known
     for name in config.options("method"):
         if name in methods.catalogue() and not methods.find(name).__module__.startswith("fpl_tune.wrappers."):
             wanted = {f"method.{f.name}" for f in methods.hyper_parameters(methods.find(name))}

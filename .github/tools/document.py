@@ -1,0 +1,113 @@
+"""Writes .github/docs/api.md and yaml.md from the docstrings of the public API and of the configuration."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from fpl_tune.cli.complete import fields_of
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+MODULES = {
+    "fpl_tune": "Simulations, studies and prompts.",
+    "fpl_tune.method": "What a method is made of.",
+    "fpl_tune.execute.callback": "What a study reports while it runs.",
+    "fpl_tune.analysis": "Statistics of any data frame.",
+    "fpl_tune.testing": "The contract of methods, on tiny towers.",
+}
+
+
+def api() -> str:
+    """The page of the API: a section per module, an entry per public function and class."""
+    parts = ["# API", "Written from the docstrings by `python .github/tools/document.py`."]
+    for module, what in MODULES.items():
+        found = import_module(module)
+        names = getattr(found, "__all__", None) or [name for name, value in vars(found).items() if _own(value, module)]
+        entries = [_entry(f"{module}.{name}", getattr(found, name)) for name in sorted(names) if name[0] != "_"]
+        parts += [f"## `{module}`", what, *filter(None, entries)]
+    return "\n\n".join(parts) + "\n"
+
+
+def yaml() -> str:
+    """The page of fields: every field of a run and of a study with its default and its docstring's first line."""
+    parts = [
+        "# YAML reference", "Written from the docstrings by `python .github/tools/document.py`.",
+        "A study file begins with `defaults: [/study, override /method: NAME, _self_]` and states what differs from "
+        "the defaults below. `clip`, `data`, `partition`, `optim`, `protocol` and `method` are also names of options: "
+        "`data=pacs` on the command line, `override /data: pacs` in a file. The fields of `method` are those of its "
+        "class (`fpl-tune ls methods`). `let` holds values of your own, which `${let.NAME}` refers to.",
+    ]  # fmt: skip
+    rows: dict[str, list[str]] = {}
+    for name, (default, doc) in sorted(fields_of("StudySpec").items()):
+        group = name.split(".")[0] if "." in name else "study"
+        rows.setdefault(group, []).append(
+            f"| `{name}` | {f'`{default}`' if default else ''} | {doc.replace('|', 'or')} |"
+        )
+    for group in sorted(rows, key=lambda group: (group != "study", group)):
+        parts.append("\n".join([f"## {group}", "", "| field | default | meaning |", "|---|---|---|", *rows[group]]))
+    return "\n\n".join(parts) + "\n"
+
+
+PAGES = {"api.md": api, "yaml.md": yaml}
+
+
+def _own(value: Any, module: str) -> bool:
+    named = inspect.isclass(value) or inspect.isfunction(value)
+    return named and value.__module__ == module and not value.__name__.startswith("_")
+
+
+def _entry(name: str, value: Any) -> str:
+    """A function, or a class with its public methods; "" for other values."""
+    if not (inspect.isclass(value) or inspect.isfunction(value)):
+        return ""
+    parts = [f"### `{name}{_signature(value)}`", _markdown(inspect.getdoc(value) or "")]
+    if inspect.isclass(value):
+        for method, function in vars(value).items():
+            if inspect.isfunction(function) and not method.startswith("_") and function.__doc__:
+                parts.append(f"**`{method}{_signature(function)}`**\n\n{_markdown(inspect.getdoc(function) or '')}")
+    return "\n\n".join(filter(None, parts))
+
+
+def _signature(value: Any) -> str:
+    """Names of the arguments, without types; an exception or an enum has none."""
+    try:
+        arguments = inspect.signature(value).parameters.values()
+    except (TypeError, ValueError):
+        return ""
+    shown, keyword = [], False
+    for argument in arguments:
+        if argument.name == "self":
+            continue
+        if argument.kind is inspect.Parameter.KEYWORD_ONLY and not keyword:
+            shown.append("*")
+        keyword |= argument.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_POSITIONAL)
+        stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(argument.kind, "")
+        default = argument.default
+        plain = default is None or isinstance(default, bool | int | float | str)
+        shown.append(f"{stars}{argument.name}{f'={default!r}' if plain and default is not argument.empty else ''}")
+    return f"({', '.join(shown)})"
+
+
+def _markdown(text: str) -> str:
+    """A docstring of Google's style: sections as bold words, arguments as lists, examples as code."""
+    found, section = [], ""
+    for line in text.splitlines():
+        if title := re.fullmatch(r"(Args|Returns|Raises|Example|Yields|Attributes):", line):
+            section = title.group(1)
+            found += ["```python"] if section == "Example" else [f"**{section}**", ""]
+        elif section == "Example":
+            found.append(line[4:])
+        elif section in ("Args", "Raises", "Attributes") and (entry := re.fullmatch(r"    (\*{0,2}\w+): (.*)", line)):
+            found.append(f"* `{entry.group(1)}`: {entry.group(2)}")
+        else:
+            found.append(line.removeprefix("    ") if section else line)
+    return "\n".join([*found, "```"] if section == "Example" else found)
+
+
+if __name__ == "__main__":
+    for name, page in PAGES.items():
+        (DOCS / name).write_text(page(), encoding="utf-8")
+        print(DOCS / name)
