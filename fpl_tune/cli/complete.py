@@ -115,8 +115,9 @@ def _method_fields(name: str, prefix: str = "method.") -> dict[str, tuple[str, s
     for room in ("methods", "wrappers"):
         path = _PACKAGE / room / f"{name}.py"
         if path.is_file():
-            kinds = _classes(path.read_text(encoding="utf-8"))
-            return {f"{prefix}{key}": field for kind in kinds.values() for key, field in _own(kind) if key != "inner"}
+            kinds = _classes(path.read_text(encoding="utf-8")).values()
+            own = (pair for kind in kinds if kind.decorator_list for pair in _own(kind))  # dataclasses
+            return {f"{prefix}{key}": field for key, field in own if key != "inner"}
     path = shipped("conf", f"method/{name}.yaml")
     if not path.is_file():
         return {}
