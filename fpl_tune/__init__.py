@@ -25,8 +25,8 @@ _HOME = {
     "objective": "search.objective_function",
 }
 __all__ = [
-    "FederatedTrainable", "__version__", "encode_prompts", "load_prompts", "load_study", "load_towers", "objective", "run",
-    "run_study",
+    "FederatedTrainable", "__version__", "encode_prompts", "load_prompts", "load_study", "load_towers", "objective",
+    "run", "run_study",
 ]  # fmt: skip
 
 
