@@ -175,14 +175,17 @@ class Task(Sizes, Protocol):
     """[N] number of training images of each client."""
     domain: Tensor
     """[N] domain id of each client, 0 where there is one domain."""
-    counts: Tensor
-    """[N, K] number of training images of each client and class."""
     round: int
     """In a round, its number in the stage, counted from 1; else 0."""
     rounds: int
     """In a round, the number of rounds of the stage; else 0."""
     template: str
     """Hand-written sentence with {} for the class name."""
+
+    @property
+    def counts(self) -> Tensor:
+        """[N, K] number of training images of each client and class."""
+        ...
 
     def rng(self, purpose: str) -> Generator:
         """A CPU generator for `Method.start` and `Method.merge`, by seed, round and purpose."""

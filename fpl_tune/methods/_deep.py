@@ -22,7 +22,8 @@ def require_vit(sizes: Sizes, method: str) -> None:
 
 def require_depth(sizes: Sizes, depth: int, *, text: bool) -> None:
     """Raises `ConfigError` if there are more prompts than blocks of the towers that they enter."""
-    blocks = min([sizes.n_vision_blocks or 0, *([sizes.n_text_blocks] if text else [])])
+    blocks = sizes.n_vision_blocks or 0
+    blocks = min(blocks, sizes.n_text_blocks) if text else blocks
     rule = f"must be at most {blocks}, the number of blocks of the shallower tower"
     require(depth <= blocks, "depth", rule, depth, f"Set method.depth={blocks}.")
 

@@ -93,7 +93,7 @@ class PFedMMA(Method):
         return self.start(task, state, who)._replace(fixed=first)
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        first = {name.removeprefix("first."): leaf for name, leaf in local.fixed.items()}
+        first = {n.removeprefix("first."): leaf for n, leaf in local.fixed.items() if n.startswith("first.")}
         inside = self._inside(first or local.train, "text", task.n_text_blocks)
         text = unit(task.sentences([task.template], inside=inside)[:, 0])
         inside = self._inside(local.train, "image", task.n_vision_blocks or 0)

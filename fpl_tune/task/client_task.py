@@ -47,7 +47,7 @@ class ClientTask:
         self.round = self.rounds = self._key = 0
 
     @cached_property
-    def counts(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def counts(self) -> Tensor:
         """[N, K] training images by client and class."""
         found = torch.zeros(self.n_clients, self.n_classes, dtype=torch.int64, device=self.device)
         return found.scatter_add_(1, self.train.label, self.train.mask.long())

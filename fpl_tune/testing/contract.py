@@ -59,15 +59,19 @@ def play(
     spec: OptimSpec | None = None,
     epochs: int = 2,
     graphs: Graphs | None = None,
+    rounds: int | None = None,
 ) -> list[list[State]]:
-    """States by round (the initial ones first) and seed, of two local epochs a round in batches of four."""
+    """States by round (the initial ones first) and seed, of two local epochs a round in batches of four.
+
+    `rounds` is the length of the stage; None: it ends with the last cohort.
+    """
     spec = spec or OptimSpec(lr=0.05, batch=4)
     if states is None:
         states = [method.init(t, generator("init", s)) for t, s in zip(tasks, seeds, strict=False)]
     history = [list(states)]
     for round_, who in enumerate(cohorts, start=first):
         drawn = [Cohort(s, round_, torch.tensor(who).to(t.device)) for s, t in zip(seeds, tasks, strict=False)]
-        stage = range(1, first + len(cohorts))
+        stage = range(1, 1 + (rounds or first + len(cohorts) - 1))
         more = {"epochs": epochs, "spec": spec, "block": block, "stage": stage, "graphs": graphs}
         after, _ = run_round(method, tasks, history[-1], drawn, **more)
         history.append(after)

@@ -142,7 +142,8 @@ def test_privacy_without_bounds_is_the_method(case: Toy) -> None:
     up = case.method.traffic(case.tasks[0], case.history[0], torch.arange(4)).up
     if isinstance(case.method, Wrapper) or not up or not case.method.learns:
         pytest.skip("a wrapper, or nothing that was trained is uploaded")
-    (state,) = play(Private(case.method, epsilon=math.inf, clip=math.inf), case.tasks[:1], cohorts=[(0, 2)])[-1]
+    method = Private(case.method, epsilon=math.inf, clip=math.inf)
+    (state,) = play(method, case.tasks[:1], cohorts=[(0, 2)], rounds=len(case.history) - 1)[-1]
     trees = ({n: leaf for n, leaf in tree.items() if not n.startswith("noise.")} for tree in state)
     assert_same(State(*trees), case.history[1], tolerance=1e-12)
 

@@ -99,8 +99,7 @@ def test_learned_and_sent_scalars_are_those_of_maple(paper_task):
 def test_the_first_sentence_is_the_hand_written_one(task):
     """MaPLe learns two of four words: before training the sentence reads "a photo of a dog.", not "a photo dog."."""
     state = FedMaPLe(depth=1).init(task, torch.Generator())
-    for behind, tail in (("frozen", "of a"), ("dropped", "")):
-        method = FedMaPLe(depth=1, behind=behind)
+    for method, tail in ((FedMaPLe(depth=1), "of a"), (FedMaPLe(depth=1, behind="dropped"), "")):
         local = method.start(task, state, EVERYONE)
         pixels = torch.randn(4, 2, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         label = torch.zeros(4, 2, dtype=torch.int64)
