@@ -181,7 +181,8 @@ CHOICES: dict[str, Callable[[Sequence[float]], int]] = {"final": final_round, "b
 """Rules that choose a round, from validation figures alone."""
 
 HABITS = ("best_test", "mean_last5")
-"""The papers' habits, shown for comparison and never chosen by: the best test round, the mean of the last five."""
+"""The papers' habits, shown for comparison and never chosen by: the best test round, the mean of the last five
+evaluated rounds."""
 
 
 def check_rule(rule: str, called: str = "reporting rule") -> None:

@@ -253,7 +253,7 @@ def honest(facts: Facts, tests: pd.DataFrame) -> Section | None:
         return None
     added = (habits["best_test"] - habits[facts.rule]).mean() if {"best_test", facts.rule} <= set(habits) else np.nan
     names = {"final": "last round", "best_val": "best validation round", "best_test": "best test round (habit)",
-             "mean_last5": "mean of last five (habit)"}  # fmt: skip
+             "mean_last5": "mean of last five evaluated rounds (habit)"}  # fmt: skip
     text = (
         "The first two rules read validation figures only. The other two are the papers' habits, shown for comparison"
         + (

@@ -6,7 +6,6 @@ import zlib
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import torch
@@ -46,7 +45,7 @@ class ClientTask:
         self.template = self.known.template
         self.round = self.rounds = self._key = 0
 
-    @cached_property
+    @property
     def counts(self) -> Tensor:
         """[N, K] training images by client and class."""
         found = torch.zeros(self.n_clients, self.n_classes, dtype=torch.int64, device=self.device)
