@@ -59,8 +59,8 @@ def simulate_gpu(progress: Progress | None = None) -> list[dict[str, Any]]:
     """Launches, synchronisations and copies of a step, counted on the simulated accelerator, and its predicted time.
 
     Launches are counted with all 12 blocks at a small width and few classes: neither changes their number. For the
-    prediction, every kernel's operations and bytes are counted at the true width and number of classes for one and two
-    clients, and continued to the cohort. On an H200 in bf16, a kernel takes the longest of its operations at 60 % of
+    prediction, every kernel's operations and bytes are counted at the true width and number of classes for two and
+    three clients, and continued to the cohort. On an H200 in bf16, a kernel takes the longest of its operations at 60 % of
     the peak rate, its bytes at 80 % of the bandwidth, and 2 microseconds; an eager step takes the longer of its kernels
     and of 4 microseconds a launch, a graphed one its kernels. Two processes that share the GPU take the longer of one
     alone and of both one's kernels.
@@ -80,7 +80,7 @@ def simulate_gpu(progress: Progress | None = None) -> list[dict[str, Any]]:
         sentences = sized.sentences(CALTECH101, 16)
         for name in METHODS:
             steps(f"{name}, {tower}", 1)
-            works = [_work(METHODS[name], embed, n) for n in (1, 2)]
+            works = [_work(METHODS[name], embed, n) for n in (2, 3)]
             for seeds in (1, 3):
                 operations = cost(sized.text, sentences, 10 * seeds).operations
                 row = {**counted_[name], **_predicted(works, 10 * seeds, counted_[name]["launches"])}
@@ -127,11 +127,11 @@ def _work(method: Method, embed: int, n_clients: int) -> list[Work]:
 
 
 def _predicted(works: Sequence[Sequence[Work]], n_clients: int, launches: int) -> dict[str, Any]:
-    """Seconds of a step of many clients, from the kernels of one and two."""
+    """Seconds of a step of many clients, from the kernels of two and three."""
     kernels = 0.0
-    for one, two in zip(*works, strict=True):
-        assert one.name == two.name
-        operations, moved = (a + (n_clients - 1) * (b - a) for a, b in zip(one[1:], two[1:], strict=True))
+    for two, three in zip(*works, strict=True):
+        assert two.name == three.name
+        operations, moved = (a + (n_clients - 2) * (b - a) for a, b in zip(two[1:], three[1:], strict=True))
         kernels += max(operations / _RATE, moved / _BANDWIDTH, _KERNEL)
     launching = launches * _LAUNCH
     return {

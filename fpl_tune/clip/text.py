@@ -105,7 +105,8 @@ class TextTower(nn.Module):
         if len(context) * tokens <= block:
             return self._run(context, deep, inside, sentences, plain)
         at_once = max(1, block // _TURNS) if wants_grad else block
-        parts = [(None, sentences)] if plain else sentences.parts(at_once, context.dim() == 4, context.device)
+        own, device = context.dim() == 4, context.device
+        parts = sentences.parts(len(sentences) * tokens if plain else at_once, own, device)
         turn = max(1, at_once // tokens)
         kept, found = at_once, []
         for first in range(0, len(context), turn):
@@ -113,11 +114,11 @@ class TextTower(nn.Module):
             some = None if inside is None else inside.each(lambda leaf, rows=rows: leaf[rows])
             features = []
             for classes, part in parts:
-                own = context[rows] if classes is None or context.dim() == 3 else context[rows].index_select(1, classes)
-                kept += len(own) * tokens // len(parts)
+                contexts = context[rows].index_select(1, classes) if own else context[rows]
+                kept += len(contexts) * tokens // len(parts)
                 again = wants_grad and kept > block
                 run = partial(checkpoint, self._run, use_reentrant=False, preserve_rng_state=False)
-                args = (own, None if deep is None else deep[rows], some, part, plain)
+                args = (contexts, None if deep is None else deep[rows], some, part, plain)
                 features.append(run(*args) if again else self._run(*args))
             found.append(torch.cat(features, 1) if len(features) > 1 else features[0])
         features = torch.cat(found) if len(found) > 1 else found[0]

@@ -244,8 +244,8 @@ def _fused(name: str, launches: int, func: Callable[..., Any], inputs: Any) -> A
         raise DeviceMix(f"{name} of tensors on two devices, at {_line()}")
     _note("launches", name, launches)
     with torch.no_grad():
-        zeros = tuple(_heads_inside(torch.zeros_like(x)) for x in raws[:3]) if _idle else ()
-        out = func(*raws) if not _idle else zeros if func is _attend_backward else zeros[0]
+        zeros = [_heads_inside(torch.zeros_like(x)) for x in raws[:3]] if _idle else []
+        out = func(*raws) if not _idle else tuple(zeros) if func is _attend_backward else zeros[0]
     _ran(name, func, raws, {}, out)
     return _each(partial(_wrapped, {}), out)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -54,7 +55,7 @@ def _inputs(towers: Towers, lead: tuple[int, ...], sentences: Sentences, per_cla
     return [x.requires_grad_() for x in draws]
 
 
-def _run(towers: Towers, sentences: Sentences, inputs: list[Tensor], **options: bool):
+def _run(towers: Towers, sentences: Sentences, inputs: list[Tensor], **options: Any):
     deep = inputs[1] if len(inputs) > 1 else None
     features = towers.encode_prompts(inputs[0], sentences, deep=deep, **options)
     weights = torch.randn(features.shape, generator=torch.Generator().manual_seed(2)).to(features.dtype)
