@@ -60,10 +60,10 @@ def simulate_gpu(progress: Progress | None = None) -> list[dict[str, Any]]:
 
     Launches are counted with all 12 blocks at a small width and few classes: neither changes their number. For the
     prediction, every kernel's operations and bytes are counted at the true width and number of classes for two and
-    three clients, and continued to the cohort. On an H200 in bf16, a kernel takes the longest of its operations at 60 % of
-    the peak rate, its bytes at 80 % of the bandwidth, and 2 microseconds; an eager step takes the longer of its kernels
-    and of 4 microseconds a launch, a graphed one its kernels. Two processes that share the GPU take the longer of one
-    alone and of both one's kernels.
+    three clients, and continued to the cohort. On an H200 in bf16, a kernel takes the longest of its operations at
+    60 % of the peak rate, its bytes at 80 % of the bandwidth, and 2 microseconds; an eager step takes the longer of its
+    kernels and of 4 microseconds a launch, a graphed one its kernels. Two processes that share the GPU take the longer
+    of one alone and of the kernels of both.
 
     Raises:
         EnvironmentProblem: this PyTorch cannot simulate a device.
