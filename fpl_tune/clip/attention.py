@@ -80,7 +80,8 @@ class _ByBlocks(torch.autograd.Function):
         # Rows that pad attend to themselves alone: whatever gradient they are given, it reaches no other row.
         grad = grads[0].index_select(1, packing.owner if ctx.ends else packing.rows)
         grad = _by_head(grad.mul_(packing.is_end) if ctx.ends else grad, packing, ctx.n_heads)
-        by_slot = torch.cat([_by_row(x, n_prompts) for x in torch.autograd.grad(mixed, inner, grad)], 1)
+        found = torch.autograd.grad(mixed, inner, grad, retain_graph=True)  # a loss may ask for its gradient twice
+        by_slot = torch.cat([_by_row(x, n_prompts) for x in found], 1)
         out = by_slot.index_select(1, packing.own).unflatten(1, (-1, 3))  # [P, R, 3, d]
         of_keys = by_slot[:, len(packing.rows) :].unflatten(1, (2, packing.n_blocks, -1))[:, :, :, :n]
         torch.sum(of_keys, 2, out=out[:, :n, 1:].transpose(1, 2))
