@@ -192,11 +192,6 @@ class Task(Sizes, Protocol):
         ...
 
     @property
-    def counts(self) -> Tensor:
-        """[N, K] number of training images of each client and class."""
-        ...
-
-    @property
     def hand_text(self) -> Tensor:
         """[K, D] unit text features of the hand-written prompts."""
         ...
