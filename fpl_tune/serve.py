@@ -138,6 +138,6 @@ class _Flavor:
         return self._prompts.predict(images, **(params or {}))
 
 
-def _load_pyfunc(path: str) -> _Flavor:
+def _load_pyfunc(path: str) -> _Flavor:  # pyright: ignore[reportUnusedFunction] - MLflow calls it
     """Called by MLflow for models whose `loader_module` is this one."""
     return _Flavor(load_prompts(path))
