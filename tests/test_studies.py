@@ -30,9 +30,10 @@ pfedmoap_f5 pfedmoap_f6 pfedprompt_t1 pfedprompt_t2 pfedprompt_t4 pfedprompt_t5 
 pfedprompt_f5 pfedprompt_f6 fedpgp_t1 fedpgp_t2 fedpgp_t3 fedpgp_t4 fedpgp_t5 fedpgp_t6 fedpgp_t7 fedpgp_t9 fedpgp_t11
 fedpgp_f2 fedpgp_f4 feddpt_t1 feddpt_t2 feddpt_t3 feddpt_t4a feddpt_t4b feddpt_t4c feddpt_t4d feddpt_t5 feddpt_t6
 fedapt_t1 fedapt_t2 fedapt_t3 fedapt_t4 fedapt_t5 fedapt_t6 fedapt_t8 fedapt_t9 fedapt_t10 fedapt_f5 fedapt_f6
+fedmgp_t1 fedmgp_t2
 """.split()
-"""Tables and figures with experiments of the five papers."""
-OURS = "claims lambda_sweep mu_sweep rank_sweep joint_search zoo defects pareto privacy".split()
+"""Tables and figures with experiments of the papers, as far as they are valid targets."""
+OURS = "claims lambda_sweep mu_sweep rank_sweep joint_search zoo zoo2026 defects pareto privacy".split()
 STUDIES = sorted({*PAPERS, *OURS, *config.list_studies()})
 
 Composed = tuple[StudySpec, dict[str, Any], list[Cell]]
@@ -54,8 +55,9 @@ def test_every_table_and_figure_has_its_study() -> None:
     assert {*PAPERS, *OURS} <= set(config.list_studies())
 
 
-def test_the_zoo_labels_each_method_by_its_name() -> None:
-    _, node, _ = composed("zoo", "small")
+@pytest.mark.parametrize("name", ["zoo", "zoo2026"])
+def test_the_zoo_labels_each_method_by_its_name(name: str) -> None:
+    _, node, _ = composed(name, "small")
     shown = [(bundle["label"], bundle["method"]) for bundle in node["axes"]["variant"]]
     assert all(label == method for label, method in shown)
     assert len(set(shown)) == len(shown)
@@ -137,7 +139,9 @@ def test_paper_scale_is_the_papers_data_and_towers(name: str) -> None:
             assert stage.method.needs != "patches" or cell.run.clip.name in TOWERS
 
 
-@pytest.mark.parametrize("name", ["zoo", "defects", "privacy", "joint_search", "pareto"])
+@pytest.mark.parametrize(
+    "name", ["zoo", "zoo2026", "defects", "privacy", "joint_search", "pareto", "fedmgp_ablation", "tofa_sets"]
+)
 def test_paper_scale_of_our_own_studies(name: str) -> None:
     spec, node, cells = composed(name, "paper")
     assert "shapes" not in {cell.run.data.name for cell in cells}
@@ -186,6 +190,7 @@ def test_printed_values_are_those_of_the_papers() -> None:
 PRINTED = {
     "Fed-DPT": (241, 16111.2),
     "FedAPT": (591, 47720.76),
+    "FedMGP": (93, 6727.09),
     "FedPGP": (544, 44191.33),
     "pFedMoAP": (262, 16291.03),
     "pFedPrompt": (177, 11752.64),
