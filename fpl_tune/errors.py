@@ -1,4 +1,4 @@
-"""What goes wrong in a way the user can mend, each with the exit code of the command line.
+"""Errors that the user can correct, each with the exit code of the command line.
 
 Every message states the rule, the value found and the remedy, in one line.
 """
@@ -28,7 +28,7 @@ class EnvironmentProblem(FplTuneError):
 
 
 class Notice(UserWarning):
-    """A warning for whoever runs a study: the command line prints it as one line."""
+    """A warning for the user of a study: the command line prints it as one line."""
 
 
 def did_you_mean(name: str, known: Iterable[str], first: Sequence[str] = (), listing: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Amounts in words, the same in the terminal, in messages and in reports."""
+"""Formatting of counts, durations and sizes in the terminal, in messages and in reports."""
 
 from __future__ import annotations
 

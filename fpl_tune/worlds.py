@@ -56,5 +56,5 @@ _THREADS_OF_LARGE_TOWERS = 4
 
 
 def threads_of(run: RunSpec) -> int:
-    """CPU threads of a trial unless told otherwise: the compact towers use one core, large ones several."""
+    """CPU threads of a trial by default: the compact towers use one core, large ones several."""
     return 1 if run.clip.name == "compact" else _THREADS_OF_LARGE_TOWERS

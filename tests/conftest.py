@@ -43,6 +43,8 @@ SYSTEM = (
     "bench/test_gpu.py::test_two_processes_are_measured_beside_one",
     "cli/test_cluster.py::test_the_local_script_runs_a_study_and_stops_only_its_own_ray",
     "cli/test_examples.py",
+    "clip/test_text.py::test_packed_equals_plain_in_towers_of_true_size[RN50",  # toy towers are in the first tier
+    "clip/test_text.py::test_towers_of_true_size",
     "cli/test_retry.py",
     "execute/ray/test_apart.py",
     "faults/test_killed_driver.py",

@@ -1,4 +1,4 @@
-"""What the platform takes besides training: planning and starting a large study, a suggestion, a short trial."""
+"""The overhead of the platform: planning and starting a large study, a suggestion, a short trial."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fpl_tune.study.cells import Cell
 from fpl_tune.trial import Trial
 from fpl_tune.worlds import world_of
 
-_WAIT = 600.0  # seconds until a study of which nothing is heard is given up
+_WAIT = 600.0  # time limit of a study's first result in seconds
 _SPACE = {
     "optim.lr": {"low": 1e-4, "high": 1.0, "log": True},
     "optim.weight_decay": {"low": 1e-6, "high": 1e-2, "log": True},
@@ -42,10 +42,10 @@ def bench_desk(
     trials: int = 20,
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
-    """Seconds of what is no training, a row each: what, seconds, how it was measured.
+    """Measures the seconds besides training, a row each: what, seconds, how it was measured.
 
-    Planning and starting are those of a fresh process, as a user waits for them; the first time nothing that a plan
-    measures is known, the second time its costs are. Suggestions are asked for after `cells` made-up results.
+    Planning and starting are measured in a fresh process. The first plan measures the costs of trials, the second
+    reads them. Suggestions are requested after `cells` simulated results.
     """
     steps = Steps(40 + trials, progress)
     run = config.compose_run(overrides)
@@ -69,7 +69,7 @@ def bench_desk(
         {
             "what": "suggestion",
             "seconds": suggestion,
-            "measured": f"TPE over {len(_SPACE)} fields after {counted(cells, 'trial')}, with what the trial is told",
+            "measured": f"TPE over {len(_SPACE)} fields after {counted(cells, 'trial')}, with the report",
         },
         {
             "what": "short trial",
@@ -114,7 +114,7 @@ def _started(study: Path, overrides: Sequence[str], out: Path) -> float:
     try:
         while not any(out.glob("*/cells/*/*/result.json")) and process.poll() is None:
             if time.perf_counter() - began > _WAIT:
-                raise TimeoutError(f"Nothing was heard of the study within {_WAIT:g} s.")
+                raise TimeoutError(f"The study had no result within {_WAIT:g} s.")
             time.sleep(0.05)
         seconds = time.perf_counter() - began
     finally:
@@ -124,7 +124,7 @@ def _started(study: Path, overrides: Sequence[str], out: Path) -> float:
 
 
 def _suggested(root: Path, overrides: Sequence[str], trials: int) -> float:
-    """Seconds a trial of asking for the batch that follows so many, and of telling it."""
+    """Seconds per trial of requesting the next batch after so many trials, and of reporting it."""
     search = {"sampler": "tpe", "trials": trials + 20, "batch": 10, "space": _SPACE, "only": list(_SPACE)}
     file = _study(root / "search.yaml", {"search": search})
     plan = Search.plan(*config.compose_study(str(file), overrides))

@@ -20,7 +20,7 @@ from fpl_tune.clip.allocator import trim
 from fpl_tune.clip.text import cost
 
 Progress = Callable[[float, float, str], object]
-"""Called with the work done, the work in all, and what is being done now."""
+"""Called with the work done, the total work, and the current step."""
 
 _SQUARE_CPU, _SQUARE_GPU = 2048, 8192  # sides of the matrices
 
@@ -83,7 +83,7 @@ def once(action: Callable[[], Any], device: torch.device) -> float:
 
 
 def wait(device: torch.device) -> None:
-    """Until a GPU has done what it was given; what runs on the CPU is done already."""
+    """Waits until a GPU has finished its kernels; returns at once on the CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -114,13 +114,13 @@ class Peak:
 
 
 class Steps:
-    """Tells how far a benchmark has got; steps weigh what they are expected to take."""
+    """Reports the progress of a benchmark; steps are weighted by their expected time."""
 
     def __init__(self, total: float, tell: Progress | None) -> None:
         self._done, self._total, self._tell = 0.0, total, tell
 
     def __call__(self, what: str, weight: float = 1.0) -> None:
-        """`what` begins now and will have done `weight` of the work."""
+        """Begins a step, `weight` of the total work."""
         if self._tell is not None:
             self._tell(self._done, self._total, what)
         self._done += weight
@@ -160,7 +160,7 @@ class Meter:
             del towers.encode_prompts
 
     def text_seconds(self, towers: Towers) -> float:
-        """What all counted calls took, from one of each kind run again alone."""
+        """Seconds of all counted calls, measured on one of each kind alone."""
         total = 0.0
         for (*_, learning), (times, context, sentences, more) in self._kinds.items():
             leaf = context.clone().requires_grad_(learning)

@@ -1,4 +1,4 @@
-"""What Hydra and OmegaConf complain about, in one line with a remedy."""
+"""Errors of Hydra and OmegaConf as one line with a remedy."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ class Eta(Callback):
     @property
     def seconds(self) -> float | None:
         """Seconds until the study is done; None until the pace of a kind is known."""
-        kinds = list(self._kinds.values())  # copies: other threads ask too
+        kinds = list(self._kinds.values())  # copies: other threads read it too
         measured = [kind for kind in kinds if kind.rounds]
         priors = [kind.planned for kind in kinds if kind.planned is not None]
         if not measured and not priors:

@@ -60,7 +60,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Setup:
-    """What all jobs of a study share. Plain values, so that it can be sent to other processes."""
+    """Settings that all jobs of a study share: plain values, which can be sent to other processes."""
 
     folder: Path
     """The study's."""
@@ -234,5 +234,5 @@ def peak_memory() -> int:
 
 
 def stop_asked(folder: Path) -> bool:
-    """Whether the study was asked to stop."""
+    """Whether the study is requested to stop."""
     return os.path.exists(folder / STOP_FILE)

@@ -43,13 +43,19 @@ def stop(store: Store) -> None:
         ConfigError: no process runs it.
     """
     if owner(store.folder) is None:
-        raise ConfigError(f"Only a running study is stopped, but nobody runs {store.name}.")
+        raise ConfigError(f"Only a running study can be stopped, but {store.name} is not running.")
     (store.folder / STOP_FILE).touch()
 
 
 def retry_failed(store: Store, states: Collection[str] = FAILURES) -> list[tuple[Cell, str]]:
-    """Takes away the results of seeds in these states, so that the next run tries them again; names their cells, and
-    each with why.
+    """Removes the results of seeds in these states, so that the next run retries them.
+
+    Args:
+        store: the study's store.
+        states: states of seeds.
+
+    Returns:
+        The cells, each with its label, seed and error.
 
     Raises:
         ConfigError: another process runs the study.
@@ -66,7 +72,7 @@ def retry_failed(store: Store, states: Collection[str] = FAILURES) -> list[tuple
 
 
 class Finding(NamedTuple):
-    """What is wrong with a file of a study."""
+    """A problem with a file of a study."""
 
     path: Path
     why: str
@@ -75,7 +81,7 @@ class Finding(NamedTuple):
 
 
 def check_files(root: Path, name: str, *, fix: bool = False) -> list[Finding]:
-    """Reads every file of a study and lists the damaged and the strange ones.
+    """Reads every file of a study and lists the damaged ones, and those that are not of the study.
 
     Args:
         root: the output folder.

@@ -1,4 +1,4 @@
-"""What a trial costs on this machine: its first rounds, with as many beside it as will run beside it."""
+"""Profiles: the cost of a trial on this machine, measured on its first rounds while as many run as in the study."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ ROUNDS = 2
 _PROFILES = 12  # kinds of trials that are measured at most; others cost what the nearest of their method does
 _SECONDS = 0.3  # further rounds of what is so short that one says little
 KEPT_SECONDS = 3600.0
-"""A measurement serves other plans for so long: a machine's load changes."""
+"""Time for which a measurement is reused: a machine's load changes."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Measured on one trial with all its seeds."""
+    """The cost of a trial with all its seeds."""
 
     setup: float
     """Seconds before the first round, where towers and features are loaded."""
@@ -46,7 +46,7 @@ class Cost:
     """Largest resident size of the process."""
 
     def seconds(self, run: RunSpec) -> float:
-        """Of a whole trial; a stage of more local epochs than the first takes as much longer."""
+        """Seconds of a whole trial; those of a stage are proportional to its local epochs."""
         if run.rounds == 1:
             return self.setup + self.first
         longer = [stage.rounds * stage.epochs / run.stages[0].epochs for stage in run.stages]
@@ -55,7 +55,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Profile:
-    """Costs by their key, and what comes before the first trial."""
+    """Costs by their key, and the time before the first trial."""
 
     costs: dict[str, Cost]
     boot: float
@@ -63,7 +63,7 @@ class Profile:
 
 
 def cost_key(run: RunSpec) -> str:
-    """Runs of equal key cost the same per round: hyper-parameters that are no sizes do not matter."""
+    """The key of a run. Runs of equal key cost the same per round: only hyper-parameters that are sizes matter."""
     node = {name: vars(getattr(run, name)) for name in ("clip", "data", "partition", "protocol")}
     node["protocol"] = {k: v for k, v in node["protocol"].items() if k != "rounds"}
     node["data"] = {k: v for k, v in node["data"].items() if k != "root"}
@@ -112,9 +112,14 @@ def nearest(costs: dict[str, Cost], key: str) -> Cost:
 def measure(
     runs: dict[str, RunSpec], seeds: Sequence[int], setup: Setup, *, progress: Callable[[int, int], None] | None = None
 ) -> Profile:
-    """Costs of runs by key, with `setup.parallel` processes at work throughout; `progress` hears (done, total).
+    """Measures the costs of runs, with `setup.parallel` processes at work throughout.
 
-    What was measured here within `KEPT_SECONDS` under the same conditions is taken from `setup.cache_dir`.
+    Args:
+        runs: the runs by key; see `cost_key`.
+        seeds: the seeds of a trial.
+        setup: of the study. Costs that were measured on this machine within `KEPT_SECONDS` under the same conditions
+            are read from its `cache_dir`.
+        progress: called with (kinds measured, all kinds).
     """
     cache = _Cache(setup, seeds)
     costs, boot = cache.read(runs)
@@ -143,7 +148,7 @@ def _mean(found: Sequence[Cost]) -> Cost:
 
 
 class _Cache:
-    """Costs on disk, by what they depend on besides the run: machine, seeds, processes, threads, device, versions."""
+    """Costs on disk, keyed by run, machine, number of seeds, processes, threads, device and versions."""
 
     def __init__(self, setup: Setup, seeds: Sequence[int]) -> None:
         self._setup, self._seeds = setup, len(seeds)

@@ -181,7 +181,7 @@ class JobQueue:
 
 
 def _paused(slot: Path) -> dict[str, Any]:
-    """What `pause` stored; empty where it stored nothing."""
+    """Reads what `pause` stored; empty if it stored nothing."""
     try:
         return json.loads((slot / _PAUSED).read_text())
     except (OSError, ValueError):

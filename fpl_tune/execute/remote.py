@@ -1,4 +1,4 @@
-"""Checkpoints at a URL of any file system that fsspec knows (file, s3, gs, ...), for nodes that share no folder."""
+"""Remote storage of checkpoints: any file system of fsspec (file, s3, gs, ...), for nodes that share no folder."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fpl_tune.errors import ConfigError, EnvironmentProblem
 
 
 class RemoteStorage:
-    """Folders at a URL, each kept equal to one here.
+    """Folders at a URL, each a copy of a local one.
 
     Args:
-        url: where they lie, e.g. s3://bucket/studies.
+        url: the root of the folders, e.g. s3://bucket/studies.
 
     Raises:
-        ConfigError: no file system of that kind.
+        ConfigError: fsspec has no file system of that kind.
         EnvironmentProblem: the package for it is missing, or it cannot be reached.
     """
 
@@ -38,7 +38,7 @@ class RemoteStorage:
         self._sent: dict[Path, tuple[int, int]] = {}
 
     def push(self, folder: Path, name: str) -> None:
-        """Sends the files of a folder that are new or changed, and removes what is no longer there.
+        """Uploads the new and changed files of a folder, and removes those that were deleted.
 
         Raises:
             OSError: it cannot be written.
@@ -47,7 +47,7 @@ class RemoteStorage:
         there = self.at(name)
         self.fs.makedirs(there, exist_ok=True)
         fresh = [path for path, mark in files.items() if self._sent.get(path) != mark]
-        with self.fs.transaction:  # all of them appear, whole, or none does
+        with self.fs.transaction:  # either all of them appear, complete, or none does
             for path in fresh:
                 with path.open("rb") as source, self.fs.open(f"{there}/{path.name}", "wb") as target:
                     shutil.copyfileobj(source, target, 1 << 20)
@@ -57,7 +57,7 @@ class RemoteStorage:
         self._sent.update({path: files[path] for path in fresh})
 
     def pull(self, name: str, folder: Path) -> None:
-        """Fetches a folder; nothing where there is none."""
+        """Downloads a folder, if it exists."""
         there = self.at(name)
         self.fs.invalidate_cache()
         if not self.fs.isdir(there):
@@ -69,7 +69,7 @@ class RemoteStorage:
             self._sent[target] = (target.stat().st_size, target.stat().st_mtime_ns)
 
     def drop(self, name: str) -> None:
-        """Removes a folder, if it is there."""
+        """Removes a folder, if it exists."""
         self._remove(self.at(name))
 
     def write(self, name: str, text: str) -> None:
@@ -78,7 +78,7 @@ class RemoteStorage:
             file.write(text)
 
     def read(self, name: str) -> str:
-        """Raises FileNotFoundError where it is not."""
+        """Reads a text file; raises `FileNotFoundError` if it does not exist."""
         self.fs.invalidate_cache()
         with self.fs.open(self.at(name), "r") as file:
             text: Any = file.read()
@@ -89,7 +89,7 @@ class RemoteStorage:
         return bool(self.fs.exists(self.at(name)))
 
     def at(self, name: str) -> str:
-        """The path of a name, as the file system has it."""
+        """The path of a name in the file system."""
         return f"{self.root.rstrip('/')}/{name}"
 
     def _remove(self, path: str) -> None:

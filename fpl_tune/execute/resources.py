@@ -1,4 +1,4 @@
-"""What a trial gets of the machine: threads, trials at once, device."""
+"""The resources of a trial on this machine: threads, trials at once, device."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def setup_of(spec: StudySpec, folder: Path) -> Setup:
     """The setup of a study on this machine. The thread count is the same for both executors, as figures depend on it.
 
     Raises:
-        ConfigError: a value that cannot be.
-        EnvironmentProblem: a GPU is asked for and there is none.
+        ConfigError: an invalid address, or more than one GPU per trial.
+        EnvironmentProblem: a GPU is requested, but there is none.
     """
     execution = spec.execution
     if execution.gpus is not None and execution.gpus > 1:
@@ -77,10 +77,10 @@ def setup_of(spec: StudySpec, folder: Path) -> Setup:
 
 
 def head_of(address: str) -> tuple[str, int] | None:
-    """Host and port of a cluster's head; None: Ray finds it.
+    """Host and port of a cluster's head; None for `auto`.
 
     Raises:
-        ConfigError: it is no address.
+        ConfigError: it is not an address.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if address == "auto":
@@ -103,7 +103,7 @@ def seconds_of(budget: str | float | None) -> float | None:
     """Seconds of a budget such as 90s, 30m, 2h, 1d.
 
     Raises:
-        ConfigError: it is no time, or none at all.
+        ConfigError: it is not a time above 0.
     """
     if budget is None:
         return None

@@ -1,4 +1,4 @@
-"""Whether stored figures can be computed again."""
+"""Verification: the first rounds of a cell run again, and every figure compared with the stored one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fpl_tune.trial import Record, Trial
 
 @dataclass(frozen=True)
 class Verification:
-    """Some rounds of a cell run again."""
+    """The result of a verification."""
 
     cell: Cell
     rounds: int
@@ -39,7 +39,12 @@ def verify(
 ) -> Verification:
     """Runs the first rounds of a finished cell again, all its seeds together, and compares every figure.
 
-    `progress` hears (rounds done, rounds in all).
+    Args:
+        store: the study's store.
+        cell: the cell.
+        rounds: number of rounds.
+        tolerance: largest difference of a figure that agrees, in that figure's unit.
+        progress: called with (rounds done, rounds in all).
 
     Raises:
         ConfigError: the cell has no finished seed, or there is no round to compare.
@@ -72,8 +77,7 @@ def verify(
 
 
 def _differences(a: Record, b: Record) -> list[tuple[str, float]]:
-    """Absolute differences of all figures but clocks' and a count that older stores lack; infinite where one is
-    missing."""
+    """Absolute differences of all figures but times and a count that older stores lack; infinite if one is missing."""
     found = []
     for name in sorted(name for name in {*a, *b} - {LEARNED} if not name.startswith("time/")):
         found.append((name, _difference(a.get(name), b.get(name))))

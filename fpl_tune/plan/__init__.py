@@ -1,4 +1,4 @@
-"""What running a study would cost and change: cells, time, memory and bytes, before anything starts.
+"""The cost and the effect of a study before it starts: cells, time, memory and bytes.
 
 Imports `execute` and what lies below it. Start reading at `plan`.
 """

@@ -1,4 +1,4 @@
-"""How a study differs from what its store holds: what is new, stale, done, or no longer in it."""
+"""Differences between a study and its store: cells that are new, stale, done, or no longer in the study."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from fpl_tune.study.store import Store
 
 @dataclass(frozen=True)
 class Change:
-    """What running the study would do to a cell."""
+    """The effect of a run of the study on a cell."""
 
     state: str
     """new, stale, partial or done"""
     missing: list[int]
     """Seeds that would run."""
     why: str
-    """Why the cell is stale or partly done; for a new cell the fields that differ from the cell it replaces."""
+    """Why the cell is stale or partial; for a new cell, the fields that differ from the cell that it replaces."""
 
 
 class Differ:
     """Compares the cells of a study with those in its store.
 
     Args:
-        spec: the study as it would run now.
-        store: what it ran before.
-        cells: the cells that it has now.
+        spec: the study as it is now.
+        store: its results.
+        cells: its cells now.
     """
 
     def __init__(self, spec: StudySpec, store: Store, cells: Sequence[Cell]) -> None:
@@ -42,7 +42,7 @@ class Differ:
         self._before = {cell.label: cell for cell in self._gone}
 
     def change(self, cell: Cell) -> Change:
-        """What running the study would do to one of its cells."""
+        """Compares one of the study's cells with the store."""
         have = self._store.seeds(cell)
         if have and (reasons := why_stale(self._store.fingerprints(cell), fingerprints(cell.run))):
             return Change("stale", self._spec.seed_list(), ", ".join(reasons))
@@ -55,9 +55,9 @@ class Differ:
         return Change("new", missing, "" if before is None else ", ".join(_changed(before, cell)))
 
     def outside(self) -> list[tuple[Cell, str, str]]:
-        """Cells with results that the study no longer has, each with its state and why.
+        """Lists the cells with results that the study no longer has: cell, state, reason.
 
-        State `gone`: in the results now. State `left`: of other settings, and only on disk.
+        A cell is `gone` if it is in the result table, and `left` if it is of other settings and only on disk.
         """
         gone = [(cell, "gone", "not in the study") for cell in self._gone if self._store.seeds(cell)]
         return [*gone, *((cell, "left", "of other settings") for cell in self._left)]

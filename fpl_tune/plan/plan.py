@@ -1,4 +1,4 @@
-"""What a study would run, what it costs, and whether it can, before anything runs."""
+"""The plan of a study before it starts: the cells that would run, their time, memory and bytes, and its feasibility."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class Item:
 
 @dataclass(frozen=True)
 class Plan:
-    """All of it; see `totals`."""
+    """The plan of a study; see `totals`."""
 
     items: tuple[Item, ...]
     seconds: float
-    """Wall time of what is left."""
+    """Wall time of the cells that are left."""
     parallel: int
     gpus: float
     starting: float
@@ -73,7 +73,7 @@ class Plan:
         return not self.reasons
 
     def totals(self) -> dict[str, Any]:
-        """Numbers of the whole plan; seconds and bytes are of what is left to run."""
+        """Totals of the plan; seconds and bytes are those of the cells that are left to run."""
         left = [item for item in self.items if item.status != "done"]
         return {
             "cells": sum(item.trials for item in self.items),
@@ -109,7 +109,7 @@ class Plan:
         ]
 
     def sentence(self) -> str:
-        """The totals in words."""
+        """The totals as a sentence."""
         t = self.totals()
         begun = f" ({duration(self.starting)} of it to start)" if self.starting and t["seconds"] else ""
         text = (
@@ -130,18 +130,24 @@ class Plan:
 
 
 def _within(item: Item) -> str:
-    """What the budget leaves of an item."""
+    """The part of an item that fits into the budget."""
     return f"{item.fitting} of {item.trials}" if item.fitting else "dropped"
 
 
 def make_plan(
     spec: StudySpec, node: dict[str, Any], *, root: Path, progress: Callable[[int, int], None] | None = None
 ) -> Plan:
-    """Plans a study: what is missing, measured costs, exact bytes. `progress` hears (kinds of trials measured, all).
+    """Plans a study: its missing seeds, their measured costs and exact bytes.
+
+    Args:
+        spec: the study.
+        node: the same as a plain dict.
+        root: the output folder.
+        progress: called with (kinds of trials measured, all).
 
     Raises:
-        ConfigError: the study cannot run whatever the machine.
-        EnvironmentProblem: the machine lacks data or a GPU that is asked for.
+        ConfigError: the study cannot run on any machine.
+        EnvironmentProblem: the machine lacks data, or a GPU that is requested.
     """
     spec.seed_list()
     check_reported(spec.report.metric)
@@ -190,14 +196,14 @@ class _Work:
     label: str
     state: str
     seeds: list[int]
-    """That are missing."""
+    """Seeds without a result."""
     runs: list[RunSpec]
-    """What runs; of a search, as many points drawn from its space as it has trials."""
+    """The runs; for a search, as many points of its space as it has trials."""
     why: str = ""
 
 
 def _work(spec: StudySpec, node: dict[str, Any], store: Store, cells: Sequence[Cell], differ: Differ) -> list[_Work]:
-    """Cells, the seeds that are missing, and the state."""
+    """Cells, their missing seeds and their state."""
     search = Search.plan(spec, node, store.root)
     drawn = search.draw() if search is not None else {}
     tried = [cell for cell in store.cells() if cell.role == "trial"]
@@ -223,7 +229,7 @@ def _over(trial: Cell, part: Cell, spec: StudySpec, store: Store) -> bool:
 
 
 def _item(job: _Work, seeds: int, profile: Profile, sent: Loaded, clock: _Clock, budget: float | None) -> Item:
-    """A row of the plan; takes its time on the clock."""
+    """A row of the plan; its trials are added to the clock."""
     if not job.seeds:
         return Item(job.label, job.state, len(job.runs), 0, 0.0, 0, 0, 0, len(job.runs), job.why)
     keys = [cost_key(run) for run in job.runs]
@@ -246,7 +252,7 @@ def _item(job: _Work, seeds: int, profile: Profile, sent: Loaded, clock: _Clock,
 
 
 class _Clock:
-    """When jobs end that are handed out in order to whoever is free."""
+    """End times of jobs that are started in order, each when a worker becomes free."""
 
     def __init__(self, setup: Setup, profile: Profile, ray: bool) -> None:
         self.ready = profile.boot + RAY_SECONDS / 2 if ray else 0.0
@@ -254,7 +260,7 @@ class _Clock:
         self._after = RAY_SECONDS / 2 if ray else 0.0
 
     def add(self, seconds: float) -> float:
-        """Hands out a job; returns its end."""
+        """Starts a job; returns its end."""
         end = heapq.heappop(self._free) + seconds
         heapq.heappush(self._free, end)
         return end
@@ -265,7 +271,7 @@ class _Clock:
 
 
 def _reasons(items: Sequence[Item], setup: Setup) -> list[str]:
-    """Why the plan cannot run on this machine."""
+    """Reasons for which the plan cannot run on this machine."""
     peak = max((item.peak_memory_bytes for item in items), default=0)
     if setup.address is None and peak * setup.parallel > _MEMORY_SHARE * memory():
         fits = max(1, int(_MEMORY_SHARE * memory() // peak))

@@ -1,4 +1,4 @@
-"""Which trial comes next and which goes on: search spaces, samplers, pruning, racing of seeds, replay.
+"""Search: search spaces, samplers, pruning, racing of seeds, replay.
 
 Imports `study` and what lies below it; the only room that imports Optuna. Start reading at `search`: it holds one
 `suggest.Part` per cell of the axes, whose trials are in `record`; `pruning` decides after each round.

@@ -1,4 +1,4 @@
-"""What tuning gained: the best validated trial of every search beside the published points."""
+"""Gains of tuning: the best validated trial of every search, compared with the published points."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def searches(spec: StudySpec, node: dict[str, Any]) -> list[Part]:
 
 
 def gains(store: Store, rule: str = "final", metric: str = results.TEST) -> list[Gain]:
-    """What each search of a study found and gained, in the order of the axes.
+    """Computes the gain of each search of a study, in the order of the axes.
 
     Args:
         store: the study.

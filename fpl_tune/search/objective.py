@@ -19,7 +19,7 @@ class Constraint:
     bound: float
 
     def excess(self, value: float) -> float:
-        """By how much a value breaks the constraint; 0 or less where it holds."""
+        """The violation of the constraint by a value; 0 or less where it holds."""
         return self.sign * (value - self.bound)
 
 

@@ -79,7 +79,7 @@ def _client_variance(record: Record) -> float:
 
 
 class Decision(Enum):
-    """What happens to a cell after a round."""
+    """The decision on a cell after a round."""
 
     CONTINUE = "continue"
     PAUSE = "pause"
@@ -195,7 +195,7 @@ class Pruner:
         return sorted(taken, key=lambda p: (-p.round, names[self._group(p.cell), p.round].index(p.cell.id)))
 
     def _by_optuna(self, cell: Cell, number: int, mine: Score, *, latest: bool) -> Decision:
-        """What a pruner of Optuna says. The cells of a group are trials of an Optuna study in memory."""
+        """The decision of a pruner of Optuna. The cells of a group are trials of an Optuna study in memory."""
         import optuna
 
         group = self._group(cell)

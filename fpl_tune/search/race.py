@@ -7,8 +7,8 @@ seeds, and over clients. `level` is shared out over all tests of a race and all 
 a cell as good as any other is stopped with at most that probability, as long as residuals are about normal and of
 like size among peers.
 
-What a race stops keeps the seeds that it has; the others are stored as `eliminated` with the test's figures. Means over
-fewer seeds of cells that were stopped lie a little low, since bad luck helped to stop them.
+A stopped cell keeps its finished seeds; the others are stored as `eliminated` with the figures of the test. Means over
+the fewer seeds of stopped cells are biased downwards, since low draws make an elimination more likely.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fpl_tune.trial import Record
 
 @dataclass(frozen=True)
 class Elimination:
-    """Why a race stopped a cell."""
+    """The test by which a race stopped a cell."""
 
     leader: str
     """Label of the cell that it was tested against."""
@@ -41,7 +41,7 @@ class Elimination:
     """Its standard error."""
     p: float
     limit: float
-    """What p was below."""
+    """The level that p is below."""
     ran: int
     of: int
     """Seeds that it ran, and seeds of the study."""

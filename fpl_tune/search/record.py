@@ -31,11 +31,11 @@ Suggest = Callable[[Trial], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is reported of a trial."""
+    """The report on a trial to the sampler."""
 
     state: TrialState
     values: list[float] = field(default_factory=list)
-    """By objective; empty for a trial that failed."""
+    """Values by objective; empty for a failed trial."""
     rounds: dict[int, float] = field(default_factory=dict)
     """Round -> first objective."""
     constraints: dict[str, float] = field(default_factory=dict)
@@ -155,7 +155,7 @@ class TrialRecord:
         return trial.number, chosen
 
     def _copy_study_attrs(self, disk: _Copy) -> None:
-        """What a sampler notes with the study, such as the place in a sequence, is there after a kill too."""
+        """Copies the attributes that a sampler stores with the study, such as its position in a sequence."""
         known = disk.storage.get_study_system_attrs(disk.id)
         for key, value in self._memory.storage.get_study_system_attrs(self._memory.id).items():
             if known.get(key) != value:
@@ -194,7 +194,7 @@ def _note(trial: Trial, attrs: Mapping[str, Any], verdict: Verdict, *, single: b
 
 
 def verdict_of(trial: FrozenTrial) -> Verdict:
-    """What was reported of a finished trial."""
+    """The report on a finished trial."""
     attrs = {k: v for k, v in trial.user_attrs.items() if k not in ("params", "reported_before", "reported_as")}
     values = [] if trial.values is None else list(trial.values)
     return Verdict(trial.state, values, dict(trial.intermediate_values), attrs.get("constraints", {}), attrs)

@@ -1,4 +1,4 @@
-"""What pruning or a cheaper search would have saved and lost on a finished study."""
+"""Replay of pruning or of a cheaper search on a finished study: the rounds saved, and the accuracy lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Rounds = Sequence[Sequence[Record]]
 
 @dataclass(frozen=True)
 class Replay:
-    """One rule replayed; figures of the cell that selection on validation ends with."""
+    """A replayed rule, with the figures of the cell that validation selects."""
 
     rule: str
     rounds: int

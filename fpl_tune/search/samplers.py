@@ -116,7 +116,7 @@ def in_memory(directions: Sequence[StudyDirection]) -> optuna.Study:
 
 
 def _excesses(trial: optuna.trial.FrozenTrial) -> Sequence[float]:
-    """By how much a trial breaks each constraint; 0 where that is not known."""
+    """The violation of each constraint by a trial; 0 if unknown."""
     return trial.user_attrs.get("excess", [0.0])
 
 

@@ -76,7 +76,7 @@ class Param:
 
 @dataclass(frozen=True)
 class Space:
-    """What is searched for one method. Conditions follow the parameters that they depend on."""
+    """The search space of one method. Parameters follow those that their conditions name."""
 
     params: tuple[Param, ...]
     published: tuple[dict[str, Any], ...]

@@ -227,7 +227,7 @@ class Part:
         self.record.report(number, verdict, self.samplers.make(number - self._offset, self.key))
 
     def verdict(self, cell: Cell, results: Results) -> Verdict:
-        """What a cell's results say, read at the round that the study's rule chooses."""
+        """The verdict on a cell from its results, read at the round that the study's rule chooses."""
         states = {Status(result["status"]) for result, _ in results.values()}
         histories = {seed: history for seed, (_, history) in results.items() if history}
         kept = list(histories.values())

@@ -1,4 +1,4 @@
-"""Cells: what a study runs. Axes are gridded; references stand beside them; each cell is one run configuration.
+"""Cells, the configurations that a study runs: the grid of its axes, and the references.
 
 A cell's id is the digest of its canonical configuration, so that the same configuration is the same cell in
 whatever order axes were written, and `lam=1` is `lam=1.0`.
@@ -133,7 +133,7 @@ def merge(made: Sequence[tuple[dict[str, Any], RunSpec, Role]], first: int = 0) 
 
 
 def grid(spec: StudySpec, node: dict[str, Any]) -> Iterator[tuple[dict[str, Any], RunSpec]]:
-    """What varies, and the run, at every point of the axes."""
+    """Yields the varied fields and the run of each point of the axes."""
     return _points(node, axes_of(spec.axes))
 
 

@@ -1,4 +1,4 @@
-"""Export of a cell: what a user needs to use its prompts and to repeat it."""
+"""Export of a cell: its prompts, and the files that repeat it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ echo "Expected, all figures in expected.csv: {expected}"
 
 
 def _expected(found: pd.DataFrame, cell: Cell) -> str:
-    """What the table of the last round should say."""
+    """The expected figures of the last round, for the script."""
     done = found[(found["cell"] == cell.id) & (found["rule"] == "final") & (found["status"] == "done")]
     val, test = (aggregate(done[f"{room}/acc_mean"].astype(float).tolist()) for room in ("val", "test"))
     spread = "" if math.isnan(test["std"]) else f" ± {100 * test['std']:.1f}"

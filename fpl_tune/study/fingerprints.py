@@ -1,4 +1,4 @@
-"""What a result depends on: configuration, the method's source, data, versions."""
+"""Fingerprints of what a result depends on: configuration, source of the method, data, versions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fingerprints(run: RunSpec) -> dict[str, Any]:
 
 
 def why_stale(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Reasons for which a stored result no longer answers to what would run now; other versions are no reason."""
+    """Reasons for which a stored result differs from what would run now; versions of packages are not among them."""
     words = {"config": "configuration", "method": "method source", "data": "data"}
     return [word for key, word in words.items() if stored.get(key) != now[key]]
 

@@ -122,12 +122,12 @@ class Folder:
         return {file.former: file.id for file in files if file is not None and file.former}
 
     def fingerprints(self, cell: Cell) -> dict[str, Any]:
-        """What the cell's results depend on, as it was when they were made; empty before."""
+        """Fingerprints of a cell when its results were made; empty before."""
         file = self._file(cell.id)
         return file.fingerprints if file is not None else {}
 
     def stamp(self, cell: Cell, prints: Mapping[str, Any]) -> None:
-        """Notes what the results that are about to be made depend on."""
+        """Stores the fingerprints of the results that are about to be made."""
         file = self._file(cell.id)
         if file is None or file.fingerprints != prints:
             self._write_cell(cell, prints)
@@ -140,7 +140,7 @@ class Folder:
             return None
 
     def _file(self, key: str) -> CellFile | None:
-        """What cell.json holds; None if there is none, or it is damaged."""
+        """The content of cell.json; None if there is no file, or it is damaged."""
         path = self.folder / "cells" / key / "cell.json"
         try:
             return schema.read_cell(path) if path.is_file() else None
@@ -172,7 +172,7 @@ class Folder:
     def _order(self) -> list[str]:
         try:
             return schema.read_order(self.folder / "cells.json")
-        except DamagedFile as problem:  # the cells say themselves where they stand
+        except DamagedFile as problem:  # each cell's file holds its position
             self._warn(problem)
             cells = [cell for path in self._folders() if (cell := self._known(path.name)) is not None]
             return [cell.id for cell in sorted(cells, key=lambda cell: cell.number)]

@@ -19,14 +19,14 @@ class Shares(NamedTuple):
     domains: tuple[str, ...]
     """Per client, the domain that nearly all (90 %) of its images come from, else "mixed"."""
     hash: str
-    """Of the split, as results carry it."""
+    """Hash of the split, as in results."""
 
 
 def shares(run: RunSpec, seed: int) -> Shares:
     """The partition of one seed.
 
     Raises:
-        ConfigError, EnvironmentProblem: the data are not there any more, or are others.
+        ConfigError, EnvironmentProblem: the data are missing, or differ from those of the study.
     """
     dataset = load(run.data)
     drawn = split(dataset, run.data, run.partition, seed)

@@ -34,7 +34,7 @@ TOTAL_BYTES = "comm/total_bytes"
 
 MAXIMISED = (VAL, "val/acc_worst10")
 MINIMISED = ("val/loss", "val/acc_std", "train/loss", "comm/up_bytes", "comm/down_bytes", TOTAL_BYTES, "time/seconds")
-"""What a search may optimise. Test metrics are not among them."""
+"""Metrics that a search may optimise. Test metrics are not among them."""
 
 
 def rules_of(history: Sequence[Record]) -> dict[str, dict[str, float]]:

@@ -1,4 +1,4 @@
-"""What the files of a study's folder hold, and the only functions that read them.
+"""The schema of the files in a study's folder, and the only functions that read them.
 
 A file that is truncated, empty, edited or of another kind raises `DamagedFile`, which names the file, what is wrong
 and the remedy. `Store` turns it into a warning where other cells stay readable.
@@ -25,7 +25,7 @@ from fpl_tune.errors import ConfigError
 from fpl_tune.study.status import Status
 
 SCHEMA = 2
-"""Of the files in a study's folder; files without a number are of schema 1."""
+"""Version of the files in a study's folder; files without a number are of schema 1."""
 
 CELL_ID = "[0-9a-f]{8,64}"
 SEED_FOLDER = re.compile(r"seed=(\d{1,19})")

@@ -32,14 +32,14 @@ _SETTING = ("data", "partition", "protocol")
 
 @dataclass(frozen=True)
 class Choice:
-    """What validation chooses among cells."""
+    """The choice among cells by validation."""
 
     cells: tuple[Cell, ...]
     """One cell per setting, in the study's order; one cell where all cells share their setting."""
     val: float
     """Mean validation accuracy, over settings too."""
     by: str
-    """How it was chosen, for people."""
+    """The rule, as a phrase for messages."""
 
     @property
     def cell(self) -> Cell:
@@ -166,7 +166,7 @@ _BY = {
 
 
 def _scores(table: pd.DataFrame, cells: Sequence[Cell], axes: Collection[str], rule: str) -> dict[str, float]:
-    """What a rule of selection ranks cells by, instead of their mean: cell id -> score."""
+    """The scores by which a rule of selection other than the mean ranks cells: cell id -> score."""
     from fpl_tune import analysis
 
     settings: dict[str, list[Cell]] = {}

@@ -112,7 +112,7 @@ class Store(Folder):
         return [seed for seed, result in found if result is None or result["status"] in again]
 
     def result(self, cell: Cell, seed: int) -> dict[str, Any] | None:
-        """What is stored of a seed; None if nothing is, or it is damaged."""
+        """The stored result of a seed; None if there is none, or it is damaged."""
         key, path = (cell.id, seed), self.place(cell, seed) / "result.json"
         if key not in self._results:
             if path.with_name("metrics.jsonl") in self.damage or not path.is_file():
@@ -171,7 +171,7 @@ class Store(Folder):
         shutil.rmtree(place, ignore_errors=True)
 
     def sweep(self) -> None:
-        """Removes what a killed process left half-written."""
+        """Removes the temporary files of a killed process."""
         for path in self.folder.rglob("*.part"):
             path.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""Export and import of a study as one folder, for instance from the cluster to the laptop."""
+"""Export and import of a study as one folder, for instance from a cluster to a laptop."""
 
 from __future__ import annotations
 

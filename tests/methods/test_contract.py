@@ -210,6 +210,24 @@ def test_every_method_cites_its_paper(file: Path) -> None:
     assert re.search(r"https://\S+", ast.get_docstring(ast.parse(file.read_text())) or "")
 
 
+@pytest.mark.parametrize("file", source_files(), ids=lambda p: p.stem)
+def test_every_method_has_a_test_of_its_own(file: Path) -> None:
+    """One that goes through its class: the contract says nothing about the paper's formulas."""
+    own = Path(__file__).with_name(f"test_{file.stem}.py")
+    assert own.is_file(), f"write {own.name}"
+    kinds = {n.name for n in ast.parse(file.read_text()).body if isinstance(n, ast.ClassDef)}
+    text = own.read_text(encoding="utf-8")
+    assert re.search(r"^def test_", text, re.M)
+    used = any(re.search(rf"\b{kind}\b", text) for kind in kinds) or f'"{file.stem}"' in text
+    assert used, f"{own.name} uses none of {sorted(kinds)}"
+
+
+def test_every_method_has_a_row_in_the_readme() -> None:
+    table = (REPOSITORY / "README.md").read_text(encoding="utf-8").split("<!-- methods:begin -->")[1]
+    named = set(re.findall(r"`(\w+)`", table.split("<!-- methods:end -->")[0]))
+    assert {name for name, _ in METHODS} <= named
+
+
 def test_every_test_of_a_method_is_of_one_that_exists() -> None:
     others = {"contract", "joining", "pacs"}
     tested = {p.stem.removeprefix("test_") for p in Path(__file__).parent.glob("test_*.py")}

@@ -1,4 +1,5 @@
-"""A method joins by its file, its search space and one line of the contract's list, as the page on methods says.
+"""A method joins by its file, its search space and one line of the contract's list, as the page on methods says; the
+contract then asks for a test of its own, a row of the README and a cell of the study of all methods.
 
 Done to a copy of the tree, in which every test that knows a list of methods then runs.
 """
@@ -18,6 +19,12 @@ SPACE = """space:
   method.beta: {low: 0.0, high: 0.99}
 published:
   - {method.beta: 0.9}
+"""
+TEST = """from fpl_tune.methods.server_momentum import ServerMomentum
+
+
+def test_it_has_a_context() -> None:
+    assert ServerMomentum().n_ctx
 """
 
 
@@ -40,8 +47,18 @@ def test_file_space_and_one_line_are_enough(tmp_path: Path) -> None:
     listed = tmp_path / "tests" / "methods" / "test_contract.py"
     listed.unlink()  # a link to the original
     listed.write_text(contract.replace(first, first + '    ("server_momentum", {"n_ctx": 2}),\n'), encoding="utf-8")
+    (tmp_path / "tests" / "methods" / "test_server_momentum.py").write_text(TEST, encoding="utf-8")
+    readme = (tmp_path / "README.md").read_text(encoding="utf-8")
+    row = "| `server_momentum` | PromptFL with momentum | the context | `server_momentum.py` |\n"
+    (tmp_path / "README.md").write_text(readme.replace("<!-- methods:end -->", row + "<!-- methods:end -->"))
+    zoo = tmp_path / "studies" / "zoo.yaml"
+    studied = zoo.read_text(encoding="utf-8")
+    zoo.unlink()  # a link to the original
+    variant = "  variant:\n"
+    zoo.write_text(studied.replace(variant, variant + "    - {label: server_momentum, method: server_momentum}\n"))
     files = ["tests/methods/test_contract.py", "tests/test_readme.py", "tests/test_studies.py", "tests/test_rooms.py"]
     chosen = "is_in_the_list or server_momentum or every_test_of_a_method or every_row or zoo_labels or no_method_is"
+    chosen += " or every_method_has_a_row or every_method_is_in_a_study"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", chosen],
         cwd=tmp_path,

@@ -301,7 +301,7 @@ def test_status_stop_and_retry(make_store: MakeStore) -> None:
     store = make_store(fill=lambda cell, seed: seed < 3)
     found = manage.status(store)
     assert (found["cells"], found["seeds"], found["seeds_wanted"], found["run_by"]) == (4, 8, 12, None)
-    with pytest.raises(ConfigError, match="nobody runs toy"):
+    with pytest.raises(ConfigError, match="toy is not running"):
         manage.stop(store)
     with locked(store.folder):
         manage.stop(store)

@@ -1,4 +1,4 @@
-"""What every node of a cluster has, seen from a worker on it; and whether that is enough, before anything runs."""
+"""The node check: a worker on each node reports what the node has, before any trial runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _GPUS = "import json; from fpl_tune.device import gpus; print(json.dumps([(gpu.t
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a node is looked at for."""
+    """What the check of a node looks for."""
 
     storage: str
     """Folder or fsspec URL that all nodes share."""
@@ -49,7 +49,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a worker found on its node."""
+    """The report of a worker about its node."""
 
     versions: dict[str, str]
     storage: str
@@ -194,7 +194,7 @@ def _token(storage: str) -> Iterator[str]:
 def survey(
     storage: str, cache_dir: Path, data_roots: Sequence[str] = (), only: Collection[str] | None = None
 ) -> list[Node]:
-    """Asks a worker on every living node, or on those of `only`, all at once; takes at most `ANSWER_SECONDS`.
+    """Runs the check on every living node, or on those of `only`, in parallel; takes at most `ANSWER_SECONDS`.
 
     Nodes that die meanwhile are left out.
 
@@ -222,7 +222,7 @@ def survey(
 
 
 def storage_of(setup: Setup) -> str:
-    """What all nodes must share."""
+    """The folder or URL that all nodes must share."""
     return setup.checkpoints or str(setup.folder)
 
 
@@ -244,7 +244,7 @@ def _node(info: dict[str, Any], ref: Any) -> Node:
 
 
 def findings(nodes: Sequence[Node], storage: str) -> list[tuple[Node, str, str]]:
-    """What is wrong: node, finding, remedy; the gravest first."""
+    """Problems of nodes: node, finding, remedy; the gravest first."""
     here = versions()
     found: list[tuple[Node, str, str]] = []
     for node in nodes:

@@ -1,4 +1,4 @@
-"""A study's job in an actor: what the driver sends, what it receives, and what happens between."""
+"""A study's job in an actor: the assignment from the driver, the steps, and their reports."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Report:
-    """What a study's step sends to the driver."""
+    """The report of a step to the driver."""
 
     rounds: list[list[Record]]
     peak_device_bytes: int = 0
