@@ -78,7 +78,7 @@ def run_study(
         if not scheduler.exhausted:
             if preflight is not None:
                 preflight([job.cell.run for job in scheduler.queue], len(spec.seed_list()), setup)
-            with _signals(scheduler), scheduler.notifying():
+            with _signals(scheduler), scheduler.notify.ending(store, scheduler.outcome):
                 executor(scheduler, setup)
         return scheduler.finish()
 

@@ -7,12 +7,11 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, Concatenate, ParamSpec
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from fpl_tune.config import StudySpec
-from fpl_tune.execute.callback import Callback, Outcome
+from fpl_tune.execute.callback import Callback, Notifier, Outcome
 from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, stop_asked
 from fpl_tune.execute.paused import PausedJobs
 from fpl_tune.execute.queue import JobQueue
@@ -27,8 +26,6 @@ from fpl_tune.study.status import FAILURES, Status
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record
 
-P = ParamSpec("P")
-
 _CSV_SECONDS = 5.0  # between rewritings of results.csv while a study runs, at least
 _CSV_SHARE = 0.05  # of the driver's time, at most: the table of ten thousand cells takes seconds
 
@@ -40,7 +37,7 @@ class Scheduler:
         self, store: Store, spec: StudySpec, search: Search | None, callbacks: Iterable[Callback], began: float
     ) -> None:
         self.store, self.spec, self.search = store, spec, search
-        self.callbacks, self.began = list(callbacks), began
+        self.notify, self.began = Notifier(callbacks), began
         self.jobs = JobQueue(store, spec)
         self.signal: int | None = None
         self.pruner = Pruner(spec.prune, list(axes_of(spec.axes)))
@@ -58,11 +55,6 @@ class Scheduler:
         """Jobs that were not handed out yet."""
         return self.jobs.jobs
 
-    def _notify(self, event: Callable[Concatenate[Callback, P], None], *values: P.args, **named: P.kwargs) -> None:
-        """Calls a method of all callbacks."""
-        for callback in self.callbacks:
-            getattr(callback, event.__name__)(*values, **named)
-
     # -- before and after ------------------------------------------------------------------------------------
 
     def start(self, node: dict[str, Any], cells: Sequence[Cell]) -> None:
@@ -77,7 +69,7 @@ class Scheduler:
                 self._paused.remember(cell, [self.store.history(cell, seed) for seed in self._results(cell)])
         if self.search:
             self._request(len(self.search.parts))  # one of every part: all are checked before any runs
-        self._notify(Callback.on_study_start, self.store, list(self._seen.values()), list(self.queue))
+        self.notify(Callback.on_study_start, self.store, list(self._seen.values()), list(self.queue))
         for job, rounds in self._paused.restore(list(self.queue), self.jobs.resumable):
             self.queue.remove(job)
             self._pause(job, rounds)
@@ -88,7 +80,7 @@ class Scheduler:
         self.jobs.pause(job, rounds)
         if self.search:
             self.search.pause(job.cell, sum(float(record["time/seconds"]) for record in rounds[-1]))
-        self._notify(Callback.on_job_pause, job.cell, job.seeds)
+        self.notify(Callback.on_job_pause, job.cell, job.seeds)
 
     def _enqueue(self, cell: Cell) -> None:
         """Queues the seeds of a cell without a final result; stale results are removed first."""
@@ -100,7 +92,7 @@ class Scheduler:
         if reasons:
             for seed in self.store.seeds(cell):
                 self.store.forget(cell, seed)
-            self._notify(Callback.on_stale, cell, reasons)
+            self.notify(Callback.on_stale, cell, reasons)
         self._seen[cell.id] = cell
         if self.jobs.add(cell, f"{now['method']}-{now['data']}"):
             self._unstamped[cell.id] = now
@@ -111,26 +103,12 @@ class Scheduler:
         """Writes the tables and ends the callbacks."""
         self.store.write_csv()
         (self.store.folder / STOP_FILE).unlink(missing_ok=True)
-        outcome = self._outcome()
-        self._notify(Callback.on_study_end, self.store, outcome)
+        outcome = self.outcome()
+        self.notify(Callback.on_study_end, self.store, outcome)
         return outcome
 
-    @contextmanager
-    def notifying(self) -> Iterator[None]:
-        """Ends the callbacks however an executor breaks off, so that no record stays open."""
-        try:
-            yield
-        except Exception:
-            outcome = self._outcome()
-            for callback in self.callbacks:
-                with suppress(Exception):  # what broke off comes first
-                    callback.on_study_end(self.store, outcome)
-            raise
-        except BaseException:
-            self._notify(Callback.on_abort)
-            raise
-
-    def _outcome(self) -> Outcome:
+    def outcome(self) -> Outcome:
+        """How the study stands now."""
         failures = {cell.id: self._failures(cell) for cell in self._seen.values()}
         failed = {name for name, found in failures.items() if found}
         pending = len(self.jobs.open) + (self.search.unasked if self.search else 0)
@@ -181,7 +159,7 @@ class Scheduler:
         if prints := self._unstamped.pop(job.cell.id, None):
             self.store.stamp(job.cell, prints)
         self._running[job.cell.id, job.seeds] = []
-        self._notify(Callback.on_job_start, job.cell, job.seeds)
+        self.notify(Callback.on_job_start, job.cell, job.seeds)
         return job
 
     def _refill(self) -> None:
@@ -221,8 +199,8 @@ class Scheduler:
                 self._enqueue(cell)
                 if cell.id not in self.jobs.open:
                     self._report_to_search(cell)
-            self._notify(Callback.on_trials_remaining, self.search.unasked)
-            self._notify(Callback.on_trials_queued, [cell for cell in cells if cell.id in self.jobs.open])
+            self.notify(Callback.on_trials_remaining, self.search.unasked)
+            self.notify(Callback.on_trials_queued, [cell for cell in cells if cell.id in self.jobs.open])
 
     def report(self, job: Job, rounds: list[list[Record]]) -> bool:
         """Receives records by round, one per seed, none twice. False: the job is to stop."""
@@ -232,7 +210,7 @@ class Scheduler:
         for place, records in enumerate(rounds, 1):
             history.append(records)
             if len(history) > known:
-                self._notify(Callback.on_round_end, job.cell, records)
+                self.notify(Callback.on_round_end, job.cell, records)
             decision = self.pruner.decide(job.cell, history, latest=place == len(rounds) and len(history) > known)
             if decision == Decision.STOP:
                 self._close(job, Status.PRUNED, None)
@@ -246,7 +224,7 @@ class Scheduler:
         self._close(job, Status.DONE, output)
 
     def warn(self, job: Job, text: str) -> None:
-        self._notify(Callback.on_warning, job.cell, text)
+        self.notify(Callback.on_warning, job.cell, text)
 
     def fail(self, job: Job, failure: Failure) -> bool:
         """Retries a failed job, or stores its failure.
@@ -306,13 +284,13 @@ class Scheduler:
 
     def _complete_cell(self, cell: Cell) -> None:
         self._report_to_search(cell)
-        self._notify(Callback.on_cell_end, cell, self._results(cell))
+        self.notify(Callback.on_cell_end, cell, self._results(cell))
 
     def _report_to_search(self, cell: Cell) -> None:
         """Reports a complete cell to the search."""
         if self.search:
-            histories = ((s, r, self.store.history(cell, s)) for s, r in self._results(cell).items())
-            self.search.report(cell, {seed: (result, history) for seed, result, history in histories})
+            results = self._results(cell).items()
+            self.search.report(cell, {seed: (result, self.store.history(cell, seed)) for seed, result in results})
 
     def _results(self, cell: Cell) -> dict[int, dict[str, Any]]:
         found = {seed: self.store.result(cell, seed) for seed in self.spec.seed_list()}
