@@ -133,7 +133,7 @@ def test_a_browser_draws_every_chart(make_store, tmp_path):
     text = page.read_text(encoding="utf-8")
     charts = json.loads(text.partition('id="specs">')[2].partition("</script>")[0])["charts"]
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
-               "--virtual-time-budget=60000", "--dump-dom", page.as_uri()]  # fmt: skip
+               "--virtual-time-budget=20000", "--dump-dom", page.as_uri()]  # fmt: skip
     shown = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
     assert f'data-drawn="{len(charts)}"' in shown
     assert "cannot be drawn" not in shown
