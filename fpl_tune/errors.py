@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
+_LISTED = 40
+"""Known names that a message lists."""
+
 
 class FplTuneError(Exception):
     """Base of all errors that are reported without a trace. `exit_code` is the process's."""
@@ -39,7 +42,8 @@ def did_you_mean(name: str, known: Iterable[str], first: Sequence[str] = (), lis
         return f"Did you mean {' or '.join(repr(n) for n in near)}?"
     if listing:
         return f"See {listing}."
-    return f"Known: {', '.join(known)}." if known else "There is none."
+    more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
+    return f"Known: {', '.join(known[:_LISTED])}{more}." if known else "There is none."
 
 
 def unknown(kind: str, name: str, known: Iterable[str], listing: str = "") -> ConfigError:

@@ -47,6 +47,7 @@ SYSTEM = (
     "clip/test_text.py::test_towers_of_true_size",
     "cli/test_retry.py",
     "execute/ray/test_apart.py",
+    "faults/test_hostile_commands.py::test_every_verb_refuses_the_whole_corpus_in_one_line",
     "faults/test_killed_driver.py",
     "faults/test_lost_ray.py",
     "methods/test_joining.py",

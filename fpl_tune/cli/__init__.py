@@ -85,6 +85,7 @@ def _unexpected(problem: Exception) -> int:
 def _fail(message: str, code: int) -> int:
     from fpl_tune.cli.output import warn
 
+    message = re.sub(r"\S{200,}", lambda word: f"{word.group()[:60]}...", message)
     warn(f"fpl-tune: {message}", "red")
     return code
 

@@ -41,7 +41,7 @@ def overrides(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     key, sign, _ = incomplete.partition("=")
     if sign:
         return [(f"{key}={value}", doc) for value, doc in _values(key) if f"{key}={value}".startswith(incomplete)]
-    known = {**fields_of("StudySpec"), **_method_fields(_method(ctx.params.get("name"), given))}
+    known = {**fields_of("StudySpec"), **method_fields(_method(ctx.params.get("name"), given))}
     known.update({f"{room}{name}": field for room in _OPEN for name, field in known.items() if _varies(name)})
     known.update({group: ("", f"One of the options of {group}.") for group in _GROUPS})
     found = [(f"{name}=", doc) for name, (_, doc) in sorted(known.items()) if name.startswith(incomplete)]
@@ -110,14 +110,17 @@ def _method(study: object, given: Sequence[str]) -> str:
     return chosen or (written.group(1) if written else "")
 
 
-def _method_fields(name: str, prefix: str = "method.") -> dict[str, tuple[str, str]]:
-    """Fields of a method, or of one that YAML makes of others: of the wrapper, then of what it wraps."""
-    for room in ("methods", "wrappers"):
-        path = _PACKAGE / room / f"{name}.py"
-        if path.is_file():
-            kinds = _classes(path.read_text(encoding="utf-8")).values()
-            own = (pair for kind in kinds if kind.decorator_list for pair in _own(kind))  # dataclasses
-            return {f"{prefix}{key}": field for key, field in own if key != "inner"}
+def method_files() -> dict[str, Path]:
+    """Files of methods and wrappers by name."""
+    return {path.stem: path for room in ("methods", "wrappers") for path in sorted((_PACKAGE / room).glob("[!_]*.py"))}
+
+
+def method_fields(name: str, prefix: str = "method.") -> dict[str, tuple[str, str]]:
+    """Fields of a method, or of one that YAML makes of others: of the wrapper, then of the method that it wraps."""
+    if path := method_files().get(name):
+        kinds = _classes(path.read_text(encoding="utf-8")).values()
+        own = (pair for kind in kinds if kind.decorator_list for pair in _own(kind))  # dataclasses
+        return {f"{prefix}{key}": field for key, field in own if key != "inner"}
     path = shipped("conf", f"method/{name}.yaml")
     if not path.is_file():
         return {}
@@ -126,7 +129,7 @@ def _method_fields(name: str, prefix: str = "method.") -> dict[str, tuple[str, s
     node = yaml.safe_load(path.read_text(encoding="utf-8"))
     node, found = node.get("method", node), {}
     while isinstance(node, dict):
-        found |= _method_fields(node["name"], prefix)
+        found |= method_fields(node["name"], prefix)
         node, prefix = node.get("inner"), f"{prefix}inner."
     return found
 

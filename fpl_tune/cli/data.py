@@ -76,6 +76,8 @@ def data_show(
 
     if figure is not None and figure.suffix not in _FIGURES:
         raise ConfigError(f"--figure must end in {', '.join(_FIGURES)}, but is {str(figure)!r}.")
+    if export is not None and not export.name:
+        raise ConfigError(f"--export must name a file, but is {str(export)!r}.")
     if seed < 0:
         raise ConfigError(f"--seed must be >= 0, but is {seed}.")
     run = config.compose_run(overrides or [])

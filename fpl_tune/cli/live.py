@@ -167,7 +167,7 @@ class ReportWriter(Callback):
         """The page; None until it is written."""
 
     def on_study_end(self, store: Store, outcome: Outcome) -> None:
-        if outcome.done or outcome.skipped:
+        if (outcome.done or outcome.skipped) and outcome.exit_code < 128:  # after Ctrl-C the command ends at once
             from fpl_tune import report  # takes its time to load
 
             with output.progress("writing the report") as progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from enum import Enum
@@ -60,34 +61,45 @@ def list_data(root: str | None, format: Format) -> None:
 
 
 def _methods() -> list[dict[str, str]]:
-    import inspect
-    import sys
-    from collections import Counter
-
-    from fpl_tune import methods
+    """The methods as their source describes them: nothing is imported, so that the list appears at once."""
+    from fpl_tune import plugins
+    from fpl_tune.cli.complete import method_fields, method_files
     from fpl_tune.paths import shipped
 
-    known = methods.catalogue()
-    shared = Counter(kind.__module__ for kind in known.values())
     rows = []
-    for name, kind in known.items():
-        text = inspect.getdoc(sys.modules[kind.__module__] if shared[kind.__module__] == 1 else kind) or ""
-        needs = inspect.getattr_static(kind, "needs")
+    for name, path in method_files().items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        text = ast.get_docstring(tree) or ""
         url = re.search(r"https?://\S+?(?=[.,;)]*(?:\s|$))", text)
+        options = (field.removeprefix("method.") for field in method_fields(name))
         rows.append(
             {
                 "method": name,
                 "what": text.splitlines()[0].rstrip("."),
-                "needs": needs if isinstance(needs, str) else "depends on its options",
-                "options": ", ".join(f.name for f in methods.hyper_parameters(kind)),
+                "needs": _needs(tree),
+                "options": ", ".join(options),
                 "paper": url.group(0) if url else "",
             }
         )
+    known = {row["method"] for row in rows}
     for path in sorted(shipped("conf", "method").glob("*.yaml")):
         if path.stem not in known:
             parts = ", ".join(re.findall(r"name: (\w+)", path.read_text(encoding="utf-8")))
             rows.append({"method": path.stem, "what": _headline(path), "needs": "", "options": parts, "paper": ""})
+    for name in plugins.names("methods"):
+        rows.append({"method": name, "what": "plug-in", "needs": "", "options": "", "paper": ""})
     return rows
+
+
+def _needs(tree: ast.Module) -> str:
+    """What the images of a method's file are: its `needs`, which a property computes from other fields."""
+    found = "pooled"
+    for node in (node for kind in tree.body if isinstance(kind, ast.ClassDef) for node in kind.body):
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "needs" and node.value is not None:
+            found = str(ast.literal_eval(node.value))
+        elif isinstance(node, ast.FunctionDef) and node.name == "needs":
+            found = "depends on its options"
+    return found
 
 
 def _narrow(row: Mapping[str, str]) -> dict[str, str]:

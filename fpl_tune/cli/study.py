@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import nullcontext, redirect_stdout
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,6 +47,9 @@ def study(
 
         plan(name, overrides, budget, seeds, format, cfg)
         return
+    began = time.monotonic()
+    if sys.stderr.isatty():  # before the imports, which take seconds
+        print(f"{name}: loading", end="\r", file=sys.stderr, flush=True)
     from fpl_tune.cli import output
     from fpl_tune.paths import output_folder
     from fpl_tune.plan.overrides import compose
@@ -72,7 +76,7 @@ def study(
     # Ray prints notices of nodes, which are no part of JSON or CSV.
     with nullcontext() if format == Format.table else redirect_stdout(sys.stderr):
         outcome = start_study(spec, node, root=root, callbacks=callbacks)
-    _summarise(Store(root, spec.name), outcome, reporter.page, format, spec.tracking.enabled)
+    _summarise(Store(root, spec.name), outcome, reporter.page, format, spec.tracking.enabled, began)
     sys.exit(outcome.exit_code)
 
 
@@ -87,17 +91,18 @@ def _retry(store: Store, *, quiet: bool) -> None:
         output.console().print("\n".join(lines), soft_wrap=True)
 
 
-def _summarise(store: Store, outcome: Outcome, page: Path | None, format: Format, tracked: bool) -> None:
-    """Prints the table, the failures, and where report, results and records are."""
+def _summarise(store: Store, outcome: Outcome, page: Path | None, format: Format, tracked: bool, began: float) -> None:
+    """Prints the table, the failures, where report, results and records are, and the time since `began`."""
     from fpl_tune.cli import output
     from fpl_tune.cli.results_table import results_table
     from fpl_tune.formatting import counted, duration
 
     talk, table = output.console(), format is Format.table
-    if page is not None:
+    if outcome.done or outcome.skipped:
         results_table(store, store.spec().report.rule, format)
         if table:
-            talk.print(f"report   {page}\nresults  {store.folder / 'results.csv'}")
+            report = page or f"fpl-tune report {store.name}"
+            talk.print(f"report   {report}\nresults  {store.folder / 'results.csv'}", soft_wrap=True)
             if tracked:
                 talk.print("MLflow   fpl-tune ui")
     others = [cell for cell in store.left() if store.seeds(cell)]
@@ -111,6 +116,6 @@ def _summarise(store: Store, outcome: Outcome, page: Path | None, format: Format
     if table:
         talk.print(
             f"{counted(outcome.done, 'cell')} run, {outcome.skipped} done before, {outcome.failed} failed, "
-            f"{outcome.pending} left, in {duration(outcome.seconds)}"
+            f"{outcome.pending} left, in {duration(time.monotonic() - began)}"
             f"{'. The same command continues.' if outcome.pending else ''}"
         )

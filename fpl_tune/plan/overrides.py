@@ -12,7 +12,6 @@ from fpl_tune.config import GROUPS, SearchSpec, StudySpec
 from fpl_tune.errors import ConfigError, Notice
 from fpl_tune.paths import list_studies, shipped
 from fpl_tune.search.search import Search
-from fpl_tune.study import claims
 from fpl_tune.study.cells import axes_of, expand
 
 
@@ -41,6 +40,8 @@ def compose(name: str, overrides: Sequence[str] = (), root: Path | None = None) 
             f"search.{fields[0]} has no effect without a sampler. Set search.sampler=tpe, or remove the search block."
         )
     if spec.report.claims and not any(_changes_cells(text) for text in overrides):
+        from fpl_tune.study import claims  # imports pandas
+
         claims.check(spec, expand(spec, node))  # a study that is narrowed leaves some claims without cells
     search = Search.plan(spec, node, root)
     searched = {param.name for part in search.parts for param in part.space.params} if search else set[str]()

@@ -73,7 +73,7 @@ def test_all_fields_are_offered() -> None:
     for name in config.options("method"):
         if name in methods.catalogue() and not methods.find(name).__module__.startswith("fpl_tune.wrappers."):
             wanted = {f"method.{f.name}" for f in methods.hyper_parameters(methods.find(name))}
-            assert set(complete._method_fields(name)) == wanted, name
+            assert set(complete.method_fields(name)) == wanted, name
 
 
 def _nested() -> set[str]:

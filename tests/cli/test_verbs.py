@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fpl_tune import __version__
+from fpl_tune import __version__, config, methods
 
 from .conftest import Command
 
@@ -256,3 +257,19 @@ def test_results_are_listed_with_what_they_have(home: Path, command: Command) ->
         result.unlink()
     rows = json.loads(command("status", "--format", "json").out)
     assert rows[0] == {"study": "lambda_sweep", "cells": 3, "with results": 2, "seeds": 2, "running": False}
+
+
+def test_methods_are_listed_as_they_are_without_importing_them(command: Command) -> None:
+    code = (
+        "import sys\nfrom fpl_tune import cli\ntry: cli.main(['ls', 'methods', '--format', 'json'])\n"
+        "except SystemExit: pass\nassert 'torch' not in sys.modules and 'pandas' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    rows = {row["method"]: row for row in json.loads(command("ls", "methods", "--format", "json").out)}
+    assert rows.keys() == set(config.options("method"))
+    for name, kind in methods.catalogue().items():
+        named = [part for part in rows[name]["options"].split(", ") if part]
+        fields = [field.name for field in methods.hyper_parameters(kind) if field.name != "inner"]
+        assert sorted(named) == sorted(fields), name
+        needs = inspect.getattr_static(kind, "needs")
+        assert rows[name]["needs"] == (needs if isinstance(needs, str) else "depends on its options"), name
