@@ -4,7 +4,8 @@ Lu, Hu, Wang, Xie: FedCLIP: Fast Generalization and Personalization for CLIP in 
 Engineering Bulletin 2023, https://arxiv.org/abs/2302.13485. Official code: microsoft/PersonalizedFL, fedclip
 (commit 441670e, nets/models.py), whose sentence is `clip.template='a picture of a {}'`. FedAPT
 (https://github.com/leondada/FedAPT) compares with a form of its own; that its script ends an epoch after 131 batches is
-no matter of a method's (`protocol.epochs` below one goes through a part of the images).
+no matter of a method's (`protocol.epochs` below one goes through a part of the images). The official optimiser is
+`optim.name=adam optim.betas=[0.9,0.98] optim.eps=1e-6 optim.weight_decay=0.2`.
 """
 
 from __future__ import annotations
