@@ -20,6 +20,7 @@ import torch
 from hypothesis import settings
 
 from fpl_tune import config
+from fpl_tune.clip.allocator import trim
 from fpl_tune.config import StudySpec
 from fpl_tune.study.cells import expand
 from fpl_tune.study.results import make_result
@@ -86,6 +87,13 @@ def _own_environment() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _one_cache(feature_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FPL_TUNE_CACHE", str(feature_cache))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _memory_returned() -> Iterator[None]:
+    """Returns the freed memory of a module to the system."""
+    yield
+    trim()
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,7 @@ BODY = """
 axes: {}
 search:
   sampler: random
+  seed: 1  # with which a trial differs from the first in all fields
   trials: 6
   only: [optim.lr, method.n_ctx, protocol.epochs]
   space:
