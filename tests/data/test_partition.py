@@ -33,7 +33,7 @@ def test_the_last_client_owns_what_is_left(n_classes: int, sizes: list[int]) -> 
 def test_too_many_clients_for_disjoint_classes_are_refused_with_a_number_that_works(
     n_classes: int, n_clients: int
 ) -> None:
-    with pytest.raises(ConfigError, match=r"set partition\.n_clients=(\d+)\.") as refused:
+    with pytest.raises(ConfigError, match=r"Set partition\.n_clients=(\d+)\.") as refused:
         assign_disjoint(n_classes, n_clients, 2023)
     suggested = int(str(refused.value).rsplit("=", 1)[1].rstrip("."))
     assert assign_disjoint(n_classes, suggested, 2023).any(1).all()
