@@ -192,7 +192,8 @@ def no_field(dotted: str, node: Mapping[str, Any], rooms: Sequence[str] = ()) ->
     known = [name for name in known_fields(dotted) if not rooms or name.split(".")[0] in rooms]
     owners = methods.owners(dotted)
     if owners:
-        of = f", a field of {', '.join(owners)}" if len(owners) <= 3 else ""
+        more = f" and {len(owners) - 3} more" if len(owners) > 3 else ""
+        of = f", a field of {', '.join(owners[:3])}{more}"
         return ConfigError(f"There is no field {dotted!r}. Did you mean 'method.{dotted}'{of}?")
     parts = [name for name in known if name.endswith(f".{dotted}")]
     listed = [name for name in known if "." not in name]  # where none is similar

@@ -95,9 +95,11 @@ def _check_states(run: RunSpec, task: ClientTask, seeds: int, room: int | None) 
             state = run.stages[0].method.init(task, torch.Generator().manual_seed(0), None)
     except (RuntimeError, MemoryError) as problem:
         if not is_out_of_memory(problem):
-            raise
+            return  # the run reports it with its place
         raise ConfigError(
             f"What {methods.name_of(run.method)} learns does not fit into this machine's memory. Lower a size of the "
             "method, or the number of clients."
         ) from None
+    except Exception:  # a method's own error: the run reports it with its place
+        return
     bounds.check_state(state, seeds, room)

@@ -47,14 +47,14 @@ def test_studies_that_can_be_run_and_studies_that_have_results(offered: Offered,
 
 
 def test_keys_and_values_as_zsh_and_fish_ask(offered: Offered) -> None:
-    assert offered("run", "method=pfedm") == ["method=pfedmoap", "method=pfedmoap_dp"]
+    assert offered("run", "method=pfedmo") == ["method=pfedmoap", "method=pfedmoap_dp"]
     assert {"optim=", "optim.lr=", "optim.batch="} <= set(offered("run", "optim"))
     assert offered("run", "optim.lr") == ["optim.lr=", "optim.lr=0.002"], "with its default, so that no space is set"
     assert offered("study", "lambda_sweep", "tracking.enabled=") == ["tracking.enabled=true", "tracking.enabled=false"]
 
 
 def test_values_as_bash_asks_with_the_sign_as_a_word(offered: Offered) -> None:
-    assert offered("run", "method", "=", "pfedm") == ["pfedmoap", "pfedmoap_dp"]
+    assert offered("run", "method", "=", "pfedmo") == ["pfedmoap", "pfedmoap_dp"]
     assert {"pacs", "shapes"} <= set(offered("run", "data", "="))
 
 

@@ -27,7 +27,7 @@ MISTAKES = [
     (f"{SWEEP} method=promptfl", 2, "promptfl has no field 'lam'. Known: n_ctx, weights."),
     ("run method=promptfl method.lam=1", 2, "promptfl has no field 'lam'. Known: n_ctx, weights."),
     ("run method=fedprox method.inner.lam=1", 2, "promptfl has no field 'lam'. Known: n_ctx, weights."),
-    ("run lam=1", 2, "There is no field 'lam'. Did you mean 'method.lam', a field of fedamp, pfedmoap"),
+    ("run lam=1", 2, "There is no field 'lam'. Did you mean 'method.lam', a field of fedamp, "),
     ("run method.lam=1", 2, "Without method=NAME a run is of promptfl."),
     ("run n_context=1", 2, "There is no field 'n_context'."),
     ("run device=cuda", 2, "There is no field 'device'."),
