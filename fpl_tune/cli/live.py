@@ -35,7 +35,7 @@ class Watcher(Callback):
         self._bars = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=28),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[last]}"),
         )
         self._tasks: dict[str, TaskID] = {}
         self._known: set[str] = set()
@@ -89,10 +89,13 @@ class Watcher(Callback):
 
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         if cell.id not in self._tasks:
-            self._tasks[cell.id] = self._bars.add_task(cell.label, total=cell.run.rounds)
+            self._tasks[cell.id] = self._bars.add_task(cell.label, total=cell.run.rounds, last="rounds")
         number = max(record["round"] for record in records)
         self._left.on_round_end(cell, records)
+        seen = [record[VAL] for record in records if VAL in record]
         self._bars.update(self._tasks[cell.id], completed=number)
+        if seen:
+            self._bars.update(self._tasks[cell.id], last=f"{100 * sum(seen) / len(seen):.1f} %")
         if self._ending and not (self._said or self._quiet or self._live):
             self._said = True
             self._console.print("Ending after the round, with a checkpoint.")

@@ -76,7 +76,7 @@ def _methods() -> list[dict[str, str]]:
             {
                 "method": name,
                 "what": text.splitlines()[0].rstrip("."),
-                "needs": _needs(tree),
+                "needs": "depends on its options" if path.parent.name == "wrappers" else _needs(tree),
                 "options": ", ".join(options),
                 "paper": url.group(0) if url else "",
             }

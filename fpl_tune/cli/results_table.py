@@ -25,6 +25,7 @@ def results_table(store: Store, rule: str, format: Format) -> None:
     frame = results.summary(found, cells, len(spec.seed_list()), rule, metric)
     choice = selection.choose(found, cells, spec, rule)
     chosen = {cell.id for cell in choice.cells} if choice else set[str]()
+    wide = output.console().width >= 60  # a narrower table would split words
     judged = _comparisons(store, rule) if format is Format.json else {}
     rows, ranks, wanted, before = [], [], len(spec.seed_list()), earlier.marked(store)
     for record in frame.to_dict("records"):
@@ -38,12 +39,18 @@ def results_table(store: Store, rule: str, format: Format) -> None:
             {
                 "cell": record["label"],
                 "": status,
-                "validation %": output.percent(record[results.VAL]),
+                "validation %" if wide else "val %": output.percent(record[results.VAL]),
                 "test %" if share else metric: (output.percent if share else output.measured)(
                     record["mean"], record["std"]
                 ),
-                "seeds": str(record["n"]) if record["n"] == wanted else f"{record['n']} of {wanted}",
-                "id": record["cell"],
+                **(
+                    {
+                        "seeds": str(record["n"]) if record["n"] == wanted else f"{record['n']} of {wanted}",
+                        "id": record["cell"],
+                    }
+                    if wide
+                    else {}
+                ),
             }
         )
     on_test = " (selects on test figures)" if rule == "best_test" else ""

@@ -9,10 +9,13 @@ import math
 
 import numpy as np
 import pytest
+from rich.console import Console
 
-from fpl_tune.cli import output
+from fpl_tune.cli import live, output
 from fpl_tune.cli.common import Format
 from fpl_tune.cli.results_table import results_table
+from fpl_tune.execute.job import Job
+from fpl_tune.study.results import VAL
 
 
 def test_percent() -> None:
@@ -94,3 +97,36 @@ def test_figures_stand_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
     output.emit([{"test %": "9.1 ± 0.2", "cell": "a"}, {"test %": "10.5 ± 0.1", "cell": "bc"}], "table")
     rows = [line for line in _lines(capsys) if "±" in line]
     assert rows[0] == "│  9.1 ± 0.2 │ a    │"
+
+
+def test_no_word_of_a_results_table_is_split_at_forty_columns(
+    capsys: pytest.CaptureFixture[str], make_store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    store = make_store()
+    results_table(store, "final", Format.table)
+    printed = capsys.readouterr().out
+    rows = [line for line in printed.splitlines() if line.startswith("│")]
+    assert all(len(line) <= 40 for line in rows)
+    words = " ".join(rows).replace("│", " ").split()
+    assert {word for cell in store.cells() for word in cell.label.split()} <= set(words)
+    assert not any(store.cells()[0].id[:4] in word for word in words), "ids need wider terminals"
+
+
+def test_a_running_cell_shows_its_round_and_its_last_validation_accuracy(
+    make_store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store(fill=lambda cell, seed: False)
+    cell = store.cells()[0]
+    terminal = Console(file=io.StringIO(), width=60, force_terminal=True, color_system=None)
+    monkeypatch.setattr(live.output, "console", lambda: terminal)
+    watcher = live.Watcher()
+    watcher.on_study_start(store, [cell], [Job(cell, (1, 2))])
+    watcher.on_job_start(cell, (1, 2))
+    for val in (0.25, 0.5):
+        watcher.on_round_end(cell, [{"seed": s, "round": 3, VAL: val + s / 100, "time/seconds": 1.0} for s in (1, 2)])
+    shown = live.Group(watcher._draw())
+    watcher.on_abort()
+    with terminal.capture() as seen:
+        terminal.print(shown)
+    assert f"3/{cell.run.rounds} 51.5 %" in seen.get()
