@@ -52,7 +52,7 @@ def test_no_room_for_results_is_exit_code_3_and_the_same_command_continues(
             return problem.exit_code
 
     assert mortal.run(work, None) == 3
-    assert "the disk refuses" in said.read_text()
+    assert "The disk refuses to store results" in said.read_text()
     assert "File too large" in said.read_text()
     assert "Free some space, or name another folder in FPL_TUNE_OUTPUT" in said.read_text()
     assert not list(root.rglob("result.json"))
