@@ -179,8 +179,8 @@ def _reason(claim: ClaimSpec, result: analysis.ClaimResult, names: Mapping[str, 
         return f"{text}."
     if result.seeds == 1:
         return f"{text}; one seed allows no interval."
-    needed = f"about {result.needed} seeds decide it" if result.needed else f"more than {MOST} seeds decide it"
-    return f"{text}; {needed}."
+    needed = f"about {counted(result.needed, 'seed')}" if result.needed else f"more than {counted(MOST, 'seed')}"
+    return f"{text}; {needed} would decide it."
 
 
 def counts(judged: Sequence[Judged]) -> str:
