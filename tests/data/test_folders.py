@@ -128,21 +128,22 @@ def test_names_that_are_no_valid_text_are_no_problem(folders: MakeFolders) -> No
 
 
 @pytest.mark.parametrize("original", [True, False])
-def test_vlcs_in_both_layouts(folders: MakeFolders, original: bool) -> None:
+def test_vlcs_in_both_layouts(folders: MakeFolders, tmp_path: Path, original: bool) -> None:
     names = ("CALTECH", "LABELME", "PASCAL", "SUN") if original else ("Caltech101", "LabelMe", "VOC2007", "SUN09")
     for name in names:
-        root = folders(*("01234" if original else VLCS_CLASSES), below=f"VLCS/{name}/{'full' if original else ''}")
-        folders("0", n=1, below=f"VLCS/{name}/full/../crossval") if original else None
-    data = load(DataSpec("vlcs", root=str(root.parents[2] if original else root.parents[1])))
+        folders(*("01234" if original else VLCS_CLASSES), below=f"VLCS/{name}/{'full' if original else ''}")
+        if original:
+            folders("0", n=1, below=f"VLCS/{name}/crossval")
+    data = load(DataSpec("vlcs", root=str(tmp_path)))
     assert data.classes == VLCS_CLASSES
     assert data.domains == ("caltech", "labelme", "pascal", "sun")
     assert len(data.train) + len(data.test) == 4 * 5 * 5
     assert not any("crossval" in path for path in data.train.names)
 
 
-def test_camera_traps_at_four_locations(folders: MakeFolders) -> None:
+def test_camera_traps_at_four_locations(folders: MakeFolders, tmp_path: Path) -> None:
     for number in (100, 38, 43, 46):
-        root = folders("bird", "bobcat", below=f"terra_incognita/location_{number}")
-    data = load(DataSpec("terra_incognita", root=str(root.parents[1])))
+        folders("bird", "bobcat", below=f"terra_incognita/location_{number}")
+    data = load(DataSpec("terra_incognita", root=str(tmp_path)))
     assert data.domains == ("location_38", "location_43", "location_46", "location_100")
     assert data.classes == ("bird", "bobcat")
