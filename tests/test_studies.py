@@ -87,7 +87,9 @@ def test_claims_have_cells(name: str) -> None:
 def test_thirty_claims_of_five_papers() -> None:
     asked = composed("claims", "small")[0].report.claims.values()
     assert len(asked) == 30
-    assert {claim.source.rpartition(" ")[2] for claim in asked} == set(PRINTED)
+    papers = {claim.source.rpartition(" ")[2] for claim in asked}
+    assert len(papers) == 5
+    assert papers <= set(PRINTED)
 
 
 @pytest.mark.parametrize("name", STUDIES)

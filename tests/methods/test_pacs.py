@@ -24,7 +24,7 @@ OWN: dict[str, tuple[str, ...]] = {
     "pfedmoap_dp": ("method.inner.d_gating=32", "method.inner.experts=4", "method.epsilon=1e4"),
     "promptfl_dp": ("method.epsilon=1e4",),
     "fedprox_dp": ("method.epsilon=1e4",),
-    "fedpgp": ("+optim.groups.u=1", "+optim.groups.v=1"),
+    "fedpgp": ("optim.groups.u=1", "++optim.groups.v=1"),
     "fedmaple": ("method.depth=3",),
     "fedcocoop": ("optim.lr=0.2",),
     "feddpt": ("optim=adamw", "optim.lr=0.001"),

@@ -26,7 +26,7 @@ def test_axes_are_gridded_in_the_order_written_and_the_last_varies_fastest(compo
 
 
 def test_fast_path_of_the_composer_equals_composing_by_hydra(compose: Callable[..., Any]) -> None:
-    spec, _ = compose("axes: {}", "optim.lr=0.5", "protocol.rounds=7", "method.n_ctx=3", "+optim.groups.gate=1")
+    spec, _ = compose("axes: {}", "optim.lr=0.5", "protocol.rounds=7", "method.n_ctx=3", "optim.groups.gate=1")
     _, node = compose("axes: {}")
     fast = Composer(node).at({"optim.lr": 0.5, "protocol.rounds": 7, "method.n_ctx": 3, "optim.groups.gate": 1})
     slow = config.to_run(config.as_dict(spec))
@@ -35,11 +35,14 @@ def test_fast_path_of_the_composer_equals_composing_by_hydra(compose: Callable[.
 
 def test_runs_of_one_composer_keep_their_values_apart(compose: Callable[..., Any]) -> None:
     """They share what is not set: clip, data, partition."""
-    composer = Composer(compose("axes: {}", "+optim.groups.gate=1")[1])
+    composer = Composer(compose("axes: {}", "optim.groups.gate=1")[1])
     plain = config.as_dict(composer.at({}))
     first = composer.at({"optim.groups.gate": 2, "optim.lr": 0.5, "protocol.rounds": 7, "method.n_ctx": 3})
     second = composer.at({"optim.groups.context": 4})
-    assert (first.optim.groups, second.optim.groups) == ({"gate": 2.0}, {"gate": 1.0, "context": 4.0})
+    assert (first.optim.groups, second.optim.groups) == (
+        {"gate": 2.0, "u": 1.0},
+        {"gate": 1.0, "u": 1.0, "context": 4.0},
+    )
     assert config.as_dict(composer.at({})) == plain
     assert first.data is second.data
 

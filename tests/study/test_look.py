@@ -111,6 +111,7 @@ def test_an_exported_cell_is_a_study_of_the_same_configuration(compose: Compose,
             "prompts-seed1.safetensors",
             "prompts-seed2.safetensors",
             "reproduce.sh",
+            "run.yaml",
             "words.txt",
         }
         (again,) = expand(*config.compose_study(str(folder / f"tiny-{cell.id}.yaml")))
