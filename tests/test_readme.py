@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import runpy
 import shlex
 import subprocess
 import sys
@@ -151,10 +150,11 @@ def test_the_readme_is_short() -> None:
     assert len([word for word in README.split() if re.search(r"\w", word)]) <= 900
 
 
-@pytest.mark.parametrize("name", ["api.md", "yaml.md"])
-def test_the_pages_of_the_docstrings_are_current(name: str) -> None:
-    written = runpy.run_path(str(ROOT / ".github" / "tools" / "document.py"))["PAGES"][name]()
-    assert written == PAGES[name], "run `python .github/tools/document.py`"
+def test_the_pages_of_the_docstrings_are_current() -> None:
+    """In a process of its own: Ray adds a parameter to the methods of actors when it starts."""
+    tool = [sys.executable, str(ROOT / ".github" / "tools" / "document.py"), "--check"]
+    done = subprocess.run(tool, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_optuna_example_runs() -> None:

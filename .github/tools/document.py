@@ -1,9 +1,13 @@
-"""Writes .github/docs/api.md and yaml.md from the docstrings of the public API and of the configuration."""
+"""Writes .github/docs/api.md and yaml.md from the docstrings of the public API and of the configuration.
+
+With --check it writes nothing and fails where a page is not current.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -108,6 +112,9 @@ def _markdown(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for name, page in PAGES.items():
-        (DOCS / name).write_text(page(), encoding="utf-8")
-        print(DOCS / name)
+    stale = [name for name, page in PAGES.items() if (DOCS / name).read_text(encoding="utf-8") != page()]
+    if "--check" in sys.argv:
+        sys.exit(f"not current: {', '.join(stale)}; run `python .github/tools/document.py`" if stale else 0)
+    for name in stale:
+        (DOCS / name).write_text(PAGES[name](), encoding="utf-8")
+        print(name)
