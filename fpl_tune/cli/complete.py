@@ -93,7 +93,7 @@ def _plugged() -> dict[str, str]:
 
 def _headline(path: Path) -> str:
     """The first line that says something: of a docstring, or a comment."""
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith(('"""', "# ")) and not line.startswith("# @package"):
             return line.strip('"# ').rstrip(".")
     return ""

@@ -129,8 +129,8 @@ def _towers() -> list[dict[str, Any]]:
 
 
 def _headline(path: Path) -> str:
-    """The first comment line of a YAML file."""
-    for line in path.read_text(encoding="utf-8").splitlines():
+    """The first comment line of a YAML file, which need not be a valid one."""
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith("# ") and not line.startswith("# @package"):
             return line[2:].rstrip(".")
     return ""

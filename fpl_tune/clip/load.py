@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import urllib.error
@@ -73,7 +74,7 @@ def load_towers(
     if name == COMPACT:
         from fpl_tune.clip import compact
 
-        model, tokenizer = compact.load(None if pretrained is None else Path(pretrained).expanduser())
+        model, tokenizer = compact.load(None if pretrained is None else Path(os.path.expanduser(pretrained)))
         return Towers(_cast(model, device, dtype), tokenizer, name=name, mean=compact.MEAN, std=compact.STD)
     if name in plugins.names("towers"):
         return plugins.load("towers", name)(pretrained, device=device, dtype=dtype, seed=seed)
@@ -109,7 +110,7 @@ def _model(name: str, pretrained: str | None, seed: int, quick: bool | None) -> 
     tags = open_clip.list_pretrained_tags_by_model(name)
     if pretrained in tags:
         return _tagged(name, pretrained, quick)
-    path = Path(pretrained).expanduser()
+    path = Path(os.path.expanduser(pretrained))
     if not path.is_file():
         raise ConfigError(
             f"pretrained={pretrained!r} is neither a file nor a tag of {name}. {did_you_mean(pretrained, tags)}"

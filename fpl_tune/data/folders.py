@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -131,7 +132,7 @@ def by_domain(
 def _own_root(spec: DataSpec, layout: str) -> Path:
     if not spec.root:
         raise EnvironmentProblem(f"data={spec.name} reads files; set data.root. Expected: {layout}")
-    root = Path(spec.root).expanduser()
+    root = Path(os.path.expanduser(spec.root))  # leaves a ~name that is no user
     if not root.is_dir() or not subfolders(root):
         raise EnvironmentProblem(f"data.root={spec.root} is not a folder of folders. Expected: {layout}")
     return root

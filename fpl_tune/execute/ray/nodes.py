@@ -92,7 +92,7 @@ def look(wanted: Wanted) -> Facts:
         str(cache),
         _free(cache),
         gpus_here() if wanted.gpus else (),
-        tuple(root for root in wanted.data_roots if not Path(root).expanduser().is_dir()),
+        tuple(root for root in wanted.data_roots if not os.path.isdir(os.path.expanduser(root))),
     )
 
 
@@ -112,7 +112,9 @@ def unfit(setup: Setup, drivers: Mapping[str, str]) -> str:
         return f"has {different}"
     if setup.checkpoints is None and not os.access(setup.folder, os.W_OK):
         return f"cannot write {setup.folder}"
-    return next((f"has no data.root={root}" for root in setup.data_roots if not Path(root).expanduser().is_dir()), "")
+    return next(
+        (f"has no data.root={root}" for root in setup.data_roots if not os.path.isdir(os.path.expanduser(root))), ""
+    )
 
 
 def _differing(found: Mapping[str, str], drivers: Mapping[str, str]) -> str:
