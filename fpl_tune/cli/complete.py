@@ -72,9 +72,9 @@ def _varies(name: str) -> bool:
 def _values(key: str, known: dict[str, tuple[str, str]] | None = None) -> Iterator[tuple[str, str]]:
     """Values of a group or of a field that lists them; otherwise the field's default."""
     if key in _GROUPS:
-        names = {path.stem: _headline(path) for path in shipped("conf", key).glob("*.yaml")}
+        names = {path.stem: headline(path) for path in shipped("conf", key).glob("*.yaml")}
         if key == "method":
-            names.update({path.stem: _headline(path) for path in (_PACKAGE / "methods").glob("[!_]*.py")})
+            names.update({path.stem: headline(path) for path in (_PACKAGE / "methods").glob("[!_]*.py")})
             names.update(_plugged())
         yield from sorted(names.items())
     else:
@@ -91,7 +91,7 @@ def _plugged() -> dict[str, str]:
     return dict.fromkeys(plugins.names("methods"), "")
 
 
-def _headline(path: Path) -> str:
+def headline(path: Path) -> str:
     """The first line that says something: of a docstring, or a comment."""
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith(('"""', "# ")) and not line.startswith("# @package"):

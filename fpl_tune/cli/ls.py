@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Mapping
 from enum import Enum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -63,7 +62,7 @@ def list_data(root: str | None, format: Format) -> None:
 def _methods() -> list[dict[str, str]]:
     """The methods as their source describes them: nothing is imported, so that the list appears at once."""
     from fpl_tune import plugins
-    from fpl_tune.cli.complete import method_fields, method_files
+    from fpl_tune.cli.complete import headline, method_fields, method_files
     from fpl_tune.paths import shipped
 
     rows = []
@@ -85,7 +84,7 @@ def _methods() -> list[dict[str, str]]:
     for path in sorted(shipped("conf", "method").glob("*.yaml")):
         if path.stem not in known:
             parts = ", ".join(re.findall(r"name: (\w+)", path.read_text(encoding="utf-8")))
-            rows.append({"method": path.stem, "what": _headline(path), "needs": "", "options": parts, "paper": ""})
+            rows.append({"method": path.stem, "what": headline(path), "needs": "", "options": parts, "paper": ""})
     for name in plugins.names("methods"):
         rows.append({"method": name, "what": "plug-in", "needs": "", "options": "", "paper": ""})
     return rows
@@ -110,27 +109,21 @@ def _narrow(row: Mapping[str, str]) -> dict[str, str]:
 
 
 def _studies() -> list[dict[str, str]]:
+    from fpl_tune.cli.complete import headline
     from fpl_tune.paths import list_studies
 
-    return [{"study": name, "what": _headline(path)} for name, path in list_studies().items()]
+    return [{"study": name, "what": headline(path)} for name, path in list_studies().items()]
 
 
 def _towers() -> list[dict[str, Any]]:
     import yaml
 
+    from fpl_tune.cli.complete import headline
     from fpl_tune.paths import shipped
 
     rows = []
     for path in sorted(shipped("conf", "clip").glob("*.yaml")):
         node = yaml.safe_load(path.read_text(encoding="utf-8"))
         towers = {"towers": node["name"], "weights": node["pretrained"] or "shipped"}
-        rows.append({"clip": path.stem, **towers, "what": _headline(path)})
+        rows.append({"clip": path.stem, **towers, "what": headline(path)})
     return rows
-
-
-def _headline(path: Path) -> str:
-    """The first comment line of a YAML file, which need not be a valid one."""
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith("# ") and not line.startswith("# @package"):
-            return line[2:].rstrip(".")
-    return ""

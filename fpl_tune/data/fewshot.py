@@ -39,10 +39,12 @@ def draw(shares: Shares, label: Ints, shots: int | None, val: float, rng: np.ran
 def reserve(label: Ints, val: float, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Which images [n] clients only validate on where several clients hold an image: of each class the share
     val / (1 + val), at least one of two."""
-    order, rank, size = ranked(label[(shuffled := rng.permutation(len(label)))])
-    least = np.minimum(np.maximum(np.rint(val / (1 + val) * size), 1), size - 1) if val else np.zeros_like(size)
     reserved = np.zeros(len(label), dtype=bool)
-    reserved[shuffled[order[rank < least]]] = True
+    if val:
+        shuffled = rng.permutation(len(label))
+        order, rank, size = ranked(label[shuffled])
+        held = np.minimum(np.maximum(np.rint(val / (1 + val) * size), 1), size - 1)
+        reserved[shuffled[order[rank < held]]] = True
     return reserved
 
 
