@@ -7,7 +7,7 @@ configuration (run.yaml) and, for each seed, what its clients are evaluated with
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,23 +59,37 @@ class Prompts:
         Raises:
             ConfigError: there is no such client.
         """
-        if not 0 <= client < self.clients:
-            raise ConfigError(f"client must be from 0 to {self.clients - 1}, but is {client}.")
-        row = [{name: leaf[[client % len(leaf)]] for name, leaf in tree.items()} for tree in self._local]
-        pictures, found = list(images), list[Tensor]()
-        for first in range(0, len(pictures), _BATCH):
-            seen = self._features(pictures[first : first + _BATCH])[None]
-            label = torch.zeros(seen.shape[:2], dtype=torch.int64, device=seen.device)
-            batch = Batch(seen, label, torch.ones_like(label, dtype=torch.bool), label)
-            found.append(self._method.logits(self._task, Local(*row), batch)[0])
+        one = self._known(client)
+        found = [self._score(seen, one) for seen in self._seen(images)]
         return torch.cat(found) if found else torch.zeros(0, len(self.classes))
 
+    @torch.no_grad()
     def predict(self, images: Iterable[Picture], client: int | None = None) -> list[str]:
         """Class names of n images; see `logits`. Without a client, by the mean of all clients' probabilities."""
+        who = range(self.clients) if client is None else [self._known(client)]
+        best: list[int] = []
+        for seen in self._seen(images):
+            chances = torch.stack([self._score(seen, one).softmax(-1) for one in who]).sum(0)
+            best += chances.argmax(-1).tolist()
+        return [self.classes[i] for i in best]
+
+    def _known(self, client: int) -> int:
+        if not 0 <= client < self.clients:
+            raise ConfigError(f"client must be from 0 to {self.clients - 1}, but is {client}.")
+        return client
+
+    def _score(self, seen: Tensor, client: int) -> Tensor:
+        """Logits [n, K] of one client for what its method sees of n images."""
+        row = [{name: leaf[[client % len(leaf)]] for name, leaf in tree.items()} for tree in self._local]
+        label = torch.zeros(1, len(seen), dtype=torch.int64, device=seen.device)
+        batch = Batch(seen[None], label, torch.ones_like(label, dtype=torch.bool), label)
+        return self._method.logits(self._task, Local(*row), batch)[0]
+
+    def _seen(self, images: Iterable[Picture]) -> Iterator[Tensor]:
+        """What the method sees of the images, in batches: encoded once, whatever the number of clients."""
         pictures = list(images)
-        who = range(self.clients) if client is None else [client]
-        chances = sum((self.logits(pictures, one).softmax(-1) for one in who), torch.zeros(()))
-        return [self.classes[i] for i in torch.as_tensor(chances).argmax(-1).tolist()] if pictures else []
+        for first in range(0, len(pictures), _BATCH):
+            yield self._features(pictures[first : first + _BATCH])
 
     def _features(self, pictures: Sequence[Picture]) -> Tensor:
         """What the method sees of a batch: features [n, ...] or pixels [n, 3, H, W]."""
