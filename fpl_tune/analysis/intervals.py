@@ -4,8 +4,8 @@ Clients of one seed share a server, a partition and often a prompt, so that seed
 units. The hierarchical bootstrap (Davison & Hinkley 1997, section 3.8) draws seeds, then clients of each drawn seed;
 its interval is bias-corrected and accelerated (BCa, Efron 1987) with the jackknife over seeds. With few seeds every
 interval of that kind is too short, since resampled means spread by (n-1)/n less and the error of the spread itself is
-ignored: `fpl-tune bench statistics` prints the coverage. `interval` therefore uses Student's interval of the means of
-seeds below `BCA_FROM` seeds, which holds its level whatever the correlation of the clients is.
+ignored: `python .github/tools/bench.py statistics` prints the coverage. `interval` therefore uses Student's interval of
+the means of seeds below `BCA_FROM` seeds, which holds its level whatever the correlation of the clients is.
 """
 
 from __future__ import annotations

@@ -5,23 +5,17 @@ full context length through open_clip's own modules, the image encoder in the lo
 compares two times of the same run; on a busy machine both are noisy.
 """
 
-from fpl_tune.bench.desk import bench_desk
 from fpl_tune.bench.gpu import bench_gpu, simulate_gpu
 from fpl_tune.bench.measure import Measured, Progress
 from fpl_tune.bench.rounds import bench_round
-from fpl_tune.bench.search import bench_search
-from fpl_tune.bench.statistics import bench_statistics
 from fpl_tune.bench.texts import bench_text
 from fpl_tune.bench.trials import bench_trial
 
 __all__ = [
     "Measured",
     "Progress",
-    "bench_desk",
     "bench_gpu",
     "bench_round",
-    "bench_search",
-    "bench_statistics",
     "bench_text",
     "bench_trial",
     "simulate_gpu",

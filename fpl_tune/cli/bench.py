@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +11,7 @@ import typer
 from fpl_tune.cli.common import Format, FormatOption, Overrides, app
 
 if TYPE_CHECKING:
-    from fpl_tune.bench import Progress
     from fpl_tune.config import RunSpec
-
-_PAUSE = 5.0  # seconds between two lines where there is no terminal
 
 
 class Bench(str, Enum):
@@ -26,55 +20,39 @@ class Bench(str, Enum):
     text = "text"
     round = "round"
     trial = "trial"
-    desk = "desk"
     record = "record"
+    gpu = "gpu"
+    desk = "desk"  # these three for one release: they are scripts of the repository now
     search = "search"
     statistics = "statistics"
-    gpu = "gpu"
 
 
 @app.command(epilog="Example: fpl-tune bench text --format json", rich_help_panel="Run")
 def bench(
-    kind: Annotated[Bench, typer.Argument(help="What to measure.")] = Bench.round,
+    kind: Annotated[
+        Bench, typer.Argument(metavar="[text|round|trial|record|gpu]", help="What to measure.")
+    ] = Bench.round,
     overrides: Overrides = None,
     simulate: Annotated[bool, typer.Option("--simulate", help="gpu: count and predict without a GPU.")] = False,
     format: FormatOption = Format.table,
 ) -> None:
     """Measure what a step, a round or a trial costs, beside the plain path in the same run.
 
-    `desk` measures planning, starting and searching; `record` measures MLflow. `search` simulates a cluster of
-    64 workers and reports how many of them a search keeps busy, with and without batches. `statistics` simulates
-    studies of known truth and reports false positives, coverage, power and importance; about a minute.
-    `gpu` measures steps of pFedMoAP on a GPU; with --simulate it counts their launches, synchronisations
-    and copies without one, and predicts their time.
+    `record` measures MLflow. `gpu` measures steps of pFedMoAP on a GPU; with --simulate it counts their launches,
+    synchronisations and copies without one, and predicts their time.
     """
     from fpl_tune import bench as measure
     from fpl_tune import config
     from fpl_tune.cli import output
+    from fpl_tune.cli.deprecated import moved_bench
     from fpl_tune.device import resolve
     from fpl_tune.formatting import size
     from fpl_tune.paths import cache_root
 
-    if kind is Bench.statistics:
-        with _progress() as progress:
-            simulated = measure.bench_statistics(progress=progress)
-        output.emit(simulated, format)
-        return
-    if kind is Bench.search:
-        with _progress() as progress:
-            busy = measure.bench_search(overrides or [], progress=progress)
-        if format is Format.table:
-            shown = {
-                "utilisation": "{:.1%}",
-                "hours": "{:.1f}",
-                "best validation": "{:.3f}",
-                "trials a second": "{:.0f}",
-            }
-            busy = [{k: shown.get(k, "{}").format(v) for k, v in row.items()} for row in busy]
-        output.emit(busy, format, title="64 workers, log-normal trials, median 5 minutes, simulated")
-        return
+    if kind in (Bench.desk, Bench.search, Bench.statistics):
+        raise typer.Exit(moved_bench(kind.value, overrides or [], format))
     if kind is Bench.gpu:
-        with _progress() as progress:
+        with output.progress("") as progress:
             steps = measure.simulate_gpu(progress) if simulate else measure.bench_gpu(progress=progress)
         for row in steps if format is Format.table else ():
             output.emit([{row["bench"]: k, "": _rounded(v)} for k, v in row.items() if k != "bench"], format)
@@ -84,13 +62,13 @@ def bench(
     run = config.compose_run(overrides or [])
     device, cache = resolve("auto"), cache_root()
     if kind is Bench.record:
-        _emit_seconds(_record(run, device), format, "{:.2g}")
+        rows = _record(run, device)
+        if format is Format.table:
+            shares = (f"{row['share of the trial']:.2%}" for row in rows)
+            rows = [{**row, "share of the trial": share} for row, share in zip(rows, shares, strict=True)]
+        output.emit(rows, format)
         return
-    with _progress() as progress:
-        if kind is Bench.desk:
-            rows = measure.bench_desk(overrides or [], device, cache_dir=cache, progress=progress)
-            _emit_seconds(rows, format, "{:.3g}")
-            return
+    with output.progress("") as progress:
         if kind is Bench.text:
             found = measure.bench_text(run, device, progress=progress)
         else:
@@ -115,15 +93,6 @@ def _rounded(value: Any) -> Any:
     return f"{value:.3g}" if isinstance(value, float) else value
 
 
-def _emit_seconds(rows: list[dict[str, Any]], format: Format, digits: str) -> None:
-    from fpl_tune.cli import output
-
-    if format is Format.table:
-        rows = [{**row, "seconds": digits.format(row["seconds"])} for row in rows]
-        rows = [{k: f"{v:.2%}" if k == "share of the trial" else v for k, v in row.items()} for row in rows]
-    output.emit(rows, format)
-
-
 def _record(run: RunSpec, device: str) -> list[dict[str, Any]]:
     """Times a trial of three seeds, then the recording of as many rounds of 100 metrics each.
 
@@ -146,45 +115,3 @@ def _record(run: RunSpec, device: str) -> list[dict[str, Any]]:
         {"what": "start of the recorder, once a study", "seconds": found["start"]},
     ]
     return [{**row, "share of the trial": row["seconds"] / seconds} for row in rows]
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """What is being measured, on standard error: a bar on a terminal, else a line every few seconds."""
-    if not sys.stderr.isatty():
-        yield _lines()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left:"))
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-        whole: list[float] = []
-
-        def update(done: float, total: float, what: str) -> None:
-            if whole != [total]:
-                bar.reset(task, total=total)
-                whole[:] = [total]
-            bar.update(task, completed=done, description=what)
-
-        yield update
-
-
-def _lines(clock: Callable[[], float] = time.monotonic) -> Progress:
-    """Prints lines with the ETA, estimated from the work done so far."""
-    from fpl_tune.formatting import duration
-
-    began, printed, whole = clock(), clock() - _PAUSE, 0.0
-
-    def update(done: float, total: float, what: str) -> None:
-        nonlocal began, printed, whole
-        now = clock()
-        if total != whole:
-            began, whole = now, total
-        if now - printed >= _PAUSE:
-            left = f", about {duration((now - began) * (total - done) / done)} left" if done else ""
-            print(f"{100 * done / total:3.0f} %  {what}{left}", file=sys.stderr, flush=True)
-            printed = now
-
-    return update

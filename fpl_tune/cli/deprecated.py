@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +19,23 @@ def deprecated(old: str, new: str) -> None:
     from fpl_tune.cli import output
 
     output.warn(f"`fpl-tune {old}` is deprecated and goes with the next release; use `fpl-tune {new}`.")
+
+
+def moved_bench(kind: str, overrides: Sequence[str], format: Format) -> int:
+    """Runs a benchmark that is a script of the repository now: `fpl-tune bench desk`, `search`, `statistics`.
+
+    Raises:
+        ConfigError: the package is installed without the repository.
+    """
+    from fpl_tune.cli import output
+    from fpl_tune.errors import ConfigError
+
+    new = ["bench.py", "platform" if kind == "desk" else kind]
+    script = Path(__file__).resolve().parents[2] / ".github" / "tools" / new[0]
+    if not script.is_file():
+        raise ConfigError(f"`bench {kind}` is a script of the repository. There: python .github/tools/{' '.join(new)}")
+    output.warn(f"`fpl-tune bench {kind}` goes with the next release; use `python .github/tools/{' '.join(new)}`.")
+    return subprocess.call([sys.executable, str(script), *new[1:], *overrides, "--format", format.value])
 
 
 @app.command(hidden=True, epilog="Example: fpl-tune diff lambda_sweep seeds=5")

@@ -51,6 +51,9 @@ def progress(what: str) -> Iterator[Callable[..., None]]:
     """A callback (done, total) for what takes longer, on standard error, where no program reads the results.
 
     A bar with the time left on a terminal; elsewhere a line every ten seconds. What ends within two shows nothing.
+
+    Args:
+        what: what is done; "": the callback's third argument.
     """
     talk = console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
@@ -58,16 +61,16 @@ def progress(what: str) -> Iterator[Callable[..., None]]:
     began = said = time.monotonic()
     task = bar.add_task(what, total=None)
 
-    def follow(done: float, total: float, *_: Any) -> None:
+    def follow(done: float, total: float, step: str = "") -> None:
         nonlocal said
-        bar.update(task, completed=done, total=total)
+        bar.update(task, completed=done, total=total, description=what or step)
         now = time.monotonic()
         if talk.is_terminal and now - began > _PATIENCE and not bar.live.is_started:
             bar.start()
         elif not talk.is_terminal and now - said > _SILENCE and done:
             said = now
             left = (now - began) * (total - done) / done
-            talk.print(f"{what}: {done:,.0f} of {total:,.0f}, about {duration(left)} left")
+            talk.print(f"{what or step}: {done:,.0f} of {total:,.0f}, about {duration(left)} left")
 
     try:
         yield follow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import sys
 import time
 from pathlib import Path
@@ -11,8 +12,7 @@ import torch
 
 from fpl_tune import bench, config
 from fpl_tune.bench import rounds, texts
-from fpl_tune.bench.measure import Meter, Peak, Steps
-from fpl_tune.cli.bench import _lines
+from fpl_tune.bench.measure import Meter, Peak
 from fpl_tune.clip.text import cost
 from fpl_tune.engine import run_round
 from fpl_tune.testing import toy_towers
@@ -78,7 +78,8 @@ def test_what_the_platform_takes_besides_training(feature_cache: Path) -> None:
             told.append((done, total, what))
 
     began = time.perf_counter()
-    found = bench.bench_desk(TINY, cache_dir=feature_cache, cells=3, trials=2, progress=progress)
+    measure = runpy.run_path(str(Path(__file__).resolve().parents[2] / ".github/tools/bench_platform.py"))
+    found = measure["bench_platform"](TINY, cache_dir=feature_cache, cells=3, trials=2, progress=progress)
     all_of_it = time.perf_counter() - began
     assert [row["what"] for row in found] == ["plan", "plan, once more", "start", "suggestion", "short trial"]
     seconds = {row["what"]: row["seconds"] for row in found}
@@ -136,11 +137,3 @@ def test_a_peak_counts_from_where_it_begins() -> None:
     torch.zeros(size, dtype=torch.uint8).add_(1)
     with_it, without = before.bytes(), Peak(torch.device("cpu")).bytes()
     assert with_it - without > 0.8 * size
-
-
-def test_lines_say_what_is_left_at_intervals(capsys: pytest.CaptureFixture[str]) -> None:
-    now = iter([0.0, 0.0, 0.0, 1.0, 20.0])
-    steps = Steps(4, _lines(clock=lambda: next(now)))
-    for what in ("first", "second", "third"):
-        steps(what)
-    assert capsys.readouterr().err.splitlines() == ["  0 %  first", " 50 %  third, about 20.0 s left"]

@@ -18,12 +18,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
+@pytest.mark.parametrize("what", ["encoding", ""])
 def test_lines_with_the_time_left_where_there_is_no_terminal(
-    clock: list[float], capsys: pytest.CaptureFixture[str]
+    what: str, clock: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with output.progress("encoding") as follow:
+    with output.progress(what) as follow:
         for done in range(0, 5000, 500):
-            follow(done, 5000, "pool")
+            follow(done, 5000, "encoding" if what == "" else "pool")
             clock[0] += 3
     seen = capsys.readouterr()
     assert seen.out == "", "results only"

@@ -33,7 +33,7 @@ _SPACE = {
 }
 
 
-def bench_desk(
+def bench_platform(
     overrides: Sequence[str],
     device: str = "cpu",
     *,

@@ -1,0 +1,38 @@
+"""Benchmarks for developers of the platform; `fpl-tune bench` has those for users.
+
+python .github/tools/bench.py platform [KEY=VALUE]...   planning and starting a large study, a suggestion, a trial
+python .github/tools/bench.py search [KEY=VALUE]...     how many workers of a simulated cluster a search keeps busy
+python .github/tools/bench.py statistics                false positives, coverage and power on simulated studies
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from bench_platform import bench_platform
+from bench_search import bench_search
+from bench_statistics import bench_statistics
+
+from fpl_tune.cli import output
+from fpl_tune.paths import cache_root
+
+
+def main() -> None:
+    """Runs one benchmark and prints its rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=("platform", "search", "statistics"))
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    parser.add_argument("--format", choices=("table", "json", "csv"), default="table")
+    given = parser.parse_args()
+    with output.progress(given.kind) as progress:
+        if given.kind == "platform":
+            rows = bench_platform(given.overrides, cache_dir=cache_root(), progress=progress)
+        elif given.kind == "search":
+            rows = bench_search(given.overrides, progress=progress)
+        else:
+            rows = bench_statistics(progress=progress)
+    output.emit(rows, given.format)
+
+
+if __name__ == "__main__":
+    main()
