@@ -29,9 +29,7 @@ class Bench(str, Enum):
 
 @app.command(epilog="Example: fpl-tune bench text --format json", rich_help_panel="Run")
 def bench(
-    kind: Annotated[
-        Bench, typer.Argument(metavar="[text|round|trial|record|gpu]", help="What to measure.")
-    ] = Bench.round,
+    kind: Annotated[Bench, typer.Argument(metavar="KIND", help="What to measure.")] = Bench.round,
     overrides: Overrides = None,
     simulate: Annotated[bool, typer.Option("--simulate", help="gpu: count and predict without a GPU.")] = False,
     format: FormatOption = Format.table,

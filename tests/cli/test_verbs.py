@@ -175,6 +175,17 @@ def test_an_old_spelling_works_and_names_the_new_one(
     assert f"│ {words.split()[0]} " not in command("-h").out or words in ("ls results", "data ls")
 
 
+def test_benchmarks_of_the_platform_run_as_scripts(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr("subprocess.call", lambda words: ran.append(words) or 0)
+    done = command("bench", "desk", "method=promptfl", "--format", "json")
+    assert done.code == 0
+    assert "use `python .github/tools/bench.py platform`" in done.err
+    ((_, script, *words),) = ran
+    assert Path(script).is_file()
+    assert words == ["platform", "method=promptfl", "--format", "json"]
+
+
 def test_a_run_ends_with_a_table_in_percent(command: Command) -> None:
     small = "data.train_per_class=12 data.test_per_class=3 data.shots=4 data.domains=[clipart] protocol.rounds=1"
     done = command("run", "method=zeroshot", *small.split())
