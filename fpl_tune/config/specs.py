@@ -235,6 +235,9 @@ class StudySpec(RunSpec):
     report: ReportSpec = field(default_factory=ReportSpec)
     budget: str | None = None
     """e.g. 2h, 30m, 90s: what does not fit is dropped and named."""
+    confirm: str | None = None
+    """Name of a study that searched: the cells are the points that it found and the published ones, on seeds that it
+    did not use; nothing is searched."""
     ablate: Literal["best"] | None = None
     """best: also runs the steps from the published point of a finished search to its best cell, one field at a time."""
 

@@ -20,9 +20,9 @@ from fpl_tune.files import no_room, refused
 from fpl_tune.formatting import counted
 from fpl_tune.search import pruning as prune
 from fpl_tune.search.ablation import ablation_cells
+from fpl_tune.search.confirm import cells_of
 from fpl_tune.search.objective import check_reported
 from fpl_tune.search.search import Search
-from fpl_tune.study.cells import expand
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
 
@@ -60,7 +60,7 @@ def run_study(
     prune.check(spec.prune)
     check_reported(spec.report.metric)
     search = Search.plan(spec, node, root)
-    cells = search.references if search else expand(spec, node)
+    cells = search.references if search else cells_of(spec, node, root)
     ablated = ablation_cells(spec, node, root)
     setup = setup_of(spec, root / spec.name)
     with _disk_errors(root / spec.name), locked(root / spec.name) as killed:

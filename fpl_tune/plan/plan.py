@@ -18,9 +18,10 @@ from fpl_tune.plan import preflight
 from fpl_tune.plan.diff import Differ
 from fpl_tune.plan.preflight import Loaded
 from fpl_tune.search.ablation import ablation_cells
+from fpl_tune.search.confirm import cells_of
 from fpl_tune.search.objective import check_reported
 from fpl_tune.search.search import Search
-from fpl_tune.study.cells import Cell, expand
+from fpl_tune.study.cells import Cell
 from fpl_tune.study.fingerprints import fingerprints, why_stale
 from fpl_tune.study.store import Store
 
@@ -160,7 +161,7 @@ def make_plan(
     store = Store(root, spec.name)
     if store.exists:
         store = Store.open(root, spec.name)
-    cells = [*expand(spec, node), *ablation_cells(spec, node, root)]
+    cells = [*cells_of(spec, node, root), *ablation_cells(spec, node, root)]
     differ = Differ(spec, store, cells if spec.search.sampler is None else [*cells, *store.cells()])
     work = _work(spec, node, store, cells, differ)
     runs = [run for job in work if job.seeds for run in job.runs]

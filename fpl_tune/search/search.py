@@ -30,7 +30,7 @@ class Search:
 
     @classmethod
     def plan(cls, spec: StudySpec, node: dict[str, Any], root: Path | None = None) -> Search | None:
-        """The searches of a study; None where it has no sampler.
+        """The searches of a study; None where it has no sampler, or confirms another study.
 
         Args:
             spec: the study.
@@ -41,7 +41,7 @@ class Search:
             ConfigError: the sampler, space, an objective, a constraint or the warm start is wrong.
         """
         search = spec.search
-        if search.sampler is None:
+        if search.sampler is None or spec.confirm is not None:
             return None
         from fpl_tune.search.samplers import SamplerFactory
         from fpl_tune.search.space import names_of, read_space
