@@ -18,10 +18,10 @@ ClaimStatus = Literal["holds", "fails", "undecided"]
 
 
 class Contrast(NamedTuple):
-    """Cells whose values are added, and cells whose values are subtracted."""
+    """The cell that is claimed to be better, and the one that it is compared with."""
 
-    plus: tuple[str, ...]
-    minus: tuple[str, ...]
+    cell: str
+    versus: str
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ClaimResult:
     high: float
     """Bounds of the 95 % interval; NaN below two seeds."""
     values: dict[str, float]
-    """Means of the contrast's cells over the same seeds."""
+    """Means of both cells over the same seeds."""
     seeds: int
     needed: int | None
     """Seeds in all that decide an undecided claim with a probability of 80 % if the difference is as observed; None: no
@@ -75,7 +75,7 @@ def judge(
     if not contrasts:
         raise ValueError("A claim needs at least one contrast.")
     table = read(frame)
-    by_cell = {cell: seed_means(table.of(cell)) for contrast in contrasts for cell in (*contrast.plus, *contrast.minus)}
+    by_cell = {cell: seed_means(table.of(cell)) for contrast in contrasts for cell in contrast}
     found = [_judge(contrast, by_cell, margin, within, level, len(contrasts)) for contrast in contrasts]
     for status in ("fails", "undecided", "holds"):
         alike = [(slack, result) for slack, result in found if result.status == status]
@@ -93,8 +93,7 @@ def _judge(
     contrasts: int,
 ) -> tuple[float, ClaimResult]:
     """One contrast, and how far its interval lies inside of what is claimed."""
-    plus, minus = ([by_cell[cell] for cell in cells] for cells in contrast)
-    differences = np.sum(plus, axis=0) - np.sum(minus, axis=0)
+    differences = by_cell[contrast.cell] - by_cell[contrast.versus]
     ran = np.logical_not(np.isnan(differences))
     seen = differences[ran]
     held = interval(seen[:, None], level=level, method="t")
@@ -111,5 +110,5 @@ def _judge(
         rope, shift = (within, 0.0) if within is not None else (0.0, margin)
         needed = seeds_needed(held.mean - shift, float(seen.std(ddof=1)), rope=rope)
         needed = None if needed is None else max(needed, len(seen) + 1)
-    values = {cell: float(by_cell[cell][ran].mean()) if ran.any() else math.nan for part in contrast for cell in part}
+    values = {cell: float(by_cell[cell][ran].mean()) if ran.any() else math.nan for cell in contrast}
     return slack, ClaimResult(status, contrast, held.mean, held.low, held.high, values, len(seen), needed)

@@ -31,8 +31,6 @@ class ClaimSpec:
     """Table or figure that shows it."""
     at: Picks = field(default_factory=dict)
     """Where both stand."""
-    than: dict[str, Picks] = field(default_factory=dict)
-    """{cells, versus} of a second comparison: the first difference is larger than the second one."""
     margin: Points = 0.0
     """What the difference must exceed: points of accuracies, units of other metrics."""
     within: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -43,8 +41,6 @@ class ClaimSpec:
     def __post_init__(self) -> None:
         if self.within is not None and self.margin:
             raise ValueError("A claim has a margin or a range `within`, but has both. Remove one.")
-        if self.than and self.than.keys() != {"cells", "versus"}:
-            raise ValueError(f"A claim's `than` has cells and versus, but has {', '.join(self.than)}.")
 
 
 def read_claims(nodes: Any) -> dict[str, ClaimSpec]:

@@ -50,7 +50,6 @@ def open_storage(folder: Path) -> BaseStorage:
     Raises:
         DamagedFile: it is there, but is not a database of Optuna.
     """
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
     path = folder / "study.db"
     if path.is_file():
         check_database(path)
@@ -70,6 +69,7 @@ class _Copy:
     """One of the two places where trials are."""
 
     def __init__(self, storage: BaseStorage, name: str, directions: Sequence[StudyDirection]) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.storage = storage
         self.study = optuna.create_study(
             storage=storage, study_name=name, directions=directions, load_if_exists=True, sampler=RandomSampler()

@@ -52,30 +52,17 @@ def check(spec: StudySpec, cells: Sequence[Cell]) -> None:
 
 
 def contrasts(name: str, claim: ClaimSpec, cells: Sequence[Cell]) -> list[analysis.Contrast]:
-    """Finds the cells that a claim compares: one contrast for each pair, of two pairs where it has a `than`.
+    """Finds the cells that a claim compares, at the same place of the axes that `versus` does not name.
 
     Raises:
         ConfigError: see `check`.
     """
     where = join_name("report.claims", name)
-    first = _pairs(where, claim.cells, claim.versus, claim.at, cells)
-    if not claim.than:
-        return [analysis.Contrast((one,), (other,)) for one, other in first]
-    second = _pairs(f"{where}.than", claim.than["cells"], claim.than["versus"], {}, cells)
-    return [analysis.Contrast((one, b), (other, a)) for one, other in first for a, b in second]
-
-
-def _pairs(
-    where: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], at: Mapping[str, Any], cells: Sequence[Cell]
-) -> list[tuple[str, str]]:
-    """Ids of the cells that a comparison pairs: at the same place of the axes that `versus` does not name."""
-    common = _full(at, cells, f"{where}.at")
-    mine, other = (
-        {**common, **_full(picks, cells, f"{where}.{part}")} for part, picks in (("cells", ours), ("versus", theirs))
-    )
-    named = _full(theirs, cells, where).keys()
+    picked = (("at", claim.at), ("cells", claim.cells), ("versus", claim.versus))
+    common, ours, theirs = (_full(picks, cells, f"{where}.{part}") for part, picks in picked)
+    mine, other, named = {**common, **ours}, {**common, **theirs}, theirs.keys()
     pairs = [
-        (a.id, b.id)
+        analysis.Contrast(a.id, b.id)
         for a in cells
         for b in cells
         if a.id != b.id and _fits(a, mine) and _fits(b, other) and _beside(a, b, named)
@@ -146,7 +133,7 @@ def _judged(name: str, claim: ClaimSpec, metric: str, cells: Sequence[Cell], fra
         return Judged(*asked, "undecided", f"The study as it ran does not answer it: {problem}")
     names = {cell.id: cell.label for cell in cells}
     ran = set(frame["cell"])
-    if missing := [c for contrast in compared for part in contrast for c in part if c not in ran]:
+    if missing := [cell for contrast in compared for cell in contrast if cell not in ran]:
         return Judged(*asked, "undecided", f"There is no result of {names[missing[0]]}.")
     unit = 100.0 if percent(metric) else 1.0
     within = None if claim.within is None else claim.within / unit
@@ -159,12 +146,10 @@ def _judged(name: str, claim: ClaimSpec, metric: str, cells: Sequence[Cell], fra
 
 def _reason(claim: ClaimSpec, result: analysis.ClaimResult, names: Mapping[str, str], unit: float, pairs: int) -> str:
     """The values that decide, as a sentence."""
-    (one, *last), (other, *first) = result.contrast
+    one, other = result.contrast
     write = "{:.1f}".format if unit == 100 else "{:.4g}".format
     value = {cell: write(unit * mean) for cell, mean in result.values.items()}
     text = f"{names[one]} {value[one]} against {names[other]} {value[other]}"
-    if first:
-        text += f", where {names[first[0]]} {value[first[0]]} stands against {names[last[0]]} {value[last[0]]}"
     if not result.seeds:
         return f"{text}: the cells share no seed."
     signed = "{:+.1f}".format if unit == 100 else "{:+.4g}".format

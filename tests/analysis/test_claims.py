@@ -18,7 +18,7 @@ def frame(**values: list[float]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=pd.Index(["cell", "seed", "value"]))
 
 
-ONE = [Contrast(("a",), ("b",))]
+ONE = [Contrast("a", "b")]
 
 
 def test_the_interval_is_students_of_the_paired_differences() -> None:
@@ -69,14 +69,14 @@ def test_seeds_are_paired_and_others_left_out() -> None:
     assert found.seeds == 2
     assert found.difference == pytest.approx(0.4)
     with pytest.raises(KeyError):
-        judge(table, [Contrast(("a",), ("c",))])
+        judge(table, [Contrast("a", "c")])
     with pytest.raises(ValueError, match="contrast"):
         judge(table, [])
 
 
 def test_every_contrast_must_hold_and_one_may_fail() -> None:
     table = frame(a=[0.9, 0.91, 0.92], b=[0.5, 0.51, 0.53], c=[0.89, 0.92, 0.9], d=[0.97, 0.981, 0.99])
-    against = {cell: Contrast(("a",), (cell,)) for cell in "bcd"}
+    against = {cell: Contrast("a", cell) for cell in "bcd"}
     assert judge(table, [against["b"]]).status == "holds"
     both = judge(table, [against["b"], against["c"]])
     assert (both.status, both.contrast) == ("undecided", against["c"])
@@ -88,13 +88,6 @@ def test_more_contrasts_fail_less_easily() -> None:
     table = frame(a=[0.50, 0.52, 0.51, 0.50], b=[0.51, 0.56, 0.55, 0.57])
     assert judge(table, ONE).status == "fails"
     assert judge(table, ONE * 4).status == "undecided"  # at a quarter of the level
-
-
-def test_a_difference_of_differences() -> None:
-    table = frame(few=[0.8, 0.81], few_base=[0.6, 0.6], many=[0.9, 0.9], many_base=[0.85, 0.86])
-    found = judge(table, [Contrast(("few", "many_base"), ("few_base", "many"))])
-    assert found.difference == pytest.approx(0.205 - 0.045)
-    assert found.status == "holds"
 
 
 def test_seeds_needed_are_more_than_ran_and_fall_with_the_effect() -> None:
@@ -111,5 +104,5 @@ def test_seeds_needed_are_more_than_ran_and_fall_with_the_effect() -> None:
 def test_a_claim_and_its_opposite_never_both_hold(values: list[float], margin: float) -> None:
     table = frame(a=values, b=[0.0] * len(values))
     there = judge(table, ONE, margin=margin).status
-    back = judge(table, [Contrast(("b",), ("a",))], margin=-margin).status
+    back = judge(table, [Contrast("b", "a")], margin=-margin).status
     assert {there, back} in ({"holds", "fails"}, {"undecided"}, {"fails"})

@@ -43,7 +43,7 @@ def found(body: str, *overrides: str, tmp_path: Any) -> Any:
 def pairs(stands: Any, name: str, **claim: Any) -> list[tuple[str, ...]]:
     labels = {cell.id: cell.label for cell in stands}
     given = read_claims({name: {"says": "x", **claim}})[name]
-    return [tuple(labels[c] for part in pair for c in part) for pair in contrasts(name, given, stands)]
+    return [tuple(labels[cell] for cell in pair) for pair in contrasts(name, given, stands)]
 
 
 def test_cells_are_paired_at_the_same_place(tmp_path: Any) -> None:
@@ -56,9 +56,6 @@ def test_cells_are_paired_at_the_same_place(tmp_path: Any) -> None:
         ("many, n_ctx=4", "few, n_ctx=4")
     ]
     assert len(pairs(stands, "c", cells={"n_ctx": [2, 4]}, versus={"n_ctx": [2, 4]})) == 4  # no cell with itself
-    there = {"cells": {**four, "split": "many"}, "versus": two}
-    wider = pairs(stands, "c", cells=four, versus=two, at={"split": "few"}, than=there)
-    assert wider == [("few, n_ctx=4", "many, n_ctx=2", "few, n_ctx=2", "many, n_ctx=4")]
 
 
 @pytest.mark.parametrize(
@@ -72,8 +69,6 @@ def test_cells_are_paired_at_the_same_place(tmp_path: Any) -> None:
         ({"margin": 1, "within": 1}, "has a margin or a range"),
         ({"margin": "much"}, "report.claims.c.margin must be a number, but is 'much'"),
         ({"within": 0}, "report.claims.c.within must be > 0, but is 0"),
-        ({"than": {"cells": {"n_ctx": 4}}}, "`than` has cells and versus, but has cells"),
-        ({"than": {"cells": {"n_ctx": 4}, "versus": {"n_ctx": 9}}}, "no value of report.claims.c.than"),
         ({"says": ""}, "report.claims.c lacks says"),
     ],
 )
