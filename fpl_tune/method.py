@@ -335,7 +335,7 @@ def average(rows: Tensor, weight: Tensor) -> Tensor:
     A plain mean if all weights are 0: no client of the cohort has images, so that all rows are what was received.
     """
     weight = torch.where(weight.any(), weight, 1)  # nothing is read: a GPU is not waited for
-    share = weight.to(rows.dtype) / weight.sum()
+    share = (weight.double() / weight.sum()).to(rows.dtype)
     return torch.tensordot(share, rows, dims=1)
 
 

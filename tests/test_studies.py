@@ -30,9 +30,10 @@ pfedmoap_f5 pfedmoap_f6 pfedprompt_t1 pfedprompt_t2 pfedprompt_t4 pfedprompt_t5 
 pfedprompt_f5 pfedprompt_f6 fedpgp_t1 fedpgp_t2 fedpgp_t3 fedpgp_t4 fedpgp_t5 fedpgp_t6 fedpgp_t7 fedpgp_t9 fedpgp_t11
 fedpgp_f2 fedpgp_f4 feddpt_t1 feddpt_t2 feddpt_t3 feddpt_t4a feddpt_t4b feddpt_t4c feddpt_t4d feddpt_t5 feddpt_t6
 fedapt_t1 fedapt_t2 fedapt_t3 fedapt_t4 fedapt_t5 fedapt_t6 fedapt_t8 fedapt_t9 fedapt_t10 fedapt_f5 fedapt_f6
-fedmgp_t1 fedmgp_t2
+fedmgp_t1 fedmgp_t2 fedtpg_sets pfedmma_sets fedmvp_domains tofa_sets
 """.split()
 """Tables and figures with experiments of the papers, as far as they are valid targets."""
+TABLES = [name for name in PAPERS if not re.search(r"_f\d", name)]
 OURS = "claims lambda_sweep mu_sweep rank_sweep joint_search zoo zoo2026 defects pareto privacy".split()
 STUDIES = sorted({*PAPERS, *OURS, *config.list_studies()})
 
@@ -115,7 +116,7 @@ TOWERS = {
     "ViT-B-16": (512, 512, 768, 196, 12),
     "ViT-B-32": (512, 512, 768, 49, 12),
 }
-DOMAINS = {"domainnet": 6, "office_caltech10": 4, "officehome": 4, "pacs": 4}
+DOMAINS = {"domainnet": 6, "office_caltech10": 4, "officehome": 4, "pacs": 4, "vlcs": 4, "terra_incognita": 4}
 
 
 def paper_sizes(run: RunSpec) -> Any:
@@ -141,9 +142,7 @@ def test_paper_scale_is_the_papers_data_and_towers(name: str) -> None:
             assert stage.method.needs != "patches" or cell.run.clip.name in TOWERS
 
 
-@pytest.mark.parametrize(
-    "name", ["zoo", "zoo2026", "defects", "privacy", "joint_search", "pareto", "fedmgp_ablation", "tofa_sets"]
-)
+@pytest.mark.parametrize("name", ["zoo", "zoo2026", "defects", "privacy", "joint_search", "pareto", "fedmgp_ablation"])
 def test_paper_scale_of_our_own_studies(name: str) -> None:
     spec, node, cells = composed(name, "paper")
     assert "shapes" not in {cell.run.data.name for cell in cells}
@@ -154,7 +153,7 @@ def test_paper_scale_of_our_own_studies(name: str) -> None:
 # -- printed figures -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [n for n in PAPERS if "_t" in n])
+@pytest.mark.parametrize("name", TABLES)
 def test_printed_rows_have_cells(name: str) -> None:
     spec, _, cells = composed(name, "paper")
     asked: Mapping[str, Any] = spec.report.paper
@@ -165,7 +164,7 @@ def test_printed_rows_have_cells(name: str) -> None:
     assert {cell for rows in results.values() for cell in rows} <= {*labels, BEST}
     every = [figure for rows in results.values() for figures in rows.values() for figure in figures]
     data = {name for c in cells for name in (c.run.data.name, c.run.data.name + c.run.data.classes)}
-    assert data & {figure.data for figure in every}
+    assert data & {figure.data for figure in every} or {figure.data for figure in every} == {"average"}
     for figures in (figures for rows in results.values() for figures in rows.values()):
         assert len({figure.place for figure in figures}) == len(figures)
     if "best" in asked:
@@ -177,7 +176,7 @@ def test_printed_rows_have_cells(name: str) -> None:
 def test_printed_values_are_those_of_the_papers() -> None:
     """How many values each paper prints, and their sum: a slip of the pen in a study file shows here."""
     found: dict[str, list[float]] = {}
-    for name in (n for n in PAPERS if "_t" in n):
+    for name in TABLES:
         spec, _, _ = composed(name, "paper")
         rows = printed_results(spec.report.paper, spec.report.metric).values()
         best = [{k: v for k, v in row.items() if k != "as"} for row in
@@ -193,27 +192,31 @@ PRINTED = {
     "Fed-DPT": (241, 16111.2),
     "FedAPT": (591, 47720.76),
     "FedMGP": (93, 6727.09),
+    "FedMVP": (20, 1399.44),
     "FedPGP": (544, 44191.33),
+    "FedTPG": (26, 1935.92),
+    "TOFA": (15, 1208.87),
+    "pFedMMA": (24, 1792.06),
     "pFedMoAP": (262, 16291.03),
     "pFedPrompt": (177, 11752.64),
 }
 
 
 def test_printed_averages_over_data_sets_have_all_their_cells() -> None:
-    met = set()
-    for name in (n for n in PAPERS if "_t" in n):
+    met = {}
+    for name in TABLES:
         spec, _, cells = composed(name, "paper")
         results = printed_results(spec.report.paper, spec.report.metric)[spec.report.metric]
         for label, figures in results.items():
-            if len(figures) > 1 and any(figure.data == "average" for figure in figures):
-                mine = [cell for cell in cells if without_data(cell) == label]
+            mine = [cell for cell in cells if without_data(cell) == label]
+            if mine and any(figure.place == "average" for figure in figures):
                 rows, found = over_sets(figures, mine)
-                assert (len(rows), len(found)) == (1, 5), (name, label)
-                met.add(name)
-    assert met == {"fedpgp_t1", "fedpgp_t6"}
+                assert len(rows) == 1, (name, label)
+                met.setdefault(name, set()).add(len(found))
+    assert met == {"fedpgp_t1": {5}, "fedpgp_t6": {5}, "fedtpg_sets": {9}, "pfedmma_sets": {7}}
 
 
-@pytest.mark.parametrize("name", [n for n in PAPERS if "_f" in n])
+@pytest.mark.parametrize("name", [n for n in PAPERS if n not in TABLES])
 def test_figures_say_what_they_show(name: str) -> None:
     asked = composed(name, "paper")[0].report.paper
     number = re.fullmatch(r"\w+_f(\d+)", name)

@@ -107,6 +107,7 @@ class _Cohorts:
     def row(self, clients: int, measured: tuple[float, int], plain: float, notes: list[str]) -> Measured:
         seconds, peak = measured
         work = cost(self.towers.text, self.sentences, clients)
+        self.rate = max(self.rate, matrix_rate(self.device, self.dtype))  # before and after: other load only lowers it
         said = (
             f"forward and backward, {len(self.names)} classes, {counted(self.n_ctx, 'context token')}, "
             f"{1e-9 * self.rate:.0f} GFLOP/s measured, {counted(torch.get_num_threads(), 'thread')}, "

@@ -6,7 +6,6 @@ import warnings
 import zlib
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fpl_tune.data import fewshot
 from fpl_tune.data.dealing import Images, Request, deal
@@ -33,8 +32,9 @@ def split(dataset: Dataset, data: DataSpec, partition: PartitionSpec, seed: int)
         return import_split(spec.file, dataset)
     kept_domains(dataset.name, dataset.domains, spec.held_out or None)
     known = _training_classes(dataset, spec)
-    dealt, rows = _dealt(dataset, data, spec, known, seed)
-    train, val = _drawn(dataset, data, spec, dealt, rows[0], known, seed)
+    request, rows = _request(dataset, data, spec, known, seed)
+    dealt = deal(request)
+    train, val = _drawn(request, dealt, data, rows[0], seed)
     own = fewshot.by_client(Shares(rows[1][dealt.test.row], dealt.test.client), dealt.n_clients)
     train_label, val_label = ([dataset.train.label[i] for i in part] for part in (train, val))
     own_label = [dataset.test.label[i] for i in own]
@@ -68,10 +68,10 @@ def _training_classes(dataset: Dataset, spec: PartitionSpec) -> Ints:
     return np.arange((n + 1) // 2 if spec.evaluation == "base_to_novel" else n, dtype=np.int64)
 
 
-def _dealt(
+def _request(
     dataset: Dataset, data: DataSpec, spec: PartitionSpec, known: Ints, seed: int
-) -> tuple[Deal, tuple[Ints, Ints]]:
-    """The partition of the images of training classes and domains, and the rows of those images."""
+) -> tuple[Request, tuple[Ints, Ints]]:
+    """What is dealt: the images of training classes and domains, and their rows in the data set."""
     source = np.array([domain not in spec.held_out for domain in dataset.domains])
     if not source.any():
         raise ConfigError(f"partition.held_out={list(spec.held_out)} leaves no domain to train on. Hold out fewer.")
@@ -92,33 +92,29 @@ def _dealt(
         domains=tuple(np.flatnonzero(source).tolist()),
         coarse=dataset.coarse,
         wanted=fewshot.wanted(data.shots, data.val),
-        reserved=_reserved(images[0].label, data, spec, seed),
+        # where an image has several clients, none trains on what another validates on
+        reserved=fewshot.reserve(
+            images[0].label, data.val if spec.name == "classes" else 0.0, _generator(spec, seed, "reserve")
+        ),
         rng=_generator(spec, seed, "deal"),
     )
-    return deal(request), (rows[0], rows[1])
+    return request, (rows[0], rows[1])
 
 
-def _drawn(
-    dataset: Dataset, data: DataSpec, spec: PartitionSpec, dealt: Deal, rows: Ints, known: Ints, seed: int
-) -> tuple[list[Ints], list[Ints]]:
+def _drawn(request: Request, dealt: Deal, data: DataSpec, rows: Ints, seed: int) -> tuple[list[Ints], list[Ints]]:
     """What each client trains and validates on, as rows of the training pool."""
-    label, rng = dataset.train.label[rows], _generator(spec, seed, "few-shot")
+    spec, label, n_classes = request.spec, request.train.label, request.n_classes
+    rng = _generator(spec, seed, "few-shot")
     if spec.name == "disjoint" and not spec.vary:
         parts = fewshot.draw_published(
-            dealt.train, label, data.shots, data.val, rng, n_classes=len(known), seed=spec.seed
+            dealt.train, label, data.shots, data.val, rng, n_classes=n_classes, seed=spec.seed
         )
     elif spec.name == "classes":
-        parts = fewshot.draw_reserved(dealt.train, label, data.shots, data.val, rng, _reserved(label, data, spec, seed))
+        parts = fewshot.draw_reserved(dealt.train, label, data.shots, data.val, rng, request.reserved)
     else:
         parts = fewshot.draw(dealt.train, label, data.shots, data.val, rng)
     train, val = (fewshot.by_client(Shares(rows[part.row], part.client), dealt.n_clients) for part in parts)
     return train, val
-
-
-def _reserved(label: Ints, data: DataSpec, spec: PartitionSpec, seed: int) -> NDArray[np.bool_]:
-    """Images that no client trains on under `classes`, where an image has several clients; none elsewhere."""
-    share = data.val if spec.name == "classes" else 0.0
-    return fewshot.reserve(label, share, _generator(spec, seed, "reserve"))
 
 
 def _mislabelled(labels: list[Ints], most: float, known: Ints, rng: np.random.Generator) -> list[Ints]:

@@ -14,7 +14,7 @@ def require_vit(sizes: Sizes, method: str) -> None:
     require(
         sizes.vision_width is not None,
         "name",
-        "must be a method without visual prompts, as the image tower is no vision transformer",
+        "must be a method without visual prompts, as the image tower is not a vision transformer",
         method,
         "Use clip=compact, vit_b32 or vit_b16.",
     )

@@ -35,6 +35,7 @@ from fpl_tune.method import (
     spread,
     unit,
 )
+from fpl_tune.methods._deep import require_vit
 
 
 @dataclass(frozen=True)
@@ -83,13 +84,7 @@ class FedDPT(Method):
         )
 
     def check(self, sizes: Sizes) -> None:
-        require(
-            sizes.vision_width is not None,
-            "name",
-            "must be a method without visual prompts, as the image tower is no vision transformer",
-            "feddpt",
-            "Use clip=compact, vit_b32 or vit_b16.",
-        )
+        require_vit(sizes, "feddpt")
 
     # -- state -----------------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from fpl_tune.method import (
     spread,
     unit,
 )
+from fpl_tune.methods._deep import require_vit
 from fpl_tune.methods._layers import word_context
 
 _PARTS = ("text", "visual")
@@ -85,8 +86,7 @@ class FedMGP(Method):
         require(bool(self.words), "words", "must not be empty", self.words)
 
     def check(self, sizes: Sizes) -> None:
-        rule = "must be a method without visual prompts, as the image tower is not a vision transformer"
-        require(sizes.vision_width is not None, "name", rule, "fedmgp", "Use clip=compact, vit_b32 or vit_b16.")
+        require_vit(sizes, "fedmgp")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         start = word_context(task, self.words, self.n_ctx, rng)

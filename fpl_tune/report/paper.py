@@ -192,11 +192,14 @@ def _averages(facts: Facts, metric: str, unit: str, printed: Mapping[str, list[F
 def over_sets(printed: Sequence[Figure], cells: Sequence[Cell]) -> tuple[list[Figure], list[Cell]]:
     """Picks what is printed of a method's average over data sets, and its cells on those that are printed one by one.
 
-    Both are empty unless there is a cell, and no more than one, for each of these data sets.
+    Where none is printed alone, these are all data sets of the study, if there are several. Both are empty unless there
+    is a cell, and no more than one, for each of them.
     """
     whole = [f for f in printed if not f.source and f.target in _ALL]
     average = [f for f in whole if f.data == "average"]
     sets = dict.fromkeys(f.data for f in whole if f.data != "average")
+    if not sets and len(mine := dict.fromkeys(cell.run.data.name for cell in cells)) > 1:
+        sets = mine
     ran = [[cell for cell in cells if data in _data(cell.run)] for data in sets]
     if average and ran and all(len(same) == 1 for same in ran):
         return average, [cell for (cell,) in ran]

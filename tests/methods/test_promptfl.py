@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
+from fpl_tune.method import average
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.optim import OptimSpec
 from fpl_tune.testing import play, toy_task
@@ -53,3 +54,11 @@ def test_a_prompt_of_the_papers_has_8192_numbers() -> None:
 def test_refuses_an_empty_context() -> None:
     with pytest.raises(ConfigError, match=r"method\.n_ctx must be >= 1, but is 0"):
         PromptFL(n_ctx=0)
+
+
+def test_shares_of_the_average_are_computed_in_double_precision():
+    """2²⁴ + 1 images are not a float32: the share of all but one of them would be off by its last bit."""
+    n = 2**24 + 1
+    mean = average(torch.tensor([[1.0], [0.0]]), torch.tensor([n, 1]))
+    assert mean.dtype == torch.float32
+    assert mean.item() == torch.tensor(n / (n + 1), dtype=torch.float64).float().item() == 1 - 2**-24
