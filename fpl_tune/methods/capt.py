@@ -55,7 +55,8 @@ class CAPT(Method):
     temperature: > 0.
     rows: how a class's own context is averaged. `support`: by the clients' images of the class, so that a client
         without one has no say and a class without one stays; `share`: uniformly over clients with more than a tenth of
-        the cohort's images of the class; `size`: by all images, which is what the released round comes to.
+        the cohort's images of the class, or over all that have one where none has so many; `size`: by all images, which
+        is what the released round comes to.
     """
 
     needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
@@ -131,8 +132,10 @@ class CAPT(Method):
         shared = {name: average(rows, task.size[who]) for name, rows in local.train.items()}
         if self.rows != "size":
             held = task.counts[who].to(task.dtype)  # [C, K]
-            total = held.sum(0)
-            weight = held if self.rows == "support" else (held > 0.1 * total).to(task.dtype)
+            total, weight = held.sum(0), held
+            if self.rows == "share":
+                most = held > 0.1 * total
+                weight = torch.where(most.any(0), most, held > 0).to(task.dtype)
             summed = torch.einsum("ck,ckld->kld", weight, local.train["own"])
             mean = summed / weight.sum(0).clamp(min=1)[:, None, None]
             shared["own"] = torch.where(total[:, None, None] > 0, mean, state.shared["own"])

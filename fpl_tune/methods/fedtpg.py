@@ -84,8 +84,7 @@ class FedTPG(Method):
     def start(self, task: Task, state: State, who: Tensor) -> Local:
         local = self.deploy(task, state, who)
         if self.scope == "own":
-            table, classes = task.table("train"), torch.arange(task.n_classes, device=task.device)
-            owned = ((table.label[who].unsqueeze(-1) == classes) & table.mask[who].unsqueeze(-1)).any(1)
+            owned = task.counts[who] > 0
             local.fixed["owned"] = owned | ~owned.any(1, keepdim=True)  # [C, K]; without images: all
         return local
 

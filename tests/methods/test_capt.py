@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ import torch.nn.functional as F
 
 from fpl_tune import methods
 from fpl_tune.errors import ConfigError
-from fpl_tune.method import unit
+from fpl_tune.method import Local, State, unit
 from fpl_tune.methods.capt import CAPT
 from fpl_tune.testing import toy_task
 
@@ -107,6 +109,17 @@ def test_own_contexts_are_averaged_by_what_clients_hold(task, rows):
             wanted = sum(heard) / len(heard)
         torch.testing.assert_close(merged["own"][k], torch.zeros_like(merged["own"][k]) + wanted)
     assert 0 in task.counts[who], "some client lacks some class"
+
+
+def test_rows_of_which_no_client_has_a_tenth_are_averaged_over_all_that_have_some():
+    """Eleven clients with two images of class 0 each; of class 1 the last one has all."""
+    who = torch.arange(11)
+    counts = torch.tensor([[2, 0]] * 10 + [[2, 4]])
+    task = SimpleNamespace(size=counts.sum(1), counts=counts, dtype=torch.float64)
+    local = Local({"own": who.double().view(11, 1, 1, 1).expand(11, 2, 1, 3)}, fixed={})
+    state = State({"own": torch.full((2, 1, 3), -1.0).double()}, {}, {})
+    merged = CAPT(rows="share").merge(cast(Any, task), state, who, local).shared["own"]
+    torch.testing.assert_close(merged, torch.tensor([5.0, 10.0]).double().view(2, 1, 1).expand(2, 1, 3))
 
 
 def test_sent_scalars_are_the_published_ones_and_the_histogram(paper_task):
