@@ -230,13 +230,18 @@ def test_figures_say_what_they_show(name: str) -> None:
 
 
 def tiny(run: RunSpec) -> RunSpec:
-    """The same run on a few images: one round of one epoch, each stage too."""
+    """The same run on a few images: one round of one epoch, each stage too, of a few clients."""
     fine = run.data.classes == "object"
-    sizes = {"train_per_class": 3, "test_per_class": 1} if fine else {"train_per_class": 12, "test_per_class": 4}
+    deal = run.partition
     return replace(
         run,
-        data=replace(run.data, shots=min(run.data.shots or 2, 2), max_test=None, **sizes),
-        protocol=replace(run.protocol, rounds=1, epochs=1, eval_every=1),
+        data=replace(
+            run.data, shots=1, max_test=None, train_per_class=3 if fine else 6, test_per_class=1 if fine else 2
+        ),
+        # Even shares: an uneven draw of so few images leaves clients without one, and is drawn again.
+        partition=replace(deal, alpha=deal.alpha and 100.0, min_size=deal.min_size and 1),
+        optim=replace(run.optim, batch=min(run.optim.batch, 4)),
+        protocol=replace(run.protocol, rounds=1, epochs=1, eval_every=1, participation=0.2, first_round_all=False),
         stages=tuple(replace(stage, rounds=1, epochs=1) for stage in run.stages),
     )
 

@@ -78,7 +78,7 @@ def test_a_paused_trial_resumes_from_its_checkpoint_and_no_round_runs_twice(
     assert [len(store.history(cell, 2)) for cell in store.cells()] == [r for _, r in found.values()]
 
 
-@pytest.mark.parametrize("after", [1, 2, 3, 5, 8, 10])
+@pytest.mark.parametrize("after", [2, 8, *(pytest.param(n, marks=pytest.mark.system) for n in (1, 3, 5, 10))])
 def test_a_study_killed_among_paused_trials_ends_as_undisturbed(
     compose: Compose, tmp_path: Path, stepped: list[tuple[float, int]], monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from fpl_tune.errors import FplTuneError
 from fpl_tune.execute.callback import Callback
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
@@ -88,10 +90,12 @@ def test_stopped_in_ray_and_continued_inline_equals_undisturbed(run: Make, figur
         ("nowhere", 2, "must be auto or host:port, but one is 'nowhere'"),
     ],
 )
-def test_a_cluster_that_is_not_there_is_named_at_once(address: str, code: int, said: str, typed: Make) -> None:
-    ended = typed("axes: {}", address=address)
-    assert (ended.code, said in ended.said) == (code, True), ended.said
-    assert ended.at_once
+def test_a_cluster_that_is_not_there_is_named_at_once(address: str, code: int, said: str, run: Make) -> None:
+    began = time.monotonic()
+    with pytest.raises(FplTuneError, match=said) as caught:
+        run("axes: {}", "execution.executor=ray", f"execution.address={address}")
+    assert caught.value.exit_code == code
+    assert time.monotonic() - began < 60
 
 
 def test_ray_is_not_started_for_a_finished_study(run: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def test_a_node_that_cannot_run_trials_is_refused_for_a_while(monkeypatch: pytes
 
 @pytest.mark.parametrize("reply", [b"HTTP/1.0 400 Bad Request\r\n\r\n", b""])
 def test_a_server_that_is_not_ray_is_named_in_bounded_time(reply: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connect, "JOIN_SECONDS", 5.0)
+    monkeypatch.setattr(connect, "JOIN_SECONDS", 3.0)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()

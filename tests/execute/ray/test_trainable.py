@@ -150,7 +150,7 @@ def session() -> Iterator[None]:
         ray.shutdown()
 
 
-def tuned(space: dict[str, Any], folder: Path, callbacks: Any = (), restore: bool = False, **options: Any) -> Any:
+def tuned(space: dict[str, Any], folder: Path, callbacks: Any = (), **options: Any) -> Any:
     """The results of a plain Tuner."""
     from ray import tune
 
@@ -171,7 +171,7 @@ def tuned(space: dict[str, Any], folder: Path, callbacks: Any = (), restore: boo
     return tuner.fit()
 
 
-def test_a_plain_tuner_has_the_figures_of_a_study(
+def test_tuner_has_the_figures_of_a_study(
     session: None, tmp_path: Path, compose: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ray import tune
@@ -195,7 +195,7 @@ def test_a_plain_tuner_has_the_figures_of_a_study(
                 assert frame[name][number] == value
 
 
-def test_asha_and_optuna_and_mlflow(session: None, tmp_path: Path) -> None:
+def test_tuner_with_asha_optuna_and_mlflow(session: None, tmp_path: Path) -> None:
     import mlflow
     from ray import tune
     from ray.air.integrations.mlflow import MLflowLoggerCallback
@@ -227,7 +227,7 @@ def reached(results: Any) -> dict[str, tuple[int, float]]:
     return {r.metrics["trial_id"]: (r.metrics["training_iteration"], r.metrics["val/acc_mean"]) for r in results}
 
 
-def test_population_based_training_and_restore(session: None, tmp_path: Path) -> None:
+def test_tuner_with_population_based_training_and_restore(session: None, tmp_path: Path) -> None:
     from ray import tune
     from ray.tune.schedulers import PopulationBasedTraining
 
@@ -246,7 +246,7 @@ def test_population_based_training_and_restore(session: None, tmp_path: Path) ->
     assert reached(again) == reached(results), "nothing is left to run"
 
 
-def test_hyperband_pauses_and_resumes(session: None, tmp_path: Path) -> None:
+def test_tuner_with_hyperband_pauses_and_resumes(session: None, tmp_path: Path) -> None:
     from ray import tune
     from ray.tune.schedulers import HyperBandScheduler
 
@@ -260,6 +260,6 @@ def test_hyperband_pauses_and_resumes(session: None, tmp_path: Path) -> None:
     assert max(r.metrics["training_iteration"] for r in results) == 3
 
 
-def test_an_unknown_field_starts_no_trial(session: None, tmp_path: Path) -> None:
+def test_tuner_starts_no_trial_of_an_unknown_field(session: None, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no field 'optim\.learning'"):
         tuned({**TINY, "optim.learning": 1}, tmp_path)
