@@ -1,4 +1,4 @@
-"""Who trains in a round and on which images, step by step.
+"""Cohorts and batches: the clients of a round, and their images step by step.
 
 Everything is drawn from (seed, client, round) alone and planned on the CPU before the first step, so that the steps
 themselves read tables on the device and never wait for it.
@@ -20,7 +20,7 @@ from fpl_tune.task import ClientData, ClientTask, Picked, side_by_side
 
 
 class Cohort(NamedTuple):
-    """Who trains in a round, for one seed."""
+    """The clients that train in a round, for one seed."""
 
     seed: int
     round: int
@@ -90,7 +90,7 @@ class Plan(NamedTuple):
     data: ClientData
     """The tables that `picked` points into."""
     picked: Picked
-    """[C, T, B] the spare row where there is nothing left."""
+    """[C, T, B] the spare row after a client's last image."""
     steps: Tensor
     """[C] steps of each client."""
     widths: list[int]

@@ -1,4 +1,4 @@
-"""The work and memory that a run needs at least, from its sizes alone, so that it is refused before it starts."""
+"""Lower bounds of a run's work and memory from its sizes, so that an infeasible run is refused before it starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fpl_tune.method import State
 from fpl_tune.task import ClientTask
 
 STEPS = 100_000_000
-"""Training steps of a client over a run at most: days of the fastest step there is."""
+"""Most training steps of a client in a run: days at the fastest step."""
 SHARE = 0.9
 """Share of a machine's memory that a trial may fill."""
 

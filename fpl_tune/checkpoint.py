@@ -23,7 +23,7 @@ _META = "meta"  # leaves have slashes in their names
 
 
 class Snapshot(NamedTuple):
-    """What a trial continues from."""
+    """The state from which a trial resumes."""
 
     tensors: dict[str, Tensor]
     meta: dict[str, Any]
@@ -35,7 +35,7 @@ class Damaged(ValueError):
 
 
 def write(folder: Path, snapshot: Snapshot) -> Path:
-    """Writes a checkpoint. Then removes all but the last two, and those of later rounds, which were given up.
+    """Writes a checkpoint. Then removes all but the last two, and those of later rounds, which are obsolete.
 
     Raises:
         OSError: it could not be written; earlier checkpoints are unchanged.

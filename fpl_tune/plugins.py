@@ -110,7 +110,7 @@ def load(kind: Kind, name: str) -> Any:
 
 
 def told(problem: BaseException) -> str:
-    """Describes an error in a line: its class, its message and, if a plug-in raised it, file and line."""
+    """An error in one line: class, message and, if a plug-in raised it, file and line."""
     text = problem.msg if isinstance(problem, SyntaxError) else " ".join(str(problem).split())
     place = where(problem)
     return f"{type(problem).__name__}{f': {text}' if text else ''}{f' ({place})' if place else ''}"

@@ -1,4 +1,4 @@
-"""Use of trained prompts: the models of a cell's clients on any images, without the data that they were trained on.
+"""Inference with trained prompts: the models of a cell's clients on any images, without the training data.
 
 A folder that `fpl-tune export STUDY FOLDER --cell best` wrote, or the `model` of a study's MLflow run, holds the run's
 configuration (run.yaml) and, for each seed, what its clients are evaluated with (prompts-seed<n>.safetensors).
@@ -79,20 +79,20 @@ class Prompts:
         return client
 
     def _score(self, seen: Tensor, client: int) -> Tensor:
-        """Logits [n, K] of one client for what its method sees of n images."""
+        """Logits [n, K] of one client from the method's input of n images."""
         row = [{name: leaf[[client % len(leaf)]] for name, leaf in tree.items()} for tree in self._local]
         label = torch.zeros(1, len(seen), dtype=torch.int64, device=seen.device)
         batch = Batch(seen[None], label, torch.ones_like(label, dtype=torch.bool), label)
         return self._method.logits(self._task, Local(*row), batch)[0]
 
     def _seen(self, images: Iterable[Picture]) -> Iterator[Tensor]:
-        """What the method sees of the images, in batches: encoded once, whatever the number of clients."""
+        """The method's input for the images, in batches: encoded once for all clients."""
         pictures = list(images)
         for first in range(0, len(pictures), _BATCH):
             yield self._features(pictures[first : first + _BATCH])
 
     def _features(self, pictures: Sequence[Picture]) -> Tensor:
-        """What the method sees of a batch: features [n, ...] or pixels [n, 3, H, W]."""
+        """The method's input for a batch: features [n, ...] or pixels [n, 3, H, W]."""
         size, towers = self._towers.image_size, self._towers
         opened = [Image.open(p) if isinstance(p, str | Path) else p for p in pictures]
         rgb = [p.convert("RGB") if isinstance(p, Image.Image) else np.asarray(p, np.uint8) for p in opened]

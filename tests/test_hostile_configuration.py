@@ -12,9 +12,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fpl_tune.config import compose_run, compose_study
+from fpl_tune.config import RunSpec, StudySpec, as_dict, compose_run, compose_study, identity, to_run
 from fpl_tune.errors import ConfigError
-from fpl_tune.study.cells import expand
+from fpl_tune.study.cells import Cell, expand
 
 HEAD = "defaults: [/study, _self_]\n"
 SECONDS = 5.0
@@ -212,7 +212,9 @@ QUICK = settings(max_examples=40, suppress_health_check=[HealthCheck.function_sc
 @given(st.sampled_from(["", "+", "++", "~"]), KEYS, SIGNS)
 @QUICK
 def test_any_override_is_taken_or_refused(prefix: str, key: str, rest: str) -> None:
-    outcome(lambda: compose_run([f"{prefix}{key}{rest}"]))
+    made: list[RunSpec] = []
+    said = outcome(lambda: made.append(compose_run([f"{prefix}{key}{rest}"])))
+    assert said or identity(to_run(as_dict(made[0]))) == identity(made[0]), "what is taken is a run"
 
 
 @given(st.dictionaries(FIELDS, VALUES, max_size=3))
@@ -220,7 +222,9 @@ def test_any_override_is_taken_or_refused(prefix: str, key: str, rest: str) -> N
 def test_any_study_is_taken_or_refused(tmp_path: Path, fields: dict[str, Any]) -> None:
     path = tmp_path / "any.yaml"
     path.write_text(HEAD + (yaml.safe_dump(fields, allow_unicode=True) if fields else ""), encoding="utf-8")
-    outcome(lambda: expand(*compose_study(str(path))))
+    cells: list[Cell] = []
+    said = outcome(lambda: cells.extend(expand(*compose_study(str(path)))))
+    assert bool(said) != bool(cells), "what is taken has cells"
 
 
 @given(st.binary(max_size=60))
@@ -228,4 +232,6 @@ def test_any_study_is_taken_or_refused(tmp_path: Path, fields: dict[str, Any]) -
 def test_any_bytes_are_a_study_or_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "any.yaml"
     path.write_bytes(HEAD.encode() + content)
-    outcome(lambda: compose_study(str(path)))
+    made: list[StudySpec] = []
+    said = outcome(lambda: made.append(compose_study(str(path))[0]))
+    assert said or made[0].name == "any", "what is taken is the study"

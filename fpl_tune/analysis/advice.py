@@ -1,4 +1,4 @@
-"""How many more seeds decide what a study leaves undecided."""
+"""Number of further seeds that decide the open comparisons of a study."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Advice:
     """Seeds that decide open comparisons."""
 
     seeds: int | None
-    """Seeds in all that decide `cells`; None: nothing is open, or nothing can be said."""
+    """Total number of seeds that decides `cells`; None: no comparison is open, or noise is unknown."""
     cells: tuple[str, ...]
-    """Open cells that so many seeds decide with a probability of 80 %."""
+    """Open cells that this number of seeds decides with a probability of 80 %."""
     beyond: tuple[str, ...]
     """Open cells that need more than twice as many, or more than are worth trying."""
     text: str
-    """One line, with the command where there is one."""
+    """One line, with the command if there is one."""
 
 
 def advise(

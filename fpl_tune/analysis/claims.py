@@ -1,4 +1,4 @@
-"""Does a claim hold? The interval of a difference, paired over seeds, against a margin."""
+"""Tests of claims: the interval of a difference, paired over seeds, against a margin."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Contrast(NamedTuple):
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """What the seeds say about a claim, with the figures of the contrast that decides it."""
+    """Verdict on a claim, with the figures of the contrast that decides it."""
 
     status: ClaimStatus
     contrast: Contrast
@@ -69,7 +69,7 @@ def judge(
         The verdict with the figures of a contrast that fails, else of the one nearest to what is claimed to be false.
 
     Raises:
-        ValueError: there is no contrast.
+        ValueError: no contrast is given.
         KeyError: a cell is not in the frame.
     """
     if not contrasts:

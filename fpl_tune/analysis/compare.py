@@ -1,4 +1,4 @@
-"""Is a cell better than its reference? One row and one sentence for each comparison."""
+"""Comparisons of cells with references: one row and one sentence each."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def verdict(row: Mapping[str, Any], alpha: float = 0.05) -> Verdict:
 
 
 def _sentence(cell: str, reference: str, row: Mapping[str, Any], rope: float, shares: bool) -> str:
-    """What a row says: the verdict, the difference, its interval, and what the seeds can show at all."""
+    """A row in words: verdict, difference, interval, and what this number of seeds can show."""
     if math.isnan(row["difference"]):
         return f"{cell} is not compared with {reference}: {row['note'] or 'no seed in common'}."
     write = (lambda v: f"{100 * v:+.2f}") if shares else (lambda v: f"{v:+.4g}")

@@ -28,7 +28,7 @@ class Ranks:
     ranks: pd.Series
     """Index cell, the best (smallest) first."""
     critical_difference: float
-    """Nemenyi: mean ranks that differ by less are not told apart; NaN below two data sets or cells."""
+    """Nemenyi: mean ranks that differ by less are not distinguished; NaN below two data sets or cells."""
     p: float
     """Friedman's test that all cells are equal; NaN below three cells or two data sets."""
     groups: list[list[str]]
@@ -68,7 +68,7 @@ def multiple_comparison(frame: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Rows `a`, `b`, `difference` (mean over data sets of a - b), `wins`, `ties`, `losses` (data sets), `p` (Wilcoxon
-        signed-rank, Holm) and `p_least` (the smallest that so many data sets can reach before correction).
+        signed-rank, Holm) and `p_least` (the smallest that this number of data sets can reach before correction).
     """
     table, note = _means(frame)
     rows = []

@@ -36,7 +36,7 @@ class Interval:
     clients: int
     """Clients of the seed that has most."""
     note: str = ""
-    """What the interval cannot say, such as "1 seed: no interval"."""
+    """Limitation of the interval, such as "1 seed: no interval"."""
 
     @property
     def half(self) -> float:

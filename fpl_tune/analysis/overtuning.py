@@ -1,4 +1,4 @@
-"""What the choice of the best cell is worth after the choice itself."""
+"""Overtuning: the bias that selecting the best cell adds to its result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Overtuning:
     test: float
     """Mean test value of the winner."""
     best: str
-    """Cell of the highest mean test value, which nobody may choose."""
+    """Cell of the highest mean test value, for comparison only: test values select nothing."""
     loss: float
     """Test value that the winner loses against `best`; too large by the noise that made `best` the best."""
     corrected: float

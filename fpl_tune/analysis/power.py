@@ -63,7 +63,7 @@ def decision_power(effect: float, sd: float, seeds: int, *, rope: float = 0.01, 
         return float(effect != 0 or rope > 0)
     share = (np.arange(64) + 0.5) / 64
     error = sd / math.sqrt(seeds)  # of the mean
-    seen = error * np.sqrt(stats.chi2.ppf(share, seeds - 1) / (seeds - 1))  # as a study of so many seeds estimates it
+    seen = error * np.sqrt(stats.chi2.ppf(share, seeds - 1) / (seeds - 1))  # as estimated from this number of seeds
     beyond = stats.t.ppf(1 - alpha / 2, seeds - 1) * seen
     inside = np.maximum(rope - stats.t.ppf(1 - alpha, seeds - 1) * seen, 0.0)
 

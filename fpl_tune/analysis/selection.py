@@ -54,7 +54,7 @@ def select(frame: pd.DataFrame, rule: str = "mean", *, preferred: Sequence[str] 
         The chosen cell. Where no cell has two seeds all rules choose by the mean.
 
     Raises:
-        ValueError: there is no such rule, or no cell has a value.
+        ValueError: the rule is unknown, or no cell has a value.
     """
     if rule not in RULES:
         raise ValueError(f"The selection rule must be one of {', '.join(RULES)}, but is {rule!r}.")

@@ -17,7 +17,7 @@ class Table:
     """Values of cells, seeds and clients as one array."""
 
     values: Floats
-    """[cells, seeds, clients]; NaN where there is no finite value."""
+    """[cells, seeds, clients]; NaN for missing and infinite values."""
     cells: tuple[str, ...]
     seeds: tuple[int, ...]
     splits: npt.NDArray[np.object_]
@@ -27,7 +27,7 @@ class Table:
         """Values [seeds, clients] of a cell.
 
         Raises:
-            KeyError: there is no such cell.
+            KeyError: the cell is unknown.
         """
         if cell not in self.cells:
             raise KeyError(cell)

@@ -1,4 +1,4 @@
-"""What varies more: the seed, the partition, the client or the hyper-parameters?"""
+"""Variance components: hyper-parameters, partition, seed, client and residual."""
 
 from __future__ import annotations
 

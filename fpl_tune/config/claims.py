@@ -32,7 +32,7 @@ class ClaimSpec:
     at: Picks = field(default_factory=dict)
     """Where both stand."""
     margin: Points = 0.0
-    """What the difference must exceed: points of accuracies, units of other metrics."""
+    """Smallest difference that supports the claim: points of accuracies, units of other metrics."""
     within: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Instead of a margin: the largest difference, of either sign, at which cells count as level."""
     metric: str | None = None

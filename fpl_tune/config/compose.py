@@ -115,7 +115,7 @@ def check_name(name: str) -> str:
     """A study's name, which becomes a folder and cannot lead out of where it lies.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the name is malformed.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
         raise ConfigError(f"A study's name holds letters, digits, '_', '-' and '.', 100 at most, but is {name!r}.")
@@ -124,7 +124,7 @@ def check_name(name: str) -> str:
 
 @cache
 def choose(group: str, option: str) -> dict[str, Any]:
-    """What choosing an option of a group sets: top-level parts of a composed run by name. Copy before changing.
+    """The parts of a composed run that an option of a group sets, by name. Copy before changing.
 
     Raises:
         ConfigError: the group has no such option.
@@ -142,7 +142,7 @@ def choose(group: str, option: str) -> dict[str, Any]:
 
 @cache
 def _base() -> dict[str, Any]:
-    """A run of which nothing is chosen. Copy before changing."""
+    """A run with the default options. Copy before changing."""
     return _compose("run", shipped("conf"), ())
 
 
@@ -175,7 +175,7 @@ def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any
         raise
     except yaml.YAMLError as problem:
         raise not_yaml(problem, folder / f"{name}.yaml") from None
-    except Exception as problem:  # whatever Hydra and OmegaConf raise on a user's file or overrides
+    except Exception as problem:  # Hydra and OmegaConf raise many types for invalid files and overrides
         raise readable(problem, folder / f"{name}.yaml") from None
     finally:
         GlobalHydra.instance().clear()
@@ -188,7 +188,7 @@ def _forced(override: str) -> str:
 
 
 def _searched() -> str:
-    """Where Hydra looks beside the study's own folder: the base of all, and the shipped studies to build on."""
+    """Hydra's search path besides the study's own folder: the groups, and the shipped studies."""
     folders = ["pkg://fpl_tune.conf"]
     if (studies := shipped("studies")).is_dir():
         folders.append("'file://" + str(studies).replace("'", "\\'") + "'")
@@ -211,7 +211,7 @@ def _defaults(kind: type[RunSpec]) -> dict[str, Any]:
 
 
 def _register_named(overrides: Sequence[str]) -> None:
-    """Makes a class that is named as `method=package.module:Class` an option of the group."""
+    """Registers a class given as `method=package.module:Class` as an option of the group."""
     for text in overrides:
         key, _, name = text.partition("=")
         if key == "method" and ":" in name:

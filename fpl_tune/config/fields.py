@@ -74,7 +74,7 @@ def _parts(node: Mapping[str, Any], stored: bool) -> dict[str, Any]:
 
 
 def stages(method: Method, protocol: ProtocolSpec, nodes: Any, *, stored: bool = False) -> tuple[Stage, ...]:
-    """The stages of a run, what they leave open taken from the run; without any, one by the protocol.
+    """The stages of a run; open fields are taken from the run. Without stages, one by the protocol.
 
     Args:
         method: the run's own method.
@@ -83,7 +83,7 @@ def stages(method: Method, protocol: ProtocolSpec, nodes: Any, *, stored: bool =
         stored: see `to_run`.
 
     Raises:
-        ConfigError: a stage that is none, or names the inner method of one that wraps none.
+        ConfigError: a malformed stage, or `inner` for a method that does not wrap another.
     """
     if not isinstance(nodes, Sequence) or isinstance(nodes, str):
         raise ConfigError(f"stages must be a list, but is {shown(nodes)}. Write stages=[{{rounds: 10}}].")
@@ -181,7 +181,7 @@ def no_field(dotted: str, node: Mapping[str, Any], rooms: Sequence[str] = ()) ->
     Args:
         dotted: the field's dotted name.
         node: the composed dict.
-        rooms: the parts of it whose fields are suggested; all of a study's where there are none.
+        rooms: the parts whose fields are suggested; empty: all of a study.
     """
     *path, last = dotted.split(".")
     method: Any = node if path[:1] == ["method"] else None

@@ -1,4 +1,4 @@
-"""Study files and overrides as they come in: bounded and checked before Hydra merges them."""
+"""Limits and checks of study files and overrides, applied before Hydra merges them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fpl_tune.errors import ConfigError, unknown
 from fpl_tune.spec import shown
 
 BYTES = 1 << 20
-"""Of a study file."""
+"""Largest study file."""
 VALUES = 20_000
-"""In a study file, aliases written out; characters of what interpolations are replaced by are ten times as many."""
+"""Most values of a study file with aliases expanded; interpolations expand to at most ten times as many characters."""
 DEPTH = 30
-"""Of lists and mappings inside each other, and of brackets in an override."""
+"""Deepest nesting of lists and mappings, and of brackets in an override."""
 CHARACTERS = 12_000
-"""Of an override, whose key has 200 at most; longer lists belong into the study's file."""
+"""Longest override, with a key of at most 200; longer lists belong in the study's file."""
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _REFERENCE = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+|\[\w+\])*")
@@ -101,7 +101,7 @@ def read_mapping(path: Path, what: str, scale: int = 1) -> dict[str, Any]:
         node = yaml.load(text, Loader=_LOADER)
     except yaml.YAMLError as problem:
         raise not_yaml(problem, path, what) from None
-    except (ValueError, TypeError, RecursionError) as problem:  # e.g. a date that is none, a mapping as a key
+    except (ValueError, TypeError, RecursionError) as problem:  # e.g. an invalid date, a mapping as a key
         raise ConfigError(f"{what} is YAML, but {path.name} is not: {shown(str(problem))}.") from None
     if not isinstance(node, dict):
         found = "is empty" if node is None else f"holds {shown(node)}"
@@ -194,7 +194,7 @@ def parse(overrides: Sequence[str]) -> list[Override]:
     """Overrides as Hydra parses them, each checked.
 
     Raises:
-        ConfigError: one is not `key=value`, too long, has several values, or names an option that there is not.
+        ConfigError: one is not `key=value`, too long, has several values, or names an unknown option.
     """
     return [_parse(str(text)) for text in overrides]
 

@@ -25,7 +25,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def _seeds(value: Any) -> int | list[int]:
-    """Refuses what is neither a number of seeds nor a list of different ones."""
+    """Accepts a number of seeds or a list of different seeds."""
     listed = value if isinstance(value, list) else [1]
     number = value if type(value) is int else len(listed)
     each = all(type(seed) is int and 0 <= seed < 2**63 for seed in listed)
@@ -69,7 +69,7 @@ def _promptfl() -> Method:
 
 @dataclass(frozen=True, config=SPEC)
 class RunSpec:
-    """One simulation without its seed: what a cell's identity is made of.
+    """One simulation without its seed. A cell's identity is computed from it.
 
     `config.to_run` makes one from plain values. A field that is replaced later does not change the stages.
     """
@@ -98,11 +98,11 @@ class RunSpec:
 
 @dataclass(frozen=True, config=SPEC)
 class SearchSpec:
-    """How the method's own space is searched inside each cell of the axes; without a sampler nothing is searched."""
+    """The search of the method's space in each cell of the axes. Without a sampler there is no search."""
 
     sampler: Any = None
     """grid; a sampler of Optuna (tpe, gp, random, cma_es, nsgaii, qmc ...), of a plug-in or of `package.module:Class`;
-    {name: ..., argument: ...} where it is to have arguments; None: nothing is searched."""
+    {name: ..., argument: ...} with arguments; None: no search."""
     trials: Annotated[int, Field(ge=1, le=100_000)] = 20
     """Trials in each axis cell, the published defaults included."""
     seconds: Seconds | None = None
@@ -116,8 +116,8 @@ class SearchSpec:
     constraints: list[str] = field(default_factory=list)
     """e.g. "comm/total_bytes <= 5e6" """
     batch: AtLeastOne | None = None
-    """None: the next trial is suggested as soon as there is room for it, so that no worker waits. A number: trials come
-    in batches of so many, each after the last one is over, and are the same on every machine."""
+    """None: the next trial is suggested as soon as a slot is free, so that no worker waits. A number: trials come in
+    batches of this size, each after the last one is over, and are equal on every machine."""
     warm_start: str | None = None
     """Name of a study whose finished cells in the same space the sampler starts from."""
     seed: Seed = 0
@@ -130,31 +130,31 @@ class PruneSpec:
     rule: Any = None
     """halving (noise-aware successive halving that pauses and resumes), plateau (no gain for first_rung · reduction
     rounds), a pruner of Optuna (median, hyperband ...), of a plug-in or of `package.module:Class`, or None; {name: ...,
-    argument: ...} where a pruner is to have arguments."""
+    argument: ...} with arguments."""
     reduction: Annotated[int, Field(ge=2, le=1_000_000)] = 3
-    """One in so many goes on at each rung."""
+    """Reduction factor of successive halving: the best 1 / `reduction` continue at each rung."""
     first_rung: AtLeastOne = 1
     """Round of the first rung."""
     smoothing: AtLeastOne = 1
     """Rounds averaged."""
     confidence: Annotated[float, Field(ge=0)] = 1.0
-    """Standard errors by which a cell must be behind to be stopped; 0 trusts every figure."""
+    """Standard errors by which a cell must be behind to be stopped; 0 ignores noise."""
     seeds: AtLeastOne | None = None
-    """Seeds of a batch in a race: so many run first, then as many again, and a cell that a paired test finds behind the
-    best before a batch runs no further ones. None: all cells run all seeds, as what is to be reported should."""
+    """Batch size of a race of seeds: before each further batch, cells that a paired test finds behind the best are
+    eliminated. None: all cells run all seeds, as reported results should."""
     level: Annotated[float, Field(gt=0, lt=1)] = 0.05
     """Probability, over all its tests, that a race stops a cell that is as good as any other."""
 
 
 @dataclass(frozen=True, config=SPEC)
 class ExecutionSpec:
-    """Where and how trials run. Never part of a cell's identity."""
+    """Execution of trials. Not part of a cell's identity."""
 
     executor: Literal["ray", "inline"] = "ray"
     address: str | None = None
     """Ray cluster: None starts one on this machine; `auto` or host:port joins one."""
     parallel: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    """Trials at once; None: as many as the machine's cores and GPUs carry."""
+    """Trials at once; None: as many as cores and GPUs allow."""
     threads: Annotated[int, Field(ge=1, le=1_024)] | None = None
     """CPU threads per trial; None: measured rule (one for the compact towers, all for large ones)."""
     gpus: Annotated[float, Field(ge=0, le=1_024)] | None = None
@@ -167,10 +167,10 @@ class ExecutionSpec:
     checkpoint_every: AtLeastOne = 5
     """Rounds between checkpoints."""
     checkpoints: str | None = None
-    """Where they lie: None is the study's folder, which all nodes of a cluster must share; else an fsspec URL such as
-    s3://bucket/studies."""
+    """Storage of checkpoints: None is the study's folder, which all nodes of a cluster must share; else an fsspec URL
+    such as s3://bucket/studies."""
     retries: Annotated[int, Field(ge=0, le=100)] = 1
-    """Times a failed trial is tried again."""
+    """Retries of a failed trial."""
 
 
 @dataclass(frozen=True, config=SPEC)
@@ -190,7 +190,7 @@ SELECTION = ("mean", "lower_bound", "one_standard_error")
 
 @dataclass(frozen=True, config=SPEC)
 class ReportSpec:
-    """What the report shows first."""
+    """The report: metric, rule, axis and reference."""
 
     metric: str = "test/acc_mean"
     rule: str = "final"
@@ -234,7 +234,7 @@ class StudySpec(RunSpec):
     tracking: TrackingSpec = field(default_factory=TrackingSpec)
     report: ReportSpec = field(default_factory=ReportSpec)
     budget: str | None = None
-    """e.g. 2h, 30m, 90s: what does not fit is dropped and named."""
+    """e.g. 2h, 30m, 90s: cells that do not fit are dropped and listed."""
     confirm: str | None = None
     """Name of a study that searched: the cells are the points that it found and the published ones, on seeds that it
     did not use; nothing is searched."""

@@ -1,4 +1,4 @@
-"""Composing a study so that no override is ignored silently."""
+"""Composition of a study that reports every override without effect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def compose(name: str, overrides: Sequence[str] = (), root: Path | None = None) 
         root: the folder of all studies, for `search.warm_start`.
 
     Raises:
-        ConfigError: an invalid study, or an override that an axis, a search, a stage or a missing sampler cancels.
+        ConfigError: an invalid study, or an override without effect because of an axis, a stage or a missing sampler.
     """
     spec, node = config.compose_study(name, overrides)
     _warn_of_shadowed(name)
@@ -73,7 +73,7 @@ def _check(name: str, overrides: Sequence[str], text: str, spec: StudySpec, node
 
 
 def _changes_cells(text: str) -> bool:
-    """Whether an override may take away cells, or change what they are called."""
+    """Whether an override may remove or rename cells."""
     return text.lstrip("+~").partition("=")[0].split(".")[0] in ("axes", "references", "let", "scale", *GROUPS)
 
 

@@ -26,7 +26,7 @@ from fpl_tune.study.fingerprints import fingerprints, why_stale
 from fpl_tune.study.store import Store
 
 RAY_SECONDS = 6.0
-"""Starting and ending a Ray of our own."""
+"""Seconds to start and stop Ray on this machine."""
 _MEMORY_SHARE = 0.9  # of the machine's memory that trials may fill
 
 
@@ -38,7 +38,7 @@ class Item:
     status: str
     """done, new, stale, partial (some seeds are missing), gone or left (see `diff.Differ.outside`)"""
     trials: int
-    """Times it is run: 1, or the trials of a search inside it."""
+    """1, or the number of trials of the search in this cell."""
     seeds: int
     """Seeds that are missing."""
     seconds: float
@@ -74,7 +74,7 @@ class Plan:
         return not self.reasons
 
     def totals(self) -> dict[str, Any]:
-        """Totals of the plan; seconds and bytes are those of the cells that are left to run."""
+        """Totals of the plan; seconds and bytes of the cells that are not done."""
         left = [item for item in self.items if item.status != "done"]
         return {
             "cells": sum(item.trials for item in self.items),
@@ -142,7 +142,7 @@ def make_plan(
 
     Args:
         spec: the study.
-        node: the same as a plain dict.
+        node: the study as a plain dict.
         root: the output folder.
         progress: called with (kinds of trials measured, all).
 
@@ -185,7 +185,7 @@ def make_plan(
 
 
 def _here(setup: Setup) -> Setup:
-    """Costs are measured on this machine, whatever the cluster has."""
+    """The setup for measuring costs: always this machine, also for a cluster."""
     device = setup.device if setup.address is None else resolve("auto")
     return replace(setup, device=device, parallel=min(setup.parallel, cores()))
 

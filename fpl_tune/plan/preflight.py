@@ -1,4 +1,4 @@
-"""Checks before anything starts: that methods fit their tasks, and runs the machine."""
+"""Checks before a study starts: methods fit their tasks, and runs fit the machine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Loaded:
         return self._data[key]
 
     def bytes(self, run: RunSpec, kind: str, seed: int) -> tuple[int, int]:
-        """Sent up and down; `kind` is the run's cost key, and runs of one kind, length and seed send the same."""
+        """Bytes sent up and down, cached: runs of equal cost key `kind`, length and seed send equally many."""
         key = (kind, run.rounds, seed)
         if key not in self._bytes:
             self._bytes[key] = bytes_of(run, seed, self.towers_of(run), self.dataset_of(run))
@@ -49,12 +49,12 @@ class Loaded:
 
 
 def check(runs: Sequence[RunSpec], seeds: int = 1, setup: Setup | None = None) -> Loaded:
-    """Checks that methods fit their tasks, and runs the machine.
+    """Checks that methods fit their tasks and runs fit the machine.
 
     Args:
         runs: the runs that are queued.
         seeds: number of seeds of each.
-        setup: of the study; None: the machine is not known.
+        setup: of the study; None: unknown.
 
     Returns:
         The towers and data sets that it had to load.
@@ -89,7 +89,7 @@ def check(runs: Sequence[RunSpec], seeds: int = 1, setup: Setup | None = None) -
 
 
 def _check_states(run: RunSpec, task: ClientTask, seeds: int, room: int | None) -> None:
-    """Makes what one seed begins with: its size is known then, and an allocation that fails is reported here."""
+    """Builds the initial state of one seed, which gives its size, and reports an allocation that fails."""
     try:
         with torch.no_grad():
             state = run.stages[0].method.init(task, torch.Generator().manual_seed(0), None)

@@ -1,4 +1,4 @@
-"""Exact bytes of a run, without training: what is sent depends on who takes part and on shapes, not on values."""
+"""Exact bytes of a run, without training: they depend on cohorts and shapes, not on values."""
 
 from __future__ import annotations
 

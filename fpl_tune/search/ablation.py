@@ -44,12 +44,12 @@ def ablation_paths(spec: StudySpec, node: dict[str, Any], store: Store) -> list[
 
     Args:
         spec: the study as it is now.
-        node: the same as a plain dict.
-        store: its results; trials that are not finished do not count.
+        node: the study as a plain dict.
+        store: its results; unfinished trials are left out.
 
     Returns:
         Paths of at least two steps: the published point with the highest validation accuracy, cells of the role
-        `ablation` or trials that are like them, and the best cell.
+        `ablation` or equal trials, and the best cell.
 
     Raises:
         ConfigError: the study has no search, no published point in it, or no finished trial, or the published point is
@@ -97,7 +97,7 @@ def ablation_cells(spec: StudySpec, node: dict[str, Any], root: Path) -> list[Ce
 
 
 def _importance(cells: list[Cell], table: pd.DataFrame, rule: str, space: Space) -> dict[str, float]:
-    """Share of the variance of validation that each field explains alone; 0 where nothing can be said."""
+    """Share of the variance of validation that each field explains alone; 0 where it cannot be estimated."""
     import pandas as pd
 
     from fpl_tune import analysis

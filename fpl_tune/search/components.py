@@ -1,4 +1,4 @@
-"""Optuna's samplers and pruners, and those of others, by name or import path with arguments.
+"""Samplers and pruners of Optuna and of plug-ins, by name or import path, with arguments.
 
 search.sampler=tpe
 search.sampler={name: gp, deterministic_objective: true}
@@ -50,7 +50,7 @@ class Component:
         known = {name: value for name, value in defaults.items() if self.accepts(name)}
         try:
             return self.kind(**{**known, **self.arguments})
-        except Exception as problem:  # classes of others: whatever they raise
+        except Exception as problem:  # a third-party class may raise anything
             raise ConfigError(f"{self.where}={self.name} cannot be built: {plugins.told(problem)}.") from problem
 
 

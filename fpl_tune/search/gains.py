@@ -42,9 +42,9 @@ class Gain:
 
 
 def searches(spec: StudySpec, node: dict[str, Any]) -> list[Part]:
-    """The searches of a study with their spaces and published points, whatever samples them.
+    """The searches of a study with their spaces and published points, independent of the sampler.
 
-    Neither the sampler's package nor the study of a warm start need be installed.
+    The sampler's package and the study of a warm start are not required.
     """
     sampler = "grid" if spec.search.sampler == "grid" else "random"
     search = Search.plan(replace(spec, search=replace(spec.search, sampler=sampler, warm_start=None)), node)

@@ -6,8 +6,8 @@ reached it so far; otherwise it is paused with a checkpoint and goes on when its
 paper: once no further cell can reach a rung, those that are behind its cutoff by at most `confidence` standard errors
 of the difference go on too, where the error comes from seeds and clients. The rest is pruned.
 
-`plateau`, and every pruner of Optuna, stops a cell for good. Cells are compared with those of the same data, partition
-and schedule only, trials of a search with those of the same cell of the axes.
+`plateau`, and every pruner of Optuna, stops a cell permanently. Cells are compared only with those of the same data,
+partition and schedule, trials of a search with those of the same cell of the axes.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ class Decision(Enum):
 
     CONTINUE = "continue"
     PAUSE = "pause"
-    """It stops with a checkpoint, and may go on later."""
+    """It stops with a checkpoint and may resume."""
     STOP = "stop"
 
 
 class Paused(NamedTuple):
-    """A cell that waits for a place at its rung."""
+    """A cell that is paused at a rung."""
 
     cell: Cell
     round: int
@@ -120,7 +120,7 @@ class Pruner:
         Args:
             cell: the cell.
             rounds: its rounds so far, one record per seed in each.
-            latest: False for rounds of a cell that is known to be further.
+            latest: False for a round before the cell's last one.
         """
         rule, number = self.spec.rule, len(rounds)
         if rule is None or not cell.candidate or number >= cell.run.rounds:
@@ -152,7 +152,7 @@ class Pruner:
         return sorted(rung, key=lambda name: -rung[name].mean)[: len(rung) // self.spec.reduction]
 
     def promote(self, paused: Collection[Paused]) -> list[Paused]:
-        """Takes the cells that their rung has room for now; the furthest and best first."""
+        """Selects the paused cells that may resume, the furthest and best first."""
         return self._take(paused, self._best)
 
     def settle(self, paused: Collection[Paused], running: Iterable[Paused]) -> tuple[list[Paused], list[Paused]]:
@@ -212,7 +212,7 @@ class Pruner:
         if latest and trial.should_prune():
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
             return Decision.STOP
-        if number == cell.run.rounds - 1:  # the last round is never pruned: the pruner takes the trial for complete
+        if number == cell.run.rounds - 1:  # the last round is never pruned, so the trial is complete for the pruner
             study.tell(trial, mine.mean)
         return Decision.CONTINUE
 

@@ -61,7 +61,7 @@ class _Runner:
     means: dict[int, float]
     """Seed -> validation accuracy."""
     clients: dict[int, list[float]]
-    """Seed -> the same by client, where it was noted."""
+    """Seed -> validation accuracy by client, where records hold it."""
 
 
 class Race:
@@ -82,7 +82,7 @@ class Race:
         self._peers: dict[str, str] = {}
 
     def note(self, cell: Cell, seed: int, result: Mapping[str, Any], history: Sequence[Record]) -> None:
-        """Receives the result of a seed; one that failed or was stopped has no figure."""
+        """Adds the result of a seed. A seed that failed or was stopped has no figure and is left out."""
         if result["status"] != Status.DONE or not cell.candidate:
             return
         runner = self._known(cell).setdefault(cell.id, _Runner(cell.label, {}, {}))
@@ -127,7 +127,7 @@ def _errors(table: np.ndarray, differences: np.ndarray) -> tuple[float, float]:
 
 
 def _client_error(best: _Runner, other: _Runner, seeds: Sequence[int]) -> float:
-    """Standard error of the mean difference from its spread over each seed's clients; 0 where they were not noted."""
+    """Standard error of the mean difference from its spread over each seed's clients; 0 where records lack it."""
     squared = []
     for seed in seeds:
         a, b = best.clients[seed], other.clients[seed]

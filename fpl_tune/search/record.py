@@ -1,8 +1,8 @@
 """The trials of a search: in memory, where samplers read them, and in the study's Optuna database.
 
-A trial enters the database with all its parameters in one transaction, so that a kill leaves it there whole or not at
-all. Its user attributes say how many results were reported before it was suggested (`reported_before`), and as which
-it was reported (`reported_as`): with both, every suggestion can be made again.
+A trial enters the database with all its parameters in one transaction: after a kill it is complete or absent. Its user
+attributes hold the number of results that were reported before it was suggested (`reported_before`) and its own
+position among the reports (`reported_as`): with both, every suggestion can be reproduced.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _without_waiting(connection: Any, record: Any) -> None:
 
 
 class _Copy:
-    """One of the two places where trials are."""
+    """The trials in one storage: memory or the database."""
 
     def __init__(self, storage: BaseStorage, name: str, directions: Sequence[StudyDirection]) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -77,7 +77,7 @@ class _Copy:
         self.id = storage.get_study_id_from_name(name)
 
     def trial(self, number: int) -> Trial:
-        """A running trial. No sampler is asked for anything."""
+        """A running trial. Creating it calls no sampler."""
         self.study.sampler = RandomSampler()
         return Trial(self.study, self.storage.get_trial_id_from_study_id_trial_number(self.id, number))
 
@@ -162,7 +162,7 @@ class TrialRecord:
                 disk.storage.set_study_system_attr(disk.id, key, value)
 
     def report(self, number: int, verdict: Verdict, sampler: BaseSampler) -> None:
-        """Ends a trial. `sampler` may note what it needs of the result."""
+        """Ends a trial. `sampler` may store attributes of its own."""
         attrs = {**verdict.attrs, "reported_as": self.reported}
         values = verdict.values if verdict.state == TrialState.COMPLETE else None
         with warnings.catch_warnings():

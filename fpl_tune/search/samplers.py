@@ -22,18 +22,18 @@ from fpl_tune.study.results import MAXIMISED
 
 NAMED_CONSTRAINTS = hasattr(optuna.trial.Trial, "set_constraint")  # since Optuna 5; before, a function of the trial
 _BLIND = (RandomSampler, QMCSampler, BruteForceSampler)
-"""Samplers that do not read results, and so have no say in objectives and constraints."""
+"""Samplers that do not read results: objectives and constraints do not affect them."""
 _PROBED = 14  # trials of a probe: more than the random ones that Optuna's samplers start with
 
 
 class SamplerFactory:
     """Makes the sampler of each trial.
 
-    A trial's sampler is seeded by the trial's number, so that a suggestion depends on what was reported before it and
-    on nothing that a process remembers.
+    A trial's sampler is seeded by the trial's number, so that a suggestion depends only on the results that were
+    reported before it, not on the state of a process.
 
     Raises:
-        ConfigError: the sampler or an argument is unknown, or it cannot do the objectives or constraints.
+        ConfigError: the sampler or an argument is unknown, or it does not support the objectives or constraints.
     """
 
     def __init__(self, search: SearchSpec) -> None:
@@ -62,7 +62,7 @@ class SamplerFactory:
             "warn_independent_sampling": False,
         }
         if self.component.default("n_startup_trials") == 10:
-            # A third of the budget, ten at most, is drawn before the sampler has something to go by.
+            # A third of the budget, at most ten trials, is drawn at random before the model is fitted.
             defaults["n_startup_trials"] = min(10, max(4, self.search.trials // 3))
         if issubclass(self.component.kind, TPESampler):
             defaults |= {"multivariate": True, "group": True, "constant_liar": True}
@@ -79,10 +79,10 @@ class SamplerFactory:
         return [way.MAXIMIZE if name in MAXIMISED else way.MINIMIZE for name in self.search.objectives]
 
     def probe(self, space: Space, node: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-        """Tries the sampler on made-up results.
+        """Runs the sampler on simulated results.
 
         Raises:
-            ConfigError: it cannot do the objectives, or fails on the space.
+            ConfigError: it does not support the objectives, or fails on the space.
         """
         if issubclass(self.component.kind, (*_BLIND, TPESampler)):
             return
@@ -101,7 +101,7 @@ class SamplerFactory:
                 raise ConfigError(
                     f"search.sampler={self.component.name} needs a package that is missing ({problem}). Install it."
                 ) from None
-            except Exception as problem:  # samplers of others: whatever they raise
+            except Exception as problem:  # a third-party sampler may raise anything
                 what = f"search.objectives={list(self.search.objectives)}" if len(self.directions) > 1 else "this space"
                 said = " ".join(str(problem).split())
                 raise ConfigError(
@@ -123,7 +123,7 @@ def _excesses(trial: optuna.trial.FrozenTrial) -> Sequence[float]:
 def draw_from_table(points: Sequence[Mapping[str, Any]], values: Sequence[float], *, seed: int) -> list[int]:
     """The order in which TPE goes through a table of results.
 
-    Suggestions that are not in the table, or were drawn before, cost nothing. Points that TPE never suggests come last.
+    Suggestions that are not in the table, or repeat a point, are not counted. Points that TPE never suggests come last.
 
     Args:
         points: mappings with equal keys (fields).

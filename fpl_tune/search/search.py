@@ -34,7 +34,7 @@ class Search:
 
         Args:
             spec: the study.
-            node: the same as a plain dict.
+            node: the study as a plain dict.
             root: the folder of all studies, among them the one that `search.warm_start` names.
 
         Raises:
@@ -118,10 +118,10 @@ class Search:
         return sum(part.unasked for part in self.parts)
 
     def request(self) -> list[Cell]:
-        """Cells of new trials; empty while there is no room for any.
+        """Cells of new trials; empty while none may be suggested.
 
-        Without batches one trial, of the part that has had the fewest; with batches the next batch of every part
-        whose last one is over.
+        Without batches, one trial of the part with the fewest trials. With batches, the next batch of every part whose
+        last batch is over.
         """
         cells: list[Cell] = []
         for part in sorted(self.parts, key=lambda part: part.asked):
@@ -134,18 +134,23 @@ class Search:
         return cells
 
     def report(self, cell: Cell, results: Results) -> None:
-        """A cell is complete: every trial that it stands for is over."""
+        """Reports a complete cell to every trial that it belongs to."""
         for part, number in self._waiting.pop(cell.id, []):
             part.report(number, cell, results)
 
     def pause(self, cell: Cell, seconds: float) -> None:
-        """A cell waits for a place at its rung, after so many seconds of training."""
+        """Pauses a cell at its rung.
+
+        Args:
+            cell: the cell.
+            seconds: its training time so far.
+        """
         for part, number in self._waiting.get(cell.id, []):
             part.pause(number, seconds)
 
 
 def _key(identity: str, source: str, search: SearchSpec, space: Space) -> str:
-    """Name of a part in the database: a digest of what may not change within one search. Ranges may."""
+    """Name of a part in the database: a digest of the settings that are fixed within one search. Ranges may change."""
     fixed = {
         "record": 2,
         "source": source,

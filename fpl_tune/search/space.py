@@ -55,7 +55,7 @@ class Param:
         return d.low <= value <= d.high and (isinstance(d, FloatDistribution) or value == int(value))
 
     def nearest(self, value: Any) -> Any:
-        """The value of the distribution that is nearest to a number; the first choice where nothing is near."""
+        """The value of the distribution nearest to a number; the first choice for other values."""
         d = self.distribution
         number = value if isinstance(value, int | float) else None
         if isinstance(d, CategoricalDistribution):
@@ -165,7 +165,7 @@ def outward(value: Any) -> Any:
 
 
 def names_of(node: Mapping[str, Any], option: Any = None) -> list[str]:
-    """Names under which a method's space may lie: its option, compositions of the same methods, its own name."""
+    """Possible file names of a method's space: its option, compositions of the same methods, its own name."""
     alike = []
     for path in sorted(shipped("conf", "method").glob("*.yaml")):
         composed = yaml.safe_load(path.read_text())
@@ -188,7 +188,7 @@ def read_space(
         node: the run that is searched. Its integer fields are searched as integers.
 
     Raises:
-        ConfigError: there is no space, a key is unknown, a range is empty or inverted, an axis is searched too.
+        ConfigError: the space does not exist, a key is unknown, a range is empty or inverted, an axis is searched too.
     """
     stored = _file(names)
     schedule = _file(["schedule"])["space"] if stored else {}

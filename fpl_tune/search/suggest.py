@@ -1,7 +1,7 @@
-"""The search in one cell of the axes: which trial comes next, and what the sampler receives of those that ran.
+"""The search in one cell of the axes: the next trial, and the results that the sampler receives.
 
-Without `search.batch` a trial is suggested whenever there is room for one. With it trials come in batches of that
-size, reported in the order of their numbers: suggestions then depend neither on the machine nor on who ends first.
+Without `search.batch` a trial is suggested as soon as a slot is free. With it, trials come in batches of that size and
+are reported in the order of their numbers: suggestions then depend neither on the machine nor on the order of ends.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Part:
     pending: dict[int, Verdict | None] = field(default_factory=dict)
     """Running trials, and the verdict of those that are over but not reported yet."""
     paused: dict[int, float] = field(default_factory=dict)
-    """Trials that wait for a place at their rung: the seconds that they took so far. No batch waits for them."""
+    """Paused trials -> training seconds so far. Batches do not wait for them."""
     used: float = 0.0
     """Seconds of the trials that are over."""
 
@@ -107,7 +107,7 @@ class Part:
         return cells
 
     def draw(self) -> list[RunSpec]:
-        """As many runs as the search has trials: its fixed points, then random ones; none that a method refuses."""
+        """Draws a run for each trial: the fixed points, then random points. Refused points are left out."""
         random = TrialRecord(None, self.key, self.samplers.directions)
         factory = SamplerFactory(SearchSpec(sampler="random", seed=self.search.seed))
         made: list[RunSpec] = []
@@ -162,7 +162,7 @@ class Part:
         return max(0, min(self.total, whole * batch) - self._asked)
 
     def suggest(self) -> tuple[int, Cell] | None:
-        """The next trial; None where there is no room. Combinations that the method refuses fail and count."""
+        """Suggests the next trial; None while none may be. Combinations that the method refuses fail and count."""
         while self.room:
             index = self._asked
             point = self._points[index] if index < len(self._points) else None
@@ -193,7 +193,7 @@ class Part:
     # -- results ---------------------------------------------------------------------------------------------
 
     def report(self, number: int, cell: Cell, results: Results) -> None:
-        """A trial is over. With batches the sampler receives it when its batch is complete."""
+        """Reports a trial that is over. With batches the sampler receives it when its batch is complete."""
         verdict = self.verdict(cell, results)
         if number in self.paused:
             del self.paused[number]
@@ -202,7 +202,7 @@ class Part:
             self._settle(number, verdict)
 
     def pause(self, number: int, seconds: float) -> None:
-        """A trial waits for a place at its rung. It counts as running until it is over."""
+        """Pauses a trial at its rung. It counts as running until it is over."""
         self.pending.pop(number, None)
         self.paused[number] = seconds
         self._flush()
@@ -212,7 +212,7 @@ class Part:
         self._flush()
 
     def _flush(self) -> None:
-        """Reports what may be reported."""
+        """Reports the trials whose batch is complete; without batches, all that are over."""
         done = {number: verdict for number, verdict in self.pending.items() if verdict is not None}
         if self.search.batch is not None:
             full = self._asked % self.search.batch == 0 or self._asked >= self.total or self._spent()
@@ -258,7 +258,7 @@ class Part:
         return Verdict(state, values, rounds, constraints, attrs, seconds)
 
     def replay(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-        """Makes every suggestion again from the record: what was suggested, and what is now."""
+        """Reproduces every suggestion from the record: yields the recorded and the reproduced parameters."""
         trials = self.record.trials()
         again = TrialRecord(None, self.key, self.samplers.directions)
         again.add(trials[: self._offset])

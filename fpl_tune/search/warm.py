@@ -1,4 +1,4 @@
-"""A search that starts from what another study of the same space has found."""
+"""Warm start: the finished cells of another study in the same space as first trials of a search."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class WarmStart:
         search, rule, constraints: of the new study.
 
     Raises:
-        ConfigError: there is no such study, or it lacks finished cells.
+        ConfigError: the study does not exist, or has no finished cells.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class WarmStart:
         return found
 
     def check(self, parts: Sequence[Part]) -> None:
-        """Raises `ConfigError` where the study has nothing for any part."""
+        """Raises `ConfigError` if no cell of the study lies in the space of any part."""
         if not any(part.warm for part in parts):
             fields = ", ".join(param.name for param in parts[0].space.params)
             raise ConfigError(

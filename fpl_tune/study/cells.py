@@ -19,7 +19,7 @@ from fpl_tune.errors import ConfigError
 from fpl_tune.formatting import counted
 
 CELLS = 100_000
-"""Cells that axes make at most."""
+"""Largest number of cells of the axes."""
 _COLUMNS = ("cell", "seed", "status", "rule", "rounds", "label", "role", "last_run")
 """Columns of the result table beside the axes."""
 Role = Literal["cell", "reference", "trial", "ablation"]
@@ -110,7 +110,7 @@ def _flat(bundle: Mapping[str, Any]) -> dict[str, Any]:
 def expand(spec: StudySpec, node: dict[str, Any]) -> list[Cell]:
     """All cells of the axes, then the references; equal configurations once.
 
-    A reference stands at every value of the axes that it leaves open: those outside the method.
+    A reference has a cell for every value of the axes outside the method that it leaves open.
 
     Raises:
         ConfigError: an axis or reference that names no field, or a value that its field refuses.
@@ -124,7 +124,7 @@ def expand(spec: StudySpec, node: dict[str, Any]) -> list[Cell]:
 
 
 def merge(made: Sequence[tuple[dict[str, Any], RunSpec, Role]], first: int = 0) -> list[Cell]:
-    """Cells from what varies and what runs, numbered from `first`; equal configurations once."""
+    """Builds cells from varied fields and runs, numbered from `first`; equal configurations once."""
     cells: dict[str, Cell] = {}
     for varied, run, role in made:
         key = config.identity(run)

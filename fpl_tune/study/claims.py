@@ -61,12 +61,8 @@ def contrasts(name: str, claim: ClaimSpec, cells: Sequence[Cell]) -> list[analys
     picked = (("at", claim.at), ("cells", claim.cells), ("versus", claim.versus))
     common, ours, theirs = (_full(picks, cells, f"{where}.{part}") for part, picks in picked)
     mine, other, named = {**common, **ours}, {**common, **theirs}, theirs.keys()
-    pairs = [
-        analysis.Contrast(a.id, b.id)
-        for a in cells
-        for b in cells
-        if a.id != b.id and _fits(a, mine) and _fits(b, other) and _beside(a, b, named)
-    ]
+    better, others = ([cell for cell in cells if _fits(cell, picks)] for picks in (mine, other))
+    pairs = [analysis.Contrast(a.id, b.id) for a in better for b in others if a.id != b.id and _beside(a, b, named)]
     if not pairs:
         raise ConfigError(f"{where} compares no two cells. Check its cells, versus and at.")
     return pairs

@@ -61,7 +61,7 @@ def owner(folder: Path) -> dict[str, Any] | None:
     """The process that holds the study: pid, host, since, command.
 
     Returns:
-        None if there is none; an empty dict if it did not say.
+        None if no process holds it; an empty dict if the file does not name the process.
     """
     path = folder / "study.lock"
     if not path.is_file():

@@ -27,9 +27,9 @@ _log = logging.getLogger(__name__)
 def convert(folder: Path, *, locked: bool = False) -> None:
     """Converts a store of schema 1; leaves one of this schema alone.
 
-    Every step is one atomic write or rename, and study.yaml is written last: after a kill, the next call goes on. A
-    store that another process runs, or that cannot be written, stays as it is: its results are readable, but the same
-    study would not find them.
+    Every step is one atomic write or rename, and study.yaml is written last: after a kill, the next call
+    continues. A store that another process runs, or that cannot be written, is not converted: its results are readable,
+    but a run of the study does not reuse them.
 
     Args:
         folder: the study's.
@@ -97,7 +97,7 @@ def _convert_cell(folder: Path) -> tuple[str, str]:
     target = folder.with_name(file.id)
     if folder != target and not target.exists():
         folder.replace(target)
-    elif folder != target:  # the study went on before it was converted
+    elif folder != target:  # the study was continued before it was converted
         for place in folder.glob("seed=*"):
             if not (target / place.name).exists():
                 place.replace(target / place.name)
@@ -106,7 +106,7 @@ def _convert_cell(folder: Path) -> tuple[str, str]:
 
 
 _FORMER_DEFAULTS: dict[str, dict[str, tuple[Any, Any]]] = {"pfedmoap": {"d_gating": (128, None)}}
-"""Method -> field -> the default in schema 1, and the default that means the same now."""
+"""Method -> field -> the default in schema 1, and its equivalent today."""
 
 
 def current_method(node: Mapping[str, Any], varied: Mapping[str, Any]) -> dict[str, Any]:

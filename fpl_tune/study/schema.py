@@ -147,7 +147,7 @@ def read_cell(path: Path) -> CellFile:
     """
     node = _json(path)
     if not isinstance(node, dict):
-        raise DamagedFile(path, f"it holds {_kind(node)} and not a cell")
+        raise DamagedFile(path, f"it holds {_kind(node)}, not a cell")
     found = _validated(CellFile, _versioned(cast(dict[str, Any], node), path), path)
     if path.parent.name not in (found.id, found.former):
         raise DamagedFile(path, f"its folder is named {path.parent.name}, but it holds cell {found.id}")
@@ -168,7 +168,7 @@ def read_result(path: Path) -> dict[str, Any]:
     """Reads result.json, and checks that metrics.jsonl beside it has the size that it should."""
     node = _json(path)
     if not isinstance(node, dict):
-        raise DamagedFile(path, f"it holds {_kind(node)} and not a result")
+        raise DamagedFile(path, f"it holds {_kind(node)}, not a result")
     found = _validated(ResultFile, node, path)
     metrics = path.with_name("metrics.jsonl")
     size = metrics.stat().st_size if metrics.is_file() else -1

@@ -1,8 +1,8 @@
-"""The choice of the best cell, by validation accuracy alone. Every reader that chooses a cell comes here.
+"""The choice of the best cell, by validation accuracy alone. All choices of cells use this module.
 
 Validation accuracies compare where cells share data, partition and protocol, and so their test sets: a setting.
-A choice never ranks cells of different settings against each other: the best cell would be
-that of the easiest data set.
+Cells of different settings are never ranked against each other: the best cell would be that of
+the easiest data set.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Best(Choice):
 
 
 class Candidates:
-    """Finished cells, one of which is to be chosen; references do not take part.
+    """Finished cells to choose from; references are left out.
 
     Args:
         axes: names of the study's axes. What varies besides is tuned, and so not part of a setting.

@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Status(str, Enum):
-    """How far a seed or a cell is, from good to bad. A member equals its word."""
+    """Status of a seed or a cell, from best to worst. A member equals its string."""
 
     DONE = "done"
     PARTIAL = "partial"
@@ -33,7 +33,7 @@ _FORMER = {"raced": Status.ELIMINATED, "partly": Status.PARTIAL}
 """Words of stores of schema 1."""
 
 FINAL = frozenset({Status.DONE, Status.PRUNED, Status.ELIMINATED, Status.DIVERGED})
-"""A seed in one of these is not run again unless asked for."""
+"""A seed with one of these is run again only by `--retry`."""
 
 COUNTED = frozenset({Status.DONE, Status.PRUNED})
 """Seeds in one of these have figures that enter means."""

@@ -45,7 +45,7 @@ class Store(Folder):
         """Opens a study that exists; converts a store of schema 1, see `migrate`.
 
         Raises:
-            ConfigError: there is none of that name.
+            ConfigError: no study has that name.
         """
         store = cls(root, name)
         if not store.exists:
@@ -101,7 +101,7 @@ class Store(Folder):
         return [seed for seed in numbers if self.result(cell, seed) is not None]
 
     def finished(self, cell: Cell, seed: int) -> bool:
-        """Whether a seed is not run again unless asked for."""
+        """Whether a seed has a final status: it is run again only by `--retry`."""
         found = self.result(cell, seed)
         return found is not None and found["status"] in FINAL
 
@@ -145,13 +145,13 @@ class Store(Folder):
         """Stores one seed.
 
         Args:
-            cell, seed: whose it is.
+            cell, seed: the cell and the seed.
             history: records by round.
             result: see `results.make_result`.
-            prompts: tensors that were learned, or the file they lie in, which is moved.
+            prompts: learned tensors, or a file of them, which is moved.
         """
         place = self.place(cell, seed)
-        (place / "result.json").unlink(missing_ok=True)  # a kill must not leave it beside another history
+        (place / "result.json").unlink(missing_ok=True)  # after a kill, no result lies beside another history
         text = "".join(json.dumps(record) + "\n" for record in history)
         write_text(place / "metrics.jsonl", text)
         if isinstance(prompts, Path):
@@ -191,7 +191,7 @@ class Store(Folder):
         return list(self.damage.values())
 
     def _check(self, path: Path, check: Callable[[Path], None]) -> None:
-        """Notes a file that no figure is read from, if it is there and damaged."""
+        """Reports a file without figures if it exists and is damaged."""
         try:
             if path.is_file():
                 check(path)
@@ -208,7 +208,7 @@ class Store(Folder):
         return found
 
     def strays(self) -> list[Path]:
-        """Entries among the cells that the store neither wrote nor reads."""
+        """Files and folders in `cells/` that are not of the store."""
         known = re.compile(r"cell\.json|seed=\d+|ckpt-.*|slot.*|.*\.(part|damaged)")
         inside = (path for folder in self._folders() for path in folder.iterdir() if not known.fullmatch(path.name))
         beside = (path for path in self.folder.glob("cells/*") if not re.fullmatch(schema.CELL_ID, path.name))

@@ -10,6 +10,7 @@ import pytest
 from fpl_tune.errors import ConfigError
 from fpl_tune.paths import list_studies
 from fpl_tune.plan.overrides import compose
+from fpl_tune.search.search import Search
 from fpl_tune.study.cells import expand
 
 HEAD = "defaults: [/study, override /method: pfedmoap, _self_]\nmethod: {d_gating: 96}\n"
@@ -50,7 +51,11 @@ def test_overrides_that_some_cells_take_up_pass(tmp_path: Path) -> None:
     name = written(tmp_path, "axes: {both: [{optim.lr: 1}, {method.lam: 2}]}\nstages: [{rounds: 2}, {epochs: 1}]")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        compose(name, ["optim.lr=3", "protocol.rounds=3", "protocol.epochs=3", "seeds=2"])
+        spec, node = compose(name, ["optim.lr=3", "protocol.rounds=3", "protocol.epochs=3", "seeds=2"])
+    runs = [cell.run for cell in expand(spec, node)]
+    assert [(run.optim.lr, getattr(run.method, "lam", None)) for run in runs] == [(1, 0.5), (3, 2)]
+    assert {tuple((stage.rounds, stage.epochs) for stage in run.stages) for run in runs} == {((2, 3), (3, 1))}
+    assert spec.seed_list() == [1, 2]
 
 
 def test_a_searched_field_is_named_with_the_way_to_fix_it() -> None:
@@ -59,7 +64,10 @@ def test_a_searched_field_is_named_with_the_way_to_fix_it() -> None:
     remedy = str(told[0].message).partition("Fix it with '")[2].rstrip("'.")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        compose("pareto", [remedy])
+        spec, node = compose("pareto", [remedy])
+    search = Search.plan(spec, node)
+    assert search is not None
+    assert all(run.protocol.rounds == 2 for runs in search.draw().values() for run in runs)
 
 
 def test_search_settings_without_a_sampler_are_an_error(tmp_path: Path) -> None:
@@ -80,6 +88,8 @@ def test_a_study_of_this_folder_that_hides_a_shipped_one_is_named(
 
 @pytest.mark.parametrize("name", sorted(list_studies()))
 def test_shipped_studies_have_no_setting_without_effect(name: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        compose(name)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        spec, node = compose(name)
+    assert [str(warning.message) for warning in told] == []
+    assert expand(spec, node)
