@@ -72,7 +72,7 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, 
     if path.stem in ("run", "study") and "defaults" in written:
         raise ConfigError(f"A study's file is not called {path.name}, which is the base of all. Rename it.")
     chosen = (pair for entry in written.get("defaults", []) if isinstance(entry, dict) for pair in entry.items())
-    _register_named([f"method={name}" for group, name in chosen if re.fullmatch("(override )? */?method", str(group))])
+    _register([f"method={name}" for group, name in chosen if re.fullmatch("(override )? */?method", str(group))])
     node = _compose(path.stem, path.resolve().parent, overrides)
     if node.get("scale") == "paper" and isinstance(node.get("paper_scale"), list) and node["paper_scale"]:
         overrides = [*node["paper_scale"], *overrides]
@@ -162,8 +162,7 @@ def _prefer_choices(node: dict[str, Any], overrides: Sequence[str]) -> None:
 
 
 def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any]:
-    _register()
-    _register_named(overrides := [str(text) for text in overrides])
+    _register(overrides := [str(text) for text in overrides])
     parse(overrides)
     overrides = [_forced(text) for text in overrides]
     GlobalHydra.instance().clear()
@@ -195,29 +194,34 @@ def _searched() -> str:
     return f"hydra.searchpath=[{','.join(folders)}]"
 
 
-def _register() -> None:
-    """The defaults of a run and of a study, and an option for every method that has no YAML."""
-    store = ConfigStore.instance()
-    store.store(name="run_defaults", node=_defaults(RunSpec))
-    store.store(name="study_defaults", node=_defaults(StudySpec))
+def _register(overrides: Sequence[str]) -> None:
+    """Registers the defaults, and an option for every method without YAML and every class that an override names."""
+    _register_defaults()
     for name in methods.catalogue():
-        if not shipped("conf", f"method/{name}.yaml").is_file():
-            store.store(group="method", name=name, node={"method": {"name": name}}, package="_global_")
-
-
-@cache
-def _defaults(kind: type[RunSpec]) -> dict[str, Any]:
-    return {**asdict(kind()), "method": {}, "stages": []}
-
-
-def _register_named(overrides: Sequence[str]) -> None:
-    """Registers a class given as `method=package.module:Class` as an option of the group."""
+        _register_method(name)
     for text in overrides:
         key, _, name = text.partition("=")
         if key == "method" and ":" in name:
             methods.find(name)
-            node = {"method": {"name": name}}
-            ConfigStore.instance().store(group="method", name=name, node=node, package="_global_")
+            _register_method(name)
+
+
+@cache
+def _register_defaults() -> None:
+    store = ConfigStore.instance()
+    store.store(name="run_defaults", node=_defaults(RunSpec))
+    store.store(name="study_defaults", node=_defaults(StudySpec))
+
+
+def _defaults(kind: type[RunSpec]) -> dict[str, Any]:
+    return {**asdict(kind()), "method": {}, "stages": []}
+
+
+@cache
+def _register_method(name: str) -> None:
+    if not shipped("conf", f"method/{name}.yaml").is_file():
+        node = {"method": {"name": name}}
+        ConfigStore.instance().store(group="method", name=name, node=node, package="_global_")
 
 
 def _plain(node: DictConfig, where: str) -> dict[str, Any]:
