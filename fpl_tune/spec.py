@@ -21,7 +21,6 @@ SPEC = ConfigDict(
 )
 
 AtLeastOne = Annotated[int, Field(ge=1, le=1_000_000)]
-NotNegative = Annotated[int, Field(ge=0, le=1_000_000)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 

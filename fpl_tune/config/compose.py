@@ -24,7 +24,7 @@ from fpl_tune import methods
 from fpl_tune.config.fields import changed, known_fields, no_field, set_field, to_run, to_study
 from fpl_tune.config.files import check_growth, check_study, not_yaml, parse
 from fpl_tune.config.messages import of_studies, readable
-from fpl_tune.config.specs import GROUPS, RUN_FIELDS, SELECTION, RunSpec, StudySpec
+from fpl_tune.config.specs import GROUPS, RUN_FIELDS, RunSpec, StudySpec
 from fpl_tune.errors import ConfigError, unknown
 from fpl_tune.evaluate import check_rule
 from fpl_tune.paths import list_studies, output_folder, shipped
@@ -86,10 +86,6 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, 
     spec = to_study(node)
     node["method"] = methods.as_dict(spec.method)  # with all fields, which axes and searches name
     check_rule(spec.report.rule, "report.rule")
-    if spec.report.select not in SELECTION:
-        raise unknown("report.select", spec.report.select, SELECTION)
-    if not spec.report.rope >= 0:
-        raise ConfigError(f"report.rope must be at least 0 points, but is {spec.report.rope}. Write report.rope=1.")
     return spec, node
 
 

@@ -184,10 +184,6 @@ class TrackingSpec:
     """A nested run per seed too."""
 
 
-SELECTION = ("mean", "lower_bound", "one_standard_error")
-"""Values of `report.select`."""
-
-
 @dataclass(frozen=True, config=SPEC)
 class ReportSpec:
     """The report: metric, rule, axis and reference."""
@@ -198,9 +194,9 @@ class ReportSpec:
     """Axis of the curve; None: the first numeric axis."""
     reference: str | None = None
     """Cell label that others are tested against."""
-    rope: float = 1.0
+    rope: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """Region of practical equivalence: smaller differences of accuracies, in points, do not matter."""
-    select: str = "mean"
+    select: Literal["mean", "lower_bound", "one_standard_error"] = "mean"
     """How validation selects the best cell: the highest mean; the highest lower bound (mean minus three standard
     errors); or the first cell in the study's order within one standard error of the highest mean."""
     paper: dict[str, Any] = field(default_factory=dict)

@@ -12,12 +12,12 @@ from typing import Any, Literal, NamedTuple
 from fpl_tune import checkpoint
 from fpl_tune.checkpoint import Snapshot
 from fpl_tune.config import StudySpec
-from fpl_tune.evaluate import CHOICES
 from fpl_tune.execute.job import Failure, Job
 from fpl_tune.files import atomic_write
 from fpl_tune.search.race import Elimination, Race
 from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.results import make_result
+from fpl_tune.study.selection import selecting_rule
 from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record
@@ -45,7 +45,7 @@ class JobQueue:
         """Cell id -> seeds without a final result."""
         self._race: Race | None = None
         if spec.prune.seeds is not None:
-            rule = spec.report.rule if spec.report.rule in CHOICES else "final"
+            rule = selecting_rule(spec.report.rule)
             self._race = Race(spec.prune, spec.seed_list(), list(axes_of(spec.axes)), rule)
         self._waiting: dict[str, _Waiting] = {}
         self.resumable: dict[tuple[str, tuple[int, ...]], list[list[Record]]] = {}

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 from fpl_tune import config
 from fpl_tune.config import StudySpec
 from fpl_tune.errors import ConfigError
-from fpl_tune.evaluate import CHOICES
 from fpl_tune.search.gains import searches
 from fpl_tune.study import results
 from fpl_tune.study.cells import Cell, label, shown
-from fpl_tune.study.selection import choose
+from fpl_tune.study.selection import choose, selecting_rule
 from fpl_tune.study.store import Store
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def ablation_paths(spec: StudySpec, node: dict[str, Any], store: Store) -> list[
             "ablate=best starts from the published point of a search, but search.sampler is "
             f"{spec.search.sampler or 'none'}. Remove ablate, or set a sampler such as search.sampler=tpe."
         )
-    rule = spec.report.rule if spec.report.rule in CHOICES else "final"
+    rule = selecting_rule(spec.report.rule)
     cells = store.cells() if store.exists else []
     if not cells or (choice := choose(table := results.frame(store), cells, store.spec(), rule)) is None:
         raise ConfigError(f"ablate=best needs a finished search. Run fpl-tune study {spec.name} without it first.")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from fpl_tune import config
 from fpl_tune.config import RunSpec, SearchSpec, StudySpec
 from fpl_tune.errors import ConfigError
-from fpl_tune.evaluate import CHOICES
 from fpl_tune.files import digest
 from fpl_tune.search.objective import check_metric, parse_constraint
 from fpl_tune.study.cells import Cell, Composer, axes_of, expand, grid
 from fpl_tune.study.fingerprints import method_source
+from fpl_tune.study.selection import selecting_rule
 
 if TYPE_CHECKING:  # Optuna and its database, a third of a second, are for studies that search
     from fpl_tune.search.space import Space
@@ -57,7 +57,7 @@ class Search:
         axes = list(axes_of(spec.axes))
         references = [cell for cell in expand(spec, node) if cell.role == "reference"]
         composer = Composer(node)
-        rule = spec.report.rule if spec.report.rule in CHOICES else "final"
+        rule = selecting_rule(spec.report.rule)
         points = list(grid(spec, node))
         if any(not run.data.val for _, run in points):
             raise ConfigError("A search reads validation figures, but data.val is 0. Set it above 0, such as 0.25.")

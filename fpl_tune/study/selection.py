@@ -134,6 +134,11 @@ def _parts(cell: Cell, axes: Collection[str]) -> tuple[str, str]:
     return json.dumps(setting, sort_keys=True), json.dumps(node, sort_keys=True)
 
 
+def selecting_rule(rule: str) -> str:
+    """A reporting rule if it reads validation figures alone, else `final`."""
+    return rule if rule in CHOICES else "final"
+
+
 def choose(table: pd.DataFrame, cells: Sequence[Cell], spec: StudySpec, rule: str = "final") -> Choice | None:
     """Chooses among a study's finished cells from its result table; see `select`.
 
@@ -143,7 +148,7 @@ def choose(table: pd.DataFrame, cells: Sequence[Cell], spec: StudySpec, rule: st
         spec: the study: its axes, and its number of seeds.
         rule: the reporting rule. One that reads test metrics is replaced by `final`.
     """
-    rule = rule if rule in CHOICES else "final"
+    rule = selecting_rule(rule)
     rows = results.summary(table, cells, len(spec.seed_list()), rule)
     done = rows[rows["status"] == Status.DONE.value]
     val = {str(key): float(mean) for key, mean in zip(done["cell"], done[VAL], strict=True)}

@@ -199,7 +199,7 @@ def test_the_study_s_rule_selects(make_store, compose):
         assert found.val == pytest.approx(val, abs=0.002), "the mean, whatever it was selected by"
     with pytest.raises(ConfigError, match=r"report\.select 'best'"):
         compose("axes: {optim: {lr: [0.1]}}", "report.select=best")
-    with pytest.raises(ConfigError, match=r"report.rope must be at least 0"):
+    with pytest.raises(ConfigError, match=r"report.rope must be >= 0"):
         compose("axes: {optim: {lr: [0.1]}}", "report.rope=-1")
 
 
