@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # before torch: threads of tests side by side would fight for the same cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -18,6 +19,7 @@ import psutil
 import pytest
 import torch
 from hypothesis import settings
+from sqlalchemy import Engine, event
 
 from fpl_tune import config
 from fpl_tune.clip.allocator import trim
@@ -32,6 +34,14 @@ if not why_not():
 
 settings.register_profile("beside others", deadline=None)  # how long an example takes says how busy the machine is
 settings.load_profile("beside others")
+
+
+@event.listens_for(Engine, "connect")
+def _no_fsync(connection: Any, record: Any) -> None:
+    """Databases of tests need not survive a power cut; a commit that waits for the disk takes 10 ms and more."""
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute("PRAGMA synchronous=OFF")
+
 
 MakeStore = Callable[..., Store]
 Composed = tuple[StudySpec, dict[str, Any]]
