@@ -222,20 +222,6 @@ def test_every_method_has_a_test_of_its_own(file: Path) -> None:
     assert used, f"{own.name} uses none of {sorted(kinds)}"
 
 
-def test_every_method_has_a_row_in_the_readme() -> None:
-    table = (REPOSITORY / "README.md").read_text(encoding="utf-8").split("<!-- methods:begin -->")[1]
-    named = set(re.findall(r"`(\w+)`", table.split("<!-- methods:end -->")[0]))
-    assert {name for name, _ in METHODS} <= named
-
-
-def test_every_method_is_in_a_study_of_all_methods() -> None:
-    compared: set[str] = set()
-    for path in (REPOSITORY / "studies").glob("zoo*.yaml"):
-        variants = yaml.safe_load(path.read_text(encoding="utf-8"))["axes"]["variant"]
-        compared |= {str(variant["method"]) for variant in variants}
-    assert {file.stem for file in source_files()} <= compared
-
-
 def test_every_test_of_a_method_is_of_one_that_exists() -> None:
     others = {"contract", "joining", "pacs"}
     tested = {p.stem.removeprefix("test_") for p in Path(__file__).parent.glob("test_*.py")}
