@@ -26,7 +26,7 @@ study: setup ## Run pFedMoAP's lambda sweep on the embedded world: table, report
 	$(BIN)/fpl-tune study lambda_sweep
 
 test: setup ## Run the tests of every line of the package, in parallel
-	$(BIN)/python -m pytest -q -n auto -m "not system"
+	$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not system"
 
 test-system: setup ## Run the tests of clusters, servers, databases, kills and wheels
 	$(BIN)/python -m pytest -q -n auto -m system
