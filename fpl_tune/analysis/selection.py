@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from scipy import special
+from scipy import optimize, special
 
 from fpl_tune.analysis.tables import Floats, present, read, seed_means
 
@@ -101,20 +101,11 @@ def _prior(variance: Floats, freedom: Floats) -> tuple[float, float]:
     half = freedom[seen] / 2
     logs = np.log(variance[seen]) - special.digamma(half) + np.log(half)
     excess = float(logs.var(ddof=1) - special.polygamma(1, half).mean())
-    if excess <= 0:
+    if excess <= 1e-8:
         return math.inf, pooled
-    prior = 2 * _trigamma_inverse(excess)
+    # Trigamma falls from infinity to 0, so that it takes the value once.
+    prior = 2 * float(optimize.brentq(lambda x: float(special.polygamma(1, x)) - excess, 1e-9, 1e9))
     return prior, float(np.exp(logs.mean() + special.digamma(prior / 2) - np.log(prior / 2)))
-
-
-def _trigamma_inverse(value: float) -> float:
-    x = 0.5 + 1 / value
-    for _ in range(50):
-        step = special.polygamma(1, x) * (1 - special.polygamma(1, x) / value) / special.polygamma(2, x)
-        x += step
-        if abs(step) < 1e-10 * x:
-            break
-    return float(x)
 
 
 def _nanmean(values: Floats, axis: int) -> Floats:
