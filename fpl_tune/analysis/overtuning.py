@@ -32,11 +32,6 @@ class Overtuning:
     seeds: int
     note: str = ""
 
-    @property
-    def optimism(self) -> float:
-        """Test value of the winner minus the corrected one."""
-        return self.test - self.corrected
-
 
 def overtuning(validation: pd.DataFrame, test: pd.DataFrame, *, rule: str = "mean") -> Overtuning:
     """Measures what selection by validation costs and how optimistic the winner's test value is.

@@ -37,7 +37,7 @@ def check_study(path: Path) -> dict[str, Any]:
         ConfigError: it is not UTF-8 or YAML, not a mapping, has no `defaults` (unless it is a stored study), builds on
             itself, is too large or too deep with its aliases written out, or holds `_target_` or a resolver.
     """
-    node = _read(path)
+    node = read_mapping(path, "A study")
     if "defaults" not in node and not set(RUN_FIELDS) <= node.keys():  # a stored study has all fields and no defaults
         raise ConfigError(f"{path.name} does not say what it builds on. Begin it with `defaults: [/study, _self_]`.")
     _follow(path, node, ())
@@ -54,7 +54,7 @@ def _follow(path: Path, node: Mapping[str, Any], before: tuple[Path, ...]) -> No
     for name in (name for entry in listed for name in _names(entry, path)):
         other = path.parent / f"{name}.yaml"
         if other.is_file():
-            _follow(other, _read(other), (*before, path))
+            _follow(other, read_mapping(other, "A study"), (*before, path))
 
 
 def _names(entry: Any, path: Path) -> list[str]:
@@ -70,11 +70,6 @@ def _names(entry: Any, path: Path) -> list[str]:
     raise ConfigError(
         f"defaults of {path.name} name files, or options as `override /method: promptfl`, but hold {shown(entry)}."
     )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """The content of a study file, unresolved."""
-    return read_mapping(path, "A study")
 
 
 def read_mapping(path: Path, what: str, scale: int = 1) -> dict[str, Any]:

@@ -32,7 +32,6 @@ class Gain:
     test: float
     published: Cell | None
     """The finished published point with the highest validation accuracy; None where the search has none."""
-    published_val: float
     published_test: float
 
     @property
@@ -86,7 +85,6 @@ def gains(store: Store, rule: str = "final", metric: str = results.TEST) -> list
                 float(rows.loc[best.id, VAL]),
                 float(rows.loc[best.id, "mean"]),
                 published,
-                float(rows.loc[published.id, VAL]) if published else math.nan,
                 float(rows.loc[published.id, "mean"]) if published else math.nan,
             )
         )

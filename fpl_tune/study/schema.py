@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fpl_tune import config
 from fpl_tune.errors import ConfigError
+from fpl_tune.spec import shown
 from fpl_tune.study.status import Status
 
 SCHEMA = 2
@@ -145,10 +146,7 @@ def read_cell(path: Path) -> CellFile:
         DamagedFile: it does not hold a cell, or that of another folder.
         ConfigError: a later release wrote it.
     """
-    node = _json(path)
-    if not isinstance(node, dict):
-        raise DamagedFile(path, f"it holds {_kind(node)}, not a cell")
-    found = _validated(CellFile, _versioned(cast(dict[str, Any], node), path), path)
+    found = _validated(CellFile, _versioned(_mapping(path), path), path)
     if path.parent.name not in (found.id, found.former):
         raise DamagedFile(path, f"its folder is named {path.parent.name}, but it holds cell {found.id}")
     return found
@@ -166,9 +164,7 @@ def read_order(path: Path) -> list[str]:
 
 def read_result(path: Path) -> dict[str, Any]:
     """Reads result.json, and checks that metrics.jsonl beside it has the size that it should."""
-    node = _json(path)
-    if not isinstance(node, dict):
-        raise DamagedFile(path, f"it holds {_kind(node)}, not a result")
+    node = _mapping(path)
     found = _validated(ResultFile, node, path)
     metrics = path.with_name("metrics.jsonl")
     size = metrics.stat().st_size if metrics.is_file() else -1
@@ -218,17 +214,20 @@ def read_tracking(path: Path) -> str:
 
 def read_prompts(path: Path) -> dict[str, Tensor]:
     """Reads prompts.safetensors: the learned parameters of a seed by name."""
-    try:
+    with _readable(path):
         return load_file(path)
-    except (SafetensorError, OSError, ValueError) as problem:
-        raise DamagedFile(path, f"it is not a whole safetensors file ({_line(problem)})") from None
 
 
 def check_prompts(path: Path) -> None:
     """Reads the header of prompts.safetensors, which gives the size that the file should have."""
+    with _readable(path), safe_open(path, framework="pt"):
+        pass
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
     try:
-        with safe_open(path, framework="pt"):
-            pass
+        yield
     except (SafetensorError, OSError, ValueError) as problem:
         raise DamagedFile(path, f"it is not a whole safetensors file ({_line(problem)})") from None
 
@@ -261,6 +260,13 @@ def _json(path: Path) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as problem:
         raise DamagedFile(path, "it is empty" if not text.strip() else f"it is not JSON ({_line(problem)})") from None
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    node = _json(path)
+    if not isinstance(node, dict):
+        raise DamagedFile(path, f"it holds {shown(node)}, not a mapping")
+    return cast(dict[str, Any], node)
 
 
 def _versioned(node: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -296,7 +302,3 @@ def _first(problem: ValidationError) -> str:
 
 def _line(problem: object) -> str:
     return " ".join(str(problem).split())[:200]
-
-
-def _kind(node: object) -> str:
-    return "nothing" if node is None else {list: "a list", dict: "a mapping", str: "a text"}.get(type(node), "a value")
