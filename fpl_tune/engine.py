@@ -166,7 +166,9 @@ def _train(
     Returns:
         What the clients hold, and their mean loss [C] in the last epoch.
     """
-    replayed = graphs.train(method, task, local, plan, spec) if graphs is not None and graphs.suit(plan) else None
+    replayed = None
+    if graphs is not None and graphs.suit(method, plan):
+        replayed = graphs.train(method, task, local, plan, spec)
     after, total = replayed or _eager(method, task, local, plan, spec)
     counted = plan.last.sum(1)
     return after, torch.where(counted > 0, total / counted.clamp(min=1), float("nan"))

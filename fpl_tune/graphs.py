@@ -2,7 +2,8 @@
 
 The step runs on tensors that stay where they are. So its shapes are fixed: all clients take part in every step, those
 without a batch left keep what they have, batches are as wide as the plan, and the number of the step is read on the
-device. The eager path of `fpl_tune.engine` is the reference that this one is tested against.
+device. The eager path of `fpl_tune.engine` is the reference that this one is tested against; and what is recorded is
+compared with the same steps run eagerly before it is used.
 
 A device that has `CUDAGraph`, `graph` and streams as `torch.cuda` has them can record; elsewhere, as on the CPU, the
 same step runs eagerly.
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from fpl_tune import optim
 from fpl_tune.batches import Plan
-from fpl_tune.device import is_out_of_memory
+from fpl_tune.device import is_out_of_memory, is_poisoned
 from fpl_tune.method import Local, Method, Task, Tree
 from fpl_tune.optim import OptimSpec, OptimState
 from fpl_tune.task import ClientTask, Picked
@@ -27,6 +28,13 @@ from fpl_tune.task import ClientTask, Picked
 _KEPT = 4  # recorded steps: cohorts and blocks of other sizes have graphs of their own
 WASTE = 0.25
 """Share of a round's client-steps up to which `auto` lets clients without a batch left take part."""
+AGREES = 0.05
+"""Largest difference of replayed and eager steps, as a share of what the eager ones change: the kernels are the same,
+but a library may choose another one while it records, and bfloat16 rounds after 8 bits."""
+
+
+class Disagrees(RuntimeError):
+    """A recorded step does not do what the step does."""
 
 
 def capture(step: Callable[[], object], device: torch.device) -> Callable[[], object]:
@@ -53,19 +61,24 @@ def capture(step: Callable[[], object], device: torch.device) -> Callable[[], ob
 class Graphs:
     """The recorded steps of a trial's stage, by the shapes of what they train.
 
+    A step that cannot be recorded, or that does something else when it is replayed, runs eagerly from then on.
+
     Args:
-        always: also where it saves nothing, as on the CPU; a step that cannot be recorded is an error then, and runs
-            eagerly otherwise.
+        always: also where it saves nothing, as on the CPU; what would run eagerly is an error then.
+        check: a recorded step is compared with the eager one before it is used.
+        warn: called with why steps run eagerly.
     """
 
-    def __init__(self, *, always: bool = False) -> None:
-        self.always = always
+    def __init__(
+        self, *, always: bool = False, check: bool = True, warn: Callable[[str], object] = warnings.warn
+    ) -> None:
+        self.always, self._check, self._warn = always, check, warn
         self._steps: dict[Any, _Step] = {}
         self.refused = False
 
-    def suit(self, plan: Plan) -> bool:
+    def suit(self, method: Method, plan: Plan) -> bool:
         """Whether a replay saves time: on CUDA, where few clients are done long before the others."""
-        if self.always or self.refused:
+        if self.always or self.refused or not method.batched:
             return self.always
         together = plan.steps.numel() * int(plan.steps.max())
         return plan.last.device.type == "cuda" and int(plan.steps.sum()) >= (1 - WASTE) * together
@@ -87,11 +100,14 @@ class Graphs:
         if step is None or step.capacity < plan.last.shape[1] or step.round not in (None, task.round):
             try:
                 step = _Step(method, task, local, plan, spec)
-            except RuntimeError as problem:
-                if self.always or is_out_of_memory(problem):
+                if self._check:
+                    step.check(local, plan)
+            except Exception as problem:
+                if self.always or is_out_of_memory(problem) or is_poisoned(problem):
                     raise
                 self.refused = True
-                warnings.warn(f"A step cannot be recorded as a graph and runs eagerly: {problem}", stacklevel=2)
+                self._steps.clear()
+                self._warn(f"Steps run eagerly, as one cannot be recorded as a CUDA graph: {problem}")
                 return None
         self._steps[key] = step
         while len(self._steps) > _KEPT:
@@ -138,6 +154,47 @@ class _Step:
         self.round = task.round if self.task.read else None  # the only one that it can be replayed in
 
     def train(self, local: Local, plan: Plan) -> tuple[Local, Tensor]:
+        self._begin(local, plan)
+        for _ in range(plan.last.shape[1]):
+            self.replay()
+        return Local(*({n: leaf.clone() for n, leaf in tree.items()} for tree in self.local)), self.total.clone()
+
+    def check(self, local: Local, plan: Plan) -> None:
+        """Compares the first two steps replayed with the same steps run eagerly; one wait.
+
+        Raises:
+            Disagrees: losses or gradients differ, by what they change.
+        """
+        if self.replay is self:
+            return
+        found: list[dict[str, Tensor]] = []
+        for step in (self, self.replay):
+            self._begin(local, plan)
+            self.inputs.last.fill_(True)  # counts the losses of these steps
+            for _ in range(min(2, plan.last.shape[1])):
+                step()
+            found.append(self._changes(local))
+        eager, replayed = found
+        wrong = torch.stack(
+            [(replayed[name] - change).norm() > AGREES * change.norm() + 1e-12 for name, change in eager.items()]
+        )
+        if bool(wrong.any()):
+            names = ", ".join(name for name, bad in zip(eager, wrong.tolist(), strict=True) if bad)
+            raise Disagrees(f"replayed, it changes {names} in another way")
+
+    def _changes(self, local: Local) -> dict[str, Tensor]:
+        """What steps have changed, by name, since clients held `local`."""
+        before = {"trained": local.train, "fixed": local.fixed}
+        now = {"trained": self.local.train, "fixed": self.local.fixed}
+        now |= {"moment": self.first, "second moment": self.second, "loss": {"": self.total}}
+        return {
+            f"{kind} {name}".strip(): leaf.double() - (before[kind][name].double() if kind in before else 0)
+            for kind, tree in now.items()
+            for name, leaf in tree.items()
+        }
+
+    def _begin(self, local: Local, plan: Plan) -> None:
+        """Puts the plan and what clients hold where the recorded step reads them."""
         n_steps = plan.last.shape[1]
         for kept, now in zip(self.inputs.tensors(), _Inputs.of(plan).tensors(), strict=True):
             kept[:, :n_steps].copy_(now)
@@ -146,9 +203,6 @@ class _Step:
                 kept[name].copy_(leaf)
         for moment in (*self.first.values(), *self.second.values(), self.total, self.t):
             moment.zero_()
-        for _ in range(n_steps):
-            self.replay()
-        return Local(*({n: leaf.clone() for n, leaf in tree.items()} for tree in self.local)), self.total.clone()
 
     def __call__(self) -> None:
         now = self.inputs.map(lambda x: x.index_select(1, self.t).squeeze(1))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -59,6 +60,7 @@ class Trial:
         block: clients (over all seeds) trained at once; None: as many as memory allows; fewer where they
             turn out not to fit.
         graphs: whether steps are recorded once and replayed; None: where that saves time.
+        warn: called with what does not stop the trial.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Trial:
         block: int | None = None,
         graphs: bool | None = None,
         progress: Any = None,
+        warn: Callable[[str], object] = warnings.warn,
     ) -> None:
         self.run, self.seeds = run, list(seeds)
         self.stages = run.stages
@@ -89,7 +92,8 @@ class Trial:
         self.states = self._begin(self.stages[0].method, None)
         self.block = block
         self._blocks: dict[int, int] = {}  # by stage
-        self._wants_graphs = graphs
+        self._wants_graphs, self._warn = graphs, warn
+        self._graphs: Graphs | None = None
         self._graphs = self._no_graphs()
 
     def _block(self) -> int:
@@ -112,8 +116,10 @@ class Trial:
         return self._blocks[self._held]
 
     def _no_graphs(self) -> Graphs | None:
-        """What records the steps of a stage; none is recorded yet."""
-        return None if self._wants_graphs is False else Graphs(always=self._wants_graphs is True)
+        """What records the steps of a stage; none is recorded yet. After a refusal, a trial does not try again."""
+        if self._wants_graphs is False or (self._graphs is not None and self._graphs.refused):
+            return self._graphs
+        return Graphs(always=self._wants_graphs is True, warn=self._warn)
 
     def _too_small(self) -> OutOfMemory:
         size = formatting.size(usable_bytes(self.tasks[0].device))

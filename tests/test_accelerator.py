@@ -13,6 +13,7 @@ import torch
 from fpl_tune import config, engine
 from fpl_tune.batches import generator
 from fpl_tune.device import OutOfMemory
+from fpl_tune.graphs import Graphs
 from fpl_tune.method import Method, State
 from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.methods.promptfl import PromptFL
@@ -106,6 +107,29 @@ def test_a_round_without_memory_begins_again_with_half_the_clients(
     fits = 0
     with pytest.raises(OutOfMemory, match=r"one step of one client does not fit.*lower optim.batch \(now 4\)"):
         _trial(feature_cache, str(sim_device())).run_all()
+
+
+@needs_sim
+def test_a_trial_whose_steps_cannot_be_recorded_says_so_once(
+    feature_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over its rounds and stages; its figures are those of eager steps."""
+    stages = ["stages=[{method:{name:promptfl,n_ctx:2},rounds:2,epochs:1},{method:null,rounds:1,epochs:1}]"]
+    asked: list[object] = []
+
+    def broken(*_: Any) -> Any:
+        asked.append(None)
+        raise RuntimeError("capture failed")
+
+    monkeypatch.setattr("fpl_tune.graphs.capture", broken)
+    monkeypatch.setattr(Graphs, "suit", lambda self, *_: not self.refused)
+    told: list[str] = []
+    run = config.compose_run([*SMALL, *stages])
+    found = Trial(run, (1,), cache_dir=feature_cache, device=str(sim_device()), warn=told.append).run_all()
+    assert told == ["Steps run eagerly, as one cannot be recorded as a CUDA graph: capture failed"]
+    assert len(asked) == 1
+    eager = Trial(run, (1,), cache_dir=feature_cache, device=str(sim_device()), graphs=False).run_all()
+    assert [record["train/loss"] for record in found[0]] == [record["train/loss"] for record in eager[0]]
 
 
 def test_all_seeds_have_the_domains_of_the_data_set(feature_cache: Path) -> None:

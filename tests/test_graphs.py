@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from fpl_tune.graphs import Graphs, capture
+from fpl_tune.batches import Cohort, plan_round
+from fpl_tune.graphs import Disagrees, Graphs, capture
 from fpl_tune.method import Batch, Local, Tree
+from fpl_tune.methods.full_model import FullModel
 from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.optim import OptimSpec
@@ -87,12 +90,62 @@ def test_a_step_that_waits_is_refused_or_runs_eagerly(monkeypatch: pytest.Monkey
     with pytest.raises(CaptureError, match=r"not permitted.*test_graphs\.py"):
         play(_Reads(n_ctx=2), [task], cohorts=[(0, 2)], graphs=Graphs(always=True))
     graphs = Graphs()
-    monkeypatch.setattr(graphs, "suit", lambda plan: not graphs.refused)
-    with pytest.warns(UserWarning, match="runs eagerly"):
+    monkeypatch.setattr(graphs, "suit", lambda *_: not graphs.refused)
+    with pytest.warns(UserWarning, match="Steps run eagerly, as one cannot be recorded"):
         (found,) = play(_Reads(n_ctx=2), [task], cohorts=[(0, 2), (1, 2)], graphs=graphs)[-1]
     (wanted,) = play(PromptFL(n_ctx=2), [task], cohorts=[(0, 2), (1, 2)])[-1]
     for name, leaf in wanted.shared.items():
         torch.testing.assert_close(found.shared[name].cpu(), leaf.cpu(), rtol=1e-10, atol=1e-10)
+
+
+class _Differs(PromptFL):
+    """Its second loss, the one that is recorded, is twice what it should be."""
+
+    def loss(self, task: Any, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        calls = self.__dict__["calls"] = self.__dict__.get("calls", 0) + 1
+        loss, fixed = super().loss(task, local, batch)
+        return loss * (2 if calls == 2 else 1), fixed
+
+
+@needs_sim
+def test_a_replay_that_differs_from_the_step_is_refused_or_runs_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is compared once, and the steps that were compared are not counted."""
+    task, cohorts = toy_task(device=sim_device()), [(0, 2), (1, 2)]
+    with pytest.raises(Disagrees, match=r"replayed, it changes trained prompt, .*loss in another way"):
+        play(_Differs(n_ctx=2), [task], cohorts=cohorts, graphs=Graphs(always=True))
+    told: list[str] = []
+    graphs = Graphs(warn=told.append)
+    monkeypatch.setattr(graphs, "suit", lambda *_: not graphs.refused)
+    (found,) = play(_Differs(n_ctx=2), [task], cohorts=cohorts, graphs=graphs)[-1]
+    (wanted,) = play(PromptFL(n_ctx=2), [task], cohorts=cohorts)[-1]
+    assert len(told) == 1
+    assert_same(found, wanted, tolerance=1e-9)
+
+
+@needs_sim
+def test_an_error_of_the_device_is_not_taken_for_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Out of memory makes blocks smaller, and a lost context ends the process."""
+    task, graphs = toy_task(device=sim_device()), Graphs()
+    monkeypatch.setattr(graphs, "suit", lambda *_: True)
+    for text in ("CUDA out of memory. Tried to allocate 2 GiB", "CUDA error: an illegal memory access"):
+
+        def broken(*_: Any, text: str = text) -> Any:
+            raise RuntimeError(text)
+
+        monkeypatch.setattr("fpl_tune.graphs.capture", broken)
+        with pytest.raises(RuntimeError, match=text[:20]):
+            play(METHOD, [task], cohorts=[(0, 2)], graphs=graphs)
+
+
+@needs_sim
+def test_methods_whose_clients_take_turns_are_not_recorded() -> None:
+    seen: list[bool] = []
+    for method in (PromptFL(n_ctx=2), FullModel()):
+        task = toy_task(method.needs)
+        plan = plan_round([task], [Cohort(0, 1, torch.tensor([0, 1]))], [torch.tensor([0, 1])], 1, SPEC)
+        on_cuda = plan._replace(last=SimpleNamespace(device=torch.device("cuda")))  # type: ignore[arg-type]
+        seen.append(Graphs().suit(method, on_cuda))
+    assert seen == [True, False]
 
 
 @needs_sim

@@ -5,9 +5,10 @@ full context length through open_clip's own modules, the image encoder in the lo
 compares two times of the same run; on a busy machine both are noisy.
 """
 
-from fpl_tune.bench.gpu import bench_gpu, simulate_gpu
+from fpl_tune.bench.gpu import bench_gpu
 from fpl_tune.bench.measure import Measured, Progress
 from fpl_tune.bench.rounds import bench_round
+from fpl_tune.bench.simulated_gpu import simulate_gpu
 from fpl_tune.bench.texts import bench_text
 from fpl_tune.bench.trials import bench_trial
 

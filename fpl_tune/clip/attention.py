@@ -1,10 +1,10 @@
 """Causal attention over packed tokens: each row attends to the shared prefix and to its own suffix up to itself.
 
 Two ways that agree. On CPUs, group by group of classes whose suffixes have the same length: no row is padded. On
-accelerators, where every kernel costs a launch, by blocks: suffixes are packed into blocks of the same number of rows,
-each beside a copy of the prefix's keys, and one call of PyTorch's fused attention serves all of them.
+accelerators, where every kernel costs a launch, by blocks: suffixes lie in blocks of the same number of rows, each
+beside a copy of the prefix's keys, and one call of PyTorch's fused attention serves all of them. The layout decides.
 
-Letters in shapes: P prompts, R tokens of a prompt (see `fpl_tune.clip.sentences.Layout`), K classes, d width, H heads,
+Letters in shapes: P prompts, R tokens of a prompt (see `fpl_tune.clip.layout.Layout`), K classes, d width, H heads,
 n tokens of the prefix, m of the longest suffix, B blocks of L rows.
 """
 
@@ -19,83 +19,84 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fpl_tune.clip.sentences import Layout, Packing
+from fpl_tune.clip.layout import Layout, Packing
 
 _SCALAR_LOOP = 400
 
 
 def attend(qkv: Tensor, layout: Layout, n_heads: int, *, ends: bool = False) -> Tensor:
     """Mixed values [P, R, d] of queries, keys and values [P, R, 3 d]; with `ends`, [P, K, d] of the EOT rows."""
-    way = _ByGroups if qkv.device.type == "cpu" else _ByBlocks
+    way = _ByGroups if layout.packing is None else _ByBlocks
     return cast(Tensor, way.apply(qkv, layout, n_heads, ends))
 
 
-def for_prompts(layout: Layout, n_prompts: int, device: torch.device) -> Layout:
-    """The layout as `attend` needs it: on accelerators the mask [P B, 1, L, n + L] is repeated once for all layers."""
-    if device.type == "cpu":
-        return layout
+def for_prompts(layout: Layout, n_prompts: int) -> Layout:
+    """The layout as `attend` needs it: the mask [P B, 1, L, n + L] of blocks is repeated once for all layers."""
     packing = layout.packing
+    if packing is None:
+        return layout
     mask = packing.mask.repeat(n_prompts, 1, 1).unsqueeze(1)[..., : packing.n_keys]
     return layout._replace(packing=packing._replace(mask=mask))
 
 
-def kept_numbers(layout: Layout, width: int, n_heads: int, device: torch.device) -> float:
+def kept_numbers(layout: Layout, width: int, n_heads: int) -> float:
     """What a layer keeps for its gradient, in numbers per token and width: queries, keys, values, weights."""
-    if device.type == "cpu":
+    packing = layout.packing
+    if packing is None:
         return 4.0  # the weights count as one
-    packing = layout.packing  # queries and outputs, keys and values, sums of the weights
-    size = len(packing.rows) // packing.n_blocks
-    return packing.n_blocks * (2 * size + 2 * packing.n_keys + size * n_heads / width) / layout.n_tokens
+    # Queries, keys, values and outputs of the rows, keys and values of the blocks, sums of the weights.
+    return 4 + 2 * packing.n_blocks * packing.n_keys / layout.n_tokens + n_heads / width
 
 
 class _ByBlocks(torch.autograd.Function):
-    """4 launches forward and 6 backward (one more with `ends`), whatever the lengths.
+    """2 launches forward and 5 backward (two more with `ends`), whatever the lengths.
 
     PyTorch's fused attention keeps neither scores nor weights, and reads and writes all heads of a row side by side, as
-    the layers around it do. Its gradient is taken inside `backward`, so that rows are gathered and given back without
-    atomic additions.
+    the layers around it do. Rows lie in their blocks already: queries are read where the layer before has left them,
+    and only keys and values are copied, to lie behind those of the prefix. The gradient is taken inside `backward`, so
+    that it is written where it belongs without atomic additions.
     """
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, layout: Layout, n_heads: int, ends: bool) -> Tensor:
-        packing = layout.packing
-        rows = qkv.unflatten(-1, (3, -1))  # [P, R, 3, d]
-        queries = rows[:, :, 0].index_select(1, packing.rows)  # [P, B L, d]
-        keys, values = rows[:, :, 1:].index_select(1, packing.keys).unbind(2)  # [P, B (n + L), d]
-        wanted = ctx.needs_input_grad[0]
+        packing = cast(Packing, layout.packing)
+        width, wanted = qkv.shape[-1] // 3, ctx.needs_input_grad[0]
+        own = qkv.unflatten(1, (packing.n_blocks, -1))  # [P, B, L, 3 d]
+        prefix = qkv[:, None, : layout.n_prefix].expand(-1, packing.n_blocks, -1, -1)
+        pairs = torch.cat([prefix[..., width:], own[..., width:]], 2)  # keys and values [P, B, n + L, 2 d]
+        parts = own[..., :width], *pairs.split(width, -1)
         with torch.set_grad_enabled(wanted):
-            inner = [_by_head(x, packing, n_heads).detach().requires_grad_(wanted) for x in (queries, keys, values)]
+            inner = [_by_head(x, n_heads).detach().requires_grad_(wanted) for x in parts]
             mixed = F.scaled_dot_product_attention(*inner, attn_mask=packing.mask)
         if wanted:
             ctx.layout, ctx.n_heads, ctx.ends, ctx.inner = layout, n_heads, ends, (mixed, inner)
-        place = packing.ends if ends else packing.place
-        return _by_row(mixed.detach(), len(qkv)).index_select(1, place)
+        out = _by_row(mixed.detach(), len(qkv)).flatten(1, 2)
+        return out.index_select(1, layout.ends) if ends else out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        mixed, inner = ctx.inner
-        packing: Packing = ctx.layout.packing
-        n, n_prompts = ctx.layout.n_prefix, len(grads[0])
-        # Rows that pad attend to themselves alone: whatever gradient they are given, it reaches no other row.
-        grad = grads[0].index_select(1, packing.owner if ctx.ends else packing.rows)
-        grad = _by_head(grad.mul_(packing.is_end) if ctx.ends else grad, packing, ctx.n_heads)
+        (mixed, inner), layout, (grad,) = ctx.inner, ctx.layout, grads
+        n, n_prompts, width = layout.n_prefix, *grad.shape[::2]
+        if ctx.ends:
+            grad = grad.new_zeros(n_prompts, layout.n_tokens, width).index_copy_(1, layout.ends, grad)
+        grad = _by_head(grad.unflatten(1, (layout.packing.n_blocks, -1)), ctx.n_heads)
         found = torch.autograd.grad(mixed, inner, grad, retain_graph=True)  # a loss may ask for its gradient twice
-        by_slot = torch.cat([_by_row(x, n_prompts) for x in found], 1)
-        out = by_slot.index_select(1, packing.own).unflatten(1, (-1, 3))  # [P, R, 3, d]
-        of_keys = by_slot[:, len(packing.rows) :].unflatten(1, (2, packing.n_blocks, -1))[:, :, :, :n]
-        torch.sum(of_keys, 2, out=out[:, :n, 1:].transpose(1, 2))
-        return out.flatten(2), None, None, None
+        queries, *pair = (_by_row(x, n_prompts) for x in found)
+        out = torch.cat([queries, *(x[:, :, n:] for x in pair)], -1).flatten(1, 2)  # [P, R, 3 d]
+        for i, x in enumerate(pair, start=1):  # no row sees a row of the prefix as one of its own block
+            torch.sum(x[:, :, :n], 1, out=out[:, :n, i * width : (i + 1) * width])
+        return out, None, None, None
 
 
-def _by_head(x: Tensor, packing: Packing, n_heads: int) -> Tensor:
-    """[P, B s, d] -> [P B, H, s, d/H]"""
-    return x.unflatten(1, (packing.n_blocks, -1)).unflatten(-1, (n_heads, -1)).flatten(0, 1).transpose(1, 2)
+def _by_head(x: Tensor, n_heads: int) -> Tensor:
+    """[P, B, s, d] -> [P B, H, s, d/H]"""
+    return x.unflatten(-1, (n_heads, -1)).flatten(0, 1).transpose(1, 2)
 
 
 def _by_row(x: Tensor, n_prompts: int) -> Tensor:
-    """[P B, H, s, d/H] -> [P, B s, d]"""
-    return x.transpose(1, 2).flatten(2).unflatten(0, (n_prompts, -1)).flatten(1, 2)
+    """[P B, H, s, d/H] -> [P, B, s, d]"""
+    return x.transpose(1, 2).flatten(2).unflatten(0, (n_prompts, -1))
 
 
 class _ByGroups(torch.autograd.Function):

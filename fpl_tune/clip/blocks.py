@@ -1,6 +1,6 @@
 """Residual blocks of a frozen causal text tower over packed tokens, with their gradients written out.
 
-Letters in shapes: P prompts, R tokens of a prompt (see `fpl_tune.clip.sentences.Layout`), K classes, d width.
+Letters in shapes: P prompts, R tokens of a prompt (see `fpl_tune.clip.layout.Layout`), K classes, d width.
 
 Weights are frozen, so a linear layer keeps nothing for its gradient and a block only its input, queries, keys,
 values, attention weights and the MLP's hidden layer. Second derivatives are not defined.
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fpl_tune.clip.attention import attend
-from fpl_tune.clip.sentences import Layout
+from fpl_tune.clip.layout import Layout
 from fpl_tune.method import Inside
 
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None

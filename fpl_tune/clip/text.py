@@ -19,8 +19,9 @@ from torch.utils.checkpoint import checkpoint
 
 from fpl_tune.clip.attention import for_prompts, kept_numbers
 from fpl_tune.clip.blocks import Block
+from fpl_tune.clip.layout import Layout
 from fpl_tune.clip.opened import run_block
-from fpl_tune.clip.sentences import Layout, Sentences
+from fpl_tune.clip.sentences import Sentences
 from fpl_tune.device import activation_bytes
 from fpl_tune.method import Inside
 
@@ -143,7 +144,7 @@ class TextTower(nn.Module):
     def _affordable(self, like: Tensor, layout: Layout) -> int:
         """Tokens whose activations may be kept for the backward pass."""
         blocks = self.transformer.resblocks
-        per_token = _KEPT_PER_TOKEN + kept_numbers(layout, self.width, blocks[0].attn.num_heads, like.device)
+        per_token = _KEPT_PER_TOKEN + kept_numbers(layout, self.width, blocks[0].attn.num_heads)
         kept = int(per_token * self.width) * len(blocks) * like.element_size()
         return activation_bytes(like.device, cpu=_KEPT_CPU, share=_KEPT_SHARE) // kept
 
@@ -197,7 +198,7 @@ class TextTower(nn.Module):
             own = context if layout.in_order else context[:, layout.slot]
         first, *blocks, last = self.blocks
         words, qkv, places = self._constants(layout)
-        layout = for_prompts(layout, len(context), context.device)
+        layout = for_prompts(layout, len(context))
         branches = [None if inside is None else inside.at(j) for j in range(len(self.blocks))]
         x = first.first(words, qkv, own + places, layout, branches[0])
         for j, block in enumerate([*blocks, last], start=1):
@@ -235,7 +236,7 @@ def cost(
     """
     if plain or not tower.blocks:
         return _plain_cost(tower, sentences, n_prompts)
-    layout = sentences.layout(per_class=per_class, device=tower.positional_embedding.device)
+    layout = sentences.layout(per_class=per_class)  # without rows that pad
     n_classes, n_rows, width = len(sentences), layout.n_tokens, tower.width
     n_blocks, hidden = len(tower.blocks), len(tower.blocks[0].up[0])
     qkv, rest = 3 * width**2, width**2 + 2 * width * hidden

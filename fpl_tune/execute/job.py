@@ -128,6 +128,7 @@ class JobRun:
         self._place = RemoteStorage(setup.checkpoints) if setup.checkpoints else None
         if self._place:
             self._place.pull(remote_name(job, setup.study), self.folder)
+        self._warnings: list[str] = []
         self.trial = Trial(
             job.cell.run,
             job.seeds,
@@ -135,8 +136,8 @@ class JobRun:
             device=setup.device,
             block=setup.block,
             graphs=setup.graphs,
+            warn=lambda text: self._warnings.append(text),
         )
-        self._warnings: list[str] = []
         self.history = self._resume()
         self._reported = 0
 

@@ -1,9 +1,11 @@
-"""Profiles: the cost of a trial on this machine, measured on its first rounds while as many run as in the study."""
+"""Profiles: the cost of a trial on this machine, measured on its first rounds while as many run as in the study,
+or one on each GPU."""
 
 from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import socket
 import time
 from collections import Counter
@@ -112,7 +114,7 @@ def nearest(costs: dict[str, Cost], key: str) -> Cost:
 def measure(
     runs: dict[str, RunSpec], seeds: Sequence[int], setup: Setup, *, progress: Callable[[int, int], None] | None = None
 ) -> Profile:
-    """Measures the costs of runs, with `setup.parallel` processes at work throughout.
+    """Measures the costs of runs, with `setup.parallel` processes at work throughout, on GPUs with one on each.
 
     Args:
         runs: the runs by key; see `cost_key`.
@@ -128,11 +130,12 @@ def measure(
         began = time.perf_counter()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["fpl_tune.execute.profile"])  # imported once for all processes
-        processes = 1 if setup.device == "cuda" else setup.parallel  # a GPU is not shared before memory is known
-        with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        gpus = visible_gpus(torch.cuda.device_count()) if setup.device == "cuda" else []
+        processes = min(len(gpus), len(new)) or setup.parallel  # a GPU is not shared before memory is known
+        with workers(processes, gpus, context) as pool:
             boots = [pool.submit(_boot, next(iter(new.values())), setup) for _ in range(processes)]
             boot = max(f.result() for f in boots) - began
-            beside = -(-processes // len(new))  # so often each, that no process is idle
+            beside = 1 if gpus else -(-processes // len(new))  # so often each, that no core is idle
             asked = {key: [pool.submit(_cost, run, seeds, setup) for _ in range(beside)] for key, run in new.items()}
             for done, (key, futures) in enumerate(asked.items()):
                 if progress is not None:
@@ -140,6 +143,27 @@ def measure(
                 costs[key] = _mean([future.result() for future in futures])
         cache.write(costs, boot, new)
     return Profile(costs, boot)
+
+
+def visible_gpus(count: int) -> list[str]:
+    """The GPUs that this process sees, as CUDA_VISIBLE_DEVICES names them."""
+    given = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return (given or [str(number) for number in range(count)])[:count]
+
+
+def workers(processes: int, gpus: Sequence[str], context: Any) -> ProcessPoolExecutor:
+    """Processes that measure, each with a GPU of its own if there are any."""
+    if not gpus:
+        return ProcessPoolExecutor(processes, mp_context=context)
+    left = context.Queue()
+    for gpu in gpus[:processes]:
+        left.put(gpu)
+    return ProcessPoolExecutor(processes, mp_context=context, initializer=_take_gpu, initargs=(left,))
+
+
+def _take_gpu(left: Any) -> None:
+    """Runs in a fresh process, before CUDA is used there."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = left.get()
 
 
 def _mean(found: Sequence[Cost]) -> Cost:

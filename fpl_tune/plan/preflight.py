@@ -14,8 +14,10 @@ from fpl_tune.config import RunSpec
 from fpl_tune.data import Dataset, load
 from fpl_tune.device import is_out_of_memory, memory
 from fpl_tune.errors import ConfigError
+from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.job import Setup
 from fpl_tune.execute.profile import cost_key
+from fpl_tune.plan import gpu_memory
 from fpl_tune.plan.traffic import bytes_of, hollow_task
 from fpl_tune.task import ClientTask
 
@@ -63,7 +65,9 @@ def check(runs: Sequence[RunSpec], seeds: int = 1, setup: Setup | None = None) -
         ConfigError: the first run that cannot start.
     """
     loaded, kinds = Loaded(), set[str]()
-    room = memory() if setup is not None and setup.address is None and setup.device == "cpu" else None
+    here = setup.device if setup is not None and setup.address is None else None
+    room = memory() if here == "cpu" else None
+    gpu = max((free for _, free in gpus_here()), default=None) if here == "cuda" else None
     tasks: dict[str, ClientTask] = {}
     lengths: set[tuple[str, int]] = set()
     for run in runs:
@@ -84,11 +88,11 @@ def check(runs: Sequence[RunSpec], seeds: int = 1, setup: Setup | None = None) -
                 raise ConfigError(f"{name} needs patch features, but {run.clip.name} has none. Choose another clip.")
         if kind not in kinds:
             kinds.add(kind)
-            _check_states(run, tasks[key], seeds, room)
+            _check_states(run, tasks[key], seeds, room, gpu)
     return loaded
 
 
-def _check_states(run: RunSpec, task: ClientTask, seeds: int, room: int | None) -> None:
+def _check_states(run: RunSpec, task: ClientTask, seeds: int, room: int | None, gpu: int | None) -> None:
     """Builds the initial state of one seed, which gives its size, and reports an allocation that fails."""
     try:
         with torch.no_grad():
@@ -103,3 +107,5 @@ def _check_states(run: RunSpec, task: ClientTask, seeds: int, room: int | None) 
     except Exception:  # a method's own error: the run reports it with its place
         return
     bounds.check_state(state, seeds, room)
+    if gpu is not None:
+        gpu_memory.check(run, task, state, gpu)

@@ -302,9 +302,9 @@ class Graph:
         self.kernels: list[tuple[Callable[..., Any], Any, dict[str, Any], Any]] = []
 
     def replay(self) -> None:
-        """Runs the kernels again on the memory that they had, as one launch."""
+        """Runs the kernels again on the memory that they had, as one launch; none while the device is idle."""
         _note("launches", "graph")
-        for func, args, kwargs, out in self.kernels:
+        for func, args, kwargs, out in self.kernels if not _idle else ():
             _again(func(*args, **kwargs), out)
 
 

@@ -6,24 +6,48 @@ import pytest
 import torch
 
 from fpl_tune import bench
-from fpl_tune.bench import gpu
+from fpl_tune.bench import gpu, simulated_gpu
+from fpl_tune.bench.texts import CALTECH101
 from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.testing.sim import why_not
+from fpl_tune.testing.sim import Work, why_not
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_a_step_waits_for_nothing_and_launches_as_often_for_three_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "TOWERS", {"RN50": 1024})
-    monkeypatch.setattr(gpu, "METHODS", {"pFedMoAP": gpu.METHODS["pFedMoAP"]})
-    one, three = bench.simulate_gpu()
-    for row in (one, three):
-        assert (row["syncs"], row["copies"]) == (0, 0)
-        assert 100 < row["launches"] <= 450
-        assert row["graphed_launches"] == 1
-        assert row["predicted_seconds"] >= row["graphed_seconds"] > 0
-        assert row["matrix_rate_share"] > 0
-    assert one["launches"] == three["launches"]
-    assert one["graphed_seconds"] < three["graphed_seconds"] < 3 * one["graphed_seconds"]
+    """Launches are those of 12 blocks; times are predicted for narrower ones."""
+    monkeypatch.setattr(simulated_gpu, "TOWERS", {"RN50": 1024})
+    monkeypatch.setattr(simulated_gpu, "METHODS", {"pFedMoAP": simulated_gpu.METHODS["pFedMoAP"]})
+    size = gpu.Size(names=CALTECH101[:20], layers=2, width=128, plain=False)
+    told: list[tuple[float, float]] = []
+    texts, few, many = {}, {}, {}
+    for row in bench.simulate_gpu(lambda done, total, _: told.append((done, total)), size):
+        group = texts if "text encoding" in row["bench"] else few if ", 10 classes," in row["bench"] else many
+        group[len(group)] = row
+    for steps in (few, many):
+        one, three = steps[0], steps[1]
+        for row in (one, three):
+            assert (row["syncs"], row["copies"]) == (0, 0)
+            assert 100 < row["launches"] <= 450
+            assert row["graphed_launches"] == 1
+            assert row["predicted_seconds"] >= row["graphed_seconds"] > 0
+            assert row["matrix_rate_share"] > 0
+        assert one["launches"] == three["launches"]
+        assert one["graphed_seconds"] < three["graphed_seconds"] < 3 * one["graphed_seconds"]
+        assert three["seconds_over_one_seed"] >= three["seconds_over_one_seed_least"]
+        assert 1 <= one["packed_gain"] <= 2
+    assert few[0]["packed_gain"] >= many[0]["packed_gain"], "the smaller step leaves more room"
+    for text, step in zip(texts.values(), many.values(), strict=True):
+        assert text["kernel_seconds"] < step["kernel_seconds"]
+    assert [done for done, _ in told] == list(range(4))
+    assert told[0][1] == 4
+
+
+def test_two_processes_gain_where_kernels_leave_room() -> None:
+    small, large = Work("mul", 0, 1000), Work("mm", 593_400_000_000, 1000)
+    grown = [Work("mul", 0, 2000), Work("mm", 2 * 593_400_000_000, 1000)]
+    alone, filled = simulated_gpu._predicted([[small, large], grown], 4)
+    assert filled == pytest.approx(3e-3, rel=1e-3)
+    assert alone - filled == pytest.approx(2e-6, rel=1e-2)
 
 
 def test_without_a_gpu_it_says_how_to_count(monkeypatch: pytest.MonkeyPatch) -> None:

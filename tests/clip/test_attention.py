@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from functools import partial, partialmethod
 
 import pytest
 import torch
 from torch import Tensor
 
-from fpl_tune.clip import Sentences, Towers, attention, text
-from fpl_tune.clip.sentences import Layout
+from fpl_tune.clip import Sentences, Towers, attention
+from fpl_tune.clip.layout import Layout
 from fpl_tune.testing import toy_towers
 from fpl_tune.testing.sim import counting, sim_device, why_not
 
@@ -26,9 +25,7 @@ def towers(request: pytest.FixtureRequest) -> Towers:
 @pytest.fixture
 def by_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on an accelerator, on the CPU."""
-    real = attention.for_prompts
-    monkeypatch.setattr(text, "for_prompts", lambda layout, n_prompts, _: real(layout, n_prompts, torch.device("meta")))
-    monkeypatch.setattr(attention, "_ByGroups", attention._ByBlocks)
+    monkeypatch.setattr(Sentences, "layout", partialmethod(Sentences.layout, blocks=True))
 
 
 def _draw(shape: tuple[int, ...], seed: int) -> Tensor:
@@ -41,10 +38,11 @@ def _with_gradient(run: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
     return [out.detach(), *torch.autograd.grad((out * _draw(tuple(out.shape), 9)).sum(), x)]
 
 
-def _attend(way: Any, layout: Layout, ends: bool, qkv: Tensor) -> Tensor:
-    if way is attention._ByBlocks:
-        layout = attention.for_prompts(layout, len(qkv), torch.device("meta"))  # not the CPU
-    return way.apply(qkv, layout, 4, ends)
+def _attend(layout: Layout, ends: bool, rows: Tensor, qkv: Tensor) -> Tensor:
+    """Attention of `qkv`, which are some of the rows of the layout; of all others, something."""
+    full = _draw((len(qkv), layout.n_tokens, qkv.shape[-1]), 8).index_copy(1, rows, qkv)
+    out = attention.attend(full, attention.for_prompts(layout, len(qkv)), 4, ends=ends)
+    return out if ends else out[:, rows]
 
 
 @pytest.mark.parametrize("ends", [False, True])
@@ -53,15 +51,26 @@ def _attend(way: Any, layout: Layout, ends: bool, qkv: Tensor) -> Tensor:
 )
 @pytest.mark.parametrize("n_ctx", [0, 3, 20])
 def test_both_ways_agree(towers: Towers, n_ctx: int, position: str, per_class: bool, ends: bool) -> None:
+    """Rows that pad are told by their position, which only the first row has otherwise."""
     sentences: Sentences = towers.sentences(NAMES, n_ctx, position=position)  # type: ignore[arg-type]
-    layout = sentences.layout(per_class=per_class, device=torch.device("cpu"), dtype=torch.float64)
-    qkv = _draw((3, layout.n_tokens, 3 * 32), 1)
-    groups, blocks = (
-        _with_gradient(partial(_attend, way, layout, ends), qkv) for way in (attention._ByGroups, attention._ByBlocks)
-    )
-    for ours, reference in zip(blocks, groups, strict=True):
+    found, n_rows = [], sum(sentences.lengths)
+    for blocks in (False, True):
+        layout = sentences.layout(per_class=per_class, dtype=torch.float64, blocks=blocks)
+        rows = torch.tensor([row for row, place in enumerate(layout.positions.tolist()) if place or not row])
+        n_rows = n_rows if blocks else len(rows)
+        qkv = _draw((3, n_rows, 3 * 32), 1)
+        found.append(_with_gradient(partial(_attend, layout, ends, rows), qkv))
+    for ours, reference in zip(*reversed(found), strict=True):
         assert reference.norm() > 0
         torch.testing.assert_close(ours, reference, rtol=1e-10, atol=1e-10)
+
+
+def test_blocks_of_many_classes_pad_few_rows(towers: Towers) -> None:
+    names = [" ".join(["cat"] * (1 + k % 3)) for k in range(97)]
+    by_length, blocks = (towers.sentences(names, 16).layout(per_class=False, blocks=way) for way in (False, True))
+    assert blocks.packing is not None
+    assert blocks.n_tokens == blocks.packing.n_blocks * (blocks.packing.n_keys - blocks.n_prefix)
+    assert by_length.n_tokens <= blocks.n_tokens < 1.03 * by_length.n_tokens
 
 
 @pytest.mark.usefixtures("by_blocks")
@@ -83,7 +92,7 @@ def _moved(towers: Towers, device: torch.device) -> Towers:
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_an_accelerator_launches_as_many_kernels_whatever_the_lengths() -> None:
-    """At most 29 per layer, forward and backward, without a copy or a synchronisation; and the CPU's figures."""
+    """At most 26 per layer, forward and backward, without a copy or a synchronisation; and the CPU's figures."""
     context, sim = _draw((2, 4, 32), 3), sim_device()
     here, found = toy_towers(quick_gelu=True), []
     reference = _with_gradient(lambda x: here.encode_prompts(x, here.sentences(NAMES, 4)), context)
@@ -99,7 +108,7 @@ def test_an_accelerator_launches_as_many_kernels_whatever_the_lengths() -> None:
         assert not seen.syncs
         assert not seen.copies
         found.append(seen.launches.total())
-    assert found[0] == found[1] <= 29 * towers.n_text_blocks + 24
+    assert found[0] == found[1] <= 26 * towers.n_text_blocks + 24
     torch.testing.assert_close(features.cpu(), reference[0], rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(gradient.cpu(), reference[1], rtol=1e-8, atol=1e-8)
 
@@ -117,9 +126,9 @@ def test_what_a_layer_keeps_on_an_accelerator_is_what_is_estimated() -> None:
 
     qkv = _draw((3, layout.n_tokens, 3 * 32), 1).to(sim).requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        _attend(attention._ByBlocks, layout, False, qkv)
-    rows = 3 * len(layout.packing.rows)
+        attention.attend(qkv, attention.for_prompts(layout, len(qkv)), 4)
+    assert layout.packing is not None
     mask = 3 * layout.packing.mask.numel()
-    assert sum(kept.values()) - mask + rows * (32 + 4) == pytest.approx(
-        3 * layout.n_tokens * 32 * attention.kept_numbers(layout, 32, 4, sim)
+    assert sum(kept.values()) - mask + 3 * layout.n_tokens * (32 + 4) == pytest.approx(
+        3 * layout.n_tokens * 32 * attention.kept_numbers(layout, 32, 4)
     )

@@ -1,19 +1,27 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
+import queue
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fpl_tune.api import start_study as run_study
 from fpl_tune.config import StudySpec
+from fpl_tune.engine import kept_bytes
+from fpl_tune.errors import ConfigError
 from fpl_tune.execute import profile as profiling
 from fpl_tune.execute.profile import Cost, Profile, cost_key, measure
 from fpl_tune.execute.resources import setup_of
+from fpl_tune.plan import gpu_memory, preflight
 from fpl_tune.plan import plan as planning
 from fpl_tune.plan.plan import make_plan
+from fpl_tune.plan.traffic import hollow_task
 from fpl_tune.study.cells import expand
 from fpl_tune.study.store import Store
 
@@ -168,3 +176,49 @@ def test_a_search_is_planned_by_points_of_its_space(compose: Compose, tmp_path: 
 def test_kinds_of_trials_are_told_apart_by_sizes_alone(compose: Compose) -> None:
     cells = expand(*compose("axes: {optim: {lr: [1, 2]}, method: {n_ctx: [2, 4]}}"))
     assert len({cost_key(cell.run) for cell in cells}) == 2
+
+
+def test_processes_that_measure_have_a_gpu_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert profiling.visible_gpus(2) == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-5f")
+    assert profiling.visible_gpus(2) == ["3", "GPU-5f"]
+    assert profiling.visible_gpus(1) == ["3"], "what PyTorch sees counts"
+    spawn = multiprocessing.get_context("spawn")
+    with profiling.workers(1, ["GPU-5f", "3"], spawn) as pool:
+        assert pool.submit(os.getenv, "CUDA_VISIBLE_DEVICES").result() == "GPU-5f"
+    left: queue.Queue[str] = queue.Queue()
+    for gpu in ("3", "GPU-5f"):
+        left.put(gpu)
+        profiling._take_gpu(left)
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == gpu
+
+
+def test_a_client_that_does_not_fit_a_gpu_is_refused_before_anything_starts(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what its step keeps, the towers, images and the CUDA context."""
+    spec, node = compose(METHODS)
+    runs, setup = [cell.run for cell in expand(spec, node)], replace(setup_of(spec, tmp_path), device="cuda")
+    monkeypatch.setattr(preflight, "gpus_here", lambda: ((80 << 30, 80 << 30), (8 << 30, 300 << 20)))
+    preflight.check(runs, 1, setup)
+    monkeypatch.setattr(preflight, "gpus_here", lambda: ((80 << 30, 600 << 20),))
+    with pytest.raises(ConfigError, match=r"needs at least .* of GPU memory, but the GPU has .* free. Lower"):
+        preflight.check(runs, 1, setup)
+    monkeypatch.setattr(preflight, "gpus_here", lambda: pytest.fail("trials run on the CPU"))
+    preflight.check(runs, 1, replace(setup, device="cpu"))
+
+
+@pytest.mark.parametrize("method", ["promptfl", "vpt", "full_model"])
+def test_the_least_memory_of_a_client_follows_its_batch(compose: Compose, method: str) -> None:
+    spec, node = compose("axes: {}", f"method={method}", "optim.batch=8")
+    (cell,) = expand(spec, node)
+    loaded = preflight.Loaded()
+    task = hollow_task(cell.run, 1, loaded.towers_of(cell.run), loaded.dataset_of(cell.run))
+    state = cell.run.method.init(task, torch.Generator().manual_seed(0), None)
+    kept = kept_bytes(cell.run.method, task, state, cell.run.optim)
+    found = gpu_memory.least(cell.run, task, state)
+    assert found > gpu_memory.CONTEXT_BYTES + kept > 0
+    one = replace(cell.run, optim=replace(cell.run.optim, batch=1))
+    less = gpu_memory.least(one, task, state)
+    assert found - less == pytest.approx(kept - kept_bytes(one.method, task, state, one.optim), rel=0.05)

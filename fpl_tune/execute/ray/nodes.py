@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-import sys
+import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-import fpl_tune
 from fpl_tune.errors import ConfigError, EnvironmentProblem
+from fpl_tune.execute.gpus import SECONDS, gpus_here
 from fpl_tune.execute.remote import RemoteStorage
 from fpl_tune.paths import cache_root
 from fpl_tune.study.versions import versions
@@ -29,8 +27,6 @@ if TYPE_CHECKING:  # a worker that only checks its node must not wait for torch
 
 ANSWER_SECONDS = float(os.environ.get("FPL_TUNE_NODE_SECONDS", "12"))
 """Time limit of the check of a node."""
-_GPU_SECONDS = 60.0  # of one with GPUs, where PyTorch is imported
-_GPUS = "import json; from fpl_tune.device import gpus; print(json.dumps([(gpu.total, gpu.free) for gpu in gpus()]))"
 
 
 @dataclass(frozen=True)
@@ -43,8 +39,6 @@ class Wanted:
     """Name of a file that the driver wrote there, and what it holds."""
     cache_dir: str
     data_roots: tuple[str, ...] = ()
-    gpus: bool = False
-    """The node has GPUs."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +51,10 @@ class Facts:
     cache: str
     cache_free: int
     """Bytes; -1: it cannot be written."""
-    gpus: tuple[tuple[int, int], ...]
-    """Total and free bytes of each."""
     missing: tuple[str, ...]
     """Data roots that are not there."""
+    gpus: tuple[tuple[int, int], ...] = ()
+    """Total and free bytes of each; none where PyTorch has not answered yet."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +85,6 @@ def look(wanted: Wanted) -> Facts:
         _storage_problem(wanted),
         str(cache),
         _free(cache),
-        gpus_here() if wanted.gpus else (),
         tuple(root for root in wanted.data_roots if not os.path.isdir(os.path.expanduser(root))),
     )
 
@@ -146,23 +139,6 @@ def _free(folder: Path) -> int:
         return -1
 
 
-def gpus_here() -> tuple[tuple[int, int], ...]:
-    """Total and free bytes of each GPU that PyTorch sees here; asked in a child, as asking opens a CUDA context."""
-    package = str(Path(fpl_tune.__file__).parent.parent)
-    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-    with suppress(OSError, subprocess.SubprocessError, ValueError):
-        done = subprocess.run(
-            [sys.executable, "-c", _GPUS],
-            env={**os.environ, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            timeout=max(_GPU_SECONDS, ANSWER_SECONDS),
-            check=True,
-        )
-        return tuple((int(total), int(free)) for total, free in json.loads(done.stdout))
-    return ()
-
-
 def slices(nodes: Sequence[Node]) -> list[Slice]:
     """The GPUs of nodes."""
     from fpl_tune.execute.packing import Slice
@@ -198,29 +174,41 @@ def survey(
 ) -> list[Node]:
     """Runs the check on every living node, or on those of `only`, in parallel; takes at most `ANSWER_SECONDS`.
 
-    Nodes that die meanwhile are left out.
+    PyTorch on nodes with GPUs may take longer to answer. Those that have not by then are left without GPUs, unless none
+    has: `Bridge` asks them again. Nodes that die meanwhile are left out.
 
     Raises:
         EnvironmentProblem: the driver itself cannot write the storage.
     """
     alive = [node for node in _alive() if only is None or node["NodeID"] in only]
+    began = time.monotonic()
     with _token(storage) as token:
         wanted = Wanted(storage, token, str(cache_dir), tuple(data_roots))
-        remote = ray.remote(num_cpus=0, max_retries=0)(look)
-        refs = [
-            remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
-                replace(wanted, gpus=bool(node["Resources"].get("GPU")))
-            )
-            for node in alive
-        ]
-        gpus = any(node["Resources"].get("GPU") for node in alive)
-        limit = max(ANSWER_SECONDS, _GPU_SECONDS) if gpus else ANSWER_SECONDS
-        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=limit)
-        nodes = {
-            info["NodeID"]: _node(info, ref if ref in ready else None) for info, ref in zip(alive, refs, strict=True)
-        }
-        left = {info["NodeID"] for info in _alive()}
-        return [node for name, node in nodes.items() if name in left or node.facts is not None]
+        sizes = {info["NodeID"]: _on(info, gpus_here) for info in alive if info["Resources"].get("GPU")}
+        refs = [_on(info, look, wanted) for info in alive]
+        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=ANSWER_SECONDS)
+        nodes = [_node(info, ref if ref in ready else None) for info, ref in zip(alive, refs, strict=True)]
+    known = answered(list(sizes.values()), began + ANSWER_SECONDS)
+    for i, node in enumerate(nodes):
+        if node.facts is not None and sizes.get(node.id) in known:
+            with suppress(Exception):  # the node has died, and is left out below
+                nodes[i] = replace(node, facts=replace(node.facts, gpus=ray.get(sizes[node.id])))
+    left = {info["NodeID"] for info in _alive()}
+    return [node for node in nodes if node.id in left or node.facts is not None]
+
+
+def answered(refs: list[Any], until: float) -> list[Any]:
+    """Those that have a result by a time of the monotonic clock; where none has, the first one that has."""
+    if not refs:
+        return []
+    ready, late = ray.wait(refs, num_returns=len(refs), timeout=max(0.0, until - time.monotonic()))
+    return ready or ray.wait(late, num_returns=1, timeout=SECONDS)[0]
+
+
+def _on(info: dict[str, Any], work: Callable[..., Any], *args: Any) -> Any:
+    """A call of `work` on a node."""
+    there = NodeAffinitySchedulingStrategy(info["NodeID"], soft=False)
+    return ray.remote(num_cpus=0, max_retries=0)(work).options(scheduling_strategy=there).remote(*args)
 
 
 def storage_of(setup: Setup) -> str:

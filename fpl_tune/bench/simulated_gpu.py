@@ -1,0 +1,185 @@
+"""Steps on a GPU, counted on the simulated accelerator and predicted for an H200: no GPU is needed.
+
+Launches are counted with all 12 blocks at a small width and few classes: neither changes their number. For the
+prediction, every kernel's operations and bytes are counted at the true width and number of classes for two and three
+clients, and continued to the cohort. In bf16, a kernel takes the longest of
+
+* its operations at 60 % of the peak rate (989 TFLOP/s), those of attention at 150 TFLOP/s: FlashAttention-2's gradient
+  reaches 214 on an H100 at 512 tokens (Shah et al. 2024, figure 6), and sentences are shorter,
+* the bytes that it reads and writes at 80 % of the bandwidth (4.8 TB/s), the second-level cache not counted,
+* 2 microseconds.
+
+An eager step takes the longer of its kernels and of 4 microseconds a launch, a graphed one its kernels. Kernels of
+processes that share a GPU overlap where they do not fill it (NVIDIA's Multi-Process Service): two processes take the
+longer of one alone and of the operations and bytes of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from fpl_tune.bench.gpu import TOWERS, Size, StepsOfRounds, text_towers
+from fpl_tune.bench.measure import Progress, Steps
+from fpl_tune.clip.text import cost
+from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.formatting import counted
+from fpl_tune.graphs import Graphs, capture
+from fpl_tune.method import Method
+from fpl_tune.methods.pfedmoap import PFedMoAP
+from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.testing.sim import Counts, Work, counting, idle, recorded_work, sim_device, why_not
+
+METHODS: dict[str, Method] = {"pFedMoAP": PFedMoAP(d_gating=128), "PromptFL": PromptFL()}
+_RATE, _ATTENTION = 0.6 * 989e12, 150e12  # operations a second
+_BANDWIDTH, _KERNEL, _LAUNCH = 0.8 * 4.8e12, 2e-6, 4e-6  # bytes a second; seconds
+_ROUNDS, _STEPS = 10, 50
+"""Of the trial whose time is predicted."""
+_N_CTX, _COHORT = 16, 10
+_FEW = 10
+"""Classes of a step that does not fill a GPU, as EuroSAT's."""
+
+
+class Prediction(NamedTuple):
+    """Seconds of the kernels of a step."""
+
+    alone: float
+    """One after the other."""
+    filled: float
+    """If other processes filled the GPU wherever a kernel leaves room."""
+
+
+def simulate_gpu(progress: Progress | None = None, size: Size | None = None) -> list[dict[str, Any]]:
+    """Launches, synchronisations and copies of a step, and its predicted time (see this module).
+
+    Steps of 100 classes fill the GPU, those of 10 do not. Where one seed reaches a share s of the matrix rate, three
+    seeds take at least 3 s times as long (`seconds_over_one_seed_least`), and two processes gain at most 1/s.
+
+    Args:
+        progress: called as the counting advances.
+        size: of the steps whose time is predicted.
+
+    Raises:
+        EnvironmentProblem: this PyTorch cannot simulate a device.
+    """
+    if reason := why_not():
+        raise EnvironmentProblem(f"bench gpu --simulate cannot run: {reason}.")
+    size = size or Size(plain=False)
+    few = size._replace(names=size.names[:_FEW])
+    steps, rows = Steps(len(METHODS) + len(TOWERS) * (1 + 2 * len(METHODS)), progress), []
+    seen = {}
+    for name, method in METHODS.items():
+        steps(f"launches of {name}")
+        seen[name] = _counted_step(method)
+    for tower, embed in TOWERS.items():
+        steps(f"text encoding, {tower}")
+        works = [_text_work(size, embed, n) for n in (2, 3)]
+        for seeds in (1, 3):
+            found = _predicted(works, _COHORT * seeds)
+            rows.append({
+                "bench": f"text encoding, {tower}, {_in_words(size, seeds)}",
+                "kernel_seconds": found.alone,
+                "matrix_rate_share": _operations(size, embed, seeds) / found.alone / _RATE,
+            })  # fmt: skip
+        for name, method in METHODS.items():
+            for classes in (size, few):
+                steps(f"{name}, {tower}, {counted(len(classes.names), 'class', 'classes')}")
+                works = [_work(method, classes, embed, n) for n in (2, 3)]
+                rows += _steps(f"step of {name}, {tower}", works, classes, embed, seen[name])
+    return rows
+
+
+def _steps(
+    what: str, works: Sequence[Sequence[Work]], size: Size, embed: int, seen: dict[str, int]
+) -> list[dict[str, Any]]:
+    """A step of one seed and one of three."""
+    rows = []
+    for seeds in (1, 3):
+        found, launching = _predicted(works, _COHORT * seeds), seen["launches"] * _LAUNCH
+        rows.append({
+            "bench": f"{what}, {_in_words(size, seeds)}",
+            **seen,
+            "kernel_seconds": found.alone,
+            "predicted_seconds": max(found.alone, launching),
+            "bound": "launches" if launching > found.alone else "GPU",
+            "graphed_seconds": found.alone,
+            "matrix_rate_share": _operations(size, embed, seeds) / found.alone / _RATE,
+        })  # fmt: skip
+    one, three = rows
+    alone, filled = _predicted(works, _COHORT)
+    one["packed_gain"] = 2 * alone / max(alone, 2 * filled)
+    three["seconds_over_one_seed"] = three["graphed_seconds"] / alone
+    three["seconds_over_one_seed_least"] = max(1.0, 3 * one["matrix_rate_share"])
+    three["trial_seconds"] = _ROUNDS * _STEPS * three["graphed_seconds"]
+    return rows
+
+
+def _in_words(size: Size, seeds: int) -> str:
+    return f"{counted(len(size.names), 'class', 'classes')}, {_COHORT} clients, {counted(seeds, 'seed')}"
+
+
+def _operations(size: Size, embed: int, seeds: int) -> int:
+    towers = text_towers(embed, size, torch.float32, torch.device("cpu"))
+    return cost(towers.text, towers.sentences(size.names, _N_CTX), _COHORT * seeds).operations
+
+
+def _counted_step(method: Method) -> dict[str, int]:
+    """What a step of the second round does, by the difference of a round of two steps and one of one; and the launches
+    of a replayed one."""
+    size = Size(names=Size().names[:12], width=64, plain=False)
+    trial = StepsOfRounds(size, 3, 512, torch.float32, sim_device(), method=method)
+    trial.round(1)
+    eager, graphed = (_difference(trial, graphs) for graphs in (None, Graphs(always=True)))
+    found = {what: getattr(eager, what).total() for what in ("launches", "syncs", "copies")}
+    return {**found, "graphed_launches": graphed.launches.total()}
+
+
+def _difference(trial: StepsOfRounds, graphs: Graphs | None) -> Counts:
+    """What one more step of a round does."""
+    seen = []
+    for steps in (2, 1, 2):  # a graph is recorded in the first round
+        with counting() as counts:
+            trial.round(steps, graphs)
+        seen.append(counts)
+    _, one, two = seen
+    more = {what: getattr(two, what) - getattr(one, what) for what in ("launches", "syncs", "copies")}
+    return Counts(**more)
+
+
+def _work(method: Method, size: Size, embed: int, n_clients: int) -> list[Work]:
+    """The kernels of a step at its true size, in order."""
+    trial = StepsOfRounds(size, 1, embed, torch.bfloat16, sim_device(), method=method, cohort=n_clients)
+    return _recorded(lambda: trial.round(1, Graphs(always=True, check=False)))
+
+
+def _text_work(size: Size, embed: int, n_prompts: int) -> list[Work]:
+    """The kernels of encoding prompts and of their gradient."""
+    towers = text_towers(embed, size, torch.bfloat16, sim_device())
+    sentences = towers.sentences(size.names, _N_CTX)
+    context = torch.zeros(n_prompts, _N_CTX, size.width, device=sim_device()).requires_grad_()
+    above = torch.zeros(n_prompts, len(sentences), embed, device=sim_device())
+
+    def step() -> None:
+        torch.autograd.grad(towers.encode_prompts(context, sentences), context, above)
+
+    return _recorded(lambda: capture(step, sim_device()))
+
+
+def _recorded(action: Callable[[], object]) -> list[Work]:
+    with idle(), recorded_work() as found:
+        action()
+    return found
+
+
+def _predicted(works: Sequence[Sequence[Work]], n_clients: int) -> Prediction:
+    """The kernels of many clients, from those of two and three."""
+    alone = filled = 0.0
+    for two, three in zip(*works, strict=True):
+        assert two.name == three.name
+        operations, moved = (a + (n_clients - 2) * (b - a) for a, b in zip(two[1:], three[1:], strict=True))
+        rate = _ATTENTION if "attention" in two.name else _RATE
+        seconds = max(operations / rate, moved / _BANDWIDTH)
+        alone, filled = alone + max(seconds, _KERNEL), filled + seconds
+    return Prediction(alone, filled)

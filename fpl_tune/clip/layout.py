@@ -1,0 +1,159 @@
+"""The tokens that have to be computed to encode the sentences of a prompt.
+
+With a causal mask, a token depends on the tokens before it only. So the common beginning of all sentences of a prompt
+(the *prefix*) is computed once per prompt, and the rest (the *suffix* of a class: name, full stop, EOT) once per class.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_PER_ROW, _PER_KEY, _PER_SCORE = 130.0, 12.0, 0.18
+"""Cost of a layer, forward and backward, in reads of d numbers: of a row, whose products are 24 d² operations and whose
+other kernels read or write about 50; of a key in a block; of a score. At the rates of `fpl_tune.bench.simulated_gpu`,
+for CLIP's d = 512."""
+_SIZES = range(16, 129)
+"""Rows of a block: attention of a larger one computes more scores that are masked."""
+
+
+class Group(NamedTuple):
+    """Consecutive classes whose suffixes have the same length."""
+
+    start: int  # row of the first token of the first suffix
+    n_classes: int
+    length: int  # tokens of each suffix, the last being EOT
+
+
+class Packing(NamedTuple):
+    """The rows of a layout as B blocks of L: a suffix lies in one block, and rows without a token pad.
+
+    Every block sees n + L keys: those of the prefix, then its own.
+    """
+
+    n_blocks: int
+    n_keys: int  # n + L
+    mask: Tensor  # [B, L, n + L and more], 0 where a row attends to a key and -inf where it does not
+
+
+class Layout(NamedTuple):
+    """The R rows to compute per prompt: the prefix, then all suffixes, the shortest first.
+
+    Rows `context` hold context token `slot` (of class `owner`, where contexts are a class's own), all others the
+    vocabulary's `ids`. `ends` are the rows of the EOT tokens, `inverse[k]` the place of class k among them.
+    """
+
+    n_prefix: int
+    groups: tuple[Group, ...]
+    """Classes by length, where rows are not in blocks."""
+    ids: Tensor  # [R]
+    positions: Tensor  # [R]
+    context: Tensor  # rows
+    slot: Tensor
+    owner: Tensor
+    ends: Tensor  # [K]
+    inverse: Tensor  # [K]
+    packing: Packing | None
+    """How rows lie in blocks; None: group by group, without rows that pad."""
+    in_order: bool  # whether `slot` lists each context token once, in order
+    at: int | None  # first of the context's rows where they follow one another, else None
+    kept: list[Any]  # a tower, and what it made of this layout
+
+    @property
+    def n_tokens(self) -> int:
+        """R, the rows of a prompt that are run through the blocks."""
+        return len(self.ids)
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Layout:
+        """The same layout, its indices on `device` and its mask in `dtype`."""
+        moved = {k: v.to(device) for k, v in self._asdict().items() if isinstance(v, Tensor)}
+        packing = self.packing and self.packing._replace(mask=self.packing.mask.to(device, dtype))
+        return self._replace(**moved, packing=packing, kept=[])
+
+
+def lay_out(slots: Sequence[tuple[int, ...]], *, per_class: bool, blocks: bool) -> Layout:
+    """The layout of sentences.
+
+    Args:
+        slots: the tokens of each sentence, as in `Sentences.slots`.
+        per_class: every class has a context of its own.
+        blocks: rows lie in blocks, as `fpl_tune.clip.attention` wants them on accelerators.
+    """
+    n_prefix = 0
+    for column in zip(*(sentence[:-1] for sentence in slots), strict=False):
+        if len(set(column)) > 1 or (per_class and column[0] < 0):
+            break
+        n_prefix += 1
+    order = sorted(range(len(slots)), key=lambda k: len(slots[k]))
+    lengths = [len(slots[k]) - n_prefix for k in order]
+    size = _size(n_prefix, lengths) if blocks else 0
+    starts, n_rows = _starts(n_prefix, lengths, size)
+    rows = [(0, 0, 0)] * n_rows  # token, position, class
+    rows[:n_prefix] = [(slots[0][position], position, 0) for position in range(n_prefix)]
+    for k, start, length in zip(order, starts, lengths, strict=True):
+        own = range(n_prefix, n_prefix + length)
+        rows[start : start + length] = [(slots[k][position], position, k) for position in own]
+    groups = []
+    for length, members in groupby(zip(lengths, starts, strict=True), key=lambda pair: pair[0]):
+        firsts = [start for _, start in members]
+        groups.append(Group(firsts[0], len(firsts), length))
+    context = [row for row, (token, _, _) in enumerate(rows) if token < 0]
+    slot = [-1 - rows[row][0] for row in context]
+    return Layout(
+        n_prefix,
+        () if blocks else tuple(groups),
+        ids=torch.tensor([max(token, 0) for token, _, _ in rows]),
+        positions=torch.tensor([position for _, position, _ in rows]),
+        context=torch.tensor(context, dtype=torch.long),
+        slot=torch.tensor(slot, dtype=torch.long),
+        owner=torch.tensor([rows[row][2] for row in context], dtype=torch.long),
+        ends=torch.tensor([start + length - 1 for start, length in zip(starts, lengths, strict=True)]),
+        inverse=torch.tensor(order).argsort(),
+        packing=_packing(n_prefix, starts, lengths, size, n_rows) if blocks else None,
+        in_order=slot == sorted({-1 - token for token in slots[0] if token < 0}),
+        at=context[0] if context and context == list(range(context[0], context[0] + len(context))) else None,
+        kept=[],
+    )
+
+
+def _packing(n_prefix: int, starts: Sequence[int], lengths: Sequence[int], size: int, n_rows: int) -> Packing:
+    mask = torch.full((n_rows, n_prefix + size), -math.inf)
+    mask[torch.arange(n_rows), n_prefix + torch.arange(n_rows) % size] = 0.0  # a row that pads sees itself
+    mask[:n_prefix] = -math.inf
+    mask[:n_prefix, :n_prefix].masked_fill_(torch.ones(n_prefix, n_prefix).tril() > 0, 0.0)
+    for start, length in zip(starts, lengths, strict=True):
+        own, first = slice(start, start + length), n_prefix + start % size
+        mask[own, :n_prefix] = 0.0
+        mask[own, first : first + length] = torch.full((length, length), -math.inf).triu(1)
+    # Rows of a multiple of 16 numbers, as CUDA's kernels read them: else they copy the mask at every call.
+    mask = F.pad(mask.view(-1, size, n_prefix + size), (0, -(n_prefix + size) % 16))
+    return Packing(len(mask), n_prefix + size, mask)
+
+
+def _size(n_prefix: int, lengths: Sequence[int]) -> int:
+    """Rows of a block such that a layer costs least."""
+    sizes = sorted({max(size, *lengths) for size in _SIZES})
+    return min(sizes, key=lambda size: _cost(_starts(n_prefix, lengths, size)[1], n_prefix, size))
+
+
+def _starts(n_prefix: int, lengths: Sequence[int], size: int) -> tuple[list[int], int]:
+    """First rows of the suffixes, and the number of rows: whole blocks of `size` rows, if it is not 0. The prefix may
+    be split between blocks, a suffix may not."""
+    row, starts = n_prefix, []
+    for length in lengths:
+        if size and row % size + length > size:
+            row += -row % size
+        starts.append(row)
+        row += length
+    return starts, row + (-row % size if size else 0)
+
+
+def _cost(n_rows: int, n_prefix: int, size: int) -> float:
+    """Of a layer whose rows lie in blocks of `size`."""
+    return n_rows * _PER_ROW + n_rows // size * (n_prefix + size) * (_PER_KEY + _PER_SCORE * size)

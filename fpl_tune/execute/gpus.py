@@ -1,0 +1,33 @@
+"""The GPUs of this machine, seen from a child process: asking PyTorch opens a CUDA context."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import fpl_tune
+
+SECONDS = 60.0
+"""Time limit: PyTorch is imported, perhaps over a network."""
+_ASK = "import json; from fpl_tune.device import gpus; print(json.dumps([(gpu.total, gpu.free) for gpu in gpus()]))"
+
+
+def gpus_here() -> tuple[tuple[int, int], ...]:
+    """Total and free bytes of each GPU that PyTorch sees here."""
+    package = str(Path(fpl_tune.__file__).parent.parent)
+    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    with suppress(OSError, subprocess.SubprocessError, ValueError):
+        done = subprocess.run(
+            [sys.executable, "-c", _ASK],
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=True,
+        )
+        return tuple((int(total), int(free)) for total, free in json.loads(done.stdout))
+    return ()
