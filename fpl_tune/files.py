@@ -11,12 +11,12 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from fpl_tune.errors import EnvironmentProblem
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 """No space, quota used up, file too large, read-only."""
@@ -65,6 +65,9 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, 
     Raises:
         OSError: the file cannot be written; with the `errno` of the system, which safetensors only puts in its text.
     """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file  # imports torch, which listings and digests do not need
+
     try:
         save_file(dict(tensors), path, metadata)
     except SafetensorError as problem:

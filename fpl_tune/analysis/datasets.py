@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from fpl_tune.analysis.significance import holm
 from fpl_tune.analysis.tables import Floats
@@ -49,6 +48,8 @@ def mean_ranks(frame: pd.DataFrame, *, alpha: float = 0.05) -> Ranks:
     ranks = table.rank(axis=1, ascending=False).mean().sort_values()
     if n < 2 or k < 2:
         return Ranks(ranks, math.nan, math.nan, [], n, "; ".join(filter(None, [note, "one data set or cell: no test"])))
+    from scipy import stats  # half a second, and few studies have several data sets
+
     q = float(stats.studentized_range.ppf(1 - alpha, k, np.inf)) / math.sqrt(2)
     critical = q * math.sqrt(k * (k + 1) / (6 * n))
     p = math.nan
@@ -70,6 +71,8 @@ def multiple_comparison(frame: pd.DataFrame) -> pd.DataFrame:
         Rows `a`, `b`, `difference` (mean over data sets of a - b), `wins`, `ties`, `losses` (data sets), `p` (Wilcoxon
         signed-rank, Holm) and `p_least` (the smallest that this number of data sets can reach before correction).
     """
+    from scipy import stats
+
     table, note = _means(frame)
     rows = []
     for i, a in enumerate(table):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from fpl_tune.analysis.tables import Floats
 
@@ -63,12 +63,12 @@ def decision_power(effect: float, sd: float, seeds: int, *, rope: float = 0.01, 
         return float(effect != 0 or rope > 0)
     share = (np.arange(64) + 0.5) / 64
     error = sd / math.sqrt(seeds)  # of the mean
-    seen = error * np.sqrt(stats.chi2.ppf(share, seeds - 1) / (seeds - 1))  # as estimated from this number of seeds
-    beyond = stats.t.ppf(1 - alpha / 2, seeds - 1) * seen
-    inside = np.maximum(rope - stats.t.ppf(1 - alpha, seeds - 1) * seen, 0.0)
+    seen = error * np.sqrt(special.chdtri(seeds - 1, 1 - share) / (seeds - 1))  # as estimated from this number of seeds
+    beyond = special.stdtrit(seeds - 1, 1 - alpha / 2) * seen
+    inside = np.maximum(rope - special.stdtrit(seeds - 1, 1 - alpha) * seen, 0.0)
 
     def between(low: Floats, high: Floats) -> Floats:
-        return stats.norm.cdf((high - effect) / error) - stats.norm.cdf((low - effect) / error)
+        return special.ndtr((high - effect) / error) - special.ndtr((low - effect) / error)
 
     gap = np.where(inside < beyond, between(inside, beyond) + between(-beyond, -inside), 0.0)
     return float(np.clip(1 - gap.mean(), 0.0, 1.0))

@@ -9,6 +9,14 @@ Exit codes: 0 done; 1 finished with failed cells; 2 usage, configuration or an i
 
 from __future__ import annotations
 
+import time
+
+_LOADED = [time.monotonic()]
+"""When the process of the command began; empty once a command has run."""
+
+# ruff: noqa: E402
+import gc
+import logging
 import os
 import re
 import sys
@@ -32,9 +40,13 @@ _VERBS = (study, plan, run, bench, status, show, report, compare, ui, verify, re
 
 def main(words: Sequence[str] | None = None) -> None:
     """Entry point of the console script: an expected error is one line and a documented exit code."""
+    from fpl_tune.cli import answers, output
     from fpl_tune.errors import FplTuneError, Notice
 
+    answers.begin()
+    output.begin(_LOADED.pop() if _LOADED else time.monotonic())
     complete.join_words()
+    logging.getLogger("fpl_tune").addHandler(_WARNINGS)
     with warnings.catch_warnings():
         warnings.simplefilter("always", Notice)
         warnings.showwarning = _warn
@@ -46,6 +58,7 @@ def main(words: Sequence[str] | None = None) -> None:
             code = _fail(str(problem), problem.exit_code)
         except Exception as problem:
             code = _usage_error(problem)
+    gc.freeze()  # PyTorch and MLflow take a second to be collected when the process ends
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -88,6 +101,16 @@ def _fail(message: str, code: int) -> int:
     message = re.sub(r"\S{200,}", lambda word: f"{word.group()[:60]}...", message)
     warn(f"fpl-tune: {message}", "red")
     return code
+
+
+class _Warnings(logging.Handler):
+    """Prints the package's own log, which holds warnings about a study's files."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _warn(record.getMessage(), UserWarning)
+
+
+_WARNINGS = _Warnings(logging.WARNING)
 
 
 def _warn(message: Warning | str, category: type[Warning], *_: object) -> None:

@@ -22,6 +22,11 @@ from rich.text import Text
 from fpl_tune.formatting import duration
 
 Row = Mapping[str, Any]
+Lines = list[list[Any]]
+"""What was printed: the name of a function of this module and its arguments."""
+
+NARROW = 60
+"""Columns of a terminal below which tables leave columns out: words would be split."""
 
 _PATIENCE = 2.0
 """Seconds without a bar."""
@@ -38,11 +43,75 @@ def console(*, stderr: bool = False) -> Console:
     """Where people read: width and colours as the terminal has them, neither colour nor weight with NO_COLOR."""
     stream = sys.stderr if stderr else sys.stdout
     system = None if os.environ.get("NO_COLOR") else "auto"
-    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=not stream.isatty(), color_system=system)
+    return Console(
+        stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=not stream.isatty(), color_system=system
+    )
+
+
+_heard: list[Lines] = []
+"""Lists that receive what is printed."""
+_muted: list[bool] = []
+
+
+@contextmanager
+def heard(*, mute: bool = False) -> Iterator[Lines]:
+    """Lists what the block prints, for `replay`.
+
+    Args:
+        mute: nothing is printed.
+    """
+    lines: Lines = []
+    _heard.append(lines)
+    _muted.append(mute)
+    try:
+        yield lines
+    finally:
+        _heard.pop()
+        _muted.pop()
+
+
+def replay(lines: Lines) -> None:
+    """Prints lines again, at the width that the terminal has now."""
+    for name, *args in lines:
+        {"say": say, "emit": emit, "timed": timed}[name](*args)
+
+
+def _hears(*line: Any) -> bool:
+    """Adds a line to the lists that are open; returns whether it is printed."""
+    for lines in _heard:
+        lines.append(list(line))
+    return not any(_muted)
+
+
+def say(text: str) -> None:
+    """Prints lines of text on standard output; long ones are not broken."""
+    if _hears("say", text):
+        console().print(text, soft_wrap=True)
+
+
+_began = time.monotonic()
+
+
+def begin(at: float) -> None:
+    """Sets the time at which the command began; see `timed`."""
+    global _began
+    _began = at
+
+
+def timed(text: str, rest: str = "") -> None:
+    """Prints a line with the wall time of the whole command."""
+    if _hears("timed", text, rest):
+        console().print(f"{text}, in {duration(time.monotonic() - _began)}{rest}")
+
+
+def once() -> None:
+    """Makes what is printed an answer that cannot be replayed: it depends on the moment."""
+    _hears("once")
 
 
 def warn(message: str, style: str = "yellow") -> None:
     """One line on standard error."""
+    once()
     console(stderr=True).print(" ".join(message.split()), style=style, soft_wrap=True)
 
 
@@ -78,16 +147,19 @@ def progress(what: str) -> Iterator[Callable[..., None]]:
         bar.stop()
 
 
-def emit(rows: Sequence[Row], format: str, *, title: str = "", best: Collection[int] = (), caption: str = "") -> None:
+def emit(rows: Sequence[Row], format: str, title: str = "", best: Collection[int] = (), caption: str = "") -> None:
     """Prints rows: a table for people (rows `best` in bold), a JSON list, or CSV with a header."""
+    rows = [{k: _plain(v) for k, v in row.items()} for row in rows]
+    if not _hears("emit", rows, format, title, list(best), caption):
+        return
     if format == "json":
-        print(json.dumps([{k: _plain(v) for k, v in row.items()} for row in rows], indent=1, ensure_ascii=False))
+        print(json.dumps(rows, indent=1, ensure_ascii=False))
         return
     columns = list(dict.fromkeys(name for row in rows for name in row))
     if format == "csv":
         writer = csv.DictWriter(sys.stdout, fieldnames=columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows({k: _plain(v) for k, v in row.items()} for row in rows)
+        writer.writerows(rows)
         return
     table = Table(title=title or None, caption=caption or None, title_justify="left", caption_justify="left")
     talk, shown = console(), {name: [_shown(row.get(name)) for row in rows] for name in columns}
@@ -111,14 +183,14 @@ def _kept_whole(shown: Mapping[str, Sequence[str]], width: int) -> set[str]:
 def emit_object(value: Mapping[str, Any], format: str) -> None:
     """Prints one object: JSON, or `field  value` lines."""
     if format == "json":
-        print(json.dumps({k: _plain(v) for k, v in value.items()}, indent=1, ensure_ascii=False))
+        say(json.dumps({k: _plain(v) for k, v in value.items()}, indent=1, ensure_ascii=False))
         return
     emit([{"field": k, "value": _shown(v)} for k, v in value.items()], format)
 
 
 def emit_config(node: Mapping[str, Any]) -> None:
     """Prints a resolved configuration as YAML, which can be read back."""
-    print(yaml.safe_dump(dict(node), sort_keys=False, allow_unicode=True), end="")
+    say(yaml.safe_dump(dict(node), sort_keys=False, allow_unicode=True).rstrip("\n"))
 
 
 def percent(mean: float | None, std: float | None = None) -> str:

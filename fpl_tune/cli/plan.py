@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from fpl_tune.cli import answers
 from fpl_tune.cli.common import (
     BudgetOption,
     ConfigOption,
@@ -18,6 +19,7 @@ from fpl_tune.cli.common import (
 
 
 @app.command(epilog="Example: fpl-tune plan lambda_sweep seeds=10 --format json", rich_help_panel="Run")
+@answers.kept
 def plan(
     name: StudyName,
     overrides: Overrides = None,
@@ -41,6 +43,8 @@ def plan(
     from fpl_tune.paths import output_root
     from fpl_tune.plan.plan import make_plan
 
+    if not answers.lasting(node):
+        output.once()
     with output.progress("measuring") as progress:
         found = make_plan(spec, node, root=output_root(), progress=progress)
     outside = [{"cell": cell.label, "status": state, "why": why} for cell, state, why in found.outside]
@@ -50,6 +54,6 @@ def plan(
         output.emit([*found.rows(), *outside], format)
     else:
         output.emit(found.rows(), format, title=f"Plan of {spec.name}")
-        output.console().print(found.sentence(), soft_wrap=True)
+        output.say(found.sentence())
     if not found.feasible:
         sys.exit(2)

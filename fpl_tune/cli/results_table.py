@@ -22,10 +22,10 @@ def results_table(store: Store, rule: str, format: Format) -> None:
     metric = spec.report.metric
     share = percent(metric)
     found = store.frame(metric)
-    frame = results.summary(found, cells, len(spec.seed_list()), rule, metric)
+    frame = results.summary(found, cells, spec.seed_list(), rule, metric)
     choice = selection.choose(found, cells, spec, rule)
     chosen = {cell.id for cell in choice.cells} if choice else set[str]()
-    wide = output.console().width >= 60  # a narrower table would split words
+    wide = output.console().width >= output.NARROW
     judged = _comparisons(store, rule) if format is Format.json else {}
     rows, ranks, wanted, before = [], [], len(spec.seed_list()), earlier.marked(store)
     for record in frame.to_dict("records"):
@@ -45,7 +45,7 @@ def results_table(store: Store, rule: str, format: Format) -> None:
                 ),
                 **(
                     {
-                        "seeds": str(record["n"]) if record["n"] == wanted else f"{record['n']} of {wanted}",
+                        "seeds": str(record["n"]) if record["n"] >= wanted else f"{record['n']} of {wanted}",
                         "id": record["cell"],
                     }
                     if wide
@@ -54,7 +54,9 @@ def results_table(store: Store, rule: str, format: Format) -> None:
             }
         )
     on_test = " (selects on test figures)" if rule == "best_test" else ""
-    notes = [f"{metric} by the rule '{rule}'{on_test}", *(["± is the deviation over seeds"] if wanted > 1 else [])]
+    notes = [f"{metric} by the rule '{rule}'{on_test}"]
+    if frame["n"].max() > 1:
+        notes.append("± is the deviation over seeds")
     if format is Format.table and choice is not None:
         notes.append("best on validation in bold" + (f": {choice.by}" if len(choice.cells) > 1 else ""))
         if spec.search.sampler is not None:
@@ -62,8 +64,7 @@ def results_table(store: Store, rule: str, format: Format) -> None:
             if len(kept) < len(rows):
                 notes.append(f"{counted(len(rows) - len(kept), 'more trial')}: --format csv")
             rows = [rows[i] for i in kept]
-    if before:
-        notes.append(f"{counted(len(before), 'cell')} of earlier runs, not in the last one")
+    notes += filter(None, [earlier.note(store)])
     best = [i for i, row in enumerate(rows) if row.get("") == "best"]
     output.emit(rows, format, title=spec.title or spec.name, best=best, caption="; ".join(notes))
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fpl_tune.cli.answers import kept
 from fpl_tune.cli.common import Format, FormatOption, StoredStudy, app
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 
 @app.command(epilog="Example: fpl-tune show lambda_sweep --rule best_val", rich_help_panel="Results")
+@kept
 def show(
     name: StoredStudy,
     best: Annotated[bool, typer.Option("--best", help="Only the cell that validation selects.")] = False,

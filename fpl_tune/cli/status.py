@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fpl_tune.cli import complete
+from fpl_tune.cli.answers import kept
 from fpl_tune.cli.common import Format, FormatOption, app
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ _LINE_SECONDS = 30.0  # between lines that differ in the ETA alone, without a te
 
 
 @app.command(epilog="Example: fpl-tune status lambda_sweep --watch", rich_help_panel="Results")
+@kept
 def status(
     name: Annotated[
         str | None,
@@ -42,7 +44,7 @@ def status(
     if format is not Format.table:
         output.emit_object(found, format)
     elif not watch or found["run_by"] is None:
-        talk.print(_sentence(found), soft_wrap=True)
+        output.say(_sentence(found))
     elif not talk.is_terminal:
         _follow(store, lambda text: talk.print(text, soft_wrap=True), _LINE_SECONDS)
     else:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
 from contextlib import nullcontext, redirect_stdout
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fpl_tune.cli import answers, output
 from fpl_tune.cli.common import (
     BudgetOption,
     ConfigOption,
@@ -20,10 +21,12 @@ from fpl_tune.cli.common import (
     app,
     with_options,
 )
+from fpl_tune.paths import output_folder, output_root
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fpl_tune.config import StudySpec
     from fpl_tune.execute.callback import Callback, Outcome
     from fpl_tune.study.store import Store
 
@@ -47,20 +50,45 @@ def study(
 
         plan(name, overrides, budget, seeds, format, cfg)
         return
-    began = time.monotonic()
+    words = with_options(overrides, budget=budget, seeds=seeds)
+    asked = answers.Question(name, "study", *words, format, files=[output_folder() / "mlflow.db"])
+    if not (retry or cfg) and asked.repeat():
+        return
     if sys.stderr.isatty():  # before the imports, which take seconds
         print(f"{name}: loading", end="\r", file=sys.stderr, flush=True)
-    from fpl_tune.cli import output
-    from fpl_tune.paths import output_folder
     from fpl_tune.plan.overrides import compose
 
-    spec, node = compose(name, with_options(overrides, budget=budget, seeds=seeds), output_folder())
-    if cfg:
-        output.emit_config(node)
-        return
+    with output.heard() as said:
+        spec, node = compose(name, words, output_folder())
+        if cfg:
+            output.emit_config(node)
+            return
+        outcome = _run(spec, node, retry, format)
+    if outcome.exit_code == 0 and answers.lasting(node):
+        again = replace(outcome, done=0, skipped=outcome.done + outcome.skipped)
+        asked.keep([*said, ["timed", *_counts(again)]] if format is Format.table else said, changed=True)
+        _prepare(spec.name, name, overrides, budget, seeds)
+    if format is Format.table:
+        output.timed(*_counts(outcome))
+    sys.exit(outcome.exit_code)
+
+
+def _prepare(stored: str, name: str, overrides: list[str] | None, budget: str | None, seeds: str | None) -> None:
+    """Keeps the answers of the verbs that usually come next, while what they need is loaded."""
+    from fpl_tune.cli.plan import plan
+    from fpl_tune.cli.show import show
+    from fpl_tune.cli.status import status
+
+    with output.heard(mute=True):
+        show(stored)
+        status(stored)
+        plan(name, overrides, budget, seeds)
+
+
+def _run(spec: StudySpec, node: dict[str, Any], retry: bool, format: Format) -> Outcome:
+    """Runs a composed study and prints how it ended."""
     from fpl_tune.api import start_study
     from fpl_tune.cli.live import ReportWriter, Watcher
-    from fpl_tune.paths import output_root
     from fpl_tune.study.store import Store
 
     root, table = output_root(), format is Format.table
@@ -74,48 +102,51 @@ def study(
         recorder = Recorder(spec.tracking.uri, root, seeds=spec.tracking.seeds, warn=output.warn)
         callbacks.append(recorder)
     # Ray prints notices of nodes, which are no part of JSON or CSV.
-    with nullcontext() if format == Format.table else redirect_stdout(sys.stderr):
+    with nullcontext() if table else redirect_stdout(sys.stderr):
         outcome = start_study(spec, node, root=root, callbacks=callbacks)
-    _summarise(Store(root, spec.name), outcome, reporter.page, format, spec.tracking.enabled, began)
-    sys.exit(outcome.exit_code)
+    _summarise(Store(root, spec.name), outcome, reporter.page, format, spec.tracking.enabled)
+    return outcome
 
 
 def _retry(store: Store, *, quiet: bool) -> None:
     """Deletes the results of failed and diverged seeds, and prints why each had none."""
-    from fpl_tune.cli import output
     from fpl_tune.execute import manage
 
     deleted = manage.retry_failed(store)
     if not quiet:
         lines = [f"retry {text}" for _, text in deleted] or ["No seed has failed or diverged: nothing to retry."]
-        output.console().print("\n".join(lines), soft_wrap=True)
+        output.say("\n".join(lines))
 
 
-def _summarise(store: Store, outcome: Outcome, page: Path | None, format: Format, tracked: bool, began: float) -> None:
-    """Prints the table, the failures, where report, results and records are, and the time since `began`."""
-    from fpl_tune.cli import output
+def _summarise(store: Store, outcome: Outcome, page: Path | None, format: Format, tracked: bool) -> None:
+    """Prints the table, the failures, and where report, results and records are."""
     from fpl_tune.cli.results_table import results_table
-    from fpl_tune.formatting import counted, duration
+    from fpl_tune.formatting import counted
 
-    talk, table = output.console(), format is Format.table
+    table = format is Format.table
     if outcome.done or outcome.skipped:
         results_table(store, store.spec().report.rule, format)
         if table:
             report = page or f"fpl-tune report {store.name}"
-            talk.print(f"report   {report}\nresults  {store.folder / 'results.csv'}", soft_wrap=True)
+            output.say(f"report   {report}\nresults  {store.folder / 'results.csv'}")
             if tracked:
-                talk.print("MLflow   fpl-tune ui")
+                output.say("MLflow   fpl-tune ui")
     others = [cell for cell in store.left() if store.seeds(cell)]
     if others and table:
-        talk.print(
+        output.say(
             f"{counted(len(others), 'cell')} with results of other settings {'is' if len(others) == 1 else 'are'} kept "
-            "but not shown; the command that made them shows them again.", soft_wrap=True,
-        )  # fmt: skip
+            "but not shown; the command that made them shows them again."
+        )
     for failure in outcome.failures:
         output.warn(failure)
-    if table:
-        talk.print(
-            f"{counted(outcome.done, 'cell')} run, {outcome.skipped} done before, {outcome.failed} failed, "
-            f"{outcome.pending} left, in {duration(time.monotonic() - began)}"
-            f"{'. The same command continues.' if outcome.pending else ''}"
-        )
+
+
+def _counts(outcome: Outcome) -> tuple[str, str]:
+    """The last line of a study, before and after its time."""
+    from fpl_tune.formatting import counted
+
+    text = (
+        f"{counted(outcome.done, 'cell')} run, {outcome.skipped} done before, {outcome.failed} failed, "
+        f"{outcome.pending} left"
+    )
+    return text, ". The same command continues." if outcome.pending else ""

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageEnhance
-from scipy.ndimage import correlate1d
 
 from fpl_tune.data.transform import Picture
 from fpl_tune.errors import unknown
@@ -80,6 +79,8 @@ def _hue(image: Image.Image, rng: np.random.Generator) -> Image.Image:
 
 def _blur(image: Image.Image, sigma: float) -> Image.Image:
     """A Gaussian of three by three pixels."""
+    from scipy.ndimage import correlate1d  # few studies blur, and all import this module
+
     weights = np.exp(-np.array([1.0, 0.0, 1.0]) / (2 * sigma**2))
     pixels = np.asarray(image, dtype=np.float64)
     for axis in (0, 1):

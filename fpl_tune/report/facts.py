@@ -15,7 +15,7 @@ from fpl_tune.errors import ConfigError, unknown
 from fpl_tune.evaluate import check_rule
 from fpl_tune.formatting import numeric
 from fpl_tune.search.gains import searches
-from fpl_tune.study import results
+from fpl_tune.study import earlier, results
 from fpl_tune.study.cells import axes_of, label, shown
 from fpl_tune.study.results import aggregate
 from fpl_tune.study.selection import Choice, choose
@@ -142,6 +142,11 @@ class Facts:
         return axis.replace(".", "_")
 
     @cached_property
+    def earlier(self) -> set[str]:
+        """Ids of the cells of earlier runs of the study."""
+        return earlier.marked(self.store)
+
+    @cached_property
     def _parts(self) -> list[Part]:
         return searches(self.spec, self.store.node()) if self.searched else []
 
@@ -184,7 +189,7 @@ class Facts:
         """One row per cell, index `cell`: label, role, axes, status, n, val, mean, std, sem,
         half (of the 95 % t interval), bytes (both ways) and seconds per seed, and the means of `extra`.
         """
-        rows = results.summary(self.frame, self.cells, len(self.spec.seed_list()), self.rule, self.metric)
+        rows = results.summary(self.frame, self.cells, self.spec.seed_list(), self.rule, self.metric)
         rows = rows.set_index("cell")
         table = rows[["label", "role"]].assign(**{n: [self.scalar(c, n) for c in self.cells] for n in self.axes})
         table = table.assign(

@@ -11,7 +11,6 @@ import pandas as pd
 from fpl_tune import analysis, methods
 from fpl_tune.analysis.explain import constant
 from fpl_tune.report.facts import Facts
-from fpl_tune.search.importance import optuna_importance
 from fpl_tune.study.cells import Cell, shown
 
 MODEL_FROM = 30
@@ -46,6 +45,8 @@ def importance(facts: Facts) -> pd.DataFrame:
         one.insert(0, "method", method)
         drawn = facts.searched and len(cells) >= MODEL_FROM and not cells[fields].isna().to_numpy().any()
         if drawn and not constant(cells["value"].tolist()):
+            from fpl_tune.search.importance import optuna_importance  # imports scikit-learn
+
             one = one.merge(optuna_importance(cells, fields), on="field", how="left")
         parts.append(one)
     columns = ["method", "field", "share", "cells", "spread", "kind", "note"]

@@ -12,6 +12,7 @@ import pandas as pd
 
 from fpl_tune.formatting import duration, figure, interval, megabytes, p_value, plus_minus, quantity, short, signed
 from fpl_tune.report.facts import Facts
+from fpl_tune.study import earlier
 from fpl_tune.study.cells import shown
 
 
@@ -58,7 +59,8 @@ def rows(facts: Facts, tests: pd.DataFrame) -> list[Row]:
         row: dict[str, Any] = facts.table.loc[cell.id].to_dict()
         test = tested.get(cell.id, dict.fromkeys(tests.columns, math.nan))
         judged = str(test["verdict"]) if cell.id in tested else "–"
-        name = f"{facts.name(cell)}{' (published)' if cell.id in facts.published else ''}"
+        marks = {"published": facts.published, "earlier run": facts.earlier}
+        name = " ".join([facts.name(cell), *(f"({mark})" for mark, cells in marks.items() if cell.id in cells)])
         columns: list[tuple[str, Any]] = [
             (name, cell.number),
             (figure(row["val"], "val/acc_mean"), row["val"]),
@@ -81,7 +83,9 @@ def rows(facts: Facts, tests: pd.DataFrame) -> list[Row]:
 
 def note(facts: Facts) -> str:
     """Explains the values of the table."""
+    before = earlier.note(facts.store)
     return (
+        f"{f'{before}. '.capitalize() if before else ''}"
         f"± is the standard deviation over seeds; {facts.basis}. The best cell (bold) is chosen by validation "
         "accuracy. Δ is paired over seeds, with its 95 % interval; p: paired t over seeds after Holm's correction."
     )

@@ -66,7 +66,7 @@ def gains(store: Store, rule: str = "final", metric: str = results.TEST) -> list
     if spec.search.sampler is None:
         return []
     table, cells = results.frame(store, metric), store.cells()
-    rows = results.summary(table, cells, len(spec.seed_list()), rule, metric).set_index("cell")
+    rows = results.summary(table, cells, spec.seed_list(), rule, metric).set_index("cell")
     found = []
     for part in searches(spec, store.node()):
         mine = [cell for cell in cells if part.holds(cell)]

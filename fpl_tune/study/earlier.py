@@ -1,4 +1,4 @@
-"""Cells of earlier runs of a study, which stay in its results when the study is run with other axes.
+"""Cells and seeds of earlier runs of a study, which stay in its results when it is run with other axes or seeds.
 
 A cell stays if its settings differ from those of a current cell only in fields that vary, and its label is not taken.
 Cells of other settings (other rounds, other data) stay on disk but out of the results: their figures do not compare.
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from fpl_tune import config
 from fpl_tune.files import atomic_write
+from fpl_tune.formatting import counted, listed
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.status import COUNTED
 
 if TYPE_CHECKING:
     from fpl_tune.study.store import Store
@@ -47,6 +49,22 @@ def marked(store: Store) -> set[str]:
         return {str(key) for key in json.loads((store.folder / _FILE).read_text())}
     except (OSError, ValueError, TypeError):  # not there, or damaged: the mark alone is lost
         return set()
+
+
+def seeds(store: Store, cell: Cell) -> list[int]:
+    """Seeds of a cell in the results: those that the study names, and those of earlier runs that ended well."""
+    wanted = store.spec().seed_list()
+    found = ((seed, store.result(cell, seed)) for seed in store.seeds(cell))
+    return [seed for seed, result in found if seed in wanted or (result and result["status"] in COUNTED)]
+
+
+def note(store: Store) -> str:
+    """Names the cells and seeds of earlier runs; empty where there are none."""
+    cells, others = len(marked(store)), sorted({s for cell in store.cells() for s in seeds(store, cell)})
+    others = [seed for seed in others if seed not in store.spec().seed_list()]
+    parts = [counted(cells, "cell")] if cells else []
+    parts += [listed("seed", others)] if others else []
+    return f"{' and '.join(parts)} of earlier runs, not in the last one" if parts else ""
 
 
 def _belongs(cell: Cell, cells: Sequence[Cell]) -> bool:

@@ -108,7 +108,8 @@ def frame(store: Store, metric: str = TEST) -> pd.DataFrame:
 
     Returns:
         Columns: cell, seed, status, rule, rounds, the fields that vary, metrics, costs, label, role. A seed without
-        metrics has one row, of the rule `final`. If there are cells of earlier runs, last_run is False for them.
+        metrics has one row, of the rule `final`. Where cells or seeds of earlier runs stay that the study no longer
+        names, last_run is False for them.
     """
     import pandas as pd
 
@@ -120,7 +121,7 @@ def frame(store: Store, metric: str = TEST) -> pd.DataFrame:
     rows = []
     for cell in cells:
         shown = _fields(cell, names)
-        for seed in sorted(wanted & set(store.seeds(cell))):
+        for seed in earlier.seeds(store, cell):
             result = store.result(cell, seed)
             if result is None:
                 continue
@@ -143,8 +144,9 @@ def frame(store: Store, metric: str = TEST) -> pd.DataFrame:
                 )
     columns = ["cell", "seed", "status", "rule", "rounds", *names, *METRICS, *more, *COSTS, "label", "role"]
     table = pd.DataFrame(rows, columns=pd.Index(columns))
-    if before := earlier.marked(store):
-        table["last_run"] = ~table["cell"].isin(before)
+    last = table["seed"].isin(wanted) & ~table["cell"].isin(earlier.marked(store))
+    if not last.all():
+        table["last_run"] = last
     return table
 
 
@@ -165,14 +167,14 @@ def counted(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def summary(
-    found: pd.DataFrame, cells: Sequence[Cell], seeds: int, rule: str = "final", metric: str = TEST
+    found: pd.DataFrame, cells: Sequence[Cell], seeds: Sequence[int], rule: str = "final", metric: str = TEST
 ) -> pd.DataFrame:
     """Summarises the result table over seeds: one row per cell.
 
     Args:
         found: the result table, with a column of the metric.
         cells: the cells, in the order of the rows.
-        seeds: number of seeds of the study.
+        seeds: the study's seeds, which decide the status; others of earlier runs enter the means.
         rule: the reporting rule.
         metric: the metric that is summarised.
 
@@ -183,7 +185,8 @@ def summary(
     import pandas as pd
 
     names = list(dict.fromkeys(name for cell in cells for name in cell.varied if name != "label"))
-    states = {str(key): rows.drop_duplicates("seed")["status"].tolist() for key, rows in found.groupby("cell")}
+    named = found[found["seed"].isin(seeds)]
+    states = {str(key): rows.drop_duplicates("seed")["status"].tolist() for key, rows in named.groupby("cell")}
     chosen = counted(found)
     by_cell = {str(key): rows for key, rows in chosen[chosen["rule"] == rule].groupby("cell")}
     rows = []
@@ -194,7 +197,7 @@ def summary(
                 "cell": cell.id,
                 "label": cell.label,
                 "role": cell.role,
-                "status": str(cell_status(states.get(cell.id, []), seeds)),
+                "status": str(cell_status(states.get(cell.id, []), len(seeds))),
                 **_fields(cell, names),
                 **aggregate(mine[metric].astype(float).tolist()),
                 **{name: aggregate(mine[name].astype(float).tolist())["mean"] for name in (VAL, *COSTS)},

@@ -149,7 +149,7 @@ def choose(table: pd.DataFrame, cells: Sequence[Cell], spec: StudySpec, rule: st
         rule: the reporting rule. One that reads test metrics is replaced by `final`.
     """
     rule = selecting_rule(rule)
-    rows = results.summary(table, cells, len(spec.seed_list()), rule)
+    rows = results.summary(table, cells, spec.seed_list(), rule)
     done = rows[rows["status"] == Status.DONE.value]
     val = {str(key): float(mean) for key, mean in zip(done["cell"], done[VAL], strict=True)}
     axes = list(axes_of(spec.axes))

@@ -234,4 +234,4 @@ class Store(Folder):
 
     def summary(self, rule: str = "final", metric: str = results.TEST) -> pd.DataFrame:
         """One row per cell: mean, std, sem, n, min and max of a metric over seeds; see `results.summary`."""
-        return results.summary(self.frame(metric), self.cells(), len(self.spec().seed_list()), rule, metric)
+        return results.summary(self.frame(metric), self.cells(), self.spec().seed_list(), rule, metric)

@@ -18,7 +18,7 @@ from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Job
 from fpl_tune.files import write_text
 from fpl_tune.redact import HIDDEN
-from fpl_tune.study import schema
+from fpl_tune.study import earlier, schema
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.status import FAILURES
 from fpl_tune.study.store import Store
@@ -206,10 +206,11 @@ class Writer:
         """Lists the runs that MLflow should hold of a cell; none if a seed has no result yet."""
         if not ledger.complete(self.store, cell, self.seeds):
             return []
-        nested = [(f"{cell.id}/{seed}", [seed], cell.id) for seed in self.seeds] if self.nested else []
+        kept = earlier.seeds(self.store, cell)
+        nested = [(f"{cell.id}/{seed}", [seed], cell.id) for seed in kept] if self.nested else []
         return [
             Due(key, seeds, ledger.cell_digest(self.store, cell, seeds, self.rule), parent)
-            for key, seeds, parent in [(cell.id, self.seeds, "study"), *nested]
+            for key, seeds, parent in [(cell.id, kept, "study"), *nested]
         ]
 
     def everything(self, status: str | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import inspect
 import json
 import os
@@ -13,6 +14,7 @@ import pytest
 import yaml
 
 from fpl_tune import __version__, config, methods
+from fpl_tune.study.store import Store
 
 from .conftest import Command
 
@@ -140,6 +142,31 @@ def test_a_narrowed_study_keeps_its_cells_and_says_so(home: Path, command: Comma
     assert "earlier" not in command("study", "lambda_sweep").out, "the plain command undoes it"
     other = command("study", "lambda_sweep", "axes.method.lam=[0]", "references=[]", "protocol.rounds=1").out
     assert "3 cells with results of other settings are kept but not shown" in other
+
+
+def test_other_seeds_take_nothing_out_of_the_results(home: Path, command: Command) -> None:
+    table = home / "outputs" / "lambda_sweep" / "results.csv"
+    whole = table.read_text().splitlines()
+    done = command("study", "lambda_sweep", "seeds=1")
+    assert "seed 2 of earlier runs, not in the last one" in done.out
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert len(rows) == len(whole) - 1
+    assert {(row["seed"], row["last_run"]) for row in rows} == {("1", "True"), ("2", "False")}
+    shown = json.loads(command("show", "lambda_sweep", "--format", "json").out)
+    assert [row["n"] for row in shown] == [2, 2, 2]
+    assert "Seed 2 of earlier runs" in (home / "outputs" / "lambda_sweep" / "report.html").read_text()
+    assert "earlier" not in command("study", "lambda_sweep").out, "the plain command undoes it"
+    assert table.read_text().splitlines() == whole
+
+
+def test_a_cell_of_earlier_seeds_alone_is_not_done(home: Path, command: Command) -> None:
+    command("study", "lambda_sweep", "seeds=[2]", "axes.method.lam=[0]", "references=[]")
+    store = Store.open(home / "outputs", "lambda_sweep")
+    (row,) = (row for row in store.summary().to_dict("records") if row["label"] == "lam=0")
+    assert (row["status"], row["n"]) == ("done", 2)
+    store.forget(store.cell("lam=0"), 2)
+    (row,) = (row for row in store.summary().to_dict("records") if row["label"] == "lam=0")
+    assert (row["status"], row["n"]) == ("pending", 1)
 
 
 def test_plan_names_what_makes_a_cell_stale_or_new(home: Path, command: Command) -> None:
