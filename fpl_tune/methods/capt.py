@@ -19,13 +19,11 @@ from torch import Generator, Tensor
 from fpl_tune.method import (
     Batch,
     Local,
-    Method,
     Sizes,
     State,
     Task,
     Traffic,
     Tree,
-    average,
     cosine_logits,
     count,
     cross_entropy,
@@ -35,12 +33,13 @@ from fpl_tune.method import (
     spread,
     unit,
 )
+from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._deep import require_vit
 from fpl_tune.methods._layers import linear, new_linear
 
 
 @dataclass(frozen=True)
-class CAPT(Method):
+class CAPT(FederatedAveraging):
     """Class k's context is [general, own k] [1 + l, d]; a linear map of the general token is a token of the image.
 
     The loss is cross-entropy with logits + prior · log π, π the class frequencies of all training images, + align ·
@@ -91,13 +90,13 @@ class CAPT(Method):
         return State(shared, personal={}, server={})
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
-        local = self.deploy(task, state, who)
+        local = super().start(task, state, who)
         total = task.counts.sum(0).clamp(min=1)
         local.fixed["prior"] = spread((total / total.sum()).to(task.dtype), len(who))
         return local
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
+        return super().start(task, state, who)
 
     def _image(self, task: Task, local: Local, batch: Batch) -> Tensor:
         leaf = local.train
@@ -129,7 +128,7 @@ class CAPT(Method):
         return mean_over(even, batch.mask) + mean_over(weighted, batch.mask)
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        shared = {name: average(rows, task.size[who]) for name, rows in local.train.items()}
+        shared = super().merge(task, state, who, local).shared
         if self.rows != "size":
             held = task.counts[who].to(task.dtype)  # [C, K]
             total, weight = held.sum(0), held

@@ -13,12 +13,13 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, average, cosine_logits, count, spread
+from fpl_tune.method import Batch, Local, State, Task, cosine_logits
+from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._layers import linear, new_linear
 
 
 @dataclass(frozen=True)
-class CLIPFC(Method):
+class CLIPFC(FederatedAveraging):
     """Image feature W f + b of the raw feature f, D to D.
 
     start_from: `random`, PyTorch's default as in the official model, which begins below zero-shot; `identity`
@@ -35,17 +36,6 @@ class CLIPFC(Method):
             weight, bias = torch.eye(task.embed_dim).to(weight), torch.zeros_like(bias)
         return State(shared={"weight": weight, "bias": bias}, personal={}, server={})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
-
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         image = linear(batch.image, local.train["weight"], local.train["bias"])
         return cosine_logits(task.scale, image, task.hand_text.expand(len(image), -1, -1))
-
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        weight = torch.ones_like(who) if self.weights == "uniform" else task.size[who]
-        return state._replace(shared={name: average(rows, weight) for name, rows in local.train.items()})
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(**state.shared)
-        return Traffic(up=sent, down=sent)

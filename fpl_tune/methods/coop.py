@@ -9,23 +9,12 @@ from dataclasses import dataclass
 
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Method,
-    State,
-    Task,
-    Traffic,
-    cosine_logits,
-    new_context,
-    put,
-    require,
-    spread,
-)
+from fpl_tune.method import Batch, Local, State, Task, cosine_logits, new_context, require, spread
+from fpl_tune.methods._averaging import FederatedAveraging
 
 
 @dataclass(frozen=True)
-class CoOp(Method):
+class CoOp(FederatedAveraging):
     """Every client keeps its own context, all from the same start; nothing is exchanged.
 
     n_ctx: number of context tokens, >= 1.
@@ -40,14 +29,5 @@ class CoOp(Method):
         context = new_context(task, self.n_ctx, rng)
         return State(shared={}, personal={"prompt": spread(context, task.n_clients)}, server={})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={"prompt": state.personal["prompt"][who]}, fixed={})
-
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         return cosine_logits(task.scale, batch.image, task.text(local.train["prompt"]))
-
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        return state._replace(personal={"prompt": put(state.personal["prompt"], who, local.train["prompt"])})
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        return Traffic(up={}, down={})

@@ -23,21 +23,17 @@ from torch import Generator, Tensor
 from fpl_tune.method import (
     Batch,
     Local,
-    Method,
     Sizes,
     State,
     Task,
-    Traffic,
     Tree,
-    average,
     cosine_logits,
-    count,
     cross_entropy,
     new_context,
-    put,
     require,
     spread,
 )
+from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._gradients import free, with_gradient
 from fpl_tune.methods._noise import new_keys, normal
 
@@ -46,7 +42,7 @@ _DELTA, _ROUNDS = 1e-5, 100
 
 
 @dataclass(frozen=True)
-class DPFPL(Method):
+class DPFPL(FederatedAveraging):
     """Client i predicts with p_G + p_i. A step writes p_i = U V + R and moves it by the gradients of U and V.
 
     U [l, r] and V [r, d] are orthonormal: U spans p_i times r random directions, V the rows of Uᵀ p_i. With g the
@@ -82,8 +78,7 @@ class DPFPL(Method):
         return State({"prompt": shared.clone()}, {"own": spread(own, task.n_clients)}, {})
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
-        train = {"prompt": spread(state.shared["prompt"], len(who)), "own": state.personal["own"][who]}
-        return Local(train, fixed=new_keys(task, who))
+        return super().start(task, state, who)._replace(fixed=new_keys(task, who))
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         return cosine_logits(task.scale, batch.image, task.text(local.train["prompt"] + local.train["own"]))
@@ -126,11 +121,3 @@ class DPFPL(Method):
         if self.form == "meant":
             return g_u @ v + u @ g_v - both
         return (g_u @ v + u @ g_v + both) / 10
-
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        prompt = average(local.train["prompt"], task.size[who])
-        return State({"prompt": prompt}, {"own": put(state.personal["own"], who, local.train["own"])}, state.server)
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(prompt=state.shared["prompt"])
-        return Traffic(up=sent, down=sent)

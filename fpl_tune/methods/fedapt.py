@@ -16,21 +16,17 @@ from torch import Generator, Tensor
 from fpl_tune.method import (
     Batch,
     Local,
-    Method,
     Sizes,
     State,
     Task,
-    Traffic,
     Tree,
-    average,
     cosine_logits,
-    count,
     cross_entropy,
     new_context,
     require,
-    spread,
     unit,
 )
+from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._domains import (
     Keys,
     check_keys,
@@ -45,7 +41,7 @@ from fpl_tune.methods._layers import image_by_image
 
 
 @dataclass(frozen=True)
-class FedAPT(Method):
+class FedAPT(FederatedAveraging):
     """Meta prompt p [K, l, d] and reader Q [n, D]; a client of domain i trains p ⊙ (1 + kᵢ) and Q on the label i.
 
     Class-specific prompts have no meaning for other classes: novel classes are refused.
@@ -90,9 +86,9 @@ class FedAPT(Method):
         return State(shared, personal={}, server={"keys": draw_keys(task, self.keys, self.n_ctx, rng)})
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
-        train = {name: spread(leaf, len(who)) for name, leaf in state.shared.items()}
         domain = task.domain[who]
-        return Local(train, fixed={"key": state.server["keys"][domain], "domain": domain})
+        fixed = {"key": state.server["keys"][domain], "domain": domain}
+        return super().start(task, state, who)._replace(fixed=fixed)
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         loss = cross_entropy(self.logits(task, local, batch), batch)
@@ -117,18 +113,10 @@ class FedAPT(Method):
         text = task.text(prompt[:, None] * (1 + keys[:, :, None]), per_class=True)  # [C, n, K, D]
         return task.scale * torch.einsum("cbd,cnkd,cbn->cbk", unit(batch.image), text, weight)
 
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        weight = torch.ones_like(who) if self.weights == "uniform" else task.size[who]
-        return state._replace(shared={name: average(rows, weight) for name, rows in local.train.items()})
-
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        train = {name: spread(leaf, len(who)) for name, leaf in state.shared.items()}
-        unlock = self.unlock if "reader" in train else "none"
-        return Local(train, fixed=unlocked(unlock, task, state.server["keys"], who))
+        unlock = self.unlock if "reader" in state.shared else "none"
+        fixed = unlocked(unlock, task, state.server["keys"], who)  # keys travel once, before training
+        return super().start(task, state, who)._replace(fixed=fixed)
 
     def figures(self, task: Task, state: State) -> dict[str, float]:
         return reader_figures(state.shared["reader"], task) if "reader" in state.shared else {}  # Fig. 6
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(**state.shared)  # keys travel once, before training
-        return Traffic(up=sent, down=sent)

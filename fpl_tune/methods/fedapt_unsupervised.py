@@ -14,28 +14,8 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Sizes,
-    State,
-    Task,
-    Tree,
-    cosine_logits,
-    new_context,
-    require,
-    spread,
-    unit,
-)
-from fpl_tune.methods._domains import (
-    Keys,
-    check_keys,
-    domain_loss,
-    domain_weights,
-    draw_keys,
-    new_reader,
-    unlocked,
-)
+from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree, cosine_logits, new_context, require, spread, unit
+from fpl_tune.methods._domains import Keys, check_keys, domain_loss, domain_weights, draw_keys, new_reader, unlocked
 from fpl_tune.methods._unlabelled import Unlabelled
 
 

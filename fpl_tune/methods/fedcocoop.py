@@ -14,26 +14,13 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Method,
-    Sizes,
-    State,
-    Task,
-    Traffic,
-    Tree,
-    average,
-    count,
-    require,
-    spread,
-    unit,
-)
+from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree, require, unit
+from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._layers import image_by_image, linear, new_linear, word_context
 
 
 @dataclass(frozen=True)
-class FedCoCoOp(Method):
+class FedCoCoOp(FederatedAveraging):
     """Context of image x: every token plus π(f̂), π a network D -> D/r -> d on the unit image feature.
 
     The text tower runs for every image and class: B · K sentences a client and step. A small `optim.batch` (1 in
@@ -63,9 +50,6 @@ class FedCoCoOp(Method):
             shared[f"net.{layer}.weight"], shared[f"net.{layer}.bias"] = new_linear(task, n_in, n_out, rng)
         return State(shared, personal={}, server={})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
-
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         leaf, image = local.train, unit(batch.image)
         hidden = linear(image, leaf["net.first.weight"], leaf["net.first.bias"]).relu()
@@ -76,10 +60,3 @@ class FedCoCoOp(Method):
             return task.scale * torch.einsum("cbd,cbkd->cbk", image, text)
 
         return image_by_image(score, task.n_classes, image, shift)
-
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        return state._replace(shared={name: average(rows, task.size[who]) for name, rows in local.train.items()})
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(**state.shared)
-        return Traffic(up=sent, down=sent)

@@ -15,28 +15,13 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Inside,
-    Local,
-    Method,
-    State,
-    Task,
-    Traffic,
-    Tree,
-    average,
-    cosine_logits,
-    count,
-    cross_entropy,
-    require,
-    spread,
-    unit,
-)
+from fpl_tune.method import Batch, Inside, Local, State, Task, Tree, cosine_logits, cross_entropy, require, unit
+from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._contrast import contrastive
 
 
 @dataclass(frozen=True)
-class FedLoRA(Method):
+class FedLoRA(FederatedAveraging):
     """W x + s · B A x beside the output projection W of attention, A [J, d, r] normal, B [J, r, d] from zero.
 
     A and B are averaged separately, by number of training images: the mean of products is not the product of means.
@@ -63,9 +48,6 @@ class FedLoRA(Method):
         b = torch.zeros(blocks, self.rank, width)
         return State({n: leaf.to(task.device, task.dtype) for n, leaf in (("a", a), ("b", b))}, personal={}, server={})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
-
     def _text(self, task: Task, local: Local) -> Tensor:
         """[C, K, D] unit features of the hand-written sentences under each client's text tower."""
         scale = self.alpha / (self.rank if self.scaling == "alpha/rank" else 1)
@@ -81,13 +63,6 @@ class FedLoRA(Method):
         text = self._text(task, local)
         own = text.gather(1, batch.label.unsqueeze(-1).expand(-1, -1, text.shape[-1]))
         return contrastive(task.scale * unit(batch.image) @ own.mT, batch.mask), local.fixed
-
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        return state._replace(shared={name: average(rows, task.size[who]) for name, rows in local.train.items()})
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(**state.shared)
-        return Traffic(up=sent, down=sent)
 
 
 def _low_rank(leaf: Tree, x: Tensor) -> Tensor:

@@ -15,28 +15,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Method,
-    Sizes,
-    State,
-    Task,
-    Traffic,
-    Tree,
-    average,
-    cosine_logits,
-    count,
-    new_context,
-    require,
-    spread,
-)
+from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree, cosine_logits, new_context, require
+from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._deep import frozen_words, require_depth, require_vit, starting_words
 from fpl_tune.methods._layers import new_linear
 
 
 @dataclass(frozen=True)
-class FedMaPLe(Method):
+class FedMaPLe(FederatedAveraging):
     """J text prompts [J, l, d], one for each of the first J blocks, and J linear maps d -> w to visual prompts.
 
     n_ctx: l, tokens of a prompt, >= 1.
@@ -70,9 +56,6 @@ class FedMaPLe(Method):
         shared["map.weight"], shared["map.bias"] = weight[drawn], bias[drawn]  # [J, w, d], [J, w]
         return State(shared, personal={}, server={})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
-
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         leaf = local.train
         deep = leaf.get("deep")  # [C, J - 1, l, d]
@@ -82,10 +65,3 @@ class FedMaPLe(Method):
         image, _ = task.see(batch.image, tokens[:, 0], deep=deeper, place="end")
         tail = frozen_words(self.words, self.n_ctx) if self.behind == "frozen" else ""
         return cosine_logits(task.scale, image, task.text(leaf["prompt"], deep=deep, tail=tail))
-
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        return state._replace(shared={name: average(rows, task.size[who]) for name, rows in local.train.items()})
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(**state.shared)
-        return Traffic(up=sent, down=sent)

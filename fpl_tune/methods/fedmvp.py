@@ -17,23 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Method,
-    Sizes,
-    State,
-    Task,
-    Traffic,
-    Tree,
-    average,
-    count,
-    cross_entropy,
-    mean_over,
-    require,
-    spread,
-    unit,
-)
+from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree, cross_entropy, mean_over, require, unit
+from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._deep import require_vit, see
 from fpl_tune.methods._layers import linear, new_linear
 
@@ -42,7 +27,7 @@ _HIDDEN = 4
 
 
 @dataclass(frozen=True)
-class FedMVP(Method):
+class FedMVP(FederatedAveraging):
     """n visual prompts of an image = pooled X + FF(X), X = attention of its patch embeddings over attribute features.
 
     Logits are the mean over a class's sentences of s · cos, the loss cross-entropy + consistency · (1 - mean
@@ -94,13 +79,13 @@ class FedMVP(Method):
         return State(shared, personal={}, server={})
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
-        local = self.deploy(task, state, who)
+        local = super().start(task, state, who)
         drawn = torch.randint(1 << 30, (task.n_clients,), generator=task.rng("mirror")).to(task.device)
         local.fixed["mirror"] = drawn[who]
         return local
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
+        return super().start(task, state, who)
 
     def _sentences(self, task: Task) -> Tensor:
         """[m, K, D] unit features of the attribute sentences."""
@@ -152,14 +137,6 @@ class FedMVP(Method):
                 still = unit(task.see(pixels, pixels.new_zeros(len(pixels), 0, task.vision_width or 0))[0])
             loss = loss + self.consistency * mean_over(1 - (image * still).sum(-1), batch.mask)
         return loss, {"mirror": _scramble(key)}
-
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        weight = task.size[who] if self.weights == "size" else torch.ones_like(who)
-        return state._replace(shared={name: average(rows, weight) for name, rows in local.train.items()})
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(**state.shared)
-        return Traffic(up=sent, down=sent)
 
 
 def _scramble(x: Tensor) -> Tensor:

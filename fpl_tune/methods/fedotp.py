@@ -15,26 +15,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Method,
-    Sizes,
-    State,
-    Task,
-    Traffic,
-    average,
-    count,
-    new_context,
-    put,
-    require,
-    spread,
-)
+from fpl_tune.method import Batch, Local, Sizes, State, Task, new_context, require, spread
+from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._transport import check_iteration, check_patches, transported
 
 
 @dataclass(frozen=True)
-class FedOTP(Method):
+class FedOTP(FederatedAveraging):
     """Logit of a class: s · Σ_mn T_mn · cos(patch_m, text_n), n the global or the local prompt; T has no gradient.
 
     gamma: γ, share of the patches' mass that is transported, in (0, 1]; 1 is balanced transport.
@@ -63,18 +50,6 @@ class FedOTP(Method):
         shared, own = new_context(task, self.n_ctx, rng, 2)
         return State({"prompt": shared.clone()}, {"own": spread(own, task.n_clients)}, {})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        prompt = spread(state.shared["prompt"], len(who))
-        return Local(train={"prompt": prompt, "own": state.personal["own"][who]}, fixed={})
-
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         text = task.text(torch.stack([local.train["prompt"], local.train["own"]], 1))  # [C, 2, K, D]
         return transported(task.scale, batch.image, text, self.gamma, self.epsilon, self.iterations)
-
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        prompt = average(local.train["prompt"], task.size[who])
-        return State({"prompt": prompt}, {"own": put(state.personal["own"], who, local.train["own"])}, state.server)
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(prompt=state.shared["prompt"])
-        return Traffic(up=sent, down=sent)

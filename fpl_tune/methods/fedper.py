@@ -12,25 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Method,
-    State,
-    Task,
-    Traffic,
-    average,
-    cosine_logits,
-    count,
-    new_context,
-    put,
-    require,
-    spread,
-)
+from fpl_tune.method import Batch, Local, State, Task, cosine_logits, new_context, require, spread
+from fpl_tune.methods._averaging import FederatedAveraging
 
 
 @dataclass(frozen=True)
-class FedPer(Method):
+class FedPer(FederatedAveraging):
     """The context is a shared base followed by tokens of the client's own.
 
     n_own: last tokens that stay with the client; 0 is PromptFL, n_ctx is CoOp.
@@ -49,18 +36,6 @@ class FedPer(Method):
         base, own = new_context(task, self.n_ctx, rng).split([self.n_ctx - self.n_own, self.n_own])
         return State(shared={"base": base.clone()}, personal={"own": spread(own, task.n_clients)}, server={})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        base, own = spread(state.shared["base"], len(who)), state.personal["own"][who]
-        return Local(train={"base": base, "own": own}, fixed={})
-
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         context = torch.cat([local.train["base"], local.train["own"]], 1)
         return cosine_logits(task.scale, batch.image, task.text(context))
-
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        base = average(local.train["base"], task.size[who])
-        return State({"base": base}, {"own": put(state.personal["own"], who, local.train["own"])}, state.server)
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(base=state.shared["base"])
-        return Traffic(up=sent, down=sent)

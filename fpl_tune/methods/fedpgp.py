@@ -21,25 +21,21 @@ from torch import Generator, Tensor
 from fpl_tune.method import (
     Batch,
     Local,
-    Method,
     Sizes,
     State,
     Task,
-    Traffic,
     Tree,
-    average,
     cosine_logits,
-    count,
     cross_entropy,
     new_context,
-    put,
     require,
     spread,
 )
+from fpl_tune.methods._averaging import FederatedAveraging
 
 
 @dataclass(frozen=True)
-class FedPGP(Method):
+class FedPGP(FederatedAveraging):
     """Client i predicts with p_G + U_i V_i; p_G is averaged, U_i [l, b] and V_i [b, d] stay (Eqs. 9 to 13).
 
     mu: μ, weight of the contrastive loss, >= 0; 0 is PromptFL with a personal term (Fig. 2).
@@ -89,12 +85,11 @@ class FedPGP(Method):
         return State({"prompt": prompt}, {name: spread(leaf, task.n_clients) for name, leaf in own.items()}, {})
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
-        own = {name: leaf[who] for name, leaf in state.personal.items()}
-        fixed: Tree = {}
+        local = super().start(task, state, who)
         if self.mu > 0 and self.anchor == "placeholder":
             text = task.text(task.words("X")[:1].expand(self.n_ctx, -1))
-            fixed["anchor"] = spread(text if self.copies == 1 else text.unsqueeze(0), len(who))
-        return Local(train={"prompt": spread(state.shared["prompt"], len(who)), **own}, fixed=fixed)
+            local.fixed["anchor"] = spread(text if self.copies == 1 else text.unsqueeze(0), len(who))
+        return local
 
     def personal(self, local: Local) -> Tensor:
         """[C, l, d] what the clients predict with; [C, copies, l, d] where there are several."""
@@ -127,11 +122,3 @@ class FedPGP(Method):
             one = apart if self.pairs == "negative" else near
             return one if (self.pairs == "negative") == (self.signs == "meant") else 1 - one
         return F.softplus((apart - near) / self.temperature)  # -log of the positive's share of two exponentials
-
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        personal = {name: put(leaf, who, local.train[name]) for name, leaf in state.personal.items()}
-        return State({"prompt": average(local.train["prompt"], task.size[who])}, personal, state.server)
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(prompt=state.shared["prompt"])
-        return Traffic(up=sent, down=sent)

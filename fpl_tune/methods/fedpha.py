@@ -17,27 +17,12 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Method,
-    State,
-    Task,
-    Traffic,
-    Tree,
-    average,
-    cosine_logits,
-    count,
-    cross_entropy,
-    new_context,
-    put,
-    require,
-    spread,
-)
+from fpl_tune.method import Batch, Local, State, Task, Tree, cosine_logits, cross_entropy, new_context, require, spread
+from fpl_tune.methods._averaging import FederatedAveraging
 
 
 @dataclass(frozen=True)
-class FedPHA(Method):
+class FedPHA(FederatedAveraging):
     """A client predicts with t_L, the text of its own context p_L.
 
     The loss is CE(t_L) + CE(t_G) + a · MSE(t_L, t_P) + b · mean_k max(α - ‖t_L - t_G‖, 0), where t_G is the text of the
@@ -96,9 +81,8 @@ class FedPHA(Method):
         return own - along if self.projection == "null" else along
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        train = {"prompt": spread(state.shared["prompt"], len(who)), "own": state.personal["own"][who]}
         lengths = torch.tensor(self._lengths).to(task.device)
-        return Local(train, fixed={"length": lengths[who % len(lengths)]})
+        return super().start(task, state, who)._replace(fixed={"length": lengths[who % len(lengths)]})
 
     def text(self, task: Task, context: Tensor, length: Tensor) -> Tensor:
         """Unit text features [C, ..., K, D] of the first `length` [C] tokens of contexts [C, ..., l, d].
@@ -127,11 +111,3 @@ class FedPHA(Method):
         pull = (t_l - t_p).square().flatten(1).mean(1)
         push = (self.alpha - (t_l - t_g).norm(dim=-1)).relu().mean(-1)
         return fit[0] + fit[1] + self.pull * pull + self.push * push, local.fixed
-
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        prompt = average(local.train["prompt"], task.size[who])
-        return State({"prompt": prompt}, {"own": put(state.personal["own"], who, local.train["own"])}, state.server)
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(prompt=state.shared["prompt"])
-        return Traffic(up=sent, down=sent)

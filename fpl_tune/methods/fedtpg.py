@@ -15,23 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Method,
-    Sizes,
-    State,
-    Task,
-    Traffic,
-    Tree,
-    average,
-    cosine_logits,
-    count,
-    new_context,
-    require,
-    spread,
-    unit,
-)
+from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree, cosine_logits, new_context, require, unit
+from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._layers import linear, new_linear
 
 _HIDDEN = 4
@@ -39,7 +24,7 @@ _HIDDEN = 4
 
 
 @dataclass(frozen=True)
-class FedTPG(Method):
+class FedTPG(FederatedAveraging):
     """Context = h + FF(h), h = attention of learned queries [l, d] over the unit text features of the class names.
 
     n_ctx: number of context tokens, >= 1.
@@ -82,14 +67,14 @@ class FedTPG(Method):
         return State(shared, personal={}, server={})
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
-        local = self.deploy(task, state, who)
+        local = super().start(task, state, who)
         if self.scope == "own":
             owned = task.counts[who] > 0
             local.fixed["owned"] = owned | ~owned.any(1, keepdim=True)  # [C, K]; without images: all
         return local
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
+        return super().start(task, state, who)
 
     def context(self, names: Tensor, local: Local) -> Tensor:
         """[C, l, d] what the networks write for the unit features [K, D] of class names."""
@@ -116,11 +101,3 @@ class FedTPG(Method):
         text = task.text(self.context(unit(task.sentences(["{}"])[0]), local), remember=False)
         logits, owned = cosine_logits(task.scale, batch.image, text), local.fixed.get("owned")
         return logits if owned is None else logits.masked_fill(~owned[:, None], -torch.inf)
-
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        weight = task.size[who] if self.weights == "size" else torch.ones_like(who)
-        return state._replace(shared={name: average(rows, weight) for name, rows in local.train.items()})
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(**state.shared)
-        return Traffic(up=sent, down=sent)

@@ -16,12 +16,13 @@ import torch
 from torch import Generator, Tensor
 from torch.func import functional_call
 
-from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, Tree, average, count, require
+from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree, require
+from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._layers import new_linear
 
 
 @dataclass(frozen=True)
-class FullModel(Method):
+class FullModel(FederatedAveraging):
     """Logits W f(x) + b over the training classes, f the tower with each client's own weights while it trains.
 
     The one method with weights per client: a cohort needs four times its number of towers in memory (weights,
@@ -65,11 +66,3 @@ class FullModel(Method):
         own = {name: leaves[f"tower.{name}"].to(frozen.dtype) for name, frozen in tower.named_parameters()}
         dtype = next(iter(own.values())).dtype
         return functional_call(tower, own, (pixels.to(dtype),)).to(pixels.dtype)
-
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        weight = task.size[who] if self.weights == "size" else torch.ones_like(who)
-        return state._replace(shared={name: average(rows, weight) for name, rows in local.train.items()})
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(**state.shared)
-        return Traffic(up=sent, down=sent)

@@ -14,25 +14,13 @@ from typing import ClassVar, Literal
 
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Method,
-    Sizes,
-    State,
-    Task,
-    Traffic,
-    average,
-    cosine_logits,
-    count,
-    require,
-    spread,
-)
+from fpl_tune.method import Batch, Local, Sizes, State, Task, cosine_logits, require
+from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._deep import both_features, both_prompts, frozen_words, require_depth, require_vit
 
 
 @dataclass(frozen=True)
-class IVLP(Method):
+class IVLP(FederatedAveraging):
     """J text prompts [J, l, d] and J visual prompts [J, n, w], one pair for each of the first J blocks.
 
     n_ctx: l, tokens of a text prompt, >= 1.
@@ -60,16 +48,6 @@ class IVLP(Method):
         shared = both_prompts(task, self.n_ctx, self.n_tokens, self.depth, self.words, rng)
         return State(shared, personal={}, server={})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
-
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         tail = frozen_words(self.words, self.n_ctx)
         return cosine_logits(task.scale, *both_features(task, local.train, batch.image, tail))
-
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        return state._replace(shared={name: average(rows, task.size[who]) for name, rows in local.train.items()})
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(**state.shared)
-        return Traffic(up=sent, down=sent)

@@ -12,29 +12,15 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Method,
-    State,
-    Task,
-    Traffic,
-    Tree,
-    average,
-    cosine_logits,
-    count,
-    cross_entropy,
-    require,
-    spread,
-)
+from fpl_tune.method import Batch, Local, State, Task, Tree, cosine_logits, cross_entropy, require
+from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._layers import word_context
 
 
 @dataclass(frozen=True)
-class KgCoOp(Method):
+class KgCoOp(FederatedAveraging):
     """Cross-entropy + w · (1 - mean_k cos(ĝ_k(V), ĝ_k(hand))) of one averaged context V.
 
     w: weight of the term, >= 0; 0 is PromptFL. The larger, the nearer to zero-shot CLIP.
@@ -55,9 +41,6 @@ class KgCoOp(Method):
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State(shared={"prompt": word_context(task, self.words, self.n_ctx, rng)}, personal={}, server={})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={"prompt": spread(state.shared["prompt"], len(who))}, fixed={})
-
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         return cosine_logits(task.scale, batch.image, task.text(local.train["prompt"]))
 
@@ -66,11 +49,3 @@ class KgCoOp(Method):
         fit = cross_entropy(cosine_logits(task.scale, batch.image, text), batch)
         away = 1 - (text * task.hand_text).sum(-1).mean(-1)
         return fit + self.w * away, local.fixed
-
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        weight = task.size[who] if self.weights == "size" else torch.ones_like(who)
-        return state._replace(shared={"prompt": average(local.train["prompt"], weight)})
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(prompt=state.shared["prompt"])
-        return Traffic(up=sent, down=sent)

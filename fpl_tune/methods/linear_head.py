@@ -14,12 +14,13 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, average, count, require, spread, unit
+from fpl_tune.method import Batch, Local, Sizes, State, Task, require, unit
+from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._layers import linear, new_linear
 
 
 @dataclass(frozen=True)
-class LinearHead(Method):
+class LinearHead(FederatedAveraging):
     """Logits W f + b over the training classes; other classes (base-to-novel) are refused.
 
     feature: `raw` as the tower gives it, or `unit` length times s, the scale of CLIP's own logits.
@@ -47,17 +48,6 @@ class LinearHead(Method):
             weight, bias = task.hand_text.clone(), torch.zeros_like(bias)
         return State(shared={"weight": weight, "bias": bias}, personal={}, server={})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
-
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         image = task.scale * unit(batch.image) if self.feature == "unit" else batch.image
         return linear(image, local.train["weight"], local.train["bias"])
-
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        weight = task.size[who] if self.weights == "size" else torch.ones_like(who)
-        return state._replace(shared={name: average(rows, weight) for name, rows in local.train.items()})
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(**state.shared)
-        return Traffic(up=sent, down=sent)

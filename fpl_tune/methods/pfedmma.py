@@ -15,30 +15,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Inside,
-    Local,
-    Method,
-    Sizes,
-    State,
-    Task,
-    Traffic,
-    Tree,
-    average,
-    cosine_logits,
-    count,
-    put,
-    require,
-    spread,
-    unit,
-)
+from fpl_tune.method import Batch, Inside, Local, Sizes, State, Task, Tree, cosine_logits, require, spread, unit
+from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._deep import require_vit
 from fpl_tune.methods._layers import linear
 
 
 @dataclass(frozen=True)
-class PFedMMA(Method):
+class PFedMMA(FederatedAveraging):
     """Block output + α · Up(relu(S(relu(Down(LN₁ x))))) with Down and Up personal and by tower, S shared.
 
     A block of the text tower and the block as far from the end of the image tower have one S between them.
@@ -84,10 +68,6 @@ class PFedMMA(Method):
     def _n_blocks(self, task: Sizes) -> int:
         return min(self.blocks, task.n_text_blocks, task.n_vision_blocks or 0)
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        received = {name: spread(leaf, len(who)) for name, leaf in state.shared.items()}
-        return Local(received | {name: leaf[who] for name, leaf in state.personal.items()}, fixed={})
-
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
         first = {name: spread(leaf, len(who)) for name, leaf in state.server.items()}
         return self.start(task, state, who)._replace(fixed=first)
@@ -117,21 +97,16 @@ class PFedMMA(Method):
         return leaf.detach() + (leaf - leaf.detach()) / self.alpha
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        shared = {name: average(local.train[name], task.size[who]) for name in state.shared}
-        own = {name: put(leaf, who, local.train[name]) for name, leaf in state.personal.items()}
+        merged = super().merge(task, state, who, local)
         if self.text_features == "first" and task.round == 1:
             lowest = {name: local.train[name].index_select(0, who.argmin()[None])[0] for name in state.personal}
-            return State(shared, own, self._first_text(shared, lowest))
-        return State(shared, own, state.server)
+            return merged._replace(server=self._first_text(merged.shared, lowest))
+        return merged
 
     @staticmethod
     def _first_text(shared: Tree, own: Tree) -> Tree:
         """What the first client's text features are computed from."""
         return {f"first.{n}": leaf.clone() for n, leaf in {**shared, **own}.items() if not n.startswith("image.")}
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(**state.shared)
-        return Traffic(up=sent, down=sent)
 
 
 def _adapter(leaf: Tree, x: Tensor) -> Tensor:

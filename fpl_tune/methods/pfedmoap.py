@@ -11,9 +11,8 @@ nothing of each other: experts, gates and momentum that the code takes over from
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +35,7 @@ from fpl_tune.method import (
     spread,
     unit,
 )
+from fpl_tune.methods._experts import Experts, choose_experts
 
 _ELEMENTS = 1 << 24  # numbers of the largest tensor held at once: 64 MB in float32
 _WIDTH = 128
@@ -238,18 +238,18 @@ class PFedMoAP(Method):
         """
         return self._attention(local, self._experts(local, text), image)
 
-    def _experts(self, local: Local, text: Tensor) -> _Experts:
+    def _experts(self, local: Local, text: Tensor) -> Experts:
         """What all images of a client meet, the local expert first."""
         features = torch.cat([self._pooled(text).unsqueeze(1), local.fixed["features"]], 1)
         weight, bias = local.train["gate.weight"], local.train["gate.bias"]
         if self.gate == "linear":
-            return _Experts(features, features, [weight], [bias])
+            return Experts(features, features, [weight], [bias])
         weights, biases = (leaf.split((1, 2, 1), 1) for leaf in (weight, bias))  # of query, of key and value, of output
         both = features.flatten(1, 2) @ weights[1].flatten(1, 2).mT + biases[1].flatten(1).unsqueeze(1)
         key, value = both.unflatten(1, features.shape[1:3]).unflatten(-1, (2, self.heads, -1)).unbind(3)
-        return _Experts(key, value, [weights[0].squeeze(1), weights[2].squeeze(1)], [biases[0], biases[2]])
+        return Experts(key, value, [weights[0].squeeze(1), weights[2].squeeze(1)], [biases[0], biases[2]])
 
-    def _attention(self, local: Local, experts: _Experts, image: Tensor) -> Tensor:
+    def _attention(self, local: Local, experts: Experts, image: Tensor) -> Tensor:
         if self.gate == "linear":
             scores = (image @ experts.weights[0].mT + experts.biases[0].unsqueeze(1))[:, None, :, :, None]
         else:
@@ -268,7 +268,7 @@ class PFedMoAP(Method):
         shares = [mean_over(w, batch.mask) for w in (weights[..., 0], *others.unbind(-1))]
         return {"attention by expert, the local one first": torch.stack(shares, 1)}
 
-    def _mixed(self, local: Local, experts: _Experts, image: Tensor) -> Tensor:
+    def _mixed(self, local: Local, experts: Experts, image: Tensor) -> Tensor:
         """Unit images [C, B, D] against what the gate makes of the experts (Eq. 11) -> [C, B, K]."""
         share, value = self._attention(local, experts, image), experts.value
         if self.gate == "linear":
@@ -297,33 +297,3 @@ class PFedMoAP(Method):
 
     def _heads(self, features: Tensor) -> Tensor:
         return features.unflatten(-1, (self.heads, -1))
-
-
-class _Experts(NamedTuple):
-    """The experts of each client as all its images see them; of the linear gate, features instead of keys."""
-
-    key: Tensor
-    """[C, E, K, h, x]"""
-    value: Tensor
-    """[C, E, K, h, x]"""
-    weights: Sequence[Tensor]
-    """[C, G, G] of query and output."""
-    biases: Sequence[Tensor]
-    """[C, 1, G] of query and output."""
-
-
-def choose_experts(state: State, who: Tensor, n: int, selection: str) -> tuple[Tensor, Tensor]:
-    """Ids [C, n] of the other clients whose pool entries serve `who`, and which of them [C, n] may be used.
-
-    A client without an entry of its own gets none: it has nothing to measure distances from.
-    """
-    pool, entered, order = (state.server[name] for name in ("pool", "entered", "order"))
-    if selection == "nearest":
-        flat = pool.flatten(1)
-        rank = torch.cdist(flat[who], flat, compute_mode="donot_use_mm_for_euclid_dist")
-    else:
-        rank = order.to(pool.dtype).expand(len(who), -1)
-    others = torch.arange(len(pool), device=who.device) != who.unsqueeze(1)
-    rank = torch.where(entered & others, rank, torch.inf)
-    nearest, chosen = rank.sort(dim=1, stable=True)
-    return chosen[:, :n], nearest[:, :n].isfinite() & entered[who].unsqueeze(1)

@@ -19,28 +19,26 @@ from torch import Generator, Tensor
 from fpl_tune.method import (
     Batch,
     Local,
-    Method,
     Sizes,
     State,
     Table,
     Task,
-    Traffic,
     average,
     cosine_logits,
-    count,
     mean_over,
     new_context,
     require,
     spread,
     unit,
 )
+from fpl_tune.methods._averaging import FederatedAveraging
 
 GRID = tuple(0.1 + 0.245 * k for k in range(20))
 """The values of α on which all printed best ones lie (Tables 3 and 5)."""
 
 
 @dataclass(frozen=True)
-class PFedPrompt(Method):
+class PFedPrompt(FederatedAveraging):
     """Trains as PromptFL; predicts with s · cos(f, text) + α · Σ_m cos(f, key_m) · value_m (Eqs. 3 to 7).
 
     alpha: α, weight of the memory, >= 0; 0 is PromptFL; "val" takes for each client the best of `GRID` on its own
@@ -76,9 +74,6 @@ class PFedPrompt(Method):
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State(shared={"prompt": new_context(task, self.n_ctx, rng)}, personal={}, server={})
-
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={"prompt": spread(state.shared["prompt"], len(who))}, fixed={})
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
         """The consensus beside each client's memory, built anew from its training images: it needs no state."""
@@ -132,7 +127,3 @@ class PFedPrompt(Method):
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
         weight = task.size[who] if self.weighted else torch.ones_like(who)
         return state._replace(shared={"prompt": average(local.train["prompt"], weight)})
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(prompt=state.shared["prompt"])
-        return Traffic(up=sent, down=sent)

@@ -14,25 +14,13 @@ from typing import ClassVar, Literal
 
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Method,
-    Sizes,
-    State,
-    Task,
-    Traffic,
-    average,
-    count,
-    new_context,
-    require,
-    spread,
-)
+from fpl_tune.method import Batch, Local, Sizes, State, Task, new_context, require
+from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._transport import check_iteration, check_patches, transported
 
 
 @dataclass(frozen=True)
-class PLOT(Method):
+class PLOT(FederatedAveraging):
     """Logit of a class: s · Σ_mn T_mn · cos(patch_m, text_n); T is the balanced plan, without gradient.
 
     prompts: N, shared contexts of a class, >= 1; 1 is PromptFL on the mean of the patches' similarities.
@@ -59,16 +47,6 @@ class PLOT(Method):
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State(shared={"prompt": new_context(task, self.n_ctx, rng, self.prompts)}, personal={}, server={})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={"prompt": spread(state.shared["prompt"], len(who))}, fixed={})
-
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         text = task.text(local.train["prompt"])  # [C, N, K, D]
         return transported(task.scale, batch.image, text, 1.0, self.epsilon, self.iterations, capped=False)
-
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        return state._replace(shared={"prompt": average(local.train["prompt"], task.size[who])})
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(prompt=state.shared["prompt"])
-        return Traffic(up=sent, down=sent)

@@ -14,28 +14,14 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Method,
-    State,
-    Task,
-    Traffic,
-    Tree,
-    average,
-    cosine_logits,
-    count,
-    cross_entropy,
-    mean_over,
-    require,
-    spread,
-)
+from fpl_tune.method import Batch, Local, State, Task, Tree, cosine_logits, cross_entropy, mean_over, require
+from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._gradients import free, with_gradient
 from fpl_tune.methods._layers import word_context
 
 
 @dataclass(frozen=True)
-class ProGrad(Method):
+class ProGrad(FederatedAveraging):
     """One averaged context; where <g_a, g_b> < 0, a client steps along g_a - λ <g_a, ĝ_b> ĝ_b, elsewhere along g_a.
 
     g_a is the gradient of the cross-entropy, g_b of the teacher's loss, T² times the cross-entropy of predictions with
@@ -62,9 +48,6 @@ class ProGrad(Method):
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State(shared={"prompt": word_context(task, self.words, self.n_ctx, rng)}, personal={}, server={})
-
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={"prompt": spread(state.shared["prompt"], len(who))}, fixed={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         return cosine_logits(task.scale, batch.image, task.text(local.train["prompt"]))
@@ -94,10 +77,3 @@ class ProGrad(Method):
         length = g_b.flatten(1).square().sum(1).clamp(min=torch.finfo(g_b.dtype).tiny)
         share = self.lam * along.clamp(max=0) / length
         return g_a - share.view(-1, *([1] * (g_a.ndim - 1))) * g_b
-
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        return state._replace(shared={"prompt": average(local.train["prompt"], task.size[who])})
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(prompt=state.shared["prompt"])
-        return Traffic(up=sent, down=sent)

@@ -13,27 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Method,
-    State,
-    Task,
-    Traffic,
-    average,
-    cosine_logits,
-    count,
-    new_context,
-    require,
-    spread,
-)
+from fpl_tune.method import Batch, Local, State, Task, cosine_logits, new_context, require
+from fpl_tune.methods._averaging import FederatedAveraging
 
 
 @dataclass(frozen=True)
-class PromptFL(Method):
+class PromptFL(FederatedAveraging):
     """One context shared by all clients; what is evaluated is the aggregated context.
 
     n_ctx: number of context tokens, >= 1.
@@ -50,16 +37,10 @@ class PromptFL(Method):
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State(shared={"prompt": new_context(task, self.n_ctx, rng)}, personal={}, server={})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={"prompt": spread(state.shared["prompt"], len(who))}, fixed={})
-
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         return cosine_logits(task.scale, batch.image, task.text(local.train["prompt"]))
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        weight = {"size": task.size[who], "uniform": torch.ones_like(who), "last": (who == who.max()).long()}
-        return state._replace(shared={"prompt": average(local.train["prompt"], weight[self.weights])})
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(prompt=state.shared["prompt"])
-        return Traffic(up=sent, down=sent)
+        if self.weights == "last":
+            return state._replace(shared={"prompt": local.train["prompt"][who.argmax()]})
+        return super().merge(task, state, who, local)

@@ -14,26 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Method,
-    State,
-    Task,
-    Traffic,
-    average,
-    cosine_logits,
-    count,
-    new_context,
-    put,
-    require,
-    spread,
-    unit,
-)
+from fpl_tune.method import Batch, Local, State, Task, cosine_logits, new_context, require, spread, unit
+from fpl_tune.methods._averaging import FederatedAveraging
 
 
 @dataclass(frozen=True)
-class PromptFolio(Method):
+class PromptFolio(FederatedAveraging):
     """Client i compares images with t = (1 - θ) ĝ(p_G) + θ ĝ(p_i); p_G is averaged, p_i stays.
 
     theta: θ, the share of the client's own prompt, in [0, 1]; 0 is PromptFL, 1 is CoOp.
@@ -53,19 +39,7 @@ class PromptFolio(Method):
         shared, own = new_context(task, self.n_ctx, rng, 2)
         return State({"prompt": shared.clone()}, {"own": spread(own, task.n_clients)}, {})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        prompt = spread(state.shared["prompt"], len(who))
-        return Local(train={"prompt": prompt, "own": state.personal["own"][who]}, fixed={})
-
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         both = task.text(torch.stack([local.train["prompt"], local.train["own"]], 1))  # [C, 2, K, D]
         text = torch.lerp(both[:, 0], both[:, 1], self.theta)
         return cosine_logits(task.scale, batch.image, unit(text) if self.normalise else text)
-
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        prompt = average(local.train["prompt"], task.size[who])
-        return State({"prompt": prompt}, {"own": put(state.personal["own"], who, local.train["own"])}, state.server)
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(prompt=state.shared["prompt"])
-        return Traffic(up=sent, down=sent)

@@ -19,21 +19,18 @@ from torch import Generator, Tensor
 from fpl_tune.method import (
     Batch,
     Local,
-    Method,
     Sizes,
     State,
     Task,
-    Traffic,
     Tree,
-    average,
     cosine_logits,
-    count,
     cross_entropy,
     mean_over,
     require,
     spread,
     unit,
 )
+from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._deep import both_features, both_prompts, frozen_words, require_depth, require_vit
 
 _NEVER = -1e30
@@ -41,7 +38,7 @@ _NEVER = -1e30
 
 
 @dataclass(frozen=True)
-class PromptSRC(Method):
+class PromptSRC(FederatedAveraging):
     """Cross-entropy + text · mean|t - t̄| + image · mean|f - f̄| + agreement · KL(q ‖ p) / K of the prompts of IVLP.
 
     t̄ and f̄ are unit features of the frozen towers on the templates and on the same images, q what they predict, p what
@@ -97,9 +94,6 @@ class PromptSRC(Method):
             server["weight"] = torch.full((), _NEVER, device=task.device, dtype=task.dtype)
         return State(shared, personal={}, server=server)
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
-
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
         if self.gaussian != "deploy":
             return self.start(task, state, who)
@@ -125,7 +119,7 @@ class PromptSRC(Method):
         return loss + mean_over(away, batch.mask), local.fixed
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        shared = {name: average(rows, task.size[who]) for name, rows in local.train.items()}
+        shared = super().merge(task, state, who, local).shared
         if self.gaussian == "none":
             return state._replace(shared=shared)
         heights = [-0.5 * ((t / task.rounds - self.mean) / self.spread) ** 2 for t in range(1, task.rounds + 1)]
@@ -139,10 +133,6 @@ class PromptSRC(Method):
         old = {name: state.server[f"mean.{name}"] for name in shared}
         mean = {f"mean.{name}": leaf + share * (shared[name] - leaf) for name, leaf in old.items()}
         return state._replace(shared=shared, server={**mean, "weight": weight})
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(**state.shared)
-        return Traffic(up=sent, down=sent)
 
 
 def _distance(one: Tensor, other: Tensor) -> Tensor:

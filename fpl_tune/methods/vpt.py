@@ -12,25 +12,13 @@ from typing import ClassVar, Literal
 
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Method,
-    Sizes,
-    State,
-    Task,
-    Traffic,
-    average,
-    cosine_logits,
-    count,
-    require,
-    spread,
-)
+from fpl_tune.method import Batch, Local, Sizes, State, Task, cosine_logits, require
+from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._deep import require_depth, require_vit, see, visual_prompts
 
 
 @dataclass(frozen=True)
-class VPT(Method):
+class VPT(FederatedAveraging):
     """J visual prompts [J, n, w] behind the patches, one for each of the first J blocks of the image tower.
 
     n_tokens: n, tokens of a prompt, >= 1.
@@ -53,16 +41,6 @@ class VPT(Method):
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State({"visual": visual_prompts(task, self.n_tokens, self.depth, rng)}, personal={}, server={})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={"visual": spread(state.shared["visual"], len(who))}, fixed={})
-
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         image = see(task, batch.image, local.train["visual"])
         return cosine_logits(task.scale, image, task.hand_text.expand(len(image), -1, -1))
-
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        return state._replace(shared={"visual": average(local.train["visual"], task.size[who])})
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(**state.shared)
-        return Traffic(up=sent, down=sent)

@@ -52,11 +52,13 @@ def _names(method: Method) -> list[str]:
 
 @cache
 def _code(name: str) -> str:
-    tree = ast.parse(inspect.getsource(inspect.getmodule(methods.find(name))))  # type: ignore[arg-type]
-    for part in ast.walk(tree):
+    """The files of a method's class and of what it derives from."""
+    kinds = [kind for kind in methods.find(name).__mro__ if issubclass(kind, Method) and kind is not Method]
+    trees = [ast.parse(inspect.getsource(inspect.getmodule(kind))) for kind in kinds]  # type: ignore[arg-type]
+    for part in (part for tree in trees for part in ast.walk(tree)):
         if isinstance(part, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(part) is not None:
             part.body = part.body[1:]
-    return ast.dump(tree)
+    return "\n".join(map(ast.dump, trees))
 
 
 def data_print(data: DataSpec) -> str:

@@ -2,7 +2,8 @@
 
 import torch
 
-from fpl_tune.testing.contract import CONTRACT, Toy, assert_same, check_method, play, toy
+from fpl_tune.testing.contract import CONTRACT, check_method
+from fpl_tune.testing.rounds import Toy, assert_same, play, toy
 from fpl_tune.testing.sim import sim_device, why_not
 from fpl_tune.testing.toys import toy_task, toy_towers
 

@@ -1,92 +1,22 @@
-"""What every method keeps, each a function that asserts; and a few rounds played to look at."""
+"""What every method keeps, each a function that asserts."""
 
 from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable
 
 import safetensors.torch
 import torch
 
-from fpl_tune.batches import Cohort, generator
-from fpl_tune.engine import run_round
+from fpl_tune.batches import generator
 from fpl_tune.evaluate import evaluate
 from fpl_tune.graphs import Graphs
 from fpl_tune.method import Local, Method, State, trees_like
-from fpl_tune.optim import OptimSpec
 from fpl_tune.task import ClientTask
+from fpl_tune.testing.rounds import COHORTS, SIZES, Toy, assert_same, play, toy
 from fpl_tune.testing.sim import Counts, counting, registered, sim_device
 from fpl_tune.testing.toys import Kind, toy_task
-
-_COHORTS = ((0, 2), (1, 2), (2, 0, 1))
-"""Clients by round: one trains three times, two twice, the last one never."""
-_SIZES = ((6, 5, 7, 3), (3, 7, 5, 6))
-"""Training images by seed and client."""
-
-
-@dataclass
-class Toy:
-    """A method and the tasks of two seeds that it is checked on."""
-
-    method: Method
-    tasks: tuple[ClientTask, ClientTask]
-    kind: Kind = "vit"
-
-    @cached_property
-    def history(self) -> list[State]:
-        """States of the first seed, the initial one first, after the rounds of `_COHORTS`; not to be written to."""
-        return [states[0] for states in play(self.method, self.tasks[:1])]
-
-
-def toy(method: Method, *, kind: Kind = "vit") -> Toy:
-    """What every check takes."""
-    one, two = (toy_task(method.needs, kind=kind, seed=seed, sizes=sizes) for seed, sizes in enumerate(_SIZES))
-    return Toy(method, (one, two), kind)
-
-
-def play(
-    method: Method,
-    tasks: Sequence[ClientTask],
-    *,
-    cohorts: Sequence[Sequence[int]] = _COHORTS,
-    seeds: Sequence[int] = (0, 1),
-    block: int | None = None,
-    states: Sequence[State] | None = None,
-    first: int = 1,
-    spec: OptimSpec | None = None,
-    epochs: int = 2,
-    graphs: Graphs | None = None,
-    rounds: int | None = None,
-) -> list[list[State]]:
-    """States by round (the initial ones first) and seed, of two local epochs a round in batches of four.
-
-    `rounds` is the length of the stage; None: it ends with the last cohort.
-    """
-    spec = spec or OptimSpec(lr=0.05, batch=4)
-    if states is None:
-        states = [method.init(t, generator("init", s)) for t, s in zip(tasks, seeds, strict=False)]
-    history = [list(states)]
-    for round_, who in enumerate(cohorts, start=first):
-        drawn = [Cohort(s, round_, torch.tensor(who).to(t.device)) for s, t in zip(seeds, tasks, strict=False)]
-        stage = range(1, 1 + (rounds or first + len(cohorts) - 1))
-        more = {"epochs": epochs, "spec": spec, "block": block, "stage": stage, "graphs": graphs}
-        after, _ = run_round(method, tasks, history[-1], drawn, **more)
-        history.append(after)
-    return history
-
-
-def assert_same(found: State | Local, wanted: State | Local, *, tolerance: float = 0.0) -> None:
-    """Equal names and shapes; numbers equal bit for bit, or floating ones to `tolerance`."""
-    for part in wanted._fields:
-        assert getattr(found, part).keys() == getattr(wanted, part).keys(), part
-        for name, leaf in getattr(wanted, part).items():
-            near = tolerance if leaf.is_floating_point() else 0.0
-            torch.testing.assert_close(
-                getattr(found, part)[name], leaf, rtol=near, atol=near, msg=lambda m, n=name: f"{n}: {m}"
-            )
 
 
 def _copy(state: State) -> State:
@@ -101,13 +31,13 @@ def one_batch_equals_clients_alone(case: Toy) -> None:
 
 def cohort_order_does_not_matter(case: Toy) -> None:
     """Neither in training nor in merging."""
-    (backward,) = play(case.method, case.tasks[:1], cohorts=[who[::-1] for who in _COHORTS])[-1]
+    (backward,) = play(case.method, case.tasks[:1], cohorts=[who[::-1] for who in COHORTS])[-1]
     assert_same(backward, case.history[-1], tolerance=1e-9)
 
 
 def absent_clients_are_untouched(case: Toy) -> None:
     """Personal state of clients outside the cohort stays bit for bit."""
-    for who, before, after in zip(_COHORTS, case.history[:-1], case.history[1:], strict=True):
+    for who, before, after in zip(COHORTS, case.history[:-1], case.history[1:], strict=True):
         absent = [client for client in range(case.tasks[0].n_clients) if client not in who]
         for name, leaf in before.personal.items():
             assert torch.equal(after.personal[name][absent], leaf[absent]), name
@@ -115,7 +45,7 @@ def absent_clients_are_untouched(case: Toy) -> None:
 
 def personal_state_stays_with_its_client(case: Toy) -> None:
     """What others hold changes neither what a client trains from, nor its deployment, nor a merge without them."""
-    method, state, last = case.method, case.history[-1], len(_COHORTS)
+    method, state, last = case.method, case.history[-1], len(COHORTS)
     task, who = case.tasks[0].during(last, last, key=1), torch.tensor([1])
     swapped = state._replace(personal={n: leaf[1:2].expand_as(leaf).clone() for n, leaf in state.personal.items()})
     local = method.start(task, state, who)
@@ -158,7 +88,7 @@ def arguments_are_not_written_to(case: Toy) -> None:
     """A round and an evaluation leave the state they were given as it was."""
     for state in (case.history[0], case.history[-1]):
         copied = _copy(state)
-        play(case.method, case.tasks[:1], states=[state], cohorts=_COHORTS[-1:])
+        play(case.method, case.tasks[:1], states=[state], cohorts=COHORTS[-1:])
         evaluate(case.method, case.tasks[:1], [state])
         assert_same(state, copied)
 
@@ -189,7 +119,7 @@ def state_survives_storage(case: Toy) -> None:
         trees[part][name] = leaf
     again = trees_like(method.init(tasks[0], generator("other")), trees)
     assert_same(again, state)
-    (after,) = play(method, tasks, states=[again], cohorts=_COHORTS[-1:], first=len(_COHORTS))[-1]
+    (after,) = play(method, tasks, states=[again], cohorts=COHORTS[-1:], first=len(COHORTS))[-1]
     assert_same(after, case.history[-1])
 
 
@@ -258,9 +188,9 @@ def a_step_waits_for_nothing(case: Toy) -> None:
     if not registered():
         return
     method, device = case.method, sim_device()
-    here = tuple(toy_task(method.needs, kind=case.kind, seed=s, sizes=z, device=device) for s, z in enumerate(_SIZES))
+    here = tuple(toy_task(method.needs, kind=case.kind, seed=s, sizes=z, device=device) for s, z in enumerate(SIZES))
     stored = _moved(case.history[-2], device), _moved(case.history[-2], device)
-    last = {"cohorts": _COHORTS[-1:], "first": len(_COHORTS), "states": stored}
+    last = {"cohorts": COHORTS[-1:], "first": len(COHORTS), "states": stored}
     seen: list[Counts] = []
     for epochs in (1, 2):
         with counting() as counts:

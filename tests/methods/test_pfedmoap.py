@@ -13,7 +13,8 @@ from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
 from fpl_tune.method import Batch, Local, State, cross_entropy, unit
 from fpl_tune.methods import pfedmoap
-from fpl_tune.methods.pfedmoap import PFedMoAP, choose_experts
+from fpl_tune.methods._experts import choose_experts
+from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.optim import OptimSpec
 from fpl_tune.task import ClientTask

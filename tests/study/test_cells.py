@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fpl_tune import config, methods
 from fpl_tune.errors import ConfigError
+from fpl_tune.methods.kgcoop import KgCoOp
 from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.study import fingerprints
 from fpl_tune.study.cells import Composer, axes_of, expand, label
 
 
@@ -125,3 +130,9 @@ def test_axes_of_a_wrapped_method_reach_its_stages(compose: Callable[..., Any]) 
         (PromptFL(n_ctx=4), 3, 1),
     ]
     assert len({cell.id for cell in cells}) == 4
+
+
+def test_the_fingerprint_of_a_method_covers_what_it_derives_from() -> None:
+    merge = "FunctionDef(name='merge'"
+    assert merge not in ast.dump(ast.parse(Path(inspect.getfile(KgCoOp)).read_text(encoding="utf-8")))
+    assert merge in fingerprints._code("kgcoop")

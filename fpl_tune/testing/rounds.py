@@ -1,0 +1,84 @@
+"""A few rounds of a method on toy tasks, to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from fpl_tune.batches import Cohort, generator
+from fpl_tune.engine import run_round
+from fpl_tune.graphs import Graphs
+from fpl_tune.method import Local, Method, State
+from fpl_tune.optim import OptimSpec
+from fpl_tune.task import ClientTask
+from fpl_tune.testing.toys import Kind, toy_task
+
+COHORTS = ((0, 2), (1, 2), (2, 0, 1))
+"""Clients by round: one trains three times, two twice, the last one never."""
+SIZES = ((6, 5, 7, 3), (3, 7, 5, 6))
+"""Training images by seed and client."""
+
+
+@dataclass
+class Toy:
+    """A method and the tasks of two seeds that it is checked on."""
+
+    method: Method
+    tasks: tuple[ClientTask, ClientTask]
+    kind: Kind = "vit"
+
+    @cached_property
+    def history(self) -> list[State]:
+        """States of the first seed, the initial one first, after the rounds of `COHORTS`; not to be written to."""
+        return [states[0] for states in play(self.method, self.tasks[:1])]
+
+
+def toy(method: Method, *, kind: Kind = "vit") -> Toy:
+    """What every check takes."""
+    one, two = (toy_task(method.needs, kind=kind, seed=seed, sizes=sizes) for seed, sizes in enumerate(SIZES))
+    return Toy(method, (one, two), kind)
+
+
+def play(
+    method: Method,
+    tasks: Sequence[ClientTask],
+    *,
+    cohorts: Sequence[Sequence[int]] = COHORTS,
+    seeds: Sequence[int] = (0, 1),
+    block: int | None = None,
+    states: Sequence[State] | None = None,
+    first: int = 1,
+    spec: OptimSpec | None = None,
+    epochs: int = 2,
+    graphs: Graphs | None = None,
+    rounds: int | None = None,
+) -> list[list[State]]:
+    """States by round (the initial ones first) and seed, of two local epochs a round in batches of four.
+
+    `rounds` is the length of the stage; None: it ends with the last cohort.
+    """
+    spec = spec or OptimSpec(lr=0.05, batch=4)
+    if states is None:
+        states = [method.init(t, generator("init", s)) for t, s in zip(tasks, seeds, strict=False)]
+    history = [list(states)]
+    for round_, who in enumerate(cohorts, start=first):
+        drawn = [Cohort(s, round_, torch.tensor(who).to(t.device)) for s, t in zip(seeds, tasks, strict=False)]
+        stage = range(1, 1 + (rounds or first + len(cohorts) - 1))
+        more = {"epochs": epochs, "spec": spec, "block": block, "stage": stage, "graphs": graphs}
+        after, _ = run_round(method, tasks, history[-1], drawn, **more)
+        history.append(after)
+    return history
+
+
+def assert_same(found: State | Local, wanted: State | Local, *, tolerance: float = 0.0) -> None:
+    """Equal names and shapes; numbers equal bit for bit, or floating ones to `tolerance`."""
+    for part in wanted._fields:
+        assert getattr(found, part).keys() == getattr(wanted, part).keys(), part
+        for name, leaf in getattr(wanted, part).items():
+            near = tolerance if leaf.is_floating_point() else 0.0
+            torch.testing.assert_close(
+                getattr(found, part)[name], leaf, rtol=near, atol=near, msg=lambda m, n=name: f"{n}: {m}"
+            )
