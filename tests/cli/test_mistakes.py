@@ -92,7 +92,7 @@ MISTAKES = [
     ("run data=folder data.root=words partition.n_clients=2", 2, "shorten the name or the context"),
     # overrides without effect
     ("plan lambda_sweep method.lam=0.5", 2, "method.lam=0.5 has no effect: the study sweeps method.lam."),
-    ("study zoo method=promptfl", 2, "method=promptfl has no effect: the study sweeps variant."),
+    ("study fedpgp_t9 method=promptfl", 2, "method=promptfl has no effect: the study sweeps variant."),
     (f"{SWEEP} search.trials=5", 2, "search.trials has no effect without a sampler. Set search.sampler=tpe"),
     ("plan lambda_sweep execution.gpus=1", 3, "execution.gpus=1 asks for GPUs, but trials run on the CPU: PyTorch"),
     # files
