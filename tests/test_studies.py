@@ -17,6 +17,7 @@ import torch
 from fpl_tune import config, methods
 from fpl_tune.config import RunSpec, StudySpec
 from fpl_tune.plan import preflight
+from fpl_tune.plan.overrides import compose
 from fpl_tune.report.facts import without_data
 from fpl_tune.report.paper import BEST, over_sets, printed_results
 from fpl_tune.search.search import Search
@@ -42,7 +43,7 @@ Composed = tuple[StudySpec, dict[str, Any], list[Cell]]
 
 @cache
 def composed(name: str, scale: str) -> Composed:
-    spec, node = config.compose_study(name, [f"scale={scale}"])
+    spec, node = compose(name, [f"scale={scale}"])  # warns of settings without effect, and warnings are errors
     return spec, node, expand(spec, node)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from fpl_tune.errors import ConfigError
-from fpl_tune.paths import list_studies
 from fpl_tune.plan.overrides import compose
 from fpl_tune.search.search import Search
 from fpl_tune.study.cells import expand
@@ -84,12 +83,3 @@ def test_a_study_of_this_folder_that_hides_a_shipped_one_is_named(
     monkeypatch.chdir(tmp_path)
     with pytest.warns(UserWarning, match="lambda_sweep.yaml is run, not the shipped study lambda_sweep"):
         compose("lambda_sweep")
-
-
-@pytest.mark.parametrize("name", sorted(list_studies()))
-def test_shipped_studies_have_no_setting_without_effect(name: str) -> None:
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        spec, node = compose(name)
-    assert [str(warning.message) for warning in told] == []
-    assert expand(spec, node)
