@@ -14,6 +14,7 @@ from bench_search import bench_search
 from bench_statistics import bench_statistics
 
 from fpl_tune.cli import output
+from fpl_tune.device import resolve
 from fpl_tune.paths import cache_root
 
 
@@ -26,7 +27,7 @@ def main() -> None:
     given = parser.parse_args()
     with output.progress(given.kind) as progress:
         if given.kind == "platform":
-            rows = bench_platform(given.overrides, cache_dir=cache_root(), progress=progress)
+            rows = bench_platform(given.overrides, resolve("auto"), cache_dir=cache_root(), progress=progress)
         elif given.kind == "search":
             rows = bench_search(given.overrides, progress=progress)
         else:
