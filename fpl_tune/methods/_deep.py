@@ -9,17 +9,6 @@ from fpl_tune.method import Sizes, Task, Tree, new_context, require
 from fpl_tune.methods._layers import word_context
 
 
-def require_vit(sizes: Sizes, method: str) -> None:
-    """Raises `ConfigError` unless the image tower is a vision transformer."""
-    require(
-        sizes.vision_width is not None,
-        "name",
-        "must be a method without visual prompts, as the image tower is not a vision transformer",
-        method,
-        "Use clip=compact, vit_b32 or vit_b16.",
-    )
-
-
 def require_depth(sizes: Sizes, depth: int, *, text: bool) -> None:
     """Raises `ConfigError` if there are more prompts than blocks of the towers that they enter."""
     blocks = sizes.n_vision_blocks or 0

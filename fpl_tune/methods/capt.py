@@ -8,7 +8,6 @@ test accuracy chooses how often rows are averaged; none of that is offered.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -34,7 +33,7 @@ from fpl_tune.method import (
     unit,
 )
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._deep import require_vit
+from fpl_tune.methods._checks import require_positive, require_same_classes, require_vit, require_weights
 from fpl_tune.methods._layers import linear, new_linear
 
 
@@ -66,21 +65,13 @@ class CAPT(FederatedAveraging):
     rows: Literal["support", "share", "size"] = "support"
 
     def __post_init__(self) -> None:
-        require(self.n_own >= 1, "n_own", "must be >= 1", self.n_own)
+        require_positive(self, "n_own")
         require(self.temperature > 0, "temperature", "must be > 0", self.temperature)
-        for name in ("prior", "align"):
-            value = getattr(self, name)
-            require(math.isfinite(value) and value >= 0, name, "must be a finite number >= 0", value)
+        require_weights(self, "prior", "align")
 
     def check(self, sizes: Sizes) -> None:
         require_vit(sizes, "capt")
-        require(
-            sizes.same_classes,
-            "name",
-            "must be a method with one prompt for all classes, as the partition tests on novel ones",
-            "capt",
-            "Use kgcoop or another partition.",
-        )
+        require_same_classes(sizes, "capt", "with one prompt for all classes", "kgcoop")
         rule = f"must be 0 where tokens ({sizes.text_width}) are not as wide as features ({sizes.embed_dim})"
         require(not self.align or sizes.text_width == sizes.embed_dim, "align", rule, self.align)
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, State, Task, cosine_logits, new_context, require, spread
+from fpl_tune.method import Batch, Local, State, Task, cosine_logits, new_context, spread
 from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._checks import require_positive
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class CoOp(FederatedAveraging):
     n_ctx: int = 16
 
     def __post_init__(self) -> None:
-        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require_positive(self, "n_ctx")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         context = new_context(task, self.n_ctx, rng)

@@ -34,6 +34,7 @@ from fpl_tune.method import (
     spread,
 )
 from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._checks import require_positive
 from fpl_tune.methods._gradients import free, with_gradient
 from fpl_tune.methods._noise import new_keys, normal
 
@@ -63,7 +64,7 @@ class DPFPL(FederatedAveraging):
     clip: float = 10.0
 
     def __post_init__(self) -> None:
-        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require_positive(self, "n_ctx")
         fits = self.rank == "full" or 1 <= self.rank <= self.n_ctx
         require(fits, "rank", f"must be 'full' or lie between 1 and method.n_ctx = {self.n_ctx}", self.rank)
         require(self.noise > 0, "noise", "must be > 0", self.noise)

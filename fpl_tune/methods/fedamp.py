@@ -8,7 +8,6 @@ mixed from the latest uploads of all clients, those that have not trained yet st
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +31,7 @@ from fpl_tune.method import (
     require,
     spread,
 )
+from fpl_tune.methods._checks import require_positive, require_weights
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ class FedAMP(Method):
     n_ctx: int = 16
 
     def __post_init__(self) -> None:
-        require(math.isfinite(self.lam) and self.lam >= 0, "lam", "must be a finite number >= 0", self.lam)
+        require_weights(self, "lam")
         require(self.alpha > 0, "alpha", "must be > 0", self.alpha)
         require(self.sigma > 0, "sigma", "must be > 0", self.sigma)
-        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require_positive(self, "n_ctx")
 
     def check(self, sizes: Sizes) -> None:
         most = self.sigma / max(1, sizes.n_clients - 1)

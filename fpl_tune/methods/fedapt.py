@@ -27,6 +27,7 @@ from fpl_tune.method import (
     unit,
 )
 from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._checks import require_positive, require_same_classes
 from fpl_tune.methods._domains import (
     Keys,
     check_keys,
@@ -66,17 +67,11 @@ class FedAPT(FederatedAveraging):
     weights: Literal["uniform", "size"] = "uniform"
 
     def __post_init__(self) -> None:
-        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require_positive(self, "n_ctx")
         require(self.temperature > 0, "temperature", "must be > 0", self.temperature)
 
     def check(self, sizes: Sizes) -> None:
-        require(
-            sizes.same_classes,
-            "name",
-            "must be a method with one prompt for all classes, as the partition tests on novel ones",
-            "fedapt",
-            "Use fedapt_unsupervised or another partition.",
-        )
+        require_same_classes(sizes, "fedapt", "with one prompt for all classes", "fedapt_unsupervised")
         check_keys(sizes, self.keys, self.n_ctx, self.unlock)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:

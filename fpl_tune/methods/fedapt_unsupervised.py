@@ -15,6 +15,7 @@ import torch
 from torch import Generator, Tensor
 
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree, cosine_logits, new_context, require, spread, unit
+from fpl_tune.methods._checks import require_positive
 from fpl_tune.methods._domains import Keys, check_keys, domain_loss, domain_weights, draw_keys, new_reader, unlocked
 from fpl_tune.methods._unlabelled import Unlabelled
 
@@ -55,7 +56,7 @@ class FedAPTUnsupervised(Unlabelled):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require_positive(self, "n_ctx")
         require(self.temperature > 0, "temperature", "must be > 0", self.temperature)
 
     def check(self, sizes: Sizes) -> None:

@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree, require, unit
 from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._checks import require_positive
 from fpl_tune.methods._layers import image_by_image, linear, new_linear, word_context
 
 
@@ -36,8 +37,7 @@ class FedCoCoOp(FederatedAveraging):
     reduction: int = 16
 
     def __post_init__(self) -> None:
-        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
-        require(self.reduction >= 1, "reduction", "must be >= 1", self.reduction)
+        require_positive(self, "n_ctx", "reduction")
 
     def check(self, sizes: Sizes) -> None:
         rule = f"must be at most the feature width {sizes.embed_dim}"

@@ -35,7 +35,7 @@ from fpl_tune.method import (
     spread,
     unit,
 )
-from fpl_tune.methods._deep import require_vit
+from fpl_tune.methods._checks import require_positive, require_vit
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class FedDPT(Method):
     objective: Literal["ce", "cosine"] = "ce"
 
     def __post_init__(self) -> None:
-        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require_positive(self, "n_ctx")
         require(self.temperature > 0, "temperature", "must be > 0", self.temperature)
         for name in ("momentum", "visual_momentum"):
             require(0 <= getattr(self, name) < 1, name, "must lie in [0, 1)", getattr(self, name))

@@ -8,15 +8,15 @@ lr: 5e-5, betas: [0.9, 0.98], eps: 1e-6, weight_decay: 0.2}.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Inside, Local, State, Task, Tree, cosine_logits, cross_entropy, require, unit
+from fpl_tune.method import Batch, Inside, Local, State, Task, Tree, cosine_logits, cross_entropy, unit
 from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._checks import require_positive, require_weights
 from fpl_tune.methods._contrast import contrastive
 
 
@@ -39,8 +39,8 @@ class FedLoRA(FederatedAveraging):
     objective: Literal["ce", "contrastive"] = "ce"
 
     def __post_init__(self) -> None:
-        require(self.rank >= 1, "rank", "must be >= 1", self.rank)
-        require(math.isfinite(self.alpha) and self.alpha >= 0, "alpha", "must be a finite number >= 0", self.alpha)
+        require_positive(self, "rank")
+        require_weights(self, "alpha")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         blocks, width = task.n_text_blocks, task.text_width

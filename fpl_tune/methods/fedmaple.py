@@ -15,9 +15,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree, cosine_logits, new_context, require
+from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree, cosine_logits, new_context
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._deep import frozen_words, require_depth, require_vit, starting_words
+from fpl_tune.methods._checks import require_positive, require_vit
+from fpl_tune.methods._deep import frozen_words, require_depth, starting_words
 from fpl_tune.methods._layers import new_linear
 
 
@@ -39,8 +40,7 @@ class FedMaPLe(FederatedAveraging):
     behind: Literal["frozen", "dropped"] = "frozen"
 
     def __post_init__(self) -> None:
-        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
-        require(self.depth >= 1, "depth", "must be >= 1", self.depth)
+        require_positive(self, "n_ctx", "depth")
 
     def check(self, sizes: Sizes) -> None:
         require_vit(sizes, "fedmaple")

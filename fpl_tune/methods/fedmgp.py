@@ -9,7 +9,6 @@ those of the last round in which it took part, which at full participation are t
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -35,7 +34,7 @@ from fpl_tune.method import (
     spread,
     unit,
 )
-from fpl_tune.methods._deep import require_vit
+from fpl_tune.methods._checks import require_positive, require_vit, require_weights
 from fpl_tune.methods._layers import word_context
 
 _PARTS = ("text", "visual")
@@ -77,12 +76,12 @@ class FedMGP(Method):
     weights: Literal["size", "uniform"] = "size"
 
     def __post_init__(self) -> None:
-        require(self.groups >= 1, "groups", "must be >= 1", self.groups)
+        require_positive(self, "groups")
         rule = f"must lie between 1 and method.groups = {self.groups}"
         require(1 <= self.select <= self.groups, "select", rule, self.select)
         require(self.temperature > 0, "temperature", "must be > 0", self.temperature)
-        require(math.isfinite(self.lam) and self.lam >= 0, "lam", "must be a finite number >= 0", self.lam)
-        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require_weights(self, "lam")
+        require_positive(self, "n_ctx")
         require(bool(self.words), "words", "must not be empty", self.words)
 
     def check(self, sizes: Sizes) -> None:

@@ -19,7 +19,8 @@ from torch import Generator, Tensor
 
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree, cross_entropy, mean_over, require, unit
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._deep import require_vit, see
+from fpl_tune.methods._checks import require_positive, require_vit
+from fpl_tune.methods._deep import see
 from fpl_tune.methods._layers import linear, new_linear
 
 _HIDDEN = 4
@@ -48,8 +49,7 @@ class FedMVP(FederatedAveraging):
     weights: Literal["uniform", "size"] = "uniform"
 
     def __post_init__(self) -> None:
-        for name in ("n_tokens", "heads"):
-            require(getattr(self, name) >= 1, name, "must be >= 1", getattr(self, name))
+        require_positive(self, "n_tokens", "heads")
         value = self.consistency
         require(math.isfinite(value) and value >= 0, "consistency", "must be a finite number >= 0", value)
         for sentence in self.attributes:

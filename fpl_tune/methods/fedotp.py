@@ -17,6 +17,7 @@ from torch import Generator, Tensor
 
 from fpl_tune.method import Batch, Local, Sizes, State, Task, new_context, require, spread
 from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._checks import require_positive
 from fpl_tune.methods._transport import check_iteration, check_patches, transported
 
 
@@ -41,7 +42,7 @@ class FedOTP(FederatedAveraging):
     def __post_init__(self) -> None:
         require(0 < self.gamma <= 1, "gamma", "must lie in (0, 1]", self.gamma)
         check_iteration(self.epsilon, self.iterations)
-        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require_positive(self, "n_ctx")
 
     def check(self, sizes: Sizes) -> None:
         check_patches(sizes, "fedotp")

@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 
 from fpl_tune.method import Batch, Local, State, Task, cosine_logits, new_context, require, spread
 from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._checks import require_positive
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class FedPer(FederatedAveraging):
     n_ctx: int = 16
 
     def __post_init__(self) -> None:
-        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require_positive(self, "n_ctx")
         fits = 0 <= self.n_own <= self.n_ctx
         require(fits, "n_own", f"must lie between 0 and method.n_ctx = {self.n_ctx}", self.n_own)
 

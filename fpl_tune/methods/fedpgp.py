@@ -10,7 +10,6 @@ optimiser hands its momentum from client to client, which clients that train sid
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,6 +31,7 @@ from fpl_tune.method import (
     spread,
 )
 from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._checks import require_positive, require_weights
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,9 @@ class FedPGP(FederatedAveraging):
     copies: int = 1
 
     def __post_init__(self) -> None:
-        require(math.isfinite(self.mu) and self.mu >= 0, "mu", "must be a finite number >= 0", self.mu)
+        require_weights(self, "mu")
         require(self.temperature > 0, "temperature", "must be > 0", self.temperature)
-        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
-        require(self.copies >= 1, "copies", "must be >= 1", self.copies)
+        require_positive(self, "n_ctx", "copies")
         fits = self.signs == "meant" or self.pairs != "both"
         require(fits, "signs", "must be 'meant' unless method.pairs is negative or positive", self.signs)
         fits = self.rank == "full" or 0 <= self.rank <= self.n_ctx

@@ -10,7 +10,6 @@ values meet.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +18,7 @@ from torch import Generator, Tensor
 
 from fpl_tune.method import Batch, Local, State, Task, Tree, cosine_logits, cross_entropy, new_context, require, spread
 from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._checks import require_positive, require_weights
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,8 @@ class FedPHA(FederatedAveraging):
     def __post_init__(self) -> None:
         require(0 <= self.alpha <= 2, "alpha", "must lie in [0, 2]", self.alpha)
         require(0 < self.ratio <= 1, "ratio", "must lie in (0, 1]", self.ratio)
-        for name in ("pull", "push"):
-            value = getattr(self, name)
-            require(math.isfinite(value) and value >= 0, name, "must be a finite number >= 0", value)
-        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require_weights(self, "pull", "push")
+        require_positive(self, "n_ctx")
         require(all(n >= 1 for n in self.lengths), "lengths", "must be >= 1", list(self.lengths))
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:

@@ -17,6 +17,7 @@ from torch import Generator, Tensor
 
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree, cosine_logits, new_context, require, unit
 from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._checks import require_positive
 from fpl_tune.methods._layers import linear, new_linear
 
 _HIDDEN = 4
@@ -40,8 +41,7 @@ class FedTPG(FederatedAveraging):
     weights: Literal["uniform", "size"] = "uniform"
 
     def __post_init__(self) -> None:
-        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
-        require(self.heads >= 1, "heads", "must be >= 1", self.heads)
+        require_positive(self, "n_ctx", "heads")
 
     def check(self, sizes: Sizes) -> None:
         rule = f"must divide {sizes.text_width}, the width of a context token"

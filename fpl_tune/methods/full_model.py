@@ -16,8 +16,9 @@ import torch
 from torch import Generator, Tensor
 from torch.func import functional_call
 
-from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree, require
+from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._checks import require_same_classes
 from fpl_tune.methods._layers import new_linear
 
 
@@ -36,13 +37,7 @@ class FullModel(FederatedAveraging):
     weights: Literal["size", "uniform"] = "size"
 
     def check(self, sizes: Sizes) -> None:
-        require(
-            sizes.same_classes,
-            "name",
-            "must be a method with prompts, as the partition tests on novel classes",
-            "full_model",
-            "Use promptfl or another partition.",
-        )
+        require_same_classes(sizes, "full_model")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         shared: Tree = {f"tower.{n}": p.detach().to(task.dtype) for n, p in task.visual().named_parameters()}

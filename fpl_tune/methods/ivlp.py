@@ -14,9 +14,10 @@ from typing import ClassVar, Literal
 
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, Sizes, State, Task, cosine_logits, require
+from fpl_tune.method import Batch, Local, Sizes, State, Task, cosine_logits
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._deep import both_features, both_prompts, frozen_words, require_depth, require_vit
+from fpl_tune.methods._checks import require_positive, require_vit
+from fpl_tune.methods._deep import both_features, both_prompts, frozen_words, require_depth
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,7 @@ class IVLP(FederatedAveraging):
     words: str = "a photo of a"
 
     def __post_init__(self) -> None:
-        for name in ("n_ctx", "n_tokens", "depth"):
-            require(getattr(self, name) >= 1, name, "must be >= 1", getattr(self, name))
+        require_positive(self, "n_ctx", "n_tokens", "depth")
 
     def check(self, sizes: Sizes) -> None:
         require_vit(sizes, "ivlp")

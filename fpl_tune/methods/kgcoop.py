@@ -8,14 +8,14 @@ https://arxiv.org/abs/2310.06123), which starts from a random context, and in FL
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, State, Task, Tree, cosine_logits, cross_entropy, require
+from fpl_tune.method import Batch, Local, State, Task, Tree, cosine_logits, cross_entropy
 from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._checks import require_positive, require_weights
 from fpl_tune.methods._layers import word_context
 
 
@@ -35,8 +35,8 @@ class KgCoOp(FederatedAveraging):
     weights: Literal["size", "uniform"] = "size"
 
     def __post_init__(self) -> None:
-        require(math.isfinite(self.w) and self.w >= 0, "w", "must be a finite number >= 0", self.w)
-        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require_weights(self, "w")
+        require_positive(self, "n_ctx")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State(shared={"prompt": word_context(task, self.words, self.n_ctx, rng)}, personal={}, server={})

@@ -14,8 +14,9 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, Sizes, State, Task, require, unit
+from fpl_tune.method import Batch, Local, Sizes, State, Task, unit
 from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._checks import require_same_classes
 from fpl_tune.methods._layers import linear, new_linear
 
 
@@ -34,13 +35,7 @@ class LinearHead(FederatedAveraging):
     weights: Literal["size", "uniform"] = "size"
 
     def check(self, sizes: Sizes) -> None:
-        require(
-            sizes.same_classes,
-            "name",
-            "must be a method with prompts, as the partition tests on novel classes",
-            "linear_head",
-            "Use promptfl or another partition.",
-        )
+        require_same_classes(sizes, "linear_head")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         weight, bias = new_linear(task, task.embed_dim, task.n_classes, rng)

@@ -8,16 +8,15 @@ first round, and uses them for all clients in all later rounds: `text_features=f
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Inside, Local, Sizes, State, Task, Tree, cosine_logits, require, spread, unit
+from fpl_tune.method import Batch, Inside, Local, Sizes, State, Task, Tree, cosine_logits, spread, unit
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._deep import require_vit
+from fpl_tune.methods._checks import require_positive, require_vit, require_weights
 from fpl_tune.methods._layers import linear
 
 
@@ -43,9 +42,8 @@ class PFedMMA(FederatedAveraging):
     text_features: Literal["own", "first"] = "own"
 
     def __post_init__(self) -> None:
-        require(self.blocks >= 1, "blocks", "must be >= 1", self.blocks)
-        require(self.rank >= 1, "rank", "must be >= 1", self.rank)
-        require(math.isfinite(self.alpha) and self.alpha >= 0, "alpha", "must be a finite number >= 0", self.alpha)
+        require_positive(self, "blocks", "rank")
+        require_weights(self, "alpha")
 
     def check(self, sizes: Sizes) -> None:
         require_vit(sizes, "pfedmma")

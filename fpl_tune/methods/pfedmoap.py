@@ -35,6 +35,7 @@ from fpl_tune.method import (
     spread,
     unit,
 )
+from fpl_tune.methods._checks import require_positive, require_weights
 from fpl_tune.methods._experts import Experts, choose_experts
 
 _ELEMENTS = 1 << 24  # numbers of the largest tensor held at once: 64 MB in float32
@@ -85,10 +86,9 @@ class PFedMoAP(Method):
     similarity: Literal["dot", "cosine"] = "dot"
 
     def __post_init__(self) -> None:
-        require(math.isfinite(self.lam) and self.lam >= 0, "lam", "must be a finite number >= 0", self.lam)
+        require_weights(self, "lam")
         require(self.experts >= 2, "experts", "counts the local one and must be >= 2", self.experts)
-        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
-        require(self.heads >= 1, "heads", "must be >= 1", self.heads)
+        require_positive(self, "n_ctx", "heads")
         fits = self.attention_scale == "sqrt" or math.isfinite(self.attention_scale)
         require(fits, "attention_scale", "must be 'sqrt' or a finite number", self.attention_scale)
         fits = self.d_gating is None or (self.d_gating >= 1 and self.d_gating % self.heads == 0)

@@ -32,6 +32,7 @@ from fpl_tune.method import (
     unit,
 )
 from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._checks import require_positive, require_same_classes
 
 GRID = tuple(0.1 + 0.245 * k for k in range(20))
 """The values of α on which all printed best ones lie (Tables 3 and 5)."""
@@ -60,7 +61,7 @@ class PFedPrompt(FederatedAveraging):
     def __post_init__(self) -> None:
         fits = self.alpha == "val" or (math.isfinite(self.alpha) and self.alpha >= 0)
         require(fits, "alpha", "must be 'val' or a finite number >= 0", self.alpha)
-        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require_positive(self, "n_ctx")
 
     @property
     def needs(self) -> Literal["pooled", "patches", "pixels"]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -69,8 +70,7 @@ class PFedPrompt(FederatedAveraging):
     def check(self, sizes: Sizes) -> None:
         fits = self.features == "pooled" or sizes.n_patches is not None
         require(fits, "features", "must be 'pooled' on an image tower without spatial features", self.features)
-        rule = "must be a method without a memory of training images, as the partition tests on novel classes"
-        require(sizes.same_classes, "name", rule, "pfedprompt", "Use promptfl or another partition.")
+        require_same_classes(sizes, "pfedprompt", "without a memory of training images")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State(shared={"prompt": new_context(task, self.n_ctx, rng)}, personal={}, server={})

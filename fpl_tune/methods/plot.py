@@ -14,8 +14,9 @@ from typing import ClassVar, Literal
 
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, Sizes, State, Task, new_context, require
+from fpl_tune.method import Batch, Local, Sizes, State, Task, new_context
 from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._checks import require_positive
 from fpl_tune.methods._transport import check_iteration, check_patches, transported
 
 
@@ -37,9 +38,9 @@ class PLOT(FederatedAveraging):
     n_ctx: int = 16
 
     def __post_init__(self) -> None:
-        require(self.prompts >= 1, "prompts", "must be >= 1", self.prompts)
+        require_positive(self, "prompts")
         check_iteration(self.epsilon, self.iterations)
-        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require_positive(self, "n_ctx")
 
     def check(self, sizes: Sizes) -> None:
         check_patches(sizes, "plot")

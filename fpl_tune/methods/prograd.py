@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 
 from fpl_tune.method import Batch, Local, State, Task, Tree, cosine_logits, cross_entropy, mean_over, require
 from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._checks import require_positive
 from fpl_tune.methods._gradients import free, with_gradient
 from fpl_tune.methods._layers import word_context
 
@@ -44,7 +45,7 @@ class ProGrad(FederatedAveraging):
         require(0 <= self.lam <= 1, "lam", "must lie in [0, 1]", self.lam)
         fits = math.isfinite(self.temperature) and self.temperature > 0
         require(fits, "temperature", "must be a finite number > 0", self.temperature)
-        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require_positive(self, "n_ctx")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State(shared={"prompt": word_context(task, self.words, self.n_ctx, rng)}, personal={}, server={})

@@ -15,8 +15,9 @@ from typing import Literal
 
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, State, Task, cosine_logits, new_context, require
+from fpl_tune.method import Batch, Local, State, Task, cosine_logits, new_context
 from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._checks import require_positive
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class PromptFL(FederatedAveraging):
     weights: Literal["size", "uniform", "last"] = "size"
 
     def __post_init__(self) -> None:
-        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require_positive(self, "n_ctx")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State(shared={"prompt": new_context(task, self.n_ctx, rng)}, personal={}, server={})

@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 
 from fpl_tune.method import Batch, Local, State, Task, cosine_logits, new_context, require, spread, unit
 from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._checks import require_positive
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class PromptFolio(FederatedAveraging):
 
     def __post_init__(self) -> None:
         require(0 <= self.theta <= 1, "theta", "must lie in [0, 1]", self.theta)
-        require(self.n_ctx >= 1, "n_ctx", "must be >= 1", self.n_ctx)
+        require_positive(self, "n_ctx")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         shared, own = new_context(task, self.n_ctx, rng, 2)

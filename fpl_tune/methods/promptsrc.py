@@ -31,7 +31,8 @@ from fpl_tune.method import (
     unit,
 )
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._deep import both_features, both_prompts, frozen_words, require_depth, require_vit
+from fpl_tune.methods._checks import require_positive, require_vit, require_weights
+from fpl_tune.methods._deep import both_features, both_prompts, frozen_words, require_depth
 
 _NEVER = -1e30
 """Logarithm of a weight of zero that is a number."""
@@ -70,11 +71,8 @@ class PromptSRC(FederatedAveraging):
     spread: float = 0.05
 
     def __post_init__(self) -> None:
-        for name in ("n_ctx", "n_tokens", "depth"):
-            require(getattr(self, name) >= 1, name, "must be >= 1", getattr(self, name))
-        for name in ("text", "image", "agreement"):
-            value = getattr(self, name)
-            require(math.isfinite(value) and value >= 0, name, "must be a finite number >= 0", value)
+        require_positive(self, "n_ctx", "n_tokens", "depth")
+        require_weights(self, "text", "image", "agreement")
         for template in self.templates:
             require("{}" in template, "templates", "must have {} for the class name", template)
         require(math.isfinite(self.mean), "mean", "must be a finite number", self.mean)

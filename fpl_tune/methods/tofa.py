@@ -17,6 +17,7 @@ import torch
 from torch import Generator, Tensor
 
 from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, Tree, cosine_logits, require, unit
+from fpl_tune.methods._checks import require_same_classes
 
 _ROWS = 8  # clients whose second moments are held at once
 
@@ -51,8 +52,7 @@ class TOFA(Method):
         require(0 < self.shrink <= 1, "shrink", "must lie in (0, 1]", self.shrink)
 
     def check(self, sizes: Sizes) -> None:
-        rule = "must be a method with prompts, as the partition tests on novel classes"
-        require(sizes.same_classes, "name", rule, "tofa", "Use promptfl or another partition.")
+        require_same_classes(sizes, "tofa")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         n, width = task.n_classes, task.embed_dim

@@ -12,9 +12,10 @@ from typing import ClassVar, Literal
 
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, Sizes, State, Task, cosine_logits, require
+from fpl_tune.method import Batch, Local, Sizes, State, Task, cosine_logits
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._deep import require_depth, require_vit, see, visual_prompts
+from fpl_tune.methods._checks import require_positive, require_vit
+from fpl_tune.methods._deep import require_depth, see, visual_prompts
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,7 @@ class VPT(FederatedAveraging):
     depth: int = 1
 
     def __post_init__(self) -> None:
-        require(self.n_tokens >= 1, "n_tokens", "must be >= 1", self.n_tokens)
-        require(self.depth >= 1, "depth", "must be >= 1", self.depth)
+        require_positive(self, "n_tokens", "depth")
 
     def check(self, sizes: Sizes) -> None:
         require_vit(sizes, "vpt")
