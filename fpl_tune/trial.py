@@ -7,7 +7,6 @@ and the running totals; there are no generators to store.
 from __future__ import annotations
 
 import json
-import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +16,13 @@ from typing import Any
 
 import torch
 
-from fpl_tune import bounds, config, formatting
+from fpl_tune import bounds, config, divergence, formatting
 from fpl_tune.batches import Cohort, derive
 from fpl_tune.checkpoint import Snapshot
 from fpl_tune.config import RunSpec
 from fpl_tune.device import OutOfMemory, activation_bytes, free_cache, is_out_of_memory, memory, usable_bytes
 from fpl_tune.engine import RoundReport, kept_bytes, run_round
-from fpl_tune.errors import ConfigError, FplTuneError
+from fpl_tune.errors import ConfigError
 from fpl_tune.evaluate import Score, diagnose, evaluate, summarise
 from fpl_tune.files import DEPLOYED
 from fpl_tune.graphs import Graphs
@@ -37,16 +36,6 @@ Record = dict[str, Any]
 BYTES_PER_SCALAR = 4
 BLOCK_BYTES, BLOCK_SHARE = 1 << 30, 0.2
 """Activations kept for the backward pass of one block of clients: bytes on the CPU, a share of a GPU's memory."""
-
-
-GUESSES = 100
-"""Times log(classes), the loss of guessing: a client's mean loss over a round beyond it counts as diverged.
-
-A wrong class whose cosine is 0.5 higher costs 50 at CLIP's scale of 100; the least limit, of two classes, is 69."""
-
-
-class Diverged(FplTuneError):
-    """A loss or a state is NaN, inf or out of range; the message names seed, client and round."""
 
 
 class Trial:
@@ -197,7 +186,7 @@ class Trial:
         scores = None
         if number % self.run.protocol.eval_every == 0 or self.done:
             scores = evaluate(stage.method, self.tasks, self.states)
-        losses = self._watch(cohorts, report.loss)
+        losses = divergence.watch(self.run.optim, self.tasks, self.states, cohorts, report.loss)
         seconds = (time.perf_counter() - began) / len(self.seeds)
         records: list[Record] = []
         for i, seed in enumerate(self.seeds):
@@ -238,36 +227,6 @@ class Trial:
             f"clients/{'test' if name == primary else name}": score.accuracy.tolist() for name, score in scores.items()
         }
         return {**summarise(scores, primary), **by_client, "time/test_seconds": scores[primary].seconds}
-
-    def _watch(self, cohorts: Sequence[Cohort], losses: Sequence[torch.Tensor] | None) -> list[torch.Tensor] | None:
-        """The losses [C] of each seed's clients that hold images, read from the device at once.
-
-        Raises:
-            Diverged: a round ended with a loss that is NaN or out of range, or a state that is NaN or inf.
-        """
-        parts = [*(losses or ()), torch.stack([_finite(state) for state in self.states])]
-        *read, finite = torch.cat([part.double() for part in parts]).cpu().split([len(part) for part in parts])
-        found = []
-        for i, (cohort, task) in enumerate(zip(cohorts, self.tasks, strict=True)):
-            clients = torch.tensor([client for client in cohort.who.tolist() if task.train.sizes[client]])
-            where = f"seed {cohort.seed}, round {cohort.round}"
-            if losses is not None:
-                found.append(read[i][torch.isin(cohort.who, clients)])
-                for client, loss in zip(clients.tolist(), found[-1].tolist(), strict=True):
-                    if not abs(loss) <= (limit := GUESSES * math.log(max(2, task.n_classes))):
-                        where = f"seed {cohort.seed}, client {client}, round {cohort.round}"
-                        what = "NaN" if math.isnan(loss) else f"{loss:.4g}"
-                        if math.isfinite(loss):
-                            what += f", beyond {limit:.0f}, {GUESSES} times that of guessing"
-                        raise self._diverged(f"loss is {what}", where)
-            if not finite[i]:
-                raise self._diverged("what was learned is NaN or inf", where)
-        return found if losses is not None else None
-
-    def _diverged(self, what: str, where: str) -> Diverged:
-        spec = self.run.optim
-        groups = f" or optim.groups (now {spec.groups})" if spec.groups else ""
-        return Diverged(f"training diverged: {what} ({where}); lower optim.lr (now {spec.lr:g}){groups}")
 
     def run_all(self, on_round: Callable[[list[Record]], None] | None = None) -> list[list[Record]]:
         """All remaining rounds; records per seed."""
@@ -361,12 +320,6 @@ class Trial:
             states = self._begin(s.method, states)
         assert states is not None
         return states
-
-
-def _finite(state: State) -> torch.Tensor:
-    """Whether all numbers of a state are finite: a bool on its device."""
-    leaves = [leaf for tree in state for leaf in tree.values() if leaf.is_floating_point()]
-    return torch.stack([leaf.isfinite().all() for leaf in leaves]).all() if leaves else torch.tensor(True)
 
 
 def _widen(tasks: Sequence[ClientTask]) -> None:

@@ -16,6 +16,7 @@ SIMULATION = {
     "config",
     "data",
     "device",
+    "divergence",
     "engine",
     "evaluate",
     "files",
@@ -56,6 +57,7 @@ ALLOWED: dict[str, set[str]] = {
     "graphs": {"batches", "device", "method", "optim", "task"},
     "engine": {"batches", "graphs", "method", "optim", "task"},
     "evaluate": {"method", "task"},
+    "divergence": {"batches", "method", "optim", "task"},
     "testing": {"batches", "clip", "data", "engine", "evaluate", "graphs", "method", "methods", "optim", "task"},
     "config": {"data", "files", "evaluate", "method", "methods", "optim", "paths", "task"},
     "trial": {
@@ -65,6 +67,7 @@ ALLOWED: dict[str, set[str]] = {
         "clip",
         "config",
         "device",
+        "divergence",
         "engine",
         "evaluate",
         "files",

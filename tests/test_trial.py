@@ -16,10 +16,11 @@ from fpl_tune.batches import plan_round
 from fpl_tune.checkpoint import Snapshot
 from fpl_tune.cli.common import Format
 from fpl_tune.cli.data import data_prepare
+from fpl_tune.divergence import Diverged
 from fpl_tune.engine import kept_bytes
 from fpl_tune.errors import ConfigError
 from fpl_tune.method import Local
-from fpl_tune.trial import Diverged, Trial
+from fpl_tune.trial import Trial
 
 CORNER = (
     "data.domains=[photo]",
@@ -205,7 +206,7 @@ def test_a_loss_out_of_any_sane_range_has_diverged(cache: Path, monkeypatch: pyt
     where = r"\(seed \d, client \d, round \d\); lower optim.lr .*gate"
     with pytest.raises(Diverged, match=rf"loss is [\d.e+]+, beyond {limit}, 100 times that of guessing {where}"):
         _trial(cache, *chosen, "protocol.rounds=6").run_all()
-    monkeypatch.setattr("fpl_tune.trial.GUESSES", 1e300)
+    monkeypatch.setattr("fpl_tune.divergence.GUESSES", 1e300)
     losses = [record["train/loss"] for record in _trial(cache, *chosen, "protocol.rounds=3").run_all()[0]]
     assert all(map(math.isfinite, losses))
     assert max(losses) > 1000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import mmap
 import pickle
 import warnings
 import zipfile
@@ -150,11 +151,9 @@ def _is_openai(path: Path) -> bool:
     import open_clip
 
     known = {open_clip.get_pretrained_url(name, "openai") for name in open_clip.list_openai_models()}
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while part := file.read(1 << 20):
-            found.update(part)
-    return any(found.hexdigest() in url.split("/") for url in known)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        found = hashlib.sha256(content).hexdigest()
+    return any(found in url.split("/") for url in known)
 
 
 def _published_activation(path: Path) -> bool | None:

@@ -5,6 +5,7 @@ Letters in shapes: n images, C clients, B images of a client, M patches, D embed
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import torch
@@ -40,6 +41,17 @@ def require_vit(visual: Any) -> None:
 def is_resnet(visual: Any) -> bool:
     """Whether the image half is a ResNet with CLIP's attention pool."""
     return hasattr(visual, "attnpool") and hasattr(visual, "stem")
+
+
+def sizes(visual: Any) -> tuple[int, int | None]:
+    """Width of the image tower's tokens, and number of patches or None."""
+    if is_resnet(visual):
+        positions, width = visual.attnpool.positional_embedding.shape
+        return width, positions - 1
+    if hasattr(visual, "conv1"):
+        patches = math.prod(visual.grid_size) if is_vit(visual) else None
+        return visual.conv1.out_channels, patches
+    return int(getattr(visual.trunk, "num_features", 0)), None
 
 
 def patches(visual: Any, pixels: Tensor) -> Tensor:

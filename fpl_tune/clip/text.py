@@ -10,6 +10,7 @@ EOT tokens only.
 
 from __future__ import annotations
 
+import os
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from fpl_tune.clip.layout import Layout
 from fpl_tune.clip.opened import run_block
 from fpl_tune.clip.sentences import Sentences
 from fpl_tune.device import activation_bytes
+from fpl_tune.errors import ConfigError
 from fpl_tune.method import Inside
 
 _AT_ONCE = 16384  # tokens per pass without gradients; more is not faster
@@ -217,6 +219,15 @@ class TextTower(nn.Module):
             words = (self.token_embedding(layout.ids) + places)[None]
             layout.kept[:] = self, (words, self.blocks[0].projected(words), places[layout.context])
         return layout.kept[1]
+
+
+def block_of_environment() -> int | None:
+    value = os.environ.get("FPL_TUNE_TEXT_BLOCK")
+    if not value:
+        return None
+    if not value.isdigit() or int(value) < 1:
+        raise ConfigError(f"FPL_TUNE_TEXT_BLOCK must be a number of tokens >= 1, but is {value!r}.")
+    return int(value)
 
 
 def _placed(context: Tensor, index: Tensor, is_context: Tensor, x: Tensor) -> Tensor:

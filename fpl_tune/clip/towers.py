@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from fpl_tune.clip import image
 from fpl_tune.clip.sentences import Position, Sentences, Tokenizer, tokenise
-from fpl_tune.clip.text import TextTower
+from fpl_tune.clip.text import TextTower, block_of_environment
 from fpl_tune.device import usable_bytes
 from fpl_tune.errors import ConfigError
 from fpl_tune.method import Inside
@@ -81,7 +80,7 @@ class Towers:
         self.text_width = self.text.width
         self.n_positions = tokenizer.n_positions
         self.scale = math.exp(float(self.model.logit_scale))
-        self.vision_width, self.n_patches = _image_sizes(visual)
+        self.vision_width, self.n_patches = image.sizes(visual)
         self.embed_dim = self.text.embed_dim
         self.n_text_blocks = len(self.text.transformer.resblocks)
         self.n_vision_blocks = len(visual.transformer.resblocks) if image.is_vit(visual) else None
@@ -161,7 +160,7 @@ class Towers:
             inside = inside.each(lambda leaf: leaf.to(self.dtype))
         tail = context.shape[context.dim() - 2 - own :]
         rows = context.expand(*lead, *tail).reshape(math.prod(lead), *tail).to(self.dtype)
-        block = block or _block_of_environment()
+        block = block or block_of_environment()
         features = self.text(rows, sentences, deep=deep, inside=inside, plain=plain or not self._fast, block=block)
         return features.to(context.dtype).unflatten(0, lead) if lead else features[0].to(context.dtype)
 
@@ -290,26 +289,6 @@ class Towers:
         image.require_vit(visual)
         rows = image.embedded(visual, pixels.reshape(-1, *pixels.shape[-3:]).to(self.dtype))[:, 1:]
         return rows.to(pixels.dtype).view(*pixels.shape[:-3], *rows.shape[1:])
-
-
-def _block_of_environment() -> int | None:
-    value = os.environ.get("FPL_TUNE_TEXT_BLOCK")
-    if not value:
-        return None
-    if not value.isdigit() or int(value) < 1:
-        raise ConfigError(f"FPL_TUNE_TEXT_BLOCK must be a number of tokens >= 1, but is {value!r}.")
-    return int(value)
-
-
-def _image_sizes(visual: Any) -> tuple[int, int | None]:
-    """Width of the image tower's tokens, and number of patches or None."""
-    if image.is_resnet(visual):
-        positions, width = visual.attnpool.positional_embedding.shape
-        return width, positions - 1
-    if hasattr(visual, "conv1"):
-        patches = math.prod(visual.grid_size) if image.is_vit(visual) else None
-        return visual.conv1.out_channels, patches
-    return int(getattr(visual.trunk, "num_features", 0)), None
 
 
 def _activation(model: nn.Module) -> str:

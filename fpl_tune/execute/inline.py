@@ -10,11 +10,11 @@ import torch
 
 from fpl_tune import plugins
 from fpl_tune.device import is_out_of_memory, is_poisoned
+from fpl_tune.divergence import Diverged
 from fpl_tune.errors import EnvironmentProblem, FplTuneError
 from fpl_tune.execute.job import Failure, Job, JobRun, Kind, Setup
 from fpl_tune.execute.scheduler import Scheduler
 from fpl_tune.files import refused
-from fpl_tune.trial import Diverged
 
 T = TypeVar("T")
 

@@ -6,13 +6,15 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from fpl_tune import checkpoint
 from fpl_tune.checkpoint import Damaged, Snapshot
+from fpl_tune.config import RunSpec
 from fpl_tune.errors import ConfigError
 from fpl_tune.execute.remote import RemoteStorage
 from fpl_tune.files import atomic_write, digest, save_tensors
@@ -90,6 +92,12 @@ class Setup:
     def study(self) -> str:
         return self.folder.name
 
+    def trial(self, run: RunSpec, seeds: Sequence[int], warn: Callable[[str], object] = warnings.warn) -> Trial:
+        """A trial with these settings, at its beginning."""
+        return Trial(
+            run, seeds, cache_dir=self.cache_dir, device=self.device, block=self.block, graphs=self.graphs, warn=warn
+        )
+
 
 @dataclass(frozen=True)
 class JobOutput:
@@ -129,15 +137,7 @@ class JobRun:
         if self._place:
             self._place.pull(remote_name(job, setup.study), self.folder)
         self._warnings: list[str] = []
-        self.trial = Trial(
-            job.cell.run,
-            job.seeds,
-            cache_dir=setup.cache_dir,
-            device=setup.device,
-            block=setup.block,
-            graphs=setup.graphs,
-            warn=lambda text: self._warnings.append(text),
-        )
+        self.trial = setup.trial(job.cell.run, job.seeds, lambda text: self._warnings.append(text))
         self.history = self._resume()
         self._reported = 0
 

@@ -24,7 +24,6 @@ from fpl_tune.execute.job import Setup, peak_memory
 from fpl_tune.files import atomic_write, digest
 from fpl_tune.study.fingerprints import method_source
 from fpl_tune.study.versions import versions
-from fpl_tune.trial import Trial
 from fpl_tune.worlds import world_of
 
 ROUNDS = 2
@@ -220,7 +219,7 @@ def _cost(run: RunSpec, seeds: Sequence[int], setup: Setup) -> Cost:
     if every > 1:  # one round with and one without an evaluation
         run = replace(run, protocol=replace(run.protocol, eval_every=2))
     began = time.perf_counter()
-    trial = Trial(run, seeds, cache_dir=setup.cache_dir, device=setup.device, block=setup.block, graphs=setup.graphs)
+    trial = setup.trial(run, seeds)
     ready = time.perf_counter()
     rounds: list[float] = []
     while not trial.done and (len(rounds) < ROUNDS + (every > 1) or sum(rounds) < _SECONDS):

@@ -14,7 +14,7 @@ from fpl_tune.execute.resources import setup_of
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import LEARNED
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Record, Trial
+from fpl_tune.trial import Record
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,7 @@ def verify(
     before = torch.get_num_threads()
     torch.set_num_threads(setup.threads)
     try:
-        trial = Trial(
-            cell.run, seeds, cache_dir=setup.cache_dir, device=setup.device, block=setup.block, graphs=setup.graphs
-        )
+        trial = setup.trial(cell.run, seeds)
         worst, where, done = 0.0, "", 0
         while not trial.done and done < rounds:
             for record in trial.step():

@@ -12,11 +12,12 @@ from optuna.study import StudyDirection
 
 from fpl_tune import config
 from fpl_tune.device import resolve
+from fpl_tune.divergence import Diverged
 from fpl_tune.errors import ConfigError
 from fpl_tune.paths import cache_root
 from fpl_tune.search.search import Search
 from fpl_tune.study.results import MAXIMISED, aggregate, figure
-from fpl_tune.trial import Diverged, Record, Trial
+from fpl_tune.trial import Record, Trial
 from fpl_tune.worlds import threads_of
 
 _loading = threading.Lock()  # threads of `n_jobs` share towers and data, which are loaded once

@@ -23,19 +23,43 @@ uses its experimental one (`_setup_privateuseone_for_python_backend`, torch >= 2
 from __future__ import annotations
 
 import math
-import traceback
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import backend_registration
 from torch.utils.flop_counter import flop_registry
+
+from fpl_tune.testing.counts import (
+    GRAPHS,
+    IDLE,
+    WORKS,
+    CaptureError,
+    Counts,
+    Work,
+    counting,
+    idle,
+    line_of,
+    note,
+    recorded_work,
+)
+from fpl_tune.testing.device_module import Module
+
+__all__ = [
+    "CaptureError",
+    "Counts",
+    "DeviceMix",
+    "Work",
+    "counting",
+    "idle",
+    "recorded_work",
+    "registered",
+    "sim_device",
+    "why_not",
+]
 
 NAME = "sim"
 
@@ -58,67 +82,7 @@ class DeviceMix(RuntimeError):
     """Tensors of two devices in an operation that CUDA refuses."""
 
 
-class CaptureError(RuntimeError):
-    """An operation that waits or copies while a graph is recorded."""
-
-
-class Work(NamedTuple):
-    """What a kernel does."""
-
-    name: str
-    operations: int
-    """A multiplication and an addition are two; of matrix products and attention alone."""
-    moved: int
-    """Bytes read and written."""
-
-
-@dataclass
-class Counts:
-    """What happened on the device: `syncs` and `copies` by operation and line, `launches` by operation."""
-
-    launches: Counter[str] = field(default_factory=Counter)
-    syncs: Counter[str] = field(default_factory=Counter)
-    copies: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def waits(self) -> int:
-        """How often the program waited for the device: synchronisations and copies."""
-        return self.syncs.total() + self.copies.total()
-
-
-_open: list[Counts] = []
-_graphs: list[Graph] = []  # the one that records now
-_idle: list[bool] = []
-_works: list[list[Work]] = []
 _registered: list[torch.library.Library] = []
-
-
-@contextmanager
-def counting() -> Iterator[Counts]:
-    """Counts what happens on the device, in all threads, until the block ends. May be nested."""
-    _open.append(seen := Counts())
-    try:
-        yield seen
-    finally:
-        _open[:] = [other for other in _open if other is not seen]
-
-
-def _note(what: str, name: str, times: int = 1, *, line: bool = False) -> None:
-    if line and _graphs:
-        raise CaptureError(f"operation not permitted when stream is capturing: {name} at {_line()}")
-    if _open:
-        key = f"{name} at {_line()}" if line else name
-        for seen in _open:
-            getattr(seen, what)[key] += times
-
-
-def _line() -> str:
-    """The innermost line that belongs neither to this file nor to PyTorch."""
-    for frame, number in traceback.walk_stack(None):
-        file = frame.f_code.co_filename
-        if file != __file__ and "/torch/" not in file and not file.endswith("traceback.py"):
-            return f"{'/'.join(file.split('/')[-2:])}:{number}"
-    return "autograd"
 
 
 class SimTensor(Tensor):
@@ -166,18 +130,18 @@ def _run(func: Any, *args: Any, **kwargs: Any) -> Any:
         source = args[0] if name == "_to_copy" else args[1]
         ours = ours if name == "_to_copy" else isinstance(args[0], SimTensor)
         within = isinstance(source, SimTensor) == ours or (name == "copy_" and ours and not source.dim())
-        _note("launches", name) if within else _note("copies", name, line=True)
+        note("launches", name) if within else note("copies", name, line=True)
     else:
         if not func.is_view and name not in _FREE:
-            _note("launches", name, _LAUNCHES.get(name.rstrip("_"), 1))
+            note("launches", name, _LAUNCHES.get(name.rstrip("_"), 1))
         strangers = _indexed(name, args, strangers)
         if any(x.dim() or torch.Tag.pointwise not in func.tags for x in strangers):
             shapes = [tuple(x.shape) for x in strangers]
-            raise DeviceMix(f"{name} of tensors on {NAME} and of {shapes} on cpu, at {_line()}")
+            raise DeviceMix(f"{name} of tensors on {NAME} and of {shapes} on cpu, at {line_of()}")
     args, kwargs = _each(_raw, args), {key: _each(_raw, value) for key, value in kwargs.items()}
     if "device" in kwargs:
         kwargs["device"] = torch.device("cpu")
-    out = _zeros(func, args, kwargs) if _idle and func.overloadpacket in flop_registry else func(*args, **kwargs)
+    out = _zeros(func, args, kwargs) if IDLE and func.overloadpacket in flop_registry else func(*args, **kwargs)
     if not func.is_view and name not in _FREE:
         _ran(name, func, args, kwargs, out)
     return _each(partial(_wrapped, made), out) if ours else out
@@ -197,15 +161,15 @@ def _meta(value: Any) -> Any:
 
 def _ran(name: str, func: Callable[..., Any], args: Any, kwargs: dict[str, Any], out: Any) -> None:
     """A kernel has run: a graph that records keeps it."""
-    for graph in _graphs:
+    for graph in GRAPHS:
         graph.kernels.append((func, args, kwargs, out))
-    if not _graphs or not _works:
+    if not GRAPHS or not WORKS:
         return
     formula = flop_registry.get(getattr(func, "overloadpacket", func))
     operations = formula(*args, **kwargs, out_val=out) if formula else _attention_operations(func, args)
     found: list[Tensor] = []
     _each(lambda x: found.append(x) if isinstance(x, Tensor) else None, [args, list(kwargs.values()), out])
-    for works in _works:
+    for works in WORKS:
         works.append(Work(name, operations, sum({id(x): _bytes(x) for x in found}.values())))
 
 
@@ -241,11 +205,11 @@ class _Attention(torch.autograd.Function):
 def _fused(name: str, launches: int, func: Callable[..., Any], inputs: Any) -> Any:
     raws = _each(_raw, tuple(inputs))
     if any(isinstance(x, Tensor) and not isinstance(x, SimTensor) for x in inputs):
-        raise DeviceMix(f"{name} of tensors on two devices, at {_line()}")
-    _note("launches", name, launches)
+        raise DeviceMix(f"{name} of tensors on two devices, at {line_of()}")
+    note("launches", name, launches)
     with torch.no_grad():
-        zeros = [_heads_inside(torch.zeros_like(x)) for x in raws[:3]] if _idle else []
-        out = func(*raws) if not _idle else tuple(zeros) if func is _attend_backward else zeros[0]
+        zeros = [_heads_inside(torch.zeros_like(x)) for x in raws[:3]] if IDLE else []
+        out = func(*raws) if not IDLE else tuple(zeros) if func is _attend_backward else zeros[0]
     _ran(name, func, raws, {}, out)
     return _each(partial(_wrapped, {}), out)
 
@@ -271,10 +235,10 @@ def _indexed(name: str, args: Any, strangers: list[Tensor]) -> list[Tensor]:
     """Counts what an operation waits for; returns the CPU tensors that are not indices."""
     index = [x for x in args[1] if x is not None] if "index" in name and isinstance(args[1], list | tuple) else []
     if name in _WAITS or any(x.dtype == torch.bool for x in index):
-        _note("syncs", name, line=True)
+        note("syncs", name, line=True)
     copied = {id(x) for x in index if not isinstance(x, SimTensor)} if isinstance(args[0], SimTensor) else set()
     for _ in copied:
-        _note("copies", name, line=True)
+        note("copies", name, line=True)
     return [x for x in strangers if id(x) not in copied]
 
 
@@ -292,96 +256,6 @@ def _wrapped(made: dict[int, SimTensor], value: Any) -> Any:
     if id(value) in made:
         return made[id(value)]
     return SimTensor(value) if isinstance(value, Tensor) else value
-
-
-class Graph:
-    """A recorded series of kernels, as `torch.cuda.CUDAGraph`."""
-
-    def __init__(self) -> None:
-        """Nothing is recorded yet."""
-        self.kernels: list[tuple[Callable[..., Any], Any, dict[str, Any], Any]] = []
-
-    def replay(self) -> None:
-        """Runs the kernels again on the memory that they had, as one launch; none while the device is idle."""
-        _note("launches", "graph")
-        for func, args, kwargs, out in self.kernels if not _idle else ():
-            _again(func(*args, **kwargs), out)
-
-
-def _again(now: Any, out: Any) -> None:
-    """Puts what a kernel gave now where it was when the graph was recorded."""
-    if isinstance(out, list | tuple):
-        for x, y in zip(now, out, strict=True):
-            _again(x, y)
-    elif isinstance(out, Tensor) and now is not out:
-        out.copy_(now)
-
-
-@contextmanager
-def recorded_work() -> Iterator[list[Work]]:
-    """The kernels that graphs record in this block."""
-    _works.append(found := [])
-    try:
-        yield found
-    finally:
-        _works.remove(found)
-
-
-@contextmanager
-def idle() -> Iterator[None]:
-    """Matrix products and attention are counted and give zeros until the block ends: true sizes in little time."""
-    _idle.append(True)
-    try:
-        yield
-    finally:
-        _idle.pop()
-
-
-@contextmanager
-def _recording(graph: Graph) -> Iterator[None]:
-    _graphs.append(graph)
-    try:
-        yield
-    finally:
-        _graphs.remove(graph)
-
-
-class _Stream:
-    """Everything runs in order: there is one stream."""
-
-    def wait_stream(self, other: _Stream) -> None:
-        pass
-
-
-class _Module:
-    """What `torch.sim` is to PyTorch, as `torch.cuda` is for CUDA."""
-
-    CUDAGraph = Graph
-    Stream = _Stream
-    graph = staticmethod(_recording)
-    stream = staticmethod(nullcontext)
-    current_stream = staticmethod(_Stream)
-
-    def is_available(self) -> bool:
-        return True
-
-    def is_initialized(self) -> bool:
-        return True
-
-    def device_count(self) -> int:
-        return 1
-
-    def current_device(self) -> int:
-        return 0
-
-    def manual_seed_all(self, seed: int) -> None:
-        """Numbers are drawn by the CPU's generator."""
-
-    def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        return [torch.float16, torch.bfloat16]
-
-    def _is_in_bad_fork(self) -> bool:
-        return False
 
 
 def why_not() -> str:
@@ -406,7 +280,7 @@ def sim_device() -> torch.device:
     if not _registered:
         if reason := why_not():
             raise RuntimeError(reason)
-        backend_registration._setup_privateuseone_for_python_backend(NAME, _Module())  # pyright: ignore[reportPrivateUsage]
+        backend_registration._setup_privateuseone_for_python_backend(NAME, Module())  # pyright: ignore[reportPrivateUsage]
         library = torch.library.Library("aten", "IMPL")
         library.impl("_copy_from", lambda x, to, _=False: _run(torch.ops.aten.copy_.default, to, x), "PrivateUse1")
         for name in _FACTORIES:  # no tensor argument leads to `SimTensor`

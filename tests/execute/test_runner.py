@@ -12,6 +12,7 @@ import pytest
 
 from fpl_tune import config, methods
 from fpl_tune.api import start_study as run_study
+from fpl_tune.divergence import Diverged
 from fpl_tune.errors import ConfigError
 from fpl_tune.execute import inline
 from fpl_tune.execute import scheduler as driver
@@ -19,7 +20,7 @@ from fpl_tune.execute.callback import Callback
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import locked, owner
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Diverged, Record, Trial
+from fpl_tune.trial import Record, Trial
 
 Compose = Callable[..., Any]
 
