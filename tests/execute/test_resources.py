@@ -1,0 +1,49 @@
+"""What a trial gets on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fpl_tune.errors import ConfigError, EnvironmentProblem
+from fpl_tune.execute import resources
+from fpl_tune.execute.resources import setup_of
+
+Compose = Callable[..., Any]
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(resources, "cores", lambda: 8)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_trial_on_a_gpu_takes_one_core_and_a_measured_share(compose: Compose, tmp_path: Path) -> None:
+    spec, _ = compose("axes: {}", "execution.executor=ray")
+    setup = setup_of(spec, tmp_path)
+    assert (setup.device, setup.threads, setup.parallel, setup.gpus) == ("cuda", 1, 8, None)
+    spec, _ = compose("axes: {}", "execution.executor=ray", "execution.gpus=0.25", "execution.threads=3")
+    setup = setup_of(spec, tmp_path)
+    assert (setup.gpus, setup.threads) == (0.25, 3)
+    spec, _ = compose("axes: {}", "execution.executor=ray", "execution.device=cpu")
+    setup = setup_of(spec, tmp_path)
+    assert (setup.device, setup.gpus) == ("cpu", 0.0)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_more_than_one_gpu_for_a_trial_is_refused(compose: Compose, tmp_path: Path) -> None:
+    spec, _ = compose("axes: {}", "execution.gpus=1.5")
+    with pytest.raises(ConfigError, match=r"share of one GPU, at most 1, but is 1.5; a trial trains on one GPU"):
+        setup_of(spec, tmp_path)
+
+
+def test_gpus_for_trials_on_the_cpu_are_refused(compose: Compose, tmp_path: Path) -> None:
+    spec, _ = compose("axes: {}", "execution.gpus=0.5", "execution.device=cpu")
+    with pytest.raises(EnvironmentProblem, match=r"gpus=0.5 asks for GPUs, but trials run on the CPU \(execution"):
+        setup_of(spec, tmp_path)
