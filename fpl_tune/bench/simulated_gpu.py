@@ -1,6 +1,6 @@
 """Steps on a GPU, counted on the simulated accelerator and predicted for an H200: no GPU is needed.
 
-Launches are counted with all 12 blocks at a small width and few classes: neither changes their number. For the
+Launches are counted with all 12 blocks at a small width, and for few classes: neither changes their number. For the
 prediction, every kernel's operations and bytes are counted at the true width and number of classes for two and three
 clients, and continued to the cohort. In bf16, a kernel takes the longest of
 
@@ -128,8 +128,8 @@ def _operations(size: Size, embed: int, seeds: int) -> int:
 def _counted_step(method: Method) -> dict[str, int]:
     """What a step of the second round does, by the difference of a round of two steps and one of one; and the launches
     of a replayed one."""
-    size = Size(names=Size().names[:12], width=64, plain=False)
-    trial = StepsOfRounds(size, 3, 512, torch.float32, sim_device(), method=method)
+    size = Size(names=Size().names[:3], width=32, plain=False)
+    trial = StepsOfRounds(size, 2, 512, torch.float32, sim_device(), method=method)
     trial.round(1)
     eager, graphed = (_difference(trial, graphs) for graphs in (None, Graphs(always=True)))
     found = {what: getattr(eager, what).total() for what in ("launches", "syncs", "copies")}
