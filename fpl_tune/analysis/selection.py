@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -104,7 +105,8 @@ def _prior(variance: Floats, freedom: Floats) -> tuple[float, float]:
     if excess <= 1e-8:
         return math.inf, pooled
     # Trigamma falls from infinity to 0, so that it takes the value once.
-    prior = 2 * float(optimize.brentq(lambda x: float(special.polygamma(1, x)) - excess, 1e-9, 1e9))
+    root: Any = optimize.brentq(lambda x: float(special.polygamma(1, x)) - excess, 1e-9, 1e9)
+    prior = 2 * float(root)
     return prior, float(np.exp(logs.mean() + special.digamma(prior / 2) - np.log(prior / 2)))
 
 
