@@ -180,8 +180,8 @@ class TrackingSpec:
     enabled: bool = True
     uri: str | None = None
     """None: MLFLOW_TRACKING_URI, else SQLite in the output folder."""
-    seeds: bool = False
-    """A nested run per seed too."""
+    seeds: bool | None = None
+    """A nested run per seed below each cell's; None: in studies without a search that have at most 100 of them."""
 
 
 @dataclass(frozen=True, config=SPEC)

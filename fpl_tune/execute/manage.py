@@ -19,7 +19,7 @@ from fpl_tune.study.store import Store
 def status(store: Store) -> dict[str, Any]:
     """Counts the cells by state and the seeds with a result; with the process that runs the study, its ETA, and the
     trials that have had no round for long."""
-    summary = store.summary()
+    summary, wanted = store.summary(), set(store.spec().seed_list())
     states = Counter(summary["status"])
     running = owner(store.folder)
     left, stalled = (None, {}) if running is None else seconds_left(store.folder)
@@ -27,8 +27,8 @@ def status(store: Store) -> dict[str, Any]:
         "study": store.name,
         "cells": len(summary),
         **{str(name): states.get(str(name), 0) for name in Status},
-        "seeds": int(sum(len(store.seeds(cell)) for cell in store.cells())),
-        "seeds_wanted": len(summary) * len(store.spec().seed_list()),
+        "seeds": sum(len(wanted.intersection(store.seeds(cell))) for cell in store.cells()),
+        "seeds_wanted": len(summary) * len(wanted),
         "run_by": running and f"process {running.get('pid')} on {running.get('host')} since {running.get('since')}",
         "seconds_left": None if left is None else round(left, 1),
         "stalled": stalled,

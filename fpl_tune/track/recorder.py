@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import threading
 import uuid
@@ -19,7 +20,7 @@ from fpl_tune.execute.job import Job
 from fpl_tune.files import write_text
 from fpl_tune.redact import HIDDEN
 from fpl_tune.study import earlier, schema
-from fpl_tune.study.cells import Cell
+from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.status import FAILURES
 from fpl_tune.study.store import Store
 from fpl_tune.track import ledger, server, views
@@ -28,6 +29,8 @@ from fpl_tune.trial import Record
 
 _PATIENCE = 10.0
 """Seconds after which MLflow is opened although the first trial has not reported."""
+FEW = 100
+"""Nested runs that a study has at most unless `tracking.seeds` asks for them."""
 _log = logging.getLogger("fpl_tune.track")
 
 
@@ -40,7 +43,7 @@ class Recorder(Callback):
     Args:
         uri: tracking server; None: MLFLOW_TRACKING_URI, else SQLite in `root`.
         root: the output folder.
-        seeds: also write a nested run for every seed.
+        seeds: also write a nested run for every seed; None: if they are few, see `TrackingSpec`.
         warn: receives the warning; None: it is logged.
     """
 
@@ -49,7 +52,7 @@ class Recorder(Callback):
         uri: str | None,
         root: Path,
         *,
-        seeds: bool = False,
+        seeds: bool | None = None,
         warn: Callable[[str], None] | None = None,
     ) -> None:
         self.uri, self.seeds = server.resolve(uri, root), seeds
@@ -157,14 +160,14 @@ class Writer:
         store: the study's store.
         spec: the study.
         uri: the tracking server's address.
-        seeds: also write a nested run for every seed.
+        seeds: also write a nested run for every seed; None: if they are few.
 
     Raises:
         EnvironmentProblem: MLflow cannot be reached.
     """
 
-    def __init__(self, store: Store, spec: StudySpec, uri: str, *, seeds: bool = False) -> None:
-        self.store, self.spec, self.nested = store, spec, seeds
+    def __init__(self, store: Store, spec: StudySpec, uri: str, *, seeds: bool | None = None) -> None:
+        self.store, self.spec, self.nested = store, spec, _few(spec) if seeds is None else seeds
         self.seeds, self.rule = self.spec.seed_list(), self.spec.report.rule
         database = uri.startswith(("sqlite:", "postgresql", "mysql", "mssql"))
         client = server.connect(uri)
@@ -200,7 +203,8 @@ class Writer:
         entry = ledger.cell_entry(self.store, cell, due.seeds, self.rule)
         if due.key != cell.id:
             entry = ledger.seed_entry(entry, due.seeds[0])
-        self.book.write(entry, ledger.cell_files(self.store, cell, due.seeds))
+        files = ledger.cell_files(self.store, cell, due.seeds) if due.key == cell.id else {}  # the cell has its seeds'
+        self.book.write(entry, files)
 
     def due(self, cell: Cell) -> list[Due]:
         """Lists the runs that MLflow should hold of a cell; none if a seed has no result yet."""
@@ -228,6 +232,13 @@ class Writer:
             return "KILLED"
         results = [self.store.result(cell, seed) for cell in cells for seed in self.seeds]
         return "FAILED" if any(r and r["status"] in FAILURES for r in results) else "FINISHED"
+
+
+def _few(spec: StudySpec) -> bool:
+    """Whether a study has several seeds, and at most `FEW` in all cells of its axes together."""
+    seeds = len(spec.seed_list())
+    cells = math.prod(len(values) for values in axes_of(spec.axes).values())
+    return spec.search.sampler is None and seeds > 1 and cells * seeds <= FEW
 
 
 def identity(store: Store, uri: str) -> str:

@@ -32,6 +32,12 @@ def uri(blank_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return f"sqlite:///{tmp_path.resolve()}/mlflow.db"
 
 
+@pytest.fixture(autouse=True)
+def no_nested_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of seeds only where a test asks for them."""
+    monkeypatch.setattr(recorder, "FEW", 0)
+
+
 @pytest.fixture
 def runs_of() -> Callable[..., list[Any]]:
     """runs_of(uri, name="toy"): the live runs of an experiment."""

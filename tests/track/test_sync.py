@@ -95,6 +95,15 @@ def test_seeds_are_nested_on_request(make_store, uri, picture):
         assert alone["test/acc_mean", record["round"]] == record["test/acc_mean"]
 
 
+def test_seeds_are_nested_where_they_are_few(make_store, uri, picture, monkeypatch):
+    store = make_store(body=SMALL)
+    monkeypatch.setattr(track.recorder, "FEW", 4)
+    track.sync(store)
+    assert len(picture(uri, store)) == 1 + 2 * (1 + 2)
+    monkeypatch.setattr(track.recorder, "FEW", 3)
+    assert not track.recorder.writer_of(store, uri).nested
+
+
 def test_names_and_limits_of_mlflow_are_kept(make_store, uri, runs_of):
     store = make_store(body=SMALL, name="toy")
     cell = store.cells()[0]

@@ -92,7 +92,7 @@ def test_a_server_that_goes_away_and_comes_back(make_store, uri, undisturbed, mo
     if not back:
         monkeypatch.undo()
         assert picture(uri, store) != expected
-        track.sync(Store(store.root, store.name), uri)
+        track.sync(Store(store.root, store.name), uri, seeds=False)
     assert picture(uri, store) == expected
 
 
