@@ -78,7 +78,7 @@ class Question:
     """
 
     def __init__(self, name: str | None, *words: Any, files: Sequence[Path] = ()) -> None:
-        self._words, self._files = [name, *words, output.console().width >= output.NARROW], files
+        self._words, self._files = [name, *words, output.room()], files
         self._folder = paths.output_folder() / Path(name or "").stem
         self._extra = [Path(name).resolve().parent] if name and name.endswith((".yaml", ".yml")) else []
         self._before = self._state([]) if name and self._quiet() else None

@@ -25,8 +25,14 @@ Row = Mapping[str, Any]
 Lines = list[list[Any]]
 """What was printed: the name of a function of this module and its arguments."""
 
-NARROW = 60
-"""Columns of a terminal below which tables leave columns out: words would be split."""
+_NARROW, _WIDE = 60, 100
+
+
+def room() -> int:
+    """0 on a narrow terminal, 1 on a usual one, 2 on a wide one: tables leave columns out where words would split."""
+    width = console().width
+    return (width >= _NARROW) + (width >= _WIDE)
+
 
 _PATIENCE = 2.0
 """Seconds without a bar."""

@@ -25,7 +25,7 @@ def results_table(store: Store, rule: str, format: Format) -> None:
     frame = results.summary(found, cells, spec.seed_list(), rule, metric)
     choice = selection.choose(found, cells, spec, rule)
     chosen = {cell.id for cell in choice.cells} if choice else set[str]()
-    wide = output.console().width >= output.NARROW
+    room = output.room()
     judged = _comparisons(store, rule) if format is Format.json else {}
     rows, ranks, wanted, before = [], [], len(spec.seed_list()), earlier.marked(store)
     for record in frame.to_dict("records"):
@@ -35,27 +35,20 @@ def results_table(store: Store, rule: str, format: Format) -> None:
         ranks.append(_rank(record, record[results.VAL], [name for name in axes_of(spec.axes) if name in record]))
         done = "earlier" if record["cell"] in before else ""
         status = "best" if record["cell"] in chosen else done if record["status"] == "done" else record["status"]
-        rows.append(
-            {
-                "cell": record["label"],
-                "": status,
-                "validation %" if wide else "val %": output.percent(record[results.VAL]),
-                "test %" if share else metric: (output.percent if share else output.measured)(
-                    record["mean"], record["std"]
-                ),
-                **(
-                    {
-                        "seeds": str(record["n"]) if record["n"] >= wanted else f"{record['n']} of {wanted}",
-                        "id": record["cell"],
-                    }
-                    if wide
-                    else {}
-                ),
-            }
-        )
+        val, mean, std = record[results.VAL], record["mean"], record["std"]
+        figure = output.percent if share else output.measured
+        if not room:  # three columns, and the status behind the name
+            mark = f" ({status})" if status else ""
+            name = "test %" if share else metric
+            rows.append({"cell": f"{record['label']}{mark}", "val %": output.percent(val), name: figure(mean)})
+            continue
+        row = {"cell": record["label"], "": status, "validation %": output.percent(val)}
+        row["test %" if share else metric] = figure(mean, std)
+        row["seeds"] = str(record["n"]) if record["n"] >= wanted else f"{record['n']} of {wanted}"
+        rows.append({**row, "id": record["cell"]} if room > 1 else row)
     on_test = " (selects on test figures)" if rule == "best_test" else ""
     notes = [f"{metric} by the rule '{rule}'{on_test}"]
-    if frame["n"].max() > 1:
+    if room and frame["n"].max() > 1:
         notes.append("± is the deviation over seeds")
     if format is Format.table and choice is not None:
         notes.append("best on validation in bold" + (f": {choice.by}" if len(choice.cells) > 1 else ""))
@@ -65,7 +58,7 @@ def results_table(store: Store, rule: str, format: Format) -> None:
                 notes.append(f"{counted(len(rows) - len(kept), 'more trial')}: --format csv")
             rows = [rows[i] for i in kept]
     notes += filter(None, [earlier.note(store)])
-    best = [i for i, row in enumerate(rows) if row.get("") == "best"]
+    best = [i for i, row in enumerate(rows) if row.get("") == "best" or str(row.get("cell")).endswith(" (best)")]
     output.emit(rows, format, title=spec.title or spec.name, best=best, caption="; ".join(notes))
 
 

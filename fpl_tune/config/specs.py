@@ -182,6 +182,8 @@ class TrackingSpec:
     """None: MLFLOW_TRACKING_URI, else SQLite in the output folder."""
     seeds: bool | None = None
     """A nested run per seed below each cell's; None: in studies without a search that have at most 100 of them."""
+    register: str | None = None
+    """Name in MLflow's model registry of which the best cell's prompts become a version; None: not registered."""
 
 
 @dataclass(frozen=True, config=SPEC)

@@ -29,7 +29,12 @@ def form(metric: str) -> str:
 def number(field: str, title: str, format: str = ".4~g", *, log: bool = False, zero: bool = False) -> Spec:
     """A quantitative channel."""
     scale: Spec = {"type": "log"} if log else {"zero": zero, "nice": True}
-    return {"field": field, "type": "quantitative", "title": title, "axis": {"format": format}, "scale": scale}
+    axis: Spec = {"format": format, **({"tickMinStep": 1} if format == "d" else {}), **(_LOG if log else {})}
+    return {"field": field, "type": "quantitative", "title": title, "axis": axis, "scale": scale}
+
+
+_LOG: Spec = {"tickCount": 5, "labelSeparation": 6}
+"""The labels of a log axis between powers of ten would overlap."""
 
 
 def names(field: str, title: str | None, order: Sequence[str] | None = None) -> Spec:
@@ -84,7 +89,9 @@ def lines(rows: Rows, x: Spec, y: Spec, more: Rows = (), *, step: bool = False, 
     point = {"x": x, "y": y, "color": colour, "tooltip": tips(*said, x, y, *ends)}
     if nominal and several:
         point["xOffset"] = names("series", None, series)
-    low, high = {**y, "field": "low"}, {"field": "high"}
+    low, high, cut = {**y, "field": "low"}, {"field": "high"}, list[Spec]()
+    if y["axis"]["format"].endswith("%") and any((row["high"] or 0) > 1 for row in rows):  # no share exceeds 1
+        high, cut = {"field": "top"}, [{"calculate": "min(datum.high, 1)", "as": "top"}]
     interpolate = {"interpolate": "step-after"} if step else {}
     layers: list[tuple[Spec, Spec]] = []
     if nominal:
@@ -105,7 +112,8 @@ def lines(rows: Rows, x: Spec, y: Spec, more: Rows = (), *, step: bool = False, 
                       "encoding": _across(rule, across)})  # fmt: skip
     drawn[0]["params"] = [_SHOWN]
     size = {"height": {"step": 24}} if across else {"height": height}
-    return {"params": [{"name": "kept", "value": None}], "data": {"values": list(rows)}, "layer": drawn, **size}
+    drawing = {"transform": cut, "layer": drawn} if cut else {"layer": drawn}
+    return {"params": [{"name": "kept", "value": None}], "data": {"values": list(rows)}, **drawing, **size}
 
 
 def dots(
@@ -135,6 +143,7 @@ def bars(rows: Rows, title: str, *, equal: float = 0.0) -> Spec:
     a dashed line where all are `equal`."""
     order = [str(row["name"]) for row in rows]
     y, x = names("name", None, order), number("value", title, ".3~g", zero=True)
+    x["axis"]["tickCount"] = 10
     layers: list[Spec] = [
         {"mark": {"type": "bar", "height": {"band": 0.7}}, "encoding": {"x": x, "y": y, "tooltip": tips(y, x)}},
         {"mark": {"type": "text", "align": "left", "dx": 4},

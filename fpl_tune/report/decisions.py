@@ -33,8 +33,10 @@ def decisions(facts: Facts, tests: pd.DataFrame) -> Section | None:
     ]
     order = {verdict: i for i, verdict in enumerate(("better", "worse", "undecided", "equal"))}
     rows = tests.assign(_order=tests["verdict"].map(order)).sort_values("_order", kind="stable")
-    table = plain_table(["", "", "limits"], [[r["verdict"], r["sentence"], r["note"] or "–"]
-                        for r in rows.head(_SENTENCES).to_dict("records")])  # fmt: skip
+    told = [[r["sentence"], r["note"] or "–"] for r in rows.head(_SENTENCES).to_dict("records")]
+    limited = any(note != "–" for _, note in told)
+    table = plain_table(["comparison", "limits"] if limited else ["comparison"],
+                        told if limited else [line[:1] for line in told])  # fmt: skip
     if len(rows) > _SENTENCES:
         texts.append(f"The first {_SENTENCES} of {len(rows)} are listed.")
     return Section("decisions", "What is decided", texts, tables=[table])

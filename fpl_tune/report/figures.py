@@ -32,7 +32,8 @@ def place(facts: Facts, axis: str, field: str) -> Spec:
     """The channel of a field that varies: numbers, on a log scale where they are searched so, or names."""
     values = [v for v in dict.fromkeys(facts.table[axis]) if v is not None and v == v]
     if numeric(values):
-        return number(field, axis_name(axis), ".4~g", log=facts.logarithmic(axis))
+        whole = all(isinstance(cell.varied.get(axis, 0), int) for cell in facts.own)
+        return number(field, axis_name(axis), "d" if whole else ".4~g", log=facts.logarithmic(axis))
     return named(field, axis_name(axis), [shown(v) for v in values])
 
 

@@ -86,6 +86,7 @@ def diagnoses(facts: Facts, tests: pd.DataFrame) -> Section | None:
         equal = 100 / len(rows) if np.allclose(values.sum(1), 100, atol=0.5) else 0.0
         if equal and float(np.abs(mean - equal).max()) < _UNIFORM * equal:
             section.texts.append(f"{what}: {facts.name(cell)} uses all {len(rows)} equally ({equal:.1f} % each).")
+            continue
         drawn = charts.bars(rows, f"{what} (%)", equal=equal)
         caption = (
             f"{facts.name(cell)}: {what}; validation images, last round, mean over clients, "

@@ -178,7 +178,10 @@ class Writer:
         """Writes the study's run; with its report once it is no longer running."""
         entry = ledger.study_entry(self.store, self.spec, status)
         if status == "RUNNING" or not self.book.holds(entry.key, entry.digest, None):
-            self.book.write(entry, {} if status == "RUNNING" else ledger.study_files(self.store))
+            files = {} if status == "RUNNING" else ledger.study_files(self.store)
+            self.book.write(entry, files)
+            if self.spec.tracking.register and "model/MLmodel" in files:
+                self.book.register(self.spec.tracking.register, entry)
             self.book.describe({
                 "mlflow.note.content": entry.tags["mlflow.note.content"] + self._links(),
                 views.SHARED + views.KEY: views.cells(ledger.axes(self.store.cells())),

@@ -255,6 +255,16 @@ class Book:
             self.client.set_tag(run, _DIGEST, entry.digest)
         self.runs[entry.key] = [self.client.get_run(run)]
 
+    def register(self, name: str, entry: Entry) -> None:
+        """Makes the model of an entry's run the newest version of a registered model."""
+        run = self.runs[entry.key][0].info
+        if not self.client.search_registered_models(filter_string=f"name = '{name}'"):
+            self.client.create_registered_model(name)
+        found = self.client.search_model_versions(f"name = '{name}' and run_id = '{run.run_id}'")
+        if not any(version.tags.get(_DIGEST) == entry.digest for version in found):
+            tags = {_DIGEST: entry.digest}
+            self.client.create_model_version(name, f"{run.artifact_uri}/model", run.run_id, tags=tags)
+
     def _create(self, entry: Entry) -> str:
         """Creates an empty run; returns its id."""
         own = {"fpl.study": self.name, "fpl.store": self.owner, "fpl.kind": entry.kind, "fpl.key": entry.key}

@@ -284,7 +284,7 @@ def test_the_line_of_the_last_cell_tells_no_time_left(home: Path, command: Comma
     assert "(1/2 cells, about " in lines[0]
     assert lines[1].endswith("(2/2 cells)")
     assert "2 cells run, 0 done before" in done.out
-    assert "deviation over seeds" not in done.out, "there is one"
+    assert "2 cells and seeds 1, 2 of earlier runs" in done.out
     assert "± is the deviation over seeds; best on validation in bold" in command("show", "lambda_sweep_rn50").out
 
 

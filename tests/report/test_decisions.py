@@ -69,7 +69,7 @@ def test_the_page_says_what_is_decided_and_what_more_seeds_decide(make_store):
     assert section is not None
     assert tests.attrs["advice"].text in section.texts[0]
     for sentence in tests["sentence"]:
-        assert any(sentence == row["cells"][1].text for row in section.tables[0].rows)
+        assert any(sentence == row["cells"][0].text for row in section.tables[0].rows)
     assert "fpl-tune study toy seeds=" in section.texts[0]
 
 
@@ -110,7 +110,7 @@ def test_one_seed_is_said_and_no_figure_is_made_of_it(make_store):
     assert tests[["low", "high", "p"]].isna().to_numpy().all()
     section = decisions.decisions(facts, tests)
     assert section is not None
-    assert "1 seed: no interval" in section.tables[0].rows[0]["cells"][2].text
+    assert "1 seed: no interval" in section.tables[0].rows[0]["cells"][1].text
     assert decisions.variation(facts, tests) is None
     chosen = decisions.choice(facts, tests)
     assert chosen is not None

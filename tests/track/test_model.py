@@ -19,7 +19,9 @@ from fpl_tune.trial import Trial
 
 @pytest.mark.filterwarnings("ignore:.*Any type hint is inferred:UserWarning")  # of mlflow.pyfunc, while it loads
 def test_the_best_cell_is_served(compose: Any, uri: str, runs_of: Any, tmp_path: Path, feature_cache: Path) -> None:
-    spec, node = compose("axes: {optim: {lr: [0.01]}}", "seeds=1", "protocol.rounds=1", name="toy")
+    spec, node = compose(
+        "axes: {optim: {lr: [0.01]}}", "seeds=1", "protocol.rounds=1", "tracking.register=shapes", name="toy"
+    )
     store = Store(tmp_path / "out", spec.name)
     store.begin(node, expand(spec, node))
     (cell,) = store.cells()
@@ -28,12 +30,16 @@ def test_the_best_cell_is_served(compose: Any, uri: str, runs_of: Any, tmp_path:
     leaves, facts = trial.deployed()[1]
     save_tensors({**trial.prompts()[1], **leaves}, tmp_path / "trained", facts)
     store.put(cell, 1, history, make_result("done", history, split_hash="x"), tmp_path / "trained")
-    track.sync(store, uri)
+    for _ in range(2):
+        track.sync(store, uri)
+    (version,) = server.connect(uri).search_model_versions("name = 'shapes'")
     run = next(r for r in runs_of(uri) if r.data.tags["fpl.key"] == "study")
-    place = server.connect(uri).download_artifacts(run.info.run_id, "model", str(tmp_path))
-    from mlflow import pyfunc
+    assert (version.run_id, version.version) == (run.info.run_id, 1)
+    from mlflow import pyfunc, set_tracking_uri
+
+    set_tracking_uri(uri)
 
     pictures = [np.asarray(trial.world.dataset.test.read(row)) for row in range(3)]
-    names = pyfunc.load_model(place).predict(pictures)
+    names = pyfunc.load_model("models:/shapes/1").predict(pictures)
     assert len(names) == 3
     assert set(names) <= set(trial.tasks[0].known.names)
