@@ -58,7 +58,8 @@ def main(words: Sequence[str] | None = None) -> None:
             code = _fail(str(problem), problem.exit_code)
         except Exception as problem:
             code = _usage_error(problem)
-    gc.freeze()  # PyTorch and MLflow take a second to be collected when the process ends
+        finally:
+            gc.freeze()  # PyTorch and MLflow would take a second to be collected when the process ends
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from fpl_tune.cli.common import app
+from fpl_tune.files import write_text
 
 
 class Kind(str, Enum):
@@ -37,15 +38,10 @@ def new(
 ) -> None:
     """Write a method or data set to NAME.py, or a study to studies/NAME.yaml, and print the commands that run it."""
     path, text = render(kind, name, method)
-    _write(path, text)
+    write_text(path, text)
     print(path)
     for line in _NEXT[kind]:
         print(f"next: fpl-tune {line.format(name=name, kind=class_name(name))}", file=sys.stderr)
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text, encoding="utf-8")
 
 
 def render(kind: Kind, name: str, method: str = "promptfl") -> tuple[Path, str]:

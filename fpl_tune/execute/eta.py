@@ -39,7 +39,8 @@ _WARM_UP = 2.0  # seconds before the measured parallelism means anything
 class _Kind:
     """Measurements of runs of equal cost."""
 
-    def __init__(self) -> None:
+    def __init__(self, learns: bool) -> None:
+        self.learns = learns
         self.rounds = self.seconds = 0.0  # measured rounds of one seed, and their seconds
         self.planned: float | None = None  # seconds per round and seed, measured by a plan
 
@@ -150,7 +151,7 @@ class Eta(Callback):
     def _kind(self, cell: Cell) -> tuple[_Kind, int]:
         """A cell's kind, and the rounds of its trials."""
         if cell.id not in self._of:
-            self._of[cell.id] = self._kinds.setdefault(cost_key(cell.run), _Kind()), cell.run.rounds
+            self._of[cell.id] = self._kinds.setdefault(cost_key(cell.run), _Kind(cell.run.learns)), cell.run.rounds
             if cell.role == "trial":
                 self._trials = [self._trials[0] + self._of[cell.id][1], self._trials[1] + 1]
         return self._of[cell.id]
@@ -165,7 +166,7 @@ class Eta(Callback):
     def seconds(self) -> float | None:
         """Seconds until the study is done; None until the pace of a kind is known."""
         kinds = list(self._kinds.values())  # copies: other threads read it too
-        measured = [kind for kind in kinds if kind.rounds]
+        measured = [kind for kind in kinds if kind.rounds and kind.learns]  # others cost more
         priors = [kind.planned for kind in kinds if kind.planned is not None]
         if not measured and not priors:
             return None

@@ -61,7 +61,7 @@ class Scheduler:
         """Stores the study and queues its missing seeds."""
         (self.store.folder / STOP_FILE).unlink(missing_ok=True)
         self.store.begin(node, cells)
-        for cell in cells:
+        for cell in sorted(cells, key=lambda cell: cell.run.learns):  # zero-shot cells give a result within a second
             self._enqueue(cell)
         for cell in cells:
             if cell.id not in self.jobs.open:

@@ -268,7 +268,7 @@ class _Clock:
 
     @property
     def end(self) -> float:
-        return max(self._free) + self._after if max(self._free) > 0 else 0.0
+        return max(self._free) + self._after if max(self._free) > self.ready else 0.0
 
 
 def _reasons(items: Sequence[Item], setup: Setup) -> list[str]:

@@ -7,7 +7,6 @@ makes the rows, `vega.py` draws, `page.js` links table and charts.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import re
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from fpl_tune.files import write_text
+from fpl_tune.files import digest, write_text
 from fpl_tune.formatting import counted, figure, megabytes, p_value, plus_minus, quantity, signed
 from fpl_tune.report import tables, vega
 from fpl_tune.report.blocks import Section
@@ -112,7 +111,7 @@ def _state(store: Store, *options: str | None) -> str:
     seen = [*sorted((store.folder / "cells").rglob("*.json*")), *sorted(Path(__file__).parent.iterdir())]
     stamps = [(path.name, path.parent.name, *path.stat()[6:9:2]) for path in seen if path.is_file()]
     study = (store.folder / "study.yaml").read_text(encoding="utf-8")
-    return hashlib.blake2b(repr([study, stamps, options]).encode(), digest_size=8).hexdigest()
+    return digest(repr([study, stamps, options]))
 
 
 def _written(page: Path) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import importlib.metadata
 import io
 import json
@@ -20,6 +19,7 @@ import yaml
 
 from fpl_tune import config, methods
 from fpl_tune.config import StudySpec
+from fpl_tune.files import digest as files_digest
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.results import METRICS, TEST, VAL, aggregate
 from fpl_tune.study.selection import choose
@@ -74,7 +74,7 @@ class Entry:
 
 def digest(*parts: Any) -> str:
     """16 hex digits of plain data."""
-    return hashlib.blake2b(json.dumps([FORMAT, *parts]).encode(), digest_size=8).hexdigest()
+    return files_digest(json.dumps([FORMAT, *parts]))
 
 
 def metric_name(name: str) -> str:

@@ -12,6 +12,7 @@ import pytest
 from fpl_tune.api import start_study as run_study
 from fpl_tune.execute import eta as eta_module
 from fpl_tune.execute import manage
+from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.eta import Eta, seconds_left
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.profile import Cost, cost_key
@@ -60,6 +61,34 @@ def test_one_round_gives_an_estimate_for_all(study: tuple[Store, list[Cell]], cl
     assert left.seconds == pytest.approx(3 * 6 + 4 * 6)
     clock[0] += 5
     assert left.seconds == pytest.approx(3 * 6 + 4 * 6 - 5), "the clock goes on"
+
+
+def test_a_zero_shot_cell_says_nothing_of_the_others(compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eta_module, "known", lambda runs, seeds, setup: {})
+    spec, node = compose("axes: {method: [promptfl, zeroshot]}\n", "protocol.rounds=4")
+    store, (one, zero) = Store(tmp_path, spec.name), expand(spec, node)
+    store.begin(node, [one, zero])
+    left = Eta()
+    left.on_study_start(store, [one, zero], jobs([zero, one]))
+    left.on_job_start(zero, SEEDS)
+    left.on_round_end(zero, records(1, 0.01))
+    left.on_cell_end(zero, {})
+    assert left.seconds is None
+    left.on_round_end(one, records(1, 3.0))
+    assert left.seconds == pytest.approx(3 * 6, abs=1)
+
+
+def test_a_study_begins_with_cells_that_need_no_training(compose, tmp_path: Path) -> None:
+    order: list[str] = []
+
+    class Listed(Callback):
+        def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
+            order.append(cell.label)
+
+    spec, node = compose("axes: {method: [promptfl, zeroshot]}\n", "protocol.rounds=1", "execution.executor=inline")
+    run_study(spec, node, root=tmp_path, callbacks=[Listed()])
+    assert order == ["zeroshot", "promptfl"]
+    assert [cell.label for cell in Store.open(tmp_path, spec.name).cells()] == ["promptfl", "zeroshot"]
 
 
 def test_a_plan_is_scaled_by_the_measured_pace(
