@@ -117,7 +117,7 @@ def _steps(
 
 
 def _in_words(size: Size, seeds: int) -> str:
-    return f"{counted(len(size.names), 'class', 'classes')}, {_COHORT} clients, {counted(seeds, 'seed')}"
+    return f"{counted(len(size.names), 'class', 'classes')}, {counted(_COHORT, 'client')}, {counted(seeds, 'seed')}"
 
 
 def _operations(size: Size, embed: int, seeds: int) -> int:
