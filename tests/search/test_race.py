@@ -142,7 +142,7 @@ def test_a_study_races_and_says_so(
 ) -> None:
     made = compose(BODY, "seeds=5", "protocol.rounds=1")
     assert run_study(*made, root=tmp_path).exit_code == 0
-    assert graded[:4] == [(0.1, (1, 2)), (0.2, (1, 2)), (0.9, (1, 2)), (0.5, (1, 2, 3, 4, 5))]
+    assert graded[:4] == [(0.5, (1, 2, 3, 4, 5)), (0.1, (1, 2)), (0.2, (1, 2)), (0.9, (1, 2))]
     assert (0.1, (3, 4)) in graded
     assert (0.9, (3, 4)) not in graded
     store = Store.open(tmp_path, "tiny")
