@@ -102,7 +102,8 @@ class _Differs(PromptFL):
     """Its second loss, the one that is recorded, is twice what it should be."""
 
     def loss(self, task: Any, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
-        calls = self.__dict__["calls"] = self.__dict__.get("calls", 0) + 1
+        calls = getattr(self, "calls", 0) + 1
+        object.__setattr__(self, "calls", calls)
         loss, fixed = super().loss(task, local, batch)
         return loss * (2 if calls == 2 else 1), fixed
 
