@@ -61,7 +61,7 @@ def kept(verb: Callable[P, None]) -> Callable[P, None]:
         question = Question(name, verb.__name__, *options)
         if question.repeat():
             return
-        with output.heard() as said:
+        with output.captured() as said:
             verb(*args, **named)
         question.keep(said)
 
@@ -97,7 +97,7 @@ class Question:
         """Keeps an answer, unless it cannot be replayed, or what it was made from has changed meanwhile.
 
         Args:
-            lines: what was printed; see `output.heard`.
+            lines: what was printed; see `output.captured`.
             changed: whether the verb itself has written the study's folder.
         """
         if not self._before or not lines or ["once"] in lines or not self._quiet():

@@ -148,7 +148,7 @@ class Watcher(Callback):
         return time_left(self._left.seconds, ending=self._ending, again=" (Ctrl-C again: at once)")
 
     def _draw(self) -> Group:
-        """Called by the display's own thread, so that the clock goes on where nothing is heard."""
+        """Called by the display's own thread, so that the clock runs between events."""
         total = self._before + len(self._known) + self._unasked
         head = f"[bold]{self._before + self._complete}[/]/{counted(total, 'cell')} done"
         if self._failed:

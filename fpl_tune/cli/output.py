@@ -54,25 +54,25 @@ def console(*, stderr: bool = False) -> Console:
     )
 
 
-_heard: list[Lines] = []
+_captures: list[Lines] = []
 """Lists that receive what is printed."""
 _muted: list[bool] = []
 
 
 @contextmanager
-def heard(*, mute: bool = False) -> Iterator[Lines]:
+def captured(*, mute: bool = False) -> Iterator[Lines]:
     """Lists what the block prints, for `replay`.
 
     Args:
         mute: nothing is printed.
     """
     lines: Lines = []
-    _heard.append(lines)
+    _captures.append(lines)
     _muted.append(mute)
     try:
         yield lines
     finally:
-        _heard.pop()
+        _captures.pop()
         _muted.pop()
 
 
@@ -82,16 +82,16 @@ def replay(lines: Lines) -> None:
         {"say": say, "emit": emit, "timed": timed}[name](*args)
 
 
-def _hears(*line: Any) -> bool:
+def _capture(*line: Any) -> bool:
     """Adds a line to the lists that are open; returns whether it is printed."""
-    for lines in _heard:
+    for lines in _captures:
         lines.append(list(line))
     return not any(_muted)
 
 
 def say(text: str) -> None:
     """Prints lines of text on standard output; long ones are not broken."""
-    if _hears("say", text):
+    if _capture("say", text):
         console().print(text, soft_wrap=True)
 
 
@@ -106,13 +106,13 @@ def begin(at: float) -> None:
 
 def timed(text: str, rest: str = "") -> None:
     """Prints a line with the wall time of the whole command."""
-    if _hears("timed", text, rest):
+    if _capture("timed", text, rest):
         console().print(f"{text}, in {duration(time.monotonic() - _began)}{rest}")
 
 
 def once() -> None:
     """Makes what is printed an answer that cannot be replayed: it depends on the moment."""
-    _hears("once")
+    _capture("once")
 
 
 def warn(message: str, style: str = "yellow") -> None:
@@ -156,7 +156,7 @@ def progress(what: str) -> Iterator[Callable[..., None]]:
 def emit(rows: Sequence[Row], format: str, title: str = "", best: Collection[int] = (), caption: str = "") -> None:
     """Prints rows: a table for people (rows `best` in bold), a JSON list, or CSV with a header."""
     rows = [{k: _plain(v) for k, v in row.items()} for row in rows]
-    if not _hears("emit", rows, format, title, list(best), caption):
+    if not _capture("emit", rows, format, title, list(best), caption):
         return
     if format == "json":
         print(json.dumps(rows, indent=1, ensure_ascii=False))

@@ -58,7 +58,7 @@ def study(
         print(f"{name}: loading", end="\r", file=sys.stderr, flush=True)
     from fpl_tune.plan.overrides import compose
 
-    with output.heard() as said:
+    with output.captured() as said:
         spec, node = compose(name, words, output_folder())
         if cfg:
             output.emit_config(node)
@@ -79,7 +79,7 @@ def _prepare(stored: str, name: str, overrides: list[str] | None, budget: str | 
     from fpl_tune.cli.show import show
     from fpl_tune.cli.status import status
 
-    with output.heard(mute=True):
+    with output.captured(mute=True):
         show(stored)
         status(stored)
         plan(name, overrides, budget, seeds)

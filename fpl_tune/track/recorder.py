@@ -62,7 +62,7 @@ class Recorder(Callback):
         self._thread: ThreadPoolExecutor | None = None
         self._writer: Writer | None = None
         self._unopened: Store | None = None
-        self._heard = threading.Event()
+        self._wake = threading.Event()
 
     def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
         self._thread = ThreadPoolExecutor(1, "mlflow")
@@ -77,10 +77,10 @@ class Recorder(Callback):
 
     def _leave_first(self) -> None:
         """In the thread: waits, since the first trial's process needs the processor for its own imports."""
-        self._heard.wait(_PATIENCE)
+        self._wake.wait(_PATIENCE)
 
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
-        self._heard.set()
+        self._wake.set()
 
     def open(self, store: Store) -> None:
         """In the thread: imports mlflow (1 to 2 s), reaches it and shows the study as running."""
@@ -88,7 +88,7 @@ class Recorder(Callback):
         self._writer.parent("RUNNING")
 
     def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
-        self._heard.set()
+        self._wake.set()
         self.later(self._finished, cell)
 
     def _finished(self, cell: Cell) -> None:
@@ -98,13 +98,13 @@ class Recorder(Callback):
     def on_study_end(self, store: Store, outcome: Outcome) -> None:
         """Sends what is left, closes the parent run, and waits for both."""
         assert self._thread is not None
-        self._heard.set()
+        self._wake.set()
         self.later(self._end, store, _status(outcome), always=True)
         self._thread.shutdown(wait=True)
 
     def on_abort(self) -> None:
         """Leaves what is not sent yet to the next run, so that the process can end."""
-        self._heard.set()
+        self._wake.set()
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
 

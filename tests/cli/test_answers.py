@@ -107,7 +107,7 @@ def test_an_answer_is_not_repeated_after_a_change(
 ) -> None:
     answers.begin()
     question = ["small", "show", False, False, None, "table"]
-    with output.heard(mute=True) as said:
+    with output.captured(mute=True) as said:
         assert answers.Question(*question).repeat()
     assert said
     change(answered, monkeypatch)
@@ -167,7 +167,7 @@ def test_the_costs_of_a_plan_are_measured_again_after_a_while(
     command("plan", "small")
     answers.begin()
     question = ["small", "plan", None, None, None, "table", False]
-    with output.heard(mute=True):
+    with output.captured(mute=True):
         assert answers.Question(*question).repeat()
         now = time.time()
         monkeypatch.setattr(time, "time", lambda: now + answers.KEPT_SECONDS + 1)
