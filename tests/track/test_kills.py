@@ -56,7 +56,7 @@ def test_a_study_killed_anywhere_and_continued_equals_undisturbed(
         return found, pd.read_csv(store.folder / "results.csv").drop(columns="time/seconds")
 
     whole, table = seen(tmp_path / "whole")
-    assert len(whole) == 3
+    assert len(whole) == 1 + 2 * (1 + 2)
     for where, place in killed:
         runs, rows = seen(tmp_path / where)
         assert runs == whole, f"killed at {where}, {place}"
