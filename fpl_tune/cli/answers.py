@@ -37,7 +37,6 @@ KEPT_SECONDS = 3600.0
 _MOST = 64
 """Answers of a study at most; the oldest are dropped."""
 _VARIABLES = ("FPL_TUNE_", "MLFLOW_", "RAY_", "CUDA_", "PYTHONPATH", "XDG_CACHE_HOME", "HOME", "OMP_")
-_DEVICES = Path("/dev")
 _WORKING = (FILE, "study.lock", "study.left", "study.stop")
 """Files in a study's folder that hold no results."""
 
@@ -81,7 +80,8 @@ class Question:
         self._words, self._files = [name, *words, output.room()], files
         self._folder = paths.output_folder() / Path(name or "").stem
         self._extra = [Path(name).resolve().parent] if name and name.endswith((".yaml", ".yml")) else []
-        self._before = self._state([]) if name and self._quiet() else None
+        possible = name and "\0" not in name  # a name that no file can have is left to the verb to refuse
+        self._before = self._state([]) if possible and self._quiet() else None
 
     def repeat(self) -> bool:
         """Prints the kept answer; False if there is none, or what it was made from has changed."""
@@ -149,10 +149,8 @@ def lasting(node: Mapping[str, Any]) -> bool:
     Args:
         node: the composed study.
     """
-    from fpl_tune.config import flatten
-
-    varied = {name for part in (node["axes"], *node["references"]) for name in flatten(part)}
-    foreign = {"data", "data.name", "data.root", "partition", "partition.file"}
+    varied = {name for part in (node["axes"], *node["references"]) for name in _fields(part)}
+    foreign = {"data", "data.name", "data.root", "partition.file"}
     search, execution, tracking = node["search"], node["execution"], node["tracking"]
     others = [node["data"]["root"], node["partition"]["file"], search["warm_start"], execution["address"]]
     others += [
@@ -160,6 +158,18 @@ def lasting(node: Mapping[str, Any]) -> bool:
         tracking["enabled"] and (tracking["uri"] or os.environ.get("MLFLOW_TRACKING_URI")),
     ]
     return node["data"]["name"] == "shapes" and not foreign & varied and not any(others)
+
+
+def _fields(part: Any, name: str = "") -> Iterator[str]:
+    """Dotted names of the fields that axes or references set, those within lists of bundles included."""
+    if isinstance(part, Mapping):
+        for key, value in part.items():
+            yield from _fields(value, f"{name}.{key}" if name else key)
+    else:
+        yield name
+        for bundle in part if isinstance(part, list) else ():
+            if isinstance(bundle, Mapping):
+                yield from _fields(bundle)
 
 
 def _stamp(path: Path) -> list[Any]:

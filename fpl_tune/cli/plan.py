@@ -43,10 +43,10 @@ def plan(
     from fpl_tune.paths import output_root
     from fpl_tune.plan.plan import make_plan
 
-    if not answers.lasting(node):
-        output.once()
     with output.progress("measuring") as progress:
         found = make_plan(spec, node, root=output_root(), progress=progress)
+    if not answers.lasting(node):
+        output.once()
     outside = [{"cell": cell.label, "status": state, "why": why} for cell, state, why in found.outside]
     if format is Format.json:
         output.emit_object({**found.totals(), "plan": [*found.rows(), *outside]}, format)

@@ -177,7 +177,8 @@ def test_the_costs_of_a_plan_are_measured_again_after_a_while(
 @pytest.mark.parametrize(
     ("override", "lasts"),
     [("seeds=2", True), ("data=officehome", False), ("axes.data=[shapes,pacs]", False), ("search.warm_start=x", False),
-     ("tracking={enabled:true,uri:'http://x:1'}", False), ("axes.partition=[iid,dirichlet]", False)],
+     ("tracking={enabled:true,uri:'http://x:1'}", False), ("axes.partition=[iid,dirichlet]", True),
+     ("axes.world=[{label:a,data:pacs}]", False), ("axes.partition.file=[a.json,b.json]", False)],
 )  # fmt: skip
 def test_what_depends_on_files_or_servers_elsewhere_is_not_kept(override: str, lasts: bool) -> None:
     from fpl_tune import config
