@@ -11,6 +11,7 @@ from fpl_tune.cli.common import Format
 from fpl_tune.formatting import counted, percent
 from fpl_tune.study import earlier, results, selection
 from fpl_tune.study.cells import axes_of
+from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store
 
 _TRIALS = 20  # of a search that are printed
@@ -28,13 +29,15 @@ def results_table(store: Store, rule: str, format: Format) -> None:
     room = output.room()
     judged = _comparisons(store, rule) if format is Format.json else {}
     rows, ranks, wanted, before = [], [], len(spec.seed_list()), earlier.marked(store)
-    for record in frame.to_dict("records"):
+    for cell, record in zip(cells, frame.to_dict("records"), strict=True):
         if format is not Format.table:
             rows.append({**record, **judged.get(record["cell"], {})})
             continue
         ranks.append(_rank(record, record[results.VAL], [name for name in axes_of(spec.axes) if name in record]))
         done = "earlier" if record["cell"] in before else ""
         status = "best" if record["cell"] in chosen else done if record["status"] == "done" else record["status"]
+        if status in (Status.PENDING, Status.PARTIAL) and (rounds := store.checkpointed(cell)):
+            status = f"{rounds}/{cell.run.rounds}"
         val, mean, std = record[results.VAL], record["mean"], record["std"]
         figure = output.percent if share else output.measured
         if not room:  # three columns, and the status behind the name

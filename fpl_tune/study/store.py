@@ -111,6 +111,11 @@ class Store(Folder):
         found = ((seed, self.result(cell, seed)) for seed in spec.seed_list())
         return [seed for seed, result in found if result is None or result["status"] in again]
 
+    def checkpointed(self, cell: Cell) -> int:
+        """The round of a cell's newest checkpoint; 0 if it has none. Finished seeds have no checkpoint."""
+        found = (self.folder / "cells" / cell.id).glob("ckpt-*/round-*.safetensors")
+        return max((int(path.stem.removeprefix("round-")) for path in found), default=0)
+
     def result(self, cell: Cell, seed: int) -> dict[str, Any] | None:
         """The stored result of a seed; None if there is none, or it is damaged."""
         key, path = (cell.id, seed), self.place(cell, seed) / "result.json"

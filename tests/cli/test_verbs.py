@@ -169,6 +169,21 @@ def test_a_cell_of_earlier_seeds_alone_is_not_done(home: Path, command: Command)
     assert (row["status"], row["n"]) == ("pending", 1)
 
 
+def test_a_cell_with_a_checkpoint_shows_its_rounds(home: Path, command: Command) -> None:
+    store = Store.open(home / "outputs", "lambda_sweep")
+    cell = store.cell("lam=0")
+    for seed in (1, 2):
+        store.forget(cell, seed)
+    assert "pending" in command("show", "lambda_sweep").out
+    for number in (1, 2):
+        path = store.folder / "cells" / cell.id / "ckpt-1-2" / f"round-{number:06d}.safetensors"
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    shown = command("show", "lambda_sweep").out
+    assert "2/3" in shown
+    assert "pending" not in shown
+
+
 def test_plan_names_what_makes_a_cell_stale_or_new(home: Path, command: Command) -> None:
     (cell,) = (path for path in home.glob("outputs/lambda_sweep/cells/*/cell.json") if '"lam=0.5"' in path.read_text())
     node = json.loads(cell.read_text())
