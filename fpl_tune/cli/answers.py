@@ -29,7 +29,7 @@ from fpl_tune.study.lock import owner
 
 P = ParamSpec("P")
 State = tuple[str, str]
-"""Digests of the study's folder and of everything else."""
+"""Digests of the study's folder and of everything else but the modules of plug-ins."""
 
 FILE = "answers.json"
 KEPT_SECONDS = 3600.0
@@ -81,14 +81,14 @@ class Question:
         self._folder = paths.output_folder() / Path(name or "").stem
         self._extra = [Path(name).resolve().parent] if name and name.endswith((".yaml", ".yml")) else []
         possible = name and "\0" not in name  # a name that no file can have is left to the verb to refuse
-        self._before = self._state([]) if possible and self._quiet() else None
+        self._before = self._state() if possible and self._quiet() else None
 
     def repeat(self) -> bool:
         """Prints the kept answer; False if there is none, or what it was made from has changed."""
         found = self._read() if self._before else {}
         when, lines = found.get("answers", {}).get(self._key(), (0.0, None))
         late = "plan" in self._words and time.time() - when > KEPT_SECONDS
-        if lines is None or late or found["state"] != [*self._state(found["modules"])]:
+        if not self._before or lines is None or late or found["state"] != [*self._before, _digest(found["modules"])]:
             return False
         output.replay(lines)
         return True
@@ -102,12 +102,13 @@ class Question:
         """
         if not self._before or not lines or ["once"] in lines or not self._quiet():
             return
-        if self._state([])[changed:] != self._before[changed:] or not (self._folder / "study.yaml").is_file():
+        now = self._state()
+        if now[changed:] != self._before[changed:] or not (self._folder / "study.yaml").is_file():
             return
         found, modules, answers = self._read(), sorted(_plugins()), {}
-        if found and found["state"] == [*self._state(found["modules"])]:
+        if found and found["state"] == [*now, _digest(found["modules"])]:
             modules, answers = sorted({*modules, *found["modules"]}), found["answers"]
-        state = self._state(modules)
+        state = [*now, _digest(modules)]
         answers = {**dict(list(answers.items())[1 - _MOST :]), self._key(): (time.time(), lines)}
         with suppress(OSError):  # a folder that cannot be written has no answers
             write_text(self._folder / FILE, json.dumps({"state": state, "modules": modules, "answers": answers}))
@@ -126,7 +127,7 @@ class Question:
         except (OSError, ValueError, AttributeError):
             return {}
 
-    def _state(self, modules: list[str]) -> State:
+    def _state(self) -> State:
         store = [stamp for stamp in _stamps(self._folder) if Path(stamp[0]).name not in _WORKING]
         package = Path(fpl_tune.__file__).parent
         here = [package, *(paths.shipped(kind) for kind in ("studies", "search_spaces"))]
@@ -139,7 +140,7 @@ class Question:
             sys.version,
             sorted(str(p) for p in Path("/dev").glob("nvidia*")),
         ]
-        rest = [files, [_stamp(Path(file)) for file in modules], _environment, installed, machine, str(Path.cwd())]
+        rest = [files, _environment, installed, machine, str(Path.cwd())]
         return digest(json.dumps(store)), digest(json.dumps(rest))
 
 
@@ -179,6 +180,11 @@ def _stamp(path: Path) -> list[Any]:
     except OSError:
         return [str(path), 0, 0]
     return [str(path), found.st_mtime_ns, found.st_size]
+
+
+def _digest(modules: Sequence[str]) -> str:
+    """Digest of the files of plug-ins, as they are now."""
+    return digest(json.dumps([_stamp(Path(file)) for file in modules]))
 
 
 def _stamps(folder: Path) -> Iterator[list[Any]]:
