@@ -31,8 +31,9 @@ def bytes_of(run: RunSpec, seed: int, towers: Towers, dataset: Dataset) -> tuple
         recent: list[tuple[int, int]] = []
         for within in range(stage.rounds):
             number += 1
-            who = who_trains(run, task, seed, number)
-            sent = _scalars_of(stage.method, task, state, who)
+            now = task.during(within + 1, stage.rounds, key=0)
+            who = who_trains(run, now, seed, number)
+            sent = _scalars_of(stage.method, now, state, who)
             up, down = up + sent[0], down + sent[1]
             recent = [*recent[1 - _STEADY :], sent]
             if run.protocol.participation == 1 and len(recent) == _STEADY and len(set(recent)) == 1:
@@ -40,7 +41,7 @@ def bytes_of(run: RunSpec, seed: int, towers: Towers, dataset: Dataset) -> tuple
                 up, down, number = up + left * sent[0], down + left * sent[1], number + left
                 break
             with torch.no_grad():
-                state = stage.method.merge(task, state, who, stage.method.start(task, state, who))
+                state = stage.method.merge(now, state, who, stage.method.start(now, state, who))
     return up, down
 
 

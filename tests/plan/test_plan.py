@@ -34,6 +34,7 @@ references:
   - {method: promptfl_ft}
   - {method: fedprox}
   - {method: fedper}
+  - {method: promptsrc, method.depth: 1}
   - {method: zeroshot}
 """
 
