@@ -60,7 +60,7 @@ DEPLOYED = "deployed."
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Writes a safetensors file.
+    """Writes a safetensors file. Tensors may share memory, which the format does not: each is written whole.
 
     Raises:
         OSError: the file cannot be written; with the `errno` of the system, which safetensors only puts in its text.
@@ -68,8 +68,14 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, 
     from safetensors import SafetensorError
     from safetensors.torch import save_file  # imports torch, which listings and digests do not need
 
+    seen: set[int] = set()
+    apart = {}
+    for name, tensor in tensors.items():
+        shared = (at := tensor.untyped_storage().data_ptr()) in seen
+        seen.add(at)
+        apart[name] = tensor.clone() if shared else tensor
     try:
-        save_file(dict(tensors), path, metadata)
+        save_file(apart, path, metadata)
     except SafetensorError as problem:
         if number := re.search(r"os error (\d+)", str(problem)):
             code = int(number.group(1))

@@ -17,7 +17,7 @@ from fpl_tune.files import save_tensors
 from fpl_tune.trial import Trial
 
 
-@pytest.mark.parametrize("method", ["promptfl", "pfedmoap"])
+@pytest.mark.parametrize("method", ["promptfl", "pfedmoap", "full_model"])
 def test_exported_prompts_classify_as_the_trial_does(method: str, tmp_path: Path, feature_cache: Path) -> None:
     more = ["method.d_gating=96", "method.experts=2"] if method == "pfedmoap" else []
     small = ["data.train_per_class=4", "data.test_per_class=2", "data.shots=2", "partition.n_clients=3"]
