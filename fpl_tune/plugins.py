@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import textwrap
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -110,8 +111,8 @@ def load(kind: Kind, name: str) -> Any:
 
 
 def told(problem: BaseException) -> str:
-    """An error in one line: class, message and, if a plug-in raised it, file and line."""
-    text = problem.msg if isinstance(problem, SyntaxError) else " ".join(str(problem).split())
+    """An error in one line: class, the message's first 400 characters and, if a plug-in raised it, file and line."""
+    text = problem.msg if isinstance(problem, SyntaxError) else textwrap.shorten(str(problem), 400, placeholder=" ...")
     place = where(problem)
     return f"{type(problem).__name__}{f': {text}' if text else ''}{f' ({place})' if place else ''}"
 

@@ -184,6 +184,13 @@ def test_what_a_plug_in_raises_is_told_with_file_and_line(tmp_path: Path, monkey
     assert plugins.where(ValueError("of ours")) == ""
 
 
+def test_a_long_error_is_cut_to_a_line() -> None:
+    found = plugins.told(RuntimeError("tensors\nshare memory: " + "layer.weight, " * 1000))
+    assert found.startswith("RuntimeError: tensors share memory: layer.weight,")
+    assert found.endswith("layer.weight, ...")
+    assert len(found) <= 414
+
+
 def test_a_class_that_a_module_lacks_is_told_with_those_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "raising.py").write_text(RAISING)
     monkeypatch.setenv(plugins.VARIABLE, "raising")
