@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from fpl_tune import config, methods
 from fpl_tune.config import RunSpec, StudySpec
+from fpl_tune.files import save_tensors
 from fpl_tune.plan import preflight
 from fpl_tune.plan.overrides import compose
 from fpl_tune.report.facts import without_data
@@ -250,8 +252,11 @@ def tiny(run: RunSpec) -> RunSpec:
 _ran: dict[str, tuple[list[Record], set[str]]] = {}
 
 
-def one_round(cell: Cell, cache_dir: Path) -> tuple[list[Record], set[str]]:
-    """Records of the cell's tiny run, and names of the leaves that it moved; cells that are alike run once."""
+def one_round(cell: Cell, cache_dir: Path, folder: Path) -> tuple[list[Record], set[str]]:
+    """Records of the cell's tiny run, and names of the leaves that it moved; cells that are alike run once.
+
+    What it learned is stored in the folder and read again.
+    """
     run = tiny(cell.run)
     key = config.identity(run)
     if key not in _ran:
@@ -259,6 +264,9 @@ def one_round(cell: Cell, cache_dir: Path) -> tuple[list[Record], set[str]]:
         before = trial.prompts()[1]
         (records,) = trial.run_all()
         after = trial.prompts()[1]
+        leaves, facts = trial.deployed()[1]
+        save_tensors({**after, **leaves}, folder / "prompts.safetensors", facts)
+        assert load_file(folder / "prompts.safetensors").keys() == {*after, *leaves}
         moved = {name for name, leaf in after.items() if name not in before or not torch.equal(leaf, before[name])}
         _ran[key] = records, moved
     return _ran[key]
@@ -279,7 +287,7 @@ def test_one_round_of_every_method(name: str, tmp_path: Path, tmp_path_factory: 
         first.setdefault(repr(kinds(cell)), cell)
     assert first
     for cell in first.values():
-        records, moved = one_round(cell, tmp_path_factory.getbasetemp().parent / "features-of-studies")
+        records, moved = one_round(cell, tmp_path_factory.getbasetemp().parent / "features-of-studies", tmp_path)
         assert [record["round"] for record in records] == list(range(1, 1 + len(cell.run.stages))), cell.label
         for record in records:
             assert 0 <= record["test/acc_mean"] <= 1, cell.label
