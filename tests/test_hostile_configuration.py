@@ -89,6 +89,8 @@ FILES: dict[str, tuple[bytes | str, str]] = {
     "seeds": (HEAD + "seeds: 1000000000", "seeds must be a number from 1 to 10000"),
     "seeds_twice": (HEAD + "seeds: [1, 1]", "different seeds"),
     "seeds_large": (HEAD + "seeds: [9223372036854775808]", "2\\^63"),
+    "partition_by_name": (HEAD + "partition: shared", "under 'defaults:'"),
+    "method_by_name": (HEAD + "method: coop", "'- override /method: coop'"),
     "axes_5": (HEAD + "axes: 5", "axes must be a mapping"),
     "axes_many": (HEAD + "axes: {" + ", ".join(f"let.a{i}: [1, 2, 3, 4]" for i in range(12)) + "}", "at most 100,000"),
     "references_5": (HEAD + "references: 5", "references must be a list"),

@@ -63,10 +63,16 @@ def to_study(node: Mapping[str, Any], *, stored: bool = False) -> StudySpec:
 
 def _parts(node: Mapping[str, Any], stored: bool) -> dict[str, Any]:
     """The fields of a `RunSpec`."""
-    kinds = {"clip": ClipSpec, "data": DataSpec, "partition": PartitionSpec, "optim": OptimSpec}
-    parts: dict[str, Any] = {
-        name: validated(kind, node.get(name, {}), name) for name, kind in {**kinds, "protocol": ProtocolSpec}.items()
-    }
+    kinds = {
+        "clip": ClipSpec, "data": DataSpec, "partition": PartitionSpec, "optim": OptimSpec, "protocol": ProtocolSpec,
+    }  # fmt: skip
+    for name in (*kinds, "method"):
+        if isinstance(chosen := node.get(name), str):
+            raise ConfigError(
+                f"{name} must be a mapping of its fields, but is {shown(chosen)}. To choose one by name in a study's "
+                f"YAML, write '- override /{name}: {chosen}' under 'defaults:'."
+            )
+    parts: dict[str, Any] = {name: validated(kind, node.get(name, {}), name) for name, kind in kinds.items()}
     parts["partition"] = resolve(parts["data"], parts["partition"])
     parts["method"] = methods.stored(node["method"]) if stored else methods.build(node["method"])
     parts["stages"] = stages(parts["method"], parts["protocol"], node.get("stages", []), stored=stored)
