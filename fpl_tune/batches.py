@@ -6,7 +6,6 @@ themselves read tables on the device and never wait for it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fpl_tune import optim
-from fpl_tune.method import Batch
+from fpl_tune.method import Batch, generator
 from fpl_tune.optim import OptimSpec
 from fpl_tune.task import ClientData, ClientTask, Picked, side_by_side
 
@@ -30,16 +29,6 @@ class Cohort(NamedTuple):
     before: Tensor | None = None
     """[C] clients that the released loops visit before each one, from the first round on; None: those ahead of it in
     `who`."""
-
-
-def derive(*key: object) -> int:
-    """A seed for a generator from a key, stable across processes and versions: 63 bits of a digest."""
-    return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little") >> 1
-
-
-def generator(*key: object) -> torch.Generator:
-    """A CPU generator seeded by `derive(*key)`."""
-    return torch.Generator().manual_seed(derive(*key))
 
 
 def draw_cohort(

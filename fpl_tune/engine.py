@@ -12,15 +12,16 @@ so that it can be recorded once and replayed (`fpl_tune.graphs`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fpl_tune import optim
-from fpl_tune.batches import Cohort, Plan, derive, plan_round
+from fpl_tune.batches import Cohort, Plan, plan_round
 from fpl_tune.graphs import Graphs
-from fpl_tune.method import Local, Method, State, Task, Traffic, Tree
+from fpl_tune.method import Local, Method, State, Task, Traffic, Tree, derive, in_place
 from fpl_tune.optim import OptimSpec, OptimState
 from fpl_tune.task import ClientTask
 
@@ -49,6 +50,7 @@ def run_round(
     block: int | None = None,
     stage: range | None = None,
     graphs: Graphs | None = None,
+    reuse: bool = False,
 ) -> tuple[list[State], RoundReport]:
     """One round of every seed.
 
@@ -60,6 +62,7 @@ def run_round(
         block: clients, over all seeds, trained at once; None: all. The result does not depend on it.
         stage: the rounds of the stage, by number; None: this one alone.
         graphs: what records and replays steps where that saves time; None: every step runs eagerly.
+        reuse: the next states may take the memory of `states`, which are not to be read again, even after an error.
 
     Returns:
         The next states [S], and what was measured.
@@ -82,7 +85,7 @@ def run_round(
         done = [_train(method, tasks[0], _rows(local, rows), plan.at(rows), spec, graphs) for rows in blocks]
         local, loss = _concat([d[0] for d in done]), torch.cat([d[1] for d in done])
     states_after, first = [], 0
-    with torch.no_grad():
+    with torch.no_grad(), in_place() if reuse else nullcontext():
         for task, state, who in zip(tasks, states, whos, strict=True):
             states_after.append(method.merge(task, state, who, _rows(local, slice(first, first + len(who)))))
             first += len(who)

@@ -12,8 +12,11 @@ Notation of shapes, here and in every method:
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
 
 import torch
@@ -316,6 +319,19 @@ class Method(ABC):
         """Scalars that each client of a cohort receives before and sends after training, given the state before."""
 
 
+# -- seeds ---------------------------------------------------------------------------------------------------
+
+
+def derive(*key: object) -> int:
+    """A seed for a generator from a key, stable across processes and versions: 63 bits of a digest."""
+    return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little") >> 1
+
+
+def generator(*key: object) -> torch.Generator:
+    """A CPU generator seeded by `derive(*key)`."""
+    return torch.Generator().manual_seed(derive(*key))
+
+
 # -- trees and axes ------------------------------------------------------------------------------------------
 
 
@@ -324,9 +340,22 @@ def spread(leaf: Tensor, count: int) -> Tensor:
     return leaf.unsqueeze(0).repeat(count, *([1] * leaf.ndim))
 
 
+_in_place: ContextVar[bool] = ContextVar("in_place", default=False)
+
+
+@contextmanager
+def in_place(allowed: bool = True) -> Iterator[None]:
+    """Lets `put` write into the tensors that it receives: a merge then needs no second copy of all clients' leaves."""
+    before = _in_place.set(allowed)
+    try:
+        yield
+    finally:
+        _in_place.reset(before)
+
+
 def put(leaf: Tensor, who: Tensor, rows: Tensor) -> Tensor:
-    """[N, ...] with the rows of `who` replaced by `rows` [C, ...]; a new tensor."""
-    return leaf.index_copy(0, who, rows)
+    """[N, ...] with the rows of `who` replaced by `rows` [C, ...]; a new tensor, unless within `in_place`."""
+    return leaf.index_copy_(0, who, rows) if _in_place.get() else leaf.index_copy(0, who, rows)
 
 
 def average(rows: Tensor, weight: Tensor) -> Tensor:

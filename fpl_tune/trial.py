@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from fpl_tune import bounds, config, divergence, formatting
-from fpl_tune.batches import Cohort, derive
+from fpl_tune.batches import Cohort
 from fpl_tune.checkpoint import Snapshot
 from fpl_tune.config import RunSpec
 from fpl_tune.device import OutOfMemory, activation_bytes, free_cache, is_out_of_memory, memory, usable_bytes
@@ -26,7 +26,7 @@ from fpl_tune.errors import ConfigError
 from fpl_tune.evaluate import Score, diagnose, evaluate, summarise
 from fpl_tune.files import DEPLOYED
 from fpl_tune.graphs import Graphs
-from fpl_tune.method import Method, State, same_leaves, trees_like
+from fpl_tune.method import Method, State, derive, same_leaves, trees_like
 from fpl_tune.task import ClientTask
 from fpl_tune.worlds import who_trains, world_of
 
@@ -119,8 +119,8 @@ class Trial:
         )
 
     def _round(self, method: Method, cohorts: Sequence[Cohort], epochs: float) -> RoundReport:
-        """Trains a round. Where memory does not suffice, the round begins again with blocks of half as many clients:
-        states are only replaced at its end."""
+        """Trains a round. Where a GPU's memory does not suffice, the round begins again with blocks of half as many
+        clients, from the same states; on the CPU there is no second try, so that states are written in place."""
         block, where = self.block or self._block(), self.tasks[0].device
         while True:
             try:
@@ -134,6 +134,7 @@ class Trial:
                     block=block,
                     stage=self._rounds(self._held),
                     graphs=self._graphs,
+                    reuse=where.type == "cpu",
                 )
                 return report
             except Exception as problem:

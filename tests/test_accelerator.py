@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from fpl_tune import config, engine
-from fpl_tune.batches import generator
 from fpl_tune.device import OutOfMemory
 from fpl_tune.graphs import Graphs
-from fpl_tune.method import Method, State
+from fpl_tune.method import Method, State, generator
 from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.optim import OptimSpec

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fpl_tune.batches import Cohort, derive, draw_cohort, plan_round
+from fpl_tune.batches import Cohort, draw_cohort, plan_round
 from fpl_tune.engine import run_round
-from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, put, spread
+from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, derive, put, spread
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.optim import OptimSpec
 from fpl_tune.testing import toy_task
@@ -169,3 +169,16 @@ def test_spread_rows_do_not_share_storage() -> None:
     rows = spread(torch.zeros(2), 3)
     rows[0] += 1
     assert rows[1:].sum() == 0
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+def test_a_round_copies_the_leaves_of_all_clients_unless_their_memory_may_be_reused(reuse: bool) -> None:
+    task, method = toy_task(), CoOp(n_ctx=2)
+    state = method.init(task, torch.Generator().manual_seed(0))
+    before = {name: leaf.clone() for name, leaf in state.personal.items()}
+    spec, cohort = OptimSpec(lr=0.1, batch=4), Cohort(1, 1, torch.tensor([0, 2]))
+    ((after,), _) = run_round(method, [task], [state], [cohort], epochs=1, spec=spec, reuse=reuse)
+    for name, leaf in after.personal.items():
+        assert (leaf.data_ptr() == state.personal[name].data_ptr()) == reuse
+        assert torch.equal(state.personal[name], before[name]) != reuse
+        assert not torch.equal(leaf, before[name])

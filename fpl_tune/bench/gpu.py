@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fpl_tune.batches import Cohort, generator
+from fpl_tune.batches import Cohort
 from fpl_tune.bench.measure import Peak, Progress, Steps, matrix_rate, once
 from fpl_tune.bench.texts import CALTECH101
 from fpl_tune.clip import Towers
@@ -23,7 +23,7 @@ from fpl_tune.engine import run_round
 from fpl_tune.errors import EnvironmentProblem
 from fpl_tune.formatting import counted
 from fpl_tune.graphs import Graphs
-from fpl_tune.method import Method, State
+from fpl_tune.method import Method, State, generator
 from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.optim import OptimSpec
 from fpl_tune.task import Classes, ClientData, ClientTask

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from fpl_tune.batches import derive
 from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
 from fpl_tune.data import Dataset
-from fpl_tune.method import Method, State, Traffic
+from fpl_tune.method import Method, State, Traffic, derive
 from fpl_tune.task import ClientTask, World
 from fpl_tune.trial import BYTES_PER_SCALAR
 from fpl_tune.worlds import who_trains

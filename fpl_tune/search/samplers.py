@@ -12,9 +12,9 @@ from optuna.samplers import BaseSampler, BruteForceSampler, QMCSampler, RandomSa
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
-from fpl_tune.batches import derive
 from fpl_tune.config import SearchSpec
 from fpl_tune.errors import ConfigError
+from fpl_tune.method import derive
 from fpl_tune.search import components
 from fpl_tune.search.components import Component
 from fpl_tune.search.space import Space, outward

@@ -8,10 +8,10 @@ from functools import cached_property
 
 import torch
 
-from fpl_tune.batches import Cohort, generator
+from fpl_tune.batches import Cohort
 from fpl_tune.engine import run_round
 from fpl_tune.graphs import Graphs
-from fpl_tune.method import Local, Method, State
+from fpl_tune.method import Local, Method, State, generator
 from fpl_tune.optim import OptimSpec
 from fpl_tune.task import ClientTask
 from fpl_tune.testing.toys import Kind, toy_task
@@ -55,10 +55,12 @@ def play(
     epochs: int = 2,
     graphs: Graphs | None = None,
     rounds: int | None = None,
+    reuse: bool = False,
 ) -> list[list[State]]:
     """States by round (the initial ones first) and seed, of two local epochs a round in batches of four.
 
-    `rounds` is the length of the stage; None: it ends with the last cohort.
+    `rounds` is the length of the stage; None: it ends with the last cohort. With `reuse`, states of one round may hold
+    the numbers of the next.
     """
     spec = spec or OptimSpec(lr=0.05, batch=4)
     if states is None:
@@ -67,8 +69,8 @@ def play(
     for round_, who in enumerate(cohorts, start=first):
         drawn = [Cohort(s, round_, torch.tensor(who).to(t.device)) for s, t in zip(seeds, tasks, strict=False)]
         stage = range(1, 1 + (rounds or first + len(cohorts) - 1))
-        more = {"epochs": epochs, "spec": spec, "block": block, "stage": stage, "graphs": graphs}
-        after, _ = run_round(method, tasks, history[-1], drawn, **more)
+        more = {"block": block, "stage": stage, "graphs": graphs, "reuse": reuse}
+        after, _ = run_round(method, tasks, history[-1], drawn, epochs=epochs, spec=spec, **more)
         history.append(after)
     return history
 

@@ -244,7 +244,7 @@ def _indexed(name: str, args: Any, strangers: list[Tensor]) -> list[Tensor]:
 
 def _each(action: Callable[[Any], Any], value: Any) -> Any:
     """`action` of every value in nested lists and tuples."""
-    return type(value)(_each(action, x) for x in value) if isinstance(value, list | tuple) else action(value)
+    return type(value)([_each(action, x) for x in value]) if isinstance(value, (list, tuple)) else action(value)
 
 
 def _raw(value: Any) -> Any:

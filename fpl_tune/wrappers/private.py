@@ -7,7 +7,6 @@ is worth is found by the accountants of Google's `dp-accounting`.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, Tree, put, require
+from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, Tree, generator, in_place, put, require
 from fpl_tune.wrappers._accountant import classical_noise, smallest_noise, spent
 from fpl_tune.wrappers._wrapper import Wrapper, exchanged
 
@@ -113,9 +112,10 @@ class Private(Wrapper):
         drawn, rounds = state.personal["noise.drawn"], state.server["noise.rounds"]
         noisy = local._replace(train={**local.train, **self._uploads(state, who, local)})
         known = self.inside(state)
-        heard = self.inner.merge(task, known, who, noisy)
         own = local if self.leaves == "uploaded" else noisy
-        kept = self.inner.merge(task, known, who, own).personal
+        with in_place(False):  # the second merge begins from the same state
+            kept = self.inner.merge(task, known, who, own).personal
+        heard = self.inner.merge(task, known, who, noisy)
         noise = {"noise.key": state.personal["noise.key"], "noise.drawn": put(drawn, who, drawn[who] + 1)}
         return State(heard.shared, {**kept, **noise}, {**heard.server, "noise.rounds": rounds + 1})
 
@@ -156,9 +156,7 @@ def _uploaded(local: Local) -> list[str]:
 
 def _noise(shape: Sequence[int], key: int, drawn: int, name: str) -> Tensor:
     """Standard normal numbers that depend on a client's key, on how often it has drawn, and on the leaf."""
-    digest = hashlib.blake2b(repr((key, drawn, name)).encode(), digest_size=8).digest()
-    rng = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
-    return torch.randn(shape, generator=rng)
+    return torch.randn(shape, generator=generator(key, drawn, name))
 
 
 def _clipped(bound: float, leaves: Sequence[Tensor]) -> list[Tensor]:

@@ -17,7 +17,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from fpl_tune.batches import derive
+from fpl_tune.method import derive
 from fpl_tune.methods.promptfl import PromptFL
 
 @dataclass(frozen=True)

@@ -17,10 +17,9 @@ import yaml
 
 import fpl_tune
 from fpl_tune import methods
-from fpl_tune.batches import generator
 from fpl_tune.config import SearchSpec, choose, compose_run
 from fpl_tune.engine import kept_bytes
-from fpl_tune.method import State
+from fpl_tune.method import State, generator
 from fpl_tune.optim import OptimSpec
 from fpl_tune.search.space import read_space
 from fpl_tune.testing import CONTRACT, Toy, assert_same, check_method, play, toy

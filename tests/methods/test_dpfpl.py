@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
+from fpl_tune.method import generator
 from fpl_tune.methods._noise import normal, uniform
 from fpl_tune.methods.dpfpl import DPFPL
 from fpl_tune.task import ClientTask

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
+from fpl_tune.method import generator
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.fedamp import FedAMP
 from fpl_tune.testing import play, toy_task

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from fpl_tune import methods
-from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
-from fpl_tune.method import Batch, unit
+from fpl_tune.method import Batch, generator, unit
 from fpl_tune.methods.fedapt_unsupervised import FedAPTUnsupervised
 from fpl_tune.methods.fedclip import FedCLIP
 from fpl_tune.methods.fedclip_unsupervised import FedCLIPUnsupervised

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from fpl_tune import methods
-from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
-from fpl_tune.method import unit
+from fpl_tune.method import generator, unit
 from fpl_tune.methods.feddpt import FedDPT, mixed_logits
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.testing import play, toy_task

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from scipy.optimize import linprog
 from torch import Tensor
 
-from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
+from fpl_tune.method import generator
 from fpl_tune.methods._transport import transport
 from fpl_tune.methods.fedotp import FedOTP
 from fpl_tune.task import ClientTask

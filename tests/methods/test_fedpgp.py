@@ -6,10 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
 from fpl_tune.evaluate import evaluate
-from fpl_tune.method import Batch, Local
+from fpl_tune.method import Batch, Local, generator
 from fpl_tune.methods.fedpgp import FedPGP
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.task import ClientTask

@@ -7,9 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
-from fpl_tune.method import Local, unit
+from fpl_tune.method import Local, generator, unit
 from fpl_tune.methods.fedtpg import FedTPG
 from fpl_tune.task import ClientTask
 from fpl_tune.testing import play, toy_task

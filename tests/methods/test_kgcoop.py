@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
+from fpl_tune.method import generator
 from fpl_tune.methods.kgcoop import KgCoOp
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.optim import OptimSpec

@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
-from fpl_tune.method import Batch, Local, State, cross_entropy, unit
+from fpl_tune.method import Batch, Local, State, cross_entropy, generator, unit
 from fpl_tune.methods import pfedmoap
 from fpl_tune.methods._experts import choose_experts
 from fpl_tune.methods.pfedmoap import PFedMoAP

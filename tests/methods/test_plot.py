@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
+from fpl_tune.method import generator
 from fpl_tune.methods._transport import transport
 from fpl_tune.methods.plot import PLOT
 from fpl_tune.task import ClientTask

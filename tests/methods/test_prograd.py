@@ -6,9 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
-from fpl_tune.method import Local
+from fpl_tune.method import Local, generator
 from fpl_tune.methods.prograd import ProGrad
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.task import ClientTask

@@ -4,9 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
-from fpl_tune.method import average
+from fpl_tune.method import average, generator
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.optim import OptimSpec
 from fpl_tune.testing import play, toy_task

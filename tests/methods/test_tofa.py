@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
+from fpl_tune.method import generator
 from fpl_tune.methods.tofa import TOFA
 from fpl_tune.methods.zeroshot import ZeroShot
 from fpl_tune.task import ClientTask

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
-from fpl_tune.method import Method
+from fpl_tune.method import Method, generator
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.feddpt import FedDPT
 from fpl_tune.methods.fedpgp import FedPGP

@@ -9,9 +9,8 @@ import torch
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
-from fpl_tune.method import Local, Method, State, Tree
+from fpl_tune.method import Local, Method, State, Tree, generator
 from fpl_tune.methods.fedamp import FedAMP
 from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.methods.promptfl import PromptFL

@@ -5,9 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fpl_tune.batches import generator
 from fpl_tune.errors import ConfigError
-from fpl_tune.method import Local, Method, Tree
+from fpl_tune.method import Local, Method, Tree, generator
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.methods.promptfl import PromptFL
