@@ -23,8 +23,8 @@ from fpl_tune.methods._layers import word_context
 class KgCoOp(FederatedAveraging):
     """Cross-entropy + w · (1 - mean_k cos(ĝ_k(V), ĝ_k(hand))) of one averaged context V.
 
-    w: weight of the term, >= 0; 0 is PromptFL. The larger, the nearer to zero-shot CLIP. It weighs against gradients that
-        grow with the scale of the logits: at the embedded CLIP's 23, 8 is what 35 is at CLIP's 100, and holds the
+    w: weight of the term, >= 0; 0 is PromptFL. The larger, the nearer to zero-shot CLIP. It weighs against gradients
+        that grow with the scale of the logits: at the embedded CLIP's 23, 8 is what 35 is at CLIP's 100, and holds the
         predictions at zero-shot CLIP's at every rate.
     n_ctx: number of context tokens, >= 1, and at most the number of tokens of `words`.
     words: text that the context starts from; empty: N(0, 0.02²), as in FedTPG.

@@ -28,8 +28,8 @@ class ProGrad(FederatedAveraging):
     g_a is the gradient of the cross-entropy, g_b of the teacher's loss, T² times the cross-entropy of predictions with
     those of the hand-written prompts, both at temperature T, which itself is never descended.
 
-    lam: λ, share of the conflicting component that is removed, in [0, 1]; 0 is PromptFL. A teacher with broad predictions,
-        as the embedded CLIP with its logits' scale of 23, is in conflict with nearly every step towards the labels.
+    lam: λ, share of the conflicting component that is removed, in [0, 1]; 0 is PromptFL. A teacher with broad
+        predictions, as the embedded CLIP's at its logits' scale of 23, conflicts with nearly every step to the labels.
     temperature: T, > 0.
     n_ctx: number of context tokens, >= 1, and at most the number of tokens of `words`.
     words: text that the context starts from; empty: N(0, 0.02²).
