@@ -241,7 +241,10 @@ class Trial:
         return history
 
     def prompts(self) -> dict[int, dict[str, torch.Tensor]]:
-        """Per seed, what was learned: leaves by `shared.<name>` [...] and `personal.<name>` [N, ...]."""
+        """Per seed, what was learned: leaves by `shared.<name>` [...] and `personal.<name>` [N, ...].
+
+        On the CPU they share memory with the trial, until its next round.
+        """
         return {
             seed: {
                 f"{part}.{name}": leaf.detach().cpu().contiguous()
@@ -280,7 +283,7 @@ class Trial:
     # -- pausing ---------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """The state after the last round."""
+        """The state after the last round; on the CPU it shares memory with the trial, until its next round."""
         tensors = {
             f"{seed}/{part}/{name}": leaf
             for seed, state in zip(self.seeds, self.states, strict=True)

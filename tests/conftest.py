@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sqlite3
@@ -21,12 +22,13 @@ import torch
 from hypothesis import settings
 from sqlalchemy import Engine, event
 
-from fpl_tune import config
+from fpl_tune import config, worlds
 from fpl_tune.clip.allocator import trim
 from fpl_tune.config import StudySpec
 from fpl_tune.study.cells import expand
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
+from fpl_tune.testing import toys
 from fpl_tune.testing.sim import sim_device, why_not
 
 if not why_not():
@@ -43,6 +45,8 @@ def _no_fsync(connection: Any, record: Any) -> None:
         connection.execute("PRAGMA synchronous=OFF")
 
 
+_LARGE = 600 << 20
+"""Bytes of a worker; the imports alone are 400 MB."""
 MakeStore = Callable[..., Store]
 Composed = tuple[StudySpec, dict[str, Any]]
 Compose = Callable[..., Composed]
@@ -105,8 +109,12 @@ def _one_cache(feature_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _memory_returned() -> Iterator[None]:
-    """Returns the freed memory of a module to the system."""
+    """Frees what a module's tests have cached, and returns it to the system: a worker runs dozens of modules."""
     yield
+    worlds._worlds.clear()
+    toys._toy_classes.cache_clear()
+    if psutil.Process().memory_info().rss > _LARGE:
+        gc.collect()  # takes a tenth of a second and more
     trim()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -47,6 +47,13 @@ Composed = tuple[StudySpec, dict[str, Any], list[Cell]]
 def composed(name: str, scale: str) -> Composed:
     spec, node = compose(name, [f"scale={scale}"])  # warns of settings without effect, and warnings are errors
     return spec, node, expand(spec, node)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _composed_once() -> Iterator[None]:
+    """The cells of all studies take 200 MB, which no other module needs."""
+    yield
+    composed.cache_clear()
 
 
 def header(name: str) -> str:
@@ -261,7 +268,7 @@ def one_round(cell: Cell, cache_dir: Path, folder: Path) -> tuple[list[Record], 
     key = config.identity(run)
     if key not in _ran:
         trial = Trial(run, [1], cache_dir=cache_dir)
-        before = trial.prompts()[1]
+        before = {name: leaf.clone() for name, leaf in trial.prompts()[1].items()}  # a round reuses their memory
         (records,) = trial.run_all()
         after = trial.prompts()[1]
         leaves, facts = trial.deployed()[1]
