@@ -78,9 +78,14 @@ def _prepare(stored: str, name: str, overrides: list[str] | None, budget: str | 
     from fpl_tune.cli.plan import plan
     from fpl_tune.cli.show import show
     from fpl_tune.cli.status import status
+    from fpl_tune.evaluate import CHOICES, HABITS
 
     with output.captured(mute=True):
         show(stored)
+        for rule in (*CHOICES, *HABITS):
+            show(stored, rule=rule)
+        for rule in (None, *CHOICES):
+            show(stored, best=True, rule=rule)
         status(stored)
         plan(name, overrides, budget, seeds)
 

@@ -8,6 +8,8 @@ import warnings
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
@@ -30,6 +32,7 @@ Progress = Callable[[int, int, str], object]
 
 _VERSION = "1"  # of the file format; raising it invalidates all cached files
 _BATCH = 128  # images decoded, and held in memory, at a time
+_SMALL = 64  # pixels of a side up to which several batches are encoded at once
 _SUMMED = 1 << 30  # bytes; of larger files only header and length are checked, since reading them takes long
 _memory: dict[str, Tensor] = {}  # features that could not be written, by key
 
@@ -142,12 +145,20 @@ class _Job:
     def run(self, into: NDArray[Any]) -> NDArray[Any]:
         """Fills `into` batch by batch; files are read by several threads, one batch at a time."""
         n, how, done = len(self.pool), transform(self.pool.transform), 0
-        for kept in read_in_threads(self._kept, self.pool.names, _BATCH):
-            into[done : done + len(kept)] = self._encode(torch.from_numpy(np.stack(kept)), how)
-            done += len(kept)
-            if self.progress is not None:
-                self.progress(done, n, self.pool.key)
+        batches = read_in_threads(self._kept, self.pool.names, _BATCH)
+        with ThreadPool(self._abreast()) as threads:
+            while group := list(islice(batches, self._abreast())):
+                for encoded in threads.map(lambda kept: self._encode(torch.from_numpy(np.stack(kept)), how), group):
+                    into[done : done + len(encoded)] = encoded
+                    done += len(encoded)
+                    if self.progress is not None:
+                        self.progress(done, n, self.pool.key)
         return into
+
+    def _abreast(self) -> int:
+        """Batches encoded at once: small images do not fill the threads of one matrix product."""
+        small = self.towers.device.type == "cpu" and self.towers.image_size <= _SMALL
+        return max(1, (os.cpu_count() or 1) // torch.get_num_threads()) if small else 1
 
     def _kept(self, row: int) -> NDArray[np.uint8]:
         picture, size = self.pool.read(row), self.towers.image_size

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 from functools import partial
+from multiprocessing.pool import ThreadPool
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,10 +52,20 @@ def _pool(split: str, styles: tuple[str, ...], per_class: int, kind: shapes.Clas
     )
 
 
-@functools.lru_cache(maxsize=4)
+_drawing = Lock()
+
+
 def _drawn(split: str, styles: tuple[str, ...], per_class: int, kind: shapes.Classes) -> NDArray[np.uint8]:
-    parts = [shapes.pool(style, split, per_class=per_class, classes=kind)[0] for style in styles]
-    return np.concatenate(parts)
+    with _drawing:  # several threads read the first images at once
+        return _images(split, styles, per_class, kind)
+
+
+@functools.lru_cache(maxsize=4)
+def _images(split: str, styles: tuple[str, ...], per_class: int, kind: shapes.Classes) -> NDArray[np.uint8]:
+    with ThreadPool(min(len(styles), os.cpu_count() or 1)) as threads:  # NumPy draws outside the interpreter's lock
+        return np.concatenate(
+            threads.map(lambda s: shapes.pool(s, split, per_class=per_class, classes=kind)[0], styles)
+        )
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from typing import TypeVar
 import torch
 
 from fpl_tune import plugins
+from fpl_tune.config import RunSpec
 from fpl_tune.device import is_out_of_memory, is_poisoned
 from fpl_tune.divergence import Diverged
 from fpl_tune.errors import EnvironmentProblem, FplTuneError
@@ -21,10 +22,28 @@ T = TypeVar("T")
 
 def execute(scheduler: Scheduler, setup: Setup) -> None:
     """Runs all jobs of the scheduler."""
+    _run_while(lambda: True, scheduler, setup)
+
+
+def run_first(scheduler: Scheduler, setup: Setup) -> None:
+    """Runs the zero-shot cells at the head of the queue where that takes a second: results before Ray has started.
+
+    The image features that they leave in the cache are those of the other cells.
+    """
+    if setup.address is None and setup.device == "cpu":
+        queue = scheduler.queue
+        _run_while(lambda: bool(queue) and _takes_a_second(queue[0].cell.run), scheduler, setup)
+
+
+def _takes_a_second(run: RunSpec) -> bool:
+    return run.clip.name == "compact" and not run.learns
+
+
+def _run_while(going: Callable[[], bool], scheduler: Scheduler, setup: Setup) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(setup.threads)
     try:
-        while not scheduler.stopping and (job := scheduler.next_job()) is not None:
+        while not scheduler.stopping and going() and (job := scheduler.next_job()) is not None:
             _run(scheduler, job, setup)
     finally:
         torch.set_num_threads(threads)

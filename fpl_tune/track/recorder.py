@@ -62,7 +62,7 @@ class Recorder(Callback):
         self._thread: ThreadPoolExecutor | None = None
         self._writer: Writer | None = None
         self._unopened: Store | None = None
-        self._wake = threading.Event()
+        self._training, self._wake = threading.Event(), threading.Event()
 
     def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
         self._thread = ThreadPoolExecutor(1, "mlflow")
@@ -70,6 +70,8 @@ class Recorder(Callback):
 
     def on_job_start(self, cell: Cell, seeds: Sequence[int]) -> None:
         """Opens MLflow, not earlier: two threads that import what MLflow and trials share can deadlock."""
+        if cell.run.learns:  # zero-shot cells may run before Ray is imported
+            self._training.set()
         store, self._unopened = self._unopened, None
         if store is not None:
             self.later(self._leave_first)
@@ -77,10 +79,16 @@ class Recorder(Callback):
 
     def _leave_first(self) -> None:
         """In the thread: waits, since the first trial's process needs the processor for its own imports."""
+        self._training.wait()
         self._wake.wait(_PATIENCE)
+        self._wake.set()
 
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
-        self._wake.set()
+        self._reported(cell)
+
+    def _reported(self, cell: Cell) -> None:
+        if cell.run.learns:
+            self._wake.set()
 
     def open(self, store: Store) -> None:
         """In the thread: imports mlflow (1 to 2 s), reaches it and shows the study as running."""
@@ -88,7 +96,7 @@ class Recorder(Callback):
         self._writer.parent("RUNNING")
 
     def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
-        self._wake.set()
+        self._reported(cell)
         self.later(self._finished, cell)
 
     def _finished(self, cell: Cell) -> None:
@@ -96,17 +104,24 @@ class Recorder(Callback):
             self._writer.cell(cell)
 
     def on_study_end(self, store: Store, outcome: Outcome) -> None:
-        """Sends what is left, closes the parent run, and waits for both."""
+        """Sends what is left, closes the parent run, and waits for both; not after Ctrl-C while MLflow is not open."""
         assert self._thread is not None
-        self._wake.set()
+        if outcome.exit_code >= 128 and not self._wake.is_set():
+            self.on_abort()
+            return
+        self._wait_no_longer()
         self.later(self._end, store, _status(outcome), always=True)
         self._thread.shutdown(wait=True)
 
     def on_abort(self) -> None:
         """Leaves what is not sent yet to the next run, so that the process can end."""
-        self._wake.set()
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
+        self._wait_no_longer()
+
+    def _wait_no_longer(self) -> None:
+        self._training.set()
+        self._wake.set()
 
     def _end(self, store: Store, status: str) -> None:
         writer = self._writer

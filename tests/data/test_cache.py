@@ -7,13 +7,14 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from fpl_tune.data import DataSpec, Pool, cache, features, load
+from fpl_tune.data import DataSpec, Pool, cache, features, load, world
 from fpl_tune.errors import ConfigError, EnvironmentProblem
 
 
@@ -65,6 +66,27 @@ def test_features_agree_with_a_plain_loop(pool: Pool, tmp_path: Path) -> None:
     held = features(pool, Eye(), cache_dir=tmp_path)
     assert held.dtype == torch.float32
     np.testing.assert_allclose(held.numpy(), means(pool), atol=1e-6)
+
+
+def test_batches_encoded_at_once_give_the_features_of_one_after_the_other(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "_BATCH", 16)
+    monkeypatch.setattr(cache.os, "cpu_count", lambda: 4)
+    at_once = features(pool, Eye(), cache_dir=tmp_path / "four")
+    torch.set_num_threads(4)  # of which one batch takes all
+    assert torch.equal(at_once, features(pool, Eye(), cache_dir=tmp_path / "one"))
+
+
+def test_many_readers_draw_a_pool_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    plain = world.shapes.pool
+    monkeypatch.setattr(world.shapes, "pool", lambda style, *a, **k: (drawn.append(style), plain(style, *a, **k))[1])
+    made = load(DataSpec("shapes", train_per_class=3, test_per_class=1, domains=["photo", "sketch"])).train
+    with ThreadPool(8) as threads:
+        images = threads.map(made.read, range(len(made)))
+    assert sorted(drawn) == ["photo", "sketch"]
+    np.testing.assert_array_equal(images[60:], plain("sketch", "train", per_class=3)[0])
 
 
 def test_kinds_of_features(pool: Pool, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -92,6 +93,21 @@ def test_mlflow_waits_for_the_first_trial(make_store, tmp_path, monkeypatch):
     recorder.wait()
     assert opened == [store]
     recorder.on_abort()
+
+
+def test_ctrl_c_before_mlflow_is_open_leaves_it_to_the_next_run(make_store, uri, tmp_path, monkeypatch):
+    store = make_store(body=SMALL)
+    recorder = track.Recorder(None, tmp_path)
+    opened: list[Store] = []
+    monkeypatch.setattr(recorder, "open", opened.append)
+    recorder.on_study_start(store, store.cells(), [object()])  # type: ignore[list-item]
+    recorder.on_job_start(store.cells()[0], (1, 2))
+    recorder.on_study_end(store, replace(DONE, exit_code=130))
+    assert recorder._thread is not None
+    recorder._thread.shutdown(wait=True)
+    assert opened == []
+    track.sync(store, uri)
+    assert len(statuses(uri)) == 3
 
 
 def test_an_absent_server_costs_one_warning_and_nothing_else(make_store, uri, tmp_path, monkeypatch):

@@ -29,9 +29,13 @@ def execute(scheduler: Scheduler, setup: Setup) -> None:
         EnvironmentProblem: Ray cannot be started or reached, or a node of it cannot do its part.
         ConfigError: a trial asks for what no node has.
     """
-    with _ray_there():
-        from fpl_tune.execute.ray.executor import run
-    run(scheduler, setup)
+    from fpl_tune.execute import inline
+
+    inline.run_first(scheduler, setup)
+    if not scheduler.exhausted:
+        with _ray_there():
+            from fpl_tune.execute.ray.executor import run
+        run(scheduler, setup)
 
 
 def offer(setup: Setup) -> Setup:

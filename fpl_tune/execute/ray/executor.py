@@ -34,6 +34,8 @@ def run(scheduler: Scheduler, setup: Setup) -> None:
         ConfigError: a trial asks for what no node has.
     """
     with connected(setup.address), _scratch(setup.folder) as scratch:
+        if scheduler.stopping:
+            return
         setup, packing = settle(setup)
         slots = Slots(setup)
         bridge = Bridge(scheduler, slots, packing)

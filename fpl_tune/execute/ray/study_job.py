@@ -94,13 +94,15 @@ class StudyWork:
         self._setup = setup
         self._place = RemoteStorage(setup.checkpoints) if setup.checkpoints and setup.address else None
         self._looked = time.monotonic()
-        self._run = attempt(lambda: JobRun(assignment.job, setup))
+        self._run = None if self._stop_asked() else attempt(lambda: JobRun(assignment.job, setup))
 
     def step(self) -> Report:
-        """Rounds for `STEP_SECONDS`."""
+        """Rounds for `STEP_SECONDS`; none if the study was stopped while this process started."""
         if self._unfit:
             return Report([], declined=(ray.get_runtime_context().get_node_id(), self._unfit))
         run = self._run
+        if run is None:
+            return Report([])
         if isinstance(run, Failure):
             return Report([], failure=_in_a_usable_process(run))
         stopped = False

@@ -108,3 +108,25 @@ def test_ray_is_not_started_for_a_finished_study(run: Make, monkeypatch: pytest.
 
     monkeypatch.setattr(ray, "execute", refuse)
     assert run("axes: {}", "execution.executor=ray").skipped == 1
+
+
+def test_zero_shot_cells_are_done_before_ray_starts(run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fpl_tune.execute.ray import executor
+
+    done: list[str] = []
+    started: list[list[str]] = []
+
+    class Seen(Callback):
+        def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
+            done.append(cell.label)
+
+    def begin(scheduler: Any, setup: Any) -> None:
+        started.append(list(done))
+        scheduler.request_stop()
+
+    monkeypatch.setattr(executor, "run", begin)
+    two = "references: [{method: zeroshot}, {method: zeroshot, partition.n_clients: 2}]\n"
+    assert run(f"axes: {{optim: {{lr: [0.01]}}}}\n{two}", "execution.executor=ray", callbacks=[Seen()]).pending == 1
+    assert started == [["zeroshot, lr=0.01", "zeroshot, n_clients=2, lr=0.01"]]
+    assert run(two, "method=zeroshot", "execution.executor=ray", root="other").exit_code == 0
+    assert len(started) == 1, "Ray is not needed"

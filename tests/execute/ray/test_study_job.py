@@ -80,6 +80,15 @@ def test_out_of_memory_is_reported_and_a_lost_context_ends_the_process(
         _work(monkeypatch, tmp_path, calls, lost).step()
 
 
+def test_a_study_that_stopped_while_the_process_started_begins_no_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calls: list[str]
+) -> None:
+    (tmp_path / study_job.STOP_FILE).touch()
+    report = _work(monkeypatch, tmp_path, calls).step()
+    assert "begin" not in calls
+    assert (report.rounds, report.output, report.failure, report.last) == ([], None, None, True)
+
+
 class Held:
     """What an actor holds."""
 
