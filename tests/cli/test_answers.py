@@ -67,6 +67,14 @@ def test_a_finished_study_is_answered_without_heavy_imports(words: str, answered
     ]
 
 
+@pytest.mark.parametrize("words", ["show small --rule best_val", "show small --best", "plan small"])
+def test_what_is_likely_asked_next_is_answered_before_it_is_asked(words: str, answered: Path) -> None:
+    call = [sys.executable, "-c", REPEATED, json.dumps(words.split())]
+    done = subprocess.run(call, capture_output=True, text=True, check=True, cwd=answered)
+    assert len(done.stdout.splitlines()) > 3
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def _touch_package(home: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(answers.fpl_tune, "__file__", str(home / "fpl_tune" / "__init__.py"))
 
