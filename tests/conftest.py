@@ -7,8 +7,12 @@ import os
 import re
 import sqlite3
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # before torch: threads of tests side by side would fight for the same cores
+if "PYTEST_XDIST_WORKER" in os.environ:  # before torch
+    # Threads of tests side by side would fight for the same cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # oneDNN keeps a primitive for each shape of a product: of the thousands in a worker's tests, 200 MB and more.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
+    os.environ.setdefault("LRU_CACHE_CAPACITY", "32")
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
