@@ -3,51 +3,53 @@
     fpl-tune study tune_defaults
     python .github/tools/write_defaults.py
 
-The choice is the trial with the highest mean validation accuracy over the study's seeds.
+The choice is the point with the highest mean validation accuracy over the study's splits and seeds. Other studies with
+an axis `variant` may be named instead, also several.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+import sys
+from collections import defaultdict
 
 import yaml
 
-import fpl_tune
+from fpl_tune.api import stored
+from fpl_tune.optim import OptimSpec
 from fpl_tune.paths import shipped
-
-STUDY = "tune_defaults"
-ADAMW = ("feddpt",)  # native to it; all others use SGD
+from fpl_tune.study.results import VAL
 
 
-def rounded(value: Any) -> Any:
-    """Two significant digits, as text that YAML reads as a number."""
-    return float(f"{value:.2g}") if isinstance(value, float) else value
+def settings(optim: OptimSpec, groups: list[str]) -> dict[str, object]:
+    """The fields of a file: groups only where they were searched."""
+    sgd = {"momentum": optim.momentum} if optim.name == "sgd" else {}
+    own = {"groups": {name: optim.groups[name] for name in groups}} if groups else {}
+    return {"name": optim.name, "lr": optim.lr, **sgd, "weight_decay": optim.weight_decay, "batch": optim.batch, **own}
 
 
-def main() -> None:
+def main(studies: list[str]) -> None:
     """Write one file per method."""
-    study = fpl_tune.load_study(STUDY)
-    best: dict[str, tuple[float, dict[str, Any]]] = {}
-    count: dict[str, int] = {}
-    rows = study.results[study.results["rule"] == "final"]
-    for _, trial in rows.groupby("cell"):
-        row = trial.iloc[0]
-        name, value = str(row["variant"]), float(trial["val/acc_mean"].mean())
-        groups = {c.rpartition(".")[2]: rounded(float(row[c])) for c in rows if ".groups." in c and row[c] == row[c]}
-        chosen = {"name": "adamw" if name in ADAMW else "sgd", "lr": rounded(float(row["optim.lr"]))}
-        chosen |= {"momentum": 0.9} if chosen["name"] == "sgd" else {}
-        chosen |= {"weight_decay": 5.0e-4 if chosen["name"] == "sgd" else 0.01, "batch": int(row["optim.batch"])}
-        chosen |= {"groups": groups} if groups else {}
-        count[name] = count.get(name, 0) + 1
-        if name not in best or value > best[name][0]:
-            best[name] = (value, chosen)
-    for name, (value, chosen) in sorted(best.items()):
-        said = f"# {name} on the embedded world: {100 * value:.1f} % of validation images, the best of {count[name]} "
-        said += f"trials of the study {STUDY}.\n"
+    points: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for store in map(stored, studies):
+        means = store.summary().set_index("cell")[VAL]
+        for cell in store.cells():
+            groups = [name.rpartition(".")[2] for name in cell.varied if name.startswith("optim.groups.")]
+            text = yaml.safe_dump(settings(cell.run.optim, groups), sort_keys=False)
+            points[cell.varied["variant"]["label"]][text].append(float(means[cell.id]))
+    for name, found in sorted(points.items()):
+        splits = max(map(len, found.values()))
+        mean = {text: sum(values) / splits for text, values in found.items() if len(values) == splits}
+        mean = {text: value for text, value in mean.items() if not math.isnan(value)}
+        best = max(mean, key=lambda text: mean[text])
+        said = (
+            f"# {name} on the embedded world: {100 * mean[best]:.1f} % of validation images, the best of {len(mean)} "
+            "points\n# of the studies tune_defaults and tune_towers (.github/tools/write_defaults.py).\n"
+        )
         path = shipped("conf", "optim") / f"shapes_{name}.yaml"
-        path.write_text(said + yaml.safe_dump(chosen, sort_keys=False), encoding="utf-8")
-        print(f"{path.name}: {chosen}")
+        path.write_text(said + best, encoding="utf-8")
+        print(f"{path.name}: {' '.join(best.split())}, {100 * mean[best]:.1f} %")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] or ["tune_defaults"])
