@@ -10,9 +10,9 @@ from fpl_tune.analysis.claims import ClaimResult, ClaimStatus, Contrast, judge
 from fpl_tune.analysis.compare import compare, verdict
 from fpl_tune.analysis.datasets import Ranks, improvement, iqm, mean_ranks, multiple_comparison, performance_profile
 from fpl_tune.analysis.explain import interactions, omega_squared, one_way, partial_dependence
-from fpl_tune.analysis.intervals import Interval, cell_intervals, interval, t_half_width
+from fpl_tune.analysis.intervals import Interval, interval, t_half_width
 from fpl_tune.analysis.overtuning import Overtuning, overtuning
-from fpl_tune.analysis.power import decision_power, pooled_sd, power, seeds_needed
+from fpl_tune.analysis.power import decision_power, pooled_sd, seeds_needed
 from fpl_tune.analysis.selection import RULES, scores, select
 from fpl_tune.analysis.significance import holm, paired_t, sign_flip
 from fpl_tune.analysis.tables import Table, read
@@ -29,7 +29,6 @@ __all__ = [
     "Ranks",
     "Table",
     "advise",
-    "cell_intervals",
     "compare",
     "decision_power",
     "holm",
@@ -47,7 +46,6 @@ __all__ = [
     "partial_dependence",
     "performance_profile",
     "pooled_sd",
-    "power",
     "read",
     "scores",
     "seeds_needed",

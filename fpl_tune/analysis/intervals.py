@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import pandas as pd
 from scipy import special
 
-from fpl_tune.analysis.tables import Floats, present, read, seed_means
+from fpl_tune.analysis.tables import Floats, present, seed_means
 
 BCA_FROM = 20
 """Seeds from which on the bootstrap interval is used."""
@@ -120,14 +119,3 @@ def _bca(values: Floats, level: float, resamples: int, rng: np.random.Generator)
     z = bias + special.ndtri(np.array([(1 - level) / 2, (1 + level) / 2]))
     low, high = np.quantile(drawn, special.ndtr(bias + z / (1 - acceleration * z)))
     return float(low), float(high)
-
-
-def cell_intervals(frame: pd.DataFrame, *, level: float = 0.95) -> pd.DataFrame:
-    """Computes the interval of every cell of a frame (see `tables.read`).
-
-    Returns:
-        Index `cell`; columns `mean`, `low`, `high`, `method`, `seeds`, `clients`, `note`.
-    """
-    table = read(frame)
-    rows = {cell: vars(interval(table.of(cell), level=level)) for cell in table.cells}
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("cell")

@@ -29,21 +29,6 @@ def pooled_sd(differences: Iterable[Floats]) -> tuple[float, int]:
     return (math.sqrt(squares / freedom), freedom) if freedom else (math.nan, 0)
 
 
-def power(effect: float, sd: float, seeds: int, *, alpha: float = 0.05) -> float:
-    """Probability that the paired t test over seeds finds a difference (noncentral t).
-
-    Args:
-        effect: true mean difference.
-        sd: standard deviation of the seeds' differences.
-        seeds: number of seeds.
-        alpha: level of the two-sided test.
-
-    Returns:
-        The power; NaN for fewer than two seeds or an unknown `sd`.
-    """
-    return decision_power(effect, sd, seeds, rope=0.0, alpha=alpha)
-
-
 def decision_power(effect: float, sd: float, seeds: int, *, rope: float = 0.01, alpha: float = 0.05) -> float:
     """Probability that a comparison ends with better, worse or equal instead of undecided.
 

@@ -1,3 +1,4 @@
+# pyright: reportUnusedImport=false
 """Benchmarks: what text encoding, a step, a round and a trial cost, beside the plain path in the same run.
 
 The plain path is what a loop over clients with an unmodified CLIP does: one client after another, sentences of the
@@ -11,13 +12,3 @@ from fpl_tune.bench.rounds import bench_round
 from fpl_tune.bench.simulated_gpu import simulate_gpu
 from fpl_tune.bench.texts import bench_text
 from fpl_tune.bench.trials import bench_trial
-
-__all__ = [
-    "Measured",
-    "Progress",
-    "bench_gpu",
-    "bench_round",
-    "bench_text",
-    "bench_trial",
-    "simulate_gpu",
-]

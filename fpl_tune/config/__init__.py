@@ -1,3 +1,4 @@
+# pyright: reportUnusedImport=false
 """Configuration: Hydra merges YAML files and overrides into a plain dict, pydantic checks what comes out.
 
 A run is resolved once: `RunSpec.method` is the `Method`, `RunSpec.stages` the stages. May import the simulation's
@@ -35,37 +36,3 @@ from fpl_tune.config.specs import (
     TrackingSpec,
 )
 from fpl_tune.paths import list_studies
-
-__all__ = [
-    "GROUPS",
-    "RUN_FIELDS",
-    "ClaimSpec",
-    "ExecutionSpec",
-    "ProtocolSpec",
-    "PruneSpec",
-    "ReportSpec",
-    "RunSpec",
-    "SearchSpec",
-    "Stage",
-    "StudySpec",
-    "TrackingSpec",
-    "as_dict",
-    "changed",
-    "check_name",
-    "choose",
-    "compose_run",
-    "compose_study",
-    "flatten",
-    "get_field",
-    "identity",
-    "known_fields",
-    "list_studies",
-    "no_field",
-    "options",
-    "read_mapping",
-    "set_field",
-    "stages",
-    "take_seeds",
-    "to_run",
-    "to_study",
-]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
 from difflib import get_close_matches
 from typing import Any
@@ -139,29 +139,25 @@ def changed(part: Spec, values: Mapping[str, Any], where: str) -> Spec:
 
 def as_dict(run: RunSpec) -> dict[str, Any]:
     """The canonical plain dict of a run, which `to_run` reads back; `stages` is empty for one stage by the protocol."""
-    node: dict[str, Any] = {name: asdict(getattr(run, name)) for name in _SPECS}
-    node["method"] = methods.as_dict(run.method)
-    node["stages"] = _stages(run)
-    return node
+    return {name: asdict(getattr(run, name)) for name in _SPECS} | _trained(run)
 
 
 def identity(run: RunSpec) -> str:
     """The id of a cell: 16 hex digits of its canonical configuration without `data.root`, which is a machine's."""
-    node: dict[str, Any] = {name: vars(getattr(run, name)) for name in _SPECS}
+    node = {name: vars(getattr(run, name)) for name in _SPECS} | _trained(run)
     node["data"] = {name: value for name, value in node["data"].items() if name != "root"}
-    node["method"] = methods.as_dict(run.method)
-    node["stages"] = _stages(run)
-    text = json.dumps(node, sort_keys=True, separators=(",", ":"))
-    return digest(text)
-
-
-def _stages(run: RunSpec) -> list[dict[str, Any]]:
-    if run.stages == (Stage(run.method, run.protocol.rounds, run.protocol.epochs),):
-        return []
-    return [{"method": methods.as_dict(s.method), "rounds": s.rounds, "epochs": s.epochs} for s in run.stages]
+    return digest(json.dumps(node, sort_keys=True, separators=(",", ":")))
 
 
 _SPECS = ("clip", "data", "partition", "optim", "protocol")
+
+
+def _trained(run: RunSpec) -> dict[str, Any]:
+    """`method` and `stages` of a run's plain dict."""
+    stages = [{"method": methods.as_dict(s.method), "rounds": s.rounds, "epochs": s.epochs} for s in run.stages]
+    if run.stages == (Stage(run.method, run.protocol.rounds, run.protocol.epochs),):
+        stages = []
+    return {"method": methods.as_dict(run.method), "stages": stages}
 
 
 def set_field(node: dict[str, Any], dotted: str, value: Any) -> None:
@@ -217,9 +213,19 @@ def get_field(node: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
     return here
 
 
-def flatten(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The fields of a nested dict by dotted name; an empty mapping has none."""
+def flatten(
+    node: Mapping[str, Any], prefix: str = "", whole: Callable[[str, Mapping[str, Any]], bool] | None = None
+) -> dict[str, Any]:
+    """The fields of a nested dict by dotted name; an empty mapping has none.
+
+    Args:
+        node: the dict.
+        prefix: of the names.
+        whole: whether a mapping is kept as a value, by its dotted name and itself.
+    """
     found: dict[str, Any] = {}
     for name, value in node.items():
-        found |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        dotted = f"{prefix}{name}"
+        inside = isinstance(value, Mapping) and not (whole and whole(dotted, value))
+        found |= flatten(value, f"{dotted}.", whole) if inside else {dotted: value}
     return found

@@ -22,7 +22,7 @@ from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.profile import cost_key, known
 from fpl_tune.execute.resources import setup_of
-from fpl_tune.files import atomic_write
+from fpl_tune.files import write_text
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record
@@ -202,9 +202,9 @@ class Eta(Callback):
     def _write(self) -> None:
         self._written = time.monotonic()
         if self._folder is not None:
-            with suppress(OSError), atomic_write(self._folder / _FILE) as temporary:
-                due = list(self._due.values())
-                temporary.write_text(json.dumps({"seconds": self.seconds, "at": time.time(), "due": due}))
+            with suppress(OSError):
+                node = {"seconds": self.seconds, "at": time.time(), "due": list(self._due.values())}
+                write_text(self._folder / _FILE, json.dumps(node))
 
 
 def seconds_left(folder: Path) -> tuple[float | None, dict[str, float]]:

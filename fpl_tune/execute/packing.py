@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.profile import cost_key
-from fpl_tune.files import atomic_write, digest
+from fpl_tune.files import digest, write_text
 
 CONTEXT_BYTES = 600 << 20
 """GPU memory of a process besides its tensors: the CUDA context and its libraries."""
@@ -49,8 +49,8 @@ class Memory:
     def note(self, kind: str, peak: int) -> None:
         if peak > self.peaks.get(kind, 0):
             self.peaks[kind] = peak
-            with suppress(OSError), atomic_write(self.path) as temporary:  # else it is measured again
-                temporary.write_text(json.dumps(self.peaks, indent=0))
+            with suppress(OSError):  # else it is measured again
+                write_text(self.path, json.dumps(self.peaks, indent=0))
 
 
 class Slice(NamedTuple):

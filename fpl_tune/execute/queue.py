@@ -13,7 +13,7 @@ from fpl_tune import checkpoint
 from fpl_tune.checkpoint import Snapshot
 from fpl_tune.config import StudySpec
 from fpl_tune.execute.job import Failure, Job
-from fpl_tune.files import atomic_write
+from fpl_tune.files import write_text
 from fpl_tune.search.race import Elimination, Race
 from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.results import make_result
@@ -115,8 +115,7 @@ class JobQueue:
         """Stores the rounds of a paused job where its checkpoint is not in the study's folder but at a URL."""
         if self.spec.execution.checkpoints:
             node = {"seeds": list(job.seeds), "fingerprint": job.fingerprint, "rounds": rounds}
-            with atomic_write(self.store.folder / "cells" / job.cell.id / job.slot / _PAUSED) as temporary:
-                temporary.write_text(json.dumps(node))
+            write_text(self.store.folder / "cells" / job.cell.id / job.slot / _PAUSED, json.dumps(node))
 
     def stored(self, cell: Cell, seed: int, result: Mapping[str, Any], history: Sequence[Record]) -> None:
         """A seed has its result."""

@@ -192,7 +192,7 @@ def read_space(
     """
     stored = _file(names)
     schedule = _file(["schedule"])["space"] if stored else {}
-    entries: dict[str, Any] = {**stored.get("space", {}), **schedule, **_dotted(search.space)}
+    entries: dict[str, Any] = {**stored.get("space", {}), **schedule, **config.flatten(search.space, whole=_is_entry)}
     if search.only:
         for name in search.only:
             if name not in entries:
@@ -229,15 +229,9 @@ def _file(names: Sequence[str]) -> dict[str, Any]:
     return {}
 
 
-def _dotted(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Entries by dotted field, written nested or dotted."""
-    found: dict[str, Any] = {}
-    for name, value in node.items():
-        if isinstance(value, Mapping) and not set(value) & set(_KEYS):
-            found.update(_dotted(value, f"{prefix}{name}."))
-        else:
-            found[f"{prefix}{name}"] = value
-    return found
+def _is_entry(name: str, node: Mapping[str, Any]) -> bool:
+    """Whether a mapping is a field's entry, not a group of fields."""
+    return not set(node).isdisjoint(_KEYS)
 
 
 def _is_integer(name: str, node: Mapping[str, Any]) -> bool:

@@ -52,29 +52,19 @@ def axes_of(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
     Raises:
         ConfigError: an axis without a list of values, an empty one, or one that names a value twice.
     """
-    found: dict[str, list[Any]] = {}
-
-    def walk(node: Mapping[str, Any], prefix: str) -> None:
-        for name, value in node.items():
-            dotted = f"{prefix}{name}"
-            if isinstance(value, Mapping):
-                walk(value, f"{dotted}.")
-            elif not isinstance(value, Sequence) or isinstance(value, str) or not value:
-                raise ConfigError(
-                    f"An axis is a list of at least one value, but axes.{dotted} is {value!r}. "
-                    f"Write axes.{dotted}=[a,b]."
-                )
-            elif dotted in _COLUMNS:
-                raise ConfigError(
-                    f"An axis cannot be called {dotted!r}, a column of the result table. Write axes.variant=[...]."
-                )
-            elif len({repr(v) for v in value}) < len(value):
-                raise ConfigError(f"The values of an axis differ, but axes.{dotted} is {list(value)!r}.")
-            else:
-                found[dotted] = list(value)
-
-    walk(axes, "")
-    return found
+    found = config.flatten(axes)
+    for dotted, values in found.items():
+        if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+            raise ConfigError(
+                f"An axis is a list of at least one value, but axes.{dotted} is {values!r}. Write axes.{dotted}=[a,b]."
+            )
+        if dotted in _COLUMNS:
+            raise ConfigError(
+                f"An axis cannot be called {dotted!r}, a column of the result table. Write axes.variant=[...]."
+            )
+        if len({repr(value) for value in values}) < len(values):
+            raise ConfigError(f"The values of an axis differ, but axes.{dotted} is {list(values)!r}.")
+    return {dotted: list(values) for dotted, values in found.items()}
 
 
 def apply(node: dict[str, Any], dotted: str, value: Any) -> None:

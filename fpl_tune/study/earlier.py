@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune import config
-from fpl_tune.files import atomic_write
+from fpl_tune.files import write_text
 from fpl_tune.formatting import counted, listed
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.status import COUNTED
@@ -39,8 +39,7 @@ def mark(store: Store, cells: Sequence[Cell]) -> None:
     """Stores which cells are of earlier runs."""
     path = store.folder / _FILE
     if cells or path.is_file():
-        with atomic_write(path) as temporary:
-            temporary.write_text(json.dumps([cell.id for cell in cells]))
+        write_text(path, json.dumps([cell.id for cell in cells]))
 
 
 def marked(store: Store) -> set[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Mapping
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from fpl_tune.clip import Towers
 from fpl_tune.errors import ConfigError
 from fpl_tune.files import DEPLOYED, write_text
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.folder import plain
 from fpl_tune.study.results import aggregate
 from fpl_tune.study.schema import read_prompts
 from fpl_tune.study.selection import Choice
@@ -50,7 +50,7 @@ def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
     seeds = [s for s in store.seeds(cell) if (store.place(cell, s) / "prompts.safetensors").is_file()]
     for seed in seeds:
         shutil.copyfile(store.place(cell, seed) / "prompts.safetensors", folder / f"prompts-seed{seed}.safetensors")
-    write_text(folder / "run.yaml", yaml.safe_dump(_lists(config.as_dict(cell.run)), sort_keys=False))
+    write_text(folder / "run.yaml", yaml.safe_dump(plain(config.as_dict(cell.run)), sort_keys=False))
     towers = cell.run.clip.load(dtype="float32")
     words = [
         f"seed {seed}, {leaf}: {', '.join(f'{word} {distance:.3g}' for word, distance in line)}"
@@ -103,15 +103,9 @@ def _study_file(store: Store, cell: Cell) -> str:
         "defaults": defaults,
         "title": f"{store.name}: {cell.label}",
         "seeds": store.spec().seed_list(),
-        **_lists(run),
+        **plain(run),
     }
     return f"# {cell.label} of {store.name}, exported.\n" + yaml.safe_dump(body, sort_keys=False)
-
-
-def _lists(node: Any) -> Any:
-    if isinstance(node, Mapping):
-        return {k: _lists(v) for k, v in node.items()}
-    return [_lists(v) for v in node] if isinstance(node, list | tuple) else node
 
 
 def _environment() -> str:

@@ -180,14 +180,14 @@ def test_power_is_that_of_the_noncentral_t():
     for effect, sd, n in [(0.02, 0.02, 5), (0.01, 0.03, 10), (0.03, 0.02, 3)]:
         limit, shift = stats.t.ppf(0.975, n - 1), effect / sd * math.sqrt(n)
         expected = stats.nct.sf(limit, n - 1, shift) + stats.nct.cdf(-limit, n - 1, shift)
-        assert analysis.power(effect, sd, n) == pytest.approx(expected, abs=0.003)
-    assert math.isnan(analysis.power(0.1, 0.1, 1))
-    assert math.isnan(analysis.power(0.1, math.nan, 5))
-    assert analysis.power(0.1, 0.0, 5) == 1.0
+        assert analysis.decision_power(effect, sd, n, rope=0.0) == pytest.approx(expected, abs=0.003)
+    assert math.isnan(analysis.decision_power(0.1, 0.1, 1, rope=0.0))
+    assert math.isnan(analysis.decision_power(0.1, math.nan, 5, rope=0.0))
+    assert analysis.decision_power(0.1, 0.0, 5, rope=0.0) == 1.0
 
 
 def test_a_decision_may_be_equality_and_more_seeds_decide_more():
-    assert analysis.decision_power(0.0, 0.01, 30) > 0.9 > 0.1 > analysis.power(0.0, 0.01, 30)
+    assert analysis.decision_power(0.0, 0.01, 30) > 0.9 > 0.1 > analysis.decision_power(0.0, 0.01, 30, rope=0.0)
     chances = [analysis.decision_power(0.02, 0.02, n) for n in (3, 6, 12)]
     assert chances == sorted(chances)
     needed = analysis.seeds_needed(0.02, 0.02)

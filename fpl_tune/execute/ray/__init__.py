@@ -1,20 +1,17 @@
 """Executor `ray`: jobs as Ray Tune trials on actors that are reused. The only room that imports ray.
 
 Tune asks a searcher for jobs and passes results to a Tune scheduler; both call the study's own scheduler. Checkpoints
-and prompts are in the study's folder, or at a URL, which all nodes of a cluster share.
+and prompts are in the study's folder, or at a URL, which all nodes of a cluster share. Functions import Ray themselves:
+a command that never needs it must not wait for it, nor a worker that checks its node for torch.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fpl_tune.errors import EnvironmentProblem
-
-if TYPE_CHECKING:  # a worker that only looks at its node must not wait for torch
+if TYPE_CHECKING:
     from pathlib import Path
 
     from fpl_tune.execute.job import Setup
@@ -33,8 +30,8 @@ def execute(scheduler: Scheduler, setup: Setup) -> None:
 
     inline.run_first(scheduler, setup)
     if not scheduler.exhausted:
-        with _ray_there():
-            from fpl_tune.execute.ray.executor import run
+        from fpl_tune.execute.ray.executor import run
+
         run(scheduler, setup)
 
 
@@ -44,26 +41,13 @@ def offer(setup: Setup) -> Setup:
     Raises:
         EnvironmentProblem, ConfigError: as `execute`.
     """
-    with _ray_there():
-        from fpl_tune.execute.ray.connect import connected
-        from fpl_tune.execute.ray.executor import settle
-        from fpl_tune.execute.ray.slots import carried
+    from fpl_tune.execute.ray.connect import connected
+    from fpl_tune.execute.ray.executor import settle
+    from fpl_tune.execute.ray.slots import carried
+
     with connected(setup.address):
         setup, _ = settle(setup)
         return replace(setup, parallel=max(1, carried(setup)))
-
-
-@contextmanager
-def _ray_there() -> Iterator[None]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    except ImportError as problem:
-        raise EnvironmentProblem(
-            f"execution.executor=ray needs Ray Tune, but it cannot be imported ({problem}). "
-            "Install 'ray[tune]', or use execution.executor=inline."
-        ) from None
 
 
 def alive(address: str) -> int:
@@ -72,10 +56,10 @@ def alive(address: str) -> int:
     Raises:
         EnvironmentProblem: it does not answer.
     """
-    with _ray_there():
-        import ray
+    import ray
 
-        from fpl_tune.execute.ray.connect import connected
+    from fpl_tune.execute.ray.connect import connected
+
     with connected(address, ship=False):
         return sum(node["Alive"] for node in ray.nodes())
 
@@ -88,9 +72,9 @@ def inspect(
     Raises:
         EnvironmentProblem: it does not answer, or this machine cannot write the storage.
     """
-    with _ray_there():
-        from fpl_tune.execute.ray.connect import connected
-        from fpl_tune.execute.ray.nodes import findings, survey
+    from fpl_tune.execute.ray.connect import connected
+    from fpl_tune.execute.ray.nodes import findings, survey
+
     with connected(address):
         nodes = survey(storage, cache_dir, data_roots)
         return nodes, findings(nodes, storage)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from threading import Thread
@@ -44,13 +45,14 @@ def _beside(action: Callable[[], list[Node]]) -> Future[list[Node]]:
     return found
 
 
-class Bridge:
-    """Passes jobs to Tune and reports to the study's scheduler.
+class Bridge(Searcher):
+    """Suggests jobs to Tune, as slots are free, and passes reports to the study's scheduler.
 
     Tune takes an exception in its hooks for a failed trial, so exceptions are kept in `problem`.
     """
 
     def __init__(self, scheduler: Scheduler, slots: Slots, packing: Packing | None = None) -> None:
+        super().__init__()
         self.scheduler, self.slots, self.packing = scheduler, slots, packing
         self.problem: BaseException | None = None
         self._versions = versions()
@@ -69,28 +71,39 @@ class Bridge:
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune pickles its hooks for a restore that is never used; databases do not pickle
 
-    def next_trial(self, trial_id: str) -> dict[str, Any] | None:
-        """The configuration of the next trial, if there is a job and a slot for it."""
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
         try:
-            self._send_stop()
-            wanted = len(self._running) + len(self._waiting) if self._dry else _MANY
-            if len(self._running) >= self.slots.count(wanted) or self._held_back():
-                return None
-            found = self._pack() if self.packing else self._plain()
-            if found is None:
-                return None
-            job, gpus, node = found
-            self._running[trial_id] = job
-            # Pickled: Tune keeps several copies of every configuration until the end, and copies share bytes.
-            packed = pickle.dumps(Assignment(job, self.slots.setup, self._versions, gpus))
-            return {STUDY: packed, "gpus": gpus, "node": node, "alone": job.alone}
+            yield
         except Exception as problem:
             self.problem = problem
-            return None
 
-    def _held_back(self) -> bool:
-        """A job that runs alone on the CPU has nothing beside it."""
-        return self.packing is None and any(job.alone for job in self._running.values())
+    def suggest(self, trial_id: str) -> Any:
+        """The configuration of the next trial; None while there is no job or no slot for it."""
+        with self._guarded():
+            self._send_stop()
+            if self._has_slot() and (placed := self._pack() if self.packing else self._plain()) is not None:
+                job, gpus, node = placed
+                self._running[trial_id] = job
+                # Pickled: Tune keeps several copies of every configuration until the end, and copies share bytes.
+                packed = pickle.dumps(Assignment(job, self.slots.setup, self._versions, gpus))
+                return {STUDY: packed, "gpus": gpus, "node": node, "alone": job.alone}
+        return Searcher.FINISHED if self.exhausted else None
+
+    def _has_slot(self) -> bool:
+        """Whether another trial may start. Beside a job that runs alone on the CPU none may."""
+        wanted = len(self._running) + len(self._waiting) if self._dry else _MANY
+        held_back = self.packing is None and any(job.alone for job in self._running.values())
+        return len(self._running) < self.slots.count(wanted) and not held_back
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """`ReportScheduler` receives the ends of trials."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """The study's store holds everything."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """The study's store holds everything."""
 
     def _plain(self) -> Placement | None:
         job = self._ask()
@@ -140,18 +153,15 @@ class Bridge:
 
     def report(self, trial_id: str, report: Report) -> bool:
         """Passes on the report of a step. False: stop the trial."""
-        if self.problem is not None:
-            return False
-        job = self._running[trial_id]
-        try:
-            self._send_stop()
-            if self.packing:
-                self.packing.measured(job, report.peak_device_bytes)
-            for text in report.warnings:
-                self.scheduler.warn(job, text)
-            return not report.rounds or self.scheduler.report(job, report.rounds)
-        except Exception as problem:
-            self.problem = problem
+        if self.problem is None:
+            with self._guarded():
+                job = self._running[trial_id]
+                self._send_stop()
+                if self.packing:
+                    self.packing.measured(job, report.peak_device_bytes)
+                for text in report.warnings:
+                    self.scheduler.warn(job, text)
+                return not report.rounds or self.scheduler.report(job, report.rounds)
         return False
 
     def ended(self, trial_id: str, report: Report, *, stopped: bool = False) -> None:
@@ -161,7 +171,7 @@ class Bridge:
             self.packing.ended(job, report.output.peak_device_bytes if report.output else 0)
         if self.problem is not None:
             return
-        try:
+        with self._guarded():
             if report.declined:
                 self._declined.append(job)
                 self.slots.refuse(*report.declined)
@@ -169,16 +179,11 @@ class Bridge:
             if stopped:
                 return
             if report.failure is not None:
-                if self.scheduler.fail(job, report.failure):
-                    return  # it is retried from its checkpoint
-            elif report.output is not None:
+                over = not self.scheduler.fail(job, report.failure)  # else it resumes from its checkpoint
+            elif over := report.output is not None:  # else it has stopped with a checkpoint
                 self.scheduler.complete(job, self._fetched(job, report.output))
-            else:
-                return  # it has stopped with a checkpoint
-            if self._storage:
+            if over and self._storage:
                 self._storage.drop(remote_name(job, self.slots.setup.study))
-        except Exception as problem:
-            self.problem = problem
 
     def _fetched(self, job: Job, output: JobOutput) -> JobOutput:
         """Fetches the files of a job's output from the remote storage."""
@@ -205,29 +210,6 @@ def cause_of_death(error: str) -> str:
     detail = next((line.partition("Worker exit detail:")[2] for line in lines if "Worker exit detail:" in line), "")
     killed = not detail or "connection error code" in detail
     return f"{DIED} ({'out of memory, or killed' if killed else detail.strip().partition('. ')[0][:300]})."
-
-
-class JobSearcher(Searcher):
-    """Suggests the jobs of a study to Tune, as slots are free."""
-
-    def __init__(self, bridge: Bridge) -> None:
-        super().__init__()
-        self._bridge = bridge
-
-    def suggest(self, trial_id: str) -> Any:
-        trial = self._bridge.next_trial(trial_id)
-        if trial is not None:
-            return trial
-        return Searcher.FINISHED if self._bridge.exhausted else None
-
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        pass
-
-    def save(self, checkpoint_path: str) -> None:
-        """The study's store holds everything."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """The study's store holds everything."""
 
 
 class ReportScheduler(FIFOScheduler):

@@ -17,7 +17,7 @@ from fpl_tune.errors import EnvironmentProblem
 from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.job import Setup
 from fpl_tune.execute.packing import Memory, Packing, Slice
-from fpl_tune.execute.ray.bridge import Bridge, JobSearcher, ReportScheduler
+from fpl_tune.execute.ray.bridge import Bridge, ReportScheduler
 from fpl_tune.execute.ray.connect import RayGone, connected, watched
 from fpl_tune.execute.ray.nodes import Node, check, slices, storage_of, survey
 from fpl_tune.execute.ray.slots import NodeRefused, Slots
@@ -43,7 +43,7 @@ def run(scheduler: Scheduler, setup: Setup) -> None:
             tune.with_resources(FederatedTrainable, _resources(slots)),
             tune_config=tune.TuneConfig(
                 num_samples=-1,
-                search_alg=JobSearcher(bridge),
+                search_alg=bridge,
                 scheduler=ReportScheduler(bridge),
                 reuse_actors=True,
                 trial_name_creator=lambda trial: trial.trial_id,

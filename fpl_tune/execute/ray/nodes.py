@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -27,18 +28,6 @@ if TYPE_CHECKING:  # a worker that only checks its node must not wait for torch
 
 ANSWER_SECONDS = float(os.environ.get("FPL_TUNE_NODE_SECONDS", "12"))
 """Time limit of the check of a node."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What the check of a node looks for."""
-
-    storage: str
-    """Folder or fsspec URL that all nodes share."""
-    token: str
-    """Name of a file that the driver wrote there, and what it holds."""
-    cache_dir: str
-    data_roots: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,16 +66,21 @@ class Node:
         return f"{self.name}: {self.cpus:g} CPU, {self.gpus:g} GPU"
 
 
-def look(wanted: Wanted) -> Facts:
-    """Runs on a node."""
-    cache = node_cache(Path(wanted.cache_dir))
-    return Facts(
-        versions(),
-        _storage_problem(wanted),
-        str(cache),
-        _free(cache),
-        tuple(root for root in wanted.data_roots if not os.path.isdir(os.path.expanduser(root))),
-    )
+def look(storage: str, token: str, cache_dir: Path, data_roots: Sequence[str]) -> Facts:
+    """Runs on a node.
+
+    Args:
+        storage: folder or fsspec URL that all nodes share.
+        token: name of a file that the driver wrote there, and its content.
+        cache_dir: the driver's feature cache.
+        data_roots: folders of data sets.
+    """
+    cache = node_cache(cache_dir)
+    return Facts(versions(), _storage_problem(storage, token), str(cache), _free(cache), _missing(data_roots))
+
+
+def _missing(data_roots: Sequence[str]) -> tuple[str, ...]:
+    return tuple(root for root in data_roots if not os.path.isdir(os.path.expanduser(root)))
 
 
 def node_cache(drivers: Path) -> Path:
@@ -105,22 +99,20 @@ def unfit(setup: Setup, drivers: Mapping[str, str]) -> str:
         return f"has {different}"
     if setup.checkpoints is None and not os.access(setup.folder, os.W_OK):
         return f"cannot write {setup.folder}"
-    return next(
-        (f"has no data.root={root}" for root in setup.data_roots if not os.path.isdir(os.path.expanduser(root))), ""
-    )
+    return next((f"has no data.root={root}" for root in _missing(setup.data_roots)), "")
 
 
 def _differing(found: Mapping[str, str], drivers: Mapping[str, str]) -> str:
     return ", ".join(f"{k} {found.get(k, 'none')} (driver: {v})" for k, v in drivers.items() if found.get(k) != v)
 
 
-def _storage_problem(wanted: Wanted) -> str:
+def _storage_problem(storage: str, token: str) -> str:
     """Empty where the node sees what the driver wrote, and can write beside it."""
     try:
-        place = RemoteStorage(wanted.storage)
-        if place.read(f".{wanted.token}") != wanted.token:
+        place = RemoteStorage(storage)
+        if place.read(f".{token}") != token:
             return "holds another file than the driver wrote"
-        place.write(f".{wanted.token}-{uuid.uuid4().hex[:8]}", "")
+        place.write(f".{token}-{uuid.uuid4().hex[:8]}", "")
     except FileNotFoundError:
         return "does not hold what the driver wrote there: it is not shared with the driver"
     except Exception as problem:
@@ -131,9 +123,7 @@ def _storage_problem(wanted: Wanted) -> str:
 def _free(folder: Path) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".write-{uuid.uuid4().hex[:8]}"
-        probe.touch()
-        probe.unlink()
+        tempfile.TemporaryFile(dir=folder).close()
         return shutil.disk_usage(folder).free
     except OSError:
         return -1
@@ -183,9 +173,8 @@ def survey(
     alive = [node for node in _alive() if only is None or node["NodeID"] in only]
     began = time.monotonic()
     with _token(storage) as token:
-        wanted = Wanted(storage, token, str(cache_dir), tuple(data_roots))
         sizes = {info["NodeID"]: _on(info, gpus_here) for info in alive if info["Resources"].get("GPU")}
-        refs = [_on(info, look, wanted) for info in alive]
+        refs = [_on(info, look, storage, token, cache_dir, tuple(data_roots)) for info in alive]
         ready, _ = ray.wait(refs, num_returns=len(refs), timeout=ANSWER_SECONDS)
         nodes = [_node(info, ref if ref in ready else None) for info, ref in zip(alive, refs, strict=True)]
     known = answered(list(sizes.values()), began + ANSWER_SECONDS)
@@ -240,23 +229,22 @@ def findings(nodes: Sequence[Node], storage: str) -> list[tuple[Node, str, str]]
     for node in nodes:
         facts = node.facts
         if facts is None:
-            remedy = (
-                "Install fpl-tune's requirements there, or take the node out; its logs are in session_latest of Ray's "
-                "temporary folder. Where nodes are slow to start: FPL_TUNE_NODE_SECONDS."
-            )
-            found.append((node, f"cannot run a worker: {node.problem}", remedy))
+            found.append((node, f"cannot run a worker: {node.problem}", _NO_WORKER))
             continue
         if different := _differing(facts.versions, here):
             found.append((node, f"has {different}", "Install the same versions on all nodes."))
         if facts.storage:
-            remedy = (
-                "Mount the driver's output folder there, or name a URL that all nodes reach: execution.checkpoints=."
-            )
-            found.append((node, f"{storage} {facts.storage}", remedy))
-        found += [
-            (node, f"data.root={root} is not there", "Mount the data at the same path.") for root in facts.missing
-        ]
+            found.append((node, f"{storage} {facts.storage}", _NOT_SHARED))
+        found += [(node, f"data.root={root} is not there", _NO_DATA) for root in facts.missing]
     return found
+
+
+_NO_WORKER = (
+    "Install fpl-tune's requirements there, or take the node out; its logs are in session_latest of Ray's "
+    "temporary folder. Where nodes are slow to start: FPL_TUNE_NODE_SECONDS."
+)
+_NO_DATA = "Mount the data at the same path."
+_NOT_SHARED = "Mount the driver's output folder there, or name a URL that all nodes reach: execution.checkpoints=."
 
 
 def check(nodes: Sequence[Node], storage: str, cpus: float, gpus: float) -> None:

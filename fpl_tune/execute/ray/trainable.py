@@ -18,7 +18,7 @@ from ray import tune
 
 from fpl_tune import checkpoint, config, methods
 from fpl_tune.checkpoint import Damaged, Snapshot
-from fpl_tune.config import RunSpec
+from fpl_tune.config import RunSpec, StudySpec
 from fpl_tune.device import resolve
 from fpl_tune.errors import ConfigError, unknown
 from fpl_tune.execute.ray.study_job import REPORT, STUDY, StudyWork
@@ -135,10 +135,7 @@ class Settings:
         """Raises `ConfigError` for an unknown field or a value that its field refuses."""
         fields = _flat(node)
         seeds = fields.pop("seeds", 1)
-        listed = list(range(1, seeds + 1)) if type(seeds) is int else seeds
-        fine = isinstance(listed, list | tuple) and all(type(seed) is int and seed >= 0 for seed in listed)
-        if not fine or not listed or len(set(listed)) < len(listed):
-            raise ConfigError(f"seeds must be a number >= 1 or a list of different seeds, but is {seeds!r}.")
+        seeds = config.changed(StudySpec(), {"seeds": list(seeds) if isinstance(seeds, tuple) else seeds}, "")
         options = {name: fields.pop(name) for name in list(fields) if name.startswith("execution.")}
         for name in options:
             if name not in ("execution.device", "execution.threads", "execution.block"):
@@ -146,7 +143,7 @@ class Settings:
         run = compose(fields)
         threads, block = options.get("execution.threads") or threads_of(run), options.get("execution.block")
         device = resolve(options.get("execution.device") or "auto")
-        return cls(run, tuple(listed), device, int(threads), block)
+        return cls(run, tuple(seeds.seed_list()), device, int(threads), block)
 
     def begin(self) -> Trial:
         return Trial(self.run, self.seeds, cache_dir=cache_root(), device=self.device, block=self.block)
@@ -167,18 +164,13 @@ def _composer() -> Composer:
     return Composer(config.as_dict(config.compose_run()))
 
 
-def _flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat(node: Mapping[str, Any]) -> dict[str, Any]:
     """Fields by dotted name; numbers of NumPy become Python's. A mapping with a name chooses the group's option."""
-    found: dict[str, Any] = {}
-    for name, value in node.items():
-        dotted = f"{prefix}{name}"
-        if isinstance(value, Mapping) and dotted != "optim.groups":
-            found.update(_flat(value, f"{dotted}."))
-        elif dotted == "method.name":
-            found["method"] = value
-        else:
-            found[dotted] = value.item() if isinstance(value, np.generic) else value
-    return found
+    found = config.flatten(node, whole=lambda name, _: name == "optim.groups")
+    return {
+        "method" if name == "method.name" else name: value.item() if isinstance(value, np.generic) else value
+        for name, value in found.items()
+    }
 
 
 def summarise(records: Sequence[Record]) -> dict[str, float]:
