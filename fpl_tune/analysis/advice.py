@@ -11,6 +11,7 @@ import pandas as pd
 from fpl_tune.analysis.compare import paired
 from fpl_tune.analysis.power import MOST, pooled_sd, seeds_needed
 from fpl_tune.analysis.tables import read, seed_means
+from fpl_tune.formatting import counted
 
 
 @dataclass(frozen=True)
@@ -76,21 +77,17 @@ def advise(
     reach = {cell: max(n, ran + 1) for cell, n in needed.items() if n is not None and n <= most}
     beyond = tuple(cell for cell in open_cells if cell not in reach)
     if not reach:
-        text = f"More than {most} seeds are needed to decide {_count(len(open_cells))}."
+        text = f"More than {most} seeds are needed to decide {counted(len(open_cells), 'open cell')}."
         return Advice(None, (), beyond, text)
     seeds = int(np.ceil(np.median(list(reach.values()))))
     decided = tuple(cell for cell, n in reach.items() if n <= seeds)
     more = seeds - ran
-    text = f"{more} more {'seed' if more == 1 else 'seeds'} decide {_count(len(decided))} (probability 80 %)"
+    text = f"{counted(more, 'more seed')} decide {counted(len(decided), 'open cell')} (probability 80 %)"
     later = [n for n in reach.values() if n > seeds]
-    rest = [f"{_count(len(later))}: up to {max(later)} seeds"] if later else []
-    rest += [f"{_count(len(beyond))}: more than {most} seeds"] if beyond else []
+    rest = [f"{counted(len(later), 'open cell')}: up to {max(later)} seeds"] if later else []
+    rest += [f"{counted(len(beyond), 'open cell')}: more than {most} seeds"] if beyond else []
     tail = f"; needed by {', by '.join(rest)}" if rest else ""
     wanted = dict.fromkeys([*decided, *(str(comparisons.loc[cell, "reference"]) for cell in decided)])
     only = narrow(list(wanted)) if narrow else ""
     command = " ".join(filter(None, [f"fpl-tune study {study} seeds={seeds}", only]))
     return Advice(seeds, decided, beyond, f"{text}{tail}: {command}")
-
-
-def _count(n: int) -> str:
-    return f"{n} open cell" if n == 1 else f"{n} open cells"

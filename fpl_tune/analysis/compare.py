@@ -12,6 +12,7 @@ import pandas as pd
 from fpl_tune.analysis.intervals import interval
 from fpl_tune.analysis.significance import equivalence, holm, paired_t, sign_flip
 from fpl_tune.analysis.tables import Floats, Table, present, read, seed_means
+from fpl_tune.formatting import counted
 
 Verdict = Literal["better", "worse", "equal", "undecided"]
 
@@ -98,9 +99,9 @@ def paired(table: Table, cell: str, reference: str) -> tuple[Floats, str]:
     differences = differences[present(differences).any(axis=1)]
     notes = []
     if split := int((ran & ~same).sum()):
-        notes.append(f"{split} {'seed' if split == 1 else 'seeds'} left out: splits differ")
+        notes.append(f"{counted(split, 'seed')} left out: splits differ")
     if missing := int((mine_ran ^ other_ran).sum()):
-        notes.append(f"{missing} {'seed' if missing == 1 else 'seeds'} of one cell only")
+        notes.append(f"{counted(missing, 'seed')} of one cell only")
     if len(differences) and present(differences).sum(axis=1).max() == 1:
         notes.append("1 client")
     return differences, "; ".join(notes)
@@ -121,7 +122,7 @@ def _sentence(cell: str, reference: str, row: Mapping[str, Any], rope: float, sh
         return f"{cell} is not compared with {reference}: {row['note'] or 'no seed in common'}."
     write = (lambda v: f"{100 * v:+.2f}") if shares else (lambda v: f"{v:+.4g}")
     gap = f"{write(row['difference'])}{' points' if shares else ''}"
-    seeds = "1 seed" if row["seeds"] == 1 else f"{row['seeds']} seeds"
+    seeds = counted(row["seeds"], "seed")
     if math.isnan(row["low"]):
         return f"{cell} against {reference}: undecided, {gap} over {seeds}; one seed allows no test."
     words = {

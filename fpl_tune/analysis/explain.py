@@ -43,19 +43,7 @@ def one_way(cells: pd.DataFrame, fields: Sequence[str], *, noise: float = 0.0) -
     for field in fields:
         here = cells.dropna(subset=[field, "value"])
         values = here["value"].to_numpy(float)
-        kind, share, note = "none", math.nan, ""
-        if here[field].map(repr).nunique() < 2:
-            note = "it takes one value"
-        elif constant(values):
-            note = "the metric does not vary"
-        elif (grid := full_grid(here, fields)) is not None:
-            kind, share = "exact", _shares(here, grid, noise)[(field,)]
-        elif len(here) < needed:
-            note = f"{len(here)} cells are too few, at least {needed} are needed"
-        else:
-            share = omega_squared(here[field].tolist(), values)
-            kind = "none" if math.isnan(share) else "estimate"
-            note = "too few cells per value" if math.isnan(share) else ""
+        kind, share, note = _explained(here, (field,), fields, noise, needed)
         spread = float(values.std(ddof=1)) if len(values) > 1 else math.nan
         rows.append({"field": field, "share": share, "cells": len(here), "spread": spread, "kind": kind, "note": note})
     columns = ["field", "share", "cells", "spread", "kind", "note"]
@@ -76,21 +64,30 @@ def interactions(cells: pd.DataFrame, fields: Sequence[str], *, noise: float = 0
     rows = []
     for a, b in itertools.combinations(fields, 2):
         here = cells.dropna(subset=[a, b, "value"])
-        values = here["value"].to_numpy(float)
-        kind, share, note = "none", math.nan, ""
-        if min(here[a].map(repr).nunique(), here[b].map(repr).nunique()) < 2:
-            note = "one of them takes one value"
-        elif constant(values):
-            note = "the metric does not vary"
-        elif (grid := full_grid(here, fields)) is not None:
-            kind, share = "exact", _shares(here, grid, noise)[(a, b)]
-        else:
-            share = _two_way(here[a].tolist(), here[b].tolist(), values)
-            kind = "none" if math.isnan(share) else "estimate"
-            note = f"{len(here)} cells are too few" if math.isnan(share) else ""
+        kind, share, note = _explained(here, (a, b), fields, noise)
         rows.append({"a": a, "b": b, "share": share, "cells": len(here), "kind": kind, "note": note})
     columns = ["a", "b", "share", "cells", "kind", "note"]
     return pd.DataFrame(rows, columns=columns).sort_values("share", ascending=False, ignore_index=True)
+
+
+def _explained(
+    cells: pd.DataFrame, names: tuple[str, ...], fields: Sequence[str], noise: float, needed: int = 0
+) -> tuple[str, float, str]:
+    """Kind, share and note of a field, or of a pair of fields beyond their single effects."""
+    values = cells["value"].to_numpy(float)
+    if min(cells[name].map(repr).nunique() for name in names) < 2:
+        return "none", math.nan, "it takes one value" if len(names) == 1 else "one of them takes one value"
+    if constant(values):
+        return "none", math.nan, "the metric does not vary"
+    if (grid := full_grid(cells, fields)) is not None:
+        return "exact", _shares(cells, grid, noise)[names], ""
+    if len(cells) < needed:
+        return "none", math.nan, f"{len(cells)} cells are too few, at least {needed} are needed"
+    columns = [cells[name].tolist() for name in names]
+    share = omega_squared(*columns, values) if len(names) == 1 else _two_way(*columns, values)
+    if not math.isnan(share):
+        return "estimate", share, ""
+    return "none", share, "too few cells per value" if len(names) == 1 else f"{len(cells)} cells are too few"
 
 
 def partial_dependence(frame: pd.DataFrame, field: str, *, level: float = 0.95) -> pd.DataFrame:

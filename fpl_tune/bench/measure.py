@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,10 @@ class Measured:
     tokens: int
     operations: int
     matrix_rate_share: float
+    text_share: float
+    """Share of the seconds that text encoding takes, forward and backward."""
     peak_memory_bytes: int
     note: str
-    text_share: float = 1.0
-    """Share of the seconds that text encoding takes, forward and backward."""
 
     @property
     def ratio(self) -> float:
@@ -47,18 +47,9 @@ class Measured:
 
     def row(self) -> dict[str, Any]:
         """For printing, in the documented order."""
-        return {
-            "bench": self.name,
-            "seconds": self.seconds,
-            "plain_seconds": self.plain_seconds,
-            "ratio": self.ratio,
-            "tokens": self.tokens,
-            "operations": self.operations,
-            "matrix_rate_share": self.matrix_rate_share,
-            "text_share": self.text_share,
-            "peak_memory_bytes": self.peak_memory_bytes,
-            "note": self.note,
-        }
+        node = asdict(self)
+        first = {"bench": node.pop("name"), "seconds": node.pop("seconds"), "plain_seconds": node.pop("plain_seconds")}
+        return {**first, "ratio": self.ratio, **node}
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:

@@ -61,10 +61,10 @@ def bench_round(
             meter.tokens,
             meter.operations,
             meter.operations / seconds / rate,
+            share,
             bytes_,
             f"{counted(trial.tasks[0].n_clients, 'client')}, {counted(run.protocol.epochs, 'local epoch')}, "
             f"{counted(trial.tasks[0].n_classes, 'class', 'classes')}; {said}",
-            share,
         )
     ]
 

@@ -64,12 +64,6 @@ def bench_text(run: RunSpec, device: str = "cpu", *, progress: Progress | None =
     return rows
 
 
-def _names(run: RunSpec) -> tuple[str, ...]:
-    if run.data.name != "imagenet":
-        return CALTECH101
-    return imagenet_names()
-
-
 class _Cohorts:
     """Towers of one arithmetic and contexts of any number of clients."""
 
@@ -78,7 +72,7 @@ class _Cohorts:
         self.towers = run.clip.load(device, kind)
         self.device = self.towers.device
         self.n_ctx = int(getattr(run.method, "n_ctx", 16))
-        self.names = _names(run)
+        self.names = imagenet_names() if run.data.name == "imagenet" else CALTECH101
         self.some = self.towers.sentences(self.names[: len(CALTECH101)], self.n_ctx, position=run.clip.class_position)
         self.sentences = self.towers.sentences(self.names, self.n_ctx, position=run.clip.class_position)
         self.at_once = self.towers.text.prompts_at_once(self.sentences, self.dtype)
@@ -121,6 +115,7 @@ class _Cohorts:
             work.tokens,
             work.operations,
             work.operations / seconds / self.rate,
+            1.0,
             peak,
             "; ".join([said, *filter(None, [blocks, *notes])]),
         )

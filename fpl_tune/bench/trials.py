@@ -63,9 +63,9 @@ def bench_trial(
                 took.meter.tokens,
                 took.meter.operations,
                 took.meter.operations / took.seconds / rate,
+                min(1.0, took.meter.text_seconds(took.towers) / took.seconds),
                 took.peak,
                 _note(first, looped, took.seconds / alone, len(seeds)),
-                min(1.0, took.meter.text_seconds(took.towers) / took.seconds),
             )
         )
     return found

@@ -204,13 +204,8 @@ def _register(overrides: Sequence[str]) -> None:
 
 @cache
 def _register_defaults() -> None:
-    store = ConfigStore.instance()
-    store.store(name="run_defaults", node=_defaults(RunSpec))
-    store.store(name="study_defaults", node=_defaults(StudySpec))
-
-
-def _defaults(kind: type[RunSpec]) -> dict[str, Any]:
-    return {**asdict(kind()), "method": {}, "stages": []}
+    for name, kind in (("run_defaults", RunSpec), ("study_defaults", StudySpec)):
+        ConfigStore.instance().store(name=name, node={**asdict(kind()), "method": {}, "stages": []})
 
 
 @cache

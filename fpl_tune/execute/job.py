@@ -8,7 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -39,19 +39,6 @@ class Job:
     """Rounds reported before its process last died."""
     alone: bool = False
     """Runs without other trials on its device, after an out-of-memory error beside some."""
-
-    def retry(self, *seeds: int) -> Job:
-        """The next attempt, with all seeds or with some."""
-        return replace(self, seeds=seeds or self.seeds, attempt=self.attempt + 1)
-
-    def to_run_alone(self) -> Job:
-        """The same job, without others on its device."""
-        return replace(self, alone=True)
-
-    def after_crash(self, reached: int) -> Job:
-        """The job after its process died; attempts count from 0 again if it got further than the last time."""
-        attempt = 0 if reached > self.reached else self.attempt + 1
-        return replace(self, attempt=attempt, reached=max(reached, self.reached))
 
     @property
     def slot(self) -> str:

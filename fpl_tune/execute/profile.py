@@ -21,7 +21,7 @@ import torch
 from fpl_tune import config, methods, plugins
 from fpl_tune.config import RunSpec
 from fpl_tune.execute.job import Setup, peak_memory
-from fpl_tune.files import atomic_write, digest
+from fpl_tune.files import digest, write_text
 from fpl_tune.study.fingerprints import method_source
 from fpl_tune.study.versions import versions
 from fpl_tune.worlds import world_of
@@ -122,8 +122,7 @@ def measure(
             are read from its `cache_dir`.
         progress: called with (kinds measured, all kinds).
     """
-    cache = _Cache(setup, seeds)
-    costs, boot = cache.read(runs)
+    costs, boot = _read(runs, seeds, setup)
     new = {key: run for key, run in runs.items() if key not in costs}
     if new:
         began = time.perf_counter()
@@ -140,7 +139,9 @@ def measure(
                 if progress is not None:
                     progress(done, len(new))
                 costs[key] = _mean([future.result() for future in futures])
-        cache.write(costs, boot, new)
+        for key, run in new.items():
+            with suppress(OSError):  # else it is measured again
+                write_text(_path(key, run, seeds, setup), json.dumps({"cost": asdict(costs[key]), "boot": boot}))
     return Profile(costs, boot)
 
 
@@ -170,40 +171,28 @@ def _mean(found: Sequence[Cost]) -> Cost:
     return Cost(*parts, peak_memory_bytes=max(c.peak_memory_bytes for c in found))
 
 
-class _Cache:
-    """Costs on disk, keyed by run, machine, number of seeds, processes, threads, device and versions."""
+def known(runs: dict[str, RunSpec], seeds: Sequence[int], setup: Setup) -> dict[str, Cost]:
+    """Costs of runs by key that were measured here within `KEPT_SECONDS` under the same conditions."""
+    return _read(runs, seeds, setup)[0]
 
-    def __init__(self, setup: Setup, seeds: Sequence[int]) -> None:
-        self._setup, self._seeds = setup, len(seeds)
 
-    def read(self, runs: dict[str, RunSpec]) -> tuple[dict[str, Cost], float]:
-        found, boot = {}, 0.0
-        for key, run in runs.items():
-            with suppress(OSError, ValueError, KeyError, TypeError):
-                path = self._path(key, run)
-                if 0 <= time.time() - path.stat().st_mtime < KEPT_SECONDS:
-                    node = json.loads(path.read_text())
-                    found[key], boot = Cost(**node["cost"]), max(boot, node["boot"])
-        return found, boot
+def _read(runs: dict[str, RunSpec], seeds: Sequence[int], setup: Setup) -> tuple[dict[str, Cost], float]:
+    """Known costs, and the seconds that their processes took to start."""
+    found, boot = {}, 0.0
+    for key, run in runs.items():
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            path = _path(key, run, seeds, setup)
+            if 0 <= time.time() - path.stat().st_mtime < KEPT_SECONDS:
+                node = json.loads(path.read_text())
+                found[key], boot = Cost(**node["cost"]), max(boot, node["boot"])
+    return found, boot
 
-    def write(self, costs: dict[str, Cost], boot: float, runs: dict[str, RunSpec]) -> None:
-        for key, run in runs.items():
-            with suppress(OSError), atomic_write(self._path(key, run)) as temporary:
-                temporary.write_text(json.dumps({"cost": asdict(costs[key]), "boot": boot}))
 
-    def _path(self, key: str, run: RunSpec) -> Path:
-        setup = self._setup
-        where = [
-            socket.gethostname(),
-            setup.parallel,
-            setup.threads,
-            setup.device,
-            setup.block,
-            setup.graphs,
-            self._seeds,
-        ]
-        text = json.dumps([key, where, method_source(run), versions()])
-        return setup.cache_dir / "costs" / f"{digest(text, 10)}.json"
+def _path(key: str, run: RunSpec, seeds: Sequence[int], setup: Setup) -> Path:
+    """The file of a cost; its name is a digest of all that the cost depends on."""
+    how = [setup.parallel, setup.threads, setup.device, setup.block, setup.graphs, len(seeds)]
+    text = json.dumps([key, [socket.gethostname(), *how], method_source(run), versions()])
+    return setup.cache_dir / "costs" / f"{digest(text, 10)}.json"
 
 
 def _boot(run: RunSpec, setup: Setup) -> float:
@@ -230,8 +219,3 @@ def _cost(run: RunSpec, seeds: Sequence[int], setup: Setup) -> Cost:
     if every > 1 and len(rounds) > ROUNDS:
         later = rounds[2] + max(0.0, rounds[1] - rounds[2]) / every
     return Cost(ready - began, rounds[0], later, peak_memory())
-
-
-def known(runs: dict[str, RunSpec], seeds: Sequence[int], setup: Setup) -> dict[str, Cost]:
-    """Costs of runs by key that were measured here within `KEPT_SECONDS` under the same conditions."""
-    return _Cache(setup, seeds).read(runs)[0]

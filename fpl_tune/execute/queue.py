@@ -6,6 +6,7 @@ import json
 import shutil
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -135,9 +136,12 @@ class JobQueue:
             failure: why it failed.
             reached: rounds that it had reported.
         """
-        again = job.after_crash(reached) if failure.kind == "died" else job.retry()
+        further = failure.kind == "died" and reached > job.reached  # attempts count from 0 again
+        again = replace(job, attempt=0 if further else job.attempt + 1)
+        if failure.kind == "died":
+            again = replace(again, reached=max(reached, job.reached))
         if failure.kind == "memory" and not job.alone:
-            again = job.to_run_alone()
+            again = replace(job, alone=True)
         elif failure.kind != "died" or again.attempt > _CRASHES:
             if len(job.seeds) > 1:
                 left = [seed for seed in reversed(job.seeds) if seed in self.open[job.cell.id]]

@@ -58,7 +58,8 @@ def setup_of(spec: StudySpec, folder: Path) -> Setup:
     if address is not None:
         head_of(address)
         return common  # what the nodes have decides the rest
-    device, n_gpus = _device(execution.device)
+    device = resolve(execution.device)
+    n_gpus = torch.cuda.device_count() if device == "cuda" else 0
     wide = 1 if n_gpus else wide  # on a GPU a trial's CPU only feeds it
     if execution.gpus and not n_gpus:
         raise EnvironmentProblem(
@@ -91,12 +92,6 @@ def head_of(address: str) -> tuple[str, int] | None:
             "start Ray on this machine."
         )
     return host, int(port)
-
-
-def _device(wanted: str) -> tuple[str, int]:
-    """The device and how many GPUs there are."""
-    device = resolve(wanted)
-    return device, torch.cuda.device_count() if device == "cuda" else 0
 
 
 def seconds_of(budget: str | float | None) -> float | None:

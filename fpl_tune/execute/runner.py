@@ -55,7 +55,6 @@ def run_study(
         EnvironmentProblem: the machine lacks something; finished results are stored.
     """
     began = time.monotonic()
-    spec.seed_list()
     seconds_of(spec.budget)
     prune.check(spec.prune)
     check_reported(spec.report.metric)

@@ -76,10 +76,8 @@ def verify(
 
 def _differences(a: Record, b: Record) -> list[tuple[str, float]]:
     """Absolute differences of all figures but times and a count that older stores lack; infinite if one is missing."""
-    found = []
-    for name in sorted(name for name in {*a, *b} - {LEARNED} if not name.startswith("time/")):
-        found.append((name, _difference(a.get(name), b.get(name))))
-    return found
+    names = sorted(name for name in {*a, *b} - {LEARNED} if not name.startswith("time/"))
+    return [(name, _difference(a.get(name), b.get(name))) for name in names]
 
 
 def _difference(x: Any, y: Any) -> float:

@@ -150,7 +150,6 @@ def make_plan(
         ConfigError: the study cannot run on any machine.
         EnvironmentProblem: the machine lacks data, or a GPU that is requested.
     """
-    spec.seed_list()
     check_reported(spec.report.metric)
     budget = seconds_of(spec.budget)
     setup = setup_of(spec, root / spec.name)

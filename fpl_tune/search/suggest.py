@@ -61,6 +61,8 @@ class Part:
     """Paused trials -> training seconds so far. Batches do not wait for them."""
     used: float = 0.0
     """Seconds of the trials that are over."""
+    asked: int = 0
+    """Trials suggested so far."""
 
     def check(self) -> None:
         """Raises `ConfigError` for a field that the run lacks, or a space that the sampler cannot search."""
@@ -88,7 +90,7 @@ class Part:
         if self.warm and not self.record.trials():
             self.record.add(self.warm)
         self._offset = sum(WARM in trial.user_attrs for trial in self.record.trials())
-        self._asked = len(self.record.trials()) - self._offset
+        self.asked = len(self.record.trials()) - self._offset
         for frozen in self.record.trials():
             if frozen.state == TrialState.RUNNING:
                 self.pending[frozen.number] = None
@@ -135,13 +137,8 @@ class Part:
         return len(self._points) if self.search.sampler == "grid" else self.search.trials
 
     @property
-    def asked(self) -> int:
-        """Trials suggested so far."""
-        return self._asked
-
-    @property
     def unasked(self) -> int:
-        return 0 if self._spent() else max(0, self.total - self._asked)
+        return 0 if self._spent() else max(0, self.total - self.asked)
 
     @property
     def left(self) -> int:
@@ -158,18 +155,18 @@ class Part:
         if self.search.batch is None or not self.unasked:
             return self.unasked
         batch = self.search.batch
-        whole = -(-self._asked // batch) if self.pending else self._asked // batch + 1
-        return max(0, min(self.total, whole * batch) - self._asked)
+        whole = -(-self.asked // batch) if self.pending else self.asked // batch + 1
+        return max(0, min(self.total, whole * batch) - self.asked)
 
     def suggest(self) -> tuple[int, Cell] | None:
         """Suggests the next trial; None while none may be. Combinations that the method refuses fail and count."""
         while self.room:
-            index = self._asked
+            index = self.asked
             point = self._points[index] if index < len(self._points) else None
             stored = None if point is None else self.space.stored(point)
             sampler = self.samplers.make(index, self.key)
             number, params = self.record.suggest(sampler, self._suggest, stored)
-            self._asked += 1
+            self.asked += 1
             self.pending[number] = None
             cell = self._cell(number, params)
             if cell is not None:
@@ -215,7 +212,7 @@ class Part:
         """Reports the trials whose batch is complete; without batches, all that are over."""
         done = {number: verdict for number, verdict in self.pending.items() if verdict is not None}
         if self.search.batch is not None:
-            full = self._asked % self.search.batch == 0 or self._asked >= self.total or self._spent()
+            full = self.asked % self.search.batch == 0 or self.asked >= self.total or self._spent()
             if len(done) < len(self.pending) or not full:
                 return
         for number in sorted(done):

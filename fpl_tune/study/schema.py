@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
@@ -70,11 +70,6 @@ class CellFile(BaseModel):
     """The cell's id in schema 1, where it was another."""
 
 
-def _is_time(text: str) -> str:
-    datetime.fromisoformat(text)
-    return text
-
-
 class ResultFile(BaseModel):
     """result.json: how a seed ended. Written last, so that a seed is finished exactly if it is there."""
 
@@ -88,7 +83,7 @@ class ResultFile(BaseModel):
     down: float = Field(alias="comm/down_bytes")
     seconds: float = Field(alias="time/seconds")
     split_hash: str
-    finished: Annotated[str, AfterValidator(_is_time)]
+    finished: datetime
     metrics_bytes: int | None = None
     """Size of metrics.jsonl; schema 1 has none."""
 
@@ -205,11 +200,11 @@ def read_history(path: Path, rounds: int | None = None) -> list[dict[str, Any]]:
 
 def read_tracking(path: Path) -> str:
     """Reads tracking.json: the id by which a tracking server knows the store."""
-    remedy = "Restore it from a copy. Without it, the study's runs on the tracking server cannot be found."
     try:
-        return _Tracking.model_validate_json(_text(path)).id
-    except (ValueError, DamagedFile) as problem:
-        raise DamagedFile(path, _first(problem) if isinstance(problem, ValidationError) else "no id", remedy) from None
+        return _validated(_Tracking, _mapping(path), path).id
+    except DamagedFile as problem:
+        remedy = "Restore it from a copy. Without it, the study's runs on the tracking server cannot be found."
+        raise DamagedFile(path, problem.why, remedy) from None
 
 
 def read_prompts(path: Path) -> dict[str, Tensor]:
@@ -245,13 +240,13 @@ def check_database(path: Path) -> None:
         raise DamagedFile(path, f"SQLite finds an error ({_line(found)})", _DATABASE)
 
 
-def _text(path: Path, remedy: str = REMEDY) -> str:
+def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise DamagedFile(path, "it is not text in UTF-8", remedy) from None
+        raise DamagedFile(path, "it is not text in UTF-8") from None
     except OSError as problem:
-        raise DamagedFile(path, str(problem.strerror), remedy) from None
+        raise DamagedFile(path, str(problem.strerror)) from None
 
 
 def _json(path: Path) -> Any:

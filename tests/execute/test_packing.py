@@ -6,6 +6,7 @@ import heapq
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def simulate(packing: Packing, waiting: list[Job], truth: dict[str, int], sizes:
                 if job.alone:
                     found["failed"].append(job)
                 else:
-                    waiting.append(job.to_run_alone())
+                    waiting.append(replace(job, alone=True))
                 continue
             free[device] -= share
             used[device] += need
@@ -98,7 +99,7 @@ def test_the_share_is_the_measured_peak_with_slack(jobs: Make, tmp_path: Path) -
     packing.memory.note(kind_of(job), 10 * GB)
     wanted = (SLACK * 10 * GB + CONTEXT_BYTES) / (40 * GB)
     assert wanted <= packing.share(job, "") < wanted + 0.01, "of the smallest device"
-    assert packing.share(job.to_run_alone(), "") == 1.0
+    assert packing.share(replace(job, alone=True), "") == 1.0
     packing.memory.note(kind_of(job), 3)
     assert packing.memory.peaks[kind_of(job)] == 10 * GB, "the largest of what was seen"
     small = Packing(slices([1 << 50]), packing.memory)
@@ -108,8 +109,8 @@ def test_the_share_is_the_measured_peak_with_slack(jobs: Make, tmp_path: Path) -
 
 def test_more_seeds_are_another_kind(jobs: Make) -> None:
     (job,) = jobs([4])
-    assert kind_of(job) == kind_of(job.retry())
-    assert kind_of(job) != kind_of(job.retry(1))
+    assert kind_of(job) == kind_of(replace(job, attempt=1))
+    assert kind_of(job) != kind_of(replace(job, seeds=(1,)))
 
 
 def test_out_of_memory_goes_alone_once_then_fails(jobs: Make, tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def test_any_mixture_ends_and_never_overfills(jobs: Make, tmp_path: Path, seed: 
     rng = random.Random(seed)
     kinds = jobs([1, 2, 4, 8, 16])
     truth = {kind_of(job): int(rng.uniform(0.2, 20) * GB) for job in kinds}
-    waiting = [kinds[rng.randrange(5)].retry() for _ in range(60)]
+    waiting = [replace(kinds[rng.randrange(5)], attempt=1) for _ in range(60)]
     sizes = [rng.choice([24, 40]) * GB for _ in range(rng.randint(1, 4))]
     found = simulate(Packing(slices(sizes), Memory(tmp_path / "m.json")), waiting, truth, sizes)
     assert found["done"] == 60

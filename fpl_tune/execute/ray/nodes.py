@@ -62,9 +62,6 @@ class Node:
     def carries(self, cpus: float, gpus: float) -> bool:
         return self.cpus >= cpus and self.gpus >= gpus
 
-    def offers(self) -> str:
-        return f"{self.name}: {self.cpus:g} CPU, {self.gpus:g} GPU"
-
 
 def look(storage: str, token: str, cache_dir: Path, data_roots: Sequence[str]) -> Facts:
     """Runs on a node.
@@ -257,7 +254,7 @@ def check(nodes: Sequence[Node], storage: str, cpus: float, gpus: float) -> None
     if not any(node.carries(cpus, gpus) for node in nodes):
         raise ConfigError(
             f"Each trial asks for {cpus:g} CPU and {gpus:g} GPU, but no node has them. "
-            f"{'; '.join(node.offers() for node in nodes)}. Lower execution.threads or execution.gpus, or add a node."
+            f"{'; '.join(f'{node.name}: {node.cpus:g} CPU, {node.gpus:g} GPU' for node in nodes)}. Lower execution.threads or execution.gpus, or add a node."
         )
     problems = findings([node for node in nodes if node.carries(cpus, gpus)], storage)
     if problems:

@@ -197,22 +197,16 @@ def restore(trial: Trial, folder: Path) -> dict[str, float]:
     theirs, ours = found.meta["run"], config.as_dict(trial.run)
     for node in (theirs, ours):
         node["data"].pop("root", None)  # a path of a machine
-    for part in ("clip", "data", "partition", "stages"):
-        if theirs[part] != ours[part]:
-            raise _of_another(part, theirs[part], ours[part])
-    if theirs["method"]["name"] != ours["method"]["name"]:
-        raise _of_another("method", theirs["method"]["name"], ours["method"]["name"])
-    if found.meta["seeds"] != trial.seeds:
-        raise _of_another("seeds", found.meta["seeds"], trial.seeds)
+    fixed = {part: (theirs[part], ours[part]) for part in ("clip", "data", "partition", "stages")}
+    fixed |= {"method": (theirs["method"]["name"], ours["method"]["name"]), "seeds": (found.meta["seeds"], trial.seeds)}
+    for part, (its, own) in fixed.items():
+        if its != own:
+            raise ConfigError(
+                f"cannot load a checkpoint of another configuration: its {part} is {its}, but this run's is {own}. "
+                "Only optim, protocol, and fields of the method that keep the shapes of its state can differ."
+            )
     try:
         trial.restore(Snapshot(found.tensors, {**found.meta, "cell": config.identity(trial.run)}))
     except ConfigError as problem:
         raise ConfigError(f"cannot load a checkpoint of another configuration: {problem}") from None
     return dict(found.meta["evaluated"])
-
-
-def _of_another(part: str, theirs: Any, ours: Any) -> ConfigError:
-    return ConfigError(
-        f"cannot load a checkpoint of another configuration: its {part} is {theirs}, but this run's is {ours}. Only "
-        "optim, protocol, and fields of the method that keep the shapes of its state can differ."
-    )
