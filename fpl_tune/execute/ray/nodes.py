@@ -252,9 +252,10 @@ def check(nodes: Sequence[Node], storage: str, cpus: float, gpus: float) -> None
         EnvironmentProblem: a node cannot do its part; each is named with what was found.
     """
     if not any(node.carries(cpus, gpus) for node in nodes):
+        offers = "; ".join(f"{node.name}: {node.cpus:g} CPU, {node.gpus:g} GPU" for node in nodes)
         raise ConfigError(
-            f"Each trial asks for {cpus:g} CPU and {gpus:g} GPU, but no node has them. "
-            f"{'; '.join(f'{node.name}: {node.cpus:g} CPU, {node.gpus:g} GPU' for node in nodes)}. Lower execution.threads or execution.gpus, or add a node."
+            f"Each trial asks for {cpus:g} CPU and {gpus:g} GPU, but no node has them. {offers}. Lower "
+            "execution.threads or execution.gpus, or add a node."
         )
     problems = findings([node for node in nodes if node.carries(cpus, gpus)], storage)
     if problems:
