@@ -70,7 +70,7 @@ FILES: dict[str, tuple[bytes | str, str]] = {
     "group": ("defaults: [/study, {override /metod: promptfl}]", "cannot be composed"),
     "bomb": (HEAD + grown(9), "aliases written out"),
     "growth": (HEAD + doubled(40), "stands for more than"),
-    "alias_in_itself": (HEAD + "let: &a {x: *a}", "inside of what it stands for"),
+    "alias_in_itself": (HEAD + "let: &a {x: *a}", "inside its own anchor"),
     "circle": (HEAD + "let: {a: '${let.b}', b: '${let.a}'}", "refers to itself"),
     "deep": (HEAD + "let: {x: " + "[" * 3000 + "]" * 3000 + "}", "deeper than"),
     "target": (HEAD + "let: {_target_: os.system}", "cannot call code"),

@@ -67,7 +67,7 @@ def advise(
         text = f"One seed says nothing about noise: fpl-tune study {study} seeds=3"
         return Advice(3, (), tuple(open_cells), text)
     ran = max(len(d) for d in differences.values())
-    alpha = 0.05 / max(len(open_cells), 1)  # Holm's first step over what is open
+    alpha = 0.05 / max(len(open_cells), 1)  # Holm's first step over the open comparisons
     needed = {
         cell: seeds_needed(float(np.mean(differences[cell])), sd, rope=rope, alpha=alpha, most=MOST)
         if len(differences[cell])

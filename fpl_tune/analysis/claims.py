@@ -92,7 +92,7 @@ def _judge(
     level: float,
     contrasts: int,
 ) -> tuple[float, ClaimResult]:
-    """One contrast, and how far its interval lies inside of what is claimed."""
+    """Judges one contrast; returns the distance of its interval to the border of the claimed range, and the result."""
     differences = by_cell[contrast.cell] - by_cell[contrast.versus]
     ran = np.logical_not(np.isnan(differences))
     seen = differences[ran]

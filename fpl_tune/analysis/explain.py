@@ -1,4 +1,4 @@
-"""Which hyper-parameters matter, alone and together.
+"""Importance of hyper-parameters, alone and in pairs.
 
 A complete grid allows exact shares: the variance of the metric over its cells is split into main effects and
 interactions by averaging (functional ANOVA, Sobol 1993), and noise of known size is taken off. Cells that were drawn

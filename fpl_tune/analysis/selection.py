@@ -1,4 +1,4 @@
-"""Which cell to choose when means are noisy. The frame holds validation values; nothing else may choose."""
+"""Selection among cells with noisy means, by validation values alone."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pandas as pd
 from fpl_tune.analysis.tables import Bools, Floats, Table, present, read
 
 CONFOUNDED = "seed and partition"
-"""Name of the component where every seed draws a partition of its own."""
+"""Name of the component if every seed has its own partition."""
 
 
 def variance_split(frame: pd.DataFrame) -> pd.DataFrame:

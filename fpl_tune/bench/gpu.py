@@ -108,7 +108,7 @@ def _measured(
 
 
 def _per_step(trial: StepsOfRounds, steps: int, where: torch.device, graphs: Graphs | None = None) -> float:
-    """Seconds of a step, without what a round does besides."""
+    """Seconds of a step; the overhead of a round is not included."""
     if graphs is not None:
         trial.round(1 + steps, graphs)  # records
     short, long = (min(once(lambda n=n: trial.round(n, graphs), where) for _ in range(2)) for n in (1, 1 + steps))
@@ -171,7 +171,7 @@ class StepsOfRounds:
         self.number, self.spec = 0, OptimSpec(batch=BATCH)
 
     def round(self, steps: int, graphs: Graphs | None = None) -> None:
-        """The cohort takes so many steps."""
+        """Trains the cohort for a number of steps."""
         self.number += 1
         who = torch.arange(self.cohort)
         cohorts = [Cohort(seed, self.number, who) for seed in range(len(self.tasks))]
@@ -179,7 +179,7 @@ class StepsOfRounds:
         self.states, _ = run_round(self.method, self.tasks, self.states, cohorts, **more)
 
     def plain(self) -> None:
-        """What the unmodified tower does for a step of one client: all sentences at their full length."""
+        """A step of one client on the unmodified tower: all sentences at their full length."""
         context = self.states[0].shared["prompt"].clone().requires_grad_()
         sentences = self.towers.sentences(self.tasks[0].known.names, len(context))
         torch.autograd.grad(self.towers.encode_prompts(context, sentences, plain=True).sum(), context)

@@ -69,7 +69,7 @@ def best(action: Callable[[], Any], device: torch.device, repeats: int = 3) -> f
 
 
 def once(action: Callable[[], Any], device: torch.device) -> float:
-    """Seconds of one call, for what takes too long to repeat."""
+    """Seconds of one call."""
     wait(device)
     began = time.perf_counter()
     action()

@@ -70,13 +70,12 @@ def bench_round(
 
 
 def plain_task(trial: Trial, cache_dir: Path) -> ClientTask:
-    """The first seed's task as the plain path sees it: pixels that are encoded whenever they are asked for, whole
-    sentences, no memory."""
+    """The first seed's task on the plain path: every use encodes the images, sentences are whole, nothing is cached."""
     task, world = trial.tasks[0], trial.world
     patches = trial.stages[0].method.needs == "patches"
 
     class InLoop:
-        """Pixels to features, every time they are asked for."""
+        """Encodes pixels at every use."""
 
         def normalise(self, images: Tensor) -> Tensor:
             return task.towers.encode_images(task.towers.normalise(images), patches=patches)

@@ -126,8 +126,10 @@ def _operations(size: Size, embed: int, seeds: int) -> int:
 
 
 def _counted_step(method: Method) -> dict[str, int]:
-    """What a step of the second round does, by the difference of a round of two steps and one of one; and the launches
-    of a replayed one."""
+    """Counts of a step in the second round: those of a round of two steps minus those of a round of one step.
+
+    `graphed_launches` is the count of a replayed step.
+    """
     size = Size(names=Size().names[:3], width=32, plain=False)
     trial = StepsOfRounds(size, 2, 512, torch.float32, sim_device(), method=method)
     trial.round(1)
@@ -137,7 +139,7 @@ def _counted_step(method: Method) -> dict[str, int]:
 
 
 def _difference(trial: StepsOfRounds, graphs: Graphs | None) -> Counts:
-    """What one more step of a round does."""
+    """Counts of one more step of a round."""
     seen = []
     for steps in (2, 1, 2):  # a graph is recorded in the first round
         with counting() as counts:

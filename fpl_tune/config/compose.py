@@ -103,7 +103,7 @@ def _study_file(name: str) -> Path:
 
 
 def _homes(overrides: Sequence[str]) -> list[str]:
-    """Quotes values that begin with a home directory: no token of the grammar, and the shell leaves it alone."""
+    """Quotes values that begin with `~`, which Hydra's grammar refuses and a shell does not expand after `=`."""
     return [re.sub(r"=(~[^']*)$", r"='\1'", text) for text in overrides]
 
 
@@ -143,10 +143,10 @@ def _base() -> dict[str, Any]:
 
 
 def _prefer_choices(node: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Lets an option chosen from outside replace what the study's file says of that group, in place.
+    """Lets an option that an override chooses replace the study file's fields of that group, in place.
 
-    Hydra lays the file over the chosen option: `method=promptfl` would keep the file's `method.d_gating`, and
-    `protocol=quick` the file's rounds. Single fields given from outside are laid over the choice again.
+    Hydra merges the file over the chosen option: `method=promptfl` would keep the file's `method.d_gating`, and
+    `protocol=quick` the file's rounds. Overrides of single fields are applied again after the choice.
     """
     given = [(o.key_or_group, o.value()) for o in parse(overrides) if not o.is_delete()]
     for group, option in given:

@@ -117,7 +117,7 @@ def _measure(text: str, path: Path, most: int) -> None:
             continue
         if isinstance(event, yaml.AliasEvent):
             if anchor in [name for name, _ in within]:
-                raise ConfigError(f"{path.name} has an alias *{anchor} inside of what it stands for.")
+                raise ConfigError(f"{path.name} has an alias *{anchor} inside its own anchor.")
             amount = sizes.get(str(anchor), 1)
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, amount = within.pop()

@@ -1,4 +1,4 @@
-"""Callbacks of a study, what calls them, and the outcome of the study."""
+"""Callbacks of a study, their notifier, and the outcome of a study."""
 
 from __future__ import annotations
 

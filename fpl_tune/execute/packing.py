@@ -23,7 +23,7 @@ SLACK = 1.15
 """Share of a GPU per measured peak."""
 SMALLEST = 0.05
 PATIENCE = 8
-"""Number of times that others may go before the job that has waited longest."""
+"""Number of jobs that may be placed before the one that has waited longest."""
 
 
 def kind_of(job: Job) -> str:

@@ -1,4 +1,4 @@
-"""Jobs that wait with a checkpoint for a place at their rung."""
+"""Jobs that are paused at a rung, with a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Key = tuple[str, tuple[int, ...]]
 
 
 class PausedJobs:
-    """Paused jobs and their rounds; the pruner decides which go on."""
+    """Paused jobs and their rounds; the pruner decides which resume."""
 
     def __init__(self, pruner: Pruner) -> None:
         self.pruner = pruner
@@ -44,7 +44,7 @@ class PausedJobs:
             self.pruner.decide(cell, rounds[:number], latest=number == len(rounds))
 
     def restore(self, queued: Iterable[Job], resumable: Mapping[Key, Rounds]) -> list[tuple[Job, Rounds]]:
-        """The queued jobs whose checkpoint is one of a rung, with their rounds: they waited there, or had just come.
+        """Finds the queued jobs whose checkpoint is at a rung: they were paused there when the study was stopped.
 
         Args:
             queued: all queued jobs.
@@ -61,11 +61,11 @@ class PausedJobs:
         return found
 
     def promote(self) -> list[Job]:
-        """Takes the jobs that their rung has room for now."""
+        """Removes and returns the jobs that their rung promotes."""
         return [job for job, _ in self._take(self.pruner.promote(self._cells()))]
 
     def settle(self, running: Sequence[tuple[Cell, int]]) -> tuple[list[Job], list[tuple[Job, Rounds]]]:
-        """Takes the jobs of rungs that nothing else can reach: those that go on, and those that are pruned.
+        """Removes the jobs of rungs that no other cell can reach, and returns those that resume and those that are pruned.
 
         Args:
             running: cells of other jobs and the rounds that they have done.

@@ -1,5 +1,7 @@
-"""Profiles: the cost of a trial on this machine, measured on its first rounds while as many run as in the study,
-or one on each GPU."""
+"""Profiles: the cost of a trial on this machine, measured on its first rounds.
+
+As many trials run side by side as in the study; on GPUs, one on each.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ from fpl_tune.study.versions import versions
 from fpl_tune.worlds import world_of
 
 ROUNDS = 2
-_PROFILES = 12  # kinds of trials that are measured at most; others cost what the nearest of their method does
-_SECONDS = 0.3  # further rounds of what is so short that one says little
+_PROFILES = 12  # kinds of trials measured at most; the others take the cost of the nearest kind
+_SECONDS = 0.3  # short rounds are repeated for this long
 KEPT_SECONDS = 3600.0
 """Time for which a measurement is reused: a machine's load changes."""
 
@@ -60,7 +62,7 @@ class Profile:
 
     costs: dict[str, Cost]
     boot: float
-    """Seconds until a fresh process has imported what a trial needs and holds its towers."""
+    """Seconds until a new process has imported the package and loaded the towers."""
 
 
 def cost_key(run: RunSpec) -> str:
@@ -133,7 +135,7 @@ def measure(
         with workers(processes, gpus, context) as pool:
             boots = [pool.submit(_boot, next(iter(new.values())), setup) for _ in range(processes)]
             boot = max(f.result() for f in boots) - began
-            beside = 1 if gpus else -(-processes // len(new))  # so often each, that no core is idle
+            beside = 1 if gpus else -(-processes // len(new))  # copies of each, so that no core is idle
             asked = {key: [pool.submit(_cost, run, seeds, setup) for _ in range(beside)] for key, run in new.items()}
             for done, (key, futures) in enumerate(asked.items()):
                 if progress is not None:
@@ -152,7 +154,7 @@ def visible_gpus(count: int) -> list[str]:
 
 
 def workers(processes: int, gpus: Sequence[str], context: Any) -> ProcessPoolExecutor:
-    """Processes that measure, each with a GPU of its own if there are any."""
+    """A pool of measuring processes; with GPUs, each process sees one of them."""
     if not gpus:
         return ProcessPoolExecutor(processes, mp_context=context)
     left = context.Queue()

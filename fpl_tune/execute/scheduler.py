@@ -52,7 +52,7 @@ class Scheduler:
 
     @property
     def queue(self) -> deque[Job]:
-        """Jobs that were not handed out yet."""
+        """Jobs that no executor has received yet."""
         return self.jobs.jobs
 
     # -- before and after ------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ class Scheduler:
             self._pause(job, rounds)
 
     def _pause(self, job: Job, rounds: list[list[Record]]) -> None:
-        """A job waits with its checkpoint for a place at its rung."""
+        """Pauses a job at its rung; its checkpoint stays."""
         self._paused.add(job, rounds)
         self.jobs.pause(job, rounds)
         if self.search:
@@ -108,7 +108,7 @@ class Scheduler:
         return outcome
 
     def outcome(self) -> Outcome:
-        """How the study stands now."""
+        """Counts the cells by their state now."""
         failures = {cell.id: self._failures(cell) for cell in self._seen.values()}
         failed = {name for name, found in failures.items() if found}
         pending = len(self.jobs.open) + (self.search.unasked if self.search else 0)
@@ -139,7 +139,7 @@ class Scheduler:
         return late
 
     def request_stop(self) -> None:
-        """Asks all trials, in whatever process, to end after their round."""
+        """Requests all trials, in any process, to end after their round."""
         (self.store.folder / STOP_FILE).touch()
 
     @property
@@ -163,10 +163,10 @@ class Scheduler:
         return job
 
     def _refill(self) -> None:
-        """Queues paused jobs that their rung has room for now; else, if the queue is empty, more.
+        """Queues the paused jobs that their rung promotes; if the queue is still empty, further jobs.
 
-        More are trials of the search, then paused jobs of rungs that nothing else can reach, then the next batches of
-        a race.
+        Further jobs are, in this order: trials of the search, paused jobs of rungs that no other cell can reach, and
+        the next batch of a race.
         """
         self.queue.extendleft(reversed(self._paused.promote()))
         while not self.queue:
@@ -229,9 +229,9 @@ class Scheduler:
     def fail(self, job: Job, failure: Failure) -> bool:
         """Retries a failed job, or stores its failure.
 
-        Seeds that were trained together are retried one by one, so that a bad seed does not fail the others. After a
-        crash of its process a job resumes from its checkpoint, until it has crashed some times without a new round.
-        After an out-of-memory error it resumes alone on its device, once.
+        Seeds that were trained together are retried one by one, so that one failing seed does not fail the others.
+        After a crash of its process a job resumes from its checkpoint, unless it has crashed repeatedly without a new
+        round. After an out-of-memory error it resumes once, alone on its device.
 
         Returns:
             Whether the job will resume from its checkpoint.

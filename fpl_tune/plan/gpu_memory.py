@@ -1,4 +1,4 @@
-"""The GPU memory that one client needs at least, so that a run that cannot start is refused before anything does."""
+"""The least GPU memory of one client: a run that needs more is refused before anything starts."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def check(run: RunSpec, task: ClientTask, state: State, free: int) -> None:
 
 
 def least(run: RunSpec, task: ClientTask, state: State) -> int:
-    """Bytes of the CUDA context, towers, images, one seed's state, and what one step of one client keeps.
+    """Bytes of the CUDA context, towers, images, one seed's state, and the activations of one step of one client.
 
-    What a step keeps grows in proportion to its images: it is counted for one and for two.
+    Activations grow in proportion to the images of a step: they are counted for one and for two images.
     """
     model = task.towers.model
     weights = sum(x.numel() * x.element_size() for x in (*model.parameters(), *model.buffers()))

@@ -56,7 +56,7 @@ def compose(name: str, overrides: Sequence[str] = (), root: Path | None = None) 
 
 
 def _check(name: str, overrides: Sequence[str], text: str, spec: StudySpec, node: dict[str, Any]) -> None:
-    """Refuses an override of a run's field that an axis or the stages cancel; warns if only references have it."""
+    """Refuses an override of a field that an axis or the stages set anew; warns if it reaches references alone."""
     dotted = text.partition("=")[0]
     axis = next((axis for axis, values in axes_of(spec.axes).items() if _sets(axis, values, dotted)), None)
     if axis is not None:

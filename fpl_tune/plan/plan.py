@@ -48,7 +48,7 @@ class Item:
     fitting: int
     """Trials that end within the budget."""
     why: str = ""
-    """Why the cell is stale, partly done, or new in place of another one."""
+    """Why the cell is stale or partial, or which cell it replaces."""
 
 
 @dataclass(frozen=True)

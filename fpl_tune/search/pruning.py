@@ -1,4 +1,4 @@
-"""Pruning in rounds, by validation figures and with their noise in mind.
+"""Pruning by rounds: validation accuracy decides, and its noise is taken into account.
 
 `halving` is asynchronous successive halving (Li et al., 2020, https://arxiv.org/abs/1810.05934). Rungs are the rounds
 `first_rung` · `reduction`^k. A cell that reaches a rung goes on if it is among the best 1 / `reduction` of those that

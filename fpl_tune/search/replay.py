@@ -36,7 +36,7 @@ class Replay:
     pruned: int
     cells: int
     best: str
-    """Label of what is chosen without the rule, with it, and what each scores."""
+    """Labels of the cells chosen without and with the rule, then their accuracies."""
     best_replayed: str
     val: float
     val_replayed: float

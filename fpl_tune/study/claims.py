@@ -1,4 +1,4 @@
-"""A study's claims: which cells each one compares, and what the results say about it."""
+"""A study's claims: the cells that each claim compares, and its verdict by the results."""
 
 from __future__ import annotations
 

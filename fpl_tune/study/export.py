@@ -76,7 +76,7 @@ def export_choice(store: Store, choice: Choice, folder: Path) -> list[Path]:
 
 
 _SCRIPT = """#!/bin/sh
-# Repeats the cell, prints its table, and what it should say. environment.txt has the versions that it ran with:
+# Repeats the cell, and prints its table and the expected figures. environment.txt lists the versions that it ran with:
 #   python -m pip install -r environment.txt
 set -e
 cd "$(dirname "$0")"
@@ -95,7 +95,7 @@ def _expected(found: pd.DataFrame, cell: Cell) -> str:
 
 
 def _study_file(store: Store, cell: Cell) -> str:
-    """The cell as a study of its own."""
+    """A study file with this cell alone."""
     run = config.as_dict(cell.run)
     known = run["method"]["name"] in config.options("method")
     defaults: list[Any] = ["/study", *([{"override /method": run["method"]["name"]}] if known else []), "_self_"]

@@ -1,4 +1,4 @@
-"""The folder of a study: study.yaml, cells.json and every cell's cell.json, with what is damaged among them."""
+"""The folder of a study: study.yaml, cells.json and each cell's cell.json; damaged files are left out and listed."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def rules_of(history: Sequence[Record]) -> dict[str, dict[str, float]]:
 
 
 def make_result(status: str, history: Sequence[Record], *, error: str | None = None, **extra: Any) -> dict[str, Any]:
-    """Builds what is stored of one seed.
+    """Builds the stored result of one seed.
 
     Args:
         status: the seed's status.

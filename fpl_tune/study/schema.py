@@ -199,7 +199,7 @@ def read_history(path: Path, rounds: int | None = None) -> list[dict[str, Any]]:
 
 
 def read_tracking(path: Path) -> str:
-    """Reads tracking.json: the id by which a tracking server knows the store."""
+    """Reads tracking.json: the id of the store on a tracking server."""
     try:
         return _validated(_Tracking, _mapping(path), path).id
     except DamagedFile as problem:

@@ -67,7 +67,7 @@ def alive(address: str) -> int:
 def inspect(
     address: str, storage: str, cache_dir: Path, data_roots: Sequence[str]
 ) -> tuple[list[Node], list[tuple[Node, str, str]]]:
-    """The nodes of a cluster, and what is wrong with which: node, finding, remedy.
+    """The nodes of a cluster, and their problems: node, finding, remedy.
 
     Raises:
         EnvironmentProblem: it does not answer, or this machine cannot write the storage.

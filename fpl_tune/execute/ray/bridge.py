@@ -122,7 +122,7 @@ class Bridge(Searcher):
     def _follow_nodes(self, packing: Packing) -> None:
         """Adds the GPUs of nodes that have joined, removes those of lost nodes.
 
-        A node with GPUs takes up to a minute to answer: it is asked in a thread, while trials on the others go on.
+        The check of a node with GPUs takes up to a minute, so it runs in a thread while trials on other nodes continue.
         """
         setup = self.slots.setup
         if setup.address is None or time.monotonic() - self._followed < _FOLLOW_SECONDS:

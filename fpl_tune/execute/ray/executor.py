@@ -105,7 +105,7 @@ def _on_cluster(setup: Setup, nodes: Sequence[Node]) -> Setup:
 
 
 def _resources(slots: Slots) -> Any:
-    """Function from a trial's configuration to the resources that Tune asks for."""
+    """The function by which Tune derives a trial's resources from its configuration."""
     setup = slots.setup
     own = setup.address is None
     threads = min(float(setup.threads), cores() / setup.parallel) if own else float(setup.threads)

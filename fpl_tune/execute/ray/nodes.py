@@ -86,9 +86,9 @@ def node_cache(drivers: Path) -> Path:
 
 
 def unfit(setup: Setup, drivers: Mapping[str, str]) -> str:
-    """Why this node must not run trials, by what a trial can see at no cost; empty where nothing is wrong.
+    """Why this node must not run trials, by checks that take no time; empty if none fails.
 
-    A node that joins may be given one before the driver has asked it.
+    Ray may place a trial on a node that has just joined, before the driver has checked the node.
     """
     if setup.address is None:
         return ""
@@ -161,8 +161,8 @@ def survey(
 ) -> list[Node]:
     """Runs the check on every living node, or on those of `only`, in parallel; takes at most `ANSWER_SECONDS`.
 
-    PyTorch on nodes with GPUs may take longer to answer. Those that have not by then are left without GPUs, unless none
-    has: `Bridge` asks them again. Nodes that die meanwhile are left out.
+    PyTorch on nodes with GPUs may need longer to report them. Nodes that have not reported by then count as without
+    GPUs, unless no node has; `Bridge` checks them again. Nodes that die meanwhile are left out.
 
     Raises:
         EnvironmentProblem: the driver itself cannot write the storage.
@@ -184,7 +184,7 @@ def survey(
 
 
 def answered(refs: list[Any], until: float) -> list[Any]:
-    """Those that have a result by a time of the monotonic clock; where none has, the first one that has."""
+    """References with a result before `until` (monotonic clock); if there are none, the first that gets one."""
     if not refs:
         return []
     ready, late = ray.wait(refs, num_returns=len(refs), timeout=max(0.0, until - time.monotonic()))
@@ -220,7 +220,7 @@ def _node(info: dict[str, Any], ref: Any) -> Node:
 
 
 def findings(nodes: Sequence[Node], storage: str) -> list[tuple[Node, str, str]]:
-    """Problems of nodes: node, finding, remedy; the gravest first."""
+    """Problems of nodes: node, finding, remedy; the most severe of each node first."""
     here = versions()
     found: list[tuple[Node, str, str]] = []
     for node in nodes:

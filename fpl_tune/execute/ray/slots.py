@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the actor of shares must not load torch
 REFRESH_SECONDS = 2.0
 REFUSED_SECONDS = 60.0
 """A refused node may run trials again after this time: it may have been repaired."""
-_SILENT_SECONDS = 30.0  # a study that has not asked for this long has ended
+_SILENT_SECONDS = 30.0  # a study without a request for this long has ended
 
 
 class NodeRefused(UserWarning):
@@ -44,7 +44,7 @@ class Shares:
 def fair(slots: int, wanted: dict[str, int]) -> dict[str, int]:
     """Max-min fair shares of `slots`.
 
-    With fewer slots than studies each still gets one: the cluster queues what does not fit.
+    With fewer slots than studies, each study still gets one: the cluster queues the trials that do not fit.
     """
     given = dict.fromkeys(wanted, 0)
     left = slots
@@ -71,7 +71,7 @@ def carried(setup: Setup, refused: tuple[str, ...] = ()) -> int:
 class Slots:
     """Trials that may run at once: the setup's number on this machine, what a cluster has now otherwise.
 
-    Nodes that join are used. One that finds that it cannot run trials is refused, and named in a warning.
+    Nodes that join are used. A node that cannot run trials is refused, and named in a warning.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -105,7 +105,7 @@ class Slots:
         return tuple(sorted(node for node, when in self._refused.items() if when > late))
 
     def refuse(self, node: str, finding: str) -> None:
-        """A trial has found that its node cannot run any."""
+        """Refuses a node on which a trial found that it cannot run."""
         if node not in self._refused:
             text = f"node {node[:6]} gets no trials: it {finding}. See `fpl-tune doctor`."
             warnings.warn(NodeRefused(text), stacklevel=2)

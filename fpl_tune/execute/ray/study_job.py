@@ -67,7 +67,7 @@ class Report:
 
 
 def on_node(setup: Setup) -> Setup:
-    """The setup with this node's paths: its own feature cache and, without a shared folder, a folder of its own."""
+    """The setup with this node's paths: its feature cache and, without a shared folder, a temporary study folder."""
     if setup.address is None:
         return setup
     setup = replace(setup, cache_dir=node_cache(setup.cache_dir))
