@@ -65,7 +65,7 @@ class PausedJobs:
         return [job for job, _ in self._take(self.pruner.promote(self._cells()))]
 
     def settle(self, running: Sequence[tuple[Cell, int]]) -> tuple[list[Job], list[tuple[Job, Rounds]]]:
-        """Removes the jobs of rungs that no other cell can reach, and returns those that resume and those that are pruned.
+        """Removes the jobs of rungs that no other cell can reach; returns those that resume and those that are pruned.
 
         Args:
             running: cells of other jobs and the rounds that they have done.

@@ -61,7 +61,7 @@ class Search:
         points = list(grid(spec, node))
         if any(not run.data.val for _, run in points):
             raise ConfigError("A search reads validation figures, but data.val is 0. Set it above 0, such as 0.25.")
-        warm = None if search.warm_start is None else WarmStart(search.warm_start, root, search, rule, constraints)
+        warm = None if search.warm_start is None else WarmStart(search.warm_start, root)
         parts = []
         for i, (varied, run) in enumerate(points):
             base = config.as_dict(run)

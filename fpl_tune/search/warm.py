@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from fpl_tune import config
-from fpl_tune.config import SearchSpec
 from fpl_tune.errors import ConfigError
-from fpl_tune.search.objective import Constraint
 from fpl_tune.search.record import WARM
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store
 
 if TYPE_CHECKING:
-    from fpl_tune.search.suggest import Part
+    from fpl_tune.search.suggest import Part, Results
 
 
 class WarmStart:
@@ -27,30 +25,27 @@ class WarmStart:
     Args:
         name: the stored study's name.
         root: the folder of all studies.
-        search, rule, constraints: of the new study.
 
     Raises:
         ConfigError: the study does not exist, or has no finished cells.
     """
 
-    def __init__(
-        self, name: str, root: Path | None, search: SearchSpec, rule: str, constraints: tuple[Constraint, ...]
-    ) -> None:
+    def __init__(self, name: str, root: Path | None) -> None:
         if root is None:
             raise ConfigError(f"search.warm_start={name} needs the folder of the studies, which is not known here.")
-        self.name, self._store = name, Store.open(root, name)
-        self._cells = [cell for cell in self._store.cells() if cell.candidate and self._done(cell)]
+        self.name, store = name, Store.open(root, name)
+        self._cells: list[tuple[Cell, Results]] = []
+        for cell in (cell for cell in store.cells() if cell.candidate):
+            found = {seed: (store.result(cell, seed) or {}, store.history(cell, seed)) for seed in store.seeds(cell)}
+            if found and all(result["status"] == Status.DONE for result, _ in found.values()):
+                self._cells.append((cell, found))
         if not self._cells:
             raise ConfigError(f"search.warm_start={name} needs finished cells, but {name} has none. Run it first.")
-
-    def _done(self, cell: Cell) -> bool:
-        results = [self._store.result(cell, seed) for seed in self._store.seeds(cell)]
-        return bool(results) and all(result is not None and result["status"] == Status.DONE for result in results)
 
     def trials(self, part: Part) -> list[FrozenTrial]:
         """The cells that lie in a part's space: same method, every searched field within its distribution."""
         found = []
-        for cell in self._cells:
+        for cell, results in self._cells:
             node = config.as_dict(cell.run)
             if node["method"].get("name") != part.node["method"].get("name") and not part.space.searches_methods:
                 continue
@@ -58,11 +53,6 @@ class WarmStart:
             point = part.space.point_of(node, given)
             if point is None:
                 continue
-            results = {
-                seed: (result, self._store.history(cell, seed))
-                for seed in self._store.seeds(cell)
-                if (result := self._store.result(cell, seed)) is not None
-            }
             verdict = part.verdict(cell, results)
             if verdict.state != TrialState.COMPLETE:
                 continue
