@@ -182,14 +182,14 @@ def test_nodes_differ_and_other_programs_count(jobs: Make, tmp_path: Path) -> No
     packing.ended(first.job)
 
     memory.peaks[kind_of(job)] = 40 * GB
-    placed = packing.place([job.retry()])
+    placed = packing.place([replace(job, attempt=1)])
     assert placed is not None
     assert placed.node == "large", "it does not fit elsewhere"
     packing.keep(["small"])
     packing.ended(placed.job)
     assert packing.nodes == {"small"}
     packing.add([Slice("joined", 80 * GB, 80 * GB)])
-    placed = packing.place([job.retry()])
+    placed = packing.place([replace(job, attempt=1)])
     assert placed is not None
     assert placed.node == "joined"
 
