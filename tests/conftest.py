@@ -11,8 +11,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before torch
     # Threads of tests side by side would fight for the same cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # oneDNN keeps a primitive for each shape of a product: of the thousands in a worker's tests, 200 MB and more.
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
-    os.environ.setdefault("LRU_CACHE_CAPACITY", "32")
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+    os.environ.setdefault("LRU_CACHE_CAPACITY", "64")
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ _SHARES = (0.5, 0.2)  # training and validation; the rest are test images
 _VALIDATION = 0.2  # of an official training list
 Listed = tuple[Rows, Rows, list[str]]
 """Training rows, test rows and class names."""
+Pair = tuple[int, str]
+"""Label and image."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +81,23 @@ def _by_class(groups: Mapping[str, list[str]], spec: DataSpec) -> Listed:
     return train, test, list(groups)
 
 
-def _official(trained: Mapping[int, list[str]], tested: Mapping[int, list[str]], spec: DataSpec) -> tuple[Rows, Rows]:
-    """Official lists by label, without the 20 % of each class that the layout takes from training for validation."""
+def _official(trained: Iterable[Pair], tested: Iterable[Pair], spec: DataSpec) -> tuple[Rows, Rows]:
+    """Official lists of labels and images, without the 20 % of each class that the layout takes from training for
+    validation."""
     train, test = Rows(), Rows()
-    for label, images in sorted(trained.items()):
+    for label, images in _grouped(trained):
         train.add(cut(images, [1 - _VALIDATION], spec.split_seed, str(label))[0], label)
-    for label, images in sorted(tested.items()):
+    for label, images in _grouped(tested):
         test.add(images, label)
     return train, test
+
+
+def _grouped(pairs: Iterable[Pair]) -> list[tuple[int, list[str]]]:
+    """Images by label, in the order of the labels."""
+    groups: dict[int, list[str]] = {}
+    for label, image in pairs:
+        groups.setdefault(label, []).append(image)
+    return sorted(groups.items())
 
 
 def _folders(images: str, rename: Mapping[str, str | None] | None = None) -> Callable[[Path, DataSpec], Any]:
@@ -114,28 +125,23 @@ def _flowers(folder: Path, spec: DataSpec) -> Listed:
 
 def _pets(folder: Path, spec: DataSpec) -> Listed:
     names: dict[int, str] = {}
-    groups: dict[str, dict[int, list[str]]] = {"trainval": {}, "test": {}}
-    for part, by_label in groups.items():
-        for image, number, *_ in _lines(folder / "annotations" / f"{part}.txt"):
-            label = int(number) - 1
-            names[label] = image.rsplit("_", 1)[0].lower()
-            by_label.setdefault(label, []).append(f"{image}.jpg")
-    return *_official(groups["trainval"], groups["test"], spec), [names[label] for label in range(len(names))]
+    parts: list[list[Pair]] = []
+    for part in ("trainval", "test"):
+        listed = [(int(number) - 1, image) for image, number, *_ in _lines(folder / "annotations" / f"{part}.txt")]
+        names |= {label: image.rsplit("_", 1)[0].lower() for label, image in listed}
+        parts.append([(label, f"{image}.jpg") for label, image in listed])
+    return *_official(*parts, spec), [names[label] for label in range(len(names))]
 
 
 def _ucf(folder: Path, spec: DataSpec) -> Listed:
     lists = folder / "ucfTrainTestlist"
     names = [_spaced(name) for _, name in _lines(lists / "classInd.txt")]
-    parts: list[dict[int, list[str]]] = []
+    parts: list[list[Pair]] = []
     for part in ("trainlist01.txt", "testlist01.txt"):
-        groups: dict[int, list[str]] = {}
-        for video, *_ in _lines(lists / part):
-            action, file = video.split("/")
-            groups.setdefault(names.index(_spaced(action)), []).append(
-                f"{_spaced(action)}/{file.replace('.avi', '.jpg')}"
-            )
-        parts.append(groups)
-    return *_official(parts[0], parts[1], spec), names
+        videos = [video.split("/") for video, *_ in _lines(lists / part)]
+        listed = [(_spaced(action), file.replace(".avi", ".jpg")) for action, file in videos]
+        parts.append([(names.index(action), f"{action}/{file}") for action, file in listed])
+    return *_official(*parts, spec), names
 
 
 def _spaced(action: str) -> str:
@@ -147,19 +153,16 @@ def _cars(folder: Path, spec: DataSpec) -> Listed:
     """Stanford's annotations: file names and labels from 1, in struct arrays of MATLAB files."""
     from scipy.io import loadmat
 
-    names = [
-        str(name) for name in loadmat(_needed(folder / "devkit" / "cars_meta.mat"), simplify_cells=True)["class_names"]
+    def read(file: str, field: str) -> Any:
+        return loadmat(_needed(folder / file), simplify_cells=True)[field]
+
+    names = [_year_first(str(name)) for name in read("devkit/cars_meta.mat", "class_names")]
+    files = {"cars_train": "devkit/cars_train_annos.mat", "cars_test": "cars_test_annos_withlabels.mat"}
+    parts = [
+        [(int(row["class"]) - 1, f"{images}/{row['fname']}") for row in read(file, "annotations")]
+        for images, file in files.items()
     ]
-    parts: list[dict[int, list[str]]] = []
-    for images, file in (
-        ("cars_train", "devkit/cars_train_annos.mat"),
-        ("cars_test", "cars_test_annos_withlabels.mat"),
-    ):
-        groups: dict[int, list[str]] = {}
-        for row in loadmat(_needed(folder / file), simplify_cells=True)["annotations"]:
-            groups.setdefault(int(row["class"]) - 1, []).append(f"{images}/{row['fname']}")
-        parts.append(groups)
-    return *_official(parts[0], parts[1], spec), [_year_first(name) for name in names]
+    return *_official(*parts, spec), names
 
 
 def _year_first(car: str) -> str:
@@ -187,16 +190,18 @@ def _sun(folder: Path, spec: DataSpec) -> Listed:
     """The first of the ten official partitions. "/a/apse/indoor" is the class "indoor apse"."""
     paths = [line.strip() for line in _text(folder / "ClassName.txt") if line.strip()]
     label_of = {path: label for label, path in enumerate(paths)}
-    parts: list[dict[int, list[str]]] = []
+    parts: list[list[Pair]] = []
     for file in ("Training_01.txt", "Testing_01.txt"):
-        groups: dict[int, list[str]] = {}
-        for image in filter(None, map(str.strip, _text(folder / file))):
-            scene = image.rpartition("/")[0]
-            if scene not in label_of:
-                raise EnvironmentProblem(f"{folder / file} names the scene {scene!r}, which ClassName.txt lacks.")
-            groups.setdefault(label_of[scene], []).append(image.lstrip("/"))
-        parts.append(groups)
-    return *_official(parts[0], parts[1], spec), [" ".join(path.split("/")[:1:-1]) for path in paths]
+        images = [line.strip() for line in _text(folder / file) if line.strip()]
+        lacking = next((scene for scene in map(_scene, images) if scene not in label_of), None)
+        if lacking is not None:
+            raise EnvironmentProblem(f"{folder / file} names the scene {lacking!r}, which ClassName.txt lacks.")
+        parts.append([(label_of[_scene(image)], image.lstrip("/")) for image in images])
+    return *_official(*parts, spec), [" ".join(path.split("/")[:1:-1]) for path in paths]
+
+
+def _scene(image: str) -> str:
+    return image.rpartition("/")[0]
 
 
 def _text(path: Path) -> list[str]:

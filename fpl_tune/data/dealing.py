@@ -17,6 +17,7 @@ from fpl_tune.data.partition import (
     by_class,
     by_domain,
     iid,
+    joined,
     some_by_class,
 )
 from fpl_tune.data.pool import Ints
@@ -94,10 +95,7 @@ def _classes(request: Request) -> Deal:
     else:  # of each part all that a client may draw
         rows = [np.flatnonzero(part) for part in (~reserved, reserved)]
         parts = [some_by_class(owns, label[part], request.wanted, request.rng) for part in rows]
-        train = Shares(
-            np.concatenate([part[share.row] for part, share in zip(rows, parts, strict=True)]),
-            np.concatenate([share.client for share in parts]),
-        )
+        train = joined([share.within(part) for part, share in zip(rows, parts, strict=True)])
     return Deal(train, by_class(owns, request.test.label), request.n_clients)
 
 
@@ -129,19 +127,14 @@ def _dirichlet(request: Request) -> Deal:
 
 def _domain_dirichlet(request: Request) -> Deal:
     """Client ids form blocks of `n_clients`, one block per domain."""
-    parts: list[Deal] = []
+    parts: list[tuple[Shares, Shares]] = []
     for block, domain in enumerate(request.domains):
         rows = [np.flatnonzero(images.domain == domain) for images in (request.train, request.test)]
         inside = _labels(request, request.train.label[rows[0]], request.test.label[rows[1]])
-        train, test = (
-            Shares(of[share.row], share.client + block * request.n_clients)
-            for of, share in zip(rows, (inside.train, inside.test), strict=True)
-        )
-        parts.append(Deal(train, test, request.n_clients))
-    train, test = (
-        Shares(np.concatenate([s.row for s in shares]), np.concatenate([s.client for s in shares]))
-        for shares in ([part.train for part in parts], [part.test for part in parts])
-    )
+        first = block * request.n_clients
+        train, test = (share.within(of) for of, share in zip(rows, (inside.train, inside.test), strict=True))
+        parts.append((Shares(train.row, train.client + first), Shares(test.row, test.client + first)))
+    train, test = map(joined, zip(*parts, strict=True))
     return Deal(train, test, request.n_clients * len(request.domains))
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fpl_tune.data.partition import Deal, Shares
+from fpl_tune.data.partition import Deal, Shares, joined
 from fpl_tune.data.pool import Ints
 from fpl_tune.errors import ConfigError
 from fpl_tune.formatting import counted
@@ -121,8 +121,7 @@ def fixed_by_label(train: Ints, test: Ints, n_clients: int, alpha: float) -> Dea
             sizes = np.diff((edges * len(part)).astype(int), prepend=0)
             into.append(Shares(part, np.repeat(np.arange(n_clients), sizes)))
         held += np.bincount(parts[0][-1].client, minlength=n_clients)
-    joined = (Shares(*(np.concatenate(arrays) for arrays in zip(*part, strict=True))) for part in parts)
-    return Deal(next(joined), next(joined), n_clients)
+    return Deal(joined(parts[0]), joined(parts[1]), n_clients)
 
 
 def by_superclass(
@@ -154,12 +153,10 @@ def by_superclass(
         taken = _fill(quota, mix, coarse, left, rng)
         rows += [order[start : start + count] for start, count in zip(next_row, taken, strict=True)]
         next_row, left = next_row + taken, left - taken
-    row = np.concatenate(rows)
-    client = np.repeat(np.arange(n_clients), quota)
-    is_train = row < len(train)
-    return Deal(
-        Shares(row[is_train], client[is_train]), Shares(row[~is_train] - len(train), client[~is_train]), n_clients
-    )
+    pairs = Shares(np.concatenate(rows), np.repeat(np.arange(n_clients), quota))
+    is_train = pairs.row < len(train)
+    test_pairs = pairs.at(~is_train)
+    return Deal(pairs.at(is_train), test_pairs._replace(row=test_pairs.row - len(train)), n_clients)
 
 
 def _fill(quota: int, mix: Floats, coarse: Ints, left: Ints, rng: np.random.Generator) -> Ints:

@@ -15,31 +15,9 @@ from fpl_tune.data.unpickle import unpickle
 from fpl_tune.errors import EnvironmentProblem, unknown
 
 DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
-TEN = (
-    "bird",
-    "feather",
-    "headphones",
-    "ice_cream",
-    "teapot",
-    "tiger",
-    "whale",
-    "windmill",
-    "wine_glass",
-    "zebra",
-)
+TEN = tuple("bird feather headphones ice_cream teapot tiger whale windmill wine_glass zebra".split())
 OFFICE_DOMAINS = ("amazon", "caltech", "dslr", "webcam")
-OFFICE_TEN = (
-    "back_pack",
-    "bike",
-    "calculator",
-    "headphones",
-    "keyboard",
-    "laptop_computer",
-    "monitor",
-    "mouse",
-    "mug",
-    "projector",
-)
+OFFICE_TEN = tuple("back_pack bike calculator headphones keyboard laptop_computer monitor mouse mug projector".split())
 
 
 def load_domainnet(spec: DataSpec, origin: str) -> Dataset:

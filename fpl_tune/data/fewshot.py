@@ -54,21 +54,19 @@ def draw_reserved(
     """Like `draw` where clients share images: validation comes from the `reserved` images [n], which none trains on."""
     shuffled = _shuffled(shares, rng)
     held = reserved[shuffled.row]
-    train, validate = (Shares(shuffled.row[part], shuffled.client[part]) for part in (~held, held))
+    train, validate = (shuffled.at(part) for part in (~held, held))
     limit = None if shots is None else max(1, round(val * shots))
     return _first(train, label, shots), _first(validate, label, limit)
 
 
 def _shuffled(shares: Shares, rng: np.random.Generator) -> Shares:
-    order = rng.permutation(len(shares.row))
-    return Shares(shares.row[order], shares.client[order])
+    return shares.at(rng.permutation(len(shares.row)))
 
 
 def _first(shares: Shares, label: Ints, most: int | None) -> Shares:
     """At most `most` images of each client and class."""
     order, rank, _ = ranked(_group(shares, label))
-    kept = order if most is None else order[rank < most]
-    return Shares(shares.row[kept], shares.client[kept])
+    return shares.at(order if most is None else order[rank < most])
 
 
 def _group(shares: Shares, label: Ints) -> Ints:
@@ -87,12 +85,8 @@ def _cut(shares: Shares, label: Ints, shots: int | None, val: float) -> tuple[Sh
     else:
         n_val = np.minimum(np.maximum(np.rint(val * asked), 1), size - 1).astype(np.int64)
     n_train = np.minimum(asked, size - n_val)
-    train = order[rank < n_train]
-    validate = order[(rank >= n_train) & (rank < n_train + n_val)]
-    return (
-        Shares(shares.row[train], shares.client[train]),
-        Shares(shares.row[validate], shares.client[validate]),
-    )
+    validated = (rank >= n_train) & (rank < n_train + n_val)
+    return shares.at(order[rank < n_train]), shares.at(order[validated])
 
 
 def _proportional(client: Ints, rank: Ints, size: Ints, val: float) -> Ints:
@@ -134,8 +128,7 @@ def draw_published(
     _, first = np.unique(label, return_index=True)
     appearance = np.full(n_classes, -1)
     appearance[label[np.sort(first)]] = np.arange(len(first))
-    order = np.lexsort((shares.row, appearance[label[shares.row]], shares.client))
-    row, client = shares.row[order], shares.client[order]
+    row, client = held = shares.at(np.lexsort((shares.row, appearance[label[shares.row]], shares.client)))
     cuts = np.flatnonzero((np.diff(client) != 0) | (np.diff(label[row]) != 0)) + 1
     drawn = [
         position
@@ -145,4 +138,4 @@ def draw_published(
     ]
     rest = rng.permutation(np.setdiff1d(np.arange(len(row)), drawn))
     ordered = np.concatenate([np.array(drawn, dtype=np.int64), rest])
-    return _cut(Shares(row[ordered], client[ordered]), label, shots, val)
+    return _cut(held.at(ordered), label, shots, val)

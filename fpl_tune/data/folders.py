@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from fpl_tune.data.files import Rows, assemble, cut, images_in, locate, plain, subfolders
 from fpl_tune.data.pool import Dataset
@@ -13,17 +15,40 @@ from fpl_tune.errors import ConfigError, EnvironmentProblem
 from fpl_tune.formatting import counted
 
 TEMPLATE = "a photo of a {}."
-PACS_DOMAINS = ("photo", "art_painting", "cartoon", "sketch")
-OFFICEHOME_DOMAINS = ("art", "clipart", "product", "real_world")
-VLCS_DOMAINS = {
-    "caltech": ("CALTECH", "Caltech101"),
-    "labelme": ("LABELME", "LabelMe"),
-    "pascal": ("PASCAL", "VOC2007"),
-    "sun": ("SUN", "SUN09"),
-}
-"""Names of the original archive, and of DomainBed's."""
 VLCS_CLASSES = ("bird", "car", "chair", "dog", "person")
-TERRA_DOMAINS = ("location_38", "location_43", "location_46", "location_100")
+
+
+class _Layout(NamedTuple):
+    """Folders domain/class/* of a published data set."""
+
+    folders: tuple[str, ...]
+    domains: Mapping[str, Sequence[str]]
+    """The possible folders of each domain."""
+    rename: Mapping[str, str] = MappingProxyType({})
+    below: str = ""
+
+
+_LAYOUTS = {
+    "pacs": _Layout(("PACS", "pacs"), {name: (name,) for name in ("photo", "art_painting", "cartoon", "sketch")}),
+    "officehome": _Layout(
+        ("OfficeHome", "office_home", "OfficeHomeDataset_10072016"),
+        {"art": ("Art", "art"), "clipart": ("Clipart",), "product": ("Product",), "real_world": ("Real World",)},
+    ),
+    "vlcs": _Layout(  # names of the original archive, whose classes are numbers, and of DomainBed's
+        ("VLCS", "vlcs"),
+        {
+            "caltech": ("CALTECH", "Caltech101"),
+            "labelme": ("LABELME", "LabelMe"),
+            "pascal": ("PASCAL", "VOC2007"),
+            "sun": ("SUN", "SUN09"),
+        },
+        {str(k): name for k, name in enumerate(VLCS_CLASSES)},
+        "full",
+    ),
+    "terra_incognita": _Layout(
+        ("terra_incognita", "TerraIncognita"), {f"location_{n}": (f"location_{n}",) for n in (38, 43, 46, 100)}
+    ),
+}
 
 
 def load_folder(spec: DataSpec, layout: str) -> Dataset:
@@ -64,36 +89,19 @@ def load_domains(spec: DataSpec, layout: str) -> Dataset:
     return by_domain(spec, root, {name: (name,) for name in subfolders(root)})
 
 
-def load_pacs(spec: DataSpec, origin: str) -> Dataset:
-    """Lists PACS: domain/class/*, split 80/20 per domain and class, as no federated paper states a split."""
-    root = locate(spec, ("PACS", "pacs"), PACS_DOMAINS, origin)
-    return by_domain(spec, root, {name: (name,) for name in PACS_DOMAINS})
-
-
-def load_officehome(spec: DataSpec, origin: str) -> Dataset:
-    """Lists OfficeHome: Domain/Class/*, split 80/20 per domain and class, as no federated paper states a split."""
-    folders = ("OfficeHome", "office_home", "OfficeHomeDataset_10072016")
-    root = locate(spec, folders, ("Art", "art"), origin)
-    return by_domain(spec, root, {name: (name,) for name in OFFICEHOME_DOMAINS})
-
-
-def load_vlcs(spec: DataSpec, origin: str) -> Dataset:
-    """Lists VLCS: Domain/full/class/* or Domain/class/*, classes by name or by number; split 80/20 as PACS."""
-    root = locate(spec, ("VLCS", "vlcs"), [name for names in VLCS_DOMAINS.values() for name in names], origin)
-    return by_domain(spec, root, VLCS_DOMAINS, {str(k): name for k, name in enumerate(VLCS_CLASSES)}, below="full")
-
-
-def load_terra(spec: DataSpec, origin: str) -> Dataset:
-    """Lists TerraIncognita: location_<n>/class/*, split 80/20 per domain and class, as PACS."""
-    root = locate(spec, ("terra_incognita", "TerraIncognita"), TERRA_DOMAINS, origin)
-    return by_domain(spec, root, {name: (name,) for name in TERRA_DOMAINS})
+def load_published(spec: DataSpec, origin: str) -> Dataset:
+    """Lists PACS, OfficeHome, VLCS or TerraIncognita, split 80/20 per domain and class: no federated paper states a
+    split."""
+    layout = _LAYOUTS[spec.name]
+    root = locate(spec, layout.folders, [name for names in layout.domains.values() for name in names], origin)
+    return by_domain(spec, root, layout.domains, layout.rename, below=layout.below)
 
 
 def by_domain(
     spec: DataSpec,
     root: Path,
     domains: Mapping[str, Sequence[str]],
-    rename: Mapping[str, str] | None = None,
+    rename: Mapping[str, str] = MappingProxyType({}),
     below: str = "",
 ) -> Dataset:
     """Lists folders domain/class/*, split by `data.test_share`.
@@ -119,7 +127,7 @@ def by_domain(
             )
         folder_of[domain] = found[0] / below if (found[0] / below).is_dir() else found[0]
     inside = {domain: subfolders(path) for domain, path in folder_of.items()}
-    named = {name: (rename or {}).get(plain(name), name) for folders in inside.values() for name in folders}
+    named = {name: rename.get(plain(name), name) for folders in inside.values() for name in folders}
     classes = sorted(set(named.values()))
     train, test = Rows(), Rows()
     for number, (domain, folders) in enumerate(inside.items()):

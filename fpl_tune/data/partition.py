@@ -7,7 +7,8 @@ training labels. All functions are deterministic, given their generator.
 from __future__ import annotations
 
 import random
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,19 @@ class Shares(NamedTuple):
 
     row: Ints
     client: Ints
+
+    def at(self, index: NDArray[Any]) -> Shares:
+        """The pairs at some positions, or where a mask is True."""
+        return Shares(self.row[index], self.client[index])
+
+    def within(self, rows: Ints) -> Shares:
+        """The same pairs, `row` counted in a pool whose part `rows` was dealt."""
+        return Shares(rows[self.row], self.client)
+
+
+def joined(parts: Sequence[Shares]) -> Shares:
+    """The pairs of all parts."""
+    return Shares(np.concatenate([part.row for part in parts]), np.concatenate([part.client for part in parts]))
 
 
 class Ranked(NamedTuple):
@@ -114,9 +128,8 @@ def some_by_class(owns: NDArray[np.bool_], label: Ints, most: int, rng: np.rando
             picked = np.broadcast_to(images, (len(owners), len(images)))
         rows.append(picked.ravel())
         clients.append(np.repeat(owners, picked.shape[1]))
-    row, client = np.concatenate(rows), np.concatenate(clients)
-    order = np.argsort(client, kind="stable")
-    return Shares(row[order], client[order])
+    pairs = Shares(np.concatenate(rows), np.concatenate(clients))
+    return pairs.at(np.argsort(pairs.client, kind="stable"))
 
 
 def by_domain(domain: Ints, client_of: Ints) -> Shares:

@@ -11,7 +11,7 @@ from fpl_tune.data import fewshot
 from fpl_tune.data.dealing import Images, Request, deal
 from fpl_tune.data.exchange import import_split
 from fpl_tune.data.listing import kept_domains
-from fpl_tune.data.partition import Deal, Shares
+from fpl_tune.data.partition import Deal
 from fpl_tune.data.pool import Dataset, Ints, Pool
 from fpl_tune.data.registry import resolve
 from fpl_tune.data.spec import DataSpec, PartitionSpec
@@ -35,7 +35,7 @@ def split(dataset: Dataset, data: DataSpec, partition: PartitionSpec, seed: int)
     request, rows = _request(dataset, data, spec, known, seed)
     dealt = deal(request)
     train, val = _drawn(request, dealt, data, rows[0], seed)
-    own = fewshot.by_client(Shares(rows[1][dealt.test.row], dealt.test.client), dealt.n_clients)
+    own = fewshot.by_client(dealt.test.within(rows[1]), dealt.n_clients)
     train_label, val_label = ([dataset.train.label[i] for i in part] for part in (train, val))
     own_label = [dataset.test.label[i] for i in own]
     if spec.label_noise:
@@ -113,7 +113,7 @@ def _drawn(request: Request, dealt: Deal, data: DataSpec, rows: Ints, seed: int)
         parts = fewshot.draw_reserved(dealt.train, label, data.shots, data.val, rng, request.reserved)
     else:
         parts = fewshot.draw(dealt.train, label, data.shots, data.val, rng)
-    train, val = (fewshot.by_client(Shares(rows[part.row], part.client), dealt.n_clients) for part in parts)
+    train, val = (fewshot.by_client(part.within(rows), dealt.n_clients) for part in parts)
     return train, val
 
 

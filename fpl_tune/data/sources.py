@@ -10,7 +10,7 @@ from fpl_tune.data.cifar import load_cifar
 from fpl_tune.data.coop import load_coop
 from fpl_tune.data.coop_lists import LAYOUTS
 from fpl_tune.data.domainnet import load_domainnet, load_office
-from fpl_tune.data.folders import load_domains, load_folder, load_officehome, load_pacs, load_terra, load_vlcs
+from fpl_tune.data.folders import load_domains, load_folder, load_published
 from fpl_tune.data.imagenet import load_imagenet
 from fpl_tune.data.pool import Dataset
 from fpl_tune.data.spec import DataSpec, PartitionSpec
@@ -165,7 +165,7 @@ SOURCES: dict[str, Source] = {
     ),
     "officehome": _files(
         "four domains, 65 kinds of everyday objects",
-        load_officehome,
+        load_published,
         DOMAINS,
         "OfficeHome/{Art,Clipart,Product,Real World}/<class>/",
         "hemanthdv.org/officeHomeDataset.html",
@@ -173,7 +173,7 @@ SOURCES: dict[str, Source] = {
     ),
     "pacs": _files(
         "four domains, 7 classes",
-        load_pacs,
+        load_published,
         DOMAINS,
         "PACS/{photo,art_painting,cartoon,sketch}/<class>/",
         "Images: domaingeneralization.github.io",
@@ -181,7 +181,7 @@ SOURCES: dict[str, Source] = {
     ),
     "vlcs": _files(
         "four photo collections, 5 classes",
-        load_vlcs,
+        load_published,
         DOMAINS,
         "VLCS/{CALTECH,LABELME,PASCAL,SUN}/full/<class>/, or VLCS/{Caltech101,LabelMe,VOC2007,SUN09}/<class>/",
         "Images: domaingeneralization.github.io or github.com/facebookresearch/DomainBed",
@@ -189,7 +189,7 @@ SOURCES: dict[str, Source] = {
     ),
     "terra_incognita": _files(
         "four camera traps, 10 classes",
-        load_terra,
+        load_published,
         DOMAINS,
         "terra_incognita/location_{38,43,46,100}/<class>/",
         "Images: beerys.github.io/CaltechCameraTraps, cut by github.com/facebookresearch/DomainBed",
@@ -201,12 +201,7 @@ SOURCES: dict[str, Source] = {
         DISJOINT,
         "<data.root>/<class>/*, or <data.root>/{train,test}/<class>/*",
     ),
-    "domains": _own(
-        "your own images of several domains",
-        load_domains,
-        DOMAINS,
-        "<data.root>/<domain>/<class>/*",
-    ),
+    "domains": _own("your own images of several domains", load_domains, DOMAINS, "<data.root>/<domain>/<class>/*"),
 }
 
 

@@ -22,9 +22,7 @@ from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._checks import require_positive, require_vit
 from fpl_tune.methods._deep import see
 from fpl_tune.methods._layers import linear, new_linear
-
-_HIDDEN = 4
-"""Width of the feed-forward layer's gated half, in widths of a token."""
+from fpl_tune.methods._network import HIDDEN, feed_forward, mapped, new_norms, normed, xavier
 
 
 @dataclass(frozen=True)
@@ -64,17 +62,13 @@ class FedMVP(FederatedAveraging):
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         width = task.vision_width or 0
-        shared: Tree = {}
-        for name in ("patches", "attributes", "ff"):
-            shared[f"norm.{name}.weight"] = torch.ones(width, device=task.device, dtype=task.dtype)
-            shared[f"norm.{name}.bias"] = torch.zeros(width, device=task.device, dtype=task.dtype)
-        layers = {"project": (task.embed_dim, width), "ff.in": (width, 2 * _HIDDEN * width)}
-        layers |= {"ff.out": (_HIDDEN * width, width), "attention.out": (width, width)}
+        shared = new_norms(task, patches=width, attributes=width, ff=width)
+        layers = {"project": (task.embed_dim, width), "ff.in": (width, 2 * HIDDEN * width)}
+        layers |= {"ff.out": (HIDDEN * width, width), "attention.out": (width, width)}
         for name, (n_in, n_out) in layers.items():
             shared[f"{name}.weight"], shared[f"{name}.bias"] = new_linear(task, n_in, n_out, rng)
-        drawn = (2 * torch.rand(3 * width, width, generator=rng) - 1) * (6 / (4 * width)) ** 0.5
-        shared["attention.in.weight"] = drawn.to(task.device, task.dtype)
-        shared["attention.in.bias"] = torch.zeros(3 * width, device=task.device, dtype=task.dtype)
+        shared["attention.in.weight"] = xavier(task, width, 3 * width, rng, 4 * width)
+        shared["attention.in.bias"] = shared["norm.ff.bias"].new_zeros(3 * width)
         shared["attention.out.bias"] = torch.zeros_like(shared["attention.out.bias"])
         return State(shared, personal={}, server={})
 
@@ -94,24 +88,14 @@ class FedMVP(FederatedAveraging):
     def prompts(self, task: Task, leaf: Tree, pixels: Tensor) -> Tensor:
         """[C, B, n, w] visual prompts of each image [C, B, 3, H, W]."""
         n_clients, n_images = pixels.shape[:2]
-
-        def normed(x: Tensor, name: str) -> Tensor:
-            shape = (n_clients, *([1] * (x.ndim - 2)), -1)
-            weight, bias = leaf[f"norm.{name}.weight"], leaf[f"norm.{name}.bias"]
-            return F.layer_norm(x, x.shape[-1:]) * weight.view(shape) + bias.view(shape)
-
-        def mapped(x: Tensor, name: str) -> Tensor:
-            return linear(x, leaf[f"{name}.weight"], leaf[f"{name}.bias"])
-
         sentences = self._sentences(task).flatten(0, 1)
-        values = mapped(sentences.expand(n_clients, -1, -1), "project")  # [C, A, w]
-        patches = normed(task.embed(pixels), "patches").flatten(1, 2)  # [C, B M, w]
+        values = mapped(leaf, "project", sentences.expand(n_clients, -1, -1))  # [C, A, w]
+        patches = normed(leaf, "patches", task.embed(pixels)).flatten(1, 2)  # [C, B M, w]
         parts = zip("qkv", leaf["attention.in.weight"].chunk(3, 1), leaf["attention.in.bias"].chunk(3, 1), strict=True)
-        given = {"q": patches, "k": normed(values, "attributes"), "v": values}
+        given = {"q": patches, "k": normed(leaf, "attributes", values), "v": values}
         q, k, v = (linear(given[n], *own).unflatten(-1, (self.heads, -1)).transpose(1, 2) for n, *own in parts)
-        x = mapped(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2), "attention.out")
-        value, gate = mapped(normed(x, "ff"), "ff.in").chunk(2, -1)
-        x = x + mapped(value * F.gelu(gate), "ff.out")
+        x = mapped(leaf, "attention.out", F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        x = feed_forward(leaf, x)
         pooled = F.adaptive_avg_pool1d(x.unflatten(1, (n_images, -1)).flatten(0, 1).mT, self.n_tokens).mT
         return pooled.unflatten(0, (n_clients, n_images))
 

@@ -12,16 +12,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree, cosine_logits, new_context, require, unit
 from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._checks import require_positive
-from fpl_tune.methods._layers import linear, new_linear
-
-_HIDDEN = 4
-"""Width of the feed-forward layer's gated half, in widths of a context token."""
+from fpl_tune.methods._layers import new_linear
+from fpl_tune.methods._network import HIDDEN, feed_forward, mapped, new_norms, normed, xavier
 
 
 @dataclass(frozen=True)
@@ -48,20 +45,15 @@ class FedTPG(FederatedAveraging):
         require(sizes.text_width % self.heads == 0, "heads", rule, self.heads)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        width, inner = task.text_width, _HIDDEN * task.text_width
+        width, names = task.text_width, task.embed_dim
         shared: Tree = {"query": new_context(task, self.n_ctx, rng)}
-        for name, size in (("queries", width), ("names", task.embed_dim), ("ff", width)):
-            shared[f"norm.{name}.weight"] = shared["query"].new_ones(size)
-            shared[f"norm.{name}.bias"] = shared["query"].new_zeros(size)
-        for name, size in (("q", width), ("k", task.embed_dim), ("v", task.embed_dim)):
-            drawn = (2 * torch.rand(width, size, generator=rng) - 1) * (6 / (size + 3 * width)) ** 0.5
-            shared[f"attention.{name}.weight"] = drawn.to(shared["query"])
+        shared |= new_norms(task, queries=width, names=names, ff=width)
+        for name, size in (("q", width), ("k", names), ("v", names)):
+            shared[f"attention.{name}.weight"] = xavier(task, size, width, rng, size + 3 * width)
             shared[f"attention.{name}.bias"] = shared["query"].new_zeros(width)
-        for name, n_in, n_out in (
-            ("attention.out", width, width),
-            ("ff.in", width, 2 * inner),
-            ("ff.out", inner, width),
-        ):
+        inner = HIDDEN * width
+        layers = {"attention.out": (width, width), "ff.in": (width, 2 * inner), "ff.out": (inner, width)}
+        for name, (n_in, n_out) in layers.items():
             shared[f"{name}.weight"], shared[f"{name}.bias"] = new_linear(task, n_in, n_out, rng)
         shared["attention.out.bias"] = torch.zeros_like(shared["attention.out.bias"])
         return State(shared, personal={}, server={})
@@ -79,23 +71,14 @@ class FedTPG(FederatedAveraging):
     def context(self, names: Tensor, local: Local) -> Tensor:
         """[C, l, d] what the networks write for the unit features [K, D] of class names."""
         leaf, owned = local.train, local.fixed.get("owned")
-
-        def normed(x: Tensor, name: str) -> Tensor:
-            weight, bias = leaf[f"norm.{name}.weight"], leaf[f"norm.{name}.bias"]
-            return F.layer_norm(x, x.shape[-1:]) * weight[:, None] + bias[:, None]
-
-        def mapped(x: Tensor, name: str) -> Tensor:
-            return linear(x, leaf[f"{name}.weight"], leaf[f"{name}.bias"])
-
-        keys = normed(names.expand(len(leaf["query"]), -1, -1), "names")
-        rows = (("q", normed(leaf["query"], "queries")), ("k", keys), ("v", keys))
-        q, k, v = (mapped(x, f"attention.{n}").unflatten(-1, (self.heads, -1)).transpose(1, 2) for n, x in rows)
+        keys = normed(leaf, "names", names.expand(len(leaf["query"]), -1, -1))
+        rows = {"q": normed(leaf, "queries", leaf["query"]), "k": keys, "v": keys}
+        parts = (mapped(leaf, f"attention.{name}", x) for name, x in rows.items())
+        q, k, v = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in parts)
         score = q @ k.mT / q.shape[-1] ** 0.5  # [C, heads, l, K]
         if owned is not None:
             score = score.masked_fill(~owned[:, None, None], -torch.inf)
-        h = mapped((score.softmax(-1) @ v).transpose(1, 2).flatten(2), "attention.out")
-        value, gate = mapped(normed(h, "ff"), "ff.in").chunk(2, -1)
-        return h + mapped(value * F.gelu(gate), "ff.out")
+        return feed_forward(leaf, mapped(leaf, "attention.out", (score.softmax(-1) @ v).transpose(1, 2).flatten(2)))
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         text = task.text(self.context(unit(task.sentences(["{}"])[0]), local), remember=False)

@@ -1,0 +1,45 @@
+"""Shared by the networks that write prompts: layers by the names of their leaves, with a client axis."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from fpl_tune.method import Task, Tree
+from fpl_tune.methods._layers import linear
+
+HIDDEN = 4
+"""Width of the feed-forward layer's gated half, in widths of a token."""
+
+
+def new_norms(task: Task, **sizes: int) -> Tree:
+    """Scales of one and shifts of zero by `norm.<name>`."""
+    like = torch.ones(0, device=task.device, dtype=task.dtype)
+    norms: Tree = {}
+    for name, size in sizes.items():
+        norms[f"norm.{name}.weight"], norms[f"norm.{name}.bias"] = like.new_ones(size), like.new_zeros(size)
+    return norms
+
+
+def xavier(task: Task, n_in: int, n_out: int, rng: Generator, fans: int) -> Tensor:
+    """Weight [out, in] of PyTorch's attention, U(±√(6 / fans))."""
+    return ((2 * torch.rand(n_out, n_in, generator=rng) - 1) * (6 / fans) ** 0.5).to(task.device, task.dtype)
+
+
+def normed(leaf: Tree, name: str, x: Tensor) -> Tensor:
+    """x [C, ..., w] after LayerNorm `norm.<name>`."""
+    shape = (len(x), *([1] * (x.ndim - 2)), -1)
+    weight, bias = leaf[f"norm.{name}.weight"].view(shape), leaf[f"norm.{name}.bias"].view(shape)
+    return F.layer_norm(x, x.shape[-1:]) * weight + bias
+
+
+def mapped(leaf: Tree, name: str, x: Tensor) -> Tensor:
+    """x [C, ..., in] after the linear layer `name`."""
+    return linear(x, leaf[f"{name}.weight"], leaf[f"{name}.bias"])
+
+
+def feed_forward(leaf: Tree, x: Tensor) -> Tensor:
+    """x [C, n, w] + FF(x), FF gated by GELU."""
+    value, gate = mapped(leaf, "ff.in", normed(leaf, "ff", x)).chunk(2, -1)
+    return x + mapped(leaf, "ff.out", value * F.gelu(gate))
