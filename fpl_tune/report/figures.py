@@ -132,8 +132,9 @@ def parallel(facts: Facts) -> Spec:
     columns |= {quantity(VAL, unit=False): (facts.table["val"], False)}
     columns |= {quantity(facts.metric, unit=False): (facts.table["mean"], False)}
     marks, lines = [], []
+    cells = [cell for cell in facts.own if not math.isnan(facts.table.loc[cell.id, "val"])]
     for order, (axis, (column, log)) in enumerate(columns.items()):
-        own = column.loc[[cell.id for cell in facts.own]]
+        own = column.loc[[cell.id for cell in cells]]
         known = [v for v in dict.fromkeys(own) if v is not None and v == v]
         if numeric(known):
             ends = np.array([min(known), max(known)], float)
@@ -146,9 +147,9 @@ def parallel(facts: Facts) -> Spec:
         metric = "acc" if axis.endswith("accuracy") else ""
         text = {v: f"{100 * v:.1f} %" if metric else f"{v:.3g}" if isinstance(v, float) else shown(v) for v in known}
         marks += [{"axis": axis, "place": at[v], "text": text[v]} for v in labels]
-        for cell in facts.own:
+        for cell in cells:
             value = own[cell.id]
-            if value in at and facts.table.loc[cell.id, "val"] == facts.table.loc[cell.id, "val"]:
+            if value in at:
                 lines.append({"axis": axis, "order": order, "place": at[value], "number": facts.keys[cell.id],
                               "label": facts.name(cell), "text": text[value],
                               "validation": facts.table.loc[cell.id, "val"]})  # fmt: skip

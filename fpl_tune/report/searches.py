@@ -89,10 +89,11 @@ def matters(facts: Facts, tests: pd.DataFrame) -> Section | None:
         "Share of the variance of the validation accuracy over cells that a field explains alone, in the cells in "
         "which it exists: exact in complete grids, else estimated (ω²)."
     )
-    spreads = dict(zip(found["method"], found["spread"], strict=True))
-    varies = ", ".join(f"{figure(spread, 'val/acc_mean')} ({name})" for name, spread in spreads.items())
-    section = Section("importance", "What matters", [f"{text} The standard deviation over cells, in points: {varies}."])
+    section = Section("importance", "What matters")
     if len(known):
+        spreads = dict(zip(known["method"], known["spread"], strict=True))
+        varies = ", ".join(f"{figure(spread, 'val/acc_mean')} ({name})" for name, spread in spreads.items())
+        section.texts.append(f"{text} The standard deviation over cells, in points: {varies}.")
         top = known.head(20)
         bars = [{"name": f"{m}: {short(f)}", "value": 100 * share}
                 for m, f, share in zip(top["method"], top["field"], top["share"], strict=True)]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -137,6 +138,76 @@ def test_a_browser_draws_every_chart(make_store, tmp_path):
     shown = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
     assert f'data-drawn="{len(charts)}"' in shown
     assert "This chart cannot be drawn:" not in shown.replace("This chart cannot be drawn: ${", "")  # but in the script
+
+
+USER = """
+<script>
+(async () => {
+  const wait = async found => { while (!found()) await new Promise(next => setTimeout(next, 50)); };
+  await wait(() => document.body.dataset.drawn);
+  const seen = {}, input = document.getElementById("filter"), first = views.slice_n_ctx;
+  const shown = () => [...table.tBodies[0].rows].filter(row => !row.hidden).map(row => row.cells[0].textContent);
+  const mark = (name, kind) => document.querySelector(`#chart-${name} .${kind} path`);
+  seen.all = shown();
+  input.value = "n_ctx=2 validation>0";
+  input.oninput();
+  seen.filtered = [shown(), first.signal("kept"), document.getElementById("count").textContent];
+  URL.createObjectURL = blob => { seen.blob = blob; return "#"; };
+  HTMLAnchorElement.prototype.click = function () { seen.file = this.download; };
+  document.getElementById("csv").onclick();
+  seen.csv = (await seen.blob.text()).trim().split("\\n").length;
+  clear.onclick();
+  seen.cleared = shown().length;
+  for (let clicks = 0; clicks < 2; clicks++) table.tHead.rows[0].cells[0].onclick();
+  seen.sorted = shown();
+  const { width, height } = views.parallel._el.querySelector("svg").viewBox.baseVal;
+  await views.parallel.signal("brush_x", [0, width]).signal("brush_y", [0, height / 3]).runAsync();
+  seen.brushed = [shown().length, brushed.size];
+  clear.onclick();
+  seen.unbrushed = shown().length;
+  const { x, y } = mark("slice_n_ctx", "mark-symbol.role-mark").getBoundingClientRect();
+  for (const kind of ["pointerover", "pointermove"]) mark("slice_n_ctx", "mark-symbol.role-mark").dispatchEvent(
+    new PointerEvent(kind, { bubbles: true, clientX: x + 2, clientY: y + 2 }));
+  await wait(() => document.getElementById("vg-tooltip-element")?.textContent);
+  seen.tip = document.getElementById("vg-tooltip-element").textContent;
+  mark("learning", "role-legend-symbol").dispatchEvent(new MouseEvent("click", { bubbles: true }));
+  await views.learning.runAsync();
+  seen.legend = views.learning.data("shown_store").length;
+  seen.menu = [...document.querySelectorAll("#chart-learning .vega-actions a")].map(link => link.download);
+  seen.svg = (await views.learning.toSVG()).slice(0, 4);
+  seen.png = (await views.learning.toImageURL("png")).slice(0, 22);
+  document.getElementById("theme").onclick();
+  seen.theme = document.documentElement.dataset.theme;
+  document.body.dataset.seen = JSON.stringify(seen);
+})().catch(problem => { document.body.dataset.seen = JSON.stringify(`${problem} ${Object.keys(views)}`); });
+</script></body></html>"""
+
+
+@pytest.mark.system
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_a_user_filters_sorts_brushes_hovers_and_downloads(make_store, tmp_path):
+    body = "axes: {method: {n_ctx: [2, 4, 8]}, optim: {lr: [0.01, 0.1]}, protocol: {epochs: [1, 2]}}\nseeds: 2\n"
+    page = report.build(make_store(body=body))
+    page.write_text(page.read_text(encoding="utf-8").removesuffix("</body></html>") + USER, encoding="utf-8")
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
+               "--window-size=1400,900", "--virtual-time-budget=60000", "--dump-dom", page.as_uri()]  # fmt: skip
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
+    found = re.search(r'data-seen="([^"]*)"', dom)
+    assert found is not None
+    seen = json.loads(html.unescape(found[1]))
+    assert isinstance(seen, dict), seen
+    rows, kept, count = seen["filtered"]
+    assert len(seen["all"]) == seen["cleared"] == seen["unbrushed"] == 12
+    assert rows == [name for name in seen["all"] if "n_ctx=2" in name]
+    assert (len(kept), count, seen["csv"], seen["file"]) == (4, "4 of 12 cells", 5, "toy.csv")
+    assert seen["sorted"] == sorted(seen["all"], reverse=True)
+    assert 0 < seen["brushed"][0] < 12
+    assert seen["brushed"][1] > 0
+    assert "n_ctx" in seen["tip"]
+    assert seen["legend"] == 1
+    assert seen["menu"] == ["toy_learning.svg", "toy_learning.png"]
+    assert (seen["svg"], seen["png"]) == ("<svg", "data:image/png;base64,")
+    assert seen["theme"] in ("light", "dark")
 
 
 def test_page_holds_every_cell_with_its_mean_and_std_over_seeds(make_store):
