@@ -13,9 +13,8 @@ import pandas as pd
 
 from fpl_tune import config
 from fpl_tune.device import resolve
-from fpl_tune.errors import ConfigError, unknown
 from fpl_tune.formatting import duration
-from fpl_tune.paths import cache_root, output_folder, output_root
+from fpl_tune.paths import cache_root, check_stored, output_folder, output_root
 from fpl_tune.trial import Record, Trial
 
 if TYPE_CHECKING:
@@ -241,12 +240,5 @@ def stored(name: str) -> Store:
     """
     from fpl_tune.study.store import Store
 
-    root = output_folder()
-    known = sorted(path.parent.name for path in root.glob("*/study.yaml"))
-    if not known:
-        raise ConfigError(
-            f"There are no results in {root} yet. Run a study first, or point FPL_TUNE_OUTPUT to other results."
-        )
-    if name not in known:
-        raise unknown("study with results", name, known)
+    check_stored(name)
     return Store.open(output_root(), name)

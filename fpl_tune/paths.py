@@ -7,7 +7,7 @@ from multiprocessing.context import TimeoutError as Late
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
-from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.errors import ConfigError, EnvironmentProblem, unknown
 
 ANSWER_SECONDS = 30.0
 """Time limit of writing to the output folder."""
@@ -37,6 +37,40 @@ def list_studies() -> dict[str, Path]:
         for path in sorted(folder.glob("*.yaml")):
             found.setdefault(path.stem, path)
     return found
+
+
+def study_file(name: str) -> Path:
+    """The file of a study by its name, also of one that has results, or by its path.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name.endswith((".yaml", ".yml")):
+        if not Path(name).is_file():
+            raise ConfigError(f"There is no file {name!r}. A study is a name (fpl-tune ls studies) or a YAML file.")
+        return Path(name)
+    known = list_studies()
+    path = known.get(name) or output_folder() / name / "study.yaml"
+    if not path.is_file():
+        raise unknown("study", name, known, "fpl-tune ls studies")
+    return path
+
+
+def stored_studies() -> list[str]:
+    """Names of the studies that have results."""
+    return sorted(path.parent.name for path in output_folder().glob("*/study.yaml"))
+
+
+def check_stored(name: str) -> None:
+    """Raises `ConfigError` unless a study has results."""
+    known = stored_studies()
+    if not known:
+        raise ConfigError(
+            f"There are no results in {output_folder()} yet. Run a study first, or point FPL_TUNE_OUTPUT to other "
+            "results."
+        )
+    if name not in known:
+        raise unknown("study with results", name, known)
 
 
 def output_folder() -> Path:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from fpl_tune import __version__
+from fpl_tune import __version__, paths
 from fpl_tune.cli import complete
 
 app = typer.Typer(
@@ -46,14 +46,36 @@ BudgetOption = Annotated[str | None, typer.Option("--budget", help="Wall time, e
 SeedsOption = Annotated[
     str | None, typer.Option("--seeds", help="Number of seeds, or a list such as 1,2,5; same as seeds=5.")
 ]
+
+
+def _study(ctx: typer.Context, name: str) -> str:
+    """Refuses an unknown study before anything heavy is imported."""
+    if not ctx.resilient_parsing:
+        paths.study_file(name)
+    return name
+
+
+def stored(ctx: typer.Context, name: str | None) -> str | None:
+    """Refuses a study without results before anything heavy is imported."""
+    if name is not None and not ctx.resilient_parsing:
+        paths.check_stored(name)
+    return name
+
+
 StudyName = Annotated[
     str,
     typer.Argument(
-        metavar="STUDY", help="Name of a study, or the path of its YAML file.", autocompletion=complete.studies
+        metavar="STUDY",
+        help="Name of a study, or the path of its YAML file.",
+        autocompletion=complete.studies,
+        callback=_study,
     ),
 ]
 StoredStudy = Annotated[
-    str, typer.Argument(metavar="STUDY", help="Name of a study that has results.", autocompletion=complete.results)
+    str,
+    typer.Argument(
+        metavar="STUDY", help="Name of a study that has results.", autocompletion=complete.results, callback=stored
+    ),
 ]
 
 

@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
-from fpl_tune.cli import complete
-from fpl_tune.cli.common import Format, FormatOption, app
+from fpl_tune.cli.common import Format, FormatOption, StoredStudy, app
 
 
 @app.command(epilog="Example: fpl-tune compare lambda_sweep lambda_sweep_rn50", rich_help_panel="Results")
 def compare(
-    a: Annotated[str, typer.Argument(metavar="A", help="A study that has results.", autocompletion=complete.results)],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another one.", autocompletion=complete.results)],
+    a: StoredStudy,
+    b: StoredStudy,
     rule: Annotated[str, typer.Option(help="Reporting rule.")] = "final",
     anyway: Annotated[bool, typer.Option("--anyway", help="Compare although partitions differ.")] = False,
     format: FormatOption = Format.table,

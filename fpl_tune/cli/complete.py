@@ -15,7 +15,7 @@ from pathlib import Path
 
 import typer
 
-from fpl_tune.paths import list_studies, output_folder, shipped
+from fpl_tune.paths import list_studies, shipped, stored_studies
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _GROUPS = ("clip", "data", "partition", "optim", "protocol", "method")
@@ -29,8 +29,7 @@ def studies(incomplete: str) -> list[str]:
 
 def results(incomplete: str) -> list[str]:
     """Names of studies that have results."""
-    found = output_folder().glob("*/study.yaml")
-    return sorted(path.parent.name for path in found if path.parent.name.startswith(incomplete))
+    return [name for name in stored_studies() if name.startswith(incomplete)]
 
 
 def overrides(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ import typer
 from fpl_tune.cli import complete
 from fpl_tune.cli.answers import kept
 from fpl_tune.cli.common import Format, FormatOption, app
+from fpl_tune.cli.common import stored as stored_study
 
 if TYPE_CHECKING:
     from fpl_tune.study.store import Store
@@ -25,7 +26,10 @@ def status(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[STUDY]", help="A study that has results; default: all.", autocompletion=complete.results
+            metavar="[STUDY]",
+            help="A study that has results; default: all.",
+            autocompletion=complete.results,
+            callback=stored_study,
         ),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Follow the study until no process runs it.")] = False,

@@ -25,9 +25,9 @@ from fpl_tune.config.fields import changed, known_fields, no_field, set_field, t
 from fpl_tune.config.files import check_growth, check_study, not_yaml, parse
 from fpl_tune.config.messages import of_studies, readable
 from fpl_tune.config.specs import GROUPS, RUN_FIELDS, RunSpec, StudySpec
-from fpl_tune.errors import ConfigError, unknown
+from fpl_tune.errors import ConfigError
 from fpl_tune.evaluate import check_rule
-from fpl_tune.paths import list_studies, output_folder, shipped
+from fpl_tune.paths import shipped, study_file
 
 
 def compose_run(overrides: Sequence[str] = ()) -> RunSpec:
@@ -67,7 +67,7 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, 
         ConfigError: no such study, an unknown key, or a value of the wrong type.
     """
     methods.trust(overrides)
-    overrides, path = _homes(overrides), _study_file(name)
+    overrides, path = _homes(overrides), study_file(name)
     written = check_study(path)
     if path.stem in ("run", "study") and "defaults" in written:
         raise ConfigError(f"A study's file is not called {path.name}, which is the base of all. Rename it.")
@@ -87,19 +87,6 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, 
     node["method"] = methods.as_dict(spec.method)  # with all fields, which axes and searches name
     check_rule(spec.report.rule, "report.rule")
     return spec, node
-
-
-def _study_file(name: str) -> Path:
-    """The file of a study by its name, also of one that has results, or by its path."""
-    if name.endswith((".yaml", ".yml")):
-        if not Path(name).is_file():
-            raise ConfigError(f"There is no file {name!r}. A study is a name (fpl-tune ls studies) or a YAML file.")
-        return Path(name)
-    known = list_studies()
-    path = known.get(name) or output_folder() / name / "study.yaml"
-    if not path.is_file():
-        raise unknown("study", name, known, "fpl-tune ls studies")
-    return path
 
 
 def _homes(overrides: Sequence[str]) -> list[str]:

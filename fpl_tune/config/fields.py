@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fpl_tune import methods
+from fpl_tune.config.messages import of_studies
 from fpl_tune.config.specs import ProtocolSpec, RunSpec, Stage, StudySpec
 from fpl_tune.data import DataSpec, PartitionSpec
 from fpl_tune.data.registry import resolve
@@ -197,7 +198,10 @@ def no_field(dotted: str, node: Mapping[str, Any], rooms: Sequence[str] = ()) ->
         more = f" and {len(owners) - 3} more" if len(owners) > 3 else ""
         of = f", a field of {', '.join(owners[:3])}{more}"
         return ConfigError(f"There is no field {dotted!r}. Did you mean 'method.{dotted}'{of}?")
-    parts = [name for name in known if name.endswith(f".{dotted}")]
+    parts = [name for name in known_fields(dotted) if name.endswith(f".{dotted}")]
+    if parts and not set(parts) & set(known):
+        return of_studies(parts[0])
+    parts = [name for name in parts if name in known]
     listed = [name for name in known if "." not in name]  # where none is similar
     near = get_close_matches(dotted, known, n=3, cutoff=0.5)
     return ConfigError(f"There is no field {dotted!r}. {did_you_mean(dotted, listed, parts or near)}")

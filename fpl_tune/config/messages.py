@@ -45,4 +45,6 @@ def of_studies(field: str) -> ConfigError:
         "execution": " A run uses the GPU where PyTorch sees one; CUDA_VISIBLE_DEVICES= keeps it on the CPU.",
         "axes": " Write a study: fpl-tune new study NAME.",
     }
-    return ConfigError(f"{field!r} is a field of studies: a run does not have it.{more.get(field, '')}")
+    return ConfigError(
+        f"{field!r} is a field of studies: a run does not have it.{more.get(field.partition('.')[0], '')}"
+    )

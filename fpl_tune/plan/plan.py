@@ -17,6 +17,7 @@ from fpl_tune.formatting import counted, duration, size
 from fpl_tune.plan import preflight
 from fpl_tune.plan.diff import Differ
 from fpl_tune.plan.preflight import Loaded
+from fpl_tune.search import pruning as prune
 from fpl_tune.search.ablation import ablation_cells
 from fpl_tune.search.confirm import cells_of
 from fpl_tune.search.objective import check_reported
@@ -150,6 +151,7 @@ def make_plan(
         ConfigError: the study cannot run on any machine.
         EnvironmentProblem: the machine lacks data, or a GPU that is requested.
     """
+    prune.check(spec.prune)
     check_reported(spec.report.metric)
     budget = seconds_of(spec.budget)
     setup = setup_of(spec, root / spec.name)
