@@ -69,8 +69,7 @@ def compare(
             "p_equal": equivalence(by_seed, rope), "seeds": found.seeds, "clients": found.clients,
             "note": "; ".join(filter(None, [note, found.note])),
         }  # fmt: skip
-    result = pd.DataFrame.from_dict(rows, orient="index", columns=[c for c in COLUMNS if c not in _LATER])
-    result = result.rename_axis("cell")
+    result = pd.DataFrame.from_dict(rows, orient="index").reindex(columns=COLUMNS).rename_axis("cell")
     for name in ("p", "p_equal"):
         result[name] = holm(result[name].to_numpy(float))
     result["verdict"] = [verdict(row, 1 - level) for row in result.to_dict("records")]
@@ -78,10 +77,7 @@ def compare(
         _sentence(called.get(str(cell), str(cell)), called.get(pairs[str(cell)], pairs[str(cell)]), row, rope, shares)
         for cell, row in result.to_dict("index").items()
     ]
-    return result.loc[:, COLUMNS]
-
-
-_LATER = ("verdict", "sentence")
+    return result
 
 
 def paired(table: Table, cell: str, reference: str) -> tuple[Floats, str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +17,7 @@ from fpl_tune.clip import Towers
 from fpl_tune.clip.allocator import trim
 from fpl_tune.clip.blocks import linear
 from fpl_tune.clip.text import cost
+from fpl_tune.execute.job import peak_memory
 
 Progress = Callable[[float, float, str], object]
 """Called with the work done, the total work, and the current step."""
@@ -105,7 +104,7 @@ class Peak:
         with suppress(OSError):
             status = Path("/proc/self/status").read_text()
             return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) * 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        return peak_memory()
 
 
 class Steps:

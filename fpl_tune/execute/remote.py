@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from fpl_tune.errors import ConfigError, EnvironmentProblem
 
@@ -74,15 +73,12 @@ class RemoteStorage:
 
     def write(self, name: str, text: str) -> None:
         self.fs.makedirs(self.root, exist_ok=True)
-        with self.fs.open(self.at(name), "w") as file:
-            file.write(text)
+        self.fs.pipe_file(self.at(name), text.encode())
 
     def read(self, name: str) -> str:
         """Reads a text file; raises `FileNotFoundError` if it does not exist."""
         self.fs.invalidate_cache()
-        with self.fs.open(self.at(name), "r") as file:
-            text: Any = file.read()
-        return str(text)
+        return self.fs.cat_file(self.at(name)).decode()
 
     def holds(self, name: str) -> bool:
         self.fs.invalidate_cache()

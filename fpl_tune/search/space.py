@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -99,10 +99,14 @@ class Space:
 
     def suggest(self, trial: optuna.trial.Trial, node: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """The trial's values of all active fields."""
+        return self._fill(node, given, lambda param: param.suggest(trial))
+
+    def _fill(self, node: Mapping[str, Any], given: Mapping[str, Any], value: Callable[[Param], Any]) -> dict[str, Any]:
+        """A point: the value of every parameter that is active, given those before it."""
         chosen: dict[str, Any] = {}
         for param in self.params:
             if self.active({**given, **chosen}, node, param):
-                chosen[param.name] = param.suggest(trial)
+                chosen[param.name] = value(param)
         return chosen
 
     def complete(self, point: Mapping[str, Any], node: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,25 +115,22 @@ class Space:
         Fields that it leaves open take the study's own value, or the nearest one that is searched: a sampler draws
         none of them.
         """
-        chosen: dict[str, Any] = {}
-        for param in self.params:
-            if self.active({**given, **chosen}, node, param):
-                own = point.get(param.name, config.get_field(node, param.name))
-                chosen[param.name] = own if param.holds(own) else param.nearest(own)
-        return chosen
+
+        def value(param: Param) -> Any:
+            own = point.get(param.name, config.get_field(node, param.name))
+            return own if param.holds(own) else param.nearest(own)
+
+        return self._fill(node, given, value)
 
     def point_of(self, node: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any] | None:
         """The values that a run has in this space; None where one lies outside."""
-        chosen: dict[str, Any] = {}
-        for param in self.params:
-            if self.active({**given, **chosen}, node, param):
-                value = config.get_field(node, param.name)
-                if param.name == "method":
-                    value = value["name"]
-                if not param.holds(value):
-                    return None
-                chosen[param.name] = value
-        return chosen
+
+        def value(param: Param) -> Any:
+            own = config.get_field(node, param.name)
+            return own["name"] if param.name == "method" else own
+
+        point = self._fill(node, given, value)
+        return point if all(param.holds(point[param.name]) for param in self.params if param.name in point) else None
 
     def stored(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """A point as Optuna stores it."""
@@ -150,10 +151,8 @@ class Space:
                 )
         seen: set[str] = set()
         for values in itertools.product(*(param.values() for param in self.params)):
-            chosen: dict[str, Any] = {}
-            for param, value in zip(self.params, values, strict=True):
-                if self.active({**given, **chosen}, node, param):
-                    chosen[param.name] = value
+            named = dict(zip((param.name for param in self.params), values, strict=True))
+            chosen = self._fill(node, given, lambda param, named=named: named[param.name])
             if repr(chosen) not in seen:
                 seen.add(repr(chosen))
                 yield chosen

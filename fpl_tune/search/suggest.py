@@ -162,10 +162,7 @@ class Part:
         """Suggests the next trial; None while none may be. Combinations that the method refuses fail and count."""
         while self.room:
             index = self.asked
-            point = self._points[index] if index < len(self._points) else None
-            stored = None if point is None else self.space.stored(point)
-            sampler = self.samplers.make(index, self.key)
-            number, params = self.record.suggest(sampler, self._suggest, stored)
+            number, params = self._draw(self.record, index)
             self.asked += 1
             self.pending[number] = None
             cell = self._cell(number, params)
@@ -173,6 +170,11 @@ class Part:
                 return number, cell
             self._settle(number, Verdict(TrialState.FAIL))
         return None
+
+    def _draw(self, record: TrialRecord, index: int) -> tuple[int, dict[str, Any]]:
+        """The next trial of a record: a fixed point, or what the sampler suggests."""
+        point = self.space.stored(self._points[index]) if index < len(self._points) else None
+        return record.suggest(self.samplers.make(index, self.key), self._suggest, point)
 
     def _suggest(self, trial: Any) -> dict[str, Any]:
         return self.space.suggest(trial, self.node, self.varied)
@@ -266,9 +268,7 @@ class Part:
         for index, trial in enumerate(trials[self._offset :]):
             for over in results[again.reported : trial.user_attrs["reported_before"]]:
                 again.report(over.number, verdict_of(over), self.samplers.make(over.number - self._offset, self.key))
-            point = self._points[index] if index < len(self._points) else None
-            stored = None if point is None else self.space.stored(point)
-            _, params = again.suggest(self.samplers.make(index, self.key), self._suggest, stored)
+            _, params = self._draw(again, index)
             yield trial.user_attrs["params"], params
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fpl_tune import config
 from fpl_tune.config import StudySpec
@@ -18,6 +18,7 @@ from fpl_tune.study.cells import Cell
 from fpl_tune.study.schema import SCHEMA, CellFile, DamagedFile
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Folder:
@@ -133,34 +134,29 @@ class Folder:
             self._write_cell(cell, prints)
 
     def _known(self, key: str) -> Cell | None:
-        try:
-            return self._read(key)
-        except DamagedFile as problem:
-            self._warn(problem)
-            return None
+        return self._unless_damaged(lambda: self._read(key))
 
     def _file(self, key: str) -> CellFile | None:
         """The content of cell.json; None if there is no file, or it is damaged."""
         path = self.folder / "cells" / key / "cell.json"
-        try:
-            return schema.read_cell(path) if path.is_file() else None
-        except DamagedFile as problem:
-            self._warn(problem)
-            return None
+        return self._unless_damaged(lambda: schema.read_cell(path) if path.is_file() else None)
 
     def _write_cell(self, cell: Cell, prints: Mapping[str, Any] | None = None) -> None:
         self._cells[cell.id] = cell
         path = self.folder / "cells" / cell.id / "cell.json"
         file = self._file(cell.id)
-        if path in self.damage:
-            self._set_aside(self.damage[path])
         node: dict[str, Any] = {"schema": SCHEMA}
         node |= {k: getattr(cell, k) for k in ("id", "number", "label", "role", "varied")}
         node["run"] = plain(config.as_dict(cell.run))
         node["fingerprints"] = dict(prints) if prints is not None else file.fingerprints if file is not None else {}
         if file is not None and file.former:
             node["former"] = file.former
-        text = json.dumps(node, indent=1)
+        self._replace(path, json.dumps(node, indent=1))
+
+    def _replace(self, path: Path, text: str) -> None:
+        """Writes a file whose text differs; a damaged one is set aside."""
+        if path in self.damage:
+            self._set_aside(self.damage[path])
         if not path.is_file() or path.read_text() != text:
             write_text(path, text)
 
@@ -170,20 +166,24 @@ class Folder:
         return (path for path in found if re.fullmatch(schema.CELL_ID, path.name))
 
     def _order(self) -> list[str]:
-        try:
-            return schema.read_order(self.folder / "cells.json")
-        except DamagedFile as problem:  # each cell's file holds its position
-            self._warn(problem)
-            cells = [cell for path in self._folders() if (cell := self._known(path.name)) is not None]
-            return [cell.id for cell in sorted(cells, key=lambda cell: cell.number)]
+        order = self._unless_damaged(lambda: schema.read_order(self.folder / "cells.json"))
+        if order is not None:
+            return order
+        cells = [cell for path in self._folders() if (cell := self._known(path.name)) is not None]
+        return [cell.id for cell in sorted(cells, key=lambda cell: cell.number)]  # each file holds its position
 
     def _index(self, keys: Sequence[str]) -> None:
-        path = self.folder / "cells.json"
-        if path in self.damage:
-            self._set_aside(self.damage[path])
-        write_text(path, json.dumps(list(dict.fromkeys(keys)), indent=0))
+        self._replace(self.folder / "cells.json", json.dumps(list(dict.fromkeys(keys)), indent=0))
 
     # -- damage ----------------------------------------------------------------------------------------------
+
+    def _unless_damaged(self, read: Callable[[], T]) -> T | None:
+        """What `read` returns; None, and a warning, if it meets a damaged file."""
+        try:
+            return read()
+        except DamagedFile as problem:
+            self._warn(problem)
+            return None
 
     def _warn(self, problem: DamagedFile) -> None:
         if problem.path not in self.damage:

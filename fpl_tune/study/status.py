@@ -32,9 +32,6 @@ class Status(str, Enum):
 _FORMER = {"raced": Status.ELIMINATED, "partly": Status.PARTIAL}
 """Words of stores of schema 1."""
 
-FINAL = frozenset({Status.DONE, Status.PRUNED, Status.ELIMINATED, Status.DIVERGED})
-"""A seed with one of these is run again only by `--retry`."""
-
 COUNTED = frozenset({Status.DONE, Status.PRUNED})
 """Seeds in one of these have figures that enter means."""
 

@@ -25,7 +25,7 @@ from fpl_tune.study.cells import Cell
 from fpl_tune.study.folder import Folder, plain
 from fpl_tune.study.migrate import convert, convert_cells
 from fpl_tune.study.schema import SCHEMA, DamagedFile
-from fpl_tune.study.status import FINAL, Status
+from fpl_tune.study.status import Status
 from fpl_tune.trial import Record
 
 if TYPE_CHECKING:
@@ -100,11 +100,6 @@ class Store(Folder):
         numbers = sorted(int(found[1]) for name in names if (found := schema.SEED_FOLDER.fullmatch(name)))
         return [seed for seed in numbers if self.result(cell, seed) is not None]
 
-    def finished(self, cell: Cell, seed: int) -> bool:
-        """Whether a seed has a final status: it is run again only by `--retry`."""
-        found = self.result(cell, seed)
-        return found is not None and found["status"] in FINAL
-
     def missing(self, cell: Cell, spec: StudySpec) -> list[int]:
         """Seeds of a study that a cell has to run; without a race, those that a race left out too."""
         again = {Status.FAILED} if spec.prune.seeds is not None else {Status.FAILED, Status.ELIMINATED}
@@ -122,11 +117,10 @@ class Store(Folder):
         if key not in self._results:
             if path.with_name("metrics.jsonl") in self.damage or not path.is_file():
                 return None
-            try:
-                self._results[key] = schema.read_result(path)
-            except DamagedFile as problem:
-                self._warn(problem)
+            found = self._unless_damaged(lambda: schema.read_result(path))
+            if found is None:
                 return None
+            self._results[key] = found
         return self._results[key]
 
     def history(self, cell: Cell, seed: int) -> list[Record]:
@@ -186,10 +180,7 @@ class Store(Folder):
         """Reads every file of the store and lists the damaged ones. Seeds with a damaged history lose their result."""
         for cell in (*self.cells(), *self.left()):
             for seed in self.seeds(cell):
-                try:
-                    self.history(cell, seed)
-                except DamagedFile as problem:
-                    self._warn(problem)
+                if self._unless_damaged(lambda cell=cell, seed=seed: self.history(cell, seed)) is None:
                     self._results.pop((cell.id, seed))
                 self._check(self.place(cell, seed) / "prompts.safetensors", schema.check_prompts)
         self._check(self.folder / "study.db", schema.check_database)
@@ -197,11 +188,8 @@ class Store(Folder):
 
     def _check(self, path: Path, check: Callable[[Path], None]) -> None:
         """Reports a file without figures if it exists and is damaged."""
-        try:
-            if path.is_file():
-                check(path)
-        except DamagedFile as problem:
-            self._warn(problem)
+        if path.is_file():
+            self._unless_damaged(lambda: check(path))
 
     def repair(self) -> list[DamagedFile]:
         """Sets all damaged files aside; the next run of the study makes them again. The caller holds the lock."""

@@ -29,7 +29,7 @@ def _reached(folder: Path) -> dict[str, int]:
 
 def _finished(root: Path) -> set[str]:
     store = Store(root, "tiny")
-    return {c.id for c in store.cells() if all(store.finished(c, s) for s in (1, 2))}
+    return {c.id for c in store.cells() if all((store.result(c, s) or {}).get("status") == "done" for s in (1, 2))}
 
 
 @pytest.mark.parametrize("seed", [1, 2])
