@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from fpl_tune import config, methods
-from fpl_tune.bench.measure import Progress, Steps, images_told, once
+from fpl_tune.bench.measure import Progress, Steps, images_progress, once
 from fpl_tune.execute import ray
 from fpl_tune.execute.runner import Callback, run_study
 from fpl_tune.formatting import counted
@@ -49,7 +49,7 @@ def bench_platform(
     """
     steps = Steps(40 + trials, progress)
     run = config.compose_run(overrides)
-    world_of(run, cache_dir=cache_dir, device=device, progress=images_told(progress))
+    world_of(run, cache_dir=cache_dir, device=device, progress=images_progress(progress))
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         large = _study(root / "large.yaml", {"axes": {"optim.lr": [1e-4 * (i + 1) for i in range(cells)]}})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from fpl_tune.analysis.selection import select
+from fpl_tune.analysis.selection import scores_of, select_by
 from fpl_tune.analysis.tables import Bools, Floats, present, read, seed_means
 
 
@@ -86,12 +86,4 @@ def _means(values: Floats, own: tuple[str, ...], ran: tuple[int, ...], cells: li
 def _chosen(values: Floats, rule: str) -> int:
     if rule == "mean":
         return int(values.mean(1).argmax())
-    cells, seeds = values.shape
-    frame = pd.DataFrame(
-        {
-            "cell": np.repeat(np.arange(cells).astype(str), seeds),
-            "seed": np.tile(np.arange(seeds), cells),
-            "value": values.ravel(),
-        }
-    )
-    return int(select(frame, rule))
+    return int(select_by(scores_of(values, [str(cell) for cell in range(len(values))]), rule))

@@ -33,12 +33,16 @@ def scores(frame: pd.DataFrame) -> pd.DataFrame:
         `lower_bound`, `seeds`.
     """
     table = read(frame)
-    values = seed_means(table.values)  # [cells, seeds]
+    return scores_of(seed_means(table.values), table.cells)
+
+
+def scores_of(values: Floats, cells: Sequence[str]) -> pd.DataFrame:
+    """See `scores`, of values [cells, seeds]."""
     count = present(values).sum(axis=1)
     mean = np.array([v[present(v)].mean() if n else math.nan for v, n in zip(values, count, strict=True)])
     error = _errors(values, count)
     bound = mean - _WIDTH * np.where(np.isnan(error), 0.0, error)
-    index = pd.Index(table.cells, name="cell")
+    index = pd.Index(cells, name="cell")
     return pd.DataFrame({"mean": mean, "error": error, "lower_bound": bound, "seeds": count}, index=index)
 
 
@@ -57,9 +61,14 @@ def select(frame: pd.DataFrame, rule: str = "mean", *, preferred: Sequence[str] 
     Raises:
         ValueError: the rule is unknown, or no cell has a value.
     """
+    return select_by(scores(frame), rule, preferred)
+
+
+def select_by(found: pd.DataFrame, rule: str, preferred: Sequence[str] = ()) -> str:
+    """See `select`, by what `scores` returns."""
     if rule not in RULES:
         raise ValueError(f"The selection rule must be one of {', '.join(RULES)}, but is {rule!r}.")
-    found = scores(frame).dropna(subset=["mean"])
+    found = found.dropna(subset=["mean"])
     if found.empty:
         raise ValueError("No cell has a validation value to choose by.")
     order = {cell: i for i, cell in enumerate(dict.fromkeys([*preferred, *map(str, found.index)]))}

@@ -110,19 +110,19 @@ class Peak:
 class Steps:
     """Reports the progress of a benchmark; steps are weighted by their expected time."""
 
-    def __init__(self, total: float, tell: Progress | None) -> None:
-        self._done, self._total, self._tell = 0.0, total, tell
+    def __init__(self, total: float, report: Progress | None) -> None:
+        self._done, self._total, self._report = 0.0, total, report
 
     def __call__(self, what: str, weight: float = 1.0) -> None:
         """Begins a step, `weight` of the total work."""
-        if self._tell is not None:
-            self._tell(self._done, self._total, what)
+        if self._report is not None:
+            self._report(self._done, self._total, what)
         self._done += weight
 
 
-def images_told(tell: Progress | None) -> Callable[[int, int, str], object] | None:
-    """The feature cache's progress as a benchmark's."""
-    return None if tell is None else lambda done, total, pool: tell(done, total, f"encoding the images of {pool}")
+def images_progress(report: Progress | None) -> Callable[[int, int, str], object] | None:
+    """The callback that reports the progress of the feature cache as a benchmark's."""
+    return None if report is None else lambda done, total, pool: report(done, total, f"encoding the images of {pool}")
 
 
 class Meter:

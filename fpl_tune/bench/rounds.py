@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fpl_tune import methods
 from fpl_tune.batches import Cohort
-from fpl_tune.bench.measure import Measured, Meter, Peak, Progress, Steps, images_told, matrix_rate, once, wait
+from fpl_tune.bench.measure import Measured, Meter, Peak, Progress, Steps, images_progress, matrix_rate, once, wait
 from fpl_tune.config import RunSpec
 from fpl_tune.data import features
 from fpl_tune.engine import run_round
@@ -35,7 +35,7 @@ def bench_round(
     Raises:
         ConfigError: the method needs pixels.
     """
-    trial = Trial(run, [1], cache_dir=cache_dir, device=device, progress=images_told(progress))
+    trial = Trial(run, [1], cache_dir=cache_dir, device=device, progress=images_progress(progress))
     where, towers = trial.world.towers.device, trial.world.towers
     if trial.stages[0].method.needs == "pixels":
         raise ConfigError("bench round compares image encoding in and out of the loop; this method needs pixels.")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from fpl_tune import methods
-from fpl_tune.bench.measure import Measured, Meter, Peak, Progress, Steps, images_told, matrix_rate, wait
+from fpl_tune.bench.measure import Measured, Meter, Peak, Progress, Steps, images_progress, matrix_rate, wait
 from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
 from fpl_tune.formatting import counted
@@ -29,7 +29,7 @@ def bench_trial(
     run: RunSpec, device: str = "cpu", *, cache_dir: Path, progress: Progress | None = None
 ) -> list[Measured]:
     """A whole trial: all clients as one batch against a loop over clients, and three seeds against one."""
-    first = Trial(run, [1], cache_dir=cache_dir, device=device, progress=images_told(progress))
+    first = Trial(run, [1], cache_dir=cache_dir, device=device, progress=images_progress(progress))
     rounds, where = first.rounds, first.world.towers.device
     looped = min(rounds, _LOOPED)
     steps = Steps(1 + 4 * rounds + 3 * looped, progress)

@@ -15,7 +15,7 @@ from fpl_tune.checkpoint import Snapshot
 from fpl_tune.config import StudySpec
 from fpl_tune.execute.job import Failure, Job
 from fpl_tune.files import write_text
-from fpl_tune.search.race import Elimination, Race
+from fpl_tune.search.race import Race
 from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.results import make_result
 from fpl_tune.study.selection import selecting_rule
@@ -61,7 +61,7 @@ class JobQueue:
         """Queues the missing seeds of a cell. Returns whether there are any."""
         missing = self.store.missing(cell, self.spec)
         if self._race is not None and cell.candidate:
-            missing = self._known_to_race(cell, missing)
+            missing = self._report_to_race(cell, missing)
         if not missing:
             self._jobs(cell, (), "")  # a kill after the last result left its checkpoint
             return False
@@ -69,7 +69,7 @@ class JobQueue:
         self._queue(cell, fingerprint)
         return True
 
-    def _known_to_race(self, cell: Cell, missing: Sequence[int]) -> Sequence[int]:
+    def _report_to_race(self, cell: Cell, missing: Sequence[int]) -> Sequence[int]:
         """Reports stored seeds to the race. A cell that was eliminated before stays out, also of further seeds."""
         assert self._race is not None
         for seed in self.store.seeds(cell):
@@ -166,21 +166,19 @@ class JobQueue:
         assert self._race is not None
         first = min(waiting.batch for waiting in self._waiting.values())
         due = [waiting for waiting in self._waiting.values() if waiting.batch == first]
-        out = []
+        eliminated = []
         for cell, batch, fingerprint in due:
             del self._waiting[cell.id]
-            fall = self._race.judge(cell, batch)
-            if fall is None:
+            elimination = self._race.judge(cell, batch)
+            if elimination is None:
                 left = [seed for seed in self._race.batches[batch] if seed in self.open[cell.id]]
                 self.jobs.extend(self._jobs(cell, left, fingerprint))
             else:
-                self._out(cell, fall)
-                out.append(cell)
-        return out
-
-    def _out(self, cell: Cell, fall: Elimination) -> None:
-        for seed in sorted(self.open.pop(cell.id)):
-            self.store.put(cell, seed, [], make_result(Status.ELIMINATED, [], error=str(fall)))
+                for seed in sorted(self.open.pop(cell.id)):
+                    result = make_result(Status.ELIMINATED, [], error=str(elimination))
+                    self.store.put(cell, seed, [], result)
+                eliminated.append(cell)
+        return eliminated
 
 
 def _paused(slot: Path) -> dict[str, Any]:

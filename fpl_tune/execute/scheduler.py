@@ -20,7 +20,7 @@ from fpl_tune.files import no_room
 from fpl_tune.search.pruning import Decision, Pruner
 from fpl_tune.search.search import Search
 from fpl_tune.study.cells import Cell, axes_of
-from fpl_tune.study.fingerprints import fingerprints, why_stale
+from fpl_tune.study.fingerprints import fingerprints, stale
 from fpl_tune.study.results import make_result
 from fpl_tune.study.status import FAILURES, Status
 from fpl_tune.study.store import Store
@@ -87,9 +87,7 @@ class Scheduler:
         if cell.id in self._seen:
             return
         now = fingerprints(cell.run)
-        stored = self.store.fingerprints(cell)
-        reasons = why_stale(stored, now) if stored and self.store.seeds(cell) else []
-        if reasons:
+        if reasons := stale(self.store, cell):
             for seed in self.store.seeds(cell):
                 self.store.forget(cell, seed)
             self.notify(Callback.on_stale, cell, reasons)

@@ -252,7 +252,7 @@ def peers(cell: Cell, axes: Sequence[str] = ()) -> str:
     inside: dict[str, Any] = {}
     if cell.role == "trial":
         inside = {name: cell.varied.get(name) for name in axes}
-        for room, _, name in (field.partition(".") for field in cell.varied if field not in axes):
-            if name and isinstance(node[room], dict):
-                node[room].pop(name, None)
+        for group, _, name in (field.partition(".") for field in cell.varied if field not in axes):
+            if name and isinstance(node[group], dict):
+                node[group].pop(name, None)
     return json.dumps([inside, *(node[name] for name in ("clip", "data", "partition", "protocol"))], sort_keys=True)

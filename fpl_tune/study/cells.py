@@ -188,13 +188,13 @@ class Composer:
         changes = {"optim": optim, "protocol": protocol}
         own = deepcopy(node["method"])
         for name, value in light.items():
-            room, _, field = name.partition(".")
-            if room == "method":
+            group, _, field = name.partition(".")
+            if group == "method":
                 config.set_field({"method": own}, name, value)
             elif field.startswith("groups."):
                 optim.setdefault("groups", dict(base.optim.groups))[field.removeprefix("groups.")] = value
             else:
-                changes[room][field] = value
+                changes[group][field] = value
         if own != node["method"]:
             method = methods.build(own)
         schedule = config.changed(base.protocol, protocol, "protocol")

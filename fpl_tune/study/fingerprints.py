@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fpl_tune import config, methods
 from fpl_tune.config import RunSpec
@@ -15,6 +14,10 @@ from fpl_tune.data import DataSpec, load
 from fpl_tune.files import digest
 from fpl_tune.method import Method
 from fpl_tune.study.versions import versions
+
+if TYPE_CHECKING:
+    from fpl_tune.study.cells import Cell
+    from fpl_tune.study.store import Store
 
 
 def fingerprints(run: RunSpec) -> dict[str, Any]:
@@ -27,9 +30,12 @@ def fingerprints(run: RunSpec) -> dict[str, Any]:
     }
 
 
-def why_stale(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Reasons for which a stored result differs from what would run now; versions of packages are not among them."""
-    words = {"config": "configuration", "method": "method source", "data": "data"}
+def stale(store: Store, cell: Cell) -> list[str]:
+    """Reasons for which a cell's stored results are out of date; versions of packages are not among them."""
+    stored = store.fingerprints(cell)
+    if not stored or not store.seeds(cell):
+        return []
+    now, words = fingerprints(cell.run), {"config": "configuration", "method": "method source", "data": "data"}
     return [word for key, word in words.items() if stored.get(key) != now[key]]
 
 

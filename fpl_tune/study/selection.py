@@ -128,9 +128,9 @@ def _parts(cell: Cell, axes: Collection[str]) -> tuple[str, str]:
     node = config.as_dict(cell.run)
     setting = {name: node.pop(name) for name in _SETTING}
     for name in cell.varied if cell.role == "trial" else ():
-        room, _, field = name.partition(".")
-        if room in _SETTING and name not in axes and field in setting[room]:
-            node[name] = setting[room].pop(field)
+        group, _, field = name.partition(".")
+        if group in _SETTING and name not in axes and field in setting[group]:
+            node[name] = setting[group].pop(field)
     return json.dumps(setting, sort_keys=True), json.dumps(node, sort_keys=True)
 
 
