@@ -89,14 +89,36 @@ class Orders:
 
 def replay_orders(store: Store, spec: PruneSpec, *, orders: int = 200, seed: int = 0) -> Orders:
     """Applies a rule to the stored histories in random orders of the cells; raises as `replay_pruning`."""
-    cells, spec = _finished(store), replace(spec, rule=spec.rule or "halving")
+    cells = _finished(store)
     histories = {cell.id: _rounds(store, cell) for cell in cells}
     val = {cell.id: _mean(store, cell, VAL) for cell in cells}
+    return shuffled(cells, histories, val, replace(spec, rule=spec.rule or "halving"), orders=orders, seed=seed)
+
+
+def shuffled(
+    cells: Sequence[Cell],
+    histories: Mapping[str, Rounds],
+    val: Mapping[str, float],
+    spec: PruneSpec,
+    *,
+    orders: int,
+    seed: int,
+) -> Orders:
+    """As `replay_orders`, on histories in memory.
+
+    Args:
+        cells: of one study, comparable with each other.
+        histories: rounds by cell id, one record per seed in each.
+        val: by cell id, the figure that selection reads.
+        spec: the rule.
+        orders: number of random orders.
+        seed: of the orders.
+    """
     rng, total = random.Random(seed), sum(map(len, histories.values()))
     winner = max(val, key=lambda name: val[name])
     same, share = 0, 0.0
     for _ in range(orders):
-        order = rng.sample(cells, len(cells))
+        order = rng.sample(list(cells), len(cells))
         ran = _ran(order, histories, spec)
         alive = [name for name, count in ran.items() if count == len(histories[name])]
         same += max(alive, key=lambda name: val[name]) == winner
