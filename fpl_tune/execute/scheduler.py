@@ -87,7 +87,7 @@ class Scheduler:
         if cell.id in self._seen:
             return
         now = fingerprints(cell.run)
-        if reasons := stale(self.store, cell):
+        if reasons := stale(self.store, cell, now):
             for seed in self.store.seeds(cell):
                 self.store.forget(cell, seed)
             self.notify(Callback.on_stale, cell, reasons)

@@ -9,7 +9,7 @@ from fpl_tune import config
 from fpl_tune.config import StudySpec
 from fpl_tune.formatting import listed
 from fpl_tune.study.cells import Cell, shown
-from fpl_tune.study.fingerprints import stale
+from fpl_tune.study.fingerprints import fingerprints, stale
 from fpl_tune.study.store import Store
 
 
@@ -43,7 +43,7 @@ class Differ:
 
     def change(self, cell: Cell) -> Change:
         """Compares one of the study's cells with the store."""
-        if reasons := stale(self._store, cell):
+        if reasons := stale(self._store, cell, fingerprints(cell.run)):
             return Change("stale", self._spec.seed_list(), ", ".join(reasons))
         missing = self._store.missing(cell, self._spec)
         if not missing:

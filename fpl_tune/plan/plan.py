@@ -23,7 +23,7 @@ from fpl_tune.search.confirm import cells_of
 from fpl_tune.search.objective import check_reported
 from fpl_tune.search.search import Search
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.fingerprints import stale
+from fpl_tune.study.fingerprints import fingerprints, stale
 from fpl_tune.study.store import Store
 
 RAY_SECONDS = 6.0
@@ -225,7 +225,7 @@ def _work(spec: StudySpec, node: dict[str, Any], store: Store, cells: Sequence[C
 def _over(trial: Cell, part: Cell, spec: StudySpec, store: Store) -> bool:
     """Whether a trial belongs to the search in a cell of the axes and has all its results."""
     inside = all(trial.varied.get(name) == value for name, value in part.varied.items())
-    return inside and not store.missing(trial, spec) and not stale(store, trial)
+    return inside and not store.missing(trial, spec) and not stale(store, trial, fingerprints(trial.run))
 
 
 def _item(job: _Work, seeds: int, profile: Profile, sent: Loaded, clock: _Clock, budget: float | None) -> Item:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +31,18 @@ def fingerprints(run: RunSpec) -> dict[str, Any]:
     }
 
 
-def stale(store: Store, cell: Cell) -> list[str]:
-    """Reasons for which a cell's stored results are out of date; versions of packages are not among them."""
+def stale(store: Store, cell: Cell, now: Mapping[str, Any]) -> list[str]:
+    """Reasons for which a cell's stored results are out of date; versions of packages are not among them.
+
+    Args:
+        store: the study's store.
+        cell: the cell.
+        now: its fingerprints today.
+    """
     stored = store.fingerprints(cell)
     if not stored or not store.seeds(cell):
         return []
-    now, words = fingerprints(cell.run), {"config": "configuration", "method": "method source", "data": "data"}
+    words = {"config": "configuration", "method": "method source", "data": "data"}
     return [word for key, word in words.items() if stored.get(key) != now[key]]
 
 
