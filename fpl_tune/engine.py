@@ -76,18 +76,18 @@ def run_round(
     with torch.no_grad():
         sent = [method.traffic(t, s, who) for t, s, who in zip(tasks, states, whos, strict=True)]
         starts = [method.start(t, s, who) for t, s, who in zip(tasks, states, whos, strict=True)]
-    local = _concat(starts)
+    local = Local.joined(starts)
     total = sum(sizes)
     loss = None
     if local.train:
         plan = plan_round(tasks, cohorts, whos, epochs, spec)
         blocks = [slice(first, first + (block or total)) for first in range(0, total, block or total)]
-        done = [_train(method, tasks[0], _rows(local, rows), plan.at(rows), spec, graphs) for rows in blocks]
-        local, loss = _concat([d[0] for d in done]), torch.cat([d[1] for d in done])
+        done = [_train(method, tasks[0], local.at(rows), plan.at(rows), spec, graphs) for rows in blocks]
+        local, loss = Local.joined([d[0] for d in done]), torch.cat([d[1] for d in done])
     states_after, first = [], 0
     with torch.no_grad(), in_place() if reuse else nullcontext():
         for task, state, who in zip(tasks, states, whos, strict=True):
-            states_after.append(method.merge(task, state, who, _rows(local, slice(first, first + len(who)))))
+            states_after.append(method.merge(task, state, who, local.at(slice(first, first + len(who)))))
             first += len(who)
     up, down = _scalars(sent, sizes)
     learned = sum(leaf[0].numel() for leaf in local.train.values())
@@ -156,8 +156,8 @@ class _Training(NamedTuple):
     """[C] sum of the losses of the last epoch so far."""
 
     def at(self, rows: Tensor) -> _Training:
-        train, fixed = _rows(Local(self.train, self.fixed), rows)
-        first, second = _rows(Local(self.optim.first, self.optim.second), rows)
+        train, fixed = Local(self.train, self.fixed).at(rows)
+        first, second = Local(self.optim.first, self.optim.second).at(rows)
         return _Training(train, fixed, self.optim._replace(first=first, second=second), self.total[rows])
 
 
@@ -198,10 +198,10 @@ def _eager(method: Method, task: Task, local: Local, plan: Plan, spec: OptimSpec
         else:
             ended.append(now.at(leave))
             now, plan = now.at(stay), plan.at(stay)
-    after = _concat([Local(part.train, part.fixed) for part in ended])
+    after = Local.joined([Local(part.train, part.fixed) for part in ended])
     total = torch.cat([part.total for part in ended])
     if order is not None:
-        after, total = _rows(after, order), total[order]
+        after, total = after.at(order), total[order]
     return after, total
 
 
@@ -237,19 +237,3 @@ def _step(method: Method, task: Task, now: _Training, plan: Plan, t: int, spec: 
         if plan.ends[t]:
             total = torch.where(plan.last[:, t], total + loss.detach().to(total.dtype), total)
         return _Training(train, {name: leaf.detach() for name, leaf in moved.items()}, state, total)
-
-
-def _concat(locals_: Sequence[Local]) -> Local:
-    """Clients side by side; nothing is copied where there is one part."""
-
-    def join(trees: Sequence[Tree]) -> Tree:
-        return {name: torch.cat([tree[name] for tree in trees]) for name in trees[0]} if len(trees) > 1 else trees[0]
-
-    return Local(join([part.train for part in locals_]), join([part.fixed for part in locals_]))
-
-
-def _rows(local: Local, rows: slice | Tensor) -> Local:
-    return Local(
-        {name: leaf[rows] for name, leaf in local.train.items()},
-        {name: leaf[rows] for name, leaf in local.fixed.items()},
-    )

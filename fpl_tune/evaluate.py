@@ -87,12 +87,7 @@ def _score(
 ) -> list[Score]:
     """One set of every seed, all clients of all seeds as rows of one batch."""
     rows = [_distinct(local, held) for local, held in zip(locals_, data, strict=True)]
-    local = Local(
-        *(
-            {name: torch.cat([tree[name][r] for tree, r in zip(trees, rows, strict=True)]) for name in trees[0]}
-            for trees in ([part.train for part in locals_], [part.fixed for part in locals_])
-        )
-    )
+    local = Local.joined([part.at(r) for part, r in zip(locals_, rows, strict=True)])
     total, width = sum(len(r) for r in rows), max(held.spare for held in data)
     widest = max(tasks[0].embed_dim * (tasks[0].n_patches or 1 if method.needs == "patches" else 1), tasks[0].n_classes)
     chunk = max(1, (_PIXEL_IMAGES if method.needs == "pixels" else _ELEMENTS // widest) // total)
@@ -110,20 +105,11 @@ def _score(
         loss += torch.where(batch.mask, nll, 0).sum(1)
     scores = []
     right, loss = torch.stack([right, loss]).cpu()  # all figures are read from the device at once
-    for r, held, good, bad in zip(
-        rows, data, right.split([len(r) for r in rows]), loss.split([len(r) for r in rows]), strict=True
-    ):
-        size = torch.tensor(held.sizes[: len(r)], dtype=good.dtype)
-        empty = torch.full_like(good, math.nan)
-        accuracy = torch.where(size > 0, good / size.clamp(min=1), empty)
-        mean_loss = torch.where(size > 0, bad / size.clamp(min=1), empty)
-        clients = len(held.rows)
-        scores.append(
-            Score(
-                accuracy.expand(clients) if len(r) == 1 else accuracy,
-                mean_loss.expand(clients) if len(r) == 1 else mean_loss,
-            )
-        )
+    counts = [len(r) for r in rows]
+    for held, good, bad in zip(data, right.split(counts), loss.split(counts), strict=True):
+        size = torch.tensor(held.sizes[: len(good)], dtype=good.dtype)
+        accuracy, mean_loss = (torch.where(size > 0, sums / size.clamp(min=1), math.nan) for sums in (good, bad))
+        scores.append(Score(accuracy.expand(len(held.rows)), mean_loss.expand(len(held.rows))))
     return scores
 
 

@@ -49,6 +49,18 @@ class Local(NamedTuple):
     fixed: Tree
     """Anchors, experts, banks: moved only by what `Method.loss` returns, never by gradients."""
 
+    def at(self, rows: slice | Tensor) -> Local:
+        """Some clients."""
+        return Local(*({name: leaf[rows] for name, leaf in tree.items()} for tree in self))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Local]) -> Local:
+        """Clients side by side; nothing is copied where there is one part."""
+        if len(parts) == 1:
+            return parts[0]
+        kinds = zip(*parts, strict=True)
+        return cls(*({name: torch.cat([tree[name] for tree in trees]) for name in trees[0]} for trees in kinds))
+
 
 class Batch(NamedTuple):
     """One step's images, one row a client."""

@@ -130,7 +130,7 @@ def _pets(folder: Path, spec: DataSpec) -> Listed:
         listed = [(int(number) - 1, image) for image, number, *_ in _lines(folder / "annotations" / f"{part}.txt")]
         names |= {label: image.rsplit("_", 1)[0].lower() for label, image in listed}
         parts.append([(label, f"{image}.jpg") for label, image in listed])
-    return *_official(*parts, spec), [names[label] for label in range(len(names))]
+    return *_official(parts[0], parts[1], spec), [names[label] for label in range(len(names))]
 
 
 def _ucf(folder: Path, spec: DataSpec) -> Listed:
@@ -141,7 +141,7 @@ def _ucf(folder: Path, spec: DataSpec) -> Listed:
         videos = [video.split("/") for video, *_ in _lines(lists / part)]
         listed = [(_spaced(action), file.replace(".avi", ".jpg")) for action, file in videos]
         parts.append([(names.index(action), f"{action}/{file}") for action, file in listed])
-    return *_official(*parts, spec), names
+    return *_official(parts[0], parts[1], spec), names
 
 
 def _spaced(action: str) -> str:
@@ -162,7 +162,7 @@ def _cars(folder: Path, spec: DataSpec) -> Listed:
         [(int(row["class"]) - 1, f"{images}/{row['fname']}") for row in read(file, "annotations")]
         for images, file in files.items()
     ]
-    return *_official(*parts, spec), names
+    return *_official(parts[0], parts[1], spec), names
 
 
 def _year_first(car: str) -> str:
@@ -197,7 +197,7 @@ def _sun(folder: Path, spec: DataSpec) -> Listed:
         if lacking is not None:
             raise EnvironmentProblem(f"{folder / file} names the scene {lacking!r}, which ClassName.txt lacks.")
         parts.append([(label_of[_scene(image)], image.lstrip("/")) for image in images])
-    return *_official(*parts, spec), [" ".join(path.split("/")[:1:-1]) for path in paths]
+    return *_official(parts[0], parts[1], spec), [" ".join(path.split("/")[:1:-1]) for path in paths]
 
 
 def _scene(image: str) -> str:

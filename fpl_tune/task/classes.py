@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from fpl_tune.clip import Towers
 from fpl_tune.clip.sentences import Position, Sentences
+from fpl_tune.data.pool import digest
 from fpl_tune.method import Inside, unit
 
 GENERIC_TEMPLATE = "a photo of a {}."
@@ -29,18 +29,18 @@ class PromptMemory:
     def __init__(self, limit_bytes: int = 256 << 20) -> None:
         self._limit = limit_bytes
         self._held = 0
-        self._features: OrderedDict[bytes, Tensor] = OrderedDict()
+        self._features: OrderedDict[str, Tensor] = OrderedDict()
 
-    def get(self, key: bytes) -> Tensor | None:
+    def get(self, key: str) -> Tensor | None:
         found = self._features.get(key)
         if found is not None:
             self._features.move_to_end(key)
         return found
 
-    def __getitem__(self, key: bytes) -> Tensor:
+    def __getitem__(self, key: str) -> Tensor:
         return self._features[key]
 
-    def put(self, key: bytes, value: Tensor) -> None:
+    def put(self, key: str, value: Tensor) -> None:
         self._features[key] = value
         self._held += value.nbytes
         while self._held > self._limit and len(self._features) > 1:
@@ -85,24 +85,12 @@ class Classes:
         found = self._features(context, sentences, str(key), inside=inside)
         return found.unflatten(1, (len(templates), len(self.names)))
 
-    def encode(
-        self,
-        context: Tensor,
-        *,
-        per_class: bool = False,
-        deep: Tensor | None = None,
-        tail: str = "",
-        inside: Inside | None = None,
-        remember: bool = True,
-    ) -> Tensor:
+    def encode(self, context: Tensor, *, tail: str = "", **how: Any) -> Tensor:
         """Unit text features [..., K, D]; see `fpl_tune.method.Task.text`."""
-        n_ctx = context.shape[-2]
-        if (n_ctx, tail) not in self._sentences:
-            sentences = self.towers.sentences(self.names, n_ctx, position=self.position, tail=tail)
-            self._sentences[n_ctx, tail] = sentences
-        sentences = self._sentences[n_ctx, tail]
-        more = {"per_class": per_class, "deep": deep, "inside": inside, "remember": remember}
-        return unit(self._features(context, sentences, tail, **more))
+        key = context.shape[-2], tail
+        if key not in self._sentences:
+            self._sentences[key] = self.towers.sentences(self.names, key[0], position=self.position, tail=tail)
+        return unit(self._features(context, self._sentences[key], tail, **how))
 
     def _features(
         self,
@@ -122,9 +110,9 @@ class Classes:
         if learning or self.plain or not remember:
             more = {"per_class": per_class, "deep": deep, "inside": inside, "plain": self.plain}
             return self.towers.encode_prompts(context, sentences, **more)
-        with torch.no_grad():
-            return self._remembered(context, sentences, label, per_class, deep, inside)
+        return self._remembered(context, sentences, label, per_class, deep, inside)
 
+    @torch.no_grad()
     def _remembered(
         self,
         context: Tensor,
@@ -147,7 +135,7 @@ class Classes:
         keys = _digests(repr(kind), parts)
         first = {key: i for i, key in reversed(list(enumerate(keys)))}
         missing = sorted(i for key, i in first.items() if self.memory.get(key) is None)
-        fresh: dict[bytes, Tensor] = {}
+        fresh: dict[str, Tensor] = {}
         if missing:
             some = None if deeper is None else deeper[missing]
             own = None if inside is None else inside.each(lambda leaf: leaf[missing])
@@ -159,14 +147,8 @@ class Classes:
         return found.view(*lead, *found.shape[1:])
 
 
-def _digests(label: str, parts: Sequence[Tensor]) -> list[bytes]:
+def _digests(label: str, parts: Sequence[Tensor]) -> list[str]:
     """A digest of each row's numbers in all parts [R, ...]."""
-    shapes = repr((label, [tuple(part.shape[1:]) for part in parts])).encode()
-    flat = [part.detach().flatten(1).cpu() for part in parts]
-    found = []
-    for row in zip(*flat, strict=True):
-        digest = hashlib.blake2b(shapes, digest_size=16)
-        for numbers in row:
-            digest.update(numbers.contiguous().view(torch.uint8).numpy())
-        found.append(digest.digest())
-    return found
+    shapes = repr((label, [tuple(part.shape[1:]) for part in parts]))
+    flat = [part.detach().flatten(1).cpu().contiguous().view(torch.uint8).numpy() for part in parts]
+    return [digest([shapes, *(numbers.tobytes() for numbers in row)]) for row in zip(*flat, strict=True)]

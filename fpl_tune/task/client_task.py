@@ -5,8 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -64,17 +64,8 @@ class ClientTask:
     def hand_text(self) -> Tensor:
         return self.known.hand_text().to(self.dtype)
 
-    def text(
-        self,
-        context: Tensor,
-        *,
-        per_class: bool = False,
-        deep: Tensor | None = None,
-        tail: str = "",
-        inside: Inside | None = None,
-        remember: bool = True,
-    ) -> Tensor:
-        return self.known.encode(context, per_class=per_class, deep=deep, tail=tail, inside=inside, remember=remember)
+    def text(self, context: Tensor, **how: Any) -> Tensor:
+        return self.known.encode(context, **how)
 
     def sentences(self, templates: Sequence[str], *, inside: Inside | None = None) -> Tensor:
         return self.known.templates(templates, inside=inside).to(self.dtype)
@@ -82,17 +73,8 @@ class ClientTask:
     def words(self, text: str) -> Tensor:
         return self.towers.words(text).to(self.dtype)
 
-    def see(
-        self,
-        pixels: Tensor,
-        tokens: Tensor,
-        *,
-        deep: Tensor | None = None,
-        place: Literal["front", "end"] = "front",
-        cosine: bool = False,
-        inside: Inside | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        return self.towers.encode_prompted_images(pixels, tokens, deep=deep, place=place, cosine=cosine, inside=inside)
+    def see(self, pixels: Tensor, tokens: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+        return self.towers.encode_prompted_images(pixels, tokens, **how)
 
     def embed(self, pixels: Tensor) -> Tensor:
         return self.towers.embed_images(pixels)
@@ -105,15 +87,4 @@ class ClientTask:
 
     def under(self, classes: Classes) -> ClientTask:
         """The same task with logits over other classes (novel classes at test time)."""
-        if classes is self.known:
-            return self
-        return ClientTask(
-            self.towers,
-            classes,
-            self.train,
-            self.val,
-            self.tests,
-            self.domain,
-            self.n_domains,
-            self.split_hash,
-        )
+        return self if classes is self.known else replace(self, known=classes)
