@@ -20,7 +20,7 @@ from scipy import special
 from fpl_tune.analysis.tables import Floats, present, seed_means
 
 BCA_FROM = 20
-"""Seeds from which on the bootstrap interval is used."""
+"""Smallest number of seeds with a bootstrap interval."""
 
 
 @dataclass(frozen=True)

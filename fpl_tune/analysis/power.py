@@ -11,7 +11,7 @@ from scipy import special
 from fpl_tune.analysis.tables import Floats
 
 MOST = 100
-"""Seeds beyond which a comparison counts as out of reach."""
+"""Largest number of seeds that is considered."""
 
 
 def pooled_sd(differences: Iterable[Floats]) -> tuple[float, int]:

@@ -37,7 +37,7 @@ def scores(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def scores_of(values: Floats, cells: Sequence[str]) -> pd.DataFrame:
-    """See `scores`, of values [cells, seeds]."""
+    """Computes `scores` from values [cells, seeds]."""
     count = present(values).sum(axis=1)
     mean = np.array([v[present(v)].mean() if n else math.nan for v, n in zip(values, count, strict=True)])
     error = _errors(values, count)
@@ -65,7 +65,7 @@ def select(frame: pd.DataFrame, rule: str = "mean", *, preferred: Sequence[str] 
 
 
 def select_by(found: pd.DataFrame, rule: str, preferred: Sequence[str] = ()) -> str:
-    """See `select`, by what `scores` returns."""
+    """Chooses a cell from the table of `scores`; see `select`."""
     if rule not in RULES:
         raise ValueError(f"The selection rule must be one of {', '.join(RULES)}, but is {rule!r}.")
     found = found.dropna(subset=["mean"])

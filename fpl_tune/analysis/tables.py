@@ -1,4 +1,4 @@
-"""From a data frame of values to arrays of seeds and clients."""
+"""Conversion of a data frame of values to arrays by cell, seed and client."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _PATIENCE = 300  # seconds that a process waits for the other
 
 
 class Size(NamedTuple):
-    """How large the measured step is."""
+    """Size of the measured steps."""
 
     names: tuple[str, ...] = CALTECH101
     n_clients: int = 10

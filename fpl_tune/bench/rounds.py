@@ -107,7 +107,7 @@ def _plain_round(trial: Trial, cache_dir: Path, steps: Steps) -> tuple[float, st
     steps(f"the plain path: {counted(-(-few // batch), 'step')} of a client")
     per_step = _step_seconds(trial, plain, who, few, per_client)
     start = torch.no_grad()(partial(method.start, task, state, who))
-    start()  # what it encodes is remembered from here on
+    start()  # fills the cache of encoded texts
     ours = _step_seconds(trial, task, who, few, once(start, task.device))
     n_steps = math.ceil(sum(-(-size // batch) for size in sizes) * trial.stages[0].epochs)
     test = plain.tests[task.primary][1]

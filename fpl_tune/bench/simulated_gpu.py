@@ -36,7 +36,7 @@ METHODS: dict[str, Method] = {"pFedMoAP": PFedMoAP(d_gating=128), "PromptFL": Pr
 _RATE, _ATTENTION = 0.6 * 989e12, 150e12  # operations a second
 _BANDWIDTH, _KERNEL, _LAUNCH = 0.8 * 4.8e12, 2e-6, 4e-6  # bytes a second; seconds
 _ROUNDS, _STEPS = 10, 50
-"""Of the trial whose time is predicted."""
+"""Rounds, and steps in each, of the trial whose time is predicted."""
 _N_CTX, _COHORT = 16, 10
 _FEW = 10
 """Classes of a step that does not fill a GPU, as EuroSAT's."""

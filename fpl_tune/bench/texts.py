@@ -80,8 +80,10 @@ class _Cohorts:
         self.before = Peak(self.device).bytes()
 
     def gradient(self, clients: int, *, plain: bool = False) -> Tensor:
-        """By the contexts [C, l, d] of a cohort, equal in every arithmetic but for its rounding; in blocks of as many
-        clients as memory holds."""
+        """Gradient with respect to the contexts [C, l, d] of a cohort, in blocks of as many clients as memory holds.
+
+        It is equal in every arithmetic up to rounding.
+        """
         rng = torch.Generator().manual_seed(clients)
         contexts = 0.02 * torch.randn(clients, self.n_ctx, self.towers.text_width, generator=rng)
         sentences = self.some if plain else self.sentences
@@ -122,5 +124,5 @@ class _Cohorts:
 
 
 def _against_one(n: int, found: dict[int, tuple[float, int]]) -> str:
-    """What one batch saves over a loop, both on the fast path."""
+    """The ratio of a loop over clients to one batch, both on the fast path, as a note."""
     return "" if n == 1 else f"one client after another: {n * found[1][0] / found[n][0]:.1f} times as long"

@@ -30,7 +30,7 @@ class ClaimSpec:
     source: str = ""
     """Table or figure that shows it."""
     at: Picks = field(default_factory=dict)
-    """Where both stand."""
+    """Values of axes that both sides share."""
     margin: Points = 0.0
     """Smallest difference that supports the claim: points of accuracies, units of other metrics."""
     within: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None

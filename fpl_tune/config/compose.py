@@ -1,4 +1,4 @@
-"""From overrides and YAML to typed runs and studies, by Hydra. The only room that imports hydra.
+"""Composition of runs and studies from YAML and overrides. Only this room imports Hydra.
 
 A run configuration is composed from the groups in `fpl_tune/conf` (clip, data, partition, optim, protocol, method);
 a study file adds what it varies.

@@ -1,4 +1,4 @@
-"""From plain dicts to runs and back; fields by dotted name; the identity of a cell."""
+"""Conversion of runs to and from plain dicts, fields by dotted name, and the identity of a cell."""
 
 from __future__ import annotations
 

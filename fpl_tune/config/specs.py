@@ -18,7 +18,7 @@ from fpl_tune.task import ClipSpec
 
 GROUPS = ("clip", "data", "partition", "optim", "protocol", "method")
 SEEDS = 10_000
-"""Seeds of a study at most."""
+"""Largest number of seeds of a study."""
 Epochs = Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)]
 Rounds = Annotated[int, Field(ge=1, le=100_000)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -240,7 +240,7 @@ class StudySpec(RunSpec):
     """best: also runs the steps from the published point of a finished search to its best cell, one field at a time."""
 
     def seed_list(self) -> list[int]:
-        """Seeds as a list: 1..n, or what was listed."""
+        """The seeds as a list; a number n stands for 1..n."""
         return self.seeds if isinstance(self.seeds, list) else list(range(1, self.seeds + 1))
 
 

@@ -29,7 +29,7 @@ class Callback:
         """
 
     def on_trials_remaining(self, trials: int) -> None:
-        """How many trials the search will still suggest; also called before `on_study_start`."""
+        """The search has a number of trials left to suggest; also called before `on_study_start`."""
 
     def on_trials_queued(self, cells: Sequence[Cell]) -> None:
         """The search has suggested these trials."""
@@ -66,7 +66,7 @@ class Callback:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run of a study ended. Counts are of cells."""
+    """The outcome of a run of a study. Counts are of cells."""
 
     done: int
     failed: int

@@ -1,4 +1,4 @@
-"""Which trials share a GPU, by the memory that the first trial of each kind takes.
+"""Packing of trials on GPUs, by the peak memory of the first trial of each kind.
 
 The policy knows GPUs by their size only, so that it is the same for real and for simulated ones.
 """

@@ -57,7 +57,7 @@ def setup_of(spec: StudySpec, folder: Path) -> Setup:
     )
     if address is not None:
         head_of(address)
-        return common  # what the nodes have decides the rest
+        return common  # the nodes' resources decide the rest
     device = resolve(execution.device)
     n_gpus = torch.cuda.device_count() if device == "cuda" else 0
     wide = 1 if n_gpus else wide  # on a GPU a trial's CPU only feeds it

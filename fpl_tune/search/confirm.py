@@ -1,6 +1,6 @@
-"""The points that a search found and the published ones, as cells of another study with seeds of its own.
+"""Confirmation of a search: its best and its published points as cells of another study, on other seeds.
 
-The best of many trials is the best partly by luck: on the seeds that chose it, it looks better than it is.
+The best of many trials is the best partly by chance: on the seeds that selected it, its accuracy is too high.
 """
 
 from __future__ import annotations

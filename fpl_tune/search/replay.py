@@ -104,7 +104,7 @@ def shuffled(
     orders: int,
     seed: int,
 ) -> Orders:
-    """As `replay_orders`, on histories in memory.
+    """Replays a rule in random orders of cells whose histories are in memory.
 
     Args:
         cells: of one study, comparable with each other.

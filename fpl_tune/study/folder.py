@@ -178,7 +178,7 @@ class Folder:
     # -- damage ----------------------------------------------------------------------------------------------
 
     def _unless_damaged(self, read: Callable[[], T]) -> T | None:
-        """What `read` returns; None, and a warning, if it meets a damaged file."""
+        """Returns the result of `read`; on a damaged file it warns and returns None."""
         try:
             return read()
         except DamagedFile as problem:

@@ -1,4 +1,4 @@
-"""The conversion of a store of schema 1, in which cells were named by 8 hex digits of another canonical form.
+"""Conversion of a store of schema 1, whose cell ids have 8 hex digits of another canonical form.
 
 What schema 2 changes: a cell's id is that of `config.identity`; a result counts the bytes of its history; `raced` is
 `eliminated`. Figures, histories, seeds, prompts and fingerprints stay as they are. Results are read in both forms, so

@@ -33,7 +33,7 @@ _FORMER = {"raced": Status.ELIMINATED, "partly": Status.PARTIAL}
 """Words of stores of schema 1."""
 
 COUNTED = frozenset({Status.DONE, Status.PRUNED})
-"""Seeds in one of these have figures that enter means."""
+"""Statuses of the seeds whose figures enter means."""
 
 FAILURES = frozenset({Status.FAILED, Status.DIVERGED})
 

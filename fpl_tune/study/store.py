@@ -101,7 +101,7 @@ class Store(Folder):
         return [seed for seed in numbers if self.result(cell, seed) is not None]
 
     def missing(self, cell: Cell, spec: StudySpec) -> list[int]:
-        """Seeds of a study that a cell has to run; without a race, those that a race left out too."""
+        """Lists the seeds that a cell still has to run; without a race, those that one eliminated are among them."""
         again = {Status.FAILED} if spec.prune.seeds is not None else {Status.FAILED, Status.ELIMINATED}
         found = ((seed, self.result(cell, seed)) for seed in spec.seed_list())
         return [seed for seed, result in found if result is None or result["status"] in again]

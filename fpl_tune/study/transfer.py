@@ -51,7 +51,7 @@ def import_study(folder: Path, root: Path) -> Store:
     folder = folder.resolve()
     if not (folder / "study.yaml").is_file():
         raise ConfigError(f"An exported study is a folder with a study.yaml, but {folder} has none.")
-    for path in sorted(folder.rglob("*")):  # a link would bring in what it points to
+    for path in sorted(folder.rglob("*")):  # copying a link would copy its target
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise ConfigError(f"An exported study holds files and folders, but {path} is a link or a device.")
     carried = Store(folder.parent, folder.name)

@@ -32,7 +32,7 @@ _FOLLOW_SECONDS = 10.0  # between looks for nodes with GPUs that have joined
 
 
 def _beside(action: Callable[[], list[Node]]) -> Future[list[Node]]:
-    """What `action` returns, from a thread that does not keep the process alive."""
+    """Runs `action` in a daemon thread and returns the future of its result."""
     found: Future[list[Node]] = Future()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""How many trials of a study run at once: what the cluster has now, shared with the other studies on it."""
+"""Slots: the number of trials that a study runs at once on a cluster that it shares with other studies."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Slots:
             self._shares = ray.remote(Shares).options(get_if_exists=True, max_restarts=-1, **options).remote()
 
     def count(self, wanted: int) -> int:
-        """How many of `wanted` trials may run at once."""
+        """Number of trials that may run at once, at most `wanted` where studies share a cluster."""
         if self._shares is None:
             return self._slots
         if time.monotonic() - self._asked > REFRESH_SECONDS:
