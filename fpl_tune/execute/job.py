@@ -41,6 +41,16 @@ class Job:
     """Runs without other trials on its device, after an out-of-memory error beside some."""
 
     @property
+    def key(self) -> tuple[str, tuple[int, ...]]:
+        """Cell id and seeds: no two jobs of a study have the same."""
+        return self.cell.id, self.seeds
+
+    @property
+    def path(self) -> str:
+        """Path of the checkpoint's folder in the study's, also below a URL."""
+        return f"cells/{self.cell.id}/{self.slot}"
+
+    @property
     def slot(self) -> str:
         """Name of the checkpoint's folder."""
         text = "-".join(map(str, self.seeds))
@@ -119,10 +129,10 @@ class JobRun:
 
     def __init__(self, job: Job, setup: Setup) -> None:
         self.job, self.setup = job, setup
-        self.folder = setup.folder / "cells" / job.cell.id / job.slot
+        self.folder = setup.folder / job.path
         self._place = RemoteStorage(setup.checkpoints) if setup.checkpoints else None
         if self._place:
-            self._place.pull(remote_name(job, setup.study), self.folder)
+            self._place.pull(f"{setup.study}/{job.path}", self.folder)
         self._warnings: list[str] = []
         self.trial = setup.trial(job.cell.run, job.seeds, lambda text: self._warnings.append(text))
         self.history = self._resume()
@@ -177,7 +187,7 @@ class JobRun:
 
     def _send(self) -> None:
         if self._place and self.folder.is_dir():
-            self._place.push(self.folder, remote_name(self.job, self.setup.study))
+            self._place.push(self.folder, f"{self.setup.study}/{self.job.path}")
 
     def _resume(self) -> list[list[Record]]:
         """Loads the newest usable checkpoint. Returns its history, empty if there is none."""
@@ -208,11 +218,6 @@ class JobRun:
         self._send()
         hashes = {seed: task.split_hash for seed, task in zip(self.trial.seeds, self.trial.tasks, strict=True)}
         return JobOutput(files, hashes, peak_memory())
-
-
-def remote_name(job: Job, study: str) -> str:
-    """Path of a job's checkpoints below the URL."""
-    return f"{study}/cells/{job.cell.id}/{job.slot}"
 
 
 def peak_memory() -> int:

@@ -27,7 +27,7 @@ class PausedJobs:
         return len(self._jobs)
 
     def add(self, job: Job, rounds: Rounds) -> None:
-        self._jobs[job.cell.id, job.seeds] = job, rounds
+        self._jobs[job.key] = job, rounds
 
     def holds(self, cell: Cell) -> bool:
         """Whether a job of the cell is paused."""
@@ -35,7 +35,7 @@ class PausedJobs:
 
     def reported(self, job: Job) -> int:
         """Rounds of a resumed job that were reported before it was paused."""
-        return self._resumed.get((job.cell.id, job.seeds), 0)
+        return self._resumed.get(job.key, 0)
 
     def remember(self, cell: Cell, histories: Sequence[Sequence[Record]]) -> None:
         """The pruner receives what a finished cell reached; one history per seed."""
@@ -52,7 +52,7 @@ class PausedJobs:
         """
         found = []
         for job in queued:
-            rounds = resumable.get((job.cell.id, job.seeds), [])
+            rounds = resumable.get(job.key, [])
             decision = Decision.CONTINUE
             for number in range(1, len(rounds) + 1):
                 decision = self.pruner.decide(job.cell, rounds[:number], latest=number == len(rounds))

@@ -106,7 +106,7 @@ class JobQueue:
             if left & set(seeds) and set(seeds) <= set(self.spec.seed_list()) and job.slot == slot.name:
                 jobs.append(job)
                 if found.get("fingerprint") == fingerprint:
-                    self.resumable[cell.id, job.seeds] = found.get("rounds", [])
+                    self.resumable[job.key] = found.get("rounds", [])
                 left -= set(seeds)
             else:
                 shutil.rmtree(slot, ignore_errors=True)
@@ -116,7 +116,7 @@ class JobQueue:
         """Stores the rounds of a paused job where its checkpoint is not in the study's folder but at a URL."""
         if self.spec.execution.checkpoints:
             node = {"seeds": list(job.seeds), "fingerprint": job.fingerprint, "rounds": rounds}
-            write_text(self.store.folder / "cells" / job.cell.id / job.slot / _PAUSED, json.dumps(node))
+            write_text(self.store.folder / job.path / _PAUSED, json.dumps(node))
 
     def stored(self, cell: Cell, seed: int, result: Mapping[str, Any], history: Sequence[Record]) -> None:
         """A seed has its result."""

@@ -156,7 +156,7 @@ class Scheduler:
         job = self.queue.popleft()
         if prints := self._unstamped.pop(job.cell.id, None):
             self.store.stamp(job.cell, prints)
-        self._running[job.cell.id, job.seeds] = []
+        self._running[job.key] = []
         self.notify(Callback.on_job_start, job.cell, job.seeds)
         return job
 
@@ -184,7 +184,7 @@ class Scheduler:
         promoted, pruned = self._paused.settle(running)
         self.queue.extend(promoted)
         for job, rounds in pruned:
-            self._running[job.cell.id, job.seeds] = rounds
+            self._running[job.key] = rounds
             self._close(job, Status.PRUNED, None)
         return bool(promoted or pruned)
 
@@ -202,8 +202,7 @@ class Scheduler:
 
     def report(self, job: Job, rounds: list[list[Record]]) -> bool:
         """Receives records by round, one per seed, none twice. False: the job is to stop."""
-        key = job.cell.id, job.seeds
-        history = self._running[key]
+        history = self._running[job.key]
         known = self._paused.reported(job)
         for place, records in enumerate(rounds, 1):
             history.append(records)
@@ -214,7 +213,7 @@ class Scheduler:
                 self._close(job, Status.PRUNED, None)
                 return False
             if decision == Decision.PAUSE:
-                self._pause(job, self._running.pop(key))
+                self._pause(job, self._running.pop(job.key))
                 return False
         return True
 
@@ -241,19 +240,18 @@ class Scheduler:
             raise no_room(failure.error)
         if os.environ.get("FPL_TUNE_FULL_ERROR"):
             print(failure.trace, file=sys.stderr)
-        key = job.cell.id, job.seeds
-        action = self.jobs.retry(job, failure, len(self._running[key]))
+        action = self.jobs.retry(job, failure, len(self._running[job.key]))
         if action == "give up":
             self._close(job, Status.DIVERGED if failure.kind == "diverged" else Status.FAILED, None, failure.error)
         elif action == "split":
             self._drop(job)
         else:
-            self._running.pop(key)
+            self._running.pop(job.key)
         return action == "resume"
 
     def _close(self, job: Job, status: str, output: JobOutput | None, error: str | None = None) -> None:
         """Stores the results of a job's seeds. Those stored before a kill, which its checkpoint still holds, stay."""
-        rounds, missing = self._running[job.cell.id, job.seeds], set(self.jobs.open[job.cell.id])
+        rounds, missing = self._running[job.key], set(self.jobs.open[job.cell.id])
         for i, seed in enumerate(job.seeds):
             if seed not in missing:
                 continue
@@ -277,8 +275,8 @@ class Scheduler:
         return any(key == cell.id for key, _ in self._running) or self._paused.holds(cell)
 
     def _drop(self, job: Job) -> None:
-        self._running.pop((job.cell.id, job.seeds), None)
-        shutil.rmtree(self.store.folder / "cells" / job.cell.id / job.slot, ignore_errors=True)
+        self._running.pop(job.key, None)
+        shutil.rmtree(self.store.folder / job.path, ignore_errors=True)
 
     def _complete_cell(self, cell: Cell) -> None:
         self._report_to_search(cell)

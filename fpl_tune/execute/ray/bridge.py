@@ -16,7 +16,7 @@ import ray
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, remote_name, stop_asked
+from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, stop_asked
 from fpl_tune.execute.packing import Packing, Placement
 from fpl_tune.execute.ray.nodes import Node, slices, storage_of, survey
 from fpl_tune.execute.ray.slots import Slots
@@ -183,14 +183,15 @@ class Bridge(Searcher):
             elif over := report.output is not None:  # else it has stopped with a checkpoint
                 self.scheduler.complete(job, self._fetched(job, report.output))
             if over and self._storage:
-                self._storage.drop(remote_name(job, self.slots.setup.study))
+                self._storage.drop(f"{self.slots.setup.study}/{job.path}")
 
     def _fetched(self, job: Job, output: JobOutput) -> JobOutput:
         """Fetches the files of a job's output from the remote storage."""
         if self._storage is None:
             return output
-        folder = self.slots.setup.folder / "cells" / job.cell.id / job.slot
-        self._storage.pull(remote_name(job, self.slots.setup.study), folder)
+        setup = self.slots.setup
+        folder = setup.folder / job.path
+        self._storage.pull(f"{setup.study}/{job.path}", folder)
         return replace(output, prompts={seed: folder / path.name for seed, path in output.prompts.items()})
 
     def _send_stop(self) -> None:
