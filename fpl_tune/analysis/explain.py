@@ -83,8 +83,8 @@ def _explained(
         return "exact", _shares(cells, grid, noise)[names], ""
     if len(cells) < needed:
         return "none", math.nan, f"{len(cells)} cells are too few, at least {needed} are needed"
-    columns = [cells[name].tolist() for name in names]
-    share = omega_squared(*columns, values) if len(names) == 1 else _two_way(*columns, values)
+    first, last = cells[names[0]].tolist(), cells[names[-1]].tolist()
+    share = omega_squared(first, values) if len(names) == 1 else _two_way(first, last, values)
     if not math.isnan(share):
         return "estimate", share, ""
     return "none", share, "too few cells per value" if len(names) == 1 else f"{len(cells)} cells are too few"
