@@ -37,7 +37,7 @@ def run_study(
     root: Path,
     executor: Executor,
     callbacks: Iterable[Callback] = (),
-    preflight: Callable[[Sequence[RunSpec], int, Setup], object] | None = None,
+    preflight: Callable[[Sequence[RunSpec], int, Setup, Sequence[str]], object] | None = None,
 ) -> Outcome:
     """Runs the missing cells and seeds of a study.
 
@@ -47,8 +47,8 @@ def run_study(
         root: the output folder; results are written to `root / spec.name`.
         executor: runs the jobs.
         callbacks: receive the study's events.
-        preflight: called with the runs of all queued jobs, the number of seeds and the setup before the first job
-            starts; raises `ConfigError` to refuse.
+        preflight: called with the runs of all queued jobs, the number of seeds, the setup and the cells' labels before
+            the first job starts; raises `ConfigError` to refuse.
 
     Raises:
         ConfigError: the study is wrong, infeasible, or run by another process; nothing was started.
@@ -76,7 +76,8 @@ def run_study(
         scheduler.start(node, [*cells, *tried, *ablated])
         if not scheduler.exhausted:
             if preflight is not None:
-                preflight([job.cell.run for job in scheduler.queue], len(spec.seed_list()), setup)
+                queued = [job.cell for job in scheduler.queue]
+                preflight([c.run for c in queued], len(spec.seed_list()), setup, [c.label for c in queued])
             with _signals(scheduler), scheduler.notify.ending(store, scheduler.outcome):
                 executor(scheduler, setup)
         return scheduler.finish()

@@ -165,8 +165,9 @@ def make_plan(
     cells = [*cells_of(spec, node, root), *ablation_cells(spec, node, root)]
     differ = Differ(spec, store, cells if spec.search.sampler is None else [*cells, *store.cells()])
     work = _work(spec, node, store, cells, differ)
-    runs = [run for job in work if job.seeds for run in job.runs]
-    sent = preflight.check(runs, len(spec.seed_list()), setup)
+    named = [(run, job.label) for job in work if job.seeds for run in job.runs]
+    runs = [run for run, _ in named]
+    sent = preflight.check(runs, len(spec.seed_list()), setup, [label for _, label in named])
     profile = Profile({}, 0.0)
     if runs:
         profile = measure(kinds_of(runs), spec.seed_list(), _here(setup), progress=progress)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import torch
 
@@ -50,13 +51,14 @@ class Loaded:
         return self._bytes[key]
 
 
-def check(runs: Sequence[RunSpec], seeds: int = 1, setup: Setup | None = None) -> Loaded:
+def check(runs: Sequence[RunSpec], seeds: int = 1, setup: Setup | None = None, labels: Sequence[str] = ()) -> Loaded:
     """Checks that methods fit their tasks and runs fit the machine.
 
     Args:
         runs: the runs that are queued.
         seeds: number of seeds of each.
         setup: of the study; None: unknown.
+        labels: names of the runs, for messages; empty: there is one run.
 
     Returns:
         The towers and data sets that it had to load.
@@ -70,25 +72,28 @@ def check(runs: Sequence[RunSpec], seeds: int = 1, setup: Setup | None = None) -
     gpu = max((free for _, free in gpus_here()), default=None) if here == "cuda" else None
     tasks: dict[str, ClientTask] = {}
     lengths: set[tuple[str, int]] = set()
-    for run in runs:
-        key = json.dumps([vars(run.clip), vars(run.data), vars(run.partition)], sort_keys=True)
-        if key not in tasks:
-            tasks[key] = hollow_task(run, 1, loaded.towers_of(run), loaded.dataset_of(run))
-        length = (key, int(getattr(run.method, "n_ctx", 0)))
-        if length not in lengths:
-            lengths.add(length)
-            loaded.towers_of(run).sentences(loaded.dataset_of(run).classes, length[1])  # names that fit
-        kind = cost_key(run)
-        if kind not in kinds:
-            bounds.check(run, tasks[key], seeds, room)
-        for stage in run.stages:
-            stage.method.check(tasks[key])
-            if stage.method.needs == "patches" and tasks[key].n_patches is None:
-                name = methods.name_of(run.method)
-                raise ConfigError(f"{name} needs patch features, but {run.clip.name} has none. Choose another clip.")
-        if kind not in kinds:
-            kinds.add(kind)
-            _check_states(run, tasks[key], seeds, room, gpu)
+    for run, label in zip_longest(runs, labels):
+        try:
+            key = json.dumps([vars(run.clip), vars(run.data), vars(run.partition)], sort_keys=True)
+            if key not in tasks:
+                tasks[key] = hollow_task(run, 1, loaded.towers_of(run), loaded.dataset_of(run))
+            length = (key, int(getattr(run.method, "n_ctx", 0)))
+            if length not in lengths:
+                lengths.add(length)
+                loaded.towers_of(run).sentences(loaded.dataset_of(run).classes, length[1])  # names that fit
+            kind = cost_key(run)
+            if kind not in kinds:
+                bounds.check(run, tasks[key], seeds, room)
+            for stage in run.stages:
+                stage.method.check(tasks[key])
+                if stage.method.needs == "patches" and tasks[key].n_patches is None:
+                    of = methods.name_of(run.method)
+                    raise ConfigError(f"{of} needs patch features, but {run.clip.name} has none. Choose another clip.")
+            if kind not in kinds:
+                kinds.add(kind)
+                _check_states(run, tasks[key], seeds, room, gpu)
+        except ConfigError as problem:
+            raise ConfigError(f"{label}: {problem}" if label else str(problem)) from None
     return loaded
 
 

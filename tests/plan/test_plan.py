@@ -63,6 +63,13 @@ def test_bytes_are_exact(compose: Compose, tmp_path: Path, cheap: list[str], par
     assert totals["bytes_down"] == final["comm/down_bytes"].sum() > 0
 
 
+def test_a_cell_that_cannot_start_is_named(compose: Compose, tmp_path: Path, cheap: list[str]) -> None:
+    made = compose("axes: {}\nreferences: [{method: fedprox}, {method: pfedmoap, method.experts: 9}]")
+    for refuse in (make_plan, run_study):
+        with pytest.raises(ConfigError, match=r"^pfedmoap, experts=9: method\.experts must be at most the number"):
+            refuse(*made, root=tmp_path)
+
+
 def test_what_is_done_costs_nothing(compose: Compose, tmp_path: Path, cheap: list[str]) -> None:
     run_study(*compose("axes: {optim: {lr: [0.1]}}"), root=tmp_path)
     made = compose("axes: {optim: {lr: [0.1, 0.2]}}")
