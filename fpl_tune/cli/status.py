@@ -77,7 +77,10 @@ def list_results(format: Format) -> None:
             row["seeds"] = frame["seed"].nunique()
         except ConfigError as problem:
             output.warn(str(problem))
-        rows.append({**row, "running": running})
+        row["running"] = running
+        if format is Format.table and not output.room():  # no column that would be folded
+            row = {"study": row["study"], "cells": row["cells"], "running": running}
+        rows.append(row)
     if not rows and format is Format.table:
         text = f"No results in {output_folder()}. Run a study first: fpl-tune study NAME."
         output.console().print(text, soft_wrap=True)

@@ -14,6 +14,7 @@ from rich.console import Console
 from fpl_tune.cli import live, output
 from fpl_tune.cli.common import Format
 from fpl_tune.cli.results_table import results_table
+from fpl_tune.cli.status import list_results
 from fpl_tune.execute.job import Job
 from fpl_tune.study.results import VAL
 
@@ -111,6 +112,18 @@ def test_no_word_of_a_results_table_is_split_at_forty_columns(
     words = " ".join(rows).replace("│", " ").split()
     assert {word for cell in store.cells() for word in cell.label.split()} <= set(words)
     assert not any(store.cells()[0].id[:4] in word for word in words), "ids need wider terminals"
+
+
+def test_no_word_of_the_list_of_studies_is_split_at_forty_columns(
+    capsys: pytest.CaptureFixture[str], make_store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store()
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("FPL_TUNE_OUTPUT", str(store.root))
+    list_results(Format.table)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[1].replace("┃", " ").split() == ["study", "cells", "running"]
+    assert [store.name, str(len(store.cells())), "no"] == printed[3].replace("│", " ").split()
 
 
 def test_a_running_cell_shows_its_round_and_its_last_validation_accuracy(
