@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fpl_tune.errors import EnvironmentProblem
 
@@ -57,6 +57,22 @@ def digest(text: str, size: int = 8) -> str:
 
 DEPLOYED = "deployed."
 """Prefix of the tensors in a prompts file that clients are evaluated with."""
+
+
+def stamp(path: Path) -> list[Any]:
+    """Path, time of change and size; both are 0 where there is no such file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return [str(path), 0, 0]
+    return [str(path), found.st_mtime_ns, found.st_size]
+
+
+def stamps(folder: Path) -> Iterator[list[Any]]:
+    """Stamps of the files in a folder and below it, without hidden and compiled ones."""
+    for place, inside, names in os.walk(folder):
+        inside[:] = sorted(name for name in inside if not name.startswith((".", "__pycache__")))
+        yield from (stamp(Path(place, name)) for name in sorted(names) if not name.startswith("."))
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:

@@ -24,7 +24,7 @@ from typing import Any, ParamSpec
 import fpl_tune
 from fpl_tune import paths
 from fpl_tune.cli import output
-from fpl_tune.files import digest, write_text
+from fpl_tune.files import digest, stamp, stamps, write_text
 from fpl_tune.study.lock import owner
 
 P = ParamSpec("P")
@@ -118,7 +118,7 @@ class Question:
         return owner(self._folder) is None
 
     def _key(self) -> str:
-        return json.dumps([*self._words, *map(_stamp, self._files)])
+        return json.dumps([*self._words, *map(stamp, self._files)])
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -128,12 +128,12 @@ class Question:
             return {}
 
     def _state(self) -> State:
-        store = [stamp for stamp in _stamps(self._folder) if Path(stamp[0]).name not in _WORKING]
+        store = [found for found in stamps(self._folder) if Path(found[0]).name not in _WORKING]
         package = Path(fpl_tune.__file__).parent
         here = [package, *(paths.shipped(kind) for kind in ("studies", "search_spaces"))]
         here += [*self._extra, *(Path.cwd() / kind for kind in ("studies", "search_spaces"))]
-        files = [stamp for folder in here for stamp in _stamps(folder)]
-        installed = [_stamp(Path(sysconfig.get_path(kind))) for kind in ("purelib", "platlib")]
+        files = [found for folder in here for found in stamps(folder)]
+        installed = [stamp(Path(sysconfig.get_path(kind))) for kind in ("purelib", "platlib")]
         machine = [
             platform.node(),
             len(os.sched_getaffinity(0)),
@@ -173,25 +173,9 @@ def _fields(part: Any, name: str = "") -> Iterator[str]:
                 yield from _fields(bundle)
 
 
-def _stamp(path: Path) -> list[Any]:
-    """Path, time of change and size; these two are 0 where there is no such file."""
-    try:
-        found = path.stat()
-    except OSError:
-        return [str(path), 0, 0]
-    return [str(path), found.st_mtime_ns, found.st_size]
-
-
 def _digest(modules: Sequence[str]) -> str:
     """Digest of the files of plug-ins, as they are now."""
-    return digest(json.dumps([_stamp(Path(file)) for file in modules]))
-
-
-def _stamps(folder: Path) -> Iterator[list[Any]]:
-    """Stamps of the files in a folder and below it, hidden ones and compiled ones left out."""
-    for place, inside, names in os.walk(folder):
-        inside[:] = sorted(name for name in inside if not name.startswith((".", "__pycache__")))
-        yield from (_stamp(Path(place, name)) for name in sorted(names) if not name.startswith("."))
+    return digest(json.dumps([stamp(Path(file)) for file in modules]))
 
 
 def _plugins() -> set[str]:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fpl_tune.cli.common import Overrides, app
+from fpl_tune.cli.common import Overrides, app, template
 
 cluster_app = typer.Typer(
     no_args_is_help=True, help="Ray clusters: write the file that starts one, wait for its nodes."
@@ -46,6 +46,7 @@ _NEXT = {
 
 @cluster_app.command("template", epilog="Example: fpl-tune cluster template slurm lambda_sweep --nodes 4 --gpus 8")
 def cluster_template(
+    ctx: typer.Context,
     kind: Annotated[Cluster, typer.Argument(help="Where the cluster runs.")],
     study: Annotated[str, typer.Argument(metavar="STUDY", help="The study that runs on it.")] = "lambda_sweep",
     overrides: Overrides = None,
@@ -67,12 +68,8 @@ def cluster_template(
     out: Annotated[Path | None, typer.Option(help="Write to this file.")] = None,
 ) -> None:
     """Print the file that starts a cluster and runs a study on it."""
-    options = dict(
-        nodes=nodes, gpus=gpus, cpus=cpus, memory=memory, time=time, partition=partition, account=account, image=image
-    )
-    options |= dict(claim=claim, region=region, instance=instance, head_instance=head_instance, bucket=bucket)
     shared = "/mnt/fpl-tune" if kind is Cluster.kuberay and shared == "$PWD" else shared
-    text = render(kind.value, study, overrides or [], {**options, "package": package, "shared": shared}, out)
+    text = render(kind.value, study, overrides or [], {**ctx.params, "shared": shared}, out)
     if out is None:
         print(text, end="")
         return
@@ -88,8 +85,6 @@ def render(kind: str, study: str, overrides: Sequence[str], options: Mapping[str
     Raises:
         ConfigError: the study or an option is invalid.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     from fpl_tune import config
     from fpl_tune.errors import ConfigError
     from fpl_tune.study.versions import versions
@@ -108,12 +103,9 @@ def render(kind: str, study: str, overrides: Sequence[str], options: Mapping[str
     words = " ".join(shlex.quote(word) for word in (study, *overrides))
     if kind in ("kuberay", "aws") and re.search(r"[\n\"]|: | #", words):
         raise ConfigError("Overrides with quotes, ': ' or ' #' cannot be written to YAML; put them into a study file.")
-    environment = Environment(
-        loader=PackageLoader("fpl_tune.cli"), undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
-    )
     job = "fpl-" + re.sub(r"[^a-z0-9]+", "-", Path(study).stem.lower()).strip("-")[:40]
     shown = f'"{shared}"' if kind in ("slurm", "local") else shared
-    return environment.get_template(f"{FILES[kind]}.j2").render(
+    return template(f"{FILES[kind]}.j2", trim_blocks=True).render(
         **{**options, "shared": shown},
         words=words,
         job=job,

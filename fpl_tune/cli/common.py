@@ -6,12 +6,15 @@ Imports nothing heavy: help and completion must be instant.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fpl_tune import __version__, paths
 from fpl_tune.cli import complete
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 app = typer.Typer(
     name="fpl-tune",
@@ -77,6 +80,16 @@ StoredStudy = Annotated[
         metavar="STUDY", help="Name of a study that has results.", autocompletion=complete.results, callback=stored
     ),
 ]
+
+
+def template(name: str, **options: Any) -> Template:
+    """A Jinja template of this folder; `options` are those of `jinja2.Environment`."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("fpl_tune.cli")
+    return Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, **options).get_template(
+        name
+    )
 
 
 def with_options(overrides: list[str] | None, *, budget: str | None = None, seeds: str | None = None) -> list[str]:

@@ -1,7 +1,7 @@
-"""What the shell offers on Tab: studies, results, and the names of KEY=VALUE.
+"""Shell completion of studies, results and overrides.
 
-A key press waits for this, so nothing of the package is imported: options are file names, and fields are read from
-the source of the classes named `...Spec` and of the methods.
+A key press waits for it, so no configuration class is imported: options are file names, and fields are parsed from the
+source of the classes named `...Spec` and of the methods.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _plugged() -> dict[str, str]:
 
 
 def headline(path: Path) -> str:
-    """The first line that says something: of a docstring, or a comment."""
+    """The first line of a file's docstring or comment."""
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith(('"""', "# ")) and not line.startswith("# @package"):
             return line.strip('"# ').rstrip(".")
@@ -170,7 +170,7 @@ def _own(kind: ast.ClassDef) -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 def _written(value: ast.expr | None) -> str:
-    """A default as an override writes it; empty for what is no constant."""
+    """Formats a default as an override does; empty unless it is a constant."""
     if not isinstance(value, ast.Constant):
         return ""
     if value.value is None:

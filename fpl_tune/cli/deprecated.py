@@ -74,14 +74,11 @@ def retry(
 ) -> None:
     """Deprecated: `fpl-tune study --retry`."""
     from fpl_tune.api import stored
-    from fpl_tune.cli import output
-    from fpl_tune.execute import manage
+    from fpl_tune.cli.study import retry_failed
     from fpl_tune.study.status import FAILURES, Status
 
     deprecated("retry", "study STUDY --retry")
-    deleted = manage.retry_failed(stored(name), {Status.FAILED} if failed else FAILURES)
-    lines = [text for _, text in deleted] or ["No seed has failed or diverged: nothing to retry."]
-    output.console().print("\n".join(lines), soft_wrap=True)
+    retry_failed(stored(name), {Status.FAILED} if failed else FAILURES)
 
 
 @data_app.command("ls", hidden=True, epilog="Example: fpl-tune data ls --root ~/data")

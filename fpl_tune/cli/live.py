@@ -1,4 +1,4 @@
-"""What a person sees while a study runs: one live table with the time left, or plain lines without a terminal."""
+"""The progress of a study: a live table with the ETA on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Watcher(Callback):
         self._said = False  # that the study is ending
         self._candidates = Candidates()
         self._live: Live | None = None
-        self._unasked = 0  # trials that a search will still come up with
+        self._unasked = 0  # trials that the search has not suggested yet
 
     def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
         self._left.on_study_start(store, cells, jobs)
@@ -141,7 +141,7 @@ class Watcher(Callback):
 
     @property
     def _ending(self) -> bool:
-        """Asked to, by a signal, the budget or `fpl-tune stop`."""
+        """Whether the study stops after this round: because of a signal, the budget or `fpl-tune stop`."""
         return self._folder is not None and stop_asked(self._folder)
 
     def _eta(self) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fpl_tune.cli.common import app
+from fpl_tune.cli.common import app, template
 from fpl_tune.files import write_text
 
 
@@ -60,8 +60,6 @@ def render(kind: Kind, name: str, method: str = "promptfl") -> tuple[Path, str]:
     """
     from importlib.util import find_spec
 
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     from fpl_tune.errors import ConfigError
     from fpl_tune.paths import list_studies
 
@@ -79,11 +77,7 @@ def render(kind: Kind, name: str, method: str = "promptfl") -> tuple[Path, str]:
             raise ConfigError(f"{name} is a shipped study, which the new one would hide. Choose another name.")
     elif find_spec(name) is not None:
         raise ConfigError(f"{name} is the name of an installed module. Choose another name.")
-    environment = Environment(
-        loader=PackageLoader("fpl_tune.cli"), undefined=StrictUndefined, keep_trailing_newline=True
-    )
-    template = environment.get_template(f"{kind.value}{path.suffix}.j2")
-    return path, template.render(name=name, kind=class_name(name), method=method)
+    return path, template(f"{kind.value}{path.suffix}.j2").render(name=name, kind=class_name(name), method=method)
 
 
 def class_name(name: str) -> str:

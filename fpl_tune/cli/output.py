@@ -46,7 +46,7 @@ _FIGURE = re.compile(r"–|[-+]?[\d.,]+(e[-+]\d+)?( ± [\d.]+)?")
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where people read: width and colours as the terminal has them, neither colour nor weight with NO_COLOR."""
+    """The console of standard output or error, with the terminal's width and colours; plain with NO_COLOR."""
     stream = sys.stderr if stderr else sys.stdout
     system = None if os.environ.get("NO_COLOR") else "auto"
     return Console(
@@ -111,7 +111,7 @@ def timed(text: str, rest: str = "") -> None:
 
 
 def once() -> None:
-    """Makes what is printed an answer that cannot be replayed: it depends on the moment."""
+    """Marks what is printed as valid now only, so that it is not kept as an answer."""
     _capture("once")
 
 
@@ -200,7 +200,7 @@ def emit_config(node: Mapping[str, Any]) -> None:
 
 
 def percent(mean: float | None, std: float | None = None) -> str:
-    """87.3 ± 0.4 from shares; the deviation is left out where there is none."""
+    """Formats a share in percent, such as 87.3 ± 0.4; without a deviation if there is none."""
     if mean is None or math.isnan(mean):
         return "–"
     if std is None or math.isnan(std):
@@ -209,7 +209,7 @@ def percent(mean: float | None, std: float | None = None) -> str:
 
 
 def measured(mean: float, std: float = math.nan) -> str:
-    """0.5234 ± 0.01 of what is no share."""
+    """Formats a value that is not a share, such as 0.5234 ± 0.01."""
     return _shown(mean) if math.isnan(std) else f"{_shown(mean)} ± {std:.2g}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +23,7 @@ from fpl_tune.cli.common import (
     with_options,
 )
 from fpl_tune.paths import output_folder, output_root
+from fpl_tune.study.status import FAILURES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,7 +100,7 @@ def _run(spec: StudySpec, node: dict[str, Any], retry: bool, format: Format) -> 
 
     root, table = output_root(), format is Format.table
     if retry:
-        _retry(Store(root, spec.name), quiet=not table)
+        retry_failed(Store(root, spec.name), quiet=not table)
     reporter = ReportWriter()
     callbacks: list[Callback] = [Watcher(quiet=not table), reporter]
     if spec.tracking.enabled:
@@ -113,11 +115,11 @@ def _run(spec: StudySpec, node: dict[str, Any], retry: bool, format: Format) -> 
     return outcome
 
 
-def _retry(store: Store, *, quiet: bool) -> None:
-    """Deletes the results of failed and diverged seeds, and prints why each had none."""
+def retry_failed(store: Store, states: Collection[str] = FAILURES, *, quiet: bool = False) -> None:
+    """Deletes the results of seeds in these states, and prints the error of each."""
     from fpl_tune.execute import manage
 
-    deleted = manage.retry_failed(store)
+    deleted = manage.retry_failed(store, states)
     if not quiet:
         lines = [f"retry {text}" for _, text in deleted] or ["No seed has failed or diverged: nothing to retry."]
         output.say("\n".join(lines))

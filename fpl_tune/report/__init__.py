@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from fpl_tune.files import digest, write_text
+from fpl_tune.files import digest, stamps, write_text
 from fpl_tune.formatting import counted, figure, megabytes, p_value, plus_minus, quantity, signed
 from fpl_tune.report import tables, vega
 from fpl_tune.report.blocks import Section
@@ -108,10 +108,9 @@ def build(
 
 def _state(store: Store, *options: str | None) -> str:
     """A digest of everything that the page depends on: the study, the files of its seeds, the options, this package."""
-    seen = [*sorted((store.folder / "cells").rglob("*.json*")), *sorted(Path(__file__).parent.iterdir())]
-    stamps = [(path.name, path.parent.name, *path.stat()[6:9:2]) for path in seen if path.is_file()]
+    seen = [found for folder in (store.folder / "cells", Path(__file__).parent) for found in stamps(folder)]
     study = (store.folder / "study.yaml").read_text(encoding="utf-8")
-    return digest(repr([study, stamps, options]))
+    return digest(repr([study, seen, options]))
 
 
 def _written(page: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""What the report page is made of: sections with texts, figures and tables."""
+"""The parts of the report page: sections with texts, charts and tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report needs to know of a study, read once from its store."""
+"""A study's results as tables, read once from its store."""
 
 from __future__ import annotations
 

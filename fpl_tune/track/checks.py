@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from fpl_tune.study.lock import owner
 from fpl_tune.study.store import Store
-from fpl_tune.track.recorder import Writer, writer_of
+from fpl_tune.track.writer import Writer, writer_of
 
 
 class Finding(NamedTuple):

@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import tempfile
-import textwrap
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fpl_tune.errors import EnvironmentProblem
 from fpl_tune.redact import redact
 from fpl_tune.track.ledger import Entry
+from fpl_tune.track.problems import why
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -100,38 +100,6 @@ def experiments(uri: str) -> dict[str, str]:
     """Names and ids of the experiments of a store, the default one left out."""
     found = connect(uri).search_experiments(max_results=1000)
     return {e.name: e.experiment_id for e in found if e.name != "Default"}
-
-
-_REASONS = {
-    r"[Cc]onnection refused": "connection refused",
-    r"timed? ?out": "no answer in time",
-    r"Name or service not known|name resolution|getaddrinfo|could not translate host": "unknown host",
-    r"disk is full|No space left": "its disk is full",
-    r"database schema|Can't locate revision": "its database is of another version of MLflow",
-}
-_REMEDIES = {
-    r"Invalid Host header": "Start the server with `mlflow server --allowed-hosts <its name or address>`.",
-    r"database schema|Can't locate revision": "Run `mlflow db upgrade {uri}`, or install that version of MLflow.",
-    r"disk is full|No space left": "Free space on that disk.",
-    r"No module named 'psycopg\w*'": "Install the driver of the database: pip install 'fpl-tune[postgres]'",
-    r"No module named '(\w+)'": "Install the driver of the database: pip install {0}",
-    r"Invalid value": "Change the name or value that it refuses.",
-    r"\b40[13]\b|credential|denied|Unauthorized": "Check MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD or "
-    "MLFLOW_TRACKING_TOKEN.",
-}
-
-
-def why(problem: Exception, uri: str) -> str:
-    """What failed at a tracking server, and the remedy, in one line."""
-    text = " ".join(str(problem).split())
-    reason = next((short for pattern, short in _REASONS.items() if re.search(pattern, text)), "")
-    reason = reason or textwrap.shorten(redact(text), 200, placeholder=" ...").rstrip(".")
-    remedy = "Start it, or correct tracking.uri or MLFLOW_TRACKING_URI."
-    for pattern, known in _REMEDIES.items():
-        if found := re.search(pattern, text):
-            remedy = known.format(*found.groups(), uri=redact(uri))
-            break
-    return f"MLflow at {redact(uri)} failed: {reason}. {remedy}"
 
 
 def _create(uri: str) -> None:

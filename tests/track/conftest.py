@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fpl_tune.study.store import Store
-from fpl_tune.track import recorder, server
+from fpl_tune.track import server, writer
 
 Picture = Callable[[str, Store], dict[str, Any]]
 
@@ -35,7 +35,7 @@ def uri(blank_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture(autouse=True)
 def no_nested_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of seeds only where a test asks for them."""
-    monkeypatch.setattr(recorder, "FEW", 0)
+    monkeypatch.setattr(writer, "FEW", 0)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def _runs_of(uri: str, name: str = "toy") -> list[Any]:
 def _picture(uri: str, store: Store) -> dict[str, Any]:
     """All that a SQLite database says of a store's live runs: parameters, points of metrics, status, files."""
     database = sqlite3.connect(uri.removeprefix("sqlite:///"))
-    owner = recorder.identity(store, uri)
+    owner = writer.identity(store, uri)
     found: dict[str, Any] = {}
     live = "SELECT run_uuid, name, status, artifact_uri FROM runs WHERE lifecycle_stage = 'active'"
     for key, name, status, place in database.execute(live).fetchall():

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from fpl_tune import config, track
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
-from fpl_tune.track import ledger, recorder, server
+from fpl_tune.track import ledger, server, writer
 
 SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
 
@@ -97,11 +97,11 @@ def test_seeds_are_nested_on_request(make_store, uri, picture):
 
 def test_seeds_are_nested_where_they_are_few(make_store, uri, picture, monkeypatch):
     store = make_store(body=SMALL)
-    monkeypatch.setattr(recorder, "FEW", 4)
+    monkeypatch.setattr(writer, "FEW", 4)
     track.sync(store)
     assert len(picture(uri, store)) == 1 + 2 * (1 + 2)
-    monkeypatch.setattr(recorder, "FEW", 3)
-    assert not recorder.writer_of(store, uri).nested
+    monkeypatch.setattr(writer, "FEW", 3)
+    assert not writer.writer_of(store, uri).nested
 
 
 def test_names_and_limits_of_mlflow_are_kept(make_store, uri, runs_of):
