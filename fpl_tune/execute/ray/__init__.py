@@ -29,9 +29,11 @@ def execute(scheduler: Scheduler, setup: Setup) -> None:
     from fpl_tune.execute import inline
 
     inline.run_first(scheduler, setup)
-    if not scheduler.exhausted:
-        from fpl_tune.execute.ray.executor import run
+    if scheduler.exhausted:
+        return
+    from fpl_tune.execute.ray.executor import run
 
+    if not scheduler.stopping:  # Ctrl-C during the import, which takes a second
         run(scheduler, setup)
 
 

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -14,6 +15,7 @@ import pytest
 
 from fpl_tune.errors import FplTuneError
 from fpl_tune.execute.callback import Callback
+from fpl_tune.execute.job import Setup
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record
@@ -130,3 +132,17 @@ def test_zero_shot_cells_are_done_before_ray_starts(run: Make, monkeypatch: pyte
     assert started == [["zeroshot, lr=0.01", "zeroshot, n_clients=2, lr=0.01"]]
     assert run(two, "method=zeroshot", "execution.executor=ray", root="other").exit_code == 0
     assert len(started) == 1, "Ray is not needed"
+
+
+def test_ray_is_not_started_for_a_study_that_stops_while_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fpl_tune.execute import inline, ray
+    from fpl_tune.execute.ray import executor
+
+    scheduler: Any = SimpleNamespace(exhausted=False, stopping=False)
+    runs: list[bool] = []
+    monkeypatch.setattr(inline, "run_first", lambda *_: None)
+    monkeypatch.setattr(executor, "run", lambda *_: runs.append(scheduler.stopping))
+    ray.execute(scheduler, Setup(Path(), Path()))
+    scheduler.stopping = True
+    ray.execute(scheduler, Setup(Path(), Path()))
+    assert runs == [False]
