@@ -133,7 +133,9 @@ def image_features(model: CLIP, images: Tensor) -> tuple[Tensor, Tensor]:
     """Unit features of uint8 images [n, 32, 32, 3]: of the class token [n, D] and of the mean patch [n, D]."""
     visual = cast(torch.nn.Module, model.visual)
     visual.output_tokens = True
-    pooled, tokens = visual(compact.pixels(images))
+    mean, std = torch.tensor(compact.MEAN), torch.tensor(compact.STD)
+    pixels = ((images.float() / 255 - mean) / std).movedim(-1, 1).contiguous()
+    pooled, tokens = visual(pixels)
     visual.output_tokens = False
     every = F.normalize(tokens @ visual.proj, dim=-1)
     return F.normalize(pooled, dim=-1), F.normalize(every.mean(1), dim=-1)

@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -67,11 +65,10 @@ class CompactTokenizer:
         inventory = [*single, *(byte + "</w>" for byte in single)]
         inventory += [*sorted(pieces - set(inventory)), "<start_of_text>", "<end_of_text>"]
         self._ids = {piece: index for index, piece in enumerate(inventory)}
-        self._pieces = inventory
 
     @property
     def n_vocabulary(self) -> int:
-        return len(self._pieces)
+        return len(self._ids)
 
     @property
     def sot(self) -> int:
@@ -87,16 +84,6 @@ class CompactTokenizer:
         for piece in _pieces(text):
             ids.extend(self._ids[part] for part in ([piece] if piece in self._ids else _spell(piece)))
         return ids
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids, words and punctuation marks apart by spaces."""
-        text = "".join(self._pieces[index] for index in ids if index < self.sot).replace("</w>", " ")
-        decoder = _bpe().byte_decoder
-        return (
-            bytes(b for c in text for b in ([decoder[c]] if c in decoder else c.encode()))
-            .decode(errors="replace")
-            .strip()
-        )
 
 
 def _pieces(text: str) -> list[str]:
@@ -150,9 +137,3 @@ def load(path: Path | None = None) -> tuple[CLIP, CompactTokenizer]:
             "clip.pretrained."
         ) from None
     return model.eval(), tokenizer
-
-
-def pixels(images: torch.Tensor) -> torch.Tensor:
-    """uint8 [n, 32, 32, 3] -> the model's input, float32 [n, 3, 32, 32]."""
-    mean, std = torch.tensor(MEAN), torch.tensor(STD)
-    return ((images.float() / 255 - mean) / std).movedim(-1, 1).contiguous()
