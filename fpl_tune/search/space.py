@@ -112,8 +112,7 @@ class Space:
     def complete(self, point: Mapping[str, Any], node: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """A published point with a value for every active field.
 
-        Fields that it leaves open take the study's own value, or the nearest one that is searched: a sampler draws
-        none of them.
+        Fields that it leaves open take the study's own value, or the nearest value of their distribution.
         """
 
         def value(param: Param) -> Any:
