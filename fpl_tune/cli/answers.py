@@ -180,7 +180,8 @@ def _digest(modules: Sequence[str]) -> str:
 
 def _plugins() -> set[str]:
     """Files of the imported modules that are neither of this package nor installed."""
+    folders = [Path(fpl_tune.__file__).parent, *(Path(sysconfig.get_path(n)) for n in ("purelib", "platlib", "stdlib"))]
+    known = tuple(str(path) for folder in folders for path in (folder, folder.resolve()))
     named = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
-    files = {str(Path(file).resolve()) for file in named if file and Path(file).is_file()}
-    known = [Path(fpl_tune.__file__).parent, *(Path(sysconfig.get_path(n)) for n in ("purelib", "platlib", "stdlib"))]
-    return {file for file in files if not file.startswith(tuple(str(folder.resolve()) for folder in known))}
+    files = [Path(file) for file in named if file and not file.startswith(known)]  # few: to resolve a path is slow
+    return {file for file in (str(path.resolve()) for path in files if path.is_file()) if not file.startswith(known)}

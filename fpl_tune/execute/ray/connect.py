@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 
 import fpl_tune
@@ -96,7 +97,35 @@ def connected(address: str | None, *, ship: bool = True) -> Iterator[None]:
             raise
         finally:
             if not gone:
-                ray.shutdown()
+                _shut_down(own=address is None)
+
+
+_TO_DISCONNECT = 0.3  # seconds in which the driver leaves its raylet after Ray counts as shut down
+
+
+def _shut_down(own: bool) -> None:
+    """Disconnects from Ray; of a Ray that this process started, kills the processes.
+
+    They block SIGTERM (see `_signals_kept`), for which `ray.shutdown` alone would wait a second each.
+    """
+    processes: list[psutil.Process] = []
+    for child in psutil.Process().children() if own else ():
+        with suppress(psutil.Error):
+            if any(os.environ["RAY_TMPDIR"] in word for word in child.cmdline()):
+                processes += [*child.children(recursive=True), child]
+
+    def kill() -> None:
+        while ray.is_initialized():
+            time.sleep(0.01)
+        time.sleep(_TO_DISCONNECT)
+        for process in processes:
+            with suppress(psutil.Error):
+                process.kill()
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    ray.shutdown()
+    thread.join()
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,3 +37,21 @@ def test_signals_and_environment_are_as_before() -> None:
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     assert dict(os.environ) == before
     assert not Path(home).exists()
+
+
+_STARTS_AND_ENDS = """
+import psutil, ray
+from fpl_tune.execute.ray.connect import connected
+
+with connected(None):
+    assert ray.get(ray.remote(lambda: 1).remote()) == 1
+    ours = psutil.Process().children(recursive=True)
+_, alive = psutil.wait_procs(ours, timeout=5)
+assert len(ours) > 5 and not alive, alive
+"""
+
+
+@pytest.mark.system
+def test_nothing_of_our_ray_outlives_a_study() -> None:
+    """Its processes block SIGTERM, so that a signal to the process group does not end them before trials do."""
+    subprocess.run([sys.executable, "-c", _STARTS_AND_ENDS], check=True, timeout=120)
