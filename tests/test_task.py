@@ -201,12 +201,12 @@ def test_a_task_in_a_round_knows_its_place_and_draws_by_purpose() -> None:
 
 def test_memory_forgets_the_oldest_first() -> None:
     memory = PromptMemory(limit_bytes=100)
-    for key in (b"a", b"b", b"c"):
+    for key in ("a", "b", "c"):
         memory.put(key, torch.zeros(10))  # 40 bytes
-    assert memory.get(b"a") is None
-    assert memory.get(b"b") is not None
-    memory.put(b"d", torch.zeros(10))
-    assert memory.get(b"c") is None, "b was used since"
+    assert memory.get("a") is None
+    assert memory.get("b") is not None
+    memory.put("d", torch.zeros(10))
+    assert memory.get("c") is None, "b was used since"
 
 
 def test_template_needs_its_place() -> None:

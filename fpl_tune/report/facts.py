@@ -56,7 +56,7 @@ class Facts:
         self.by_label = {cell.label: cell for cell in self.cells}
         store.check()  # leaves out what is damaged
         self.frame = store.frame(self.metric)
-        self._named = reference or self.spec.report.reference
+        self._asked = reference or self.spec.report.reference
         if metric is not None and len(self.frame) and self.frame[metric].isna().all():
             raise ConfigError(f"A metric is a name in the records, such as test/acc_mean, but none holds {metric!r}.")
         check_rule(self.rule)
@@ -262,6 +262,15 @@ class Facts:
         return label({n: v for n, v in cell.varied.items() if n not in place}) if len(place) < len(cell.varied) else ""
 
     @cached_property
+    def _named(self) -> str | None:
+        """The reference that was asked for; else, where each setting has a best cell, the value that these share."""
+        if self._asked is not None or self.references or len(self.chosen) < 2:
+            return self._asked
+        first, *others = [self.place(cell) for cell in self.own if cell.id in self.chosen]
+        shared = [self._taken[a][value] for a, value in first.items() if all(other.get(a) == value for other in others)]
+        return shared[0] if len(shared) == 1 else None
+
+    @cached_property
     def _picked(self) -> tuple[str, str] | None:
         """An axis and its value, where the reference is all cells of that value: `promptfl`, `lam=0`."""
         for axis, values in self._taken.items():
@@ -275,6 +284,7 @@ class Facts:
         """Name of what others are tested against: the study's choice, else the first reference, else the best cell.
 
         A choice is a reference, a cell, or a value of an axis: then each cell meets the one that differs in that alone.
+        So it does where the best configuration has a cell in each of several settings.
         """
         finished = [c for c in self.cells if self.table.loc[c.id, "n"] > 0]
         names = [self.family(c) for c in finished if c.role == "reference"]

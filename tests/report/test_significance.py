@@ -68,6 +68,18 @@ def test_a_cell_is_tested_against_the_reference_at_its_own_place_of_the_axes(mak
         assert other.run.optim.lr == cell.run.optim.lr
 
 
+def test_without_references_a_cell_is_tested_against_the_best_of_its_setting(make_store):
+    body = "axes: {data: {shots: [2, 4]}, method: {n_ctx: [2, 3, 4]}}\nseeds: 2\n"
+    facts = Facts(make_store(body=body))
+    best = {cell.run.data.shots: cell for cell in facts.own if cell.id in facts.chosen}
+    assert best.keys() == {2, 4}
+    assert len({cell.run.method.n_ctx for cell in best.values()}) == 1
+    found = against_reference(facts)
+    others = [cell for cell in facts.own if cell.id not in facts.chosen]
+    assert dict(found["reference"]) == {cell.id: best[cell.run.data.shots].id for cell in others}
+    assert len(others) == 4
+
+
 def test_a_metric_without_clients_is_compared_as_it_is(make_store):
     facts = Facts(make_store(), metric="train/loss")
     frame = values(facts)
