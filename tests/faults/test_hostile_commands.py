@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fpl_tune import bench, cli
+from fpl_tune.cli import answers
 from fpl_tune.cli.common import app
 from fpl_tune.errors import EnvironmentProblem
 
@@ -104,8 +105,8 @@ def calls(words: tuple[str, ...], corpus: list[str]) -> Iterator[list[str]]:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
-    """Every file below a folder, with its size and time."""
-    found = ((path, path.lstat()) for path in folder.rglob("*"))
+    """Every file below a folder, with its size and time; kept answers may come, since some words are valid."""
+    found = ((path, path.lstat()) for path in folder.rglob("*") if path.name != answers.FILE)
     return {str(path): (state.st_size, state.st_mtime_ns) for path, state in found if not path.is_dir()}
 
 
