@@ -97,19 +97,22 @@ def connected(address: str | None, *, ship: bool = True) -> Iterator[None]:
             raise
         finally:
             if not gone:
-                _shut_down(own=address is None)
+                if address is None:
+                    _end_own()
+                else:
+                    ray.shutdown()
 
 
 _TO_DISCONNECT = 0.3  # seconds in which the driver leaves its raylet after Ray counts as shut down
 
 
-def _shut_down(own: bool) -> None:
-    """Disconnects from Ray; of a Ray that this process started, kills the processes.
+def _end_own() -> None:
+    """Ends the Ray that this process started: disconnects, and kills its processes.
 
     They block SIGTERM (see `_signals_kept`), for which `ray.shutdown` alone would wait a second each.
     """
     processes: list[psutil.Process] = []
-    for child in psutil.Process().children() if own else ():
+    for child in psutil.Process().children():
         with suppress(psutil.Error):
             if any(os.environ["RAY_TMPDIR"] in word for word in child.cmdline()):
                 processes += [*child.children(recursive=True), child]
