@@ -33,8 +33,8 @@ from fpl_tune.plugins import VARIABLE
 
 CONNECT_SECONDS = 5.0
 """Time limit of a TCP connection to the head."""
-JOIN_SECONDS = max(30.0, ANSWER_SECONDS)
-"""Time limit of joining a cluster. Ray itself tries for minutes."""
+JOIN_SECONDS = max(60.0, ANSWER_SECONDS)
+"""Time limit of joining a cluster: 5 s on an idle machine. Ray itself tries for minutes."""
 LOST_SECONDS = 20.0
 """A head that does not answer for this long is lost."""
 
@@ -43,6 +43,7 @@ ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the check of a node, which reserves no GPU, sees its GPUs
     "RAY_AIR_NEW_OUTPUT": "0",  # no tables of Tune
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_gcs_rpc_server_connect_timeout_s": "30",  # of the head; Ray's 5 s are too few where its machine is busy
     "RAY_worker_niceness": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",

@@ -91,20 +91,46 @@ def other_torch(folder: Path) -> str:
     return str(fake.parent)
 
 
+WAITING = """
+from dataclasses import dataclass
+from functools import cached_property
+import os, pathlib, time
+from fpl_tune.methods.promptfl import PromptFL
+
+@dataclass(frozen=True)
+class Waiting(PromptFL):
+    @cached_property
+    def merges(self):
+        return []
+
+    def merge(self, task, state, who, local):
+        if "FPL_TUNE_NODE" in os.environ:
+            three = pathlib.Path(os.environ["FPL_TUNE_NODE"]).parent / "three"
+            self.merges.append(time.monotonic())
+            time.sleep(0.02)  # or a step of half a second, after which rounds are reported, could hold sixty
+            while len(self.merges) > 60 and not any(three.rglob("*.npy")) and time.monotonic() - self.merges[0] < 300:
+                time.sleep(0.1)
+        return super().merge(task, state, who, local)
+"""
+
+
 def test_nodes_leave_and_join_while_checkpoints_lie_at_a_url(
-    cluster: Any, run: Make, figures: Make, tmp_path: Path
+    cluster: Any, run: Make, figures: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node is killed in mid-round; trials go on from checkpoints that no folder holds.
 
-    Two others join: one that can run trials, and one that cannot, which is named and gets none.
+    Two others join: one that can run trials, and one that cannot, which is named and gets none. Trials of two seeds
+    wait in their 31st round until the first of them runs one, however long a busy machine takes to start it.
     """
-    body, long = "axes: {optim: {lr: [0.01, 0.03, 0.1, 0.2]}}", ("protocol.rounds=100", "execution.checkpoint_every=3")
+    (tmp_path / "waiting_method.py").write_text(WAITING)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("FPL_TUNE_PLUGINS", "waiting_method")
+    long = ("method=waiting_method:Waiting", "protocol.rounds=60", "execution.checkpoint_every=3")
+    body = "axes: {optim: {lr: [0.01, 0.03, 0.1, 0.2]}}"
     clocks: dict[tuple[str, int], set[float]] = defaultdict(set)
     had_checkpoints: set[str] = set()
 
     class Weather(Callback):
-        """Kills in mid-round, as a step of half a second does not hold all rounds."""
-
         def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
             clocks[cell.id, int(records[0]["round"])].add(records[0]["time/seconds"])
             begun = {name for name, number in clocks if number > 12}
@@ -113,21 +139,18 @@ def test_nodes_leave_and_join_while_checkpoints_lie_at_a_url(
                 cluster.kill("two")
                 cluster.start("odd", cpus=2, PYTHONPATH=other_torch(tmp_path))
                 cluster.start("three", cpus=2)
-            if "three" in cluster.processes and not all(built(cluster, "three")):
-                time.sleep(0.5)  # no longer at a time: who has joined is asked between two answers of trials
 
     where = (f"execution.address='{cluster.address}'", f"execution.checkpoints='file://{tmp_path}/bucket'")
     with warnings.catch_warnings(record=True) as caught:  # the odd node is named once a trial is sent there
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", NodeRefused)
         outcome = run(body, *long, *where, "execution.parallel=null", callbacks=[Weather()], root="ray")
+    assert (outcome.done, outcome.failed, outcome.exit_code) == (4, 0, 0), outcome.failures
     assert all(r"gets no trials: it has torch 0.0.1 (driver: " in str(warning.message) for warning in caught)
     again = {(name, number) for (name, number), read in clocks.items() if len(read) > 1}
     assert len(had_checkpoints) >= 3
     assert not {(name, 1) for name in had_checkpoints} & again, "who had a checkpoint went on from it"
     assert built(cluster, "odd", "three") == [False, True], "trials ran on one of them only"
-    cluster.kill("odd")
-    assert (outcome.done, outcome.failed, outcome.exit_code) == (4, 0, 0)
     assert run(body, *long, "execution.executor=inline", root="inline").exit_code == 0
     pd.testing.assert_frame_equal(figures("ray"), figures("inline"), check_exact=True)
     assert not [p for p in (tmp_path / "bucket").rglob("*") if p.is_file()], "what is finished is taken away"
@@ -137,7 +160,7 @@ def test_nodes_leave_and_join_while_checkpoints_lie_at_a_url(
 def test_a_cluster_that_cannot_do_it_is_refused_with_what_was_found_where(
     cluster: Any, typed: Make, tmp_path: Path
 ) -> None:
-    def refused(code: int, said: str, *overrides: str, patience: str = "40") -> None:
+    def refused(code: int, said: str, *overrides: str, patience: str = "200") -> None:
         ended = typed("axes: {}", *overrides, address=cluster.address, FPL_TUNE_NODE_SECONDS=patience)
         assert ended.code == code, ended.said
         assert re.search(said, ended.said)
@@ -147,16 +170,13 @@ def test_a_cluster_that_cannot_do_it_is_refused_with_what_was_found_where(
     alone = r"\(.*\) memory://there does not hold what the driver wrote there"
     refused(3, alone, "execution.checkpoints='memory://there'")
     cluster.start("other", cpus=2, PYTHONPATH=other_torch(tmp_path))
-    try:
-        refused(3, r"has torch 0\.0\.1 \(driver: .*Install the same versions")
-        rows = check_cluster(cluster.address, tmp_path, None, ())
-        wrong = [row for row in rows if row["state"] == "wrong"]
-        assert [("torch 0.0.1" in row["found"], bool(row["remedy"])) for row in wrong] == [(True, True)]
-        assert sum("CPU" in row["found"] for row in rows) >= 3, "every node is listed"
-        os.kill(cluster.raylet("other"), signal.SIGSTOP)
-        refused(3, r"cannot run a worker: no worker answered within 10 s", patience="10")
-    finally:
-        cluster.kill("other")
+    refused(3, r"has torch 0\.0\.1 \(driver: .*Install the same versions")
+    rows = check_cluster(cluster.address, tmp_path, None, ())
+    wrong = [row for row in rows if row["state"] == "wrong"]
+    assert [("torch 0.0.1" in row["found"], bool(row["remedy"])) for row in wrong] == [(True, True)]
+    assert sum("CPU" in row["found"] for row in rows) >= 3, "every node is listed"
+    os.kill(cluster.raylet("other"), signal.SIGSTOP)
+    refused(3, r"cannot run a worker: no worker answered within 10 s", patience="10")
 
 
 EIGHT = """
@@ -195,7 +215,7 @@ def test_eight_studies_at_once_neither_mix_nor_wait_for_each_other(
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=400,
+        timeout=1200,
         check=False,
     )
     assert done.stdout.split() == ["0"] * 8, done.stderr
