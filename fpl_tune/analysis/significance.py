@@ -60,8 +60,7 @@ def paired_t(differences: Sequence[float] | Floats) -> float:
         return math.nan
     if np.ptp(seen) == 0:
         return 1.0 if seen[0] == 0 else 0.0
-    ratio = float(seen.mean()) / (float(seen.std(ddof=1)) / math.sqrt(len(seen)))
-    return 2 * float(special.stdtr(len(seen) - 1, -abs(ratio)))
+    return 2 * float(special.stdtr(len(seen) - 1, -abs(seen.mean()) / (seen.std(ddof=1) / math.sqrt(len(seen)))))
 
 
 def equivalence(differences: Sequence[float] | Floats, rope: float) -> float:

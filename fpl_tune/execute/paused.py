@@ -39,9 +39,8 @@ class PausedJobs:
 
     def remember(self, cell: Cell, histories: Sequence[Sequence[Record]]) -> None:
         """The pruner receives what a finished cell reached; one history per seed."""
-        rounds = [list(records) for records in zip(*histories, strict=False)]
-        for number in range(1, len(rounds) + 1 if self.pruner.spec.rule else 0):
-            self.pruner.decide(cell, rounds[:number], latest=number == len(rounds))
+        if self.pruner.spec.rule:
+            self._decide(cell, [list(records) for records in zip(*histories, strict=False)])
 
     def restore(self, queued: Iterable[Job], resumable: Mapping[Key, Rounds]) -> list[tuple[Job, Rounds]]:
         """Finds the queued jobs whose checkpoint is at a rung: they were paused there when the study was stopped.
@@ -53,12 +52,16 @@ class PausedJobs:
         found = []
         for job in queued:
             rounds = resumable.get(job.key, [])
-            decision = Decision.CONTINUE
-            for number in range(1, len(rounds) + 1):
-                decision = self.pruner.decide(job.cell, rounds[:number], latest=number == len(rounds))
-            if decision == Decision.PAUSE:
+            if self._decide(job.cell, rounds) == Decision.PAUSE:
                 found.append((job, rounds))
         return found
+
+    def _decide(self, cell: Cell, rounds: Rounds) -> Decision:
+        """Shows the pruner the rounds of a cell in order; returns its last decision."""
+        decision = Decision.CONTINUE
+        for number in range(1, len(rounds) + 1):
+            decision = self.pruner.decide(cell, rounds[:number], latest=number == len(rounds))
+        return decision
 
     def promote(self) -> list[Job]:
         """Removes and returns the jobs that their rung promotes."""

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from fpl_tune.config import PruneSpec
 from fpl_tune.search import components
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.results import aggregate
 from fpl_tune.trial import Record
 
 RULES = ("halving", "plateau")
@@ -44,24 +45,19 @@ def check(spec: PruneSpec) -> None:
 
 
 def score(rounds: Sequence[Sequence[Record]], smoothing: int) -> Score | None:
-    """Mean over the last `smoothing` evaluated rounds and over seeds; None before the first evaluation.
-
-    The error is the larger of two estimates: from the spread over seeds, and from the spread over each seed's clients.
-    """
+    """Mean over the last `smoothing` evaluated rounds and over seeds; None before the first evaluation."""
     evaluated = [records for records in rounds if METRIC in records[0]][-smoothing:]
     if not evaluated:
         return None
-    seeds = range(len(evaluated[0]))
-    means = [math.fsum(records[i][METRIC] for records in evaluated) / len(evaluated) for i in seeds]
-    n, mean = len(means), math.fsum(means) / len(means)
-    over_seeds = math.sqrt(math.fsum((m - mean) ** 2 for m in means) / (n - 1) / n) if n > 1 else 0.0
-    return Score(mean, max(over_seeds, math.sqrt(math.fsum(_client_variance(r) for r in evaluated[-1])) / n))
+    by_seed = list(zip(*evaluated, strict=True))
+    found = aggregate([math.fsum(record[METRIC] for record in records) / len(records) for records in by_seed])
+    return Score(found["mean"], standard_error(METRIC, found["sem"], by_seed) or 0.0)
 
 
 def standard_error(metric: str, over_seeds: float, histories: Sequence[Sequence[Record]]) -> float | None:
     """Standard error of a metric's mean over seeds; None where it cannot be estimated.
 
-    Of validation accuracy it is the larger of two estimates: from the spread over seeds, and over each seed's clients.
+    For validation accuracy, the larger of two estimates: from the spread over seeds, and over each seed's clients.
     """
     found = [] if math.isnan(over_seeds) else [over_seeds]
     if metric == METRIC and (variance := math.fsum(_client_variance(history[-1]) for history in histories)):

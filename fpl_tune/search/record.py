@@ -76,10 +76,11 @@ class _Copy:
         )
         self.id = storage.get_study_id_from_name(name)
 
-    def trial(self, number: int) -> Trial:
-        """A running trial. Creating it calls no sampler."""
+    def trial(self, number: int) -> tuple[Trial, int]:
+        """A running trial and its id. Creating it calls no sampler."""
         self.study.sampler = RandomSampler()
-        return Trial(self.study, self.storage.get_trial_id_from_study_id_trial_number(self.id, number))
+        trial_id = self.storage.get_trial_id_from_study_id_trial_number(self.id, number)
+        return Trial(self.study, trial_id), trial_id
 
     def frozen(self) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False)
@@ -98,6 +99,7 @@ class TrialRecord:
         self._directions = list(directions)
         self._memory = _Copy(InMemoryStorage(), name, directions)
         self._disk = None if storage is None else _Copy(storage, name, directions)
+        self._copies = [copy for copy in (self._memory, self._disk) if copy is not None]
         self.reported = 0
         """Results so far."""
         if self._disk is not None:
@@ -112,9 +114,8 @@ class TrialRecord:
 
     def add(self, trials: Sequence[FrozenTrial]) -> None:
         """Adds finished trials of other studies."""
-        for copy in (self._memory, self._disk):
-            if copy is not None:
-                copy.study.add_trials(trials)
+        for copy in self._copies:
+            copy.study.add_trials(trials)
 
     def suggest(
         self, sampler: BaseSampler, suggest: Suggest, point: Mapping[str, Any] | None = None, **attrs: Any
@@ -167,30 +168,23 @@ class TrialRecord:
         values = verdict.values if verdict.state == TrialState.COMPLETE else None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a kill in between leaves attributes that are set again
-            trial = self._memory.trial(number)
-            _note(trial, attrs, verdict, single=len(self._directions) == 1)
-            if NAMED_CONSTRAINTS:
-                for name, excess in verdict.constraints.items():
-                    trial.set_constraint(name, excess)
-            self._memory.study.sampler = sampler
-            self._memory.study.tell(trial, values, verdict.state)
-            if self._disk is not None:
-                known = self.trials()[number].system_attrs
-                trial = self._disk.trial(number)
-                _note(trial, attrs, verdict, single=len(self._directions) == 1)
-                trial_id = self._disk.storage.get_trial_id_from_study_id_trial_number(self._disk.id, number)
-                there = self._disk.storage.get_trial_system_attrs(trial_id)
-                for key in known.keys() - there.keys():
-                    self._disk.storage.set_trial_system_attr(trial_id, key, known[key])
-                self._disk.study.tell(trial, values, verdict.state)
+            for copy in self._copies:
+                trial, trial_id = copy.trial(number)
+                for key, value in attrs.items():
+                    trial.set_user_attr(key, value)
+                for step, value in verdict.rounds.items() if len(self._directions) == 1 else ():
+                    trial.report(value, step)
+                if copy is not self._memory:  # those of the sampler and of constraints
+                    there = copy.storage.get_trial_system_attrs(trial_id)
+                    for key, value in self.trials()[number].system_attrs.items():
+                        if key not in there:
+                            copy.storage.set_trial_system_attr(trial_id, key, value)
+                else:
+                    for name, excess in verdict.constraints.items() if NAMED_CONSTRAINTS else ():
+                        trial.set_constraint(name, excess)
+                    copy.study.sampler = sampler
+                copy.study.tell(trial, values, verdict.state)
         self.reported += 1
-
-
-def _note(trial: Trial, attrs: Mapping[str, Any], verdict: Verdict, *, single: bool) -> None:
-    for key, value in attrs.items():
-        trial.set_user_attr(key, value)
-    for number, value in verdict.rounds.items() if single else ():
-        trial.report(value, number)
 
 
 def verdict_of(trial: FrozenTrial) -> Verdict:
