@@ -66,19 +66,31 @@ def select(frame: pd.DataFrame, rule: str = "mean", *, preferred: Sequence[str] 
 
 def select_by(found: pd.DataFrame, rule: str, preferred: Sequence[str] = ()) -> str:
     """Chooses a cell from the table of `scores`; see `select`."""
+    ranked = ranking(found, rule)
+    if ranked.empty:
+        raise ValueError("No cell has a validation value to choose by.")
+    order = dict.fromkeys([*preferred, *map(str, ranked.index)])
+    return str(ranked.loc[[cell for cell in order if cell in ranked.index]].idxmax())
+
+
+def ranking(found: pd.DataFrame, rule: str) -> pd.Series:
+    """What a rule maximises, by cell; the first of equals is chosen.
+
+    Args:
+        found: the table of `scores`. Cells without a mean are left out.
+        rule: one of `RULES`.
+
+    Raises:
+        ValueError: the rule is unknown.
+    """
     if rule not in RULES:
         raise ValueError(f"The selection rule must be one of {', '.join(RULES)}, but is {rule!r}.")
     found = found.dropna(subset=["mean"])
-    if found.empty:
-        raise ValueError("No cell has a validation value to choose by.")
-    order = {cell: i for i, cell in enumerate(dict.fromkeys([*preferred, *map(str, found.index)]))}
-    found = found.iloc[np.argsort([order[str(cell)] for cell in found.index])]
-    if rule == "lower_bound":
-        return str(found["lower_bound"].idxmax())
-    top = found["mean"].idxmax()
-    if rule == "one_standard_error" and not math.isnan(float(found.loc[top, "error"])):  # type: ignore[arg-type]
-        return str(found.index[(found["mean"] >= found.loc[top, "mean"] - found.loc[top, "error"]).argmax()])  # type: ignore[operator]
-    return str(top)
+    if rule != "one_standard_error" or found.empty:
+        return found["lower_bound" if rule == "lower_bound" else "mean"]
+    top = found.loc[found["mean"].idxmax()]
+    within = found["mean"] >= top["mean"] - np.nan_to_num(top["error"])
+    return found["mean"].mask(within, top["mean"])
 
 
 def _errors(values: Floats, count: Floats) -> Floats:

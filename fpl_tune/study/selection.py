@@ -173,6 +173,7 @@ _BY = {
 def _scores(table: pd.DataFrame, cells: Sequence[Cell], axes: Collection[str], rule: str) -> dict[str, float]:
     """The scores by which a rule of selection other than the mean ranks cells: cell id -> score."""
     from fpl_tune import analysis
+    from fpl_tune.analysis.selection import ranking
 
     settings: dict[str, list[Cell]] = {}
     for cell in cells:
@@ -181,13 +182,8 @@ def _scores(table: pd.DataFrame, cells: Sequence[Cell], axes: Collection[str], r
     scores: dict[str, float] = {}
     for alike in settings.values():
         rows = table.loc[table["cell"].isin([cell.id for cell in alike]), ["cell", "seed", VAL]]
-        found = analysis.scores(rows.rename(columns={VAL: "value"}).astype({"value": float})).dropna(subset=["mean"])
-        if rule == "lower_bound":
-            scores |= {str(key): float(bound) for key, bound in found["lower_bound"].items()}
-        elif len(found):
-            top = found.loc[found["mean"].idxmax()]
-            within = found["mean"] >= top["mean"] - max(float(top["error"]), 0.0)  # a tie: the first cell wins
-            scores |= {str(k): float(top["mean"] if w else found.loc[k, "mean"]) for k, w in within.items()}
+        found = analysis.scores(rows.rename(columns={VAL: "value"}).astype({"value": float}))
+        scores |= {str(key): float(score) for key, score in ranking(found, rule).items()}
     return scores
 
 
