@@ -29,7 +29,10 @@ class Loaded:
 
     _towers: dict[str, Towers] = field(default_factory=dict)
     _data: dict[str, Dataset] = field(default_factory=dict)
+    _tasks: dict[str, ClientTask] = field(default_factory=dict)
     _bytes: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
+    checked: set[object] = field(default_factory=set)
+    """Cost keys of the runs that were checked, and lengths of contexts beside their data's class names."""
 
     def towers_of(self, run: RunSpec) -> Towers:
         key = json.dumps([run.clip.name, run.clip.pretrained, run.clip.quick_gelu])
@@ -42,6 +45,13 @@ class Loaded:
         if key not in self._data:
             self._data[key] = load(run.data)
         return self._data[key]
+
+    def task_of(self, run: RunSpec) -> ClientTask:
+        """A task of the run's data and partition whose images take no memory."""
+        key = json.dumps([vars(run.clip), vars(run.data), vars(run.partition)], sort_keys=True)
+        if key not in self._tasks:
+            self._tasks[key] = hollow_task(run, 1, self.towers_of(run), self.dataset_of(run))
+        return self._tasks[key]
 
     def bytes(self, run: RunSpec, kind: str, seed: int) -> tuple[int, int]:
         """Bytes sent up and down, cached: runs of equal cost key `kind`, length and seed send equally many."""
@@ -66,35 +76,35 @@ def check(runs: Sequence[RunSpec], seeds: int = 1, setup: Setup | None = None, l
     Raises:
         ConfigError: the first run that cannot start.
     """
-    loaded, kinds = Loaded(), set[str]()
+    loaded = Loaded()
     here = setup.device if setup is not None and setup.address is None else None
     room = memory() if here == "cpu" else None
     gpu = max((free for _, free in gpus_here()), default=None) if here == "cuda" else None
-    tasks: dict[str, ClientTask] = {}
-    lengths: set[tuple[str, int]] = set()
     for run, label in zip_longest(runs, labels):
         try:
-            key = json.dumps([vars(run.clip), vars(run.data), vars(run.partition)], sort_keys=True)
-            if key not in tasks:
-                tasks[key] = hollow_task(run, 1, loaded.towers_of(run), loaded.dataset_of(run))
-            length = (key, int(getattr(run.method, "n_ctx", 0)))
-            if length not in lengths:
-                lengths.add(length)
-                loaded.towers_of(run).sentences(loaded.dataset_of(run).classes, length[1])  # names that fit
-            kind = cost_key(run)
-            if kind not in kinds:
-                bounds.check(run, tasks[key], seeds, room)
-            for stage in run.stages:
-                stage.method.check(tasks[key])
-                if stage.method.needs == "patches" and tasks[key].n_patches is None:
-                    of = methods.name_of(run.method)
-                    raise ConfigError(f"{of} needs patch features, but {run.clip.name} has none. Choose another clip.")
-            if kind not in kinds:
-                kinds.add(kind)
-                _check_states(run, tasks[key], seeds, room, gpu)
+            _check(run, loaded, seeds, room, gpu)
         except ConfigError as problem:
             raise ConfigError(f"{label}: {problem}" if label else str(problem)) from None
     return loaded
+
+
+def _check(run: RunSpec, loaded: Loaded, seeds: int, room: int | None, gpu: int | None) -> None:
+    """Checks a run. Runs of equal cost key differ in numbers that only a method's own check reads."""
+    task, kind, n_ctx = loaded.task_of(run), cost_key(run), int(getattr(run.method, "n_ctx", 0))
+    if (id(task), n_ctx) not in loaded.checked:
+        loaded.checked.add((id(task), n_ctx))
+        loaded.towers_of(run).sentences(loaded.dataset_of(run).classes, n_ctx)  # they fit into the text tower
+    new = kind not in loaded.checked
+    if new:
+        bounds.check(run, task, seeds, room)
+    for stage in run.stages:
+        stage.method.check(task)
+        if stage.method.needs == "patches" and task.n_patches is None:
+            of = methods.name_of(run.method)
+            raise ConfigError(f"{of} needs patch features, but {run.clip.name} has none. Choose another clip.")
+    if new:
+        loaded.checked.add(kind)
+        _check_states(run, task, seeds, room, gpu)
 
 
 def _check_states(run: RunSpec, task: ClientTask, seeds: int, room: int | None, gpu: int | None) -> None:
