@@ -56,8 +56,9 @@ def _override(spec: PruneSpec, text: str) -> PruneSpec:
     from fpl_tune.errors import ConfigError
 
     field, _, value = text.removeprefix("prune.").partition("=")
-    if field not in vars(spec):
-        raise ConfigError(f"replay takes fields of prune ({', '.join(vars(spec))}), but was given {text!r}.")
+    known = [name for name in vars(spec) if name not in ("seeds", "level")]  # those of a race, which is not replayed
+    if field not in known:
+        raise ConfigError(f"replay takes the fields {', '.join(known)} of prune, but was given {text!r}. Remove it.")
     return config.changed(spec, {field: value}, "prune")
 
 

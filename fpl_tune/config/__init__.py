@@ -6,7 +6,7 @@ specifications (`data`, `optim`, `task`) and `methods`; nothing else imports Hyd
 """
 
 from fpl_tune.config.claims import ClaimSpec
-from fpl_tune.config.compose import check_name, choose, compose_run, compose_study, take_seeds
+from fpl_tune.config.compose import check_name, check_tracking, choose, compose_run, compose_study, take_seeds
 from fpl_tune.config.fields import (
     as_dict,
     changed,

@@ -28,6 +28,7 @@ from fpl_tune.config.specs import GROUPS, RUN_FIELDS, RunSpec, StudySpec
 from fpl_tune.errors import ConfigError
 from fpl_tune.evaluate import check_rule
 from fpl_tune.paths import shipped, study_file
+from fpl_tune.redact import redact
 
 
 def compose_run(overrides: Sequence[str] = ()) -> RunSpec:
@@ -86,7 +87,17 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, 
     spec = to_study(node)
     node["method"] = methods.as_dict(spec.method)  # with all fields, which axes and searches name
     check_rule(spec.report.rule, "report.rule")
+    check_tracking(spec.tracking.uri)
     return spec, node
+
+
+def check_tracking(uri: str | None) -> None:
+    """Raises `ConfigError` for a tracking URI that MLflow does not write to, such as a folder."""
+    if uri is not None and not re.match(r"(sqlite|https?|postgresql|mysql|mssql|databricks)[+:]?", uri):
+        raise ConfigError(
+            f"tracking.uri must be a database or a server, but is {redact(uri)!r}: MLflow no longer writes to folders. "
+            "Use sqlite:////absolute/path/mlflow.db or http://host:5000."
+        )
 
 
 def _homes(overrides: Sequence[str]) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import re
 import tempfile
 import time
 from collections.abc import Mapping
@@ -13,8 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.redact import redact
+from fpl_tune import config
+from fpl_tune.errors import ConfigError, EnvironmentProblem
 from fpl_tune.track.ledger import Entry
 from fpl_tune.track.problems import why
 
@@ -65,11 +64,10 @@ def connect(uri: str) -> MlflowClient:
         EnvironmentProblem: it cannot be reached, refuses, or is a folder.
     """
     quiet()
-    if not re.match(r"(sqlite|https?|postgresql|mysql|mssql|databricks)[+:]?", uri):
-        raise EnvironmentProblem(
-            f"A tracking URI is a database or a server, but is {redact(uri)!r}: MLflow no longer writes to folders. "
-            "Use sqlite:////absolute/path/mlflow.db or http://host:5000."
-        )
+    try:
+        config.check_tracking(uri)
+    except ConfigError as problem:
+        raise EnvironmentProblem(str(problem)) from None
     from mlflow import MlflowClient
 
     quiet()  # importing it set its loggers again

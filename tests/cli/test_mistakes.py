@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from fpl_tune.cli.replay import _override
+from fpl_tune.config import PruneSpec
+from fpl_tune.errors import ConfigError
 from fpl_tune.study.lock import locked
 
 from .conftest import Command
@@ -74,6 +77,7 @@ MISTAKES = [
     (f"{SWEEP} seeds=0", 2, "seeds must be a number from 1"),
     (f"{SWEEP} seeds=[1,1]", 2, "none below 0 or above 2^63 - 1, but is [1, 1]"),
     (f"{SWEEP} protocol.rounds=0", 2, "protocol.rounds must be >= 1, but is 0"),
+    ("plan lambda_sweep tracking.uri=/folder", 2, "tracking.uri must be a database or a server, but is '/folder'"),
     (f"{SWEEP} budget=soon", 2, "A budget is a time above 0 such as 90s, 30m or 2h, but is 'soon'"),
     (f"{SWEEP} lam", 2, "'lam' is not an override"),
     ("run --seeds none", 2, "seeds must be a number from 1 to 10000, or a list of different seeds"),
@@ -145,6 +149,11 @@ def test_a_study_that_is_run_elsewhere_names_its_process(command: Command, here:
     assert done.code == 2
     assert f"process {os.getpid()}" in done.err
     assert "fpl-tune stop lambda_sweep" in done.err
+
+
+def test_replay_refuses_the_fields_of_a_race() -> None:
+    with pytest.raises(ConfigError, match=r"replay takes the fields rule, .*, but was given 'prune\.level=0\.1'"):
+        _override(PruneSpec(), "prune.level=0.1")
 
 
 def test_an_output_folder_that_cannot_be_written(command: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
