@@ -1,4 +1,4 @@
-"""The interface of a federated prompt-learning method, and the few helpers its files share.
+"""The interface of a federated prompt-learning method, and the few functions that its files share.
 
 A method is a frozen dataclass of hyper-parameters with pure functions on explicit state: state in, state out.
 The towers are frozen and shared, so a client axis is one more batch axis: the parameters of a client are its
@@ -12,22 +12,38 @@ Notation of shapes, here and in every method:
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
+from collections.abc import Sequence
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from fpl_tune.errors import ConfigError
+from fpl_tune.inside import Inside
+from fpl_tune.seeds import derive, generator
+from fpl_tune.tensors import (
+    average,
+    cosine_logits,
+    count,
+    cross_entropy,
+    in_place,
+    mean_over,
+    new_context,
+    put,
+    require,
+    same_leaves,
+    spread,
+    trees_like,
+    unit,
+)
+
+__all__ = [
+    "Batch", "Inside", "Local", "Method", "Sizes", "State", "Table", "Task", "Traffic", "Tree", "average",
+    "cosine_logits", "count", "cross_entropy", "derive", "generator", "in_place", "join", "mean_over", "new_context",
+    "put", "require", "same_leaves", "spread", "trees_like", "unit",
+]  # fmt: skip
 
 Tree = dict[str, Tensor]
-_IGNORED = -100  # label of an image that pads
 
 
 class State(NamedTuple):
@@ -80,13 +96,8 @@ class Batch(NamedTuple):
 def join(batches: Sequence[Batch]) -> Batch:
     """The batches of several cohorts side by side, along the cohort axis."""
     views = [b.view for b in batches if b.view is not None]
-    return Batch(
-        torch.cat([b.image for b in batches]),
-        torch.cat([b.label for b in batches]),
-        torch.cat([b.mask for b in batches]),
-        torch.cat([b.index for b in batches]),
-        torch.cat(views) if views else None,
-    )
+    image, label, mask, index = (torch.cat(parts) for parts in zip(*(b[:4] for b in batches), strict=True))
+    return Batch(image, label, mask, index, torch.cat(views) if views else None)
 
 
 class Table(NamedTuple):
@@ -108,50 +119,6 @@ class Traffic(NamedTuple):
 
     up: dict[str, int | Tensor]
     down: dict[str, int | Tensor]
-
-
-class Inside(NamedTuple):
-    """A branch beside the frozen layers of a tower's blocks, with parameters of each client's own.
-
-    It maps every token by itself, so that a cohort stays one batch and sentences still share their beginning.
-    """
-
-    branch: Callable[[Tree, Tensor], Tensor]
-    """(leaves [C, ...] of one block, tokens [C, n, width]) -> what is added to them [C, n, width]. A function of a
-    module that reads its arguments alone: features without gradients are remembered by its name and its leaves."""
-    leaf: Tree
-    """[C, J, ...] parameters by client and block."""
-    first: int = 0
-    """The block, counted from 0, that the first of the J leaves belongs to."""
-    place: Literal["block", "attention"] = "block"
-    """`block`: maps the first LayerNorm of a block's input, is added to its output. `attention`: maps the values that
-    attention has mixed, is added to its output projection."""
-
-    @property
-    def key(self) -> str:
-        """What tells two branches with equal leaves apart."""
-        name = f"{self.branch.__module__}.{self.branch.__qualname__}"
-        if "<" in name:
-            raise ConfigError(f"A branch inside a tower must be a function of a module, but is {name}.")
-        return f"{name} {self.first} {self.place} {[(n, tuple(leaf.shape[1:])) for n, leaf in self.leaf.items()]}"
-
-    @property
-    def n_blocks(self) -> int:
-        """J, the number of blocks with leaves."""
-        return next(iter(self.leaf.values())).shape[1]
-
-    def each(self, change: Callable[[Tensor], Tensor]) -> Inside:
-        """The same branch with changed leaves."""
-        return self._replace(leaf={name: change(leaf) for name, leaf in self.leaf.items()})
-
-    def at(self, block: int) -> Inside | None:
-        """The branch of one block, leaves [C, ...]; None where the block has none."""
-        j = block - self.first
-        return self.each(lambda leaf: leaf[:, j]) if 0 <= j < self.n_blocks else None
-
-    def added(self, place: str, x: Tensor, onto: Tensor) -> Tensor:
-        """`onto` plus the branch of x, if this is its place."""
-        return onto + self.branch(self.leaf, x) if place == self.place else onto
 
 
 class Sizes(Protocol):
@@ -329,134 +296,3 @@ class Method(ABC):
     @abstractmethod
     def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
         """Scalars that each client of a cohort receives before and sends after training, given the state before."""
-
-
-# -- seeds ---------------------------------------------------------------------------------------------------
-
-
-def derive(*key: object) -> int:
-    """A seed for a generator from a key, stable across processes and versions: 63 bits of a digest."""
-    return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little") >> 1
-
-
-def generator(*key: object) -> torch.Generator:
-    """A CPU generator seeded by `derive(*key)`."""
-    return torch.Generator().manual_seed(derive(*key))
-
-
-# -- trees and axes ------------------------------------------------------------------------------------------
-
-
-def spread(leaf: Tensor, count: int) -> Tensor:
-    """[...] -> [C, ...]: the same value for every client of a cohort, with storage of its own."""
-    return leaf.unsqueeze(0).repeat(count, *([1] * leaf.ndim))
-
-
-_in_place: ContextVar[bool] = ContextVar("in_place", default=False)
-
-
-@contextmanager
-def in_place(allowed: bool = True) -> Iterator[None]:
-    """Lets `put` write into the tensors that it receives: a merge then needs no second copy of all clients' leaves."""
-    before = _in_place.set(allowed)
-    try:
-        yield
-    finally:
-        _in_place.reset(before)
-
-
-def put(leaf: Tensor, who: Tensor, rows: Tensor) -> Tensor:
-    """[N, ...] with the rows of `who` replaced by `rows` [C, ...]; a new tensor, unless within `in_place`."""
-    return leaf.index_copy_(0, who, rows) if _in_place.get() else leaf.index_copy(0, who, rows)
-
-
-def average(rows: Tensor, weight: Tensor) -> Tensor:
-    """[C, ...] -> [...]: mean weighted by `weight` [C], which need not sum to one.
-
-    A plain mean if all weights are 0: no client of the cohort has images, so that all rows are what was received.
-    """
-    weight = torch.where(weight.any(), weight, 1)  # nothing is read: a GPU is not waited for
-    share = (weight.double() / weight.sum()).to(rows.dtype)
-    return torch.tensordot(share, rows, dims=1)
-
-
-def unit(features: Tensor) -> Tensor:
-    """Features [..., D] scaled to length one along the last axis. Differentiable once."""
-    return cast(Tensor, _Unit.apply(features))
-
-
-class _Unit(torch.autograd.Function):
-    """`F.normalize`, with a gradient of four kernels instead of thirteen."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_(min=1e-12)
-        out = x / length
-        ctx.save_for_backward(out, length)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        out, length = ctx.saved_tensors
-        along = (grads[0] * out).sum(-1, keepdim=True)
-        return grads[0].addcmul(out, along, value=-1).div_(length)
-
-
-def cosine_logits(scale: float, image: Tensor, text: Tensor) -> Tensor:
-    """s · cos: raw or unit images [C, B, D] against unit text features [C, K, D] -> [C, B, K]."""
-    return scale * torch.einsum("cbd,ckd->cbk", unit(image), text)
-
-
-def mean_over(values: Tensor, mask: Tensor) -> Tensor:
-    """[C, B] -> [C]: mean of the entries whose mask is True; 0 where there is none."""
-    return torch.where(mask, values, 0).sum(1) / mask.sum(1).clamp(min=1)
-
-
-def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
-    """[C, B, K] -> [C]: mean cross-entropy of each client's real images."""
-    label = torch.where(batch.mask, batch.label, _IGNORED)
-    values = F.cross_entropy(logits.flatten(0, 1), label.flatten(), reduction="none", ignore_index=_IGNORED)
-    return values.view_as(label).sum(1) / batch.mask.sum(1).clamp(min=1)
-
-
-def new_context(task: Task, n_ctx: int, rng: Generator, *lead: int) -> Tensor:
-    """[*lead, l, d] learnable context, N(0, 0.02²) as in CoOp; the same numbers on every device."""
-    return (0.02 * torch.randn(*lead, n_ctx, task.text_width, generator=rng)).to(task.device, task.dtype)
-
-
-def count(**tensors: Tensor) -> dict[str, int | Tensor]:
-    """Number of scalars of each tensor, for `Traffic`."""
-    return {name: tensor.numel() for name, tensor in tensors.items()}
-
-
-def require(holds: bool, field: str, rule: str, value: Any, remedy: str = "") -> None:
-    """Raises `ConfigError` naming field, rule and value unless the rule holds."""
-    if not holds:
-        raise ConfigError(f"method.{field} {rule}, but is {value!r}.{' ' + remedy if remedy else ''}")
-
-
-def same_leaves(one: State, other: State) -> bool:
-    """Whether two states have leaves of the same names and shapes."""
-    pairs = zip(one, other, strict=True)
-    return all({n: v.shape for n, v in a.items()} == {n: v.shape for n, v in b.items()} for a, b in pairs)
-
-
-def trees_like(state: State, trees: Mapping[str, Tree]) -> State:
-    """A state rebuilt from stored trees, checked against the names and shapes of a fresh one.
-
-    Raises:
-        ConfigError: a leaf is missing, unexpected or of another shape.
-    """
-    rebuilt = {}
-    for part in State._fields:
-        wanted, found = getattr(state, part), trees.get(part, {})
-        if wanted.keys() != found.keys():
-            raise ConfigError(f"stored {part} state has leaves {sorted(found)}, the method has {sorted(wanted)}")
-        for name, leaf in wanted.items():
-            if leaf.shape != found[name].shape:
-                raise ConfigError(
-                    f"stored {part}.{name} is {tuple(found[name].shape)}, the method has {tuple(leaf.shape)}"
-                )
-        rebuilt[part] = {name: found[name].to(leaf.device, leaf.dtype) for name, leaf in wanted.items()}
-    return State(**rebuilt)

@@ -6,7 +6,6 @@ and the running totals; there are no generators to store.
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fpl_tune import bounds, config, divergence, formatting
+from fpl_tune import bounds, config, divergence, formatting, learned
 from fpl_tune.batches import Cohort
 from fpl_tune.checkpoint import Snapshot
 from fpl_tune.config import RunSpec
@@ -24,11 +23,10 @@ from fpl_tune.device import OutOfMemory, activation_bytes, free_cache, is_out_of
 from fpl_tune.engine import RoundReport, kept_bytes, run_round
 from fpl_tune.errors import ConfigError
 from fpl_tune.evaluate import Score, diagnose, evaluate, summarise
-from fpl_tune.files import DEPLOYED
 from fpl_tune.graphs import Graphs
 from fpl_tune.method import Method, State, derive, same_leaves, trees_like
 from fpl_tune.task import ClientTask
-from fpl_tune.worlds import who_trains, world_of
+from fpl_tune.worlds import cohort_of, world_of
 
 Record = dict[str, Any]
 """Metrics of one seed and round: `seed`, `round`, floats by name, and `clients/<set>` lists of accuracies."""
@@ -210,16 +208,9 @@ class Trial:
         return records
 
     def _cohorts(self, number: int) -> list[Cohort]:
-        """Who trains in a round, for every seed, and how many clients of the stage came before each."""
+        """The cohort of a round, for every seed."""
         first = self._rounds(self._held)[0]
-        found = []
-        for seed, task in zip(self.seeds, self.tasks, strict=True):
-            drawn = who_trains(self.run, task, seed, number)
-            # All rounds have as many clients, but for the first one, which may take all.
-            earlier = [] if number == first else [len(who_trains(self.run, task, seed, first))]
-            earlier += [len(drawn)] * (number - first - 1)
-            found.append(Cohort(seed, number, drawn.sort().values, sum(earlier) + drawn.argsort()))
-        return found
+        return [cohort_of(self.run, task, s, number, first) for s, task in zip(self.seeds, self.tasks, strict=True)]
 
     def _figures(self, i: int, scores: Mapping[str, Score]) -> Record:
         """Accuracies of one seed, of the whole and by client, and what testing on the main set took."""
@@ -241,44 +232,16 @@ class Trial:
         return history
 
     def prompts(self) -> dict[int, dict[str, torch.Tensor]]:
-        """Per seed, what was learned: leaves by `shared.<name>` [...] and `personal.<name>` [N, ...].
-
-        On the CPU they share memory with the trial, until its next round.
-        """
-        return {
-            seed: {
-                f"{part}.{name}": leaf.detach().cpu().contiguous()
-                for part in ("shared", "personal")
-                for name, leaf in getattr(state, part).items()
-            }
-            for seed, state in zip(self.seeds, self.states, strict=True)
-        }
+        """Per seed, what was learned; see `learned.prompts`. On the CPU it shares memory until the next round."""
+        return {seed: learned.prompts(state) for seed, state in zip(self.seeds, self.states, strict=True)}
 
     def deployed(self) -> dict[int, tuple[dict[str, torch.Tensor], dict[str, str]]]:
-        """Per seed, what clients are evaluated with, and as metadata what is needed to use it without the data.
-
-        Returns:
-            Leaves by `deployed.train.<name>` and `deployed.fixed.<name>`, [N, ...], or [1, ...] where all clients have
-            the same; and the classes, template, number of clients and their domains as JSON.
-        """
-        found = {}
-        for seed, task, state in zip(self.seeds, self.tasks, self.states, strict=True):
-            with torch.no_grad():
-                local = self.stages[self._held].method.deploy(
-                    task, state, torch.arange(task.n_clients, device=task.device)
-                )
-            leaves = {
-                f"{DEPLOYED}{part}.{name}": leaf[: 1 if bool((leaf == leaf[:1]).all()) else None].cpu().contiguous()
-                for part, tree in zip(("train", "fixed"), local, strict=True)
-                for name, leaf in tree.items()
-            }
-            facts = {
-                "classes": task.known.names, "template": task.known.template, "clients": task.n_clients,
-                "domain": task.domain.tolist(), "n_domains": task.n_domains,
-                "transform": self.world.dataset.train.transform,
-            }  # fmt: skip
-            found[seed] = leaves, {"deployed": json.dumps(facts)}
-        return found
+        """Per seed, what clients are evaluated with, and the metadata to use it without the data; see `learned`."""
+        method, transform = self.stages[self._held].method, self.world.dataset.train.transform
+        return {
+            seed: (learned.deployed(method, task, state), learned.facts(task, transform))
+            for seed, task, state in zip(self.seeds, self.tasks, self.states, strict=True)
+        }
 
     # -- pausing ---------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fpl_tune.batches import draw_cohort
+from fpl_tune.batches import Cohort, draw_cohort
 from fpl_tune.config import RunSpec
 from fpl_tune.errors import ConfigError
 from fpl_tune.task import ClientTask, World
@@ -25,6 +25,15 @@ def who_trains(run: RunSpec, task: ClientTask, seed: int, number: int) -> torch.
         everyone=number == 1 and protocol.first_round_all,
         domain=task.domain if protocol.sampling == "domain" else None,
     )
+
+
+def cohort_of(run: RunSpec, task: ClientTask, seed: int, number: int, first: int) -> Cohort:
+    """The cohort of a round, and how many clients trained before each of it in the stage that began with `first`."""
+    drawn = who_trains(run, task, seed, number)
+    # All rounds have as many clients, but for the first one, which may take all.
+    earlier = [] if number == first else [len(who_trains(run, task, seed, first))]
+    earlier += [len(drawn)] * (number - first - 1)
+    return Cohort(seed, number, drawn.sort().values, sum(earlier) + drawn.argsort())
 
 
 _worlds: dict[str, World] = {}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "fpl_tune"
 
-EVERYBODY = {"formatting", "errors", "plugins", "spec"}
+EVERYBODY = {"formatting", "errors", "plugins", "seeds", "spec"}
 SIMULATION = {
     "batches",
     "bounds",
@@ -21,6 +21,7 @@ SIMULATION = {
     "evaluate",
     "files",
     "graphs",
+    "learned",
     "redact",
     "method",
     "methods",
@@ -46,7 +47,10 @@ ALLOWED: dict[str, set[str]] = {
     "worlds": {"batches", "config", "task"},
     "bounds": {"config", "method", "task"},
     "checkpoint": {"files"},
-    "method": set(),
+    "method": {"inside", "tensors"},
+    "inside": set(),
+    "tensors": {"method"},  # its types alone
+    "seeds": set(),
     "methods": {"method"},
     "wrappers": {"method"},
     "data": {"files"},
@@ -59,7 +63,7 @@ ALLOWED: dict[str, set[str]] = {
     "evaluate": {"method", "task"},
     "divergence": {"batches", "method", "optim", "task"},
     "testing": {"batches", "clip", "data", "engine", "evaluate", "graphs", "method", "methods", "optim", "task"},
-    "config": {"data", "files", "evaluate", "method", "methods", "optim", "paths", "task"},
+    "config": {"data", "files", "evaluate", "method", "methods", "optim", "paths", "redact", "task"},
     "trial": {
         "batches",
         "bounds",
@@ -72,12 +76,14 @@ ALLOWED: dict[str, set[str]] = {
         "evaluate",
         "files",
         "graphs",
+        "learned",
         "method",
         "methods",
         "optim",
         "task",
         "worlds",
     },
+    "learned": {"files", "method", "task"},
     "serve": SIMULATION,
     "study": SIMULATION | {"analysis"},
     "search": SIMULATION | {"analysis", "study"},
