@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
-from typing import TypeVar
 
 import torch
 
-from fpl_tune import plugins
 from fpl_tune.config import RunSpec
-from fpl_tune.device import is_out_of_memory, is_poisoned
-from fpl_tune.divergence import Diverged
-from fpl_tune.errors import EnvironmentProblem, FplTuneError
-from fpl_tune.execute.job import Failure, Job, JobRun, Kind, Setup
+from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.execute.job import Job, JobRun, Setup
 from fpl_tune.execute.scheduler import Scheduler
-from fpl_tune.files import refused
-
-T = TypeVar("T")
+from fpl_tune.execute.step import Failure, attempt, step
 
 
 def execute(scheduler: Scheduler, setup: Setup) -> None:
@@ -55,18 +48,16 @@ def _run(scheduler: Scheduler, job: Job, setup: Setup) -> None:
         _fail(scheduler, job, running)
         return
     while True:
-        rounds = attempt(lambda: running.advance(0.0, lambda: scheduler.stopping))
-        for text in running.warnings():
+        report = step(running, 0.0, lambda: scheduler.stopping)
+        for text in report.warnings:
             scheduler.warn(job, text)
-        if isinstance(rounds, Failure):
-            scheduler.report(job, running.unreported())
-            _fail(scheduler, job, rounds)
+        if not scheduler.report(job, report.rounds):
             return
-        if not scheduler.report(job, rounds):
+        if report.failure is not None:
+            _fail(scheduler, job, report.failure)
             return
-        if running.done:
-            output = attempt(running.output)
-            _fail(scheduler, job, output) if isinstance(output, Failure) else scheduler.complete(job, output)
+        if report.output is not None:
+            scheduler.complete(job, report.output)
             return
         if scheduler.stopping:
             running.checkpoint()
@@ -82,22 +73,3 @@ def _fail(scheduler: Scheduler, job: Job, failure: Failure) -> None:
             f"the CUDA context is lost ({failure.error}); every later trial of this process would fail. Run the same "
             "command to continue."
         )
-
-
-def attempt(work: Callable[[], T]) -> T | Failure:
-    """Returns what `work` returns, or the `Failure` of what it raises: one line, with the place of a plug-in."""
-    try:
-        return work()
-    except Exception as problem:
-        named = " ".join(str(problem).split()) if isinstance(problem, FplTuneError) else plugins.told(problem)
-        return Failure(named, _kind(problem), "".join(traceback.format_exception(problem)))
-
-
-def _kind(problem: Exception) -> Kind:
-    if isinstance(problem, Diverged):
-        return "diverged"
-    if is_poisoned(problem):
-        return "died"
-    if is_out_of_memory(problem):
-        return "memory"
-    return "disk" if refused(problem) else "error"

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from fpl_tune import checkpoint
 from fpl_tune.checkpoint import Damaged, Snapshot
@@ -105,23 +104,6 @@ class JobOutput:
     split_hash: dict[int, str]
     peak_memory_bytes: int
     """Largest resident size of the process so far."""
-    peak_device_bytes: int = 0
-    """Largest GPU memory of the job."""
-
-
-Kind = Literal["error", "diverged", "memory", "died", "disk"]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a job ended early."""
-
-    error: str
-    kind: Kind = "error"
-    """error: an exception; diverged: NaN or inf; memory: out of memory; died: the process ended; disk: a full or
-    read-only disk."""
-    trace: str = ""
-    """The traceback."""
 
 
 class JobRun:

@@ -13,7 +13,8 @@ from typing import Any, Literal, NamedTuple
 from fpl_tune import checkpoint
 from fpl_tune.checkpoint import Snapshot
 from fpl_tune.config import StudySpec
-from fpl_tune.execute.job import Failure, Job
+from fpl_tune.execute.job import Job
+from fpl_tune.execute.step import Failure
 from fpl_tune.files import write_text
 from fpl_tune.search.race import Race
 from fpl_tune.study.cells import Cell, axes_of

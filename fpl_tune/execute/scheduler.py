@@ -12,10 +12,11 @@ from typing import Any
 
 from fpl_tune.config import StudySpec
 from fpl_tune.execute.callback import Callback, Notifier, Outcome
-from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, stop_asked
+from fpl_tune.execute.job import STOP_FILE, Job, JobOutput, stop_asked
 from fpl_tune.execute.paused import PausedJobs
 from fpl_tune.execute.queue import JobQueue
 from fpl_tune.execute.resources import seconds_of
+from fpl_tune.execute.step import Failure
 from fpl_tune.files import no_room
 from fpl_tune.search.pruning import Decision, Pruner
 from fpl_tune.search.search import Search

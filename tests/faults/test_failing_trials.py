@@ -10,8 +10,7 @@ import torch
 
 from fpl_tune.api import start_study as run_study
 from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.execute.inline import attempt
-from fpl_tune.execute.job import Failure
+from fpl_tune.execute.step import Failure, attempt
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Trial
 

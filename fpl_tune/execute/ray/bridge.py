@@ -16,13 +16,14 @@ import ray
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, stop_asked
+from fpl_tune.execute.job import STOP_FILE, Job, JobOutput, stop_asked
 from fpl_tune.execute.packing import Packing, Placement
 from fpl_tune.execute.ray.nodes import Node, slices, storage_of, survey
 from fpl_tune.execute.ray.slots import Slots
-from fpl_tune.execute.ray.study_job import REPORT, STUDY, Assignment, Report
+from fpl_tune.execute.ray.study_job import REPORT, STUDY, Assignment
 from fpl_tune.execute.remote import RemoteStorage
 from fpl_tune.execute.scheduler import Scheduler
+from fpl_tune.execute.step import Failure, Report
 from fpl_tune.study.versions import versions
 
 DIED = "the process of the trial died"
@@ -168,7 +169,7 @@ class Bridge(Searcher):
         """A trial has ended: by itself, because its process died, or because the scheduler stopped it."""
         job = self._running.pop(trial_id)
         if self.packing:
-            self.packing.ended(job, report.output.peak_device_bytes if report.output else 0)
+            self.packing.ended(job, report.peak_device_bytes)
         if self.problem is not None:
             return
         with self._guarded():

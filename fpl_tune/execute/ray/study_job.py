@@ -8,18 +8,17 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import ray
 import torch
 
 from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.execute.inline import attempt
-from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, JobRun, Setup, stop_asked
+from fpl_tune.execute.job import STOP_FILE, Job, JobRun, Setup, stop_asked
 from fpl_tune.execute.ray.nodes import node_cache, unfit
 from fpl_tune.execute.remote import RemoteStorage
-from fpl_tune.trial import Record
+from fpl_tune.execute.step import Failure, Report, attempt, step
 
 STUDY = "study"
 """Key of a trainable's configuration under which a study puts a job; the value is a pickled `Assignment`."""
@@ -29,8 +28,6 @@ STEP_SECONDS = 0.5
 """A study's step runs rounds for at least this long, so that Tune's cost of a step is a small share of it."""
 STOP_SECONDS = 2.0
 """Time between looks at a remote stop file."""
-
-
 MEASURED_ROUNDS = 2
 """Rounds after which a trial's peak of GPU memory is known."""
 
@@ -48,22 +45,6 @@ class Assignment:
     versions: Mapping[str, str]
     """The driver's; an actor with others declines the job."""
     gpus: float = 0.0
-
-
-@dataclass(frozen=True)
-class Report:
-    """The report of a step to the driver."""
-
-    rounds: list[list[Record]]
-    peak_device_bytes: int = 0
-    """Largest GPU memory so far, from the second round on."""
-    output: JobOutput | None = None
-    failure: Failure | None = None
-    warnings: list[str] = field(default_factory=list)
-    declined: tuple[str, str] | None = None
-    """Id of the node and why it cannot run trials; nothing was done."""
-    last: bool = True
-    """No step follows."""
 
 
 def on_node(setup: Setup) -> Setup:
@@ -104,25 +85,14 @@ class StudyWork:
         if run is None:
             return Report([])
         if isinstance(run, Failure):
-            return Report([], failure=_in_a_usable_process(run))
-        stopped = False
-
-        def stopping() -> bool:
-            nonlocal stopped
-            stopped = self._stop_asked()
-            return stopped
-
-        rounds = attempt(lambda: run.advance(STEP_SECONDS, stopping))
-        warnings = run.warnings()
-        if isinstance(rounds, Failure):
-            return Report(run.unreported(), failure=_in_a_usable_process(rounds), warnings=warnings)
-        if not run.done:
-            peak = self._peak() if run.trial.round >= MEASURED_ROUNDS else 0
-            return Report(rounds, peak, warnings=warnings, last=stopped)
-        output = attempt(lambda: replace(run.output(), peak_device_bytes=self._peak()))
-        if isinstance(output, Failure):
-            return Report(rounds, failure=output, warnings=warnings)
-        return Report(rounds, output=output, warnings=warnings)
+            report = Report([], failure=run)
+        else:
+            report = step(run, STEP_SECONDS, self._stop_asked)
+            if report.failure is None and (run.done or run.trial.round >= MEASURED_ROUNDS):
+                report = replace(report, peak_device_bytes=self._peak())
+        if report.failure is not None and report.failure.kind == "died":  # Tune then ends the process
+            raise ContextLost(f"the CUDA context is lost: {report.failure.error}")
+        return report
 
     def _peak(self) -> int:
         """Largest GPU memory of the trial in bytes; 0 on the CPU."""
@@ -136,10 +106,3 @@ class StudyWork:
             return False
         self._looked = time.monotonic()
         return self._place.holds(f"{self._setup.study}/{STOP_FILE}")
-
-
-def _in_a_usable_process(failure: Failure) -> Failure:
-    """Returns the failure. Raises `ContextLost` if it left the process useless: Tune then ends the process."""
-    if failure.kind == "died":
-        raise ContextLost(f"the CUDA context is lost: {failure.error}")
-    return failure
