@@ -29,7 +29,7 @@ class Inside(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What tells two branches with equal leaves apart."""
+        """A key that differs between two branches with equal leaves."""
         name = f"{self.branch.__module__}.{self.branch.__qualname__}"
         if "<" in name:
             raise ConfigError(f"A branch inside a tower must be a function of a module, but is {name}.")

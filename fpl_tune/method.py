@@ -47,7 +47,7 @@ Tree = dict[str, Tensor]
 
 
 class State(NamedTuple):
-    """What lives between rounds, split by who may see it. Nothing else survives a round."""
+    """The state between rounds, split by its readers. Nothing else survives a round."""
 
     shared: Tree
     """[...] every client downloads it."""
@@ -58,7 +58,7 @@ class State(NamedTuple):
 
 
 class Local(NamedTuple):
-    """What lives during a round. Every leaf has a leading cohort axis [C, ...]."""
+    """The state during a round. Every leaf has a leading cohort axis [C, ...]."""
 
     train: Tree
     """Moved by gradients, each client its own slice."""
@@ -112,7 +112,7 @@ class Table(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """What one client sends and receives in one round: number of scalars by the name of the tensor.
+    """Number of scalars that one client sends and receives in one round, by the name of the tensor.
 
     A value is an int (the same for every client) or an int64 tensor [C]. A scalar travels as float32 (4 bytes).
     """
@@ -143,10 +143,10 @@ class Sizes(Protocol):
 
 
 class Task(Sizes, Protocol):
-    """What a method is handed: towers, classes and clients' data of one seed.
+    """The task of one seed, as a method receives it: towers, classes and clients' data.
 
-    `logits` and `loss` see the cohorts of several seeds side by side and may use only what all seeds share:
-    sizes, towers, classes. Whatever differs by client or seed comes to them in `Local.fixed`.
+    `logits` and `loss` receive the cohorts of several seeds side by side. They may use only what all seeds share:
+    sizes, towers, classes. Values that differ by client or seed are leaves of `Local.fixed`.
     """
 
     scale: float
@@ -248,7 +248,7 @@ class Method(ABC):
     needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pooled"
     """What `Batch.image` holds."""
     learns: ClassVar[bool] = True
-    """False where nothing is trained: one round tells all."""
+    """False where nothing is trained; such a run has one round."""
     view: ClassVar[str | None] = None
     """Kind of random view that `Batch.view` holds in training (`strong`: FedAPT's), or None."""
 
@@ -260,14 +260,14 @@ class Method(ABC):
 
     @abstractmethod
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        """The state before round 1; `before` is what an earlier stage left.
+        """The state before round 1; `before` is the last state of an earlier stage.
 
-        If `before` has the same leaves, training goes on from it; otherwise the method decides how to use it.
+        If `before` has the same leaves, training continues from it; otherwise the method decides how to use it.
         """
 
     @abstractmethod
     def start(self, task: Task, state: State, who: Tensor) -> Local:
-        """What the cohort `who` [C] trains from in this round: leaves [C, ...]."""
+        """The leaves [C, ...] that the cohort `who` [C] starts this round with."""
 
     @abstractmethod
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
@@ -279,18 +279,18 @@ class Method(ABC):
 
     @abstractmethod
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        """The server's half of the round, written out: what leaves the clients `who` [C] is what is read here."""
+        """The server's step: the next state. Only what this function reads leaves the clients `who` [C]."""
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        """What the clients `who` [C] are evaluated with: leaves [C, ...]. Default: what they would train from."""
+        """The leaves [C, ...] that the clients `who` [C] are evaluated with. Default: those of `start`."""
         return self.start(task, state, who)
 
     def diagnose(self, task: Task, local: Local, batch: Batch) -> dict[str, Tensor]:
-        """What reports may show of the deployed models: [C, n] shares by name, on validation images. Default: none."""
+        """Diagnostics of deployed models for reports: [C, n] shares by name, on validation images. Default: none."""
         return {}
 
     def figures(self, task: Task, state: State) -> dict[str, float]:
-        """What records say of a state besides accuracies, by the metric, e.g. `privacy/epsilon`. Default: none."""
+        """Metrics of a state besides accuracies, by name, e.g. `privacy/epsilon`. Default: none."""
         return {}
 
     @abstractmethod

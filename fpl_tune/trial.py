@@ -84,8 +84,7 @@ class Trial:
         self._graphs = self._no_graphs()
 
     def _block(self) -> int:
-        """Clients whose activations fit. It depends on the configuration and the size of the device's memory alone, so
-        that figures repeat exactly.
+        """Largest block of clients that fits, by the configuration and the device's memory size alone: figures repeat.
 
         Raises:
             OutOfMemory: one client does not fit.
@@ -103,7 +102,7 @@ class Trial:
         return self._blocks[self._held]
 
     def _no_graphs(self) -> Graphs | None:
-        """What records the steps of a stage; none is recorded yet. After a refusal, a trial does not try again."""
+        """An empty recorder of a stage's steps; None, or the refusing one, where this trial records no steps."""
         if self._wants_graphs is False or (self._graphs is not None and self._graphs.refused):
             return self._graphs
         return Graphs(always=self._wants_graphs is True, warn=self._warn)
@@ -117,8 +116,11 @@ class Trial:
         )
 
     def _round(self, method: Method, cohorts: Sequence[Cohort], epochs: float) -> RoundReport:
-        """Trains a round. Where a GPU's memory does not suffice, the round begins again with blocks of half as many
-        clients, from the same states; on the CPU there is no second try, so that states are written in place."""
+        """Trains a round.
+
+        Out of memory on a GPU, the round starts again from the same states with blocks of half as many clients. The CPU
+        does not retry, so states are updated in place there.
+        """
         block, where = self.block or self._block(), self.tasks[0].device
         while True:
             try:

@@ -1,9 +1,9 @@
 # pyright: reportUnusedImport=false
 """Benchmarks: what text encoding, a step, a round and a trial cost, beside the plain path in the same run.
 
-The plain path is what a loop over clients with an unmodified CLIP does: one client after another, sentences of the
-full context length through open_clip's own modules, the image encoder in the loop, nothing remembered. A ratio
-compares two times of the same run; on a busy machine both are noisy.
+The plain path is a loop over clients with an unmodified CLIP: open_clip's own modules encode sentences of the full
+context length, images are encoded at every use, and nothing is cached. A ratio compares two times of the same run; on
+a busy machine both are noisy.
 """
 
 from fpl_tune.bench.gpu import bench_gpu

@@ -52,9 +52,9 @@ class Measured:
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Operations per second of a square matrix product, the best of five: the machine's measured ceiling.
+    """Operations per second of a square matrix product, the best of five calls: the machine's measured ceiling.
 
-    Of the library's default product and the one that the towers use, whichever is faster.
+    PyTorch's default product and the towers' own are measured; the faster one counts.
     """
     n = _SQUARE_GPU if device.type == "cuda" else _SQUARE_CPU
     a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))

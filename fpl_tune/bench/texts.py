@@ -33,9 +33,9 @@ CALTECH101 = tuple(
 def bench_text(run: RunSpec, device: str = "cpu", *, progress: Progress | None = None) -> list[Measured]:
     """Forward and backward of a cohort's contexts over class names alone; the plain path one client at a time.
 
-    The names are Caltech101's, or with `data=imagenet` ImageNet's thousand, of which the plain path runs a hundred and
-    is multiplied. In the arithmetic that is asked for, and for a float32 run of few classes on a CPU in bfloat16 too,
-    which is faster on some and is never chosen without being asked for.
+    The names are Caltech101's, or with `data=imagenet` ImageNet's thousand; the plain path then encodes a hundred of
+    them, and its time is scaled. A float32 run of few classes on a CPU is repeated in bfloat16, which some CPUs compute
+    faster.
     """
     keep_freed_memory()
     sizes = sorted({1, run.partition.n_clients or 10})

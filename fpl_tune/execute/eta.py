@@ -136,7 +136,7 @@ class Eta(Callback):
             (self._folder / _FILE).unlink(missing_ok=True)
 
     def _expect(self, cell: Cell, seeds: int) -> None:
-        """Notes an event of a running trial, and how long it may take until the next."""
+        """Stores the time of a running trial's last event and the longest time until its next one."""
         kind = self._kind(cell)[0]
         every = cell.run.protocol.eval_every  # rounds between two evaluations differ from those with one
         pace = seeds * every * kind.seconds / kind.rounds if kind.rounds else 0.0

@@ -152,7 +152,9 @@ class Pruner:
         return self._take(paused, self._best)
 
     def settle(self, paused: Collection[Paused], running: Iterable[Paused]) -> tuple[list[Paused], list[Paused]]:
-        """Decides about rungs that no further cell can reach. No cell may be queued or still to be suggested.
+        """Resumes or prunes the cells paused at rungs that no other cell can reach.
+
+        Valid only while no cell is queued and no trial is left to suggest.
 
         Args:
             paused: cells that wait.

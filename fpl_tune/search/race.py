@@ -3,9 +3,9 @@
 Seeds run in batches. Before each further batch a cell is tested against the best of its peers on the seeds that both
 have: one-sided, paired by seed (same partition, same cohorts), validation accuracy only. Its error is the largest of
 three estimates: the residual of cells x seeds pooled over all peers, the spread of the pair's own differences over
-seeds, and over clients. `level` is shared out over all tests of a race and all rivals of a cell (Bonferroni), so that
-a cell as good as any other is stopped with at most that probability, as long as residuals are about normal and of
-like size among peers.
+seeds, and over clients. `level` is divided by the number of tests of a race and of a cell's rivals (Bonferroni). It
+bounds the probability of eliminating a cell that is as good as any other, if residuals are about normal with similar
+variance among peers.
 
 A stopped cell keeps its finished seeds; the others are stored as `eliminated` with the figures of the test. Means over
 the fewer seeds of stopped cells are biased downwards, since low draws make an elimination more likely.

@@ -60,7 +60,7 @@ def open_storage(folder: Path) -> BaseStorage:
 
 
 def _without_waiting(connection: Any, record: Any) -> None:
-    """A commit survives a kill without waiting for the disk; only a power cut may take the last ones back."""
+    """Commits do not wait for the disk: they survive a kill, but a power cut may lose the last ones."""
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL"):
         connection.execute(f"PRAGMA {pragma}")
 

@@ -166,8 +166,8 @@ def _points(node: dict[str, Any], axes: Mapping[str, list[Any]]) -> Iterator[tup
 class Composer:
     """Checked, canonical runs of a composed dict under overrides, thousands a second.
 
-    Groups, bundles and whatever the partition may depend on go through the whole configuration once per combination;
-    the fields of method, optimiser and schedule are then set on a copy of these three; runs share the rest.
+    Each combination of groups, bundles and fields of data and partition is validated as a whole, once. Overrides of
+    method, optimiser and schedule then replace these three parts alone; runs share the others.
     """
 
     def __init__(self, node: Mapping[str, Any]) -> None:
