@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -259,13 +260,23 @@ def tiny(run: RunSpec) -> RunSpec:
 _ran: dict[str, tuple[list[Record], set[str]]] = {}
 
 
+def what_trains(run: RunSpec) -> str:
+    """The methods with their settings, their towers, and which classes they meet: cells that agree in it run once.
+
+    Data sets, partitions and rates are checked by `preflight` and by the tests of their own.
+    """
+    node = config.as_dict(run)
+    methods = [node["method"], *(stage["method"] for stage in node["stages"])]
+    return json.dumps([methods, node["clip"], node["data"]["classes"], node["partition"]["evaluation"]], default=str)
+
+
 def one_round(cell: Cell, cache_dir: Path, folder: Path) -> tuple[list[Record], set[str]]:
-    """Records of the cell's tiny run, and names of the leaves that it moved; cells that are alike run once.
+    """Records of the cell's tiny run, and names of the leaves that it moved.
 
     What it learned is stored in the folder and read again.
     """
     run = tiny(cell.run)
-    key = config.identity(run)
+    key = what_trains(run)
     if key not in _ran:
         trial = Trial(run, [1], cache_dir=cache_dir)
         before = {name: leaf.clone() for name, leaf in trial.prompts()[1].items()}  # a round reuses their memory

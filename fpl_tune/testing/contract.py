@@ -25,6 +25,11 @@ def _copy(state: State) -> State:
     return State(*({name: leaf.clone() for name, leaf in tree.items()} for tree in state))
 
 
+def _later(case: Toy) -> dict[str, Any]:
+    """Arguments of `play` for the rounds after the first: clients of the first one take part in them, and a new one."""
+    return {"states": [_copy(case.history[1])], "cohorts": COHORTS[1:], "first": 2}
+
+
 def one_batch_equals_clients_alone(case: Toy) -> None:
     """A cohort trained as one batch ends where the same clients trained one after another end.
 
@@ -32,14 +37,15 @@ def one_batch_equals_clients_alone(case: Toy) -> None:
     """
     together, data = case.history[-1], case.tasks[0].train
     tables = data.rows.clone(), data.label.clone(), data.mask.clone()
-    (alone,) = play(case.method, case.tasks[:1], block=1, reuse=True)[-1]
+    (alone,) = play(case.method, case.tasks[:1], block=1, reuse=True, **_later(case))[-1]
     assert_same(together, alone, tolerance=1e-9)
     assert all(map(torch.equal, tables, (data.rows, data.label, data.mask)))
 
 
 def cohort_order_does_not_matter(case: Toy) -> None:
     """Neither in training nor in merging."""
-    (backward,) = play(case.method, case.tasks[:1], cohorts=[who[::-1] for who in COHORTS])[-1]
+    backwards = {**_later(case), "cohorts": [who[::-1] for who in COHORTS[1:]]}
+    (backward,) = play(case.method, case.tasks[:1], **backwards)[-1]
     assert_same(backward, case.history[-1], tolerance=1e-9)
 
 
@@ -65,9 +71,10 @@ def personal_state_stays_with_its_client(case: Toy) -> None:
 
 def seeds_together_equal_seeds_alone(case: Toy) -> None:
     """Seeds ride on the client axis without touching each other, in training and in evaluation."""
-    together = play(case.method, case.tasks)[-1]
+    two = {"cohorts": COHORTS[:2], "rounds": len(COHORTS)}
+    together = play(case.method, case.tasks, **two)[-1]
     scores = evaluate(case.method, case.tasks, together)
-    alone = [case.history[-1], play(case.method, case.tasks[1:], seeds=[1])[-1][0]]
+    alone = [case.history[2], play(case.method, case.tasks[1:], seeds=[1], **two)[-1][0]]
     for seed, task in enumerate(case.tasks):
         assert_same(together[seed], alone[seed], tolerance=1e-9)
         (single,) = evaluate(case.method, [task], [together[seed]])

@@ -121,10 +121,18 @@ class SimTensor(Tensor):
 def _run(func: Any, *args: Any, **kwargs: Any) -> Any:
     """An operation that has a tensor of the device among its arguments, or that makes one."""
     name = func.name().removeprefix("aten::").partition(".")[0]
-    tensors: list[Tensor] = []
-    _each(lambda x: tensors.append(x) if isinstance(x, Tensor) else None, [args, list(kwargs.values())])
-    made = {id(x.raw): x for x in tensors if isinstance(x, SimTensor)}
-    strangers = [x for x in tensors if not isinstance(x, SimTensor)]
+    made: dict[int, SimTensor] = {}
+    strangers: list[Tensor] = []
+
+    def raw(value: Any) -> Any:
+        if isinstance(value, SimTensor):
+            made[id(value.raw)] = value
+            return value.raw
+        if isinstance(value, Tensor):
+            strangers.append(value)
+        return value
+
+    raws, options = _each(raw, args), {key: _each(raw, value) for key, value in kwargs.items()}
     ours = torch.device(kwargs.get("device") or NAME).type == NAME  # whether the result is on the device
     if name in _COPIES:
         source = args[0] if name == "_to_copy" else args[1]
@@ -138,12 +146,11 @@ def _run(func: Any, *args: Any, **kwargs: Any) -> Any:
         if any(x.dim() or torch.Tag.pointwise not in func.tags for x in strangers):
             shapes = [tuple(x.shape) for x in strangers]
             raise DeviceMix(f"{name} of tensors on {NAME} and of {shapes} on cpu, at {line_of()}")
-    args, kwargs = _each(_raw, args), {key: _each(_raw, value) for key, value in kwargs.items()}
-    if "device" in kwargs:
-        kwargs["device"] = torch.device("cpu")
-    out = _zeros(func, args, kwargs) if IDLE and func.overloadpacket in flop_registry else func(*args, **kwargs)
+    if "device" in options:
+        options["device"] = torch.device("cpu")
+    out = _zeros(func, raws, options) if IDLE and func.overloadpacket in flop_registry else func(*raws, **options)
     if not func.is_view and name not in _FREE:
-        _ran(name, func, args, kwargs, out)
+        _ran(name, func, raws, options, out)
     return _each(partial(_wrapped, made), out) if ours else out
 
 

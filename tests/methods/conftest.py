@@ -1,4 +1,4 @@
-"""What the tests of single methods share: the sizes of the papers, whole batches, the plain text path."""
+"""What the tests of single methods share: a toy task, sizes of the papers, plain versions of batches and texts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fpl_tune.method import Batch, unit
+from fpl_tune.method import Batch, Local, Method, unit
 from fpl_tune.task import ClientTask
+from fpl_tune.testing import toy_task
+
+
+@pytest.fixture(scope="module")
+def task() -> ClientTask:
+    """Pooled features of random images; modules whose methods need pixels or patches have a task of their own."""
+    return toy_task()
 
 
 @pytest.fixture
@@ -49,6 +56,32 @@ def whole_batch() -> Callable[[ClientTask], Batch]:
         return task.train.batch(everyone, torch.where(task.train.mask[:, :-1], places, task.train.spare))
 
     return build
+
+
+@pytest.fixture
+def equals_clients_alone(whole_batch: Callable[[ClientTask], Batch]) -> Callable[..., None]:
+    """Compares a method's loss of all training images and its gradient with those of one client after another.
+
+    `plain(client, leaves, images, labels)` is the loss of a client, written out.
+    """
+
+    def compare(
+        method: Method, task: ClientTask, local: Local, plain: Callable[..., Tensor], rtol: float = 1e-6
+    ) -> None:
+        leaves, batch = local.train, whole_batch(task)
+        for leaf in leaves.values():
+            leaf.requires_grad_()
+        loss, _ = method.loss(task, local, batch)
+        found = torch.autograd.grad(loss.sum(), list(leaves.values()))
+        for client in range(task.n_clients):
+            own = {name: leaf[client].detach().clone().requires_grad_() for name, leaf in leaves.items()}
+            real = batch.mask[client]
+            wanted = plain(client, own, batch.image[client, real], batch.label[client, real])
+            torch.testing.assert_close(loss[client], wanted)
+            for one, other in zip(found, torch.autograd.grad(wanted, list(own.values())), strict=True):
+                torch.testing.assert_close(one[client], other, rtol=rtol, atol=1e-9)
+
+    return compare
 
 
 @pytest.fixture

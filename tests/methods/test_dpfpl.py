@@ -12,15 +12,10 @@ from fpl_tune.method import generator
 from fpl_tune.methods._noise import normal, uniform
 from fpl_tune.methods.dpfpl import DPFPL
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import play, toy_task
+from fpl_tune.testing import play
 from fpl_tune.wrappers.private import Private
 
 EVERYONE = torch.arange(4)
-
-
-@pytest.fixture(scope="module")
-def task() -> ClientTask:
-    return toy_task()
 
 
 def gradients(task: ClientTask, method: DPFPL, draws: int = 0) -> tuple[Any, torch.Tensor, dict[str, torch.Tensor]]:

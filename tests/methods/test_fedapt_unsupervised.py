@@ -20,11 +20,6 @@ from fpl_tune.testing import play, toy_task
 EVERYONE = torch.arange(4)
 
 
-@pytest.fixture(scope="module")
-def task():
-    return toy_task()
-
-
 def _method(**options):
     return FedAPTUnsupervised(**{"n_ctx": 2, **options})
 

@@ -32,25 +32,15 @@ def _reference_loss(task, leaf, image, label, form, objective):
 
 @pytest.mark.parametrize("form", ["sigmoid", "softmax"])
 @pytest.mark.parametrize("objective", ["ce", "contrastive"])
-def test_loss_and_gradient_are_those_of_clients_alone(form, objective, whole_batch):
-    task = toy_task()
+def test_loss_and_gradient_are_those_of_clients_alone(task, form, objective, equals_clients_alone):
     method = FedCLIP(form=form, objective=objective)
     state = method.init(task, torch.Generator().manual_seed(0))
     local = method.start(task, state, torch.arange(4))
-    for leaf in local.train.values():
-        leaf.requires_grad_()
-    batch = whole_batch(task)
-    loss, _ = method.loss(task, local, batch)
-    found = torch.autograd.grad(loss.sum(), list(local.train.values()))
-    for client in range(4):
-        leaf = {n: v[client].detach().clone().requires_grad_() for n, v in local.train.items()}
-        real = batch.mask[client]
-        image, label = batch.image[client, real], batch.label[client, real]
-        wanted = _reference_loss(task, leaf, image, label, form, objective)
-        torch.testing.assert_close(loss[client], wanted)
-        grads = torch.autograd.grad(wanted, list(leaf.values()))
-        for one, other in zip(found, grads, strict=True):
-            torch.testing.assert_close(one[client], other, rtol=1e-9, atol=1e-10)
+
+    def plain(client, leaf, images, labels):
+        return _reference_loss(task, leaf, images, labels, form, objective)
+
+    equals_clients_alone(method, task, local, plain, rtol=1e-9)
 
 
 @pytest.mark.parametrize("form", ["sigmoid", "softmax"])

@@ -15,14 +15,9 @@ from fpl_tune.methods.fedapt_unsupervised import FedAPTUnsupervised
 from fpl_tune.methods.fedclip import FedCLIP
 from fpl_tune.methods.fedclip_unsupervised import FedCLIPUnsupervised
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import play, toy_task
+from fpl_tune.testing import play
 
 EVERYONE = torch.arange(4)
-
-
-@pytest.fixture(scope="module")
-def task() -> ClientTask:
-    return toy_task()
 
 
 @pytest.mark.parametrize("form", ["sigmoid", "softmax"])

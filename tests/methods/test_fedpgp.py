@@ -17,11 +17,6 @@ from fpl_tune.testing import play, toy_task
 EVERYONE = torch.arange(4)
 
 
-@pytest.fixture(scope="module")
-def task() -> ClientTask:
-    return toy_task()
-
-
 def first_batch(task: ClientTask) -> Batch:
     return task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
 

@@ -11,14 +11,9 @@ from fpl_tune.errors import ConfigError
 from fpl_tune.method import Local, generator, unit
 from fpl_tune.methods.fedtpg import FedTPG
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import play, toy_task
+from fpl_tune.testing import play
 
 EVERYONE = torch.arange(4)
-
-
-@pytest.fixture(scope="module")
-def task() -> ClientTask:
-    return toy_task()
 
 
 def begin(task: ClientTask, method: FedTPG) -> Local:

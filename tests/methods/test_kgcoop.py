@@ -12,14 +12,9 @@ from fpl_tune.methods.kgcoop import KgCoOp
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.optim import OptimSpec
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import play, toy_task
+from fpl_tune.testing import play
 
 EVERYONE = torch.arange(4)
-
-
-@pytest.fixture(scope="module")
-def task() -> ClientTask:
-    return toy_task()
 
 
 @pytest.mark.parametrize("weights", ["size", "uniform"])

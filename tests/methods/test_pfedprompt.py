@@ -18,11 +18,6 @@ EVERYONE = torch.arange(4)
 TWO: dict[str, Any] = {"n_ctx": 2}
 
 
-@pytest.fixture(scope="module")
-def task() -> ClientTask:
-    return toy_task()
-
-
 def images_to_test(task: ClientTask) -> Batch:
     held = task.tests["test"][1]
     return held.batch(EVERYONE, torch.arange(3).expand(4, -1))

