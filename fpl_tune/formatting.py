@@ -62,6 +62,23 @@ def quantity(metric: str, over: str = ", mean over clients", unit: bool = True) 
     return f"{where} {words}{' (%)' if unit and percent(metric) else ''}".strip()
 
 
+def plain(value: Any) -> Any:
+    """Data as JSON holds it: NaN and infinity become None, scalars of numpy and torch Python's, other objects text."""
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def upper(text: str) -> str:
+    """A text with a capital first letter."""
+    return text[:1].upper() + text[1:]
+
+
 def short(dotted: str) -> str:
     """A field without its group where that is clear enough: `method.lam` is `lam`, `optim.lr` is `lr`."""
     return dotted.rpartition(".")[2] if dotted.count(".") == 1 else dotted

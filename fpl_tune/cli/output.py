@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from fpl_tune.formatting import duration
+from fpl_tune.formatting import duration, plain
 
 Row = Mapping[str, Any]
 Lines = list[list[Any]]
@@ -155,7 +155,7 @@ def progress(what: str) -> Iterator[Callable[..., None]]:
 
 def emit(rows: Sequence[Row], format: str, title: str = "", best: Collection[int] = (), caption: str = "") -> None:
     """Prints rows: a table for people (rows `best` in bold), a JSON list, or CSV with a header."""
-    rows = [{k: _plain(v) for k, v in row.items()} for row in rows]
+    rows = [{k: plain(v) for k, v in row.items()} for row in rows]
     if not _capture("emit", rows, format, title, list(best), caption):
         return
     if format == "json":
@@ -189,7 +189,7 @@ def _kept_whole(shown: Mapping[str, Sequence[str]], width: int) -> set[str]:
 def emit_object(value: Mapping[str, Any], format: str) -> None:
     """Prints one object: JSON, or `field  value` lines."""
     if format == "json":
-        say(json.dumps({k: _plain(v) for k, v in value.items()}, indent=1, ensure_ascii=False))
+        say(json.dumps({k: plain(v) for k, v in value.items()}, indent=1, ensure_ascii=False))
         return
     emit([{"field": k, "value": _shown(v)} for k, v in value.items()], format)
 
@@ -211,19 +211,6 @@ def percent(mean: float | None, std: float | None = None) -> str:
 def measured(mean: float, std: float = math.nan) -> str:
     """Formats a value that is not a share, such as 0.5234 ± 0.01."""
     return _shown(mean) if math.isnan(std) else f"{_shown(mean)} ± {std:.2g}"
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no nan; numpy and torch scalars become Python's."""
-    if hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
 def _shown(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,13 +37,13 @@ def status(
     format: FormatOption = Format.table,
 ) -> None:
     """Cells by state, finished seeds, and the process that runs a study; without a name, all studies with results."""
+    if name is None:
+        list_results(format)
+        return
     from fpl_tune.api import stored
     from fpl_tune.cli import output
     from fpl_tune.execute import manage
 
-    if name is None:
-        list_results(format)
-        return
     store = stored(name)
     found, talk = manage.status(store), output.console()
     if format is not Format.table:
@@ -59,27 +60,25 @@ def status(
 
 
 def list_results(format: Format) -> None:
-    """Prints a row per study that has results."""
+    """Prints a row per study that has results; reads no results, so that the list appears at once."""
     from fpl_tune.cli import output
-    from fpl_tune.errors import ConfigError
-    from fpl_tune.paths import output_folder
+    from fpl_tune.paths import output_folder, stored_studies
     from fpl_tune.study.lock import owner
-    from fpl_tune.study.store import Store
 
     rows = []
-    for path in sorted(output_folder().glob("*/study.yaml")):
-        running = owner(path.parent) is not None
-        row: dict[str, Any] = {"study": path.parent.name, "cells": None, "with results": None, "seeds": None}
+    for name in stored_studies():
+        folder = output_folder() / name
+        row: dict[str, Any] = {"study": name, "cells": None, "with results": None, "seeds": None}
         try:
-            store = Store.open(output_folder(), path.parent.name)
-            frame = store.frame()
-            row |= {"cells": len(store.cells()), "with results": frame["cell"].nunique()}
-            row["seeds"] = frame["seed"].nunique()
-        except ConfigError as problem:
-            output.warn(str(problem))
-        row["running"] = running
+            cells = json.loads((folder / "cells.json").read_text(encoding="utf-8"))
+            ended = [path.parent for cell in cells for path in folder.glob(f"cells/{cell}/seed=*/result.json")]
+            row |= {"cells": len(cells), "with results": len({seed.parent for seed in ended})}
+            row["seeds"] = len({seed.name for seed in ended})
+        except (OSError, ValueError, TypeError):
+            output.warn(f"The list of cells of {name} cannot be read. Repair it: fpl-tune doctor --fix.")
+        row["running"] = owner(folder) is not None
         if format is Format.table and not output.room():  # no column that would be folded
-            row = {"study": row["study"], "cells": row["cells"], "running": running}
+            row = {column: row[column] for column in ("study", "cells", "running")}
         rows.append(row)
     if not rows and format is Format.table:
         text = f"No results in {output_folder()}. Run a study first: fpl-tune study NAME."

@@ -83,13 +83,14 @@ def _prepare(stored: str, name: str, overrides: list[str] | None, budget: str | 
     from fpl_tune.evaluate import CHOICES, HABITS
 
     with output.captured(mute=True):
-        show(stored)
-        for rule in (*CHOICES, *HABITS):
+        for rule in (None, *CHOICES, *HABITS):
             show(stored, rule=rule)
         for rule in (None, *CHOICES):
             show(stored, best=True, rule=rule)
-        status(stored)
-        plan(name, overrides, budget, seeds)
+        for format in (Format.table, Format.json):
+            status(stored, format=format)
+            plan(name, overrides, budget, seeds, format)
+        show(stored, format=Format.json)
 
 
 def _run(spec: StudySpec, node: dict[str, Any], retry: bool, format: Format) -> Outcome:

@@ -84,14 +84,15 @@ def build(
             if figures:
                 vega.files(spec, facts.rows, folder / "figures" / name)
         shown.append({**vars(section), "drawn": drawn})
-    body = tables.rows(facts, tests)
-    write_text(folder / "table.md", tables.markdown(facts, body))
-    write_text(folder / "table.tex", tables.latex(facts, body))
+    header, body = tables.rows(facts, tests)
+    write_text(folder / "table.md", tables.markdown(facts, header, body))
+    write_text(folder / "table.tex", tables.latex(facts, header, body))
     write_text(folder / "table.csv", tables.csv(facts, tests))
     text = _template().render(
         title=facts.spec.title or facts.spec.name,
         name=facts.spec.name,
         note=facts.spec.note,
+        words=_words(facts),
         when=_when(facts),
         tiles=_tiles(facts, tests),
         sections=shown,
@@ -134,6 +135,19 @@ def _template() -> jinja2.Template:
     return environment.get_template("page.html.j2")
 
 
+def _words(facts: Facts) -> str:
+    """Explains the words of the page."""
+    rules = {"final": "the last round", "best_val": "each seed's best round on validation",
+             "best_test": "each seed's best round on test", "mean_last5": "the last five evaluated rounds"}  # fmt: skip
+    text = (
+        f"A cell is one configuration of the study, run with {counted(len(facts.spec.seed_list()), 'seed')}. The best "
+        f"cell is chosen by validation accuracy. Figures are those of {rules[facts.rule]} (rule “{facts.rule}”)."
+    )
+    if facts.references:
+        text += " References are there to compare with and are never chosen; differences are to the one in italics."
+    return text
+
+
 def _when(facts: Facts) -> str:
     ends = [
         r["finished"]
@@ -154,7 +168,7 @@ def _tiles(facts: Facts, tests: pd.DataFrame) -> list[dict[str, str]]:
         small = f"{quantity(facts.metric)}: {value}"
         if len(facts.chosen) > 1:
             small = f"{facts.choice.by}: {figure(facts.choice.val, VAL)} %"
-        label = facts.choice.label if len(facts.chosen) > 1 else facts.name(facts.best)
+        label = facts.shared or facts.choice.label if len(facts.chosen) > 1 else facts.name(facts.best)
         if label != facts.choice.label:
             small += f"; {facts.choice.label}"
         found.append({"name": "best cell, by validation", "value": label, "small": small})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,14 @@ class Table:
     rows: list[dict[str, Any]]
     """{"kind": CSS class, "cells": list of Td}"""
     sortable: bool = False
+    fold: str = ""
+    """Title under which the page folds the table; empty: it is open."""
+
+    @property
+    def worded(self) -> list[bool]:
+        """Whether a column holds words, which are aligned to the left, or figures."""
+        columns = zip(*([cell.text for cell in row["cells"]] for row in self.rows), strict=True)
+        return [not all(_FIGURE.match(text) for text in texts) for texts in columns] or [True] * len(self.header)
 
 
 @dataclass
@@ -37,5 +46,9 @@ class Section:
     """File name -> {"name", "open"} of charts of which the page shows one at a time."""
 
 
-def plain_table(header: list[str], rows: list[list[str]]) -> Table:
-    return Table(header, [{"kind": "", "cells": [Td(text) for text in row]} for row in rows])
+_FIGURE = re.compile(r"$|–|[<+-]? ?\d")
+
+
+def plain_table(header: list[str], rows: list[list[str]], *, fold: str = "") -> Table:
+    """A table of texts, which the page does not sort."""
+    return Table(header, [{"kind": "", "cells": [Td(text) for text in row]} for row in rows], fold=fold)

@@ -23,16 +23,18 @@ _SHOWN: Spec = {"name": "shown", "select": {"type": "point", "fields": ["series"
 
 def form(metric: str) -> str:
     """d3's format of a metric's values."""
-    return ".4~%" if percent(metric) else ".4~g"
+    return ".2~%" if percent(metric) else ".4~g"
 
 
 def number(field: str, title: str, format: str = ".4~g", *, log: bool = False, zero: bool = False) -> Spec:
     """A quantitative channel."""
     scale: Spec = {"type": "log"} if log else {"zero": zero, "nice": True}
-    axis: Spec = {"format": format, **({"tickMinStep": 1} if format == "d" else {}), **(_LOG if log else {})}
+    axis: Spec = {"format": format, **(_WHOLE if format == "d" else {}), **(_LOG if log else {})}
     return {"field": field, "type": "quantitative", "title": title, "axis": axis, "scale": scale}
 
 
+_WHOLE: Spec = {"tickMinStep": 1, "labelExpr": "datum.value % 1 ? '' : datum.label"}
+"""Vega puts ticks between two whole numbers, and would label them as the nearest one."""
 _LOG: Spec = {"tickCount": 5, "labelSeparation": 6}
 """The labels of a log axis between powers of ten would overlap."""
 
@@ -111,15 +113,17 @@ def lines(rows: Rows, x: Spec, y: Spec, more: Rows = (), *, step: bool = False, 
         drawn.append({"data": {"values": list(more)}, "mark": {"type": "rule", "strokeDash": [6, 3], "strokeWidth": 2},
                       "encoding": _across(rule, across)})  # fmt: skip
     drawn[0]["params"] = [_SHOWN]
-    size = {"height": {"step": 24}} if across else {"height": height}
+    step_of = {"step": max(24, 11 * len(series)), "for": "position"} if several else {"step": 24}
+    size = {"height": step_of if across else height}
     drawing = {"transform": cut, "layer": drawn} if cut else {"layer": drawn}
     return {"params": [{"name": "kept", "value": None}], "data": {"values": list(rows)}, **drawing, **size}
 
 
 def dots(
-    x: Spec, y: Spec, tooltip: Sequence[Spec], *, series: bool = False, front: Rows = (), height: int = 260
+    x: Spec, y: Spec, tooltip: Sequence[Spec], *, series: bool = False, fronts: Rows = (), height: int = 260
 ) -> Spec:
-    """A point per cell of the page's data set, the best ringed; `front` is joined by steps."""
+    """A point per cell of the page's data set, the best ringed; rows of `fronts` are joined by steps, one line for
+    each of their `setting`."""
     ring = {"type": "point", "filled": False, "size": 260, "stroke": "currentColor"}
     colour = {"color": {**names("series", None), "legend": {} if series else None}} if series else {}
     place = {"x": x, "y": y}
@@ -130,9 +134,10 @@ def dots(
         {"transform": [{"filter": exists}], "mark": {"type": "point", "size": 60}, "encoding": point},
         {"transform": [{"filter": f"datum.best && {exists}"}], "mark": ring, "encoding": place},
     ]
-    if front:
-        layers.append({"data": {"values": list(front)}, "mark": {"type": "line", "interpolate": "step-after",
-                       "color": "currentColor", "strokeWidth": 1}, "encoding": place})  # fmt: skip
+    if fronts:
+        layers.append({"data": {"values": list(fronts)}, "mark": {"type": "line", "interpolate": "step-after",
+                       "color": "currentColor", "strokeWidth": 1},
+                       "encoding": {**place, "detail": {"field": "setting"}}})  # fmt: skip
     if series:
         layers[0]["params"] = [_SHOWN]
     return {"params": [{"name": "kept", "value": None}], "data": CELLS, "layer": layers, "height": height}
@@ -177,13 +182,13 @@ def boxes(rows: Rows, x: Spec) -> Spec:
 
 def heat(rows: Rows, x: Spec, y: Spec, value: Spec, domain: Sequence[float]) -> Spec:
     """Values by two nominal channels, in colour and, where they are few, in figures; `domain`: the scale's ends."""
-    place = {"x": {**x, "axis": {"labelAngle": -45}}, "y": y}
+    place = {"x": {**x, "axis": {"labelAngle": -45 if len({row[x["field"]] for row in rows}) > BESIDE else 0}}, "y": y}
     colour = {**value, "scale": {"domain": list(domain)}, "legend": {"format": value["axis"]["format"]}}
     layers: list[Spec] = [{"mark": "rect", "encoding": {**place, "color": colour, "tooltip": tips(x, y, value)}}]
     if len(rows) <= 400:
         middle = f"datum['{value['field']}'] < {sum(domain) / 2}"
         ink = {"condition": {"test": middle, "value": "white"}, "value": "black"}
-        text = {"field": value["field"], "format": ".3~%" if "%" in value["axis"]["format"] else ".3~g"}
+        text = {"field": value["field"], "format": ".1~%" if "%" in value["axis"]["format"] else ".3~g"}
         layers.append({"mark": {"type": "text", "fontSize": 11}, "encoding": {**place, "text": text, "color": ink}})
     return {"data": {"values": list(rows)}, "layer": layers, "height": {"step": 26}}
 
@@ -218,7 +223,8 @@ def parallel(rows: Rows, lines_of: Rows, axes: Sequence[str], colour: Spec) -> S
                "axis": {"labelAngle": 0, "orient": "top", "grid": True, "domain": False, "labelLimit": 130},
                "scale": {"type": "point", "padding": 0.4}}  # fmt: skip
     y: Spec = {"field": "place", "type": "quantitative", "axis": None, "scale": {"domain": [-0.04, 1.04]}}
-    shade = {**colour, "legend": {"format": colour["axis"]["format"], "title": colour["title"], "gradientLength": 160}}
+    shade = {**colour, "legend": {"type": "gradient", "format": colour["axis"]["format"], "title": colour["title"],
+                                   "gradientLength": 160}}  # fmt: skip
     said = [
         {"field": f, "type": "nominal", "title": t} for f, t in (("label", "cell"), ("axis", "axis"), ("text", "value"))
     ]

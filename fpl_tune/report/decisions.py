@@ -13,7 +13,8 @@ from fpl_tune.report.charts import Spec
 from fpl_tune.report.facts import Facts, without_data
 from fpl_tune.report.significance import against_neighbours, values
 
-_SENTENCES = 40
+_OPEN = 10
+"""Comparisons in words that are listed at once; more are folded."""
 _PROFILES = 8
 """Cells whose performance profiles are drawn, at most."""
 
@@ -24,7 +25,8 @@ def decisions(facts: Facts, tests: pd.DataFrame) -> Section | None:
         return None
     counts = tests["verdict"].value_counts()
     summary = ", ".join(f"{counts[v]} {v}" for v in ("better", "worse", "equal", "undecided") if v in counts)
-    rope = f"Smaller differences than {facts.spec.report.rope:g} points count as equal (report.rope). "
+    width = facts.spec.report.rope
+    rope = f"Smaller differences than {width:g} {'point' if width == 1 else 'points'} count as equal (report.rope). "
     texts = [
         f"Of {counted(len(tests), 'comparison')} with {facts.reference}: {summary}. {tests.attrs['advice'].text}",
         f"{rope if percent(facts.metric) else ''}Seeds, not clients, are the independent units: intervals and p "
@@ -33,12 +35,11 @@ def decisions(facts: Facts, tests: pd.DataFrame) -> Section | None:
     ]
     order = {verdict: i for i, verdict in enumerate(("better", "worse", "undecided", "equal"))}
     rows = tests.assign(_order=tests["verdict"].map(order)).sort_values("_order", kind="stable")
-    told = [[r["sentence"], r["note"] or "–"] for r in rows.head(_SENTENCES).to_dict("records")]
-    limited = any(note != "–" for _, note in told)
-    table = plain_table(["comparison", "limits"] if limited else ["comparison"],
-                        told if limited else [line[:1] for line in told])  # fmt: skip
-    if len(rows) > _SENTENCES:
-        texts.append(f"The first {_SENTENCES} of {len(rows)} are listed.")
+    if apart := tests.attrs["apart"]:
+        texts.append(f"Not compared: {counted(apart, 'cell')} on other data or partitions than {facts.reference}.")
+    told = [[r["sentence"] + (f" Limits: {r['note']}." if r["note"] not in r["sentence"] else "")]
+            for r in rows.to_dict("records")]  # fmt: skip
+    table = plain_table(["comparison"], told, fold="The comparisons in words" if len(told) > _OPEN else "")
     return Section("decisions", "What is decided", texts, tables=[table])
 
 

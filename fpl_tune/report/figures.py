@@ -68,7 +68,7 @@ def sweep(facts: Facts, axis: str, metric: str) -> Spec:
             value = values[cell.id] if x["type"] == "quantitative" else shown(values[cell.id])
             rows.append({**row, "x": value, "series": name or own or "cells"})
     if x["type"] == "nominal" and len(x["sort"]) > charts.BESIDE:  # rows, the best on top
-        means = {name: np.mean([row["mean"] for row in rows if row["x"] == name]) for name in x["sort"]}
+        means = {name: np.mean([row["mean"] for row in rows if row["x"] == name]) for name in {r["x"] for r in rows}}
         x["sort"] = sorted(means, key=lambda name: -means[name])
     return charts.lines(_some(rows), x, measured(metric), list(level.values()), height=340)
 
@@ -98,14 +98,17 @@ def cell_tips(facts: Facts, *axes: str) -> list[Spec]:
     )  # fmt: skip
 
 
-def pareto(facts: Facts, front: Sequence[str]) -> Spec:
-    """Validation accuracy against bytes, with the front of the cells that nothing cheaper reaches."""
-    sent = facts.table["bytes"].dropna()
-    wide = bool(len(sent)) and sent.min() > 0 and sent.max() > 50 * sent.min()
-    x = number("MB", "sent and received in the whole run, MB per seed", ".4~g", log=wide)
-    table = facts.table.loc[list(front)]
-    steps = [{"MB": row["bytes"] / 1e6, "validation": row["val"]} for row in table.to_dict("records")]
-    return charts.dots(x, measured(VAL, "validation"), cell_tips(facts), series=True, front=steps, height=340)
+def pareto(facts: Facts, fronts: Sequence[Sequence[str]]) -> Spec:
+    """Validation accuracy against bytes, with the fronts of the cells that nothing cheaper reaches."""
+    sent = facts.table["bytes"].dropna() / 1e6
+    least = sent[sent > 0].min()
+    x = number("MB", "sent and received in the whole run, MB per seed", ".4~g")
+    if sent.max() > 50 * least:
+        x["scale"] = {"type": "symlog", "constant": least}  # some send nothing
+    steps = [{"setting": i, "MB": sent[key], "validation": facts.table.loc[key, "val"]}
+             for i, front in enumerate(fronts) for key in front]  # fmt: skip
+    few = len({row["series"] for row in facts.rows}) <= _SERIES
+    return charts.dots(x, measured(VAL, "validation"), cell_tips(facts), series=few, fronts=steps, height=340)
 
 
 def history(facts: Facts) -> Spec:
@@ -143,7 +146,7 @@ def parallel(facts: Facts) -> Spec:
             labels = dict.fromkeys((min(known), max(known)))
         else:
             at = {v: i / max(len(known) - 1, 1) for i, v in enumerate(known)}
-            labels = dict.fromkeys(known[:12])
+            labels = dict.fromkeys(known[int(i)] for i in np.linspace(0, len(known) - 1, min(len(known), 12)))
         metric = "acc" if axis.endswith("accuracy") else ""
         text = {v: f"{100 * v:.1f} %" if metric else f"{v:.3g}" if isinstance(v, float) else shown(v) for v in known}
         marks += [{"axis": axis, "place": at[v], "text": text[v]} for v in labels]

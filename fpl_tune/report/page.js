@@ -6,9 +6,9 @@ document.getElementById("theme").onclick = () => {
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.theme = dark ? "light" : "dark";
 };
-const folds = [...document.querySelectorAll("details[name]")].map(d => [d, d.getAttribute("name")]);
+const folds = [...document.querySelectorAll("section > details, .charts > details")].map(d => [d, d.getAttribute("name")]);
 addEventListener("beforeprint", () => folds.forEach(([d]) => { d.wasOpen = d.open; d.removeAttribute("name"); d.open = true; }));
-addEventListener("afterprint", () => folds.forEach(([d, name]) => { d.open = d.wasOpen; d.setAttribute("name", name); }));
+addEventListener("afterprint", () => folds.forEach(([d, name]) => { d.open = d.wasOpen; if (name) d.setAttribute("name", name); }));
 
 // -- the table: sorting, filtering, CSV ---------------------------------------------------------------------
 
@@ -79,8 +79,11 @@ function brush(name, value) {
   filter();
 }
 
+const small = matchMedia("(max-width: 520px)");  // legends in one column
+
 async function draw(element) {
-  const name = element.dataset.name, narrow = element.clientWidth < 480;
+  const name = element.dataset.name, narrow = small.matches;
+  views[name]?.finalize();
   const spec = { ...charts[name], width: "container", autosize: { type: "fit-x", contains: "padding" } };
   if (spec.data?.name === "cells") spec.datasets = { cells: data.cells };
   const legend = { ...config.legend, columns: narrow ? 1 : 3 };
@@ -92,10 +95,13 @@ async function draw(element) {
     if (name === "parallel") views[name].addSignalListener("brush", brush);
   } catch (problem) { element.textContent = `This chart cannot be drawn: ${problem.message}`; }
 }
-(async () => {
+async function drawAll() {
   for (const element of document.querySelectorAll(".chart")) if (element.clientWidth) await draw(element);
   document.body.dataset.drawn = Object.keys(views).length;
-})();
+  filter();
+}
+small.onchange = () => { brushed.clear(); drawAll(); };
+drawAll();
 for (const [fold] of folds) fold.addEventListener("toggle", () => {
   for (const element of fold.querySelectorAll(".chart")) if (fold.open && !views[element.dataset.name]) draw(element);
 });

@@ -61,8 +61,8 @@ def pairs(facts: Facts, tests: pd.DataFrame) -> Section | None:
     rows, columns = sorted(numbers, key=lambda axis: len(taken[axis]))
     split = next((axis for axis in facts.axes if axis not in numbers and 1 < len(taken[axis]) <= 4), None)
     over = len(facts.axes) - 2 - (split is not None)
-    caption = f"Validation accuracy, mean over seeds{' and over the other axes' if over else ''}; {facts.basis}."
-    section = Section("pairs", f"{short(rows)} and {short(columns)}")
+    caption = f"Mean over seeds{' and over the other axes' if over else ''}; {facts.basis}."
+    section = Section("pairs", f"Validation accuracy by {short(rows)} and {short(columns)}")
     for i, value in enumerate(taken[split] if split else [""]):
         cells = [c for c in facts.own if split is None or facts.place(c).get(split) == value]
         if len(facts.table.loc[[c.id for c in cells], ["mean", rows, columns]].dropna()):
@@ -85,6 +85,8 @@ def matters(facts: Facts, tests: pd.DataFrame) -> Section | None:
     if len(found) < 2:
         return None
     known, unknown = found.dropna(subset=["share"]), found[found["share"].isna()]
+    if known.empty and found["method"].nunique() > 1:
+        return None  # a comparison of methods, not of fields
     text = (
         "Share of the variance of the validation accuracy over cells that a field explains alone, in the cells in "
         "which it exists: exact in complete grids, else estimated (ω²)."

@@ -23,6 +23,7 @@ from fpl_tune.formatting import (
     quantity,
     short,
     signed,
+    upper,
 )
 from fpl_tune.report import charts, figures, tables
 from fpl_tune.report.ablation import ablation
@@ -36,6 +37,7 @@ from fpl_tune.report.trained import SHOWN, clients, diagnoses, domains, learning
 from fpl_tune.search.components import label_of
 from fpl_tune.study.cells import shown
 from fpl_tune.study.results import VAL
+from fpl_tune.study.selection import setting_of
 
 _FIELDS = 10
 """Fields along which all cells are drawn."""
@@ -61,7 +63,8 @@ def curve(facts: Facts, tests: pd.DataFrame) -> Section | None:
     spread = f"bands and bars are the standard deviation over seeds; {facts.basis}"
     for name, metric in {"curve_validation": VAL, "curve": facts.metric}.items():
         what = "by which the best cell (ringed) is chosen" if metric == VAL else "reported after the choice"
-        caption = f"{quantity(metric, unit=False)}, {what}; {spread}. References are dashed."
+        dashed = " References are dashed." if facts.references else ""
+        caption = f"{upper(quantity(metric, unit=False))}, {what}; {spread}.{dashed}"
         section.charts[name] = figures.sweep(facts, x, metric), caption
     return section
 
@@ -86,16 +89,14 @@ def history(facts: Facts, tests: pd.DataFrame) -> Section | None:
 
 def main_table(facts: Facts, tests: pd.DataFrame) -> Section:
     """Which cell is best, and is it better than the reference?"""
-    body = tables.rows(facts, tests)
+    header, body = tables.rows(facts, tests)
     rows = []
     for row in body:
         keys = [("" if isinstance(k, float) and np.isnan(k) else k) for k in row.sort]
         kind = "best" if row.best else "reference" if row.reference else ""
         cells = [Td(t, k) for t, k in zip(row.cells, keys, strict=True)]
         rows.append({"kind": kind, "number": row.number, "cells": cells})
-    return Section(
-        "table", "All cells", [tables.note(facts)], tables=[Table(tables.header(facts), rows, sortable=True)]
-    )
+    return Section("table", "All cells", [tables.note(facts)], tables=[Table(header, rows, sortable=True)])
 
 
 def costs(facts: Facts, tests: pd.DataFrame) -> Section | None:
@@ -103,19 +104,23 @@ def costs(facts: Facts, tests: pd.DataFrame) -> Section | None:
     table = facts.table.dropna(subset=["val", "mean", "bytes"])
     if table["bytes"].nunique() < 2:
         return None
-    front = [str(table.index[i]) for i in charts.pareto_front(table["bytes"].tolist(), table["val"].tolist())]
-    caption = (
-        "Bytes up and down of all clients over the whole run. The line is the Pareto set: no cheaper cell has a higher "
-        f"validation accuracy. {facts.basis}."
-    )
     by_id = {cell.id: cell for cell in facts.cells}
+    groups = [part for _, part in table.groupby([setting_of(by_id[str(key)], facts.gridded) for key in table.index],
+                                                sort=False)]  # fmt: skip
+    fronts = [[str(part.index[i]) for i in charts.pareto_front(part["bytes"].tolist(), part["val"].tolist())]
+              for part in groups]  # fmt: skip
+    of = " of cells with the same data, partition and protocol" if len(groups) > 1 else ""
+    caption = (
+        f"Bytes up and down of all clients over the whole run. A line is a Pareto set{of}: none that is cheaper has a "
+        f"higher validation accuracy. {facts.basis}."
+    )
     rows = [
         [facts.name(by_id[key]), megabytes(row["bytes"]), figure(row["val"], VAL),
          plus_minus(row["mean"], row["std"], facts.metric)]
-        for key, row in table.loc[front].to_dict("index").items()
+        for front in fronts for key, row in table.loc[front].to_dict("index").items()
     ]  # fmt: skip
     header = ["Pareto set", "MB", "validation accuracy (%)", f"{quantity(facts.metric, over='')} ± std"]
-    return Section("pareto", "Accuracy against bytes", charts={"pareto": (figures.pareto(facts, front), caption)},
+    return Section("pareto", "Accuracy against bytes", charts={"pareto": (figures.pareto(facts, fronts), caption)},
                    tables=[plain_table(header, rows)])  # fmt: skip
 
 

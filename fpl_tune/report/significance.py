@@ -37,21 +37,26 @@ def against_reference(facts: Facts) -> pd.DataFrame:
     """Compares every cell that has results with its reference; see `analysis.compare`.
 
     Returns:
-        The comparisons, index cell id. `attrs["advice"]` holds how many more seeds decide what is open.
+        The comparisons, index cell id. `attrs["advice"]` holds how many more seeds decide what is open, and
+        `attrs["apart"]` the number of cells that have no partition in common with their reference, and no row.
     """
     frame = values(facts)
     present = set(frame["cell"])
-    pairs = {
+    every = {
         cell.id: base.id
         for cell in facts.cells
         if cell.id in present and (base := facts.reference_of(cell)) is not None and base.id in present - {cell.id}
     }
+    splits = {str(cell): set(zip(rows["seed"], rows["split"], strict=True)) for cell, rows in frame.groupby("cell")}
+    seeds = {cell: {seed for seed, _ in found} for cell, found in splits.items()}
+    pairs = {a: b for a, b in every.items() if splits[a] & splits[b] or not seeds[a] & seeds[b]}
     names = {cell.id: facts.name(cell) for cell in facts.cells}
     rope, shares = facts.spec.report.rope / 100, percent(facts.metric)
     found = analysis.compare(frame, pairs, rope=rope, names=names, shares=shares)
     found.attrs["advice"] = analysis.advise(
         frame, found, study=facts.spec.name, rope=rope if shares else 0.0, narrow=lambda cells: narrowed(facts, cells)
     )
+    found.attrs["apart"] = len(every) - len(pairs)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,8 @@ import pandas as pd
 from fpl_tune.formatting import duration, figure, interval, megabytes, p_value, plus_minus, quantity, short, signed
 from fpl_tune.report.facts import Facts
 from fpl_tune.study import earlier
-from fpl_tune.study.cells import shown
+from fpl_tune.study.cells import Cell, shown
+from fpl_tune.study.results import VAL
 
 
 @dataclass(frozen=True)
@@ -26,15 +27,6 @@ class Row:
     """What the page sorts by, one for each of `cells`."""
     best: bool
     reference: bool
-
-
-def header(facts: Facts) -> list[str]:
-    """Column names of `rows`: name and accuracy first, since a narrow screen shows these alone."""
-    metric = quantity(facts.metric, over="")
-    versus = f"Δ vs {facts.reference}" if facts.reference is not None else "Δ"
-    fields = list(map(short, facts.axes))
-    return ["cell", "validation accuracy (%)", f"{metric} ± std", versus, "95 % interval", "verdict", *fields, "status",
-            "seeds", "p", "MB", "time", *(quantity(name, over="") for name in _extra(facts))]  # fmt: skip
 
 
 def _extra(facts: Facts) -> list[str]:
@@ -51,34 +43,58 @@ def _value(value: Any) -> tuple[str, float | str]:
     return shown(value), value if isinstance(value, int) else shown(value)
 
 
-def rows(facts: Facts, tests: pd.DataFrame) -> list[Row]:
-    """A row per cell; `tests` is what `significance.against_reference` found."""
-    found = []
+def rows(facts: Facts, tests: pd.DataFrame) -> tuple[list[str], list[Row]]:
+    """Column names and a row per cell: name and accuracy first, since a narrow screen shows these alone.
+
+    Columns after these are left out where all cells have the same text, or where it is the cell's name.
+
+    Args:
+        facts: the study.
+        tests: what `significance.against_reference` found.
+    """
     tested = tests.to_dict("index")
-    for cell in facts.listed:
-        row: dict[str, Any] = facts.table.loc[cell.id].to_dict()
-        test = tested.get(cell.id, dict.fromkeys(tests.columns, math.nan))
-        judged = str(test["verdict"]) if cell.id in tested else "–"
-        marks = {"published": facts.published, "earlier run": facts.earlier}
-        name = " ".join([facts.name(cell), *(f"({mark})" for mark, cells in marks.items() if cell.id in cells)])
-        columns: list[tuple[str, Any]] = [
-            (name, cell.number),
-            (figure(row["val"], "val/acc_mean"), row["val"]),
-            (plus_minus(row["mean"], row["std"], facts.metric), row["mean"]),
-            (signed(test["difference"], facts.metric), test["difference"]),
-            (interval(test, facts.metric), test["low"]),
-            (judged, judged),
-            *(_value(row[axis]) for axis in facts.axes),
-            (str(row["status"]), str(row["status"])),
-            (str(row["n"]), int(row["n"])),
-            (p_value(test["p"]), test["p"]),
-            (megabytes(row["bytes"]), row["bytes"]),
-            (duration(row["seconds"]), row["seconds"]),
-            *((figure(row[name], name), row[name]) for name in _extra(facts)),
-        ]
-        texts, keys = [text for text, _ in columns], [key for _, key in columns]
-        found.append(Row(facts.keys[cell.id], texts, keys, cell.id in facts.chosen, facts.is_reference(cell)))
-    return found
+    lines = [_columns(facts, cell, tested.get(cell.id)) for cell in facts.listed]
+    columns = list(zip(*lines, strict=True))
+    labels = [text for _, text, _ in columns[0]] if columns else []
+    kept = [
+        i for i, column in enumerate(columns) if i < 3 or not _says_nothing([text for _, text, _ in column], labels)
+    ]
+    return [columns[i][0][0] for i in kept], [
+        Row(facts.keys[cell.id], [line[i][1] for i in kept], [line[i][2] for i in kept], cell.id in facts.chosen,
+            facts.is_reference(cell))
+        for cell, line in zip(facts.listed, lines, strict=True)
+    ]  # fmt: skip
+
+
+def _says_nothing(texts: Sequence[str], labels: Sequence[str]) -> bool:
+    """Whether all texts of a column are the same, or the labels of the cells again."""
+    same = len(texts) > 1 and len(set(texts)) == 1
+    return same or all(text in (label, "–") for text, label in zip(texts, labels, strict=True))
+
+
+def _columns(facts: Facts, cell: Cell, test: Mapping[Hashable, Any] | None) -> list[tuple[str, str, Any]]:
+    """Name, text and key of sorting of a cell's columns; `test` is its comparison with the reference."""
+    row: dict[str, Any] = facts.table.loc[cell.id].to_dict()
+    judged = str(test["verdict"]) if test else "–"
+    test = test or dict.fromkeys(("difference", "low", "high", "p"), math.nan)
+    marks = {"published": facts.published, "earlier run": facts.earlier}
+    name = " ".join([facts.name(cell), *(f"({mark})" for mark, cells in marks.items() if cell.id in cells)])
+    versus = f"Δ vs {facts.reference}" if facts.reference is not None else "Δ"
+    return [
+        ("cell", name, cell.number),
+        ("validation accuracy (%)", figure(row["val"], VAL), row["val"]),
+        (f"{quantity(facts.metric, over='')} ± std", plus_minus(row["mean"], row["std"], facts.metric), row["mean"]),
+        (versus, signed(test["difference"], facts.metric), test["difference"]),
+        ("95 % interval", interval({"low": test["low"], "high": test["high"]}, facts.metric), test["low"]),
+        ("verdict", judged, judged),
+        *((short(axis), *_value(row[axis])) for axis in facts.axes),
+        ("status", str(row["status"]), str(row["status"])),
+        ("seeds", str(row["n"]), int(row["n"])),
+        ("p", p_value(test["p"]), test["p"]),
+        ("MB", megabytes(row["bytes"]), row["bytes"]),
+        ("time", duration(row["seconds"]), row["seconds"]),
+        *((quantity(name, over=""), figure(row[name], name), row[name]) for name in _extra(facts)),
+    ]
 
 
 def note(facts: Facts) -> str:
@@ -91,9 +107,9 @@ def note(facts: Facts) -> str:
     )
 
 
-def markdown(facts: Facts, body: Sequence[Row]) -> str:
+def markdown(facts: Facts, header: Sequence[str], body: Sequence[Row]) -> str:
     """A pipe table, the best cell in bold."""
-    lines = [_pipe(header(facts)), _pipe(["---"] * len(header(facts)))]
+    lines = [_pipe(header), _pipe(["---"] * len(header))]
     lines += [_pipe([f"**{c}**" if row.best else c for c in map(_escape_pipe, row.cells)]) for row in body]
     return "\n".join([*lines, "", note(facts), ""])
 
@@ -123,17 +139,16 @@ def latex_text(text: str) -> str:
     return text
 
 
-def latex(facts: Facts, body: Sequence[Row]) -> str:
+def latex(facts: Facts, header: Sequence[str], body: Sequence[Row]) -> str:
     """A booktabs table, references below a rule, the best cell in bold. Needs \\usepackage{booktabs}."""
-    columns = header(facts)
     caption = f"{facts.spec.title or facts.spec.name}. {note(facts)}"
     lines = [
         r"\begin{table}",
         r"  \centering",
         rf"  \caption{{{latex_text(caption)}}}",
-        rf"  \begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
+        rf"  \begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
         r"    \toprule",
-        f"    {' & '.join(map(latex_text, columns))} \\\\",
+        f"    {' & '.join(map(latex_text, header))} \\\\",
         r"    \midrule",
     ]
     references = {facts.keys[cell.id] for cell in facts.references}

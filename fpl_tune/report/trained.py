@@ -12,6 +12,7 @@ from fpl_tune.formatting import (
     counted,
     listed,
     quantity,
+    upper,
 )
 from fpl_tune.report import charts, figures
 from fpl_tune.report.blocks import Section
@@ -38,23 +39,23 @@ def learning(facts: Facts, tests: pd.DataFrame) -> Section | None:
     section = Section("learning", "Learning curves", [f"Mean over seeds and their standard deviation; {which}."])
     whole = [name for name in facts.extra if name.count("/") == 1]
     for name in dict.fromkeys([VAL, facts.metric, *whole]):
-        curves = [(facts.name(cell), facts.keys[cell.id], facts.curve(cell, name)) for cell in cells]
-        if not all(curve.empty for _, _, curve in curves):
+        every = [(facts.name(cell), facts.keys[cell.id], facts.curve(cell, name)) for cell in cells]
+        if curves := [one for one in every if len(one[2]) > 1]:
             file = {VAL: "learning_validation", facts.metric: "learning"}.get(
                 name, f"learning_{name.replace('/', '_')}"
             )
-            section.charts[file] = figures.by_round(curves, name), f"{quantity(name, unit=False)}."
+            section.charts[file] = figures.by_round(curves, name), f"{upper(quantity(name, unit=False))}."
     parts = sorted(set(facts.extra) - set(whole))
     ranked = [*([facts.best] if facts.best else []), *cells]
     for group, found in itertools.groupby(parts, key=lambda name: name.partition("/")[0]):
         names = list(found)
-        cell = next((c for c in ranked if not facts.curve(c, names[0]).empty), None)
+        cell = next((c for c in ranked if len(facts.curve(c, names[0])) > 1), None)
         if cell is not None:
             curves = [(name.split("/")[-2], -1, facts.curve(cell, name)) for name in names]
             metric = f"{group}/{names[0].rpartition('/')[2]}"
             caption = f"{facts.name(cell)}, {group} by part."
             section.charts[f"learning_{group}_parts"] = figures.by_round(curves, metric), caption
-    return section
+    return section if section.charts else None
 
 
 def clients(facts: Facts, tests: pd.DataFrame) -> Section | None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fpl_tune.formatting import plain
 from fpl_tune.report.charts import Spec
 
 COLOURS = ["#1f77b4", "#d1582a", "#1a936f", "#b5649b", "#b58900", "#4f9fcf", "#8c6d4f", "#7a7a7a"]
@@ -35,16 +36,6 @@ _WIDTH = 620
 def library() -> str:
     """The script of the page's charts."""
     return Path(__file__).with_name("vega.min.js").read_text(encoding="utf-8")
-
-
-def plain(node: Any) -> Any:
-    """Data as JSON holds it: NaN becomes null, numpy's numbers become Python's."""
-    if isinstance(node, Mapping):
-        return {str(key): plain(value) for key, value in node.items()}
-    if isinstance(node, list | tuple):
-        return [plain(value) for value in node]
-    value = node.item() if hasattr(node, "item") else node
-    return None if isinstance(value, float) and value - value != 0 else value
 
 
 def to_json(node: Any) -> str:

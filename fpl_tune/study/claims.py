@@ -152,7 +152,7 @@ def _reason(claim: ClaimSpec, result: analysis.ClaimResult, names: Mapping[str, 
     bounds = f"{signed(unit * result.difference)}"
     if result.seeds > 1:
         bounds += f" (95 % interval {signed(unit * result.low)} to {signed(unit * result.high)})"
-    needs = f"within ±{claim.within:g}" if claim.within is not None else f"above {claim.margin:g}"
+    needs = f"at most {claim.within:g} either way" if claim.within is not None else f"above {claim.margin:g}"
     text += f": {bounds} over {counted(result.seeds, 'seed')}, claimed {needs}"
     if pairs > 1:
         text += f"; the {'clearest' if result.status == 'fails' else 'closest'} of {counted(pairs, 'comparison')}"

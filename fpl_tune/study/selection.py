@@ -123,6 +123,11 @@ def select(cells: Sequence[Cell], val: Mapping[str, float], axes: Collection[str
     return candidates.choice()
 
 
+def setting_of(cell: Cell, axes: Collection[str] = ()) -> str:
+    """A cell's setting (data, partition, protocol) as JSON; cells of the same setting compare. See `Candidates`."""
+    return _parts(cell, axes)[0]
+
+
 def _parts(cell: Cell, axes: Collection[str]) -> tuple[str, str]:
     """A cell's setting, and the rest of its configuration with what a search tuned."""
     node = config.as_dict(cell.run)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import csv
 import importlib.metadata
 import io
-import json
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from fpl_tune import config
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.folder import plain
 from fpl_tune.study.selection import choose
 from fpl_tune.study.store import Store
 from fpl_tune.study.transfer import portable
@@ -24,7 +23,7 @@ from fpl_tune.trial import Record
 def cell_files(store: Store, cell: Cell, seeds: Sequence[int]) -> dict[str, bytes | Path]:
     """Path below the run's artifacts -> content: configuration, prompts, accuracies of clients."""
     files: dict[str, bytes | Path] = {
-        "config/run.yaml": yaml.safe_dump(_plain(config.as_dict(cell.run)), sort_keys=False).encode()
+        "config/run.yaml": yaml.safe_dump(plain(config.as_dict(cell.run)), sort_keys=False).encode()
     }
     histories = {s: store.history(cell, s) for s in seeds}
     files["clients.csv"] = _clients_csv(histories)
@@ -65,7 +64,7 @@ def _model(store: Store) -> dict[str, bytes | Path]:
     if not files:
         return {}
     python, own = platform.python_version(), importlib.metadata.version("fpl-tune")
-    run = yaml.safe_dump(_plain(config.as_dict(choice.cell.run)), sort_keys=False)
+    run = yaml.safe_dump(plain(config.as_dict(choice.cell.run)), sort_keys=False)
     return files | {
         "model/MLmodel": _MLMODEL.format(python=python).encode(),
         "model/python_env.yaml": f"python: {python}\ndependencies: [fpl-tune=={own}]\n".encode(),
@@ -85,7 +84,3 @@ def _clients_csv(histories: Mapping[int, Sequence[Record]]) -> bytes:
                 for client, value in enumerate(values):
                     writer.writerow([seed, evaluated[-1]["round"], name.removeprefix("clients/"), client, value])
     return text.getvalue().encode()
-
-
-def _plain(node: Any) -> Any:
-    return json.loads(json.dumps(node))

@@ -67,7 +67,11 @@ def test_a_finished_study_is_answered_without_heavy_imports(words: str, answered
     ]
 
 
-@pytest.mark.parametrize("words", ["show small --rule best_val", "show small --best", "plan small"])
+LIKELY = ["show small --rule best_val", "show small --best", "plan small", "show small --format json",
+          "plan small --format json", "status --format json"]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", LIKELY)
 def test_what_is_likely_asked_next_is_answered_before_it_is_asked(words: str, answered: Path) -> None:
     call = [sys.executable, "-c", REPEATED, json.dumps(words.split())]
     done = subprocess.run(call, capture_output=True, text=True, check=True, cwd=answered)

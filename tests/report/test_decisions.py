@@ -110,7 +110,7 @@ def test_one_seed_is_said_and_no_figure_is_made_of_it(make_store):
     assert tests[["low", "high", "p"]].isna().to_numpy().all()
     section = decisions.decisions(facts, tests)
     assert section is not None
-    assert "1 seed: no interval" in section.tables[0].rows[0]["cells"][1].text
+    assert "1 seed: no interval" in section.tables[0].rows[0]["cells"][0].text
     assert decisions.variation(facts, tests) is None
     chosen = decisions.choice(facts, tests)
     assert chosen is not None
@@ -220,3 +220,18 @@ def test_show_as_json_holds_the_comparisons(make_store, capsys):
     rows = json.loads(capsys.readouterr().out)
     assert {row.get("reference") for row in rows} == {"zeroshot", None}
     assert all({"verdict", "sentence", "difference_low", "p_signs_least"} <= row.keys() for row in rows[:3])
+
+
+def test_cells_on_other_partitions_are_not_compared(make_store):
+    """Neither a verdict nor advice on seeds would mean anything; cells without a seed in common still say so."""
+    store = make_store(["seeds=2"], body=SWEEP)
+    apart = store.cells()[0]
+    for seed in (1, 2):
+        store.put(apart, seed, store.history(apart, seed), {**(store.result(apart, seed) or {}), "split_hash": "other"})
+    facts = Facts(store)
+    tests = against_reference(facts)
+    assert apart.id not in tests.index
+    assert tests.attrs["apart"] == 1
+    section = decisions.decisions(facts, tests)
+    assert section is not None
+    assert f"Not compared: 1 cell on other data or partitions than {facts.reference}." in section.texts

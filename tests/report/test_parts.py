@@ -252,7 +252,7 @@ def test_heat_maps_are_of_the_numbers_one_for_each_value_of_a_third_axis(make_st
     facts = Facts(make_store(body=body))
     section = searches.pairs(facts, against_reference(facts))
     assert section is not None
-    assert section.title == "lr and shots"
+    assert section.title == "Validation accuracy by lr and shots"
     assert [caption.split(".")[0] for _, caption in section.charts.values()] == ["method=promptfl", "method=fedpgp"]
     specs = [spec for spec, _ in section.charts.values()]
     domains = [spec["layer"][0]["encoding"]["color"]["scale"]["domain"] for spec in specs]
@@ -281,8 +281,7 @@ def test_figures_of_methods_have_a_column_and_those_of_parts_a_curve(make_store)
             ]
             store.put(cell, seed, history, store.result(cell, seed))
     facts = Facts(store)
-    body = tables.rows(facts, against_reference(facts))
-    head = tables.header(facts)
+    head, body = tables.rows(facts, against_reference(facts))
     assert [row.cells[head.index("privacy epsilon")] for row in body] == ["8", "–"]
     assert [row.cells[head.index("reader accuracy (%)")] for row in body] == ["25.00", "–"]
     assert not [name for name in head if "domain1" in name]
