@@ -123,7 +123,7 @@ def choose(group: str, option: str) -> dict[str, Any]:
     Raises:
         ConfigError: the group has no such option.
     """
-    if group == "method" and ":" in option:
+    if group == "method" and (":" in option or option in methods.catalogue()) and not _has_file(option):
         return {"method": methods.as_dict(methods.build({"name": option})), "stages": []}
     base = _base()
     chosen = _compose("run", shipped("conf"), (f"{group}={option}",))
@@ -208,9 +208,14 @@ def _register_defaults() -> None:
 
 @cache
 def _register_method(name: str) -> None:
-    if not shipped("conf", f"method/{name}.yaml").is_file():
+    if not _has_file(name):
         node = {"method": {"name": name}}
         ConfigStore.instance().store(group="method", name=name, node=node, package="_global_")
+
+
+def _has_file(method: str) -> bool:
+    """Whether a method is an option with fields of its own, such as other groups."""
+    return shipped("conf", f"method/{method}.yaml").is_file()
 
 
 def _plain(node: DictConfig, where: str) -> dict[str, Any]:
