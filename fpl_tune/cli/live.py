@@ -16,7 +16,7 @@ from rich.text import Text
 from fpl_tune.cli import output
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.eta import Eta
-from fpl_tune.execute.job import Job, stop_asked
+from fpl_tune.execute.job import Job, stop_requested
 from fpl_tune.formatting import counted, duration
 from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.results import VAL, aggregate
@@ -142,7 +142,7 @@ class Watcher(Callback):
     @property
     def _ending(self) -> bool:
         """Whether the study stops after this round: because of a signal, the budget or `fpl-tune stop`."""
-        return self._folder is not None and stop_asked(self._folder)
+        return self._folder is not None and stop_requested(self._folder)
 
     def _eta(self) -> str:
         return time_left(self._left.seconds, ending=self._ending, again=" (Ctrl-C again: at once)")

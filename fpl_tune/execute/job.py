@@ -208,6 +208,6 @@ def peak_memory() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def stop_asked(folder: Path) -> bool:
+def stop_requested(folder: Path) -> bool:
     """Whether the study is requested to stop."""
     return os.path.exists(folder / STOP_FILE)

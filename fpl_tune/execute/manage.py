@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fpl_tune.errors import ConfigError
 from fpl_tune.execute.eta import seconds_left
-from fpl_tune.execute.job import STOP_FILE, stop_asked
+from fpl_tune.execute.job import STOP_FILE, stop_requested
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import locked, owner
 from fpl_tune.study.status import FAILURES, Status
@@ -32,7 +32,7 @@ def status(store: Store) -> dict[str, Any]:
         "run_by": running and f"process {running.get('pid')} on {running.get('host')} since {running.get('since')}",
         "seconds_left": None if left is None else round(left, 1),
         "stalled": stalled,
-        "ending": running is not None and stop_asked(store.folder),
+        "ending": running is not None and stop_requested(store.folder),
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from fpl_tune.config import StudySpec
 from fpl_tune.execute.callback import Callback, Notifier, Outcome
-from fpl_tune.execute.job import STOP_FILE, Job, JobOutput, stop_asked
+from fpl_tune.execute.job import STOP_FILE, Job, JobOutput, stop_requested
 from fpl_tune.execute.paused import PausedJobs
 from fpl_tune.execute.queue import JobQueue
 from fpl_tune.execute.resources import seconds_of
@@ -110,7 +110,7 @@ class Scheduler:
         """Counts the cells by their state now."""
         failures = {cell.id: self._failures(cell) for cell in self._seen.values()}
         failed = {name for name, found in failures.items() if found}
-        pending = len(self.jobs.open) + (self.search.unasked if self.search else 0)
+        pending = len(self.jobs.open) + (self.search.remaining if self.search else 0)
         skipped = len(self._skipped - failed)
         done = len(self._seen) - len(self.jobs.open) - skipped - len(failed)
         code = 1 if failed else 0
@@ -129,7 +129,7 @@ class Scheduler:
 
     @property
     def stopping(self) -> bool:
-        return self.signal is not None or self._late() or stop_asked(self.store.folder)
+        return self.signal is not None or self._late() or stop_requested(self.store.folder)
 
     def _late(self) -> bool:
         late = self._deadline is not None and time.monotonic() > self._deadline
@@ -171,7 +171,7 @@ class Scheduler:
         while not self.queue:
             if self.search:
                 self._request()
-            more = self.search is not None and self.search.unasked
+            more = self.search is not None and self.search.remaining
             if not self.queue and self._paused and not (more and self._running) and self._settle():
                 continue
             if self.queue or self._running or not self.jobs.waiting:
@@ -198,7 +198,7 @@ class Scheduler:
                 self._enqueue(cell)
                 if cell.id not in self.jobs.open:
                     self._report_to_search(cell)
-            self.notify(Callback.on_trials_remaining, self.search.unasked)
+            self.notify(Callback.on_trials_remaining, self.search.remaining)
             self.notify(Callback.on_trials_queued, [cell for cell in cells if cell.id in self.jobs.open])
 
     def report(self, job: Job, rounds: list[list[Record]]) -> bool:

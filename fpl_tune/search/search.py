@@ -113,9 +113,9 @@ class Search:
         return sum(part.left for part in self.parts)
 
     @property
-    def unasked(self) -> int:
+    def remaining(self) -> int:
         """Trials that were not suggested yet."""
-        return sum(part.unasked for part in self.parts)
+        return sum(part.remaining for part in self.parts)
 
     def request(self) -> list[Cell]:
         """Cells of new trials; empty while none may be suggested.
@@ -124,7 +124,7 @@ class Search:
         last batch is over.
         """
         cells: list[Cell] = []
-        for part in sorted(self.parts, key=lambda part: part.asked):
+        for part in sorted(self.parts, key=lambda part: part.suggested):
             while (made := part.suggest()) is not None:
                 number, cell = made
                 cells.append(cell)

@@ -61,7 +61,7 @@ class Part:
     """Paused trials -> training seconds so far. Batches do not wait for them."""
     used: float = 0.0
     """Seconds of the trials that are over."""
-    asked: int = 0
+    suggested: int = 0
     """Trials suggested so far."""
 
     def check(self) -> None:
@@ -90,7 +90,7 @@ class Part:
         if self.warm and not self.record.trials():
             self.record.add(self.warm)
         self._offset = sum(WARM in trial.user_attrs for trial in self.record.trials())
-        self.asked = len(self.record.trials()) - self._offset
+        self.suggested = len(self.record.trials()) - self._offset
         for frozen in self.record.trials():
             if frozen.state == TrialState.RUNNING:
                 self.pending[frozen.number] = None
@@ -137,13 +137,13 @@ class Part:
         return len(self._points) if self.search.sampler == "grid" else self.search.trials
 
     @property
-    def unasked(self) -> int:
-        return 0 if self._spent() else max(0, self.total - self.asked)
+    def remaining(self) -> int:
+        return 0 if self._spent() else max(0, self.total - self.suggested)
 
     @property
     def left(self) -> int:
         """Trials that are not over."""
-        return self.unasked + len(self.pending) + len(self.paused)
+        return self.remaining + len(self.pending) + len(self.paused)
 
     def _spent(self) -> bool:
         limit = self.search.seconds
@@ -152,18 +152,18 @@ class Part:
     @property
     def room(self) -> int:
         """Trials that may be suggested now: those missing from the open batch, or those of the next one."""
-        if self.search.batch is None or not self.unasked:
-            return self.unasked
+        if self.search.batch is None or not self.remaining:
+            return self.remaining
         batch = self.search.batch
-        whole = -(-self.asked // batch) if self.pending else self.asked // batch + 1
-        return max(0, min(self.total, whole * batch) - self.asked)
+        whole = -(-self.suggested // batch) if self.pending else self.suggested // batch + 1
+        return max(0, min(self.total, whole * batch) - self.suggested)
 
     def suggest(self) -> tuple[int, Cell] | None:
         """Suggests the next trial; None while none may be. Combinations that the method refuses fail and count."""
         while self.room:
-            index = self.asked
+            index = self.suggested
             number, params = self._draw(self.record, index)
-            self.asked += 1
+            self.suggested += 1
             self.pending[number] = None
             cell = self._cell(number, params)
             if cell is not None:
@@ -214,7 +214,7 @@ class Part:
         """Reports the trials whose batch is complete; without batches, all that are over."""
         done = {number: verdict for number, verdict in self.pending.items() if verdict is not None}
         if self.search.batch is not None:
-            full = self.asked % self.search.batch == 0 or self.asked >= self.total or self._spent()
+            full = self.suggested % self.search.batch == 0 or self.suggested >= self.total or self._spent()
             if len(done) < len(self.pending) or not full:
                 return
         for number in sorted(done):

@@ -146,11 +146,6 @@ def _references(spec: StudySpec, node: dict[str, Any]) -> Iterator[tuple[dict[st
             yield varied, run
 
 
-def base_node(node: Mapping[str, Any]) -> dict[str, Any]:
-    """The run's part of a composed study."""
-    return {name: deepcopy(node[name]) for name in config.RUN_FIELDS}
-
-
 def _points(node: dict[str, Any], axes: Mapping[str, list[Any]]) -> Iterator[tuple[dict[str, Any], RunSpec]]:
     composer = Composer(node)
     number = math.prod(len(values) for values in axes.values())
@@ -171,7 +166,7 @@ class Composer:
     """
 
     def __init__(self, node: Mapping[str, Any]) -> None:
-        self._node = base_node(node)
+        self._node = {name: deepcopy(node[name]) for name in config.RUN_FIELDS}
         self._bases: dict[str, tuple[dict[str, Any], RunSpec]] = {}
 
     def at(self, overrides: Mapping[str, Any]) -> RunSpec:

@@ -16,7 +16,7 @@ import ray
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from fpl_tune.execute.job import STOP_FILE, Job, JobOutput, stop_asked
+from fpl_tune.execute.job import STOP_FILE, Job, JobOutput, stop_requested
 from fpl_tune.execute.packing import Packing, Placement
 from fpl_tune.execute.ray.nodes import Node, slices, storage_of, survey
 from fpl_tune.execute.ray.slots import Slots
@@ -197,7 +197,7 @@ class Bridge(Searcher):
 
     def _send_stop(self) -> None:
         """Copies the stop file to the remote storage, for nodes that do not share the study's folder."""
-        if self._storage and not self._stop_sent and stop_asked(self.slots.setup.folder):
+        if self._storage and not self._stop_sent and stop_requested(self.slots.setup.folder):
             self._storage.write(f"{self.slots.setup.study}/{STOP_FILE}", "")
             self._stop_sent = True
 

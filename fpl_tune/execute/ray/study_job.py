@@ -15,7 +15,7 @@ import ray
 import torch
 
 from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.execute.job import STOP_FILE, Job, JobRun, Setup, stop_asked
+from fpl_tune.execute.job import STOP_FILE, Job, JobRun, Setup, stop_requested
 from fpl_tune.execute.ray.nodes import node_cache, unfit
 from fpl_tune.execute.remote import RemoteStorage
 from fpl_tune.execute.step import Failure, Report, attempt, step
@@ -75,7 +75,7 @@ class StudyWork:
         self._setup = setup
         self._place = RemoteStorage(setup.checkpoints) if setup.checkpoints and setup.address else None
         self._looked = time.monotonic()
-        self._run = None if self._stop_asked() else attempt(lambda: JobRun(assignment.job, setup))
+        self._run = None if self._stop_requested() else attempt(lambda: JobRun(assignment.job, setup))
 
     def step(self) -> Report:
         """Rounds for `STEP_SECONDS`; none if the study was stopped while this process started."""
@@ -87,7 +87,7 @@ class StudyWork:
         if isinstance(run, Failure):
             report = Report([], failure=run)
         else:
-            report = step(run, STEP_SECONDS, self._stop_asked)
+            report = step(run, STEP_SECONDS, self._stop_requested)
             if report.failure is None and (run.done or run.trial.round >= MEASURED_ROUNDS):
                 report = replace(report, peak_device_bytes=self._peak())
         if report.failure is not None and report.failure.kind == "died":  # Tune then ends the process
@@ -98,10 +98,10 @@ class StudyWork:
         """Largest GPU memory of the trial in bytes; 0 on the CPU."""
         return torch.cuda.max_memory_reserved() if self._setup.device == "cuda" else 0
 
-    def _stop_asked(self) -> bool:
+    def _stop_requested(self) -> bool:
         """Looks for the stop file in the study's folder; at a URL only every `STOP_SECONDS`."""
         if self._place is None:
-            return stop_asked(self._setup.folder)
+            return stop_requested(self._setup.folder)
         if time.monotonic() - self._looked < STOP_SECONDS:
             return False
         self._looked = time.monotonic()
