@@ -7,6 +7,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from fpl_tune.config import PruneSpec
 from fpl_tune.errors import ConfigError
@@ -51,11 +52,10 @@ def replay_pruning(store: Store, spec: PruneSpec) -> Replay:
         ConfigError: the study has no finished cells, or the rule is unknown.
     """
     spec = replace(spec, rule=spec.rule or "halving")
-    cells = _finished(store)
-    histories = {cell.id: _rounds(store, cell) for cell in cells}
+    cells, histories, val, test = _finished(store)
     ran = _ran(cells, histories, spec, axes_of(store.spec().axes))
     alive = [cell for cell in cells if ran[cell.id] == len(histories[cell.id])]
-    best, chosen = _choose(store, cells), _choose(store, alive)
+    best, chosen = _choose(store, cells, val), _choose(store, alive, val)
     saved = 0.0
     for name, rounds in histories.items():
         pairs = zip(rounds[-1], rounds[ran[name] - 1], strict=True)
@@ -69,10 +69,10 @@ def replay_pruning(store: Store, spec: PruneSpec) -> Replay:
         len(cells),
         best.label,
         chosen.label,
-        _mean(store, best, VAL),
-        _mean(store, chosen, VAL),
-        _mean(store, best, TEST),
-        _mean(store, chosen, TEST),
+        val[best.id],
+        val[chosen.id],
+        test[best.id],
+        test[chosen.id],
     )
 
 
@@ -89,9 +89,7 @@ class Orders:
 
 def replay_orders(store: Store, spec: PruneSpec, *, orders: int = 200, seed: int = 0) -> Orders:
     """Applies a rule to the stored histories in random orders of the cells; raises as `replay_pruning`."""
-    cells = _finished(store)
-    histories = {cell.id: _rounds(store, cell) for cell in cells}
-    val = {cell.id: _mean(store, cell, VAL) for cell in cells}
+    cells, histories, val, _ = _finished(store)
     return shuffled(cells, histories, val, replace(spec, rule=spec.rule or "halving"), orders=orders, seed=seed)
 
 
@@ -160,9 +158,10 @@ def replay_random(store: Store) -> list[dict[str, float]]:
 
     The best of k is the i-th best of all with probability C(n - i, k - 1) / C(n, k).
     """
-    cells = sorted(_finished(store), key=lambda c: -_mean(store, c, VAL))
+    found = _finished(store)
+    cells = sorted(found.cells, key=lambda cell: -found.val[cell.id])
     n = len(cells)
-    return _rows(store, cells, lambda k: [math.comb(n - i - 1, k - 1) / math.comb(n, k) for i in range(n)])
+    return _rows(found, cells, lambda k: [math.comb(n - i - 1, k - 1) / math.comb(n, k) for i in range(n)])
 
 
 def replay_tpe(
@@ -178,12 +177,13 @@ def replay_tpe(
     Returns:
         Rows; none for a study whose cells a search drew: TPE would suggest hardly any of them.
     """
-    cells = _finished(store)
+    found = _finished(store)
+    cells = found.cells
     if any(cell.role == "trial" for cell in cells):
         return []
     names = list(dict.fromkeys(name for cell in cells for name in cell.varied))
     points = [{name: cell.varied.get(name) for name in names} for cell in cells]
-    val = [_mean(store, c, VAL) for c in cells]
+    val = [found.val[cell.id] for cell in cells]
     orders: list[list[int]] = []
     for seed in range(repeats):
         if progress is not None:
@@ -194,23 +194,37 @@ def replay_tpe(
         chosen = Counter(max(order[:k], key=lambda i: val[i]) for order in orders)
         return [chosen[i] / repeats for i in range(len(cells))]
 
-    return _rows(store, cells, chances)
+    return _rows(found, cells, chances)
 
 
-def _rows(store: Store, cells: Sequence[Cell], chances: Callable[[int], Sequence[float]]) -> list[dict[str, float]]:
+class _Finished(NamedTuple):
+    """The finished cells of a study, their rounds, and their mean figures over seeds."""
+
+    cells: list[Cell]
+    rounds: dict[str, Rounds]
+    val: dict[str, float]
+    test: dict[str, float]
+
+
+def _rows(found: _Finished, cells: Sequence[Cell], chances: Callable[[int], Sequence[float]]) -> list[dict[str, float]]:
     """Expected figures of the best of k cells, for every k; `chances(k)` gives each cell's probability to be it."""
-    means = {metric: [_mean(store, cell, metric) for cell in cells] for metric in (VAL, TEST)}
     rows = []
     for k in range(1, len(cells) + 1):
         weights = chances(k)
         expected = {
-            name: math.fsum(w * m for w, m in zip(weights, found, strict=True)) for name, found in means.items()
+            name: math.fsum(w * means[cell.id] for w, cell in zip(weights, cells, strict=True))
+            for name, means in ((VAL, found.val), (TEST, found.test))
         }
         rows.append({"trials": k, "share": k / len(cells), **expected})
     return rows
 
 
-def _finished(store: Store) -> list[Cell]:
+def _finished(store: Store) -> _Finished:
+    """Reads a study's finished cells.
+
+    Raises:
+        ConfigError: there is none, or the cells do not compare.
+    """
     seeds = store.spec().seed_list()
     cells = [
         cell
@@ -219,26 +233,23 @@ def _finished(store: Store) -> list[Cell]:
     ]
     if not cells:
         raise ConfigError(f"A replay needs finished cells, but {store.name} has none. Run `fpl-tune study` first.")
-    _choose(store, cells)  # refuses cells that do not compare
-    return cells
+    histories = {cell.id: [store.history(cell, seed) for seed in seeds] for cell in cells}
+    rounds: dict[str, Rounds] = {key: list(zip(*by_seed, strict=True)) for key, by_seed in histories.items()}
+    val, test = (
+        {key: aggregate([figure(history, metric) for history in by_seed])["mean"] for key, by_seed in histories.items()}
+        for metric in (VAL, TEST)
+    )
+    _choose(store, cells, val)  # refuses cells that do not compare
+    return _Finished(cells, rounds, val, test)
 
 
-def _rounds(store: Store, cell: Cell) -> list[list[Record]]:
-    histories = [store.history(cell, seed) for seed in store.spec().seed_list()]
-    return [list(records) for records in zip(*histories, strict=True)]
-
-
-def _mean(store: Store, cell: Cell, metric: str) -> float:
-    return aggregate([figure(store.history(cell, s), metric) for s in store.spec().seed_list()])["mean"]
-
-
-def _choose(store: Store, cells: Sequence[Cell]) -> Cell:
-    """The best of finished cells by validation accuracy.
+def _choose(store: Store, cells: Sequence[Cell], val: Mapping[str, float]) -> Cell:
+    """The best of finished cells by their validation accuracy `val`.
 
     Raises:
         ConfigError: the cells do not compare.
     """
-    choice = select(cells, {cell.id: _mean(store, cell, VAL) for cell in cells}, list(axes_of(store.spec().axes)))
+    choice = select(cells, val, list(axes_of(store.spec().axes)))
     if choice is None or len(choice.cells) > 1:
         raise ConfigError(
             f"A replay takes cells of one data set, partition and protocol, but those of {store.name} lie in several. "
