@@ -32,27 +32,35 @@ WORDS = ["study small", "show small", "status small", "plan small"]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, feature_cache: Path) -> Path:
-    """A folder with a finished study. To be copied, not written to."""
-    home = tmp_path_factory.mktemp("answers")
+def made(tmp_path_factory: pytest.TempPathFactory, feature_cache: Path) -> tuple[Path, Path]:
+    """A folder in which a finished study was repeated, which keeps its answers, and a copy of it."""
+    home, kept = tmp_path_factory.mktemp("answers"), tmp_path_factory.mktemp("kept") / "answers"
     (home / "studies").mkdir()
     (home / "studies" / "small.yaml").write_text(TINY)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FPL_TUNE_OUTPUT", str(home / "outputs"))
         patch.setenv("FPL_TUNE_CACHE", str(feature_cache))
+        patch.setenv("NO_COLOR", "1")
+        patch.setenv("COLUMNS", "200")
         patch.chdir(home)
-        with pytest.raises(SystemExit):
-            cli.main(["study", "small"])
-    return home
+        for _ in range(2):
+            with pytest.raises(SystemExit) as ended:
+                cli.main(["study", "small"])
+            assert ended.value.code in (None, 0)
+    shutil.copytree(home, kept)
+    return home, kept
 
 
 @pytest.fixture
-def answered(made: Path, here: Path, feature_cache: Path, monkeypatch: pytest.MonkeyPatch, command: Command) -> Path:
-    """A folder in which a finished study was repeated, which keeps its answers."""
-    shutil.copytree(made, here, dirs_exist_ok=True)
+def answered(made: tuple[Path, Path], here: Path, feature_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder as it was: answers hold for one path, sizes and times."""
+    home, kept = made
+    shutil.rmtree(home)
+    shutil.copytree(kept, home)
+    monkeypatch.setenv("FPL_TUNE_OUTPUT", str(home / "outputs"))
     monkeypatch.setenv("FPL_TUNE_CACHE", str(feature_cache))
-    assert command("study", "small").code == 0
-    return here
+    monkeypatch.chdir(home)
+    return home
 
 
 @pytest.mark.parametrize("words", [*WORDS, "show small --format json"])
