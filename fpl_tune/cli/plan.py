@@ -53,7 +53,10 @@ def plan(
     elif format is Format.csv:
         output.emit([*found.rows(), *outside], format)
     else:
-        output.emit(found.rows(), format, title=f"Plan of {spec.name}")
+        rows = found.rows()
+        if not output.room():  # no column that would be folded
+            rows = [{name: row[name] for name in ("cell", "status", "seconds")} for row in rows]
+        output.emit(rows, format, title=f"Plan of {spec.name}")
         output.say(found.sentence())
     if not found.feasible:
         sys.exit(2)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from fpl_tune import analysis
-from fpl_tune.formatting import counted, figure, interval, p_value, percent, quantity, signed
+from fpl_tune.formatting import counted, figure, interval, p_value, percent, quantity, signed, upper
 from fpl_tune.report import charts, figures
 from fpl_tune.report.blocks import Section, plain_table
 from fpl_tune.report.charts import Spec
@@ -103,7 +103,7 @@ def variation(facts: Facts, tests: pd.DataFrame) -> Section | None:
     known = split.dropna()
     bars = [{"name": str(name), "value": 100 * sd} for name, sd in known["sd"].items()]
     drawn = charts.bars(bars, "standard deviation (points)")
-    caption = f"{quantity(facts.metric, over='')}, method of moments over cells, seeds and clients"
+    caption = f"{upper(quantity(facts.metric, over=''))}, method of moments over cells, seeds and clients"
     text = ", ".join(f"{name} {100 * share:.0f} %" for name, share in known["share"].items())
     texts = [f"Shares of the variance: {text}.", *([f"Limits: {note}."] if note else [])]
     return Section("variation", "Sources of variation", texts, {"variation": (drawn, f"{caption}.")})

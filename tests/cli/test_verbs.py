@@ -184,6 +184,15 @@ def test_a_cell_with_a_checkpoint_shows_its_rounds(home: Path, command: Command)
     assert "pending" not in shown
 
 
+def test_no_word_of_a_plan_is_split_at_forty_columns(
+    home: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    printed = command("plan", "lambda_sweep").out.splitlines()
+    assert next(line for line in printed if "┃" in line).replace("┃", " ").split() == ["cell", "status", "seconds"]
+    assert ["lam=0.5", "done", "0"] in [line.replace("│", " ").split() for line in printed]
+
+
 def test_plan_names_what_makes_a_cell_stale_or_new(home: Path, command: Command) -> None:
     (cell,) = (path for path in home.glob("outputs/lambda_sweep/cells/*/cell.json") if '"lam=0.5"' in path.read_text())
     node = json.loads(cell.read_text())
