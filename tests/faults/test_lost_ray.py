@@ -37,16 +37,16 @@ from fpl_tune import config
 from fpl_tune.errors import FplTuneError
 from fpl_tune.api import start_study as run_study
 from fpl_tune.execute.callback import Callback
-from fpl_tune.execute.ray import connect
+from fpl_tune.execute.ray import watch
 
-connect.LOST_SECONDS = 2.0
+watch.LOST_SECONDS = 2.0
 study, root, kill = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 
 class Kill(Callback):
     def on_round_end(self, cell, records):
         if records[0]["round"] == 6 and cell.number == 1:
             print("reached", flush=True)
-            port = int(connect.addresses()["head"].rpartition(":")[2])
+            port = int(watch.addresses()["head"].rpartition(":")[2])
             struck = [child for child in psutil.Process().children() if child.name() == kill]
             for child in struck:
                 child.kill()

@@ -1,8 +1,7 @@
-"""Starting Ray on this machine or joining a cluster, and noticing when it is gone."""
+"""Starting Ray on this machine, or joining a cluster."""
 
 from __future__ import annotations
 
-import atexit
 import inspect
 import logging
 import os
@@ -16,7 +15,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -27,16 +26,13 @@ import ray
 import fpl_tune
 from fpl_tune.errors import EnvironmentProblem, FplTuneError
 from fpl_tune.execute.ray.nodes import ANSWER_SECONDS
+from fpl_tune.execute.ray.watch import CONNECT_SECONDS, RayGone
 from fpl_tune.execute.resources import cores, head_of
 from fpl_tune.method import Method
 from fpl_tune.plugins import VARIABLE
 
-CONNECT_SECONDS = 5.0
-"""Time limit of a TCP connection to the head."""
 JOIN_SECONDS = max(60.0, ANSWER_SECONDS)
 """Time limit of joining a cluster: 5 s on an idle machine. Ray itself tries for minutes."""
-LOST_SECONDS = 20.0
-"""A head that does not answer for this long is lost."""
 
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -55,10 +51,6 @@ ENVIRONMENT = {
 
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
 _JOIN = "import sys, ray; ray.init(address=sys.argv[1], namespace='fpl-tune', log_to_driver=False)"
-
-
-class RayGone(EnvironmentProblem):
-    """The head of Ray is lost. Ray can no longer be shut down in an orderly way."""
 
 
 @contextmanager
@@ -254,66 +246,3 @@ def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
     for sub in kind.__subclasses__():
         yield sub
         yield from _subclasses(sub)
-
-
-def watched(address: str | None, work: Callable[[], object]) -> None:
-    """Runs `work` in a thread while this one handles signals and checks that Ray's head answers.
-
-    Calls to a lost head neither return nor can be interrupted, and Ray ends the process after a minute with exit
-    code 1. After `RayGone` the process can go on, but must not call Ray, and exits with the code of this error.
-
-    Args:
-        address: of the cluster, as in `connected`.
-        work: does not return before its calls of Ray have.
-
-    Raises:
-        RayGone: the head, or the node of this process, has not answered for `LOST_SECONDS`.
-        BaseException: what `work` raises.
-    """
-    parts = {} if (address or "").startswith("ray://") else addresses()
-    raised: list[BaseException] = []
-
-    def guarded() -> None:
-        try:
-            work()
-        except BaseException as problem:
-            raised.append(problem)
-
-    thread = threading.Thread(target=guarded, name="ray-tune", daemon=True)
-    thread.start()
-    seen = time.monotonic()
-    while thread.is_alive():
-        thread.join(1.0)
-        silent = next((part for part, there in parts.items() if not _answers(there)), None)
-        if silent is None:
-            seen = time.monotonic()
-        elif time.monotonic() - seen > LOST_SECONDS:
-            atexit.register(_leave)
-            raise RayGone(
-                f"lost Ray: its {silent} at {parts[silent]} has not answered for {LOST_SECONDS:g} s. Finished results "
-                "are stored; restart Ray, or leave execution.address out, and run the same command to continue."
-            )
-    if raised:
-        raise raised[0]
-
-
-def addresses() -> dict[str, str]:
-    """Addresses of the head and of the node that this process is connected through."""
-    here = ray.get_runtime_context()
-    mine = next(node for node in ray.nodes() if node["NodeID"] == here.get_node_id())
-    return {"head": here.gcs_address, "node": f"{mine['NodeManagerAddress']}:{mine['NodeManagerPort']}"}
-
-
-def _leave() -> None:
-    """Exits before Ray's own exit hooks, which wait for the lost head for a minute."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):
-            stream.flush()
-    os._exit(RayGone.exit_code)
-
-
-def _answers(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS):
-        return True
-    return False

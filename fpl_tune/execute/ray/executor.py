@@ -18,10 +18,11 @@ from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.job import Setup
 from fpl_tune.execute.packing import Memory, Packing, Slice
 from fpl_tune.execute.ray.bridge import Bridge, ReportScheduler
-from fpl_tune.execute.ray.connect import RayGone, connected, watched
+from fpl_tune.execute.ray.connect import connected
 from fpl_tune.execute.ray.nodes import Node, check, slices, storage_of, survey
 from fpl_tune.execute.ray.slots import NodeRefused, Slots
 from fpl_tune.execute.ray.trainable import FederatedTrainable
+from fpl_tune.execute.ray.watch import RayGone, watched
 from fpl_tune.execute.resources import cores
 from fpl_tune.execute.scheduler import Scheduler
 
