@@ -42,7 +42,7 @@ def model(name: str, path: Path, quick_gelu: bool | None = None) -> Any:
 
     Raises:
         EnvironmentProblem: the file cannot be read.
-        ConfigError: the file is not a CLIP, has another kind of image tower than `name`, or nothing tells its
+        ConfigError: the file is not a CLIP, has another kind of image tower than `name`, or nothing states its
             activation.
     """
     import open_clip
@@ -87,7 +87,7 @@ def _filled(clip: Any, state: State, config: dict[str, Any], sizes: dict[str, An
 
 
 def _read(path: Path) -> tuple[State, bool | None]:
-    """Float32 tensors of a checkpoint by name, and whether they have QuickGELU; None where they do not tell."""
+    """Float32 tensors of a checkpoint by name, and whether they have QuickGELU; None where it is not stored."""
     try:
         content, quick = _content(path)
     except _UNREADABLE as error:
@@ -121,7 +121,7 @@ def _single(key: str, value: Tensor) -> Tensor:
 
 
 def _content(path: Path) -> tuple[Any, bool | None]:
-    """What a file holds, and whether its archive's code has QuickGELU; None where there is no code."""
+    """The content of a file, and whether its archive's code has QuickGELU; None where there is no code."""
     _check_size(path)
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file

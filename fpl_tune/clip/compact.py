@@ -131,7 +131,7 @@ def load(path: Path | None = None) -> tuple[CLIP, CompactTokenizer]:
     """The trained model (float32, evaluation mode) from `path` or the shipped weights, and its tokenizer.
 
     Raises:
-        ConfigError: `path` is no file, or not one of this model's weights.
+        ConfigError: `path` is not a file, or not one of this model's weights.
     """
     model, tokenizer = build()
     path = path or weights_path()

@@ -27,7 +27,7 @@ _ANSWER = 8  # seconds that the Hugging Face Hub has to answer before weights ar
 
 @dataclass(frozen=True)
 class OpenClipTokenizer:
-    """open_clip's byte-pair tokenizer in the shape `fpl_tune.clip.sentences.Tokenizer` asks for."""
+    """open_clip's byte-pair tokenizer in the shape of `fpl_tune.clip.sentences.Tokenizer`."""
 
     tokenizer: Any
     n_positions: int
@@ -65,7 +65,7 @@ def load_towers(
 
     Raises:
         ConfigError: unknown name or tag, a text tower that takes no context, a checkpoint that does not fit or does
-            not tell its activation.
+            not state its activation.
         EnvironmentProblem: weights that cannot be downloaded or read.
     """
     wanted = None if quick_gelu == "auto" else bool(quick_gelu)

@@ -292,6 +292,6 @@ class Towers:
 
 
 def _activation(model: nn.Module) -> str:
-    """Names of the modules without parameters, which tell activations apart."""
+    """Names of the modules without parameters, which distinguish activations."""
     kinds = {type(module).__name__ for module in model.modules() if not list(module.parameters())}
     return " ".join(sorted(kinds))

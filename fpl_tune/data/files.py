@@ -71,7 +71,7 @@ def locate(spec: DataSpec, folders: Sequence[str], markers: Sequence[str], origi
     """
     if not spec.root:
         raise EnvironmentProblem(f"data={spec.name} needs files: set data.root to what holds {folders[0]}/. {origin}")
-    root = Path(os.path.expanduser(spec.root))  # leaves a ~name that is no user
+    root = Path(os.path.expanduser(spec.root))  # leaves a ~name that is not a user
     if not root.is_dir():
         raise EnvironmentProblem(f"data.root={spec.root} is not a folder. It should hold {folders[0]}/. {origin}")
     for folder in (*(root / name for name in folders), root):

@@ -140,7 +140,7 @@ def by_domain(
 def _own_root(spec: DataSpec, layout: str) -> Path:
     if not spec.root:
         raise EnvironmentProblem(f"data={spec.name} reads files; set data.root. Expected: {layout}")
-    root = Path(os.path.expanduser(spec.root))  # leaves a ~name that is no user
+    root = Path(os.path.expanduser(spec.root))  # leaves a ~name that is not a user
     if not root.is_dir() or not subfolders(root):
         raise EnvironmentProblem(f"data.root={spec.root} is not a folder of folders. Expected: {layout}")
     return root

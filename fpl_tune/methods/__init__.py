@@ -49,7 +49,7 @@ def find(name: str) -> type[Method]:
     """The class of a method by its name or as `package.module:Class`.
 
     Raises:
-        ConfigError: there is no such method, or only a file names its module.
+        ConfigError: the method does not exist, or only a file names its module.
     """
     if ":" in name:
         kind = _named(name)

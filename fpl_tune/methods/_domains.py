@@ -65,7 +65,7 @@ def domain_loss(reader: Tensor, batch: Batch, domain: Tensor) -> Tensor:
 
 
 def reader_figures(reader: Tensor, task: Task) -> dict[str, float]:
-    """Share of the validation images whose domain the reader [n, D] tells: mean over clients, and by domain."""
+    """Share of the validation images whose domain the reader [n, D] predicts: mean over clients, and by domain."""
     seen = task.table("val")
     right = mean_over((seen.image @ reader.mT).argmax(-1) == task.domain[:, None], seen.mask)
     kept = seen.mask.any(1)

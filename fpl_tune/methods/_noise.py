@@ -1,7 +1,7 @@
 """Random numbers of clients that a training step can draw on any device, the same on all.
 
 A number is a hash of a client's key, of how often the client has drawn, and of its place (SplitMix64: Steele, Lea,
-Flood, OOPSLA 2014). It is meant for simulations: it is no source of secrets.
+Flood, OOPSLA 2014). It is meant for simulations: it is not a source of secrets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def uniform(keys: Tree, stream: int, *shape: int) -> Tensor:
 
     Args:
         keys: `key` and `drawn`, each [C].
-        stream: tells apart what is drawn at one time.
+        stream: distinguishes the numbers drawn at one time.
         shape: of one client's numbers.
     """
     place = torch.arange(1, math.prod(shape) + 1, device=keys["key"].device)

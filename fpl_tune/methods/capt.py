@@ -132,6 +132,6 @@ class CAPT(FederatedAveraging):
         return state._replace(shared=shared)
 
     def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        """Besides what is learned, the clients' images by class go up, which tells on them, and π comes down."""
+        """Besides what is learned, the clients' images by class go up, which discloses them, and π comes down."""
         sent = count(**state.shared)
         return Traffic(up={**sent, "histogram": task.n_classes}, down={**sent, "prior": task.n_classes})

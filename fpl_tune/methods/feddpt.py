@@ -1,7 +1,7 @@
-"""Fed-DPT: a text prompt per domain and visual tokens that tell how much an image belongs to each.
+"""Fed-DPT: a text prompt per domain and visual tokens that weigh how much an image belongs to each.
 
 Wei, Wang, Shah, Chellappa: Dual Prompt Tuning for Domain-Aware Federated Learning, 2023,
-https://arxiv.org/abs/2310.03103. There is no official code: what the paper leaves open is a field or said here.
+https://arxiv.org/abs/2310.03103. There is no official code: what the paper leaves open is a field or is stated here.
 Visual tokens enter after the positional embedding and before the first LayerNorm; both kinds of prompt start from
 N(0, 0.02²); text features are unit before they are mixed (Eq. 6) and again after; averages over clients are uniform;
 evaluated is the server's state, its text prompts without the lag of Eq. 8.
@@ -55,7 +55,7 @@ class FedDPT(Method):
     attention: q·k of Eq. 5 with several heads. `scaled`: mean over heads of q·k / √head width, as attention itself
         scales; `raw`: their sum, the product of the whole vectors, which makes weights nearly one-hot; `cosine`: mean
         over heads of the cosine of q and k, which temperature alone makes sharp.
-    objective: `ce`, cross-entropy over all classes, or `cosine`, Eq. 7 with its sign mended: 1 - cos of image and
+    objective: `ce`, cross-entropy over all classes, or `cosine`, Eq. 7 with its sign corrected: 1 - cos of image and
         true class. The paper prefers the second; without negatives it pulls the classes together, and on the
         embedded world its accuracy falls with its loss, far below zero-shot, where cross-entropy's rises.
     """

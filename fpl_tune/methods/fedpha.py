@@ -29,7 +29,7 @@ class FedPHA(FederatedAveraging):
     averaged context p_G, and t_P that of p_L projected. With a = b = 0 nothing connects the two: p_L is CoOp's, p_G
     PromptFL's.
 
-    alpha: α, distance of personal and global text features up to which they are pushed apart, in [0, 2]; 0 is no push.
+    alpha: α, distance of personal and global text features up to which they are pushed apart, in [0, 2]; 0: not at all.
     ratio: share of p_G's singular directions that are weak, in (0, 1]; 1 drops no direction.
     projection: `null` removes p_G's strong directions from p_L; `row` keeps the weak ones alone.
     pull: a, >= 0.
@@ -85,7 +85,7 @@ class FedPHA(FederatedAveraging):
     def text(self, task: Task, context: Tensor, length: Tensor) -> Tensor:
         """Unit text features [C, ..., K, D] of the first `length` [C] tokens of contexts [C, ..., l, d].
 
-        Every length in question reads all rows: which rows have it, only the device knows.
+        Every length in question reads all rows: which rows have it is a value on the device.
         """
         first, *others = sorted(set(self._lengths))
         found = task.text(context[..., :first, :])

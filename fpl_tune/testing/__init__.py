@@ -8,6 +8,6 @@ from fpl_tune.testing.sim import sim_device, why_not
 from fpl_tune.testing.toys import toy_task, toy_towers
 
 if not why_not() and not torch.cuda.is_available():
-    sim_device()  # here, as PyTorch's backward pass knows only the devices that were there when it first ran
+    sim_device()  # here, as PyTorch's backward pass uses only devices that existed when it first ran
 
 __all__ = ["CONTRACT", "Toy", "assert_same", "check_method", "play", "toy", "toy_task", "toy_towers"]

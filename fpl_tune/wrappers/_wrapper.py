@@ -25,7 +25,7 @@ class Wrapper(Method):
     """How the names of the leaves begin that the wrapper adds to a state."""
 
     def inside(self, state: State) -> State:
-        """The state that `inner` knows, without what the wrapper added: a method may go through all of its leaves."""
+        """The state of `inner`, without the wrapper's leaves: a method may go through all of its own."""
         return State(*({n: leaf for n, leaf in tree.items() if not n.startswith(self.adds)} for tree in state))
 
     @property
