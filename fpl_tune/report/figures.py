@@ -105,6 +105,8 @@ def pareto(facts: Facts, fronts: Sequence[Sequence[str]]) -> Spec:
     x = number("MB", "sent and received in the whole run, MB per seed", ".4~g")
     if sent.max() > 50 * least:
         x["scale"] = {"type": "symlog", "constant": least}  # some send nothing
+        powers = range(math.floor(math.log10(least)), math.ceil(math.log10(sent.max())) + 1)
+        x["axis"]["values"] = [0.0, *(10.0**power for power in powers)]
     steps = [{"setting": i, "MB": sent[key], "validation": facts.table.loc[key, "val"]}
              for i, front in enumerate(fronts) for key in front]  # fmt: skip
     few = len({row["series"] for row in facts.rows}) <= _SERIES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -44,7 +45,7 @@ def learning(facts: Facts, tests: pd.DataFrame) -> Section | None:
             file = {VAL: "learning_validation", facts.metric: "learning"}.get(
                 name, f"learning_{name.replace('/', '_')}"
             )
-            section.charts[file] = figures.by_round(curves, name), f"{upper(quantity(name, unit=False))}."
+            section.charts[file] = figures.by_round(curves, name), _caption(name, curves)
     parts = sorted(set(facts.extra) - set(whole))
     ranked = [*([facts.best] if facts.best else []), *cells]
     for group, found in itertools.groupby(parts, key=lambda name: name.partition("/")[0]):
@@ -56,6 +57,12 @@ def learning(facts: Facts, tests: pd.DataFrame) -> Section | None:
             caption = f"{facts.name(cell)}, {group} by part."
             section.charts[f"learning_{group}_parts"] = figures.by_round(curves, metric), caption
     return section if section.charts else None
+
+
+def _caption(metric: str, curves: Sequence[tuple[str, int, pd.DataFrame]]) -> str:
+    """Names a single curve, which has no legend."""
+    of = f" of {curves[0][0]}, the only one that was evaluated more than once" if len(curves) == 1 else ""
+    return f"{upper(quantity(metric, unit=False))}{of}."
 
 
 def clients(facts: Facts, tests: pd.DataFrame) -> Section | None:
