@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from fpl_tune import config, track
+from fpl_tune.redact import redact
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
 from fpl_tune.track import ledger, server, writer
@@ -188,7 +189,7 @@ def test_secrets_are_not_printed():
         "no http://me:s3cret@host and 'http://s3cret@host'": "no http://me:***@host and 'http://***@host'",
         "http://host:5000/path": "http://host:5000/path",
     }.items():
-        assert server.redact(uri) == shown
+        assert redact(uri) == shown
     assert "s3cret" not in server.why(OSError("no http://me:s3cret@host"), "http://me:s3cret@host")
 
 
