@@ -88,9 +88,11 @@ def _server(port: int, uri: str) -> Iterator[subprocess.Popen[bytes]]:
         raise SystemExit(128 + number)
 
     command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--uvicorn-opts", "--log-level warning"]
     before = {number: signal.signal(number, terminated) for number in (signal.SIGTERM, signal.SIGINT)}
     # The address may hold a password, which arguments would show to every user of the machine.
-    environment = {**os.environ, "MLFLOW_BACKEND_STORE_URI": uri}
+    quiet = {"MLFLOW_LOGGING_LEVEL": "WARNING", "PYTHONWARNINGS": "ignore"}
+    environment = {**quiet, **os.environ, "MLFLOW_BACKEND_STORE_URI": uri}
     server = subprocess.Popen(command, env=environment, stdout=2, start_new_session=True)  # its messages: to stderr
     try:
         yield server
