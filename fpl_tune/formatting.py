@@ -128,8 +128,8 @@ def p_value(p: float | None) -> str:
 
 
 def megabytes(count: float) -> str:
-    """Bytes in MB (10^6)."""
-    return "–" if math.isnan(count) else f"{count / 1e6:.3g}"
+    """Bytes in MB (10^6): three digits, all of them from 1,000 MB on."""
+    return "–" if math.isnan(count) else f"{count / 1e6:{'.3g' if count < 9.995e8 else '.0f'}}"
 
 
 def numeric(values: Iterable[Any]) -> bool:

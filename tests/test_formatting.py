@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fpl_tune.formatting import counted, duration, listed, size
+from fpl_tune.formatting import counted, duration, listed, megabytes, size
 
 PACKAGE = Path(__file__).resolve().parent.parent / "fpl_tune"
 
@@ -41,6 +41,13 @@ def test_duration(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (81920, "81.9 kB"), (2.5e9, "2.5 GB")])
 def test_size(count: float, text: str) -> None:
     assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(3.771e6, "3.77"), (999.4e6, "999"), (999.6e6, "1000"), (1.6384e9, "1638"), (math.nan, "–")]
+)
+def test_megabytes(count: float, text: str) -> None:
+    assert megabytes(count) == text
 
 
 @pytest.mark.parametrize("room", ["cli", "study", "report", "bench"])

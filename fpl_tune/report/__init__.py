@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from fpl_tune.files import digest, stamps, write_text
-from fpl_tune.formatting import counted, figure, megabytes, p_value, plus_minus, quantity, signed
+from fpl_tune.formatting import counted, figure, p_value, plus_minus, quantity, signed, size
 from fpl_tune.report import tables, vega
 from fpl_tune.report.blocks import Section
 from fpl_tune.report.charts import Spec
@@ -191,7 +191,7 @@ def _tiles(facts: Facts, tests: pd.DataFrame) -> list[dict[str, str]]:
     found.append(
         {
             "name": "largest traffic of a run",
-            "value": f"{megabytes(total)} MB",
+            "value": size(total),
             "small": "all clients, both ways",
         }
     )
