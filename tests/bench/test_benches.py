@@ -46,7 +46,7 @@ def _small_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fpl_tune.bench.measure._SQUARE_CPU", 256)
 
 
-def _sound(found: list[bench.Measured], told: list[tuple[float, float, str]]) -> None:
+def _assert_sound(found: list[bench.Measured], told: list[tuple[float, float, str]]) -> None:
     assert found
     for measured in found:
         row = measured.row()
@@ -61,7 +61,7 @@ def test_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts, "CALTECH101", ("cat", "sea horse"))
     told: list[tuple[float, float, str]] = []
     found = bench.bench_text(config.compose_run(["partition.n_clients=3"]), progress=lambda *step: told.append(step))
-    _sound(found, told)
+    _assert_sound(found, told)
     assert [m.name for m in found] == [
         f"text compact {kind}, {n}" for kind in ("float32", "bfloat16") for n in ("1 client", "3 clients")
     ]
@@ -98,7 +98,7 @@ def test_rounds_and_trials(kind: str, tmp_path: Path) -> None:
         if not what.startswith("encoding"):
             told.append((done, total, what))
 
-    _sound(action(config.compose_run(TINY), cache_dir=tmp_path, progress=progress), told)
+    _assert_sound(action(config.compose_run(TINY), cache_dir=tmp_path, progress=progress), told)
 
 
 @pytest.mark.parametrize("method", ["promptfl", "fedotp"])

@@ -59,7 +59,7 @@ def whole_batch() -> Callable[[ClientTask], Batch]:
 
 
 @pytest.fixture
-def equals_clients_alone(whole_batch: Callable[[ClientTask], Batch]) -> Callable[..., None]:
+def assert_equal_to_clients_alone(whole_batch: Callable[[ClientTask], Batch]) -> Callable[..., None]:
     """Compares a method's loss of all training images and its gradient with those of one client after another.
 
     `plain(client, leaves, images, labels)` is the loss of a client, written out.

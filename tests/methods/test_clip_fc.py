@@ -12,7 +12,7 @@ from fpl_tune.methods.clip_fc import CLIPFC
 from fpl_tune.testing import play, toy_task
 
 
-def test_loss_and_gradient_are_those_of_clients_alone(task, equals_clients_alone):
+def test_loss_and_gradient_are_those_of_clients_alone(task, assert_equal_to_clients_alone):
     method = CLIPFC()
     local = method.start(task, method.init(task, torch.Generator().manual_seed(1)), torch.arange(4))
 
@@ -21,7 +21,7 @@ def test_loss_and_gradient_are_those_of_clients_alone(task, equals_clients_alone
         logits = task.scale * (mapped / mapped.norm(dim=1, keepdim=True)) @ task.hand_text.T
         return -logits.log_softmax(1)[torch.arange(len(labels)), labels].mean()
 
-    equals_clients_alone(method, task, local, plain)
+    assert_equal_to_clients_alone(method, task, local, plain)
 
 
 def test_identity_starts_as_zero_shot(whole_batch):

@@ -19,7 +19,7 @@ def _trained(method, task):
     return play(method, [task], cohorts=[(0, 2), (1, 3)], epochs=1)[-1][0]
 
 
-def test_loss_and_gradient_are_those_of_clients_alone(task, equals_clients_alone, plain_text):
+def test_loss_and_gradient_are_those_of_clients_alone(task, assert_equal_to_clients_alone, plain_text):
     """Cross-entropy under p ⊙ (1 + k) plus cross-entropy of the reader, each client with its domain's key."""
     method = FedAPT(n_ctx=2)
     state = _trained(method, task)
@@ -31,7 +31,7 @@ def test_loss_and_gradient_are_those_of_clients_alone(task, equals_clients_alone
         right = logits.log_softmax(1)[torch.arange(len(labels)), labels].mean()
         return -right - (images @ reader.T).log_softmax(1)[:, domain].mean()
 
-    equals_clients_alone(method, task, method.start(task, state, EVERYONE), plain)
+    assert_equal_to_clients_alone(method, task, method.start(task, state, EVERYONE), plain)
 
 
 def test_precomputed_inference_equals_the_prompt_of_every_image_as_the_choice_gets_hard(task, whole_batch):

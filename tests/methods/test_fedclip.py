@@ -32,7 +32,7 @@ def _reference_loss(task, leaf, image, label, form, objective):
 
 @pytest.mark.parametrize("form", ["sigmoid", "softmax"])
 @pytest.mark.parametrize("objective", ["ce", "contrastive"])
-def test_loss_and_gradient_are_those_of_clients_alone(task, form, objective, equals_clients_alone):
+def test_loss_and_gradient_are_those_of_clients_alone(task, form, objective, assert_equal_to_clients_alone):
     method = FedCLIP(form=form, objective=objective)
     state = method.init(task, torch.Generator().manual_seed(0))
     local = method.start(task, state, torch.arange(4))
@@ -40,7 +40,7 @@ def test_loss_and_gradient_are_those_of_clients_alone(task, form, objective, equ
     def plain(client, leaf, images, labels):
         return _reference_loss(task, leaf, images, labels, form, objective)
 
-    equals_clients_alone(method, task, local, plain, rtol=1e-9)
+    assert_equal_to_clients_alone(method, task, local, plain, rtol=1e-9)
 
 
 @pytest.mark.parametrize("form", ["sigmoid", "softmax"])

@@ -20,7 +20,7 @@ def _small(**options):
     return FedCoCoOp(**{"n_ctx": 2, "reduction": 4, **options})
 
 
-def test_loss_and_gradient_are_those_of_images_alone(equals_clients_alone, plain_text):
+def test_loss_and_gradient_are_those_of_images_alone(assert_equal_to_clients_alone, plain_text):
     """One image, one context, one pass of open_clip's text tower at a time."""
     task = toy_task(sizes=(3, 2, 2, 1))
     method = _small()
@@ -36,7 +36,7 @@ def test_loss_and_gradient_are_those_of_images_alone(equals_clients_alone, plain
             values.append(-(task.scale * text @ image).log_softmax(0)[label])
         return torch.stack(values).mean()
 
-    equals_clients_alone(method, task, local, plain)
+    assert_equal_to_clients_alone(method, task, local, plain)
 
 
 def test_silent_network_is_promptfl(whole_batch):

@@ -28,7 +28,7 @@ def _trained(method, task):
 @pytest.mark.parametrize("attention", ["scaled", "raw", "cosine"])
 @pytest.mark.parametrize("objective", ["cosine", "ce"])
 def test_loss_and_gradient_are_those_of_clients_alone(
-    task, attention, objective, whole_batch, equals_clients_alone, plain_text
+    task, attention, objective, whole_batch, assert_equal_to_clients_alone, plain_text
 ):
     """Against Eqs. 3 to 8 written for one client and one image at a time, with every domain's prompt in its place."""
     method = FedDPT(n_ctx=2, attention=attention, objective=objective, momentum=0.5)
@@ -53,7 +53,7 @@ def test_loss_and_gradient_are_those_of_clients_alone(
             values.append(1 - cosine[label] if objective == "cosine" else -(task.scale * cosine).log_softmax(0)[label])
         return torch.stack(values).mean()
 
-    equals_clients_alone(method, task, local, plain)
+    assert_equal_to_clients_alone(method, task, local, plain)
 
 
 def test_mixed_logits_equal_the_mixture_written_out():

@@ -32,7 +32,7 @@ def _image_feature(visual, image, tokens):
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-def test_loss_and_gradient_are_those_of_images_alone(task, depth, equals_clients_alone, plain_text):
+def test_loss_and_gradient_are_those_of_images_alone(task, depth, assert_equal_to_clients_alone, plain_text):
     method = FedMaPLe(n_ctx=2, depth=depth)
     state = play(method, [task], cohorts=[(0, 1)], epochs=1)[-1][0]
     local = method.start(task, state, EVERYONE)
@@ -48,7 +48,7 @@ def test_loss_and_gradient_are_those_of_images_alone(task, depth, equals_clients
             values.append(-(task.scale * text @ feature).log_softmax(0)[label])
         return torch.stack(values).mean()
 
-    equals_clients_alone(method, task, local, plain)
+    assert_equal_to_clients_alone(method, task, local, plain)
 
 
 def test_visual_prompts_follow_the_textual_ones(task, whole_batch):
