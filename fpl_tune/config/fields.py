@@ -71,7 +71,7 @@ def _parts(node: Mapping[str, Any], stored: bool) -> dict[str, Any]:
         if isinstance(chosen := node.get(name), str):
             raise ConfigError(
                 f"{name} must be a mapping of its fields, but is {shown(chosen)}. To choose one by name in a study's "
-                f"YAML, write '- override /{name}: {chosen}' under 'defaults:'."
+                f"YAML, write '- override /{name}: {' '.join(chosen.split()) or 'NAME'}' under 'defaults:'."
             )
     parts: dict[str, Any] = {name: validated(kind, node.get(name, {}), name) for name, kind in kinds.items()}
     parts["partition"] = resolve(parts["data"], parts["partition"])
