@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
-import queue
-import threading
-import urllib.error
-import urllib.request
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fpl_tune import plugins
-from fpl_tune.clip import checkpoint
 from fpl_tune.clip._openclip import ensure_importable
 from fpl_tune.clip.towers import OPENAI_MEAN, OPENAI_STD, Towers
 from fpl_tune.errors import ConfigError, EnvironmentProblem, did_you_mean, unknown
 
 COMPACT = "compact"
 _ANSWER = 8  # seconds that the Hugging Face Hub has to answer before weights are refused
+_OPENAI_SIZES = ("input_resolution", "context_length", "vocab_size")
+"""Entries beside the tensors that OpenAI's checkpoints alone have."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,8 @@ def load_towers(
         name: `compact` (weights shipped with the package), an open_clip model (RN50, ViT-B-16, ViT-B-32), or towers
             that another package brings (`fpl_tune.plugins`).
         pretrained: a tag of open_clip (`openai`, ...), or the path of a checkpoint in OpenAI's or open_clip's
-            layout (see `fpl_tune.clip.checkpoint`); None gives random weights drawn from `seed`, and warns. `compact`
-            takes a file that `make weights` wrote; None is the shipped one.
+            layout; None gives random weights drawn from `seed`, and warns. `compact` takes a file that `make weights`
+            wrote; None is the shipped one.
         quick_gelu: whether an open_clip model has QuickGELU; `auto` takes what the name, the tag or the file says.
 
     Raises:
@@ -68,8 +67,8 @@ def load_towers(
             not state its activation.
         EnvironmentProblem: weights that cannot be downloaded or read.
     """
-    wanted = None if quick_gelu == "auto" else bool(quick_gelu)
-    if wanted is not None and (name == COMPACT or name in plugins.names("towers")):
+    quick = None if quick_gelu == "auto" else bool(quick_gelu)
+    if quick is not None and (name == COMPACT or name in plugins.names("towers")):
         raise ConfigError(f"The activation of {name!r} is part of its towers; leave out clip.quick_gelu={quick_gelu}.")
     if name == COMPACT:
         from fpl_tune.clip import compact
@@ -84,7 +83,21 @@ def load_towers(
     if name not in open_clip.list_models():
         raise unknown("model", name, [COMPACT, *plugins.names("towers"), *open_clip.list_models()])
     tokenizer = _tokenizer(name)
-    model = _model(name, pretrained, seed, wanted)
+    tags = open_clip.list_pretrained_tags_by_model(name)
+    path = Path(os.path.expanduser(pretrained or ""))
+    if pretrained is None:
+        warnings.warn(f"{name} has random weights (seed {seed}): its accuracies mean nothing.", stacklevel=2)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = _created(name, quick)
+    elif pretrained in tags:
+        model = _tagged(name, pretrained, quick)
+    elif path.is_file():
+        model = _from_file(name, path, quick)
+    else:
+        raise ConfigError(
+            f"pretrained={pretrained!r} is neither a file nor a tag of {name}. {did_you_mean(pretrained, tags)}"
+        )
     mean = getattr(model.visual, "image_mean", None) or OPENAI_MEAN
     std = getattr(model.visual, "image_std", None) or OPENAI_STD
     return Towers(_cast(model, device, dtype), tokenizer, name=name, mean=mean, std=std)
@@ -97,25 +110,6 @@ def _cast(model: Any, device: str | torch.device, dtype: torch.dtype) -> Any:
     if dtype in (torch.float16, torch.bfloat16):
         model.logit_scale.data = scale.to(device)
     return model
-
-
-def _model(name: str, pretrained: str | None, seed: int, quick: bool | None) -> Any:
-    import open_clip
-
-    if pretrained is None:
-        warnings.warn(f"{name} has random weights (seed {seed}): its accuracies mean nothing.", stacklevel=3)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return _created(name, quick)
-    tags = open_clip.list_pretrained_tags_by_model(name)
-    if pretrained in tags:
-        return _tagged(name, pretrained, quick)
-    path = Path(os.path.expanduser(pretrained))
-    if not path.is_file():
-        raise ConfigError(
-            f"pretrained={pretrained!r} is neither a file nor a tag of {name}. {did_you_mean(pretrained, tags)}"
-        )
-    return checkpoint.model(name, path, quick)
 
 
 def _created(name: str, quick: bool | None, **options: Any) -> Any:
@@ -135,6 +129,8 @@ def _created(name: str, quick: bool | None, **options: Any) -> Any:
 def _tagged(name: str, tag: str, quick: bool | None) -> Any:
     """The model of one of open_clip's tags: from OpenAI's cache folder, the Hugging Face Hub's, or the network."""
     import open_clip
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from open_clip.constants import HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME
 
     config = open_clip.get_pretrained_cfg(name, tag)
     trained = bool(config.get("quick_gelu", False))
@@ -142,55 +138,71 @@ def _tagged(name: str, tag: str, quick: bool | None) -> Any:
     url, hub = config.get("url", ""), config.get("hf_hub", "").rstrip("/")
     kept = Path("~/.cache/clip").expanduser() / url.rpartition("/")[2]
     if url and kept.is_file():
-        return checkpoint.model(name, kept, quick)
+        return _from_file(name, kept, quick)
     if url:
         remedy = f"download {url} to {kept}, or anywhere and set clip.pretrained to its path"
     else:
         file = f"https://huggingface.co/{hub}/resolve/main/open_clip_model.safetensors"
         remedy = f"download {file} and set clip.pretrained to its path and clip.quick_gelu={str(trained).lower()}"
-    if hub and not _on_disk(hub) and not _hub_answers():
-        raise EnvironmentProblem(
-            f"The weights {tag!r} of {name} are not on this machine and the Hugging Face Hub does not answer: {remedy}."
-        )
+    repository = "/".join(hub.split("/")[:2])
     try:
+        files = (HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME)
+        if hub and not any(isinstance(try_to_load_from_cache(repository, file), str) for file in files):
+            HfApi().model_info(repository, timeout=_ANSWER)  # a download is retried for a minute before it fails
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "QuickGELU mismatch")  # judged before `quick` is applied
             return _created(name, quick, pretrained=tag)
-    except (OSError, RuntimeError) as error:
+    except Exception as error:
         raise EnvironmentProblem(
             f"The weights {tag!r} of {name} could not be fetched ({_first_line(error)}): {remedy}."
         ) from error
 
 
-def _on_disk(hub: str) -> bool:
-    """Whether the Hugging Face Hub's cache holds the weights of a repository."""
-    from huggingface_hub import try_to_load_from_cache
-    from open_clip.constants import HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME
+def _from_file(name: str, path: Path, quick: bool | None) -> Any:
+    """The model in float32 with the tensors of a file.
 
-    return any(isinstance(try_to_load_from_cache(hub, name), str) for name in (HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME))
+    The tensors of a CLIP with QuickGELU have the names and shapes of one with GELU. So the activation is `quick`, or
+    what tells it: the name (`-quickgelu`), or that the file is OpenAI's.
+    """
+    import open_clip
 
-
-def _hub_answers() -> bool:
-    """Whether the Hugging Face Hub can be reached: its own client retries for a minute before it gives up."""
-    from huggingface_hub import constants
-
-    answers: queue.Queue[bool] = queue.Queue()
-
-    def ask() -> None:
-        try:
-            urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=_ANSWER).close()
-        except OSError as error:
-            answers.put(isinstance(error, urllib.error.HTTPError) and error.code < 500)  # 502 is a proxy's
-        else:
-            answers.put(True)
-
-    if constants.HF_HUB_OFFLINE:
-        return False
-    threading.Thread(target=ask, daemon=True).start()  # resolving a host name has no time limit of its own
     try:
-        return answers.get(timeout=_ANSWER)
-    except queue.Empty:
-        return False
+        state = _read(path)
+    except Exception as error:
+        first = _first_line(error)
+        if "weights_only" in first or "Weights only" in first:  # PyTorch's text goes on to advise running code
+            first = "it holds more than tensors and plain values"
+        raise EnvironmentProblem(f"The checkpoint {path} cannot be read ({first}): is the file whole?") from error
+    openai = "input_resolution" in state
+    state = {key: value for key, value in state.items() if key not in _OPENAI_SIZES}
+    if quick is None and not openai and not (open_clip.get_model_config(name) or {}).get("quick_gelu"):
+        raise ConfigError(
+            f"{path} does not say whether its CLIP has QuickGELU or GELU: set clip.quick_gelu=true for weights of "
+            "OpenAI or of a -quickgelu model, or clip.quick_gelu=false."
+        )
+    model = _created(name, True if quick is None and openai else quick)
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        first = " ".join(str(error).split())[:200]
+        raise ConfigError(f"{path} does not fit {name}: give the name of the checkpoint's model ({first}).") from error
+    return model
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """Tensors of a checkpoint by name; only the code of OpenAI's own archives, known by their SHA-256, may run."""
+    from open_clip import get_pretrained_url, list_openai_models
+    from open_clip.factory import load_state_dict
+
+    urls = [get_pretrained_url(name, "openai") for name in list_openai_models()]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that TorchScript is deprecated
+        if path.suffix == ".pt" and any(hashlib.sha256(path.read_bytes()).hexdigest() in url for url in urls):
+            return torch.jit.load(str(path), map_location="cpu").state_dict()
+        state = load_state_dict(str(path))
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise TypeError("it holds no table of tensors")
+    return state
 
 
 def _tokenizer(name: str) -> OpenClipTokenizer:
