@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -199,13 +199,13 @@ def _sizes(dataset: Dataset, spec: DataSpec) -> Iterator[tuple[str, int, int, st
         yield domain, train, test, _compared(expected, train, test)
 
 
-def _compared(expected: int | tuple[int, int] | None, train: int, test: int) -> str:
+def _compared(expected: int | Sequence[int] | None, train: int, test: int) -> str:
     if expected is None:
         return ""
     if isinstance(expected, int):
         return f"{expected:,}" if expected == train + test else f"{expected:,} differs"
     text = " / ".join(f"{number:,}" for number in expected)
-    return text if expected == (train, test) else f"{text} differs"
+    return text if tuple(expected) == (train, test) else f"{text} differs"
 
 
 def catalogue(root: str | None = None) -> list[dict[str, str]]:

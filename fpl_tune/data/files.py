@@ -6,56 +6,98 @@ import os
 import re
 import warnings
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from fpl_tune.data.pool import Dataset, FilePool, Ints, irregular
+from fpl_tune.data.pool import Dataset, FilePool
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.formatting import counted
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 
+Row = tuple[str, int, int]
+"""A listed image: path below the root, class id, domain id."""
+Rows = list[Row]
+Group = tuple[str, Sequence[str], int, int]
+"""Images of one class and domain: unique name of the group, paths, class id, domain id."""
 
-@dataclass
-class Rows:
-    """A list of images being built: path below the root, class id, domain id."""
 
-    names: list[str] = field(default_factory=list)
-    label: list[int] = field(default_factory=list)
-    domain: list[int] = field(default_factory=list)
+@dataclass(frozen=True)
+class Layout:
+    """Names of a data set's files, as `catalogue.yaml` lists them."""
 
-    def add(self, names: Iterable[str], label: int, domain: int = 0) -> None:
-        before = len(self.names)
-        self.names.extend(names)
-        self.label.extend([label] * (len(self.names) - before))
-        self.domain.extend([domain] * (len(self.names) - before))
-
-    def pool(self, key: str, root: Path) -> FilePool:
-        return FilePool(
-            key=key,
-            names=tuple(self.names),
-            label=np.array(self.label, dtype=np.int64),
-            domain=np.array(self.domain, dtype=np.int64),
-            transform="clip",
-            root=str(root),
-        )
+    files: str
+    """Expected files below `data.root`, in one line."""
+    origin: str
+    """Where to get them."""
+    folders: Sequence[str] = ()
+    """Possible names of the data set's folder."""
+    template: str = "a photo of a {}."
+    """Hand-written prompt."""
+    images: str = ""
+    """`coop`: the folder that listed paths begin in; `domains`: an optional folder between domain and class."""
+    split: str = ""
+    """`coop`: CoOp's list, or the data set's own if CoOp uses that."""
+    domains: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Domains in their order, and the possible folders of each, compared without case and punctuation."""
+    classes: Sequence[str] = ()
+    """Classes in the order of their labels, where it is not that of lists or folders."""
+    rename: Mapping[str, str | None] = field(default_factory=dict)
+    """Names of classes that differ from their folders; None skips a folder."""
 
 
 def assemble(
-    name: str,
+    spec: DataSpec,
+    layout: Layout,
     root: Path,
     classes: Sequence[str],
-    domains: Sequence[str],
-    template: str,
     rows: tuple[Rows, Rows],
+    *,
     notes: tuple[str, ...] = (),
+    listed_in: str = "",
 ) -> Dataset:
-    """The data set of the listed training and test images below `root`; class names are cleaned for prompts."""
-    train, test = (part.pool(f"{name}-{split}", root) for part, split in zip(rows, ("train", "test"), strict=True))
-    return Dataset(name, cleaned(classes), tuple(domains), template, train, test, notes=notes)
+    """The data set of training and test images below `root`.
+
+    Args:
+        spec: the data set.
+        layout: its domains and template.
+        root: the folder that the paths of `rows` begin in.
+        classes: names in the order of the labels; cleaned for prompts.
+        rows: training and test images.
+        notes: see `Dataset.notes`.
+        listed_in: name of the list that the images come from; "" if they were found in folders.
+
+    Raises:
+        EnvironmentProblem: listed images are missing, or a class folder is empty.
+    """
+    if listed_in:
+        rows = (_present(rows[0], root, spec, listed_in), _present(rows[1], root, spec, listed_in))
+    else:
+        trained = {label for _, label, _ in rows[0]}
+        empty = [name for label, name in enumerate(classes) if label not in trained]
+        if empty or not classes:
+            raise EnvironmentProblem(
+                f"{root} has {counted(len(empty), 'class folder')} without a training image, first {empty[:1]}. "
+                "Complete the download, or remove the folders."
+            )
+    train, test = (
+        FilePool(
+            key=f"{spec.name}-{split}",
+            names=tuple(name for name, *_ in part),
+            label=np.array([label for _, label, _ in part], dtype=np.int64),
+            domain=np.array([domain for *_, domain in part], dtype=np.int64),
+            transform="clip",
+            root=str(root),
+        )
+        for part, split in zip(rows, ("train", "test"), strict=True)
+    )
+    domains = tuple(layout.domains) or ("images",)
+    return Dataset(spec.name, cleaned(classes), domains, layout.template, train, test, notes=notes)
 
 
 def cleaned(classes: Sequence[str]) -> tuple[str, ...]:
@@ -63,22 +105,23 @@ def cleaned(classes: Sequence[str]) -> tuple[str, ...]:
     return tuple(name.replace("_", " ") for name in classes)
 
 
-def locate(spec: DataSpec, folders: Sequence[str], markers: Sequence[str], origin: str) -> Path:
-    """The folder of a data set: `data.root` itself or one of `folders` below it, whichever holds one of `markers`.
+def locate(spec: DataSpec, layout: Layout, markers: Sequence[str]) -> Path:
+    """The folder of a data set: one of `layout.folders` below `data.root`, or that itself, which holds a marker.
 
     Raises:
         EnvironmentProblem: none of them does; says what was expected where, and its origin.
     """
+    expected = f"{layout.files}. {layout.origin}"
     if not spec.root:
-        raise EnvironmentProblem(f"data={spec.name} needs files: set data.root to what holds {folders[0]}/. {origin}")
+        raise EnvironmentProblem(f"data={spec.name} needs files: set data.root. Expected: {expected}")
     root = Path(os.path.expanduser(spec.root))  # leaves a ~name that is not a user
     if not root.is_dir():
-        raise EnvironmentProblem(f"data.root={spec.root} is not a folder. It should hold {folders[0]}/. {origin}")
-    for folder in (*(root / name for name in folders), root):
+        raise EnvironmentProblem(f"data.root={spec.root} is not a folder. It should hold {expected}")
+    for folder in (*(root / name for name in layout.folders), root):
         if any((folder / marker).exists() for marker in markers):
             return folder
-    wanted = " or ".join(f"{folders[0]}/{marker}" for marker in markers)
-    raise EnvironmentProblem(f"There is no {wanted} below {root}. {origin}")
+    wanted = " or ".join(f"{layout.folders[0]}/{marker}" for marker in markers)
+    raise EnvironmentProblem(f"There is no {wanted} below {root}. {layout.origin}")
 
 
 def plain(name: str) -> str:
@@ -105,30 +148,18 @@ def images_in(folder: Path, root: Path) -> list[str]:
     """The image files (by their suffix) below a folder, sorted, as paths below `root`.
 
     A folder that links lead to more than once is read once, so that loops of links end.
-
-    Raises:
-        EnvironmentProblem: an image is a pipe, a device or a broken link.
     """
     found: list[str] = []
     seen: set[tuple[int, int]] = set()
-    left = [str(folder)]
-    while left:
-        at = left.pop()
-        stat = os.stat(at)
-        if (stat.st_dev, stat.st_ino) in seen:
+    for at, inside, files in os.walk(folder, followlinks=True):
+        held = os.stat(at)
+        if (held.st_dev, held.st_ino) in seen:
+            inside.clear()
             continue
-        seen.add((stat.st_dev, stat.st_ino))
+        seen.add((held.st_dev, held.st_ino))
+        inside.sort()
         relative = os.path.relpath(at, root).replace(os.sep, "/")
-        inside: list[str] = []
-        with os.scandir(at) as entries:
-            for entry in entries:
-                if entry.is_dir():
-                    inside.append(entry.path)
-                elif is_image(entry.name):
-                    if not entry.is_file():
-                        raise irregular(Path(entry.path))
-                    found.append(f"{relative}/{entry.name}")
-        left += sorted(inside, reverse=True)
+        found += [f"{relative}/{file}" for file in files if is_image(file)]
     return sorted(found)
 
 
@@ -137,37 +168,62 @@ def is_image(file: str) -> bool:
     return not file.startswith(".") and os.path.splitext(file)[1].lower() in SUFFIXES
 
 
-def present(rows: Rows, root: Path, spec: DataSpec, listed_in: str) -> Rows:
-    """The listed images that exist; warns of missing ones if `data.drop_missing` is set.
-
-    Raises:
-        EnvironmentProblem: images are missing and `data.drop_missing` is not set, or all are missing.
-    """
-    held: dict[str, set[str]] = {}
-    exists = []
-    for name in rows.names:
-        folder, file = os.path.split(name)
-        if folder not in held:
-            held[folder] = _listdir(root / folder)
-        exists.append(file in held[folder])
-    if all(exists):
+def _present(rows: Rows, root: Path, spec: DataSpec, listed_in: str) -> Rows:
+    """The listed images that exist; warns of missing ones if `data.drop_missing` is set."""
+    folders = {os.path.dirname(name) for name, *_ in rows}
+    held = {folder: set(os.listdir(root / folder)) if (root / folder).is_dir() else set() for folder in folders}
+    kept = [row for row in rows if os.path.basename(row[0]) in held[os.path.dirname(row[0])]]
+    if len(kept) == len(rows):
         return rows
-    first = next(name for name, there in zip(rows.names, exists, strict=True) if not there)
-    lacking = f"{exists.count(False)} of {len(exists)} images in {listed_in} are not below {root}, first {first}"
-    if not spec.drop_missing or not any(exists):
+    first = next(name for name, *_ in rows if os.path.basename(name) not in held[os.path.dirname(name)])
+    lacking = f"{len(rows) - len(kept)} of {len(rows)} images in {listed_in} are not below {root}, first {first}"
+    if not spec.drop_missing or not kept:
         raise EnvironmentProblem(
             f"{lacking}. Complete the download, or set data.drop_missing=true to continue without them."
         )
     warnings.warn(f"{lacking}. Continuing without them.", stacklevel=2)
-    kept = [i for i, there in enumerate(exists) if there]
-    return Rows([rows.names[i] for i in kept], [rows.label[i] for i in kept], [rows.domain[i] for i in kept])
+    return kept
 
 
-def _listdir(folder: Path) -> set[str]:
-    try:
-        return set(os.listdir(folder))
-    except OSError:
-        return set()
+def lines_of(path: Path, layout: Layout) -> list[str]:
+    """The lines of a list that are neither blank nor comments. Raises `EnvironmentProblem` if there is no such file."""
+    if not path.is_file():
+        raise EnvironmentProblem(f"There is no {path}. {layout.origin}")
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def class_names(listed: Iterable[tuple[int, str]]) -> list[str]:
+    """Class names in the order of their labels, from the label and name of every listed image.
+
+    Raises:
+        ValueError: a label has two names, or labels are not 0, 1, 2, ...
+    """
+    pairs = sorted(set(listed))
+    for (label, name), (next_label, other) in pairwise(pairs):
+        if label == next_label:
+            raise ValueError(f"label {label} is both {name!r} and {other!r}")
+    if [label for label, _ in pairs] != list(range(len(pairs))):
+        raise ValueError("labels are not 0, 1, 2, ...")
+    return [name for _, name in pairs]
+
+
+def label_in(label_of: Mapping[str, int], name: str, path: Path) -> int:
+    """The label of a class that a list names. Raises `EnvironmentProblem` if there is no such class."""
+    if name not in label_of:
+        raise EnvironmentProblem(f"{path} names the class {name!r}, which is not a class of this data set.")
+    return label_of[name]
+
+
+def divide(groups: Iterable[Group], shares: Sequence[float], seed: int) -> tuple[Rows, Rows]:
+    """Training and test images: the first and the last part of every group, cut by `shares`."""
+    train: Rows = []
+    test: Rows = []
+    for name, images, label, domain in groups:
+        first, *_, last = cut(images, shares, seed, name)
+        train += [(image, label, domain) for image in first]
+        test += [(image, label, domain) for image in last]
+    return train, test
 
 
 def cut(names: Sequence[str], shares: Sequence[float], seed: int, group: str) -> list[list[str]]:
@@ -176,8 +232,7 @@ def cut(names: Sequence[str], shares: Sequence[float], seed: int, group: str) ->
     Seeded by the group's name, so that the split of a class does not depend on other classes. The last part has at
     least one image if there are two.
     """
-    order: Ints = np.random.default_rng([seed, zlib.crc32(group.encode())]).permutation(len(names))
+    order = np.random.default_rng([seed, zlib.crc32(group.encode())]).permutation(len(names))
     most = max(len(names) - 1, min(len(names), 1))
     edges = [min(round(edge * len(names)), most) for edge in np.cumsum(shares)]
-    parts = np.split(order, edges)
-    return [[names[int(i)] for i in np.sort(part)] for part in parts]
+    return [[names[int(i)] for i in np.sort(part)] for part in np.split(order, edges)]

@@ -1,177 +1,123 @@
-"""Data sets in folders: one folder per class, or domain/class."""
+"""Data sets in folders: one folder per class, domain/class, or ImageNet's train/ and val/."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import NamedTuple
 
-from fpl_tune.data.files import Rows, assemble, cut, images_in, locate, plain, subfolders
+from fpl_tune.data.files import Group, Layout, assemble, divide, images_in, lines_of, locate, plain, subfolders
 from fpl_tune.data.pool import Dataset
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.errors import ConfigError, EnvironmentProblem
-from fpl_tune.formatting import counted
-
-TEMPLATE = "a photo of a {}."
-VLCS_CLASSES = ("bird", "car", "chair", "dog", "person")
 
 
-class _Layout(NamedTuple):
-    """Folders domain/class/* of a published data set."""
-
-    folders: tuple[str, ...]
-    domains: Mapping[str, Sequence[str]]
-    """The possible folders of each domain."""
-    rename: Mapping[str, str] = MappingProxyType({})
-    below: str = ""
-
-
-_LAYOUTS = {
-    "pacs": _Layout(("PACS", "pacs"), {name: (name,) for name in ("photo", "art_painting", "cartoon", "sketch")}),
-    "officehome": _Layout(
-        ("OfficeHome", "office_home", "OfficeHomeDataset_10072016"),
-        {"art": ("Art", "art"), "clipart": ("Clipart",), "product": ("Product",), "real_world": ("Real World",)},
-    ),
-    "vlcs": _Layout(  # names of the original archive, whose classes are numbers, and of DomainBed's
-        ("VLCS", "vlcs"),
-        {
-            "caltech": ("CALTECH", "Caltech101"),
-            "labelme": ("LABELME", "LabelMe"),
-            "pascal": ("PASCAL", "VOC2007"),
-            "sun": ("SUN", "SUN09"),
-        },
-        {str(k): name for k, name in enumerate(VLCS_CLASSES)},
-        "full",
-    ),
-    "terra_incognita": _Layout(
-        ("terra_incognita", "TerraIncognita"), {f"location_{n}": (f"location_{n}",) for n in (38, 43, 46, 100)}
-    ),
-}
-
-
-def load_folder(spec: DataSpec, layout: str) -> Dataset:
+def load_folder(spec: DataSpec, layout: Layout) -> Dataset:
     """Lists your own images: root/class/*, or root/train/class/* and root/test/class/* (or val/ in place of test/).
-
-    Args:
-        spec: the data set.
-        layout: the expected folders, for messages.
 
     Raises:
         ConfigError: test/ contains classes that are missing in train/.
         EnvironmentProblem: `data.root` is not set or is not a folder of folders.
     """
-    root = _own_root(spec, layout)
-    held = subfolders(root)
+    root, held = _own_root(spec, layout)
     given = next((name for name in ("test", "val") if name in held), None)
-    train, test = Rows(), Rows()
-    if "train" in held and given:
-        classes = sorted(subfolders(held["train"]))
-        stray = set(subfolders(held[given])) - set(classes)
-        if stray:
-            raise ConfigError(f"{root}/{given} has classes that train/ lacks: {sorted(stray)}. Rename or remove them.")
-        for rows, part in ((train, "train"), (test, given)):
-            for label, name in enumerate(classes):
-                rows.add(images_in(held[part] / name, root), label)
-        note = f"split by the folders train/ and {given}/"
-    else:
-        classes = list(held)
-        for label, name in enumerate(classes):
-            divide(spec, images_in(held[name], root), name, label, 0, train, test)
-        note = _own_split_note(spec)
-    return _dataset("folder", root, classes, ("images",), train, test, (note,))
+    if "train" not in held or not given:
+        groups = [(name, images_in(path, root), label, 0) for label, (name, path) in enumerate(held.items())]
+        return _divided(spec, layout, root, list(held), groups)
+    classes = list(subfolders(held["train"]))
+    stray = set(subfolders(held[given])) - set(classes)
+    if stray:
+        raise ConfigError(f"{root}/{given} has classes that train/ lacks: {sorted(stray)}. Rename or remove them.")
+    train, test = (
+        [(image, label, 0) for label, name in enumerate(classes) for image in images_in(held[part] / name, root)]
+        for part in ("train", given)
+    )
+    note = f"split by the folders train/ and {given}/"
+    return assemble(spec, layout, root, classes, (train, test), notes=(note,))
 
 
-def load_domains(spec: DataSpec, layout: str) -> Dataset:
+def load_own_domains(spec: DataSpec, layout: Layout) -> Dataset:
     """Lists your own images of several domains: root/domain/class/*."""
-    root = _own_root(spec, layout)
-    return by_domain(spec, root, {name: (name,) for name in subfolders(root)})
+    root, held = _own_root(spec, layout)
+    return by_domain(spec, replace(layout, domains={name: (name,) for name in held}), root)
 
 
-def load_published(spec: DataSpec, origin: str) -> Dataset:
-    """Lists PACS, OfficeHome, VLCS or TerraIncognita, split 80/20 per domain and class: no federated paper states a
-    split."""
-    layout = _LAYOUTS[spec.name]
-    root = locate(spec, layout.folders, [name for names in layout.domains.values() for name in names], origin)
-    return by_domain(spec, root, layout.domains, layout.rename, below=layout.below)
+def load_domains(spec: DataSpec, layout: Layout) -> Dataset:
+    """Lists PACS, OfficeHome, VLCS or TerraIncognita: no federated paper states a split."""
+    folders = [name for names in layout.domains.values() for name in names]
+    return by_domain(spec, layout, locate(spec, layout, folders))
 
 
-def by_domain(
-    spec: DataSpec,
-    root: Path,
-    domains: Mapping[str, Sequence[str]],
-    rename: Mapping[str, str] = MappingProxyType({}),
-    below: str = "",
-) -> Dataset:
-    """Lists folders domain/class/*, split by `data.test_share`.
-
-    Args:
-        spec: the data set.
-        root: folder of the domains.
-        domains: each domain's name and possible folders, compared without case and punctuation.
-        rename: names of classes that differ from their folders, by the folder's `plain` name.
-        below: a folder between domain and class, where a domain has it.
+def by_domain(spec: DataSpec, layout: Layout, root: Path) -> Dataset:
+    """Lists folders domain/class/*, split by `data.test_share` per domain and class.
 
     Raises:
         EnvironmentProblem: a domain's folder is missing.
     """
     held = {plain(name): path for name, path in subfolders(root).items()}
-    folder_of: dict[str, Path] = {}
-    for domain, candidates in domains.items():
+    inside: list[dict[str, Path]] = []
+    for candidates in layout.domains.values():
         found = [held[plain(name)] for name in candidates if plain(name) in held]
         if not found:
             raise EnvironmentProblem(
                 f"{root} lacks the domain folder {candidates[0]!r}; it has {sorted(p.name for p in held.values())}. "
                 "Complete the download, or choose data.domains."
             )
-        folder_of[domain] = found[0] / below if (found[0] / below).is_dir() else found[0]
-    inside = {domain: subfolders(path) for domain, path in folder_of.items()}
-    named = {name: rename.get(plain(name), name) for folders in inside.values() for name in folders}
+        below = found[0] / layout.images
+        inside.append(subfolders(below if below.is_dir() else found[0]))
+    named = {name: layout.rename.get(plain(name)) or name for folders in inside for name in folders}
     classes = sorted(set(named.values()))
-    train, test = Rows(), Rows()
-    for number, (domain, folders) in enumerate(inside.items()):
-        for name, folder in folders.items():
-            label = classes.index(named[name])
-            divide(spec, images_in(folder, root), f"{domain}/{named[name]}", label, number, train, test)
-    return _dataset(spec.name, root, classes, tuple(domains), train, test, (_own_split_note(spec),))
+    groups = [
+        (f"{domain}/{named[name]}", images_in(path, root), classes.index(named[name]), number)
+        for number, (domain, folders) in enumerate(zip(layout.domains, inside, strict=True))
+        for name, path in folders.items()
+    ]
+    return _divided(spec, layout, root, classes, groups)
 
 
-def _own_root(spec: DataSpec, layout: str) -> Path:
-    if not spec.root:
-        raise EnvironmentProblem(f"data={spec.name} reads files; set data.root. Expected: {layout}")
-    root = Path(os.path.expanduser(spec.root))  # leaves a ~name that is not a user
-    if not root.is_dir() or not subfolders(root):
-        raise EnvironmentProblem(f"data.root={spec.root} is not a folder of folders. Expected: {layout}")
-    return root
+def load_imagenet(spec: DataSpec, layout: Layout) -> Dataset:
+    """Lists ImageNet or a part of its classes in the layout of CoOp: images/{train,val}/<wnid>/ and `classnames.txt`.
+
+    The classes are those that have folders, in the order of their identifiers; val/ holds the test images.
+
+    Raises:
+        EnvironmentProblem: a folder or `classnames.txt` is missing, or they name different classes.
+    """
+    root = locate(spec, layout, ("classnames.txt", "images"))
+    names, parts = root / "classnames.txt", [root / "images" / part for part in ("train", "val")]
+    for path in (*parts, names):
+        if not path.exists():
+            raise EnvironmentProblem(f"{path} is missing. {layout.origin}")
+    named = dict(line.split(maxsplit=1) for line in lines_of(names, layout) if " " in line)
+    train, test = map(subfolders, parts)
+    for identifier in (*train, *test):
+        if identifier not in named:
+            raise EnvironmentProblem(f"{names} has no name for {identifier}, a folder of images/. {layout.origin}")
+        if identifier not in train or identifier not in test:
+            raise EnvironmentProblem(
+                f"Class {identifier} is in only one of images/train and images/val. Complete the download."
+            )
+    rows = tuple(
+        [(image, label, 0) for label, name in enumerate(train) for image in images_in(folders[name], root)]
+        for folders in (train, test)
+    )
+    dataset = assemble(spec, layout, root, [named[identifier] for identifier in train], (rows[0], rows[1]))
+    return replace(dataset, published_names=True)
 
 
-def divide(spec: DataSpec, names: list[str], group: str, label: int, domain: int, train: Rows, test: Rows) -> None:
-    """Adds the images of one class and domain to `train` and `test`, in the shares of `data.test_share`."""
-    parts = cut(names, [1 - spec.test_share], spec.split_seed, group)
-    for rows, part in zip((train, test), parts, strict=True):
-        rows.add(part, label, domain)
+def _own_root(spec: DataSpec, layout: Layout) -> tuple[Path, dict[str, Path]]:
+    """`data.root` and the folders in it."""
+    root = locate(spec, layout, (".",))
+    held = subfolders(root)
+    if not held:
+        raise EnvironmentProblem(f"data.root={spec.root} is not a folder of folders. Expected: {layout.files}")
+    return root, held
 
 
-def _own_split_note(spec: DataSpec) -> str:
-    return (
+def _divided(spec: DataSpec, layout: Layout, root: Path, classes: list[str], groups: Sequence[Group]) -> Dataset:
+    """The data set of folders without an official split."""
+    note = (
         f"no official split: {spec.test_share:g} of each domain and class held out for testing, seed {spec.split_seed}"
     )
-
-
-def _dataset(
-    name: str,
-    root: Path,
-    classes: Sequence[str],
-    domains: tuple[str, ...],
-    train: Rows,
-    test: Rows,
-    notes: tuple[str, ...],
-) -> Dataset:
-    empty = [name for label, name in enumerate(classes) if label not in set(train.label)]
-    if empty or not classes:
-        raise EnvironmentProblem(
-            f"{root} has {counted(len(empty), 'class folder')} without a training image, first {empty[:1]}. "
-            "Complete the download, or remove the folders."
-        )
-    return assemble(name, root, classes, domains, TEMPLATE, (train, test), notes)
+    rows = divide(groups, [1 - spec.test_share], spec.split_seed)
+    return assemble(spec, layout, root, classes, rows, notes=(note,))

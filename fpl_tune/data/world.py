@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpl_tune.data import shapes
+from fpl_tune.data.files import Layout
 from fpl_tune.data.listing import kept_domains
 from fpl_tune.data.pool import ArrayPool, Dataset, digest
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.errors import unknown
 
 
-def load_shapes(spec: DataSpec) -> Dataset:
+def load_shapes(spec: DataSpec, layout: Layout) -> Dataset:
     """*Shapes* with its six styles as domains, and shapes or coloured shapes as classes.
 
     Raises:
@@ -32,7 +33,7 @@ def load_shapes(spec: DataSpec) -> Dataset:
         _pool(split, styles, per_class, kind)
         for split, per_class in (("train", spec.train_per_class), ("test", spec.test_per_class))
     )
-    return Dataset("shapes", tuple(shapes.class_names(kind)), styles, "a photo of a {}.", train, test)
+    return Dataset("shapes", tuple(shapes.class_names(kind)), styles, layout.template, train, test)
 
 
 def _pool(split: str, styles: tuple[str, ...], per_class: int, kind: shapes.Classes) -> ArrayPool:

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from scipy.io import savemat
 
+import fpl_tune
 from fpl_tune.data import DataSpec, load
-from fpl_tune.data.coop_lists import LAYOUTS
 from fpl_tune.errors import EnvironmentProblem
 
 MakeImage = Callable[..., Path]
+CATALOGUE = yaml.safe_load((Path(fpl_tune.__file__).parent / "data" / "catalogue.yaml").read_text())
+LISTED = [name for name, entry in CATALOGUE.items() if entry.get("split", "").endswith(".json")]
 
 
 @pytest.fixture
@@ -21,23 +24,23 @@ def listed(tmp_path: Path, picture: MakeImage) -> Callable[..., Path]:
     """Writes a data set with its list: two classes with three training, one validation and two test images."""
 
     def write(name: str, *, folder: str | None = None) -> Path:
-        layout = LAYOUTS[name]
-        root = tmp_path / (folder or layout.folders[0])
+        layout = CATALOGUE[name]
+        root = tmp_path / (folder or layout["folders"][0])
         content: dict[str, list] = {"train": [], "val": [], "test": []}
         for label, called in enumerate(("first_kind", "second kind")):
             for part, n in (("train", 3), ("val", 1), ("test", 2)):
                 for k in range(n):
                     path = f"{called}/{part}_{k}.jpg"
-                    picture(root / layout.images / path)
-                    (root / layout.markers[1]).mkdir(exist_ok=True)
+                    picture(root / layout["images"] / path)
+                    (root / layout["images"].replace(".", "cars_train")).mkdir(exist_ok=True)
                     content[part].append([path, label, called])
-        (root / layout.split).write_text(json.dumps(content))
+        (root / layout["split"]).write_text(json.dumps(content))
         return root
 
     return write
 
 
-@pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if not layout.official])
+@pytest.mark.parametrize("name", LISTED)
 def test_each_data_set_of_the_layout_loads_by_its_list(listed: Callable[..., Path], name: str) -> None:
     root = listed(name)
     data = load(DataSpec(name, root=str(root.parent)))
@@ -77,7 +80,7 @@ def test_listed_images_that_are_missing_are_counted_and_can_be_dropped(listed: C
 )
 def test_a_list_that_is_no_list_is_refused(listed: Callable[..., Path], content: str, message: str) -> None:
     root = listed("food101")
-    (root / LAYOUTS["food101"].split).write_text(content)
+    (root / "split_zhou_Food101.json").write_text(content)
     with pytest.raises(EnvironmentProblem, match=message):
         load(DataSpec("food101", root=str(root.parent)))
 
@@ -159,11 +162,18 @@ def test_ucf_again(tmp_path: Path, picture: MakeImage) -> None:
     assert (len(data.train), len(data.test)) == (8, 4)
 
 
-@pytest.mark.parametrize(("name", "images"), [("flowers102", "jpg"), ("oxford_pets", "images")])
-def test_neither_list_nor_what_to_split_by(tmp_path: Path, picture: MakeImage, name: str, images: str) -> None:
-    picture(tmp_path / LAYOUTS[name].folders[0] / images / "a.jpg")
-    (tmp_path / LAYOUTS[name].folders[0] / "cat_to_name.json").write_text("{}")
-    with pytest.raises(EnvironmentProblem, match="Download one of them"):
+@pytest.mark.parametrize(
+    ("name", "image", "lacking"),
+    [
+        ("flowers102", "oxford_flowers/jpg/a.jpg", "imagelabels.mat"),
+        ("oxford_pets", "oxford_pets/images/a.jpg", "trainval.txt"),
+    ],
+)
+def test_neither_list_nor_what_to_split_by(
+    tmp_path: Path, picture: MakeImage, name: str, image: str, lacking: str
+) -> None:
+    (picture(tmp_path / image).parents[1] / "cat_to_name.json").write_text("{}")
+    with pytest.raises(EnvironmentProblem, match=rf"^There is no .*{lacking}\. Images: .*DATASETS\.md"):
         load(DataSpec(name, root=str(tmp_path)))
 
 
@@ -203,7 +213,7 @@ def test_aircraft_by_the_official_lists(tmp_path: Path, picture: MakeImage) -> N
     assert data.test.label.tolist() == [0, 1, 0]
     assert not data.notes  # these lists are the papers'
     (root / "images_variant_test.txt").write_text("0000006 Concorde\n")
-    with pytest.raises(EnvironmentProblem, match=r"names the variant 'Concorde', which variants\.txt lacks"):
+    with pytest.raises(EnvironmentProblem, match=r"images_variant_test\.txt names the class 'Concorde'"):
         load(DataSpec("fgvc_aircraft", root=str(tmp_path)))
 
 

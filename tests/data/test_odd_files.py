@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
 from fpl_tune.data import DataSpec, load
 from fpl_tune.data.check import _readable
-from fpl_tune.data.coop_lists import read_json
+from fpl_tune.data.coop import read_json
 from fpl_tune.data.files import images_in, subfolders
-from fpl_tune.data.pool import FilePool
 from fpl_tune.errors import EnvironmentProblem
 
 
@@ -40,23 +38,24 @@ def test_links_are_followed_once_so_that_circles_end(root: Path) -> None:
     assert images_in(root / "cat", root) == sorted([*before, "cat/one/x.png"])
 
 
-@pytest.mark.parametrize("kind", ["pipe", "broken link", "device"])
-def test_an_image_that_is_no_regular_file_is_named(root: Path, kind: str) -> None:
-    path = root / "dog" / "2.png"
-    if kind == "pipe":
-        os.mkfifo(path)
-    else:
-        path.symlink_to("/dev/zero" if kind == "device" else root / "nowhere")
-    with pytest.raises(EnvironmentProblem, match=r"dog/2.png is not a regular file"):
-        load(DataSpec(name="folder", root=str(root)))
-
-
-def test_a_listed_pipe_is_named_and_not_read(root: Path) -> None:
-    os.mkfifo(root / "dog" / "2.png")
-    pool = FilePool("x", ("dog/2.png",), np.zeros(1, np.int64), np.zeros(1, np.int64), "clip", str(root))
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_an_image_that_is_no_regular_file_is_named_and_not_read(root: Path, kind: str) -> None:
+    pool = load(DataSpec(name="folder", root=str(root))).train
+    path = root / pool.names[0]
+    path.unlink()
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+    assert load(DataSpec(name="folder", root=str(root))).train.names == pool.names
     for read in (lambda: pool.read(0), lambda: pool.content(0), pool.stamp):
-        with pytest.raises(EnvironmentProblem, match="is not a regular file"):
+        with pytest.raises(EnvironmentProblem, match=r"\.png is not a regular file"):
             read()
+
+
+def test_a_broken_link_is_an_image_that_cannot_be_read(root: Path) -> None:
+    (root / "dog" / "0.png").unlink()
+    (root / "dog" / "0.png").symlink_to(root / "nowhere")
+    data = load(DataSpec(name="folder", root=str(root)))
+    with pytest.raises(EnvironmentProblem, match=r"Cannot read image .*dog/0\.png: .*No such file"):
+        [pool.read(row) for pool in (data.train, data.test) for row in range(len(pool))]
 
 
 def test_classes_are_named_in_utf8_and_odd_names_of_images_are_printed(root: Path) -> None:
@@ -73,5 +72,5 @@ def test_a_split_that_cannot_be_read_is_one_line(root: Path, kind: str) -> None:
         os.mkfifo(path)
     else:
         path.write_text("[" * 100_000)
-    with pytest.raises(EnvironmentProblem, match="nested too deeply" if kind == "nested" else "not a regular file"):
-        read_json(path)
+    with pytest.raises(EnvironmentProblem, match="recursion depth" if kind == "nested" else "not a regular file"):
+        read_json(path, "Download it again.")
