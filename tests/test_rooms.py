@@ -91,7 +91,7 @@ ALLOWED: dict[str, set[str]] = {
     "plan": SIMULATION | {"study", "search", "execute"},
     "track": SIMULATION | {"study", "execute"},
     "report": SIMULATION | {"analysis", "study", "search"},
-    "bench": SIMULATION | {"analysis", "study", "search", "execute", "plan", "testing"},
+    "bench": SIMULATION | {"study", "execute", "testing", "track"},
     "api": SIMULATION | {"study", "search", "execute", "plan"},
 }
 """Room -> rooms it may import. `cli`, `__main__` and the package itself may import all."""

@@ -7,7 +7,7 @@ a busy machine both are noisy.
 """
 
 from fpl_tune.bench.gpu import bench_gpu
-from fpl_tune.bench.measure import Measured, Progress
+from fpl_tune.bench.records import bench_record
 from fpl_tune.bench.rounds import bench_round
 from fpl_tune.bench.simulated_gpu import simulate_gpu
 from fpl_tune.bench.texts import bench_text

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fpl_tune.batches import Cohort
-from fpl_tune.bench.measure import Peak, Progress, Steps, matrix_rate, once
+from fpl_tune.bench.measure import Peak, Progress, Row, Steps, matrix_rate, once
 from fpl_tune.bench.texts import CALTECH101
 from fpl_tune.clip import Towers
 from fpl_tune.clip.text import cost
@@ -23,7 +23,7 @@ from fpl_tune.engine import run_round
 from fpl_tune.errors import EnvironmentProblem
 from fpl_tune.formatting import counted
 from fpl_tune.graphs import Graphs
-from fpl_tune.method import Method, State, generator
+from fpl_tune.method import State, generator
 from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.optim import OptimSpec
 from fpl_tune.task import Classes, ClientData, ClientTask
@@ -32,7 +32,6 @@ from fpl_tune.testing import toy_towers
 TOWERS = {"RN50": 1024, "ViT-B-16": 512}
 """Width of the joint embedding. Both text towers have 12 blocks of width 512."""
 BATCH = 32
-_ROUNDS = 10
 _PATIENCE = 300  # seconds that a process waits for the other
 
 
@@ -44,7 +43,6 @@ class Size(NamedTuple):
     layers: int = 12
     width: int = 512
     steps: int = 10
-    plain: bool = True
 
 
 def bench_gpu(
@@ -53,9 +51,9 @@ def bench_gpu(
     dtype: torch.dtype = torch.bfloat16,
     size: Size | None = None,
     progress: Progress | None = None,
-) -> list[dict[str, Any]]:
-    """Measures the matrix rate, steps of pFedMoAP with 1 and 3 seeds beside the plain path, ten rounds, and two
-    processes that share the GPU.
+) -> list[Row]:
+    """Measures the matrix rate, steps of pFedMoAP with 1 and 3 seeds beside the plain path, and two processes that
+    share the GPU.
 
     Args:
         device: `cuda`; `cpu` runs the same, for tests.
@@ -71,40 +69,37 @@ def bench_gpu(
     if where.type == "cuda" and not found:
         raise EnvironmentProblem("bench gpu measures a GPU, but PyTorch sees none. Count without one: --simulate.")
     name = found[0].name if found else "CPU"
-    steps = Steps(2 + 4 * len(TOWERS) + 4, progress)
+    steps = Steps(2 + 2 * len(TOWERS), progress)
     steps("the matrix rate")
     rate = matrix_rate(where, dtype)
-    rows: list[dict[str, Any]] = [{"bench": f"matrix rate, {name}, {dtype}".replace("torch.", ""), "rate": rate}]
+    rows: list[Row] = [{"bench": f"matrix rate, {name}, {dtype}".replace("torch.", ""), "rate": rate}]
     for tower, embed in TOWERS.items():
         for seeds in (1, 3):
-            steps(f"steps of pFedMoAP, {tower}, {counted(seeds, 'seed')}", 2)
+            steps(f"steps of pFedMoAP, {tower}, {counted(seeds, 'seed')}")
             measured = _measured(size, seeds, embed, dtype, rate, where)
             rows.append({"bench": f"step, {tower}, {counted(seeds, 'seed')}", **measured})
-    steps("ten rounds", 2)
-    trial, graphs = StepsOfRounds(size, 3, TOWERS["RN50"], dtype, where), Graphs()
-    seconds = once(lambda: [trial.round(size.steps, graphs) for _ in range(_ROUNDS)], where)
-    rows.append({"bench": f"ten rounds of {counted(size.steps, 'step')}, RN50, 3 seeds", "seconds": seconds})
-    steps("two processes side by side", 2)
+    steps("two processes side by side")
     rows.append({"bench": "two processes, RN50, 1 seed each", **_packed(size, dtype, device)})
     return rows
 
 
-def _measured(
-    size: Size, seeds: int, embed: int, dtype: torch.dtype, rate: float, where: torch.device
-) -> dict[str, Any]:
+def _measured(size: Size, seeds: int, embed: int, dtype: torch.dtype, rate: float, where: torch.device) -> Row:
     trial = StepsOfRounds(size, seeds, embed, dtype, where)
     trial.round(size.steps)
     peak = Peak(where)
     seconds = _per_step(trial, size.steps, where)
     graphed = _per_step(trial, size.steps, where, Graphs(always=where.type == "cuda"))
     work = cost(trial.towers.text, trial.towers.sentences(size.names, 16), size.n_clients * seeds)
-    share = work.operations / min(seconds, graphed) / rate
-    row = {"seconds": seconds, "graphed_seconds": graphed, "operations": work.operations, "matrix_rate_share": share}
-    row["peak_memory_bytes"] = peak.bytes()
-    if size.plain:
-        row["plain_seconds"] = once(trial.plain, where) * size.n_clients * seeds
-        row["ratio"] = row["plain_seconds"] / seconds
-    return row
+    peak_bytes, plain = peak.bytes(), once(trial.plain, where) * size.n_clients * seeds
+    return {
+        "seconds": seconds,
+        "graphed_seconds": graphed,
+        "operations": work.operations,
+        "matrix_rate_share": work.operations / min(seconds, graphed) / rate,
+        "peak_memory_bytes": peak_bytes,
+        "plain_seconds": plain,
+        "ratio": plain / seconds,
+    }
 
 
 def _per_step(trial: StepsOfRounds, steps: int, where: torch.device, graphs: Graphs | None = None) -> float:
@@ -115,7 +110,7 @@ def _per_step(trial: StepsOfRounds, steps: int, where: torch.device, graphs: Gra
     return max(1e-9, long - short) / steps
 
 
-def _packed(size: Size, dtype: torch.dtype, device: str) -> dict[str, Any]:
+def _packed(size: Size, dtype: torch.dtype, device: str) -> Row:
     """Seconds of the same rounds in one process and in two at the same time; `gain` is over one after another."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(2, mp_context=spawn, initializer=_meet_at, initargs=(spawn.Barrier(2),)) as pool:
@@ -145,17 +140,7 @@ def _rounds(job: tuple[Size, torch.dtype, str, bool]) -> float:
 class StepsOfRounds:
     """Rounds of pFedMoAP on random features, of any number of steps."""
 
-    def __init__(
-        self,
-        size: Size,
-        seeds: int,
-        embed: int,
-        dtype: torch.dtype,
-        where: torch.device,
-        *,
-        method: Method | None = None,
-        cohort: int | None = None,
-    ) -> None:
+    def __init__(self, size: Size, seeds: int, embed: int, dtype: torch.dtype, where: torch.device, cohort: int = 0):
         self.towers = text_towers(embed, size, dtype, where)
         known = Classes(self.towers, size.names)
         rng = torch.Generator().manual_seed(0)
@@ -164,7 +149,7 @@ class StepsOfRounds:
         index = np.split(np.arange(len(images)), size.n_clients)
         data = ClientData(images, index, [label[rows] for rows in index], device=where)
         domain = torch.zeros(size.n_clients, dtype=torch.int64, device=where)
-        self.method = method or PFedMoAP(experts=min(10, size.n_clients), d_gating=128)
+        self.method = PFedMoAP(experts=min(10, size.n_clients), d_gating=128)
         self.cohort = cohort or size.n_clients
         self.tasks = [ClientTask(self.towers, known, data, data, {"test": (known, data)}, domain, 1)] * seeds
         self.states: list[State] = [self.method.init(t, generator(s)) for s, t in enumerate(self.tasks)]

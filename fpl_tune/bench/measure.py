@@ -1,4 +1,4 @@
-"""Clocks, the measured matrix rate, peak memory, and a meter of text encoding."""
+"""Clocks, the measured matrix rate, peak memory, a meter of text encoding, and the row of a benchmark."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,34 +20,10 @@ from fpl_tune.execute.job import peak_memory
 
 Progress = Callable[[float, float, str], object]
 """Called with the work done, the total work, and the current step."""
+Row = dict[str, Any]
+"""One benchmark: its name (`bench`), then figures by name. Times in seconds."""
 
 _SQUARE_CPU, _SQUARE_GPU = 2048, 8192  # sides of the matrices
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One benchmark. Times in seconds; `ratio` = plain_seconds / seconds of the same run."""
-
-    name: str
-    seconds: float
-    plain_seconds: float
-    tokens: int
-    operations: int
-    matrix_rate_share: float
-    text_share: float
-    """Share of the seconds that text encoding takes, forward and backward."""
-    peak_memory_bytes: int
-    note: str
-
-    @property
-    def ratio(self) -> float:
-        return self.plain_seconds / self.seconds
-
-    def row(self) -> dict[str, Any]:
-        """For printing, in the documented order."""
-        node = asdict(self)
-        first = {"bench": node.pop("name"), "seconds": node.pop("seconds"), "plain_seconds": node.pop("plain_seconds")}
-        return {**first, "ratio": self.ratio, **node}
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
@@ -126,15 +101,17 @@ def images_progress(report: Progress | None) -> Callable[[int, int, str], object
 
 
 class Meter:
-    """Counts tokens and operations of every call of the towers' prompt encoder, and keeps one call of each kind."""
+    """Measures what runs within `on`: seconds, peak memory, and tokens and operations of text encoding."""
 
-    def __init__(self) -> None:
-        self.tokens = self.operations = 0
-        self._kinds: dict[tuple[Any, ...], list[Any]] = {}
+    def __init__(self, towers: Towers) -> None:
+        self._towers = towers
+        self.seconds, self.peak_bytes, self.tokens, self.operations = 0.0, 0, 0, 0
+        self._kinds: dict[tuple[Any, ...], list[Any]] = {}  # number of equal calls, and what repeats one
 
     @contextmanager
-    def on(self, towers: Towers) -> Iterator[None]:
-        original = towers.encode_prompts
+    def on(self) -> Iterator[None]:
+        """Counts every call of the towers' prompt encoder."""
+        towers, original = self._towers, self._towers.encode_prompts
 
         def counted(context: Tensor, sentences: Any, *, per_class: bool = False, **more: Any) -> Tensor:
             own = 3 if per_class else 2
@@ -148,21 +125,70 @@ class Meter:
             return original(context, sentences, per_class=per_class, **more)
 
         towers.encode_prompts = counted  # type: ignore[method-assign]
+        peak, began = Peak(towers.device), time.perf_counter()
         try:
             yield
         finally:
             del towers.encode_prompts
+        wait(towers.device)
+        self.seconds, self.peak_bytes = time.perf_counter() - began, peak.bytes()
 
-    def text_seconds(self, towers: Towers) -> float:
+    def text_seconds(self) -> float:
         """Seconds of all counted calls, measured on one of each kind alone."""
         total = 0.0
         for (*_, learning), (times, context, sentences, more) in self._kinds.items():
             leaf = context.clone().requires_grad_(learning)
 
             def again(leaf: Tensor = leaf, sentences: Any = sentences, more: dict[str, Any] = more) -> None:
-                encoded = towers.encode_prompts(leaf, sentences, **more)
+                encoded = self._towers.encode_prompts(leaf, sentences, **more)
                 if leaf.requires_grad:
                     torch.autograd.grad(encoded.sum(), leaf)
 
-            total += times * best(again, towers.device, repeats=2)
+            total += times * best(again, self._towers.device, repeats=2)
         return total
+
+    def row(self, name: str, plain_seconds: float, note: str) -> Row:
+        """The row of what was measured, beside the seconds of the plain path."""
+        share = min(1.0, self.text_seconds() / self.seconds)
+        rate = matrix_rate(self._towers.device, self._towers.dtype)
+        return make_row(
+            name, self.seconds, plain_seconds, self.tokens, self.operations, rate, share, self.peak_bytes, note
+        )
+
+
+def make_row(
+    name: str,
+    seconds: float,
+    plain_seconds: float,
+    tokens: int,
+    operations: int,
+    rate: float,
+    text_share: float,
+    peak_bytes: int,
+    note: str,
+) -> Row:
+    """The row of a benchmark that has a plain path.
+
+    Args:
+        name: of the benchmark.
+        seconds: that it took.
+        plain_seconds: that the plain path takes for the same work.
+        tokens: that went through the text tower.
+        operations: of text encoding.
+        rate: the measured matrix rate.
+        text_share: share of the seconds that text encoding takes, forward and backward.
+        peak_bytes: of memory.
+        note: how it was measured.
+    """
+    return {
+        "bench": name,
+        "seconds": seconds,
+        "plain_seconds": plain_seconds,
+        "ratio": plain_seconds / seconds,
+        "tokens": tokens,
+        "operations": operations,
+        "matrix_rate_share": operations / seconds / rate,
+        "text_share": text_share,
+        "peak_memory_bytes": peak_bytes,
+        "note": note,
+    }

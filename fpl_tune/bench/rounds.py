@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from fpl_tune import methods
 from fpl_tune.batches import Cohort
-from fpl_tune.bench.measure import Measured, Meter, Peak, Progress, Steps, images_progress, matrix_rate, once, wait
+from fpl_tune.bench.measure import Meter, Progress, Row, Steps, images_progress, once
 from fpl_tune.config import RunSpec
 from fpl_tune.data import features
 from fpl_tune.engine import run_round
@@ -27,46 +26,27 @@ _TEST_BATCH = 100
 PLAIN_STEPS = 2  # of the plain path are measured and scaled to the number of steps of a round
 
 
-def bench_round(
-    run: RunSpec, device: str = "cpu", *, cache_dir: Path, progress: Progress | None = None
-) -> list[Measured]:
+def bench_round(run: RunSpec, device: str = "cpu", *, cache_dir: Path, progress: Progress | None = None) -> list[Row]:
     """One round of one seed, training and evaluation, of any method; the second round, so that experts exist.
 
     Raises:
         ConfigError: the method needs pixels.
     """
     trial = Trial(run, [1], cache_dir=cache_dir, device=device, progress=images_progress(progress))
-    where, towers = trial.world.towers.device, trial.world.towers
     if trial.stages[0].method.needs == "pixels":
         raise ConfigError("bench round compares image encoding in and out of the loop; this method needs pixels.")
-    steps = Steps(8, progress)
+    steps, meter = Steps(7, progress), Meter(trial.world.towers)
     steps("the round before", 2)
     trial.step()
-    meter, peak = Meter(), Peak(where)
     steps("the measured round", 2)
-    began = time.perf_counter()
-    with meter.on(towers):
+    with meter.on():
         trial.step()
-    wait(where)
-    seconds, bytes_ = time.perf_counter() - began, peak.bytes()
-    steps("its text encoding alone")
-    share = min(1.0, meter.text_seconds(towers) / seconds)
     plain, said = _plain_round(trial, cache_dir, steps)
-    rate = matrix_rate(where, towers.dtype)
-    return [
-        Measured(
-            f"round {methods.name_of(run.method)} {towers.name}",
-            seconds,
-            plain,
-            meter.tokens,
-            meter.operations,
-            meter.operations / seconds / rate,
-            share,
-            bytes_,
-            f"{counted(trial.tasks[0].n_clients, 'client')}, {counted(run.protocol.epochs, 'local epoch')}, "
-            f"{counted(trial.tasks[0].n_classes, 'class', 'classes')}; {said}",
-        )
-    ]
+    note = (
+        f"{counted(trial.tasks[0].n_clients, 'client')}, {counted(run.protocol.epochs, 'local epoch')}, "
+        f"{counted(trial.tasks[0].n_classes, 'class', 'classes')}; {said}"
+    )
+    return [meter.row(f"round {methods.name_of(run.method)} {trial.world.towers.name}", plain, note)]
 
 
 def plain_task(trial: Trial, cache_dir: Path) -> ClientTask:
@@ -106,9 +86,6 @@ def _plain_round(trial: Trial, cache_dir: Path, steps: Steps) -> tuple[float, st
     per_client = once(torch.no_grad()(partial(method.start, plain, state, who)), task.device)
     steps(f"the plain path: {counted(-(-few // batch), 'step')} of a client")
     per_step = _step_seconds(trial, plain, who, few, per_client)
-    start = torch.no_grad()(partial(method.start, task, state, who))
-    start()  # fills the cache of encoded texts
-    ours = _step_seconds(trial, task, who, few, once(start, task.device))
     n_steps = math.ceil(sum(-(-size // batch) for size in sizes) * trial.stages[0].epochs)
     test = plain.tests[task.primary][1]
     index = torch.arange(min(_TEST_BATCH, int(test.size[client])), device=task.device)[None]
@@ -119,8 +96,7 @@ def _plain_round(trial: Trial, cache_dir: Path, steps: Steps) -> tuple[float, st
     seconds = per_client * task.n_clients + per_step * n_steps + per_batch * batches
     return seconds, (
         f"plain: {per_client:.3g} s a client before its first step, {per_step:.3g} s a step x {n_steps}, "
-        f"{per_batch:.3g} s a test batch x {batches}, each measured once; "
-        f"a step of one client alone: {ours:.3g} s, {per_step / ours:.1f} times as long on the plain path"
+        f"{per_batch:.3g} s a test batch x {batches}, each measured once"
     )
 
 

@@ -17,42 +17,26 @@ longer of one alone and of the operations and bytes of both.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
 
 import torch
 
 from fpl_tune.bench.gpu import TOWERS, Size, StepsOfRounds, text_towers
-from fpl_tune.bench.measure import Progress, Steps
+from fpl_tune.bench.measure import Progress, Row, Steps
 from fpl_tune.clip.text import cost
 from fpl_tune.errors import EnvironmentProblem
 from fpl_tune.formatting import counted
 from fpl_tune.graphs import Graphs, capture
-from fpl_tune.method import Method
-from fpl_tune.methods.pfedmoap import PFedMoAP
-from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.testing.sim import Counts, Work, counting, idle, recorded_work, sim_device, why_not
 
-METHODS: dict[str, Method] = {"pFedMoAP": PFedMoAP(d_gating=128), "PromptFL": PromptFL()}
 _RATE, _ATTENTION = 0.6 * 989e12, 150e12  # operations a second
 _BANDWIDTH, _KERNEL, _LAUNCH = 0.8 * 4.8e12, 2e-6, 4e-6  # bytes a second; seconds
-_ROUNDS, _STEPS = 10, 50
-"""Rounds, and steps in each, of the trial whose time is predicted."""
 _N_CTX, _COHORT = 16, 10
 _FEW = 10
 """Classes of a step that does not fill a GPU, as EuroSAT's."""
 
 
-class Prediction(NamedTuple):
-    """Seconds of the kernels of a step."""
-
-    alone: float
-    """One after the other."""
-    filled: float
-    """If other processes filled the GPU wherever a kernel leaves room."""
-
-
-def simulate_gpu(progress: Progress | None = None, size: Size | None = None) -> list[dict[str, Any]]:
-    """Launches, synchronisations and copies of a step, and its predicted time (see this module).
+def simulate_gpu(progress: Progress | None = None, size: Size | None = None) -> list[Row]:
+    """Launches, synchronisations and copies of a step of pFedMoAP, and its predicted time (see this module).
 
     Steps of 100 classes fill the GPU, those of 10 do not. Where one seed reaches a share s of the matrix rate, three
     seeds take at least 3 s times as long (`seconds_over_one_seed_least`), and two processes gain at most 1/s.
@@ -66,72 +50,50 @@ def simulate_gpu(progress: Progress | None = None, size: Size | None = None) -> 
     """
     if reason := why_not():
         raise EnvironmentProblem(f"bench gpu --simulate cannot run: {reason}.")
-    size = size or Size(plain=False)
-    few = size._replace(names=size.names[:_FEW])
-    steps, rows = Steps(len(METHODS) + len(TOWERS) * (1 + 2 * len(METHODS)), progress), []
-    seen = {}
-    for name, method in METHODS.items():
-        steps(f"launches of {name}")
-        seen[name] = _counted_step(method)
+    size = size or Size()
+    steps, rows = Steps(1 + 3 * len(TOWERS), progress), []
+    steps("launches of a step")
+    seen = _counted_step()
     for tower, embed in TOWERS.items():
         steps(f"text encoding, {tower}")
         works = [_text_work(size, embed, n) for n in (2, 3)]
-        for seeds in (1, 3):
-            found = _predicted(works, _COHORT * seeds)
-            rows.append({
-                "bench": f"text encoding, {tower}, {_in_words(size, seeds)}",
-                "kernel_seconds": found.alone,
-                "matrix_rate_share": _operations(size, embed, seeds) / found.alone / _RATE,
-            })  # fmt: skip
-        for name, method in METHODS.items():
-            for classes in (size, few):
-                steps(f"{name}, {tower}, {counted(len(classes.names), 'class', 'classes')}")
-                works = [_work(method, classes, embed, n) for n in (2, 3)]
-                rows += _steps(f"step of {name}, {tower}", works, classes, embed, seen[name])
+        rows += [_row(f"text encoding, {tower}", works, size, embed, seeds) for seeds in (1, 3)]
+        for classes in (size, size._replace(names=size.names[:_FEW])):
+            steps(f"a step, {tower}, {counted(len(classes.names), 'class', 'classes')}")
+            works = [_work(classes, embed, n) for n in (2, 3)]
+            one, three = (_row(f"step, {tower}", works, classes, embed, seeds) | seen for seeds in (1, 3))
+            for row in (one, three):
+                launching = row["launches"] * _LAUNCH
+                row["predicted_seconds"] = max(row["kernel_seconds"], launching)
+                row["bound"] = "launches" if launching > row["kernel_seconds"] else "GPU"
+            alone, filled = _predicted(works, _COHORT)
+            one["packed_gain"] = 2 * alone / max(alone, 2 * filled)
+            three["seconds_over_one_seed"] = three["kernel_seconds"] / alone
+            three["seconds_over_one_seed_least"] = max(1.0, 3 * one["matrix_rate_share"])
+            rows += [one, three]
     return rows
 
 
-def _steps(
-    what: str, works: Sequence[Sequence[Work]], size: Size, embed: int, seen: dict[str, int]
-) -> list[dict[str, Any]]:
-    """A step of one seed and one of three."""
-    rows = []
-    for seeds in (1, 3):
-        found, launching = _predicted(works, _COHORT * seeds), seen["launches"] * _LAUNCH
-        rows.append({
-            "bench": f"{what}, {_in_words(size, seeds)}",
-            **seen,
-            "kernel_seconds": found.alone,
-            "predicted_seconds": max(found.alone, launching),
-            "bound": "launches" if launching > found.alone else "GPU",
-            "graphed_seconds": found.alone,
-            "matrix_rate_share": _operations(size, embed, seeds) / found.alone / _RATE,
-        })  # fmt: skip
-    one, three = rows
-    alone, filled = _predicted(works, _COHORT)
-    one["packed_gain"] = 2 * alone / max(alone, 2 * filled)
-    three["seconds_over_one_seed"] = three["graphed_seconds"] / alone
-    three["seconds_over_one_seed_least"] = max(1.0, 3 * one["matrix_rate_share"])
-    three["trial_seconds"] = _ROUNDS * _STEPS * three["graphed_seconds"]
-    return rows
-
-
-def _in_words(size: Size, seeds: int) -> str:
-    return f"{counted(len(size.names), 'class', 'classes')}, {counted(_COHORT, 'client')}, {counted(seeds, 'seed')}"
-
-
-def _operations(size: Size, embed: int, seeds: int) -> int:
+def _row(what: str, works: Sequence[Sequence[Work]], size: Size, embed: int, seeds: int) -> Row:
+    """Predicted seconds of the kernels of a cohort, which a graphed step takes, and their share of the matrix rate."""
     towers = text_towers(embed, size, torch.float32, torch.device("cpu"))
-    return cost(towers.text, towers.sentences(size.names, _N_CTX), _COHORT * seeds).operations
+    operations = cost(towers.text, towers.sentences(size.names, _N_CTX), _COHORT * seeds).operations
+    seconds = _predicted(works, _COHORT * seeds)[0]
+    classes = counted(len(size.names), "class", "classes")
+    return {
+        "bench": f"{what}, {classes}, {counted(_COHORT, 'client')}, {counted(seeds, 'seed')}",
+        "kernel_seconds": seconds,
+        "matrix_rate_share": operations / seconds / _RATE,
+    }
 
 
-def _counted_step(method: Method) -> dict[str, int]:
+def _counted_step() -> Row:
     """Counts of a step in the second round: those of a round of two steps minus those of a round of one step.
 
     `graphed_launches` is the count of a replayed step.
     """
-    size = Size(names=Size().names[:3], width=32, plain=False)
-    trial = StepsOfRounds(size, 2, 512, torch.float32, sim_device(), method=method)
+    size = Size(names=Size().names[:3], width=32)
+    trial = StepsOfRounds(size, 2, 512, torch.float32, sim_device())
     trial.round(1)
     eager, graphed = (_difference(trial, graphs) for graphs in (None, Graphs(always=True)))
     found = {what: getattr(eager, what).total() for what in ("launches", "syncs", "copies")}
@@ -150,9 +112,9 @@ def _difference(trial: StepsOfRounds, graphs: Graphs | None) -> Counts:
     return Counts(**more)
 
 
-def _work(method: Method, size: Size, embed: int, n_clients: int) -> list[Work]:
+def _work(size: Size, embed: int, n_clients: int) -> list[Work]:
     """The kernels of a step at its true size, in order."""
-    trial = StepsOfRounds(size, 1, embed, torch.bfloat16, sim_device(), method=method, cohort=n_clients)
+    trial = StepsOfRounds(size, 1, embed, torch.bfloat16, sim_device(), n_clients)
     return _recorded(lambda: trial.round(1, Graphs(always=True, check=False)))
 
 
@@ -175,8 +137,12 @@ def _recorded(action: Callable[[], object]) -> list[Work]:
     return found
 
 
-def _predicted(works: Sequence[Sequence[Work]], n_clients: int) -> Prediction:
-    """The kernels of many clients, from those of two and three."""
+def _predicted(works: Sequence[Sequence[Work]], n_clients: int) -> tuple[float, float]:
+    """Seconds of the kernels of many clients, from those of two and three.
+
+    Returns:
+        One kernel after the other, and if other processes filled the GPU wherever a kernel leaves room.
+    """
     alone = filled = 0.0
     for two, three in zip(*works, strict=True):
         assert two.name == three.name
@@ -184,4 +150,4 @@ def _predicted(works: Sequence[Sequence[Work]], n_clients: int) -> Prediction:
         rate = _ATTENTION if "attention" in two.name else _RATE
         seconds = max(operations / rate, moved / _BANDWIDTH)
         alone, filled = alone + max(seconds, _KERNEL), filled + seconds
-    return Prediction(alone, filled)
+    return alone, filled

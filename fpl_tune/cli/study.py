@@ -100,15 +100,14 @@ def _run(spec: StudySpec, node: dict[str, Any], retry: bool, format: Format) -> 
     from fpl_tune.study.store import Store
 
     root, table = output_root(), format is Format.table
-    if retry:
-        retry_failed(Store(root, spec.name), quiet=not table)
     reporter = ReportWriter()
     callbacks: list[Callback] = [Watcher(quiet=not table), reporter]
     if spec.tracking.enabled:
         from fpl_tune.track import Recorder
 
-        recorder = Recorder(spec.tracking.uri, root, seeds=spec.tracking.seeds, warn=output.warn)
-        callbacks.append(recorder)
+        callbacks.append(Recorder(spec.tracking.uri, warn=output.warn))
+    if retry:
+        retry_failed(Store(root, spec.name), quiet=not table)
     # Ray prints notices of nodes, which are no part of JSON or CSV.
     with nullcontext() if table else redirect_stdout(sys.stderr):
         outcome = start_study(spec, node, root=root, callbacks=callbacks)

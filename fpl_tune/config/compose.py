@@ -91,11 +91,11 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, 
     return spec, node
 
 
-def check_tracking(uri: str | None) -> None:
-    """Raises `ConfigError` for a tracking URI that MLflow does not write to, such as a folder."""
-    if uri is not None and not re.match(r"(sqlite|https?|postgresql|mysql|mssql|databricks)[+:]?", uri):
+def check_tracking(uri: str | None, source: str = "tracking.uri") -> None:
+    """Raises `ConfigError` for a tracking URI that MLflow does not write to, such as a folder; `source` gave it."""
+    if uri and not re.match(r"(sqlite|https?|postgresql|mysql|mssql|databricks)[+:]?", uri):
         raise ConfigError(
-            f"tracking.uri must be a database or a server, but is {redact(uri)!r}: MLflow no longer writes to folders. "
+            f"{source} must be a database or a server, but is {redact(uri)!r}: MLflow no longer writes to folders. "
             "Use sqlite:////absolute/path/mlflow.db or http://host:5000."
         )
 

@@ -4,17 +4,14 @@ The only room that imports mlflow, and only when something is written. The track
 on, and what is missing is sent by the next run, or by `repair`.
 """
 
-from fpl_tune.track.benchmark import benchmark
-from fpl_tune.track.checks import Finding, inspect, repair
 from fpl_tune.track.recorder import Recorder
 from fpl_tune.track.server import experiments
 from fpl_tune.track.views import page
-from fpl_tune.track.writer import sync
+from fpl_tune.track.writer import Finding, inspect, repair, sync
 
 __all__ = [
     "Finding",
     "Recorder",
-    "benchmark",
     "experiments",
     "inspect",
     "page",

@@ -19,26 +19,21 @@ from fpl_tune.study.store import Store
 from fpl_tune.study.transfer import portable
 from fpl_tune.trial import Record
 
-
-def cell_files(store: Store, cell: Cell, seeds: Sequence[int]) -> dict[str, bytes | Path]:
-    """Path below the run's artifacts -> content: configuration, prompts, accuracies of clients."""
-    files: dict[str, bytes | Path] = {
-        "config/run.yaml": yaml.safe_dump(plain(config.as_dict(cell.run)), sort_keys=False).encode()
-    }
-    histories = {s: store.history(cell, s) for s in seeds}
-    files["clients.csv"] = _clients_csv(histories)
-    for seed in seeds:
-        prompts = store.place(cell, seed) / "prompts.safetensors"
-        if prompts.is_file():
-            files[f"prompts/seed={seed}.safetensors"] = prompts
-    return files
+Files = dict[str, bytes | Path]
+"""Path below the run's artifacts -> content, or the file that holds it."""
 
 
-def study_files(store: Store) -> dict[str, bytes | Path]:
+def cell_files(store: Store, cell: Cell, seeds: Sequence[int]) -> Files:
+    """Configuration, prompts, accuracies of clients."""
+    clients = _clients_csv({seed: store.history(cell, seed) for seed in seeds})
+    prompts = _prompts(store, cell, seeds, "prompts/seed={}.safetensors")
+    return {"config/run.yaml": _run_yaml(cell), "clients.csv": clients, **prompts}
+
+
+def study_files(store: Store) -> Files:
     """The report, its tables, the best cell's prompts as a model, and the study without the server's address."""
     names = ("report.html", "table.md", "table.tex", "table.csv", "results.csv")
-    paths = [store.folder / name for name in names]
-    files: dict[str, bytes | Path] = {str(p.relative_to(store.folder)): p for p in paths if p.is_file()}
+    files: Files = {name: store.folder / name for name in names if (store.folder / name).is_file()}
     return {**files, **_model(store), "study.yaml": portable(store).encode()}
 
 
@@ -52,24 +47,31 @@ flavors:
 """
 
 
-def _model(store: Store) -> dict[str, bytes | Path]:
+def _model(store: Store) -> Files:
     """The best cell's prompts as a model of MLflow, which `mlflow.pyfunc.load_model` serves; empty without prompts."""
     choice = choose(store.frame(), store.cells(), store.spec(), store.spec().report.rule)
     if choice is None or len(choice.cells) > 1:
         return {}
-    places = {seed: store.place(choice.cell, seed) / "prompts.safetensors" for seed in store.seeds(choice.cell)}
-    files: dict[str, bytes | Path] = {
-        f"model/prompts/prompts-seed{seed}.safetensors": path for seed, path in places.items() if path.is_file()
-    }
-    if not files:
+    prompts = _prompts(store, choice.cell, store.seeds(choice.cell), "model/prompts/prompts-seed{}.safetensors")
+    if not prompts:
         return {}
     python, own = platform.python_version(), importlib.metadata.version("fpl-tune")
-    run = yaml.safe_dump(plain(config.as_dict(choice.cell.run)), sort_keys=False)
-    return files | {
+    return {
+        **prompts,
         "model/MLmodel": _MLMODEL.format(python=python).encode(),
         "model/python_env.yaml": f"python: {python}\ndependencies: [fpl-tune=={own}]\n".encode(),
-        "model/prompts/run.yaml": run.encode(),
+        "model/prompts/run.yaml": _run_yaml(choice.cell),
     }
+
+
+def _prompts(store: Store, cell: Cell, seeds: Sequence[int], name: str) -> Files:
+    """The learned prompts of the seeds that have some; `name` has a place for the seed."""
+    paths = {seed: store.place(cell, seed) / "prompts.safetensors" for seed in seeds}
+    return {name.format(seed): path for seed, path in paths.items() if path.is_file()}
+
+
+def _run_yaml(cell: Cell) -> bytes:
+    return yaml.safe_dump(plain(config.as_dict(cell.run)), sort_keys=False).encode()
 
 
 def _clients_csv(histories: Mapping[int, Sequence[Record]]) -> bytes:

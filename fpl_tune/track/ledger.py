@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -43,8 +43,6 @@ class Point(NamedTuple):
 class Entry:
     """A run of MLflow."""
 
-    kind: str
-    """study, cell or seed"""
     key: str
     """Unique in the study: "study", a cell's id, or "<id>/<seed>"."""
     name: str
@@ -54,13 +52,21 @@ class Entry:
     end: int
     digest: str
     """Changes exactly if what is written changes."""
+    tags: dict[str, str]
     params: dict[str, str] = field(default_factory=dict)
     metrics: list[Point] = field(default_factory=list)
-    tags: dict[str, str] = field(default_factory=dict)
     datasets: list[tuple[str, str]] = field(default_factory=list)
     """Name, and the hash of the partition as digest."""
-    parent: str | None = None
-    """Key of the parent run."""
+
+    @property
+    def kind(self) -> str:
+        """study, cell or seed"""
+        return "study" if self.key == "study" else "seed" if "/" in self.key else "cell"
+
+
+def parent_of(key: str) -> str | None:
+    """Key of the run that a run is nested below; None: the study's run."""
+    return None if key == "study" else key.rpartition("/")[0] or "study"
 
 
 def digest(*parts: Any) -> str:
@@ -107,19 +113,19 @@ def _text(value: Any) -> str:
 
 def curves(histories: Mapping[int, Sequence[Record]], start: int) -> list[Point]:
     """Every metric by round, averaged over the seeds that have it; `step` is the round."""
-    found: dict[tuple[str, int], list[float]] = {}
-    elapsed: dict[int, float] = {}
-    for history in histories.values():
-        for record in history:
-            number = int(record["round"])
-            elapsed[number] = max(elapsed.get(number, 0.0), float(record.get("time/seconds", 0.0)))
-            for name, value in record.items():
-                if name not in ("seed", "round") and isinstance(value, (int, float)) and math.isfinite(value):
-                    found.setdefault((name, number), []).append(float(value))
-    names = metric_names({name for name, _ in found})
+    import pandas as pd
+
+    records = [record for history in histories.values() for record in history]
+    if not records:
+        return []
+    numbers = pd.DataFrame(records).select_dtypes("number").drop(columns="seed")
+    rounds = numbers.replace([math.inf, -math.inf], math.nan).groupby("round")
+    means, elapsed = rounds.mean(), rounds["time/seconds"].max()
+    names = metric_names(means)
     return [
-        Point(names[name], number, math.fsum(values) / len(values), start + round(1000 * elapsed[number]))
-        for (name, number), values in sorted(found.items())
+        Point(names[name], int(number), value, start + round(1000 * elapsed[number]))
+        for name in sorted(means)
+        for number, value in means[name].dropna().items()
     ]
 
 
@@ -153,9 +159,7 @@ def study_entry(store: Store, spec: StudySpec, status: str) -> Entry:
     if (store.folder / "table.md").is_file():
         note += "\n" + (store.folder / "table.md").read_text()
     tags = {"mlflow.note.content": note[:TAG_LENGTH], "fpl.status": status.lower()}
-    return Entry(
-        "study", "study", spec.name, status, min(ends, default=0), max(ends, default=0), digest(status, tags), tags=tags
-    )  # fmt: skip
+    return Entry("study", spec.name, status, min(ends, default=0), max(ends, default=0), digest(status, tags), tags)
 
 
 def complete(store: Store, cell: Cell, seeds: Sequence[int]) -> bool:
@@ -168,42 +172,29 @@ def cell_digest(store: Store, cell: Cell, seeds: Sequence[int], rule: str) -> st
     return digest(cell.id, cell.label, cell.role, list(seeds), rule, [store.result(cell, seed) for seed in seeds])
 
 
-def cell_entry(store: Store, cell: Cell, seeds: Sequence[int], rule: str) -> Entry:
-    """A cell over the given seeds, all of which have results."""
+def cell_entry(store: Store, cell: Cell, seeds: Sequence[int], rule: str, *, nested: bool = False) -> Entry:
+    """The run of a cell over the given seeds, all of which have results; `nested`: the run of its one seed below it."""
     results = {s: r for s in seeds if (r := store.result(cell, s)) is not None}
     counted = {s: r for s, r in results.items() if r["status"] in COUNTED} or results
-    histories = {s: store.history(cell, s) for s in counted}
     start, end = min(_times(r)[0] for r in results.values()), max(_times(r)[1] for r in results.values())
-    states = [r["status"] for r in results.values()]
+    metrics = [*aggregates(counted, rule, end), *curves({s: store.history(cell, s) for s in counted}, start)]
     tags = {**_tags(store, cell, results), "fpl.seeds": _text(list(results))}
     if errors := [f"seed {s}: {r['error']}" for s, r in results.items() if r.get("error")]:
         tags["fpl.error"] = "; ".join(errors)[:TAG_LENGTH]
+    if nested:
+        metrics = [point for point in metrics if not point.key.endswith(("_std", "_sem", "n_seeds"))]
+        tags["fpl.seed"] = str(seeds[0])
     return Entry(
-        kind="cell",
-        key=cell.id,
-        name=cell.label,
-        status="FAILED" if FAILURES & set(states) else "FINISHED",
+        key=f"{cell.id}/{seeds[0]}" if nested else cell.id,
+        name=f"{cell.label}, seed {seeds[0]}" if nested else cell.label,
+        status="FAILED" if FAILURES & {r["status"] for r in results.values()} else "FINISHED",
         start=start,
         end=end,
         digest=cell_digest(store, cell, seeds, rule),
-        params=parameters(cell, list(results)),
-        metrics=[*aggregates(counted, rule, end), *curves(histories, start)],
         tags=tags,
+        params=parameters(cell, list(results)),
+        metrics=metrics,
         datasets=_datasets(cell, results),
-        parent="study",
-    )
-
-
-def seed_entry(cell: Entry, seed: int) -> Entry:
-    """The entry of a seed, nested below its cell, made from the cell's entry over this seed alone."""
-    return replace(
-        cell,
-        kind="seed",
-        key=f"{cell.key}/{seed}",
-        name=f"{cell.name}, seed {seed}",
-        metrics=[point for point in cell.metrics if not point.key.endswith(("_std", "_sem", "n_seeds"))],
-        tags={**cell.tags, "fpl.seed": str(seed)},
-        parent=cell.key,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 
+from fpl_tune.errors import FplTuneError
 from fpl_tune.redact import redact
 
 _REASONS = {
@@ -23,17 +24,17 @@ _REMEDIES = {
     r"Invalid value": "Change the name or value that it refuses.",
     r"\b40[13]\b|credential|denied|Unauthorized": "Check MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD or "
     "MLFLOW_TRACKING_TOKEN.",
+    "": "Start it, or correct tracking.uri or MLFLOW_TRACKING_URI.",
 }
 
 
 def why(problem: Exception, uri: str) -> str:
     """What failed at a tracking server, and the remedy, in one line."""
+    if isinstance(problem, FplTuneError):
+        return str(problem)
     text = " ".join(str(problem).split())
-    reason = next((short for pattern, short in _REASONS.items() if re.search(pattern, text)), "")
-    reason = reason or textwrap.shorten(redact(text), 200, placeholder=" ...").rstrip(".")
-    remedy = "Start it, or correct tracking.uri or MLFLOW_TRACKING_URI."
-    for pattern, known in _REMEDIES.items():
-        if found := re.search(pattern, text):
-            remedy = known.format(*found.groups(), uri=redact(uri))
-            break
+    shortened = textwrap.shorten(redact(text), 200, placeholder=" ...").rstrip(".")
+    reason = next((short for pattern, short in _REASONS.items() if re.search(pattern, text)), shortened)
+    pattern = next(pattern for pattern in _REMEDIES if re.search(pattern, text))
+    remedy = _REMEDIES[pattern].format(re.findall(pattern, text)[0], uri=redact(uri))
     return f"MLflow at {redact(uri)} failed: {reason}. {remedy}"

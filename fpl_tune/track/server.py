@@ -13,15 +13,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune import config
-from fpl_tune.errors import ConfigError, EnvironmentProblem
-from fpl_tune.track.ledger import Entry
+from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.track.ledger import Entry, parent_of
 from fpl_tune.track.problems import why
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-_BATCH_METRICS, _BATCH_PARAMS = 1000, 100
 _PAGE = 1000
 _NAME = 250
 """Characters of a run's name; SQLite takes more, other databases refuse."""
@@ -66,12 +65,9 @@ def connect(uri: str) -> MlflowClient:
     quiet()
     try:
         config.check_tracking(uri)
-    except ConfigError as problem:
-        raise EnvironmentProblem(str(problem)) from None
-    from mlflow import MlflowClient
+        from mlflow import MlflowClient
 
-    quiet()  # importing it set its loggers again
-    try:
+        quiet()  # importing it set its loggers again
         if uri.startswith("sqlite:///"):
             _create(uri)
         elif not uri.startswith(("http", "databricks")):
@@ -179,17 +175,17 @@ class Book:
         for key, value in tags.items():
             self.client.set_experiment_tag(self.experiment, key, value)
 
-    def holds(self, key: str, digest: str, parent: str | None) -> bool:
+    def holds(self, key: str, digest: str) -> bool:
         """Whether there is exactly one run of this entry, complete, closed and below its parent."""
         runs = self.runs.get(key, [])
         if len(runs) != 1 or runs[0].info.status == "RUNNING":
             return False
         tags = runs[0].data.tags
-        return tags.get(_DIGEST) == digest and tags.get(_PARENT) == self.parent_id(parent)
+        return tags.get(_DIGEST) == digest and tags.get(_PARENT) == self._parent_id(key)
 
-    def parent_id(self, parent: str | None) -> str | None:
+    def _parent_id(self, key: str) -> str | None:
         """Run id of an entry's parent; None where there is none."""
-        runs = self.runs.get(parent, []) if parent is not None else []
+        runs = self.runs.get(parent_of(key) or "")
         return runs[0].info.run_id if runs else None
 
     def delete(self, key: str, keep: int = 0) -> None:
@@ -203,16 +199,19 @@ class Book:
 
         The tag with the digest is set last: a run without it was cut short, and is written anew.
         """
-        from mlflow.entities import RunTag
+        from mlflow.entities import Metric, Param, RunTag
 
         self.delete(entry.key, keep=1 if entry.kind == "study" else 0)
         kept = self.runs[entry.key]
-        if kept:
-            run = kept[0].info.run_id
-            self.client.log_batch(run, tags=[RunTag(k, v) for k, v in entry.tags.items()])
-        else:
-            run = self._create(entry)
-        self._log(run, entry)
+        run = kept[0].info.run_id if kept else self._create(entry)
+        self.client.log_batch(
+            run,
+            metrics=[Metric(p.key, p.value, p.timestamp, p.step) for p in entry.metrics],
+            params=[Param(k, v) for k, v in entry.params.items()],
+            tags=[RunTag(k, v) for k, v in entry.tags.items()],
+        )
+        if entry.datasets:
+            self.client.log_inputs(run, datasets=[_dataset(*named) for named in entry.datasets])
         self._attach(run, files)
         if entry.status == "RUNNING":
             self.client.update_run(run, status="RUNNING")
@@ -233,25 +232,11 @@ class Book:
 
     def _create(self, entry: Entry) -> str:
         """Creates an empty run; returns its id."""
-        own = {"fpl.study": self.name, "fpl.store": self.owner, "fpl.kind": entry.kind, "fpl.key": entry.key}
-        parent = self.parent_id(entry.parent)
-        tags = {**entry.tags, **own, **({_PARENT: parent} if parent else {})}
-        start = entry.start or int(1000 * time.time())
-        name = entry.name[:_NAME]
+        tags = {"fpl.study": self.name, "fpl.store": self.owner, "fpl.kind": entry.kind, "fpl.key": entry.key}
+        if parent := self._parent_id(entry.key):
+            tags[_PARENT] = parent
+        start, name = entry.start or int(1000 * time.time()), entry.name[:_NAME]
         return self.client.create_run(self.experiment, start_time=start, tags=tags, run_name=name).info.run_id
-
-    def _log(self, run: str, entry: Entry) -> None:
-        """Logs parameters, metrics and data sets in as few calls as MLflow's limits allow."""
-        from mlflow.entities import Metric, Param
-
-        params = [Param(k, v) for k, v in entry.params.items()]
-        for i in range(0, len(params), _BATCH_PARAMS):
-            self.client.log_batch(run, params=params[i : i + _BATCH_PARAMS])
-        metrics = [Metric(p.key, p.value, p.timestamp, p.step) for p in entry.metrics]
-        for i in range(0, len(metrics), _BATCH_METRICS):
-            self.client.log_batch(run, metrics=metrics[i : i + _BATCH_METRICS])
-        if entry.datasets:
-            self.client.log_inputs(run, datasets=[_dataset(*named) for named in entry.datasets])
 
     def _attach(self, key: str, files: dict[str, bytes | Path]) -> None:
         """Uploads artifacts in one call; an artifact of the same path is replaced."""

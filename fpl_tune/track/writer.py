@@ -1,4 +1,4 @@
-"""Makes the runs of a store in MLflow equal to the store."""
+"""Makes the runs of a store in MLflow equal to the store, and lists where they differ."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 import os
 import uuid
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from fpl_tune.config import StudySpec
@@ -15,6 +14,7 @@ from fpl_tune.files import write_text
 from fpl_tune.redact import HIDDEN
 from fpl_tune.study import earlier, schema
 from fpl_tune.study.cells import Cell, axes_of
+from fpl_tune.study.lock import owner
 from fpl_tune.study.status import FAILURES
 from fpl_tune.study.store import Store
 from fpl_tune.track import artifacts, ledger, server, views
@@ -25,13 +25,14 @@ FEW = 100
 """Nested runs that a study has at most unless `tracking.seeds` asks for them."""
 
 
-class Due(NamedTuple):
-    """A run that MLflow should hold."""
+class Finding(NamedTuple):
+    """One difference between a study's store and MLflow."""
 
+    kind: str
+    """missing, duplicate, stale, orphan or zombie"""
     key: str
-    seeds: list[int]
-    digest: str
-    parent: str
+    """"study", a cell's id, or "<id>/<seed>"."""
+    text: str
 
 
 class Writer:
@@ -39,17 +40,17 @@ class Writer:
 
     Args:
         store: the study's store.
-        spec: the study.
-        uri: the tracking server's address.
-        seeds: also write a nested run for every seed; None: if they are few.
+        uri: the tracking server's address; None: the study's `tracking.uri`, see `server.resolve`.
 
     Raises:
         EnvironmentProblem: MLflow cannot be reached.
     """
 
-    def __init__(self, store: Store, spec: StudySpec, uri: str, *, seeds: bool | None = None) -> None:
-        self.store, self.spec, self.nested = store, spec, _few(spec) if seeds is None else seeds
+    def __init__(self, store: Store, uri: str | None = None) -> None:
+        self.store, self.spec = store, store.spec()
+        uri = _address(store, self.spec, uri)
         self.seeds, self.rule = self.spec.seed_list(), self.spec.report.rule
+        self.nested = _few(self.spec) if self.spec.tracking.seeds is None else self.spec.tracking.seeds
         database = uri.startswith(("sqlite:", "postgresql", "mysql", "mssql"))
         client = server.connect(uri)
         artifacts = store.root / "mlartifacts" / store.name if database else None
@@ -58,7 +59,7 @@ class Writer:
     def parent(self, status: str) -> None:
         """Writes the study's run; with its report once it is no longer running."""
         entry = ledger.study_entry(self.store, self.spec, status)
-        if status == "RUNNING" or not self.book.holds(entry.key, entry.digest, None):
+        if status == "RUNNING" or not self.book.holds(entry.key, entry.digest):
             files = {} if status == "RUNNING" else artifacts.study_files(self.store)
             self.book.write(entry, files)
             if self.spec.tracking.register and "model/MLmodel" in files:
@@ -79,45 +80,56 @@ class Writer:
 
     def cell(self, cell: Cell) -> None:
         """Writes a cell's runs that differ from the store."""
-        for due in self.due(cell):
-            if not self.book.holds(due.key, due.digest, due.parent):
-                self._write(cell, due)
+        for key, (seeds, digest) in self.due(cell).items():
+            if not self.book.holds(key, digest):
+                nested = key != cell.id
+                entry = ledger.cell_entry(self.store, cell, seeds, self.rule, nested=nested)
+                self.book.write(entry, {} if nested else artifacts.cell_files(self.store, cell, seeds))
 
-    def _write(self, cell: Cell, due: Due) -> None:
-        entry = ledger.cell_entry(self.store, cell, due.seeds, self.rule)
-        if due.key != cell.id:
-            entry = ledger.seed_entry(entry, due.seeds[0])
-        files = (
-            artifacts.cell_files(self.store, cell, due.seeds) if due.key == cell.id else {}
-        )  # the cell has its seeds'
-        self.book.write(entry, files)
-
-    def due(self, cell: Cell) -> list[Due]:
-        """Lists the runs that MLflow should hold of a cell; none if a seed has no result yet."""
+    def due(self, cell: Cell) -> dict[str, tuple[list[int], str]]:
+        """The runs that MLflow should hold of a cell by key: seeds and digest; none if a seed has no result yet."""
         if not ledger.complete(self.store, cell, self.seeds):
-            return []
-        kept = earlier.seeds(self.store, cell)
-        nested = [(f"{cell.id}/{seed}", [seed], cell.id) for seed in kept] if self.nested else []
-        return [
-            Due(key, seeds, ledger.cell_digest(self.store, cell, seeds, self.rule), parent)
-            for key, seeds, parent in [(cell.id, kept, "study"), *nested]
-        ]
+            return {}
+        seeds = earlier.seeds(self.store, cell)
+        runs = {cell.id: seeds} | ({f"{cell.id}/{seed}": [seed] for seed in seeds} if self.nested else {})
+        return {key: (own, ledger.cell_digest(self.store, cell, own, self.rule)) for key, own in runs.items()}
 
     def everything(self, status: str | None = None) -> None:
         """Writes all complete cells, then the study's run with its final status; None: the status that results give."""
         if not self.book.runs.get("study"):
             self.parent("RUNNING")
-        cells = self.store.cells()
-        for cell in cells:
+        for cell in self.store.cells():
             self.cell(cell)
-        self.parent(status or self.state(cells))
+        self.parent(status or self._status())
 
-    def state(self, cells: Sequence[Cell]) -> str:
+    def _status(self) -> str:
         """The status of the study's run when no process runs the study."""
-        if not all(ledger.complete(self.store, cell, self.seeds) for cell in cells):
+        results = [self.store.result(cell, seed) for cell in self.store.cells() for seed in self.seeds]
+        if None in results:
             return "KILLED"
-        results = [self.store.result(cell, seed) for cell in cells for seed in self.seeds]
         return "FAILED" if any(r and r["status"] in FAILURES for r in results) else "FINISHED"
+
+    def differences(self) -> list[Finding]:
+        """Lists the runs in MLflow that differ from the store."""
+        runs, due = self.book.runs, [(cell, self.due(cell)) for cell in self.store.cells()]
+        expected = {"study": (f"the run of {self.store.name}", "")}
+        expected |= {key: (cell.label, digest) for cell, of in due for key, (_, digest) in of.items()}
+        found = []
+        for key, (what, digest) in expected.items():
+            number = len(runs.get(key, []))
+            if number == 0:
+                found.append(Finding("missing", key, f"{what} is not in MLflow"))
+            elif number > 1:
+                found.append(Finding("duplicate", key, f"{what} is in MLflow {number} times"))
+            elif key != "study" and not self.book.holds(key, digest):
+                found.append(Finding("stale", key, f"{what} differs from the store, or is incomplete"))
+            elif key == "study" and runs[key][0].info.status == "RUNNING" and owner(self.store.folder) is None:
+                found.append(Finding("zombie", key, f"{what} is open, but no process runs the study"))
+        waiting = {cell.id for cell, of in due if not of}  # their runs are written when they have run
+        for key in runs.keys() - expected.keys():
+            if runs[key] and key.partition("/")[0] not in waiting:
+                found.append(Finding("orphan", key, f"MLflow has a run {key}, but the study has no such cell"))
+        return found
 
 
 def _few(spec: StudySpec) -> bool:
@@ -125,6 +137,18 @@ def _few(spec: StudySpec) -> bool:
     seeds = len(spec.seed_list())
     cells = math.prod(len(values) for values in axes_of(spec.axes).values())
     return spec.search.sampler is None and seeds > 1 and cells * seeds <= FEW
+
+
+def _address(store: Store, spec: StudySpec, uri: str | None) -> str:
+    """The tracking server's address; the study's own is stored without its password."""
+    if not uri and HIDDEN in (spec.tracking.uri or ""):
+        uri = os.environ.get("MLFLOW_TRACKING_URI")
+        if not uri:
+            raise EnvironmentProblem(
+                f"The study's records are at {spec.tracking.uri}, whose password is not stored with it. "
+                "Give the whole address in MLFLOW_TRACKING_URI."
+            )
+    return server.resolve(uri or spec.tracking.uri, store.root)
 
 
 def identity(store: Store, uri: str) -> str:
@@ -140,33 +164,38 @@ def identity(store: Store, uri: str) -> str:
     return schema.read_tracking(path)
 
 
-def sync(store: Store, uri: str | None = None, *, seeds: bool | None = None) -> None:
+def sync(store: Store, uri: str | None = None) -> None:
     """Makes MLflow equal to the store of a study that is not running; idempotent, also after a kill.
 
     Raises:
         EnvironmentProblem: MLflow cannot be reached.
     """
     try:
-        writer_of(store, uri, seeds=seeds).everything()
-    except EnvironmentProblem:
-        raise
+        Writer(store, uri).everything()
     except Exception as problem:
         raise EnvironmentProblem(why(problem, server.resolve(uri, store.root))) from problem
 
 
-def writer_of(store: Store, uri: str | None = None, *, seeds: bool | None = None) -> Writer:
-    """Makes the writer of a store; `uri` and `seeds` default to the study's `tracking`.
+def inspect(store: Store, uri: str | None = None) -> list[Finding]:
+    """Lists the differences. Reads only, but restores an experiment that was deleted.
 
     Raises:
         EnvironmentProblem: MLflow cannot be reached.
     """
-    spec = store.spec()
-    if not uri and HIDDEN in (spec.tracking.uri or ""):
-        uri = os.environ.get("MLFLOW_TRACKING_URI")
-        if not uri:
-            raise EnvironmentProblem(
-                f"The study's records are at {spec.tracking.uri}, whose password is not stored with it. "
-                "Give the whole address in MLFLOW_TRACKING_URI."
-            )
-    resolved = server.resolve(uri or spec.tracking.uri, store.root)
-    return Writer(store, spec, resolved, seeds=spec.tracking.seeds if seeds is None else seeds)
+    return Writer(store, uri).differences()
+
+
+def repair(store: Store, uri: str | None = None) -> list[Finding]:
+    """Repairs what `inspect` finds: deletes runs without a cell, and writes all others that differ anew.
+
+    Raises:
+        EnvironmentProblem: MLflow cannot be reached.
+    """
+    writer = Writer(store, uri)
+    found = writer.differences()
+    for finding in found:
+        if finding.kind == "orphan":
+            writer.book.delete(finding.key)
+    if owner(store.folder) is None:
+        writer.everything()
+    return found

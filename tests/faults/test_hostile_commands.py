@@ -139,7 +139,6 @@ def toy(make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for name in dir(bench):
         if name.startswith(("bench_", "simulate_")):
             monkeypatch.setattr(bench, name, refused)
-    monkeypatch.setattr("fpl_tune.cli.bench._record", refused)
     return here
 
 

@@ -87,7 +87,7 @@ def run(made: Any, root: Path, fate: Fate) -> None:
     fate.around(Trial, "step")
     connect = server.connect
     server.connect = lambda uri: Watched(connect(uri), fate)  # type: ignore[assignment]
-    recorder = Recorder(None, root)
+    recorder = Recorder()
     outcome = run_study(*made, root=root, callbacks=[recorder])
     if recorder.problem or outcome.exit_code:
         raise RuntimeError(f"{recorder.problem} {outcome}")

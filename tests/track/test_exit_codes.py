@@ -38,6 +38,13 @@ def test_a_study_goes_on_with_one_warning(away, capsys):
     assert (away / "outputs" / "toy" / "report.html").is_file()
 
 
+def test_a_folder_is_refused_before_the_study_starts(away, capsys, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", str(away / "mlruns"))
+    assert call("study", str(away / "toy.yaml"), "seeds=5") == 2
+    assert "MLFLOW_TRACKING_URI must be a database or a server" in " ".join(capsys.readouterr().err.split())
+    assert Store.open(away / "outputs", "toy").spec().seed_list() == [1, 2], "nothing was started"
+
+
 def test_an_import_keeps_the_study_and_says_what_is_missing(away, capsys):
     parcel = transfer.export_study(cli_store(away), away / "parcel")
     (away / "outputs" / "toy").rename(away / "elsewhere")

@@ -71,6 +71,7 @@ defaults: [/study, override /method: promptfl, _self_]
 data: {train_per_class: 6, test_per_class: 1, shots: 2, domains: [clipart]}
 partition: {n_clients: 2}
 protocol: {rounds: 60, epochs: 1}
+tracking: {seeds: true}
 execution: {checkpoint_every: 1, parallel: 1, device: cpu}
 axes: {optim: {lr: [0.01, 0.1]}}
 seeds: 2
@@ -106,7 +107,7 @@ def test_workers_of_ray_killed_in_a_round_leave_the_records_of_a_calm_run(
         root.mkdir()
         shutil.copy(blank_database, root / "mlflow.db")
         made = config.compose_study(str(tmp_path / "tiny.yaml"), [f"execution.executor={executor}"])
-        recorder = track.Recorder(None, root, seeds=True)
+        recorder = track.Recorder()
         assert run_study(*made, root=root, callbacks=[recorder, *others]).exit_code == 0
         assert not recorder.problem
         return without_clocks(picture(f"sqlite:///{root.resolve()}/mlflow.db", Store.open(root, "tiny")))
@@ -156,7 +157,7 @@ def dying_sync(monkeypatch: pytest.MonkeyPatch, store: Store, uri: str, deadline
         connect = server.connect
         patch.setattr(server, "connect", lambda uri: Mortal(connect(uri), deadline, how))
         try:
-            track.sync(store, uri, seeds=True)
+            track.sync(store, uri)
         except Killed:
             return True
         return False
@@ -164,8 +165,8 @@ def dying_sync(monkeypatch: pytest.MonkeyPatch, store: Store, uri: str, deadline
 
 def test_killed_at_every_call_and_repeated_equals_undisturbed(make_store, uri, tmp_path, monkeypatch, picture):
     """Every call of a sync is a kill point, before it, after it, or within it; every third repetition is killed too."""
-    made = make_store(body="axes: {method: {n_ctx: [2]}}\nseeds: 2\n", rounds=2, clients=2)
-    track.sync(made, uri, seeds=True)
+    made = make_store(["tracking.seeds=true"], body="axes: {method: {n_ctx: [2]}}\nseeds: 2\n", rounds=2, clients=2)
+    track.sync(made, uri)
     undisturbed = picture(uri, made)
     points, killed = 0, True
     while killed:
@@ -176,7 +177,7 @@ def test_killed_at_every_call_and_repeated_equals_undisturbed(make_store, uri, t
         killed = dying_sync(monkeypatch, store, uri, points + 1, how)
         if points % 3 == 0:
             dying_sync(monkeypatch, Store(root, "toy"), uri, points // 2 + 1, "after")
-        track.sync(Store(root, "toy"), uri, seeds=True)
+        track.sync(Store(root, "toy"), uri)
         assert picture(uri, store) == undisturbed, f"killed {how} call {points + 1}"
         points += killed
     assert points >= 30
@@ -188,13 +189,13 @@ from pathlib import Path
 from fpl_tune import track
 from fpl_tune.study.store import Store
 print("ready", flush=True)
-track.sync(Store(Path(sys.argv[1]), "toy"), seeds=True)
+track.sync(Store(Path(sys.argv[1]), "toy"))
 print("done", flush=True)
 """
 
 
 def test_a_process_killed_while_it_writes_leaves_nothing_that_a_repetition_does_not_mend(make_store, uri, runs_of):
-    store = make_store(rounds=20)
+    store = make_store(["tracking.seeds=true"], rounds=20)
     for delay in (0.3, 0.9):
         process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, str(store.root)],
@@ -207,7 +208,7 @@ def test_a_process_killed_while_it_writes_leaves_nothing_that_a_repetition_does_
         time.sleep(delay)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    track.sync(store, seeds=True)
+    track.sync(store)
     found = {run.data.tags["fpl.key"]: run.info.status for run in runs_of(uri)}
     assert len(found) == 1 + 4 * 4
     assert set(found.values()) == {"FINISHED"}

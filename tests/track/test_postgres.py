@@ -115,7 +115,7 @@ def test_a_study_on_postgresql_is_the_study_on_sqlite(make_store, uri, postgres,
     track.sync(store, postgres)
     assert contents(postgres, runs_of, "toy") == there
     warnings: list[str] = []
-    recorder = track.Recorder(postgres, store.root, seeds=True, warn=warnings.append)
+    recorder = track.Recorder(postgres, warn=warnings.append)
     recorder.on_study_start(store, store.cells(), [object()])  # type: ignore[list-item]
     recorder.on_job_start(cell, (1, 2))
     recorder.on_cell_end(cell, {})

@@ -47,7 +47,7 @@ def test_follows_a_study(make_store, uri, tmp_path):
     store = make_store(body=SMALL)
     (store.folder / "report.html").write_text("<!doctype html>")
     warnings: list[str] = []
-    follow(track.Recorder(None, tmp_path, warn=warnings.append), store)
+    follow(track.Recorder(warn=warnings.append), store)
     assert warnings == []
     assert statuses(uri) == {"study": "FINISHED", **{cell.id: "FINISHED" for cell in store.cells()}}
     client = server.connect(uri)
@@ -59,14 +59,14 @@ def test_follows_a_study(make_store, uri, tmp_path):
 def test_the_driver_does_not_wait_for_mlflow(make_store, uri, tmp_path, monkeypatch):
     """The recorder hears of every cell while nothing can be written."""
     store = make_store(body=SMALL)
-    write, told = recording.Writer._write, threading.Event()
+    write, told = recording.Writer.cell, threading.Event()
 
     def slow(*args: Any) -> None:
         assert told.wait(120)
         write(*args)
 
-    monkeypatch.setattr(recording.Writer, "_write", slow)
-    recorder = track.Recorder(None, tmp_path)
+    monkeypatch.setattr(recording.Writer, "cell", slow)
+    recorder = track.Recorder()
     recorder.on_study_start(store, store.cells(), [object()])  # type: ignore[list-item]
     recorder.on_job_start(store.cells()[0], (1, 2))
     for cell in store.cells():
@@ -79,9 +79,9 @@ def test_the_driver_does_not_wait_for_mlflow(make_store, uri, tmp_path, monkeypa
 def test_mlflow_waits_for_the_first_trial(make_store, tmp_path, monkeypatch):
     """Its import takes as long as a start may, and must not meet the import of what runs the trials."""
     store = make_store(body=SMALL)
-    opened: list[Store] = []
-    recorder = track.Recorder(None, tmp_path)
-    monkeypatch.setattr(recorder, "open", opened.append)
+    opened: list[bool] = []
+    recorder = track.Recorder()
+    monkeypatch.setattr(recorder, "open", lambda: opened.append(True))
     recorder.on_study_start(store, store.cells(), [object()])  # type: ignore[list-item]
     recorder.wait()
     assert opened == []
@@ -91,19 +91,18 @@ def test_mlflow_waits_for_the_first_trial(make_store, tmp_path, monkeypatch):
     assert opened == [], "its process starts"
     recorder.on_round_end(first, store.history(first, 1)[:1])
     recorder.wait()
-    assert opened == [store]
+    assert opened == [True]
     recorder.on_abort()
 
 
 def test_ctrl_c_before_mlflow_is_open_leaves_it_to_the_next_run(make_store, uri, tmp_path, monkeypatch):
     store = make_store(body=SMALL)
-    recorder = track.Recorder(None, tmp_path)
-    opened: list[Store] = []
-    monkeypatch.setattr(recorder, "open", opened.append)
+    recorder = track.Recorder()
+    opened: list[bool] = []
+    monkeypatch.setattr(recorder, "open", lambda: opened.append(True))
     recorder.on_study_start(store, store.cells(), [object()])  # type: ignore[list-item]
     recorder.on_job_start(store.cells()[0], (1, 2))
     recorder.on_study_end(store, replace(DONE, exit_code=130))
-    assert recorder._thread is not None
     recorder._thread.shutdown(wait=True)
     assert opened == []
     track.sync(store, uri)
@@ -114,7 +113,7 @@ def test_an_absent_server_costs_one_warning_and_nothing_else(make_store, uri, tm
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     store = make_store(body=SMALL)
     warnings: list[str] = []
-    recorder = track.Recorder("http://me:s3cret@127.0.0.1:9", tmp_path, warn=warnings.append)
+    recorder = track.Recorder("http://me:s3cret@127.0.0.1:9", warn=warnings.append)
     follow(recorder, store)
     assert len(warnings) == 1
     assert "keeps everything" in warnings[0]
@@ -136,7 +135,7 @@ def test_a_server_that_comes_back_is_sent_everything_at_the_end(make_store, uri,
 
     monkeypatch.setattr(server, "connect", flaky)
     warnings: list[str] = []
-    recorder = track.Recorder(None, tmp_path, warn=warnings.append)
+    recorder = track.Recorder(warn=warnings.append)
     follow(recorder, store)
     assert len(warnings) == 1
     assert recorder.problem is None
@@ -146,14 +145,14 @@ def test_a_server_that_comes_back_is_sent_everything_at_the_end(make_store, uri,
 def test_a_stopped_study_is_closed_as_killed_and_finished_later(make_store, uri, tmp_path):
     store = make_store(body=SMALL, fill=lambda cell, seed: cell.number == 0)
     follow_some = Outcome(1, 0, 0, 1, 1.0, 130)
-    recorder = track.Recorder(None, tmp_path)
+    recorder = track.Recorder()
     recorder.on_study_start(store, store.cells(), [object()])  # type: ignore[list-item]
     recorder.on_job_start(store.cells()[0], (1, 2))
     recorder.on_cell_end(store.cells()[0], {})
     recorder.on_study_end(store, follow_some)
     assert statuses(uri)["study"] == "KILLED"
     whole = make_store(body=SMALL)
-    follow(track.Recorder(None, tmp_path), whole)
+    follow(track.Recorder(), whole)
     assert set(statuses(uri).values()) == {"FINISHED"}
 
 
@@ -162,7 +161,7 @@ def test_nothing_is_written_for_a_finished_study(make_store, uri, tmp_path):
     track.sync(store)
     client = server.connect(uri)
     before = [run.to_dictionary() for run in client.search_runs([experiment_id(client)])]
-    recorder = track.Recorder(None, tmp_path)
+    recorder = track.Recorder()
     recorder.on_study_start(store, store.cells(), [])
     recorder.on_study_end(store, Outcome(0, 0, 2, 0, 0.1, 0))
     assert [run.to_dictionary() for run in client.search_runs([experiment_id(client)])] == before
@@ -220,8 +219,3 @@ def test_nothing_is_overwritten_by_moving(make_store, tmp_path):
         transfer.import_study(store.folder, tmp_path)
     with pytest.raises(ConfigError, match=r"no study|has none"):
         transfer.import_study(tmp_path, tmp_path / "x")
-
-
-def test_the_benchmark_tells_what_the_driver_waits_for_from_what_the_thread_works():
-    measured = track.benchmark(cells=2, rounds=3)
-    assert 0 < measured["driver_per_cell"] < measured["cell_cpu"]

@@ -86,8 +86,8 @@ def test_artifacts_of_a_cell_can_be_used(make_store, uri, tmp_path, runs_of):
 
 
 def test_seeds_are_nested_on_request(make_store, uri, picture):
-    store = make_store(body=SMALL)
-    track.sync(store, seeds=True)
+    store = make_store(["tracking.seeds=true"], body=SMALL)
+    track.sync(store)
     found = picture(uri, store)
     assert len(found) == 1 + 2 * (1 + 2)
     cell = store.cells()[0]
@@ -102,7 +102,7 @@ def test_seeds_are_nested_where_they_are_few(make_store, uri, picture, monkeypat
     track.sync(store)
     assert len(picture(uri, store)) == 1 + 2 * (1 + 2)
     monkeypatch.setattr(writer, "FEW", 3)
-    assert not writer.writer_of(store, uri).nested
+    assert not writer.Writer(store, uri).nested
 
 
 def test_names_and_limits_of_mlflow_are_kept(make_store, uri, runs_of):

@@ -24,7 +24,7 @@ SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
 def followed(store: Store, uri: str | None = None, between: Callable[[], None] = lambda: None) -> list[str]:
     """A study of two cells beside a recorder, with something between the cells; the warnings."""
     warnings: list[str] = []
-    recorder = track.Recorder(uri, store.root, warn=warnings.append)
+    recorder = track.Recorder(uri, warn=warnings.append)
     first, second = store.cells()
     recorder.on_study_start(store, [first, second], [object()])  # type: ignore[list-item]
     recorder.on_job_start(first, (1, 2))
@@ -90,9 +90,9 @@ def test_a_server_that_goes_away_and_comes_back(make_store, uri, undisturbed, mo
     assert len(warnings) == 1
     assert "The study goes on" in warnings[0]
     if not back:
-        monkeypatch.undo()
+        monkeypatch.setattr(server, "connect", connect)
         assert picture(uri, store) != expected
-        track.sync(Store(store.root, store.name), uri, seeds=False)
+        track.sync(Store(store.root, store.name), uri)
     assert picture(uri, store) == expected
 
 
