@@ -54,7 +54,7 @@ def data_prepare(overrides: Overrides = None, format: FormatOption = Format.tabl
     towers = run.clip.load(resolve("auto"))
     with output.progress("encoding") as progress:
         done = prepare.prepare(run.data, towers, *needs_of(run), cache_dir=cache_root(), progress=progress)
-    _print(prepare.to_dicts(done), [prepare.table(done)], format)
+    output.emit(done, format)
 
 
 @data_app.command(
@@ -91,7 +91,7 @@ def data_show(
         export_split(drawn, dataset, export)
 
 
-def _print(value: Any, tables: Sequence[Any], format: Format) -> None:
+def _print(value: dict[str, Any], tables: Sequence[Any], format: Format) -> None:
     from fpl_tune.cli import output
 
     if format is Format.table:
@@ -99,7 +99,5 @@ def _print(value: Any, tables: Sequence[Any], format: Format) -> None:
             output.console().print(table)
     elif format is Format.json:
         print(json.dumps(value, indent=1, ensure_ascii=False))
-    elif isinstance(value, list):
-        output.emit(value, format)
     else:
         output.emit_object(value, format)

@@ -54,9 +54,13 @@ def list_data(root: str | None, format: Format) -> None:
 
     rows = check.catalogue(root)
     if format is Format.table:
-        output.console().print(check.catalogue_table(rows))
-    else:
-        output.emit(rows, format)
+        last = "files" if root is None else "there"
+        described = "description and default partition"
+        title = "expected below data.root" if root is None else "below data.root"
+        rows = [
+            {"data set": row["name"], described: f"{row['what']}\n{row['partition']}", title: row[last]} for row in rows
+        ]
+    output.emit(rows, format)
 
 
 def _methods() -> list[dict[str, str]]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageEnhance
 
+from fpl_tune.data.pool import Dataset, Pool
 from fpl_tune.data.transform import Picture
 from fpl_tune.errors import unknown
 
@@ -22,10 +23,12 @@ class View(NamedTuple):
     number: int = 0
 
 
-def views_of(n_crops: int, second: str | None) -> tuple[list[View], list[View]]:
-    """The random views of a training set: `n_crops` crops, and as many of kind `second`, or one."""
-    crops = [View("crop", number) for number in range(n_crops)]
-    return crops, [View(second, number) for number in range(max(1, n_crops)) if second]
+def pools_and_views(dataset: Dataset, n_crops: int, second: str | None) -> list[tuple[Pool, View | None]]:
+    """All images that a trial reads: the training and test images themselves, then the random views of the training
+    images, `n_crops` crops and as many of kind `second`, or one."""
+    views = [View("crop", number) for number in range(n_crops)]
+    views += [View(second, number) for number in range(max(1, n_crops)) if second]
+    return [(dataset.train, None), (dataset.test, None), *((dataset.train, view) for view in views)]
 
 
 def look(view: View, picture: Picture, size: int, name: str) -> Image.Image:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from rich.text import Text
 
 from fpl_tune.data.cache import Progress
 from fpl_tune.data.files import is_image
-from fpl_tune.data.pool import Dataset, FilePool, Pool
+from fpl_tune.data.pool import Dataset, FilePool, Pool, digest
 from fpl_tune.data.reading import read_in_threads
 from fpl_tune.data.registry import load
 from fpl_tune.data.sources import ALL, SOURCES, source
@@ -77,9 +76,9 @@ class Report:
 
 
 def check(spec: DataSpec, *, progress: Progress | None = None) -> Report:
-    """Reads every image of a data set, and compares the files with the lists and the published numbers.
+    """Reads every image of a data set once.
 
-    `data.max_train` and `data.max_test` are ignored.
+    Missing listed images are counted. `data.max_train` and `data.max_test` are ignored.
 
     Args:
         spec: the data set.
@@ -96,43 +95,36 @@ def check(spec: DataSpec, *, progress: Progress | None = None) -> Report:
     seen: dict[str, list[tuple[str, int, str]]] = defaultdict(list)
     unreadable: list[str] = []
     for part, pool in (("train", dataset.train), ("test", dataset.test)):
-        for row, digest, problem in _read_all(pool, progress):
-            name = pool.names[row]
+        for name, label, (pixels, problem) in zip(pool.names, pool.label.tolist(), _read(pool, progress), strict=True):
             if problem:
                 unreadable.append(f"{name}: {problem}")
-            seen[digest].append((name, int(pool.label[row]), part))
+            else:
+                seen[pixels].append((name, label, part))
     if unreadable:
         findings.append(_finding("cannot be read: download them again or delete them", unreadable))
     findings += [*_duplicates(seen), *_strangers(dataset)]
     sizes = tuple(_sizes(dataset, spec))
     wrong = [domain for domain, *_, published in sizes if published.endswith("differs")]
     if wrong:
-        findings.append(Finding("number of images differs from the published one, by domain", len(wrong), tuple(wrong)))
+        findings.append(_finding("number of images differs from the published one, by domain", wrong))
     return Report(dataset.name, sizes, len(dataset.classes), dataset.fingerprint, dataset.notes, tuple(findings))
 
 
-def _finding(what: str, cases: list[str], *, serious: bool = True) -> Finding:
-    return Finding(what, len(cases), tuple(map(_readable, cases[:_SHOWN])), serious)
+def _finding(what: str, cases: Sequence[str], *, count: int = 0, serious: bool = True) -> Finding:
+    """`cases` are file names, which may have bytes that are not UTF-8; these are replaced."""
+    shown = (name.encode(errors="replace").decode() for name in cases[:_SHOWN])
+    return Finding(what, count or len(cases), tuple(shown), serious)
 
 
-def _readable(name: str) -> str:
-    """A file name for the terminal; bytes that are not UTF-8 are replaced."""
-    return name.encode(errors="replace").decode()
+def _read(pool: Pool, progress: Progress | None) -> Iterator[tuple[str, str]]:
+    """Yields the digest of the pixels of every image, or the problem that it cannot be read."""
 
-
-def _read_all(pool: Pool, progress: Progress | None) -> Iterator[tuple[int, str, str]]:
-    """Yields row, digest of the content and problem (or "") of every image; a thread reads one at a time."""
-
-    def one(row: int) -> tuple[int, str, str]:
+    def one(row: int) -> tuple[str, str]:
         try:
-            digest = hashlib.sha1(pool.content(row)).hexdigest()
-        except OSError as error:
-            return row, f"row {row}", error.strerror or str(error)
-        try:
-            pool.read(row)
+            pixels = np.asarray(pool.read(row))
         except EnvironmentProblem as problem:
-            return row, f"row {row}", str(problem.__cause__ or problem).split(". `", 1)[0]
-        return row, digest, ""
+            return "", str(problem).split(". `", 1)[0]
+        return digest([str(pixels.shape), pixels.tobytes()]), ""
 
     done = 0
     for found in read_in_threads(one, pool.names, _AT_ONCE):
@@ -143,73 +135,55 @@ def _read_all(pool: Pool, progress: Progress | None) -> Iterator[tuple[int, str,
 
 
 def _duplicates(seen: Mapping[str, list[tuple[str, int, str]]]) -> Iterator[Finding]:
-    kinds: dict[str, list[str]] = defaultdict(list)
-    extra: Counter[str] = Counter()
+    kinds: dict[str, list[list[str]]] = defaultdict(list)
     for cases in seen.values():
-        if len(cases) == 1:
-            continue
-        text = " = ".join(name for name, *_ in cases)
-        if len({label for _, label, _ in cases}) > 1:
-            what = "copies of an image under different labels"
-        elif len({part for *_, part in cases}) > 1:
-            what = "copies of an image on both sides of the split"
-        else:
-            what = "copies of an image on one side of the split"
-        kinds[what].append(text)
-        extra[what] += len(cases) - 1
-    for what, cases in kinds.items():
-        yield Finding(what, extra[what], tuple(cases[:_SHOWN]), serious=False)
+        names, labels, parts = zip(*cases, strict=True)
+        if len(names) > 1:
+            sides = "on both sides of the split" if len(set(parts)) > 1 else "on one side of the split"
+            kinds["under different labels" if len(set(labels)) > 1 else sides].append(list(names))
+    for kind, copies in kinds.items():
+        count = sum(map(len, copies)) - len(copies)
+        yield _finding(f"copies of an image {kind}", list(map(" = ".join, copies)), count=count, serious=False)
 
 
 def _strangers(dataset: Dataset) -> Iterator[Finding]:
     """Finds files in the data set's folders that are not images, and images that are not listed."""
     pools = [pool for pool in (dataset.train, dataset.test) if isinstance(pool, FilePool)]
-    if not pools:
-        return
     listed = {name for pool in pools for name in pool.names}
-    folders = {name.rsplit("/", 1)[0] for name in listed if "/" in name}
     suffixes: Counter[str] = Counter()
     unlisted: list[str] = []
-    for folder in sorted(folders):
-        for entry in sorted(Path(pools[0].root, folder).iterdir()):
-            if not entry.is_file():
-                continue
+    for folder in sorted({name.rpartition("/")[0] for name in listed if "/" in name}):
+        for entry in sorted(path for path in Path(pools[0].root, folder).iterdir() if path.is_file()):
             if not is_image(entry.name) and entry.suffix.lower() not in _LISTS:
                 suffixes[entry.suffix or entry.name] += 1
             elif is_image(entry.name) and f"{folder}/{entry.name}" not in listed:
                 unlisted.append(f"{folder}/{entry.name}")
     if suffixes:
-        kinds = tuple(f"{count} x {_readable(suffix)}" for suffix, count in suffixes.most_common(_SHOWN))
-        yield Finding("are not images and were ignored", suffixes.total(), kinds, serious=False)
+        kinds = [f"{count} x {suffix}" for suffix, count in suffixes.most_common()]
+        yield _finding("are not images and were ignored", kinds, count=suffixes.total(), serious=False)
     if unlisted:
         yield _finding("exist but are not used: from a validation list or another domain", unlisted, serious=False)
 
 
 def _sizes(dataset: Dataset, spec: DataSpec) -> Iterator[tuple[str, int, int, str]]:
     published = source(dataset.name).sizes.get(spec.classes, {})
-    whole = spec.domains is None and not spec.whole_test
     n = len(dataset.domains)
-    counts = [np.bincount(pool.domain, minlength=n).tolist() for pool in (dataset.train, dataset.test)]
-    rows = [(name, counts[0][i], counts[1][i]) for i, name in enumerate(dataset.domains)]
+    train, test = (np.bincount(pool.domain, minlength=n).tolist() for pool in (dataset.train, dataset.test))
+    rows = list(zip(dataset.domains, train, test, strict=True))
     if n > 1:
-        rows.append((ALL, sum(counts[0]), sum(counts[1])))
-    for domain, train, test in rows:
+        rows.append((ALL, sum(train), sum(test)))
+    for domain, *found in rows:
         key = ALL if n == 1 else domain
-        expected = published.get(key) if whole or key != ALL else None
-        yield domain, train, test, _compared(expected, train, test)
-
-
-def _compared(expected: int | Sequence[int] | None, train: int, test: int) -> str:
-    if expected is None:
-        return ""
-    if isinstance(expected, int):
-        return f"{expected:,}" if expected == train + test else f"{expected:,} differs"
-    text = " / ".join(f"{number:,}" for number in expected)
-    return text if tuple(expected) == (train, test) else f"{text} differs"
+        part = key == ALL and (spec.domains is not None or spec.whole_test)
+        expected = None if part else published.get(key)
+        numbers = expected if isinstance(expected, Sequence) else [] if expected is None else [expected]
+        right = numbers == (found if len(numbers) == 2 else [sum(found)])
+        text = " / ".join(f"{number:,}" for number in numbers)
+        yield domain, found[0], found[1], text if right or not numbers else f"{text} differs"
 
 
 def catalogue(root: str | None = None) -> list[dict[str, str]]:
-    """All data sets, for JSON; with a root, also the number of images found below it, or the problem."""
+    """All data sets; with a root, also the number of images found below it, or the problem."""
     rows = []
     for name, entry in SOURCES.items():
         usual = f"{entry.natural.name}, {entry.natural.n_clients} clients"
@@ -219,17 +193,7 @@ def catalogue(root: str | None = None) -> list[dict[str, str]]:
     return rows
 
 
-def catalogue_table(rows: list[dict[str, str]]) -> Table:
-    """For the terminal."""
-    table = Table("data set", "description and default partition")
-    last = "there" if "there" in rows[0] else "files"
-    table.add_column("below data.root" if last == "there" else "expected below data.root", overflow="fold")
-    for row in rows:
-        table.add_row(row["name"], f"{row['what']}\n{row['partition']}", Text(row[last]))
-    return table
-
-
-def _there(name: str, root: str | None) -> str:
+def _there(name: str, root: str) -> str:
     if name in ("folder", "domains"):
         return ""
     try:

@@ -54,10 +54,6 @@ class Pool(ABC):
         """One image in RGB: a PIL image or uint8 [h, w, 3]. Raises `EnvironmentProblem` if it cannot be read."""
 
     @abstractmethod
-    def content(self, i: int) -> bytes:
-        """The bytes of an image, to find duplicates. Raises `OSError` if it is missing."""
-
-    @abstractmethod
     def stamp(self) -> str:
         """Hex digest that changes with the images; of files by size and time, without reading them."""
 
@@ -73,17 +69,8 @@ class FilePool(Pool):
 
     root: str = ""
 
-    def path(self, i: int) -> Path:
-        return Path(self.root, self.names[i])
-
     def read(self, i: int) -> Image.Image:
-        return read_image(self.path(i))
-
-    def content(self, i: int) -> bytes:
-        path = self.path(i)
-        if path.exists() and not path.is_file():
-            raise irregular(path)
-        return path.read_bytes()
+        return read_image(Path(self.root, self.names[i]))
 
     def stamp(self) -> str:
         return digest(_stat_line(self.root, name) for name in self.names)
@@ -103,9 +90,6 @@ class ArrayPool(Pool):
     def read(self, i: int) -> NDArray[np.uint8]:
         return self.fetch()[self.rows[i]]
 
-    def content(self, i: int) -> bytes:
-        return self.read(i).tobytes()
-
     def stamp(self) -> str:
         return digest([self.version, self.rows.tobytes()])
 
@@ -124,10 +108,6 @@ class JoinedPool(Pool):
     def read(self, i: int) -> Image.Image | NDArray[np.uint8]:
         part, row = self.place[i].tolist()
         return self.parts[part].read(row)
-
-    def content(self, i: int) -> bytes:
-        part, row = self.place[i].tolist()
-        return self.parts[part].content(row)
 
     def stamp(self) -> str:
         return digest([*(part.stamp() for part in self.parts), self.place.tobytes()])

@@ -30,8 +30,8 @@ class Overview:
     """[N, K] training images"""
     domain: Ints
     """[N, D] training images"""
-    sizes: dict[str, Ints]
-    """[N] images by "train", "val" and each test set's name"""
+    sizes: dict[str, list[int]]
+    """N numbers of images by "train", "val" and each test set's name"""
     top_share: float
     """Mean over clients of the share of the client's most frequent training class in its test labels.
 
@@ -47,25 +47,22 @@ class Overview:
             "domains": list(self.domains),
             "clients_by_classes": self.label.tolist(),
             "clients_by_domains": self.domain.tolist(),
-            "sizes": {name: size.tolist() for name, size in self.sizes.items()},
+            "sizes": self.sizes,
             "constant_prediction": round(self.top_share, 6),
         }
 
     def table(self) -> Table:
         """For the terminal: a row per client, the first forty."""
-        n = len(self.label)
-        caption = f"A constant prediction reaches {self.top_share:.1%} on the clients' own test images."
-        if n > _ROWS:
-            caption = f"{counted(n - _ROWS, 'more client')}. {caption}"
+        more = len(self.label) - _ROWS
+        caption = f"{counted(more, 'more client')}. " if more > 0 else ""
+        caption += f"A constant prediction reaches {self.top_share:.1%} on the clients' own test images."
         shown = Table("client", *self.sizes, "classes", "domains", "most frequent", title=self._title, caption=caption)
-        for client in range(min(n, _ROWS)):
-            held, where = self.label[client], self.domain[client]
+        for client, (held, where) in enumerate(zip(self.label[:_ROWS], self.domain[:_ROWS], strict=True)):
             most = [f"{self.classes[k]} {held[k]}" for k in np.argsort(-held, kind="stable")[:3] if held[k]]
             names = [self.domains[d] for d in np.flatnonzero(where)]
-            counts = [f"{size[client]:,}" for size in self.sizes.values()]
             shown.add_row(
                 str(client),
-                *counts,
+                *(f"{sizes[client]:,}" for sizes in self.sizes.values()),
                 str((held > 0).sum()),
                 ", ".join(names) if len(names) <= 2 else f"{len(names)} of {len(self.domains)}",
                 ", ".join(most),
@@ -85,21 +82,20 @@ class Overview:
         n_clients, n_classes = self.label.shape
         size = (np.clip(3 + 0.12 * n_classes, 7, 16), np.clip(3.5 + 0.08 * n_clients, 5, 12))
         figure = Figure(figsize=size, layout="constrained")
-        grid = figure.add_gridspec(2, 2, width_ratios=[5, 1], height_ratios=[1, 4])
-        heat = figure.add_subplot(grid[1, 0])
+        parts = figure.subplot_mosaic("LD;HD", width_ratios=[5, 1], height_ratios=[1, 4])
+        labels, heat, domains = parts["L"], parts["H"], parts["D"]
         image = heat.imshow(self.label, aspect="auto", cmap="viridis", interpolation="nearest")
         heat.set(xlabel="class", ylabel="client")
         heat.yaxis.set_major_locator(MaxNLocator(integer=True))
         if n_classes <= 40:
             heat.set_xticks(range(n_classes), self.classes, rotation=90, fontsize=7)
         figure.colorbar(image, ax=heat, label="training images")
-        labels = figure.add_subplot(grid[0, 0], sharex=heat)
+        labels.sharex(heat)
         labels.bar(range(n_classes), self.label.sum(0), width=0.9)
         labels.set(ylabel="images", title=self._title)
         labels.tick_params(labelbottom=False)
-        domains = figure.add_subplot(grid[:, 1])
-        domains.barh(range(len(self.domains)), self.domain.sum(0))
-        domains.set_yticks(range(len(self.domains)), self.domains, fontsize=8)
+        domains.barh(self.domains, self.domain.sum(0))
+        domains.tick_params("y", labelsize=8)
         domains.set(xlabel="images", title="domains")
         domains.invert_yaxis()
         return figure
@@ -107,19 +103,12 @@ class Overview:
 
 def overview(drawn: Split, dataset: Dataset) -> Overview:
     """Counts of a split of a data set."""
-    n_classes = len(dataset.classes)
+    n_classes, n_domains = len(dataset.classes), len(dataset.domains)
     label = np.stack([np.bincount(labels, minlength=n_classes) for labels in drawn.train_label])
-    domain = np.stack([np.bincount(dataset.train.domain[i], minlength=len(dataset.domains)) for i in drawn.train])
+    domain = np.stack([np.bincount(dataset.train.domain[rows], minlength=n_domains) for rows in drawn.train])
     own = next(iter(drawn.tests.values()))
     reached = [float((test == k).mean()) for test, k in zip(own.label, label.argmax(1), strict=True)]
-    sizes = {"train": drawn.train, "val": drawn.val} | {name: test.index for name, test in drawn.tests.items()}
-    return Overview(
-        dataset=dataset.name,
-        hash=drawn.hash,
-        classes=dataset.classes,
-        domains=dataset.domains,
-        label=label,
-        domain=domain,
-        sizes={name: np.array([len(rows) for rows in index]) for name, index in sizes.items()},
-        top_share=float(np.mean(reached)),
-    )
+    held = {"train": drawn.train, "val": drawn.val} | {name: test.index for name, test in drawn.tests.items()}
+    sizes = {name: [len(rows) for rows in clients] for name, clients in held.items()}
+    top_share = float(np.mean(reached))
+    return Overview(dataset.name, drawn.hash, dataset.classes, dataset.domains, label, domain, sizes, top_share)

@@ -16,8 +16,8 @@ from torch import Tensor
 from fpl_tune.clip import Towers, load_towers
 from fpl_tune.clip.allocator import keep_freed_memory
 from fpl_tune.clip.sentences import Position
-from fpl_tune.data import Dataset, DataSpec, PartitionSpec, Pool, Split, features, load, split
-from fpl_tune.data.augment import View, views_of
+from fpl_tune.data import Dataset, DataSpec, PartitionSpec, Split, features, load, split
+from fpl_tune.data.augment import pools_and_views
 from fpl_tune.device import usable_bytes
 from fpl_tune.spec import SPEC
 from fpl_tune.task.classes import GENERIC_TEMPLATE, Classes
@@ -103,13 +103,12 @@ class World:
         towers = clip.load(device)
         dataset = load(data)
 
-        def seen(pool: Pool, look: View | None = None) -> Tensor:
-            return features(pool, towers, needs=needs, cache_dir=cache_dir, progress=progress, view=look)
-
-        crops, others = views_of(data.views, view)
-        pools = [(dataset.train, None), (dataset.test, None), *((dataset.train, look) for look in (*crops, *others))]
-        train, test, *views = _placed([seen(pool, look) for pool, look in pools], towers.device)
-        first, second = views[: len(crops)], views[len(crops) :]
+        tables = [
+            features(pool, towers, needs, cache_dir=cache_dir, view=look, progress=progress)
+            for pool, look in pools_and_views(dataset, data.views, view)
+        ]
+        train, test, *views = _placed(tables, towers.device)
+        first, second = views[: data.views], views[data.views :]
         return cls(towers, dataset, clip, train, test, torch.float32, first, second)
 
     def classes(self, ids: np.ndarray) -> Classes:

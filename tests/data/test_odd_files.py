@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from fpl_tune.data import DataSpec, load
-from fpl_tune.data.check import _readable
+from fpl_tune.data.check import check
 from fpl_tune.data.coop import read_json
 from fpl_tune.data.files import images_in, subfolders
 from fpl_tune.errors import EnvironmentProblem
@@ -45,7 +45,7 @@ def test_an_image_that_is_no_regular_file_is_named_and_not_read(root: Path, kind
     path.unlink()
     os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
     assert load(DataSpec(name="folder", root=str(root))).train.names == pool.names
-    for read in (lambda: pool.read(0), lambda: pool.content(0), pool.stamp):
+    for read in (lambda: pool.read(0), pool.stamp):
         with pytest.raises(EnvironmentProblem, match=r"\.png is not a regular file"):
             read()
 
@@ -59,7 +59,9 @@ def test_a_broken_link_is_an_image_that_cannot_be_read(root: Path) -> None:
 
 
 def test_classes_are_named_in_utf8_and_odd_names_of_images_are_printed(root: Path) -> None:
-    assert _readable("caf\udce9.jpg") == "caf?.jpg"
+    (root / "cat" / "caf\udce9.png").touch()
+    (broken,) = check(DataSpec("folder", root=str(root))).findings[:1]
+    assert broken.examples[0].startswith("cat/caf?.png: Cannot read image")
     os.mkdir(os.fsencode(root) + b"/\xfe")
     with pytest.raises(EnvironmentProblem, match=r"named in UTF-8, but .*\\udcfe' is not"):
         subfolders(root)

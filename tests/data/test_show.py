@@ -21,7 +21,7 @@ def test_counts_are_those_of_the_split() -> None:
     assert (seen.label.sum(0) == 2).all()
     assert ((seen.label > 0).sum(1) == 2).all()
     assert (seen.domain.sum(1) == 4).all()
-    assert {name: size.tolist() for name, size in seen.sizes.items()} == {
+    assert seen.sizes == {
         "train": [4] * 10,
         "val": [2] * 10,
         "test": [24] * 10,
@@ -47,7 +47,7 @@ def test_the_figure_shows_clients_by_classes_and_both_histograms() -> None:
     seen = overview(split(DATA, SMALL, PartitionSpec("domain"), 0), DATA)
     figure = seen.figure()
     figure.draw_without_rendering()
-    heat, scale, labels, domains = figure.axes
+    labels, domains, heat, scale = figure.axes
     assert np.array_equal(np.asarray(heat.images[0].get_array()), seen.label)
     upright, lying = ([bar for bar in axes.patches if isinstance(bar, Rectangle)] for axes in (labels, domains))
     assert [bar.get_height() for bar in upright] == seen.label.sum(0).tolist()
