@@ -8,7 +8,6 @@ each training class for validation, or each class in 50 % training, 20 % validat
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
@@ -26,9 +25,10 @@ from fpl_tune.data.files import (
     label_in,
     lines_of,
     locate,
+    read_json,
     subfolders,
 )
-from fpl_tune.data.pool import Dataset, irregular
+from fpl_tune.data.pool import Dataset
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.errors import EnvironmentProblem
 
@@ -81,16 +81,6 @@ def read_list(path: Path) -> Listed:
         ) from None
     train, test = ([(image, label, 0) for image, label, _ in part] for part in listed)
     return train, test, names
-
-
-def read_json(path: Path, remedy: str) -> Any:
-    """The content of a JSON file. Raises `EnvironmentProblem`, which ends in `remedy`, if it cannot be read."""
-    if path.exists() and not path.is_file():
-        raise irregular(path)
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise EnvironmentProblem(f"Cannot read {path}: {error}. {remedy}") from None
 
 
 # ---- split again without CoOp's list ---------------------------------------------------------------------------------

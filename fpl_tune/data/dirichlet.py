@@ -56,7 +56,7 @@ def by_label(
         cuts = _cuts(sizes, n_clients, alpha, rng, balanced)
         smallest = np.diff(cuts, axis=-1).sum(1).min(-1)
         if (smallest >= least).all():
-            return Deal(_deal(train, cuts[0], rng), _deal(test, cuts[1], rng), n_clients)
+            return Deal(_deal(train, cuts[0], rng), _deal(test, cuts[1], rng))
         best = max(best, smallest, key=lambda sizes: min(sizes - least))
     raise ConfigError(
         f"None of {tries} Dirichlet draws with alpha {alpha:g} gave each of {counted(n_clients, 'client')} {least[0]} "
@@ -121,7 +121,7 @@ def fixed_by_label(train: Ints, test: Ints, n_clients: int, alpha: float) -> Dea
             sizes = np.diff((edges * len(part)).astype(int), prepend=0)
             into.append(Shares(part, np.repeat(np.arange(n_clients), sizes)))
         held += np.bincount(parts[0][-1].client, minlength=n_clients)
-    return Deal(joined(parts[0]), joined(parts[1]), n_clients)
+    return Deal(joined(parts[0]), joined(parts[1]))
 
 
 def by_superclass(
@@ -156,7 +156,7 @@ def by_superclass(
     pairs = Shares(np.concatenate(rows), np.repeat(np.arange(n_clients), quota))
     is_train = pairs.row < len(train)
     test_pairs = pairs.at(~is_train)
-    return Deal(pairs.at(is_train), test_pairs._replace(row=test_pairs.row - len(train)), n_clients)
+    return Deal(pairs.at(is_train), test_pairs._replace(row=test_pairs.row - len(train)))
 
 
 def _fill(quota: int, mix: Floats, coarse: Ints, left: Ints, rng: np.random.Generator) -> Ints:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fpl_tune.data.files import read_json
 from fpl_tune.data.pool import Dataset, Ints, Pool
 from fpl_tune.data.splits import Held, Split, TestSet, identity
 from fpl_tune.errors import ConfigError, EnvironmentProblem
@@ -50,7 +51,9 @@ def import_split(path: str | Path, dataset: Dataset) -> Split:
         EnvironmentProblem: the file cannot be read, or names images that this copy of the data set lacks.
         ConfigError: the file belongs to another data set, is not a split, or its hash does not match its content.
     """
-    content = _content(Path(path))
+    content = read_json(Path(path), "partition.file names an exported split; export it again.")
+    if not isinstance(content, dict) or content.get("what") != _WHAT or content.get("version") != _VERSION:
+        raise ConfigError(f"{path} is not a split exported by this version. Export it again.")
     try:
         if content["class_names"] != list(dataset.classes):
             raise ConfigError(
@@ -70,18 +73,6 @@ def import_split(path: str | Path, dataset: Dataset) -> Split:
             "Export it again."
         )
     return Split(train[0], val[0], tests, classes, domain, train[1], val[1], name)
-
-
-def _content(path: Path) -> Mapping[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise EnvironmentProblem(f"There is no file {path}. partition.file names an exported split.") from None
-    except (OSError, ValueError) as error:
-        raise EnvironmentProblem(f"Cannot read {path} ({error}). Export the split again.") from None
-    if not isinstance(content, dict) or content.get("what") != _WHAT or content.get("version") != _VERSION:
-        raise ConfigError(f"{path} is not a split exported by this version. Export it again.")
-    return content
 
 
 def _clients(pool: Pool, rows: Iterable[Ints], labels: Iterable[Ints]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import warnings
@@ -10,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fpl_tune.data.pool import Dataset, FilePool
+from fpl_tune.data.pool import Dataset, FilePool, irregular
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.errors import EnvironmentProblem
 from fpl_tune.formatting import counted
@@ -191,6 +193,16 @@ def lines_of(path: Path, layout: Layout) -> list[str]:
         raise EnvironmentProblem(f"There is no {path}. {layout.origin}")
     lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
     return [line for line in lines if line and not line.startswith("#")]
+
+
+def read_json(path: Path, remedy: str) -> Any:
+    """The content of a JSON file. Raises `EnvironmentProblem`, which ends in `remedy`, if it cannot be read."""
+    if path.exists() and not path.is_file():
+        raise irregular(path)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise EnvironmentProblem(f"Cannot read {path}: {error}. {remedy}") from None
 
 
 def class_names(listed: Iterable[tuple[int, str]]) -> list[str]:

@@ -55,11 +55,10 @@ def ranked(group: Ints) -> Ranked:
 
 
 class Deal(NamedTuple):
-    """The training and test images of `n_clients` clients."""
+    """The training and test images of all clients."""
 
     train: Shares
     test: Shares
-    n_clients: int
 
 
 def assign_disjoint(n_classes: int, n_clients: int, seed: int) -> NDArray[np.bool_]:
@@ -75,9 +74,8 @@ def assign_disjoint(n_classes: int, n_clients: int, seed: int) -> NDArray[np.boo
     random.Random(seed).shuffle(order)
     each = round(n_classes / n_clients)
     owns = np.zeros((n_clients, n_classes), dtype=bool)
-    for client in range(n_clients):
-        stop = (client + 1) * each if client < n_clients - 1 else n_classes
-        owns[client, order[client * each : stop]] = True
+    if each:
+        owns[np.minimum(np.arange(n_classes) // each, n_clients - 1), order] = True
     if not owns.any(1).all():
         fit = [n for n in range(1, n_classes + 1) if (n - 1) * round(n_classes / n) < n_classes]
         near = min(fit, key=lambda n: abs(n - n_clients))
@@ -106,12 +104,9 @@ def assign_classes(n_classes: int, n_clients: int, per_client: int, rng: np.rand
 
 def by_class(owns: NDArray[np.bool_], label: Ints) -> Shares:
     """Every image goes to all owners [N, K] of its class."""
-    client, owned = np.nonzero(owns)
     order = np.argsort(label, kind="stable")
-    start = np.searchsorted(label[order], np.arange(owns.shape[1] + 1))
-    size = np.diff(start)[owned]
-    first = np.repeat(start[owned] - (np.cumsum(size) - size), size)
-    return Shares(order[first + np.arange(len(first))], np.repeat(client, size))
+    client, place = np.nonzero(owns[:, label[order]])
+    return Shares(order[place], client)
 
 
 def some_by_class(owns: NDArray[np.bool_], label: Ints, most: int, rng: np.random.Generator) -> Shares:

@@ -8,15 +8,21 @@ import zlib
 import numpy as np
 
 from fpl_tune.data import fewshot
-from fpl_tune.data.dealing import Images, Request, deal
+from fpl_tune.data.dealing import Request, deal
 from fpl_tune.data.exchange import import_split
 from fpl_tune.data.listing import kept_domains
-from fpl_tune.data.partition import Deal
 from fpl_tune.data.pool import Dataset, Ints, Pool
 from fpl_tune.data.registry import resolve
 from fpl_tune.data.spec import DataSpec, PartitionSpec
 from fpl_tune.data.splits import Split, TestSet, identity
 from fpl_tune.errors import ConfigError
+
+_DEFECTS = {
+    "compat_scrambled_labels": "labels are paired with the wrong images, as in published code. Accuracies of this run "
+    "are at best each client's share of its most frequent class.",
+    "compat_fixed_split": "the partition ignores the seed and repeats from class to class, as in published code. The "
+    "spread over seeds does not include that of partitions.",
+}
 
 
 def split(dataset: Dataset, data: DataSpec, partition: PartitionSpec, seed: int) -> Split:
@@ -31,90 +37,62 @@ def split(dataset: Dataset, data: DataSpec, partition: PartitionSpec, seed: int)
     if spec.file is not None:
         return import_split(spec.file, dataset)
     kept_domains(dataset.name, dataset.domains, spec.held_out or None)
-    known = _training_classes(dataset, spec)
-    request, rows = _request(dataset, data, spec, known, seed)
-    dealt = deal(request)
-    train, val = _drawn(request, dealt, data, rows[0], seed)
-    own = fewshot.by_client(dealt.test.within(rows[1]), dealt.n_clients)
+    for name, effect in _DEFECTS.items():
+        if getattr(spec, name):
+            warnings.warn(f"partition.{name}: {effect}", stacklevel=2)
+
+    def rng(purpose: str) -> np.random.Generator:
+        """One random stream per purpose, so that draws do not depend on each other."""
+        return np.random.default_rng([spec.seed, *([seed] if spec.vary else []), zlib.crc32(purpose.encode())])
+
+    source = np.array([domain not in spec.held_out for domain in dataset.domains])
+    if not source.any():
+        raise ConfigError(f"partition.held_out={list(spec.held_out)} leaves no domain to train on. Hold out fewer.")
+    n_classes = len(dataset.classes)
+    known = np.arange((n_classes + 1) // 2 if spec.evaluation == "base_to_novel" else n_classes, dtype=np.int64)
+    pools = (dataset.train, dataset.test)
+    rows, test_rows = (np.flatnonzero(source[pool.domain] & (pool.label < len(known))) for pool in pools)
+    label = dataset.train.label[rows]
+    # where an image has several clients, none trains on what another validates on
+    reserved = fewshot.reserve(label, data.val if spec.name == "classes" else 0.0, rng("reserve"))
+    dealt, n_clients = deal(
+        Request(
+            spec=spec,
+            label=(label, dataset.test.label[test_rows]),
+            domain=(dataset.train.domain[rows], dataset.test.domain[test_rows]),
+            n_classes=len(known),
+            domains=np.flatnonzero(source).tolist(),
+            coarse=dataset.coarse,
+            wanted=fewshot.wanted(data.shots, data.val),
+            reserved=reserved,
+            rng=rng("deal"),
+        )
+    )
+    few = (dealt.train, label, data.shots, data.val, rng("few-shot"))
+    if spec.name == "disjoint" and not spec.vary:
+        drawn = fewshot.draw_published(*few, n_classes=len(known), seed=spec.seed)
+    elif spec.name == "classes":
+        drawn = fewshot.draw_reserved(*few, reserved)
+    else:
+        drawn = fewshot.draw(*few)
+    train, val = (fewshot.by_client(part.within(rows), n_clients) for part in drawn)
+    own = fewshot.by_client(dealt.test.within(test_rows), n_clients)
     train_label, val_label = ([dataset.train.label[i] for i in part] for part in (train, val))
     own_label = [dataset.test.label[i] for i in own]
     if spec.label_noise:
-        rng = _generator(spec, seed, "label noise")
-        train_label, val_label = (_mislabelled(part, spec.label_noise, known, rng) for part in (train_label, val_label))
-    if spec.compat_scrambled_labels:
-        rng = _generator(spec, seed, "scramble")
-        (train, val), (train_label, val_label) = _scrambled(dataset.train, (train, val), rng)
-        (own,), (own_label,) = _scrambled(dataset.test, (own,), rng)
-        warnings.warn(
-            "partition.compat_scrambled_labels: labels are paired with the wrong images, as in published code. "
-            "Accuracies of this run are at best each client's share of its most frequent class.",
-            stacklevel=2,
+        noise = rng("label noise")
+        train_label, val_label = (
+            _mislabelled(part, spec.label_noise, known, noise) for part in (train_label, val_label)
         )
+    if spec.compat_scrambled_labels:
+        scramble = rng("scramble")
+        (train, val), (train_label, val_label) = _scrambled(dataset.train, (train, val), scramble)
+        (own,), (own_label,) = _scrambled(dataset.test, (own,), scramble)
     domain = np.array([_commonest(dataset.train.domain[i]) for i in train], dtype=np.int64)
     tests = _tests(dataset, spec, known, TestSet(own, known, own_label), domain)
     _assert_sound(train, val, tests)
     name = identity(dataset, (train, train_label), (val, val_label), tests, known)
     return Split(train, val, tests, known, domain, train_label, val_label, name)
-
-
-def _generator(spec: PartitionSpec, seed: int, purpose: str) -> np.random.Generator:
-    """One random stream per purpose, so that draws do not depend on each other."""
-    return np.random.default_rng([spec.seed, *([seed] if spec.vary else []), zlib.crc32(purpose.encode())])
-
-
-def _training_classes(dataset: Dataset, spec: PartitionSpec) -> Ints:
-    """All classes; with `base_to_novel` the first half (rounded up)."""
-    n = len(dataset.classes)
-    return np.arange((n + 1) // 2 if spec.evaluation == "base_to_novel" else n, dtype=np.int64)
-
-
-def _request(
-    dataset: Dataset, data: DataSpec, spec: PartitionSpec, known: Ints, seed: int
-) -> tuple[Request, tuple[Ints, Ints]]:
-    """What is dealt: the images of training classes and domains, and their rows in the data set."""
-    source = np.array([domain not in spec.held_out for domain in dataset.domains])
-    if not source.any():
-        raise ConfigError(f"partition.held_out={list(spec.held_out)} leaves no domain to train on. Hold out fewer.")
-    pools = (dataset.train, dataset.test)
-    rows = tuple(np.flatnonzero(source[pool.domain] & (pool.label < len(known))) for pool in pools)
-    images = [Images(pool.label[i], pool.domain[i]) for pool, i in zip(pools, rows, strict=True)]
-    if spec.compat_fixed_split:
-        warnings.warn(
-            "partition.compat_fixed_split: the partition ignores the seed and repeats from class to class, as in "
-            "published code. The spread over seeds does not include that of partitions.",
-            stacklevel=3,
-        )
-    request = Request(
-        spec=spec,
-        train=images[0],
-        test=images[1],
-        n_classes=len(known),
-        domains=tuple(np.flatnonzero(source).tolist()),
-        coarse=dataset.coarse,
-        wanted=fewshot.wanted(data.shots, data.val),
-        # where an image has several clients, none trains on what another validates on
-        reserved=fewshot.reserve(
-            images[0].label, data.val if spec.name == "classes" else 0.0, _generator(spec, seed, "reserve")
-        ),
-        rng=_generator(spec, seed, "deal"),
-    )
-    return request, (rows[0], rows[1])
-
-
-def _drawn(request: Request, dealt: Deal, data: DataSpec, rows: Ints, seed: int) -> tuple[list[Ints], list[Ints]]:
-    """What each client trains and validates on, as rows of the training pool."""
-    spec, label, n_classes = request.spec, request.train.label, request.n_classes
-    rng = _generator(spec, seed, "few-shot")
-    if spec.name == "disjoint" and not spec.vary:
-        parts = fewshot.draw_published(
-            dealt.train, label, data.shots, data.val, rng, n_classes=n_classes, seed=spec.seed
-        )
-    elif spec.name == "classes":
-        parts = fewshot.draw_reserved(dealt.train, label, data.shots, data.val, rng, request.reserved)
-    else:
-        parts = fewshot.draw(dealt.train, label, data.shots, data.val, rng)
-    train, val = (fewshot.by_client(part.within(rows), dealt.n_clients) for part in parts)
-    return train, val
 
 
 def _mislabelled(labels: list[Ints], most: float, known: Ints, rng: np.random.Generator) -> list[Ints]:
@@ -131,17 +109,15 @@ def _scrambled(
     pool: Pool, parts: tuple[list[Ints], ...], rng: np.random.Generator
 ) -> tuple[list[list[Ints]], list[list[Ints]]]:
     """Rows and labels wrongly paired: a client's labels with the first images of its domain's list."""
-    rows: list[list[Ints]] = [[] for _ in parts]
-    labels: list[list[Ints]] = [[] for _ in parts]
+    rows: list[list[Ints]] = []
+    labels: list[list[Ints]] = []
     for mine in zip(*parts, strict=True):
         dealt = np.concatenate(mine)
-        listed = np.flatnonzero(np.isin(pool.domain, np.unique(pool.domain[dealt])))[: len(dealt)]
-        shuffled = pool.label[rng.permutation(dealt)]
         cuts = np.cumsum([len(part) for part in mine])[:-1]
-        for into, pieces in ((rows, np.split(listed, cuts)), (labels, np.split(shuffled, cuts))):
-            for where, piece in zip(into, pieces, strict=True):
-                where.append(piece)
-    return rows, labels
+        listed = np.flatnonzero(np.isin(pool.domain, np.unique(pool.domain[dealt])))[: len(dealt)]
+        rows.append(np.split(listed, cuts))
+        labels.append(np.split(pool.label[rng.permutation(dealt)], cuts))
+    return [list(part) for part in zip(*rows, strict=True)], [list(part) for part in zip(*labels, strict=True)]
 
 
 def _commonest(values: Ints) -> int:

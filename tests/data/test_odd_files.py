@@ -10,8 +10,7 @@ from PIL import Image
 
 from fpl_tune.data import DataSpec, load
 from fpl_tune.data.check import check
-from fpl_tune.data.coop import read_json
-from fpl_tune.data.files import images_in, subfolders
+from fpl_tune.data.files import images_in, read_json, subfolders
 from fpl_tune.errors import EnvironmentProblem
 
 
