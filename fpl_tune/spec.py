@@ -77,6 +77,10 @@ def refusal(problem: ValidationError, where: str) -> ConfigError:
     if kind == "literal_error":
         known = [text.strip("' ") for text in details["expected"].replace(" or ", ", ").split(",")]
         return unknown(name, str(value), known)
+    if kind == "unexpected_keyword_argument":
+        return ConfigError(f"There is no field {name!r}.")
+    if kind in ("missing", "string_too_short", "too_short"):
+        return ConfigError(f"{name} is missing. Give it a value.")
     if kind == "value_error":
         return ConfigError(f"{name} {details['error']}, but is {shown(value)}." if name else str(first["msg"]))
     if kind in _BOUNDS:

@@ -65,7 +65,7 @@ FILES: dict[str, tuple[bytes | str, str]] = {
     "absent": ("defaults: [/study, nowhere]", "builds on 'nowhere'"),
     "twice": ("defaults: [/study, /study]", "more than once"),
     "defaults_5": ("defaults: 5", "must be a list"),
-    "defaults_nested": ("defaults: [{a: {b: c}}]", "name files, or options"),
+    "defaults_nested": ("defaults: [{a: {b: c}}]", "cannot be composed"),
     "option": ("defaults: [/study, {override /method: promtfl}]", "Did you mean 'promptfl'"),
     "group": ("defaults: [/study, {override /metod: promptfl}]", "cannot be composed"),
     "bomb": (HEAD + grown(9), "aliases written out"),

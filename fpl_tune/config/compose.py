@@ -163,7 +163,8 @@ def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any
     try:
         with hydra.initialize_config_dir(str(folder), version_base="1.3", job_name="fpl_tune"):
             found = hydra.compose(name, overrides=[*overrides, _searched()])
-        return _plain(found, f"{name}.yaml")
+        check_growth(_plain(found, resolve=False), f"{name}.yaml")
+        return _plain(found, resolve=True)
     except ConfigError:
         raise
     except yaml.YAMLError as problem:
@@ -191,13 +192,10 @@ def _searched() -> str:
 def _register(overrides: Sequence[str]) -> None:
     """Registers the defaults, and an option for every method without YAML and every class that an override names."""
     _register_defaults()
-    for name in methods.catalogue():
+    named = [text.removeprefix("method=") for text in overrides if re.match("method=.*:", text)]
+    for name in [*methods.catalogue(), *named]:
+        methods.find(name)
         _register_method(name)
-    for text in overrides:
-        key, _, name = text.partition("=")
-        if key == "method" and ":" in name:
-            methods.find(name)
-            _register_method(name)
 
 
 @cache
@@ -218,10 +216,7 @@ def _has_file(method: str) -> bool:
     return shipped("conf", f"method/{method}.yaml").is_file()
 
 
-def _plain(node: DictConfig, where: str) -> dict[str, Any]:
-    unresolved = OmegaConf.to_container(node, resolve=False)
-    assert isinstance(unresolved, dict)
-    check_growth({str(k): v for k, v in unresolved.items()}, where)
-    found = OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
+def _plain(node: DictConfig, *, resolve: bool) -> dict[str, Any]:
+    found = OmegaConf.to_container(node, resolve=resolve, throw_on_missing=resolve)
     assert isinstance(found, dict)
     return {str(k): v for k, v in found.items()}

@@ -40,6 +40,11 @@ def known_fields(near: str) -> list[str]:
     return sorted(set(found))
 
 
+_SPECS: dict[str, type] = {
+    "clip": ClipSpec, "data": DataSpec, "partition": PartitionSpec, "optim": OptimSpec, "protocol": ProtocolSpec,
+}  # fmt: skip
+
+
 def to_run(node: Mapping[str, Any], *, stored: bool = False) -> RunSpec:
     """The run of plain values: every part checked, the partition's open fields and the stages resolved.
 
@@ -64,16 +69,13 @@ def to_study(node: Mapping[str, Any], *, stored: bool = False) -> StudySpec:
 
 def _parts(node: Mapping[str, Any], stored: bool) -> dict[str, Any]:
     """The fields of a `RunSpec`."""
-    kinds = {
-        "clip": ClipSpec, "data": DataSpec, "partition": PartitionSpec, "optim": OptimSpec, "protocol": ProtocolSpec,
-    }  # fmt: skip
-    for name in (*kinds, "method"):
+    for name in (*_SPECS, "method"):
         if isinstance(chosen := node.get(name), str):
             raise ConfigError(
                 f"{name} must be a mapping of its fields, but is {shown(chosen)}. To choose one by name in a study's "
                 f"YAML, write '- override /{name}: {' '.join(chosen.split()) or 'NAME'}' under 'defaults:'."
             )
-    parts: dict[str, Any] = {name: validated(kind, node.get(name, {}), name) for name, kind in kinds.items()}
+    parts: dict[str, Any] = {name: validated(kind, node.get(name, {}), name) for name, kind in _SPECS.items()}
     parts["partition"] = resolve(parts["data"], parts["partition"])
     parts["method"] = methods.stored(node["method"]) if stored else methods.build(node["method"])
     parts["stages"] = stages(parts["method"], parts["protocol"], node.get("stages", []), stored=stored)
@@ -150,9 +152,6 @@ def identity(run: RunSpec) -> str:
     return digest(json.dumps(node, sort_keys=True, separators=(",", ":")))
 
 
-_SPECS = ("clip", "data", "partition", "optim", "protocol")
-
-
 def _trained(run: RunSpec) -> dict[str, Any]:
     """`method` and `stages` of a run's plain dict."""
     stages = [{"method": methods.as_dict(s.method), "rounds": s.rounds, "epochs": s.epochs} for s in run.stages]
@@ -167,13 +166,9 @@ def set_field(node: dict[str, Any], dotted: str, value: Any) -> None:
     Raises:
         ConfigError: there is no such field.
     """
-    *path, last = dotted.split(".")
-    here = node
-    for part in path:
-        if not isinstance(here.get(part), dict):
-            raise no_field(dotted, node)
-        here = here[part]
-    if last not in here and path[:2] != ["optim", "groups"]:
+    path, _, last = dotted.rpartition(".")
+    here = get_field(node, path) if path else node
+    if not isinstance(here, dict) or (last not in here and path != "optim.groups"):
         raise no_field(dotted, node)
     here[last] = value
 
@@ -186,10 +181,8 @@ def no_field(dotted: str, node: Mapping[str, Any], rooms: Sequence[str] = ()) ->
         node: the composed dict.
         rooms: the parts whose fields are suggested; empty: all of a study.
     """
-    *path, last = dotted.split(".")
-    method: Any = node if path[:1] == ["method"] else None
-    for part in path:
-        method = method.get(part) if isinstance(method, Mapping) else None
+    path, _, last = dotted.rpartition(".")
+    method = get_field(node, path) if path.split(".")[0] == "method" else None
     if isinstance(method, Mapping) and "name" in method:
         return methods.lacking(str(method["name"]), last, [name for name in method if name != "name"])
     known = [name for name in known_fields(dotted) if not rooms or name.split(".")[0] in rooms]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -51,25 +52,21 @@ def _follow(path: Path, node: Mapping[str, Any], before: tuple[Path, ...]) -> No
     listed = node.get("defaults", [])
     if not isinstance(listed, list):
         raise ConfigError(f"defaults of {path.name} must be a list such as [/study, _self_], but is {shown(listed)}.")
-    for name in (name for entry in listed for name in _names(entry, path)):
+    for name in (name for entry in listed for name in _names(entry)):
         other = path.parent / f"{name}.yaml"
         if other.is_file():
             _follow(other, read_mapping(other, "A study"), (*before, path))
 
 
-def _names(entry: Any, path: Path) -> list[str]:
-    """The files that an entry of `defaults` names, without their ending."""
-    if isinstance(entry, str):
-        return [entry.strip("/")]
-    if isinstance(entry, Mapping) and len(entry) == 1:
-        ((group, chosen),) = entry.items()
-        chosen = chosen if isinstance(chosen, list) else [chosen]
-        if isinstance(group, str) and all(isinstance(name, str) for name in chosen):
-            group = group.removeprefix("override ").strip("/ ").partition("@")[0]
-            return [f"{group}/{name}" for name in chosen]
-    raise ConfigError(
-        f"defaults of {path.name} name files, or options as `override /method: promptfl`, but hold {shown(entry)}."
-    )
+def _names(entry: Any) -> list[str]:
+    """The files that an entry of `defaults` names, without their ending; Hydra refuses what it cannot read."""
+    if not isinstance(entry, Mapping):
+        return [str(entry).strip("/")]
+    return [
+        f"{str(group).removeprefix('override ').strip('/ ')}/{name}"
+        for group, chosen in entry.items()
+        for name in (chosen if isinstance(chosen, list) else [chosen])
+    ]
 
 
 def read_mapping(path: Path, what: str, scale: int = 1) -> dict[str, Any]:
@@ -106,32 +103,29 @@ def read_mapping(path: Path, what: str, scale: int = 1) -> dict[str, Any]:
 
 def _measure(text: str, path: Path, most: int) -> None:
     """Counts values with aliases written out, without writing them out, and checks names and interpolations."""
-    sizes: dict[str, int] = {}
-    within: list[tuple[str | None, int]] = [(None, 0)]
-    for event in yaml.parse(text, Loader=_LOADER):
-        anchor, amount = getattr(event, "anchor", None), 1
-        if isinstance(event, yaml.CollectionStartEvent):
-            within.append((anchor, 1))
-            if len(within) > DEPTH:
-                raise ConfigError(f"{path.name} nests lists and mappings deeper than {DEPTH}.")
-            continue
-        if isinstance(event, yaml.AliasEvent):
-            if anchor in [name for name, _ in within]:
-                raise ConfigError(f"{path.name} has an alias *{anchor} inside its own anchor.")
-            amount = sizes.get(str(anchor), 1)
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, amount = within.pop()
-        elif isinstance(event, yaml.ScalarEvent):
-            if event.value == "_target_":
+    events = yaml.parse(text, Loader=_LOADER)  # C code that builds values would end the process where they are too deep
+    steps = (isinstance(e, yaml.CollectionStartEvent) - isinstance(e, yaml.CollectionEndEvent) for e in events)
+    if any(depth > DEPTH for depth in itertools.accumulate(steps)):
+        raise ConfigError(f"{path.name} nests lists and mappings deeper than {DEPTH}.")
+    sizes: dict[int, int] = {}
+
+    def size(node: Any, above: tuple[int, ...]) -> int:
+        if id(node) in above:
+            raise ConfigError(f"{path.name} has an alias inside its own anchor.")
+        if id(node) not in sizes:
+            inside: list[Any] = []
+            if isinstance(node, yaml.CollectionNode):
+                inside = list(itertools.chain(*node.value)) if isinstance(node, yaml.MappingNode) else node.value
+            elif node is not None and node.value == "_target_":
                 raise ConfigError(f"{path.name} has a key _target_, but a study file cannot call code. Remove it.")
-            refuse_resolvers(event.value, path.name)
-        else:
-            continue
-        if anchor is not None:
-            sizes[anchor] = amount
-        within[-1] = within[-1][0], within[-1][1] + amount
-        if within[-1][1] > most:
+            elif node is not None:
+                refuse_resolvers(node.value, path.name)
+            sizes[id(node)] = 1 + sum(size(part, (*above, id(node))) for part in inside)
+        if sizes[id(node)] > most:
             raise ConfigError(f"{path.name} has more than {most} values, aliases written out.")
+        return sizes[id(node)]
+
+    size(yaml.compose(text, Loader=_LOADER), ())
 
 
 def not_yaml(problem: yaml.YAMLError, path: Path, what: str = "A study") -> ConfigError:
@@ -158,12 +152,10 @@ def check_growth(node: Mapping[str, Any], where: str) -> None:
     sizes: dict[str, int] = {}
 
     def size(value: Any, above: tuple[str, ...]) -> int:
-        if isinstance(value, Mapping):
-            return sum((size(part, above) for part in value.values()), 1)
-        if isinstance(value, list):
-            return sum((size(part, above) for part in value), 1)
+        if isinstance(value, (Mapping, list)):
+            return 1 + sum(size(part, above) for part in (value.values() if isinstance(value, Mapping) else value))
         if not isinstance(value, str) or "${" not in value:
-            return 1
+            return len(value) if isinstance(value, str) and above else 1
         refuse_resolvers(value, where)
         return len(value) + sum(referred(name, above) for name in re.findall(r"\$\{([^}]*)", value))
 
@@ -174,10 +166,10 @@ def check_growth(node: Mapping[str, Any], where: str) -> None:
             found: Any = node
             for part in re.findall(r"[\w-]+", name):
                 if isinstance(found, list):
-                    found = found[int(part)] if part.isdigit() and int(part) < len(found) else None
+                    found = dict(enumerate(found)).get(int(part) if part.isdigit() else -1)
                 else:
                     found = found.get(part) if isinstance(found, Mapping) else None
-            sizes[name] = len(found) if isinstance(found, str) and "${" not in found else size(found, (*above, name))
+            sizes[name] = size(found, (*above, name))
         if sizes[name] > 10 * VALUES:
             raise ConfigError(f"{where}: ${{{name}}} stands for more than {10 * VALUES} characters.")
         return sizes[name]
@@ -200,7 +192,7 @@ def _parse(text: str) -> Override:
         raise ConfigError(f"An override has {CHARACTERS} characters at most, but {shown(text)} has {len(text)}.")
     if not text.isprintable():
         raise ConfigError(f"An override is one line of printable characters, but is {shown(text)}.")
-    if _deepest(text) > DEPTH:
+    if max(itertools.accumulate((sign in "[{(") - (sign in "]})") for sign in text), default=0) > DEPTH:
         raise ConfigError(f"{shown(text)} nests brackets deeper than {DEPTH}.")
     try:
         parsed = OverridesParser.create().parse_override(text)
@@ -231,11 +223,3 @@ def _why(text: str) -> str:
     if text.count("'") % 2 or text.count('"') % 2:
         return "a quotation mark is not closed."
     return f"its value has characters with a meaning of their own. Quote it: {text.partition('=')[0]}='...'."
-
-
-def _deepest(text: str) -> int:
-    depth = deepest = 0
-    for sign in text:
-        depth += (sign in "[{(") - (sign in "]})")
-        deepest = max(deepest, depth)
-    return deepest

@@ -16,6 +16,19 @@ def options(group: str) -> list[str]:
     return sorted(named | set(methods.catalogue()) if group == "method" else named)
 
 
+_KNOWN = {
+    r"Could not (?:load|find) '([^']+)'": "{file} builds on '{0}', which is not a file in its folder or a study.",
+    r"(?s)Could not delete from config.*?'([^']+)' does not exist": (
+        "'~{0}' takes away a field that is not set. What is not set has its default; set another one."
+    ),
+    r"(?s)override \+*([\w.]+)=.*Cannot merge DictConfig with ListConfig": (
+        "{0} has fields of its own and cannot be a list. Take it away first: '~{0}' '+{0}=[...]'."
+    ),
+    r"Interpolation key '([^']+)' not found": "{file} refers to ${{{0}}}, which is not a field of it.",
+}
+"""Pattern of an error of Hydra or OmegaConf -> message."""
+
+
 def readable(problem: Exception, path: Path) -> ConfigError:
     """An error of Hydra or OmegaConf in one line with a remedy."""
     full = f"{problem}\n{problem.__cause__}" if problem.__cause__ else str(problem)
@@ -23,19 +36,9 @@ def readable(problem: Exception, path: Path) -> ConfigError:
         group, name = option.groups()
         more = f" Any model of open_clip: clip.name={name} clip.pretrained=openai." if group == "clip" else ""
         return ConfigError(f"{unknown(group, name, options(group))}{more}")
-    if missing := re.search(r"Could not (?:load|find) '([^']+)'", full):
-        return ConfigError(f"{path.name} builds on {missing.group(1)!r}, which is not a file in its folder or a study.")
-    if taken := re.search(r"Could not delete from config.*?'([^']+)' does not exist", full, re.DOTALL):
-        return ConfigError(
-            f"'~{taken.group(1)}' takes away a field that is not set. What is not set has its default; set another one."
-        )
-    if listed := re.search(r"override \+*([\w.]+)=.*Cannot merge DictConfig with ListConfig", full, re.DOTALL):
-        name = listed.group(1)
-        return ConfigError(
-            f"{name} has fields of its own and cannot be a list. Take it away first: '~{name}' '+{name}=[...]'."
-        )
-    if reference := re.search(r"Interpolation key '([^']+)' not found", full):
-        return ConfigError(f"{path.name} refers to ${{{reference.group(1)}}}, which is not a field of it.")
+    for pattern, message in _KNOWN.items():
+        if found := re.search(pattern, full):
+            return ConfigError(message.format(*found.groups(), file=path.name))
     return ConfigError(f"{path.name} cannot be composed: {' '.join(full.split())[:200]}")
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, PlainValidator
 from pydantic.dataclasses import dataclass
 
 from fpl_tune import methods
-from fpl_tune.config.claims import ClaimSpec, read_claims
+from fpl_tune.config.claims import ClaimSpec
 from fpl_tune.data import DataSpec, PartitionSpec
 from fpl_tune.method import Method
 from fpl_tune.optim import OptimSpec
@@ -203,7 +203,7 @@ class ReportSpec:
     errors); or the first cell in the study's order within one standard error of the highest mean."""
     paper: dict[str, Any] = field(default_factory=dict)
     """{table: ..., protocol: ..., expected: "...", defects: [...]}: the printed figures the study answers to."""
-    claims: Annotated[dict[str, ClaimSpec], PlainValidator(read_claims)] = field(default_factory=dict)
+    claims: dict[str, ClaimSpec] = field(default_factory=dict)
     """Name -> claim: qualitative statements that the report judges; see `ClaimSpec`."""
 
 

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from fpl_tune import cli, config
-from fpl_tune.config.claims import read_claims
+from fpl_tune.config import ReportSpec
 from fpl_tune.errors import ConfigError
 from fpl_tune.plan.overrides import compose as compose_checked
 from fpl_tune.report.claims import claims as section
 from fpl_tune.report.facts import Facts
+from fpl_tune.spec import validated
 from fpl_tune.study.cells import expand
 from fpl_tune.study.claims import contrasts, counts, evaluate
 
@@ -42,7 +43,7 @@ def found(body: str, *overrides: str, tmp_path: Any) -> Any:
 
 def pairs(stands: Any, name: str, **claim: Any) -> list[tuple[str, ...]]:
     labels = {cell.id: cell.label for cell in stands}
-    given = read_claims({name: {"says": "x", **claim}})[name]
+    given = validated(ReportSpec, {"claims": {name: {"says": "x", **claim}}}, "report").claims[name]
     return [tuple(labels[cell] for cell in pair) for pair in contrasts(name, given, stands)]
 
 
@@ -65,11 +66,12 @@ def test_cells_are_paired_at_the_same_place(tmp_path: Any) -> None:
         ({"cells": {"n_ctx": 5}}, "no value of report.claims.c.cells.n_ctx '5'. Known: 2, 4."),
         ({"at": {"split": "fw"}}, "no value of report.claims.c.at.split 'fw'. Did you mean 'few'?"),
         ({"cells": {"n_ctx": 2}}, "report.claims.c compares no two cells"),
-        ({"version": 1}, "no field 'report.claims.c.version'. Did you mean 'report.claims.c.versus'"),
+        ({"version": 1}, "no field 'report.claims.c.version'"),
         ({"margin": 1, "within": 1}, "has a margin or a range"),
         ({"margin": "much"}, "report.claims.c.margin must be a number, but is 'much'"),
         ({"within": 0}, "report.claims.c.within must be > 0, but is 0"),
-        ({"says": ""}, "report.claims.c lacks says"),
+        ({"says": ""}, "report.claims.c.says is missing"),
+        ({"versus": None}, "report.claims.c.versus cannot be null"),
     ],
 )
 def test_bad_claims_are_refused(claim: dict[str, Any], message: str, tmp_path: Any) -> None:
@@ -80,10 +82,10 @@ def test_bad_claims_are_refused(claim: dict[str, Any], message: str, tmp_path: A
 
 
 def test_a_claim_that_is_no_mapping_is_refused() -> None:
-    with pytest.raises(ConfigError, match="must be a mapping of names to claims"):
-        read_claims(["a"])
-    with pytest.raises(ConfigError, match=r"report\.claims\.a is 'b'"):
-        read_claims({"a": "b"})
+    with pytest.raises(ConfigError, match="must be a mapping of names to values"):
+        validated(ReportSpec, {"claims": ["a"]}, "report")
+    with pytest.raises(ConfigError, match=r"report\.claims\.a must be a mapping of its fields, but is 'b'"):
+        validated(ReportSpec, {"claims": {"a": "b"}}, "report")
 
 
 def test_a_study_refuses_claims_that_it_cannot_answer_before_it_starts(tmp_path: Any) -> None:
