@@ -31,7 +31,7 @@ RAY_SECONDS = 6.0
 _MEMORY_SHARE = 0.9  # of the machine's memory that trials may fill
 
 
-@dataclass(frozen=True)
+@dataclass
 class Item:
     """One cell of the plan."""
 
@@ -40,13 +40,13 @@ class Item:
     """done, new, stale, partial (some seeds are missing), gone or left (see `diff.Differ.outside`)"""
     trials: int
     """1, or the number of trials of the search in this cell."""
-    seeds: int
+    seeds: int = 0
     """Seeds that are missing."""
-    seconds: float
-    bytes_up: int
-    bytes_down: int
-    peak_memory_bytes: int
-    fitting: int
+    seconds: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    peak_memory_bytes: int = 0
+    fitting: int = 0
     """Trials that end within the budget."""
     why: str = ""
     """Why the cell is stale or partial, or which cell it replaces."""
@@ -94,6 +94,7 @@ class Plan:
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per cell."""
+        reasons = any(item.why for item in self.items)
         return [
             {
                 "cell": item.label,
@@ -105,7 +106,7 @@ class Plan:
                 "down MB": round(item.bytes_down / 1e6, 3),
                 "memory MB": round(item.peak_memory_bytes / 1e6),
                 **({} if item.fitting == item.trials else {"budget": _within(item)}),
-                **({"why": item.why} if any(i.why for i in self.items) else {}),
+                **({"why": item.why} if reasons else {}),
             }
             for item in self.items
         ]
@@ -166,23 +167,24 @@ def make_plan(
     differ = Differ(spec, store, cells if spec.search.sampler is None else [*cells, *store.cells()])
     work = _work(spec, node, store, cells, differ)
     named = [(run, job.label) for job in work if job.seeds for run in job.runs]
-    runs = [run for run, _ in named]
-    sent = preflight.check(runs, len(spec.seed_list()), setup, [label for _, label in named])
+    runs, labels = [run for run, _ in named], [label for _, label in named]
+    sent = preflight.check(runs, len(spec.seed_list()), setup, labels)
     profile = Profile({}, 0.0)
     if runs:
         profile = measure(kinds_of(runs), spec.seed_list(), _here(setup), progress=progress)
-    items, clock = [], _Clock(setup, profile, spec.execution.executor == "ray")
-    for job in work:
-        items.append(_item(job, len(spec.seed_list()), profile, sent, clock, budget))
+    ray_seconds = RAY_SECONDS if spec.execution.executor == "ray" else 0.0
+    starting = profile.boot + ray_seconds / 2 if ray_seconds else 0.0
+    free = [starting] * setup.parallel  # a heap of the times at which workers become free
+    items = [_item(job, len(spec.seed_list()), profile, sent, free, budget) for job in work]
     return Plan(
-        tuple(items),
-        clock.end,
-        setup.parallel,
-        1.0 if setup.gpus is None else setup.gpus,
-        clock.ready,
-        tuple(_reasons(items, setup)),
-        tuple(sorted({run.data.val for run in runs if run.data.shots is None and run.data.val})),
-        tuple(differ.outside()),
+        items=tuple(items),
+        seconds=max(free) + ray_seconds / 2 if max(free) > starting else 0.0,
+        parallel=setup.parallel,
+        gpus=1.0 if setup.gpus is None else setup.gpus,
+        starting=starting,
+        reasons=tuple(_reasons(items, setup)),
+        held_out=tuple(sorted({run.data.val for run in runs if run.data.shots is None and run.data.val})),
+        outside=tuple(differ.outside()),
     )
 
 
@@ -229,46 +231,24 @@ def _over(trial: Cell, part: Cell, spec: StudySpec, store: Store) -> bool:
     return inside and not store.missing(trial, spec) and not stale(store, trial, fingerprints(trial.run))
 
 
-def _item(job: _Work, seeds: int, profile: Profile, sent: Loaded, clock: _Clock, budget: float | None) -> Item:
-    """A row of the plan; its trials are added to the clock."""
+def _item(job: _Work, seeds: int, profile: Profile, sent: Loaded, free: list[float], budget: float | None) -> Item:
+    """A row of the plan; its trials occupy the workers, each the one that becomes free first."""
     if not job.seeds:
-        return Item(job.label, job.state, len(job.runs), 0, 0.0, 0, 0, 0, len(job.runs), job.why)
-    keys = [cost_key(run) for run in job.runs]
-    costs = [nearest(profile.costs, key) for key in keys]
-    seconds = [cost.seconds(run) * len(job.seeds) / seeds for cost, run in zip(costs, job.runs, strict=True)]
-    ends = [clock.add(s) for s in seconds]
-    traffic = [sent.bytes(run, key, seed) for run, key in zip(job.runs, keys, strict=True) for seed in job.seeds]
-    return Item(
-        label=job.label,
-        status=job.state,
-        trials=len(job.runs),
-        seeds=len(job.seeds),
-        seconds=sum(seconds),
-        bytes_up=sum(up for up, _ in traffic),
-        bytes_down=sum(down for _, down in traffic),
-        peak_memory_bytes=max(cost.peak_memory_bytes for cost in costs),
-        fitting=len(ends) if budget is None else sum(end <= budget for end in ends),
-        why=job.why,
-    )
-
-
-class _Clock:
-    """End times of jobs that are started in order, each when a worker becomes free."""
-
-    def __init__(self, setup: Setup, profile: Profile, ray: bool) -> None:
-        self.ready = profile.boot + RAY_SECONDS / 2 if ray else 0.0
-        self._free = [self.ready] * setup.parallel
-        self._after = RAY_SECONDS / 2 if ray else 0.0
-
-    def add(self, seconds: float) -> float:
-        """Starts a job; returns its end."""
-        end = heapq.heappop(self._free) + seconds
-        heapq.heappush(self._free, end)
-        return end
-
-    @property
-    def end(self) -> float:
-        return max(self._free) + self._after if max(self._free) > self.ready else 0.0
+        return Item(job.label, job.state, trials=len(job.runs), fitting=len(job.runs), why=job.why)
+    item = Item(job.label, job.state, trials=len(job.runs), seeds=len(job.seeds), why=job.why)
+    for run in job.runs:
+        key = cost_key(run)
+        cost = nearest(profile.costs, key)
+        seconds = cost.seconds(run) * len(job.seeds) / seeds
+        end = free[0] + seconds
+        heapq.heapreplace(free, end)
+        item.seconds += seconds
+        item.fitting += budget is None or end <= budget
+        item.peak_memory_bytes = max(item.peak_memory_bytes, cost.peak_memory_bytes)
+        for seed in job.seeds:
+            up, down = sent.bytes(run, key, seed)
+            item.bytes_up, item.bytes_down = item.bytes_up + up, item.bytes_down + down
+    return item
 
 
 def _reasons(items: Sequence[Item], setup: Setup) -> list[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import zip_longest
+from typing import Any
 
 import torch
 
@@ -14,51 +16,48 @@ from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
 from fpl_tune.data import Dataset, load
 from fpl_tune.device import is_out_of_memory, memory
+from fpl_tune.engine import kept_bytes
 from fpl_tune.errors import ConfigError
 from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.job import Setup
+from fpl_tune.execute.packing import CONTEXT_BYTES
 from fpl_tune.execute.profile import cost_key
-from fpl_tune.plan import gpu_memory
+from fpl_tune.formatting import size
+from fpl_tune.method import State
 from fpl_tune.plan.traffic import bytes_of, hollow_task
 from fpl_tune.task import ClientTask
 
 
-@dataclass
 class Loaded:
-    """Towers and data sets of a study, each loaded once."""
+    """Towers, data sets and tasks of a study, each loaded once."""
 
-    _towers: dict[str, Towers] = field(default_factory=dict)
-    _data: dict[str, Dataset] = field(default_factory=dict)
-    _tasks: dict[str, ClientTask] = field(default_factory=dict)
-    _bytes: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
-    checked: set[object] = field(default_factory=set)
-    """Cost keys of the runs that were checked, and lengths of contexts beside their data's class names."""
+    def __init__(self) -> None:
+        self._kept: dict[str, Any] = {}
+        self.checked: set[object] = set()
+        """Cost keys of the runs that were checked, and lengths of contexts beside their data's class names."""
+
+    def _once(self, make: Callable[[], Any], *key: Any) -> Any:
+        text = json.dumps(key, sort_keys=True)
+        if text not in self._kept:
+            self._kept[text] = make()
+        return self._kept[text]
 
     def towers_of(self, run: RunSpec) -> Towers:
-        key = json.dumps([run.clip.name, run.clip.pretrained, run.clip.quick_gelu])
-        if key not in self._towers:
-            self._towers[key] = run.clip.load(dtype="float32")
-        return self._towers[key]
+        key = (run.clip.name, run.clip.pretrained, run.clip.quick_gelu)
+        return self._once(lambda: run.clip.load(dtype="float32"), "towers", key)
 
     def dataset_of(self, run: RunSpec) -> Dataset:
-        key = json.dumps(vars(run.data))
-        if key not in self._data:
-            self._data[key] = load(run.data)
-        return self._data[key]
+        return self._once(lambda: load(run.data), "data", vars(run.data))
 
     def task_of(self, run: RunSpec) -> ClientTask:
         """A task of the run's data and partition whose images take no memory."""
-        key = json.dumps([vars(run.clip), vars(run.data), vars(run.partition)], sort_keys=True)
-        if key not in self._tasks:
-            self._tasks[key] = hollow_task(run, 1, self.towers_of(run), self.dataset_of(run))
-        return self._tasks[key]
+        key = (vars(run.clip), vars(run.data), vars(run.partition))
+        return self._once(lambda: hollow_task(run, 1, self.towers_of(run), self.dataset_of(run)), "task", key)
 
     def bytes(self, run: RunSpec, kind: str, seed: int) -> tuple[int, int]:
         """Bytes sent up and down, cached: runs of equal cost key `kind`, length and seed send equally many."""
         key = (kind, run.rounds, seed)
-        if key not in self._bytes:
-            self._bytes[key] = bytes_of(run, seed, self.towers_of(run), self.dataset_of(run))
-        return self._bytes[key]
+        return self._once(lambda: bytes_of(run, seed, self.towers_of(run), self.dataset_of(run)), "bytes", key)
 
 
 def check(runs: Sequence[RunSpec], seeds: int = 1, setup: Setup | None = None, labels: Sequence[str] = ()) -> Loaded:
@@ -108,19 +107,40 @@ def _check(run: RunSpec, loaded: Loaded, seeds: int, room: int | None, gpu: int 
 
 
 def _check_states(run: RunSpec, task: ClientTask, seeds: int, room: int | None, gpu: int | None) -> None:
-    """Builds the initial state of one seed, which gives its size, and reports an allocation that fails."""
+    """Builds the initial state of one seed and checks its size, and that a step of one client fits into a GPU."""
+    method = methods.name_of(run.method)
     try:
         with torch.no_grad():
             state = run.stages[0].method.init(task, torch.Generator().manual_seed(0), None)
-    except (RuntimeError, MemoryError) as problem:
+        needed = 0 if gpu is None else least_gpu_memory(run, task, state)
+    except Exception as problem:
         if not is_out_of_memory(problem):
-            return  # the run reports it with its place
+            return  # a method's own error: the run reports it with its place
         raise ConfigError(
-            f"What {methods.name_of(run.method)} learns does not fit into this machine's memory. Lower a size of the "
-            "method, or the number of clients."
+            f"What {method} learns does not fit into this machine's memory. Lower a size of the method, or the number "
+            "of clients."
         ) from None
-    except Exception:  # a method's own error: the run reports it with its place
-        return
     bounds.check_state(state, seeds, room)
-    if gpu is not None:
-        gpu_memory.check(run, task, state, gpu)
+    if gpu is not None and needed > gpu:
+        raise ConfigError(
+            f"One client of {method} needs at least {size(needed)} of GPU memory, but the GPU has {size(gpu)} free. "
+            f"Lower optim.batch (now {run.optim.batch}), choose a smaller clip, set clip.dtype=bfloat16, or use "
+            "execution.device=cpu."
+        )
+
+
+def least_gpu_memory(run: RunSpec, task: ClientTask, state: State) -> int:
+    """Bytes of the CUDA context, towers, images, one seed's state, and the activations of one step of one client.
+
+    Activations grow in proportion to the images of a step: they are counted for one and for two images.
+    """
+    model = task.towers.model
+    weights = sum(x.numel() * x.element_size() for x in (*model.parameters(), *model.buffers()))
+    states = sum(leaf.numel() * leaf.element_size() for tree in state for leaf in tree.values())
+    sets = {id(held.images): held.images for held in (task.train, task.val, *(held for _, held in task.tests.values()))}
+    images = sum(math.prod(x.shape) * x.element_size() for x in sets.values())
+    method = run.stages[0].method
+    one, two = (kept_bytes(method, task, state, replace(run.optim, batch=n)) for n in (1, 2))
+    kept = one + (run.optim.batch - 1) * max(0, two - one)
+    share = 1 if run.clip.dtype == "float32" else 2
+    return CONTEXT_BYTES + images + states + (weights + kept) // share

@@ -18,8 +18,8 @@ from fpl_tune.errors import ConfigError
 from fpl_tune.execute import profile as profiling
 from fpl_tune.execute.profile import Cost, Profile, cost_key, measure
 from fpl_tune.execute.resources import setup_of
-from fpl_tune.plan import gpu_memory, preflight
 from fpl_tune.plan import plan as planning
+from fpl_tune.plan import preflight
 from fpl_tune.plan.plan import make_plan
 from fpl_tune.plan.traffic import hollow_task
 from fpl_tune.study.cells import expand
@@ -225,8 +225,8 @@ def test_the_least_memory_of_a_client_follows_its_batch(compose: Compose, method
     task = hollow_task(cell.run, 1, loaded.towers_of(cell.run), loaded.dataset_of(cell.run))
     state = cell.run.method.init(task, torch.Generator().manual_seed(0), None)
     kept = kept_bytes(cell.run.method, task, state, cell.run.optim)
-    found = gpu_memory.least(cell.run, task, state)
-    assert found > gpu_memory.CONTEXT_BYTES + kept > 0
+    found = preflight.least_gpu_memory(cell.run, task, state)
+    assert found > preflight.CONTEXT_BYTES + kept > 0
     one = replace(cell.run, optim=replace(cell.run.optim, batch=1))
-    less = gpu_memory.least(one, task, state)
+    less = preflight.least_gpu_memory(one, task, state)
     assert found - less == pytest.approx(kept - kept_bytes(one.method, task, state, one.optim), rel=0.05)
