@@ -8,7 +8,7 @@ from fpl_tune.data.cache import features
 from fpl_tune.data.exchange import export_split, import_split
 from fpl_tune.data.pool import Dataset, Pool
 from fpl_tune.data.protocol import split
-from fpl_tune.data.registry import load, natural, resolve
+from fpl_tune.data.registry import load, resolve
 from fpl_tune.data.spec import DataSpec, PartitionSpec
 from fpl_tune.data.splits import Split, TestSet
 
@@ -23,7 +23,6 @@ __all__ = [
     "features",
     "import_split",
     "load",
-    "natural",
     "resolve",
     "split",
 ]

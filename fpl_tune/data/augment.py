@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageEnhance
 
 from fpl_tune.data.pool import Dataset, Pool
-from fpl_tune.data.transform import Picture
+from fpl_tune.data.transform import Picture, as_image
 from fpl_tune.errors import unknown
 
 
@@ -35,9 +35,8 @@ def look(view: View, picture: Picture, size: int, name: str) -> Image.Image:
     """One view of one image, `size` wide and high. Raises `ConfigError` for an unknown kind of view."""
     if view.kind not in _KINDS:
         raise unknown("kind of view", view.kind, _KINDS)
-    image = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
     rng = np.random.default_rng([view.number, zlib.crc32(name.encode())])
-    return _KINDS[view.kind](image, size, rng)
+    return _KINDS[view.kind](as_image(picture), size, rng)
 
 
 def _crop(image: Image.Image, size: int, rng: np.random.Generator) -> Image.Image:

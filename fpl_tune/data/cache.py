@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import warnings
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
@@ -33,19 +32,16 @@ Progress = Callable[[int, int, str], object]
 _VERSION = "1"  # of the file format; raising it invalidates all cached files
 _BATCH = 128  # images decoded, and held in memory, at a time
 _SMALL = 64  # pixels of a side up to which several batches are encoded at once
-_SUMMED = 1 << 30  # bytes; of larger files only header and length are checked, since reading them takes long
 _memory: dict[str, Tensor] = {}  # features that could not be written, by key
 
 
 class Encoder(Protocol):
     """The part of `fpl_tune.clip.Towers` that the cache uses."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def embed_dim(self) -> int: ...
-    @property
-    def image_size(self) -> int: ...
+    name: str
+    embed_dim: int
+    image_size: int
+
     @property
     def n_patches(self) -> int | None: ...
     @property
@@ -99,10 +95,7 @@ def features(
     path = Path(cache_dir) / f"{stem}-{key}.npy"
     if key in _memory:
         return _memory[key]
-    found = _read(path, job)
-    if found is None:
-        found = _build(path, job)
-    if found is None:
+    if (found := _read(path, job)) is None and (found := _build(path, job)) is None:
         found = _memory[key] = torch.from_numpy(job.run(np.empty(job.shape, job.dtype)))
     return found
 
@@ -179,17 +172,16 @@ class _Job:
 
 def _read(path: Path, job: _Job) -> Tensor | None:
     """The features in a file, or None if it is missing or damaged."""
-    if not path.exists():
-        return None
     try:
         array = np.load(path, mmap_mode="c")
-        whole = array.shape == job.shape and array.dtype == job.dtype and _intact(path)
-    except (OSError, ValueError, EOFError):
-        whole, array = False, None
-    if array is None or not whole:
-        warnings.warn(f"Cached features {path} are damaged or cut short; computing them again.", stacklevel=3)
+        if (array.shape, array.dtype) == (job.shape, job.dtype):
+            return torch.from_numpy(array)
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    return torch.from_numpy(array)
+    except (OSError, ValueError, EOFError):
+        pass
+    warnings.warn(f"Cached features {path} are damaged or cut short; computing them again.", stacklevel=3)
+    return None
 
 
 def _build(path: Path, job: _Job) -> Tensor | None:
@@ -200,16 +192,15 @@ def _build(path: Path, job: _Job) -> Tensor | None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock"):
-            if path.exists() and (found := _read(path, job)) is not None:
+            if (found := _read(path, job)) is not None:
                 return found
             for left in path.parent.glob(f"{path.name}.*.part"):
                 left.unlink(missing_ok=True)
-            with atomic_write(path) as unfinished:
+            with atomic_write(path, durable=True) as unfinished:
                 array = np.lib.format.open_memmap(unfinished, "w+", job.dtype, job.shape)
                 _reserve(unfinished)
                 job.run(array)
                 array.flush()
-                _sum_of(path).write_text(_summed(unfinished))
         return _read(path, job)
     except OSError as error:
         warnings.warn(
@@ -218,27 +209,6 @@ def _build(path: Path, job: _Job) -> Tensor | None:
             stacklevel=3,
         )
         return None
-
-
-def _intact(path: Path) -> bool:
-    """Whether the bytes match the checksum. A file without one is not trusted."""
-    kept = _sum_of(path)
-    return kept.is_file() and kept.read_text(errors="replace") == _summed(path)
-
-
-def _sum_of(path: Path) -> Path:
-    return path.with_name(path.name + ".crc")
-
-
-def _summed(path: Path) -> str:
-    """CRC-32 of a file, of a large one its size. Read in parts: pages of a memory map would count as memory in use."""
-    if (size := path.stat().st_size) > _SUMMED:
-        return f"{size} bytes"
-    found = 0
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            found = zlib.crc32(piece, found)
-    return f"{found:08x}"
 
 
 def _reserve(path: Path) -> None:

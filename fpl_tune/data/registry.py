@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from fpl_tune.data.listing import check_loaded, narrow
 from fpl_tune.data.pool import Dataset
@@ -26,21 +24,12 @@ def load(spec: DataSpec) -> Dataset:
     return check_loaded(narrow(source(spec.name).loader(spec), spec))
 
 
-def natural(data: DataSpec) -> PartitionSpec:
-    """The partition that the papers use for the data set."""
-    return replace(source(data.name).natural)
-
-
 def resolve(data: DataSpec, partition: PartitionSpec) -> PartitionSpec:
-    """`partition` with `auto` and every field left None filled in."""
+    """`partition` with `auto` and every field left None filled in: as the papers use the data set, or by `DEFAULTS`."""
     if partition.name != "auto" and all(getattr(partition, name) is not None for name in _OPTIONAL):
-        return partition
-    usual = natural(data)
+        return partition  # a stored configuration, whose plug-in need not be installed
+    usual = source(data.name).natural
     name = usual.name if partition.name == "auto" else partition.name
-    base = usual if name == usual.name else DEFAULTS
-    filled = {name: _first(getattr(spec, name) for spec in (partition, base, DEFAULTS)) for name in _OPTIONAL}
+    given = (partition, usual if name == usual.name else DEFAULTS, DEFAULTS)
+    filled = {field: next(v for spec in given if (v := getattr(spec, field)) is not None) for field in _OPTIONAL}
     return replace(partition, name=name, **filled)
-
-
-def _first(values: Iterable[Any]) -> Any:
-    return next(value for value in values if value is not None)

@@ -34,9 +34,10 @@ class Transform:
 
     def shrink(self, picture: Picture, size: int) -> NDArray[np.uint8]:
         """The input of `pixels`, uint8 [3, h, w]: cropped to [3, size, size], or the whole picture if stretched."""
-        if self.resize == "crop" and picture_size(picture) != (size, size):
-            picture = _crop(picture, size)
-        return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
+        image = as_image(picture)
+        if self.resize == "crop" and image.size != (size, size):
+            image = _crop(image, size)
+        return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
 
     def pixels(self, kept: Tensor, size: int) -> Tensor:
         """Float pixels [n, 3, size, size] in [0, 255], not normalised, from uint8 [n, 3, h, w]."""
@@ -68,20 +69,14 @@ def transform(name: str) -> Transform:
     return TRANSFORMS[name]
 
 
-def picture_size(picture: Picture) -> tuple[int, int]:
-    """Width and height."""
-    return picture.size if isinstance(picture, Image.Image) else (picture.shape[1], picture.shape[0])
+def as_image(picture: Picture) -> Image.Image:
+    """The picture as a PIL image."""
+    return picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
 
 
-def _crop(picture: Picture, size: int) -> Image.Image:
+def _crop(image: Image.Image, size: int) -> Image.Image:
     """The shorter side to `size` (bicubic), then the middle, rounded as torchvision rounds."""
-    image = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
-    width, height = image.size
-    if width <= height:
-        new = (size, max(size, int(size * height / width)))
-    else:
-        new = (max(size, int(size * width / height)), size)
-    if new != image.size:
-        image = image.resize(new, Image.Resampling.BICUBIC)
-    left, top = round((new[0] - size) / 2), round((new[1] - size) / 2)
-    return image.crop((left, top, left + size, top + size))
+    w, h = image.size
+    width, height = (size, int(size * h / w)) if w <= h else (int(size * w / h), size)
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    return image.resize((width, height), Image.Resampling.BICUBIC).crop((left, top, left + size, top + size))

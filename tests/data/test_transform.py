@@ -26,7 +26,7 @@ def test_crop_is_bicubic_resize_of_the_shorter_side_and_the_middle(width: int, h
     assert np.array_equal(kept, whole[top : top + size, left : left + size].transpose(2, 0, 1))
 
 
-def test_an_array_of_the_right_size_is_kept_as_it_is() -> None:
+def test_a_picture_of_the_right_size_is_kept_as_it_is() -> None:
     array = np.asarray(noise(16, 16))
     assert np.array_equal(TRANSFORMS["clip"].shrink(array, 16), array.transpose(2, 0, 1))
 
