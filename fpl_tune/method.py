@@ -21,6 +21,7 @@ from torch import Generator, Tensor, nn
 
 from fpl_tune.inside import Inside
 from fpl_tune.seeds import derive, generator
+from fpl_tune.spec import SPEC, AtLeastOne, Fraction, Positive, Share, Weight
 from fpl_tune.tensors import (
     average,
     cosine_logits,
@@ -38,9 +39,10 @@ from fpl_tune.tensors import (
 )
 
 __all__ = [
-    "Batch", "Inside", "Local", "Method", "Sizes", "State", "Table", "Task", "Traffic", "Tree", "average",
-    "cosine_logits", "count", "cross_entropy", "derive", "generator", "in_place", "join", "mean_over", "new_context",
-    "put", "require", "same_leaves", "spread", "trees_like", "unit",
+    "SPEC", "AtLeastOne", "Batch", "Fraction", "Inside", "Local", "Method", "Positive", "Share", "Sizes", "State",
+    "Table", "Task", "Traffic", "Tree", "Weight", "average", "cosine_logits", "count", "cross_entropy", "derive",
+    "generator", "in_place", "join", "mean_over", "new_context", "put", "require", "same_leaves", "spread",
+    "trees_like", "unit",
 ]  # fmt: skip
 
 Tree = dict[str, Tensor]

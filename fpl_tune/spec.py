@@ -23,6 +23,11 @@ SPEC = ConfigDict(
 AtLeastOne = Annotated[int, Field(ge=1, le=1_000_000)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Weight = Rate
+"""Of a term in a sum."""
+Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
 
 Spec = TypeVar("Spec")
 

@@ -69,9 +69,9 @@ def render(kind: Kind, name: str, method: str = "promptfl") -> tuple[Path, str]:
     if path.exists():
         raise ConfigError(f"{path} exists. Choose another name.")
     if kind is Kind.study:
-        from fpl_tune import methods
+        from fpl_tune import methods, plugins
 
-        methods.trust([method])
+        plugins.trust([method])
         methods.find(method)
         if name in list_studies():
             raise ConfigError(f"{name} is a shipped study, which the new one would hide. Choose another name.")

@@ -20,7 +20,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
-from fpl_tune import methods
+from fpl_tune import methods, plugins
 from fpl_tune.config.fields import changed, known_fields, no_field, set_field, to_run, to_study
 from fpl_tune.config.files import check_growth, check_study, not_yaml, parse
 from fpl_tune.config.messages import of_studies, readable
@@ -37,7 +37,7 @@ def compose_run(overrides: Sequence[str] = ()) -> RunSpec:
     Raises:
         ConfigError: an unknown group, option, key or value.
     """
-    methods.trust(overrides)
+    plugins.trust(overrides)
     node = _compose("run", shipped("conf"), _homes(overrides))
     for name in node.keys() - RUN_FIELDS:
         raise of_studies(name) if name in known_fields("") else no_field(name, node, RUN_FIELDS)
@@ -67,7 +67,7 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, 
     Raises:
         ConfigError: no such study, an unknown key, or a value of the wrong type.
     """
-    methods.trust(overrides)
+    plugins.trust(overrides)
     overrides, path = _homes(overrides), study_file(name)
     written = check_study(path)
     if path.stem in ("run", "study") and "defaults" in written:

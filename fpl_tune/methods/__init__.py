@@ -9,22 +9,21 @@ from __future__ import annotations
 import inspect
 import pkgutil
 from collections.abc import Iterable, Mapping
-from dataclasses import Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from typing import Any, NoReturn, cast
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from fpl_tune import plugins
 from fpl_tune.errors import ConfigError, did_you_mean, unknown
 from fpl_tune.method import Method
-from fpl_tune.plugins import trust
-from fpl_tune.spec import refusal
+from fpl_tune.spec import SPEC, refusal
 
 LARGEST = 100_000
-"""Of a hyper-parameter that is a whole number: a size, a count or a number of steps."""
+"""Of a hyper-parameter that is a whole number: a larger size, count or number of steps ends in no memory or no time."""
 
 
 def _own(module: str) -> list[type[Method]]:
@@ -36,13 +35,13 @@ def _own(module: str) -> list[type[Method]]:
 @cache
 def catalogue() -> dict[str, type[Method]]:
     """Name -> class: the files of this folder, those of the wrappers, and entry points."""
-    known: dict[str, type[Method]] = {}
-    for room in (__name__, "fpl_tune.wrappers"):
-        for info in pkgutil.iter_modules(import_module(room).__path__):
-            for kind in _own(f"{room}.{info.name}"):
-                known[info.name] = kind
-    known.update({name: plugins.load("methods", name) for name in plugins.names("methods")})
-    return known
+    known = {
+        info.name: kind
+        for room in (__name__, "fpl_tune.wrappers")
+        for info in pkgutil.iter_modules(import_module(room).__path__)
+        for kind in _own(f"{room}.{info.name}")
+    }
+    return known | {name: plugins.load("methods", name) for name in plugins.names("methods")}
 
 
 def find(name: str) -> type[Method]:
@@ -51,23 +50,18 @@ def find(name: str) -> type[Method]:
     Raises:
         ConfigError: the method does not exist, or only a file names its module.
     """
-    if ":" in name:
-        kind = _named(name)
-        if not (inspect.isclass(kind) and issubclass(kind, Method) and is_dataclass(kind)):
-            raise ConfigError(f"method {name!r} must be a dataclass derived from fpl_tune.method.Method.")
-        return kind
-    if name not in catalogue():
-        raise unknown("method", name, catalogue())
-    return catalogue()[name]
-
-
-def _named(name: str) -> Any:
-    """The object that `package.module:Class` names."""
+    if ":" not in name:
+        if name not in catalogue():
+            raise unknown("method", name, catalogue())
+        return catalogue()[name]
     module, attribute = plugins.module_of(name, "method"), name.partition(":")[2]
     if not hasattr(module, attribute):
         near = did_you_mean(attribute, [kind.__name__ for kind in _own(module.__name__)])
         raise ConfigError(f"method {name!r} cannot be imported: {module.__name__} has no class {attribute!r}. {near}")
-    return getattr(module, attribute)
+    kind = getattr(module, attribute)
+    if not (inspect.isclass(kind) and issubclass(kind, Method) and is_dataclass(kind)):
+        raise ConfigError(f"method {name!r} must be a dataclass derived from fpl_tune.method.Method.")
+    return kind
 
 
 def name_of(method: Method) -> str:
@@ -102,12 +96,16 @@ def build(node: Any, where: str = "method") -> Method:
         if isinstance(value, Mapping) and "name" in value:
             values[field] = build(value, f"{where}.{field}")
     try:
-        return _bounded(_adapter(kind).validate_python(values), where)
+        method = _adapter(kind).validate_python(values)
     except ValidationError as problem:
         first = problem.errors()[0]
         if (cause := first.get("ctx", {}).get("error")) and not first["loc"]:  # a plug-in's check of several fields
             raise ConfigError(f"{where} {name!r} refuses its options: {plugins.told(cause)}.") from problem
         raise refusal(problem, where) from None
+    for field, value in vars(method).items():
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise ConfigError(f"{where}.{field} must be <= {LARGEST}, but is {value}.")
+    return method
 
 
 def lacking(name: str, field: str, known: Iterable[str]) -> ConfigError:
@@ -124,19 +122,10 @@ def owners(field: str) -> list[str]:
     return [name for name, kind in catalogue().items() if field in {f.name for f in hyper_parameters(kind)}]
 
 
-def _bounded(method: Method, where: str) -> Method:
-    """Refuses a size or count that would end in no memory or no time."""
-    for field, value in vars(method).items():
-        if isinstance(value, int) and abs(value) > LARGEST:
-            raise ConfigError(f"{where}.{field} must be <= {LARGEST}, but is {value}.")
-    return method
-
-
 @cache
 def _adapter(kind: type[Method]) -> TypeAdapter[Any]:
-    if not hasattr(kind, "__pydantic_config__"):
-        strict = ConfigDict(arbitrary_types_allowed=True, extra="forbid", validate_default=True)
-        kind.__pydantic_config__ = strict  # type: ignore[attr-defined]
+    if not hasattr(kind, "__pydantic_config__"):  # a plug-in's plain dataclass
+        kind.__pydantic_config__ = SPEC  # type: ignore[attr-defined]
     return TypeAdapter(kind)
 
 
@@ -160,11 +149,7 @@ def hyper_parameters(kind: type[Method]) -> tuple[Field[Any], ...]:
 
 def defaults(kind: type[Method]) -> dict[str, Any]:
     """Hyper-parameters with their default values; fields without one (a wrapped method) are left out."""
-    known = {}
-    for f in hyper_parameters(kind):
-        if f.default is not f.default_factory:
-            known[f.name] = f.default
-    return known
+    return {f.name: f.default for f in hyper_parameters(kind) if f.default is not MISSING}
 
 
 @dataclass(frozen=True)
@@ -190,9 +175,3 @@ def stored(node: Mapping[str, Any]) -> Method:
         return build(node)
     except ConfigError as problem:
         return Absent(dict(node), str(problem))
-
-
-__all__ = [
-    "Absent", "as_dict", "build", "catalogue", "defaults", "find", "hyper_parameters", "name_of", "owners", "stored",
-    "trust",
-]  # fmt: skip

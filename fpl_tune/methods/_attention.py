@@ -7,22 +7,18 @@ from typing import Literal
 from torch import Generator, Tensor
 
 from fpl_tune.method import Task, Tree
-from fpl_tune.methods._layers import linear, new_linear
+from fpl_tune.methods._blocks import mapped, new_layers
 
 Form = Literal["sigmoid", "softmax"]
 
 
 def new_adapter(task: Task, rng: Generator) -> Tree:
     """Both layers D to D, as PyTorch starts them."""
-    adapter: Tree = {}
-    for layer in ("first", "second"):
-        adapter[f"{layer}.weight"], adapter[f"{layer}.bias"] = new_linear(task, task.embed_dim, task.embed_dim, rng)
-    return adapter
+    return new_layers(task, rng, dict.fromkeys(("first", "second"), (task.embed_dim, task.embed_dim)))
 
 
 def adapted(leaf: Tree, image: Tensor, form: Form) -> Tensor:
     """[C, B, D] features weighted by the adapter's attention: sigmoid(W₂ relu(W₁ f)) or softmax(W₂ tanh(W₁ f))."""
-    hidden = linear(image, leaf["first.weight"], leaf["first.bias"])
-    hidden = hidden.relu() if form == "sigmoid" else hidden.tanh()
-    score = linear(hidden, leaf["second.weight"], leaf["second.bias"])
+    hidden = mapped(leaf, "first", image)
+    score = mapped(leaf, "second", hidden.relu() if form == "sigmoid" else hidden.tanh())
     return image * (score.sigmoid() if form == "sigmoid" else score.softmax(-1))

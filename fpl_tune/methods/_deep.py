@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor
 
-from fpl_tune.method import Sizes, Task, Tree, new_context, require
-from fpl_tune.methods._layers import word_context
+import fpl_tune.method as fl
+from fpl_tune.method import Sizes, Task, Tree
+from fpl_tune.methods._blocks import word_context
 
 
 def require_depth(sizes: Sizes, depth: int, *, text: bool) -> None:
@@ -14,7 +15,7 @@ def require_depth(sizes: Sizes, depth: int, *, text: bool) -> None:
     blocks = sizes.n_vision_blocks or 0
     blocks = min(blocks, sizes.n_text_blocks) if text else blocks
     rule = f"must be at most {blocks}, the number of blocks of the shallower tower"
-    require(depth <= blocks, "depth", rule, depth, f"Set method.depth={blocks}.")
+    fl.require(depth <= blocks, "depth", rule, depth, f"Set method.depth={blocks}.")
 
 
 def frozen_words(words: str, n_ctx: int) -> str:
@@ -31,7 +32,7 @@ def starting_words(task: Task, words: str, n_ctx: int, rng: Generator) -> Tensor
     context = word_context(task, words, n_ctx, rng)
     if words:
         rule = f"must have one token for each of its {len(words.split())} words"
-        require(len(task.words(words)) == len(words.split()), "words", rule, words, "Use common words, or words=''.")
+        fl.require(len(task.words(words)) == len(words.split()), "words", rule, words, "Use common words, or words=''.")
     return context
 
 
@@ -45,7 +46,7 @@ def both_prompts(task: Task, n_ctx: int, n_tokens: int, depth: int, words: str, 
     """`text` [l, d] of the input, `deep` [J - 1, l, d] of the next blocks, `visual` [J, n, w]."""
     found: Tree = {"text": starting_words(task, words, n_ctx, rng)}
     if depth > 1:
-        found["deep"] = new_context(task, n_ctx, rng, depth - 1)
+        found["deep"] = fl.new_context(task, n_ctx, rng, depth - 1)
     found["visual"] = visual_prompts(task, n_tokens, depth, rng)
     return found
 

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Sizes, Task, Tree, mean_over, require, spread
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Sizes, State, Task, Tree
 
 Keys = Literal["uniform", "normal", "binary", "orthogonal", "none"]
 
@@ -18,10 +19,10 @@ def check_keys(sizes: Sizes, kind: Keys, n_ctx: int, unlock: str | int) -> None:
     """Raises `ConfigError` where there are more keys than can be orthogonal, or none of the number to unlock."""
     if isinstance(unlock, int):
         rule = f"must name one of the {sizes.n_domains} domains, from 0"
-        require(0 <= unlock < sizes.n_domains, "unlock", rule, unlock)
+        fl.require(0 <= unlock < sizes.n_domains, "unlock", rule, unlock)
     width = n_ctx * sizes.text_width
     fits = kind != "orthogonal" or sizes.n_domains <= width
-    require(fits, "keys", f"can be orthogonal for at most n_ctx * d = {width} domains", sizes.n_domains)
+    fl.require(fits, "keys", f"can be orthogonal for at most n_ctx * d = {width} domains", sizes.n_domains)
 
 
 def draw_keys(task: Task, kind: Keys, n_ctx: int, rng: Generator) -> Tensor:
@@ -34,20 +35,19 @@ def draw_keys(task: Task, kind: Keys, n_ctx: int, rng: Generator) -> Tensor:
     else:
         keys = torch.randn(shape, generator=rng)
     if kind == "orthogonal":
-        width = n_ctx * task.text_width
         columns = torch.linalg.qr(keys.flatten(1).T.double()).Q  # [l d, n], orthonormal
-        keys = (columns.T * math.sqrt(width)).reshape(shape)
+        keys = (columns.T * math.sqrt(len(columns))).reshape(shape)
     return (keys if kind != "none" else torch.zeros(shape)).to(task.device, task.dtype)
 
 
-def unlocked(unlock: str | int, task: Task, keys: Tensor, who: Tensor) -> Tree:
+def unlocked(unlock: str | int, task: Task, state: State, who: Tensor) -> Tree:
     """What a deployed client holds: all keys to read the image's, or the one key that it always uses."""
+    keys = state.server["keys"]
+    if unlock == "none" or "reader" not in state.shared:
+        return {"key": torch.zeros_like(keys[task.domain[who]])}
     if unlock == "image":
-        return {"keys": spread(keys, len(who))}
-    if unlock == "own":
-        return {"key": keys[task.domain[who]]}
-    one = torch.zeros_like(keys[0]) if unlock == "none" else keys[int(unlock)]
-    return {"key": spread(one, len(who))}
+        return {"keys": fl.spread(keys, len(who))}
+    return {"key": keys[task.domain[who] if unlock == "own" else torch.full_like(who, int(unlock))]}
 
 
 def new_reader(task: Task, rng: Generator) -> Tensor:
@@ -61,13 +61,13 @@ def domain_loss(reader: Tensor, batch: Batch, domain: Tensor) -> Tensor:
     read = batch.image @ reader.mT
     target = domain[:, None].expand(batch.label.shape)
     values = F.cross_entropy(read.flatten(0, 1), target.flatten(), reduction="none")
-    return mean_over(values.view_as(batch.label), batch.mask)
+    return fl.mean_over(values.view_as(batch.label), batch.mask)
 
 
 def reader_figures(reader: Tensor, task: Task) -> dict[str, float]:
     """Share of the validation images whose domain the reader [n, D] predicts: mean over clients, and by domain."""
     seen = task.table("val")
-    right = mean_over((seen.image @ reader.mT).argmax(-1) == task.domain[:, None], seen.mask)
+    right = fl.mean_over((seen.image @ reader.mT).argmax(-1) == task.domain[:, None], seen.mask)
     kept = seen.mask.any(1)
     figures = {f"reader/domain{i + 1}/acc_mean": kept & (task.domain == i) for i in range(task.n_domains)}
     figures["reader/acc_mean"] = kept

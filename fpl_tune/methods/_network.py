@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from fpl_tune.method import Task, Tree
-from fpl_tune.methods._layers import linear
+from fpl_tune.methods._blocks import mapped
 
 HIDDEN = 4
 """Width of the feed-forward layer's gated half, in widths of a token."""
@@ -32,11 +32,6 @@ def normed(leaf: Tree, name: str, x: Tensor) -> Tensor:
     shape = (len(x), *([1] * (x.ndim - 2)), -1)
     weight, bias = leaf[f"norm.{name}.weight"].view(shape), leaf[f"norm.{name}.bias"].view(shape)
     return F.layer_norm(x, x.shape[-1:]) * weight + bias
-
-
-def mapped(leaf: Tree, name: str, x: Tensor) -> Tensor:
-    """x [C, ..., in] after the linear layer `name`."""
-    return linear(x, leaf[f"{name}.weight"], leaf[f"{name}.bias"])
 
 
 def feed_forward(leaf: Tree, x: Tensor) -> Tensor:

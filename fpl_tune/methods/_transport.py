@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from fpl_tune.method import Sizes, require, unit
+import fpl_tune.method as fl
+from fpl_tune.method import Sizes
+
+Entropy = Annotated[float, Field(ge=0.005)]
+"""ε: below, doubles do not hold the kernel."""
 
 
 def check_patches(sizes: Sizes, name: str) -> None:
     """Raises `ConfigError` where the image tower gives no patch features."""
     rule = "must be a method without patches, as the image tower has no spatial features"
-    require(sizes.n_patches is not None, "name", rule, name, "Use clip=compact, rn50, vit_b32 or vit_b16.")
-
-
-def check_iteration(epsilon: float, iterations: int) -> None:
-    """Raises `ConfigError` for an entropy that doubles cannot hold, or without iterations."""
-    require(epsilon >= 0.005, "epsilon", "must be >= 0.005", epsilon)
-    require(iterations >= 1, "iterations", "must be >= 1", iterations)
+    fl.require(sizes.n_patches is not None, "name", rule, name, "Use clip=compact, rn50, vit_b32 or vit_b16.")
 
 
 def transported(
@@ -38,7 +39,7 @@ def transported(
         Logits [C, B, K].
     """
     rows = text.transpose(1, 2).flatten(1, 2).unsqueeze(1)  # [C, 1, K N, D]
-    alike = (rows @ unit(image).mT).unflatten(2, (-1, text.shape[1]))  # [C, B, K, N, M]
+    alike = (rows @ fl.unit(image).mT).unflatten(2, (-1, text.shape[1]))  # [C, B, K, N, M]
     with torch.no_grad():
         plan = transport(alike, gamma, epsilon, iterations, capped=capped)
     return scale * (plan * alike).sum((-1, -2))

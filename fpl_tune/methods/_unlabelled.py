@@ -6,38 +6,29 @@ Attracting and Dispersing, NeurIPS 2022).
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Method,
-    State,
-    Task,
-    Traffic,
-    Tree,
-    average,
-    cosine_logits,
-    count,
-    mean_over,
-    put,
-    require,
-    unit,
-)
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, State, Task, Tree
+from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._blocks import hand_logits
+
+Threshold = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Unlabelled(Method):
+class Unlabelled(FederatedAveraging):
     """Abstract: all but what is learned and how it predicts.
 
-    The second phase goes on from the state that the first left; averages over the cohort are uniform. Fields: see the
-    methods.
+    The second phase goes on from the state that the first left; averages over the cohort are uniform. Keys travel once,
+    before training, and banks never. Fields: see the methods.
     """
 
+    weights = "uniform"
     phase: Literal[1, 2]
     threshold: float
     neighbours: int
@@ -45,12 +36,6 @@ class Unlabelled(Method):
     dispersal: Literal["mean", "sum"]
     augment: bool
     double_softmax: bool
-
-    def __post_init__(self) -> None:
-        require(0 <= self.threshold < 1, "threshold", "must lie in [0, 1)", self.threshold)
-        require(self.neighbours >= 0, "neighbours", "must be >= 0", self.neighbours)
-        fits = math.isfinite(self.disperse) and self.disperse >= 0
-        require(fits, "disperse", "must be a finite number >= 0", self.disperse)
 
     @property
     def view(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a field
@@ -60,26 +45,33 @@ class Unlabelled(Method):
     def untrained(self, task: Task, rng: Generator) -> State:
         """The state before the first phase; nothing personal."""
 
-    @abstractmethod
     def client(self, task: Task, state: State, who: Tensor) -> Local:
         """What the clients `who` train from, in either phase, their banks aside."""
+        return super().start(task, state._replace(personal={}), who)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         state = before or self.untrained(task, rng)
         if self.phase == 1:
             return state._replace(personal={})
-        everyone = torch.arange(task.n_clients, device=task.device)
-        scores = self.logits(task, self.client(task, state, everyone), whole_table(task)).softmax(-1)
+        table, everyone = task.table("train"), torch.arange(task.n_clients, device=task.device)
+        images = Batch(*table, index=everyone[:, None])
+        scores = self.logits(task, self.client(task, state, everyone), images).softmax(-1)
         return state._replace(personal={"scores": scores})
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
+        """In the second phase beside the bank [C, R, K] of the scores of the own images, unit [C, R, D]."""
         local = self.client(task, state, who)
-        return local if self.phase == 1 else with_banks(task, state, who, local)
+        if self.phase == 2:
+            table, scores = task.table("train"), state.personal["scores"][who]
+            local.fixed.update(features=fl.unit(table.image[who]), present=table.mask[who], scores=scores)
+        return local
+
+    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
+        return self.client(task, state, who)
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         if self.phase == 1:
-            logits = self.logits(task, local, self.seen(batch))
-            return pseudo_label_loss(task, batch, logits, self.threshold), local.fixed
+            return self._pseudo_label_loss(task, batch, self.logits(task, local, self.seen(batch))), local.fixed
         logits = self.logits(task, local, batch)
         second = self.logits(task, local, self.seen(batch)) if self.augment else logits
         second = second.softmax(-1) if self.double_softmax else second
@@ -95,36 +87,15 @@ class Unlabelled(Method):
         assert batch.view is not None
         return batch._replace(image=batch.view)
 
+    def _pseudo_label_loss(self, task: Task, batch: Batch, logits: Tensor) -> Tensor:
+        """Eq. 8: [C], mean over the images that zero-shot CLIP is sure of; 0 where there is none."""
+        sure, label = hand_logits(task, batch.image).softmax(-1).max(-1)
+        chosen = logits.log_softmax(-1).gather(-1, label.unsqueeze(-1)).squeeze(-1)
+        return fl.mean_over(-chosen, batch.mask & (sure > self.threshold))
+
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        personal = {name: put(leaf, who, local.fixed[name]) for name, leaf in state.personal.items()}
-        shared = {name: average(rows, torch.ones_like(who)) for name, rows in local.train.items()}
-        return state._replace(shared=shared, personal=personal)
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(**state.shared)  # keys travel once, before training; banks never
-        return Traffic(up=sent, down=sent)
-
-
-def whole_table(task: Task) -> Batch:
-    """All training images of every client as one batch [N, R], the padding masked."""
-    table = task.table("train")
-    everyone = torch.arange(task.n_clients, device=task.device)
-    return Batch(table.image, table.label, table.mask, index=everyone[:, None])
-
-
-def with_banks(task: Task, state: State, who: Tensor, local: Local) -> Local:
-    """A client's own images, unit [C, R, D], which of them are real [C, R], and the bank of their scores [C, R, K]."""
-    table = task.table("train")
-    bank = {"features": unit(table.image[who]), "present": table.mask[who], "scores": state.personal["scores"][who]}
-    return local._replace(fixed={**local.fixed, **bank})
-
-
-def pseudo_label_loss(task: Task, batch: Batch, logits: Tensor, threshold: float) -> Tensor:
-    """Eq. 8: [C], mean over the images that zero-shot CLIP is sure of; 0 where there is none."""
-    teacher = cosine_logits(task.scale, batch.image, task.hand_text.expand(len(batch.image), -1, -1)).softmax(-1)
-    sure, label = teacher.max(-1)
-    chosen = logits.log_softmax(-1).gather(-1, label.unsqueeze(-1)).squeeze(-1)
-    return mean_over(-chosen, batch.mask & (sure > threshold))
+        banks = {name: fl.put(leaf, who, local.fixed[name]) for name, leaf in state.personal.items()}
+        return super().merge(task, state._replace(personal={}), who, local)._replace(personal=banks)
 
 
 def bank_loss(
@@ -156,7 +127,7 @@ def bank_loss(
         classes = torch.where(present[..., None], bank, 0).sum(1) / present.sum(1, keepdim=True).clamp(min=1)
         mates = (batch.mask.sum(1) - 1) * classes.square().sum(-1)
         alike = alike / mates.clamp(min=1)[:, None]
-    return mean_over(agree + attract + disperse * alike, batch.mask), local.fixed | {"scores": bank}
+    return fl.mean_over(agree + attract + disperse * alike, batch.mask), local.fixed | {"scores": bank}
 
 
 def _nearest(local: Local, batch: Batch, neighbours: int) -> tuple[Tensor, Tensor]:
@@ -164,7 +135,7 @@ def _nearest(local: Local, batch: Batch, neighbours: int) -> tuple[Tensor, Tenso
 
     A client may hold k images or fewer.
     """
-    like = unit(batch.image) @ local.fixed["features"].mT  # [C, B, R]
+    like = fl.unit(batch.image) @ local.fixed["features"].mT  # [C, B, R]
     own = torch.zeros_like(like, dtype=torch.bool).scatter(-1, batch.index.unsqueeze(-1), True)
     allowed = local.fixed["present"][:, None] & ~own
     best, nearest = like.masked_fill(~allowed, float("-inf")).topk(min(neighbours, like.shape[-1]), dim=-1)

@@ -8,36 +8,20 @@ test accuracy chooses how often rows are averaged; none of that is offered.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Sizes,
-    State,
-    Task,
-    Traffic,
-    Tree,
-    cosine_logits,
-    count,
-    cross_entropy,
-    mean_over,
-    new_context,
-    require,
-    spread,
-    unit,
-)
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Sizes, State, Task, Traffic, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_positive, require_same_classes, require_vit, require_weights
-from fpl_tune.methods._layers import linear, new_linear
+from fpl_tune.methods._blocks import mapped, new_layers, require_same_classes, require_vit
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class CAPT(FederatedAveraging):
     """Class k's context is [general, own k] [1 + l, d]; a linear map of the general token is a token of the image.
 
@@ -57,47 +41,41 @@ class CAPT(FederatedAveraging):
         is what the released round comes to.
     """
 
-    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
-    n_own: int = 3
-    prior: float = 1.0
-    align: float = 0.0
-    temperature: float = 0.1
+    needs = "pixels"
+    n_own: fl.AtLeastOne = 3
+    prior: fl.Weight = 1.0
+    align: fl.Weight = 0.0
+    temperature: fl.Positive = 0.1
     rows: Literal["support", "share", "size"] = "support"
-
-    def __post_init__(self) -> None:
-        require_positive(self, "n_own")
-        require(self.temperature > 0, "temperature", "must be > 0", self.temperature)
-        require_weights(self, "prior", "align")
 
     def check(self, sizes: Sizes) -> None:
         require_vit(sizes, "capt")
         require_same_classes(sizes, "capt", "with one prompt for all classes", "kgcoop")
         rule = f"must be 0 where tokens ({sizes.text_width}) are not as wide as features ({sizes.embed_dim})"
-        require(not self.align or sizes.text_width == sizes.embed_dim, "align", rule, self.align)
+        fl.require(not self.align or sizes.text_width == sizes.embed_dim, "align", rule, self.align)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        shared = {"general": new_context(task, 1, rng), "own": new_context(task, self.n_own, rng, task.n_classes)}
-        shared["map.weight"], shared["map.bias"] = new_linear(task, task.text_width, task.vision_width or 0, rng)
+        shared = {"general": fl.new_context(task, 1, rng), "own": fl.new_context(task, self.n_own, rng, task.n_classes)}
+        shared |= new_layers(task, rng, {"map": (task.text_width, task.vision_width or 0)})
         return State(shared, personal={}, server={})
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
         local = super().start(task, state, who)
         total = task.counts.sum(0).clamp(min=1)
-        local.fixed["prior"] = spread((total / total.sum()).to(task.dtype), len(who))
+        local.fixed["prior"] = fl.spread((total / total.sum()).to(task.dtype), len(who))
         return local
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
         return super().start(task, state, who)
 
     def _image(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        leaf = local.train
-        token = linear(leaf["general"], leaf["map.weight"], leaf["map.bias"])  # [C, 1, w]
-        return unit(task.see(batch.image, token, place="end")[0])
+        token = mapped(local.train, "map", local.train["general"])  # [C, 1, w]
+        return fl.unit(task.see(batch.image, token, place="end")[0])
 
     def _scores(self, task: Task, local: Local, image: Tensor) -> Tensor:
         own = local.train["own"]  # [C, K, l, d]
         general = local.train["general"][:, None].expand(-1, own.shape[1], -1, -1)
-        return cosine_logits(task.scale, image, task.text(torch.cat([general, own], 2), per_class=True))
+        return fl.cosine_logits(task.scale, image, task.text(torch.cat([general, own], 2), per_class=True))
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         return self._scores(task, local, self._image(task, local, batch))
@@ -105,18 +83,18 @@ class CAPT(FederatedAveraging):
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         image, prior = self._image(task, local, batch), local.fixed["prior"]
         adjusted = self._scores(task, local, image) + self.prior * prior.log()[:, None]
-        loss = cross_entropy(adjusted, batch)
+        loss = fl.cross_entropy(adjusted, batch)
         if self.align:
             loss = loss + self.align * self._alignment(local.train, image, prior, batch)
         return loss, local.fixed
 
     def _alignment(self, leaf: Tree, image: Tensor, prior: Tensor, batch: Batch) -> Tensor:
         """[C] L_general + L_own."""
-        general = (image @ unit(leaf["general"]).mT)[..., 0] / self.temperature  # [C, B]
+        general = (image @ fl.unit(leaf["general"]).mT)[..., 0] / self.temperature  # [C, B]
         even = -general.masked_fill(~batch.mask, -torch.inf).log_softmax(1)
-        scores = image @ unit(leaf["own"].mean(2)).mT / self.temperature  # [C, B, K]
+        scores = image @ fl.unit(leaf["own"].mean(2)).mT / self.temperature  # [C, B, K]
         weighted = F.nll_loss((scores + prior.log()[:, None]).log_softmax(-1).mT, batch.label, reduction="none")
-        return mean_over(even, batch.mask) + mean_over(weighted, batch.mask)
+        return fl.mean_over(even, batch.mask) + fl.mean_over(weighted, batch.mask)
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
         shared = super().merge(task, state, who, local).shared
@@ -133,5 +111,5 @@ class CAPT(FederatedAveraging):
 
     def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
         """Besides what is learned, the clients' images by class go up, which discloses them, and π comes down."""
-        sent = count(**state.shared)
+        sent = fl.count(**state.shared)
         return Traffic(up={**sent, "histogram": task.n_classes}, down={**sent, "prior": task.n_classes})

@@ -7,18 +7,19 @@ AAAI 2024, https://arxiv.org/abs/2211.07864 (its Table 1). The model is in the o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, State, Task, cosine_logits
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, State, Task
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._layers import linear, new_linear
+from fpl_tune.methods._blocks import hand_logits, linear, new_linear
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class CLIPFC(FederatedAveraging):
     """Image feature W f + b of the raw feature f, D to D.
 
@@ -37,5 +38,4 @@ class CLIPFC(FederatedAveraging):
         return State(shared={"weight": weight, "bias": bias}, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        image = linear(batch.image, local.train["weight"], local.train["bias"])
-        return cosine_logits(task.scale, image, task.hand_text.expand(len(image), -1, -1))
+        return hand_logits(task, linear(batch.image, local.train["weight"], local.train["bias"]))

@@ -14,35 +14,24 @@ included.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Sizes,
-    State,
-    Task,
-    Tree,
-    cosine_logits,
-    cross_entropy,
-    new_context,
-    require,
-    spread,
-)
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_positive
-from fpl_tune.methods._gradients import free, with_gradient
+from fpl_tune.methods._blocks import free, with_gradient
 from fpl_tune.methods._noise import new_keys, normal
 
 _DELTA, _ROUNDS = 1e-5, 100
 """Of the released noise."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class DPFPL(FederatedAveraging):
     """Client i predicts with p_G + p_i. A step writes p_i = U V + R and moves it by the gradients of U and V.
 
@@ -58,37 +47,34 @@ class DPFPL(FederatedAveraging):
     """
 
     rank: int | Literal["full"] = 8
-    n_ctx: int = 16
+    n_ctx: fl.AtLeastOne = 16
     form: Literal["meant", "released"] = "meant"
-    noise: float = math.inf
-    clip: float = 10.0
+    noise: fl.Positive = math.inf
+    clip: Annotated[fl.Positive, Field(allow_inf_nan=False)] = 10.0
 
     def __post_init__(self) -> None:
-        require_positive(self, "n_ctx")
         fits = self.rank == "full" or 1 <= self.rank <= self.n_ctx
-        require(fits, "rank", f"must be 'full' or lie between 1 and method.n_ctx = {self.n_ctx}", self.rank)
-        require(self.noise > 0, "noise", "must be > 0", self.noise)
-        require(math.isfinite(self.clip) and self.clip > 0, "clip", "must be a finite number > 0", self.clip)
+        fl.require(fits, "rank", f"must be 'full' or lie between 1 and method.n_ctx = {self.n_ctx}", self.rank)
 
     def check(self, sizes: Sizes) -> None:
         fits = self.rank == "full" or self.rank <= sizes.text_width
-        require(fits, "rank", f"must be at most the width of a context token, {sizes.text_width}", self.rank)
+        fl.require(fits, "rank", f"must be at most the width of a context token, {sizes.text_width}", self.rank)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        shared, own = new_context(task, self.n_ctx, rng, 2)
-        return State({"prompt": shared.clone()}, {"own": spread(own, task.n_clients)}, {})
+        shared, own = fl.new_context(task, self.n_ctx, rng, 2)
+        return State({"prompt": shared.clone()}, {"own": fl.spread(own, task.n_clients)}, {})
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
         return super().start(task, state, who)._replace(fixed=new_keys(task, who))
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return cosine_logits(task.scale, batch.image, task.text(local.train["prompt"] + local.train["own"]))
+        return fl.cosine_logits(task.scale, batch.image, task.text(local.train["prompt"] + local.train["own"]))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         with torch.enable_grad():
             leaves = free({"prompt": local.train["prompt"] + local.train["own"]})
             zero = {"own": torch.zeros_like(leaves["prompt"])}
-            value = cross_entropy(self.logits(task, Local({**leaves, **zero}, {}), batch), batch)
+            value = fl.cross_entropy(self.logits(task, Local({**leaves, **zero}, {}), batch), batch)
             (gradient,) = torch.autograd.grad(value.sum(), [leaves["prompt"]])
         keys = {name: local.fixed[name] for name in ("key", "drawn")}
         std = self._std(batch)

@@ -8,33 +8,16 @@ mixed from the latest uploads of all clients, those that have not trained yet st
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Method,
-    Sizes,
-    State,
-    Task,
-    Traffic,
-    Tree,
-    cosine_logits,
-    count,
-    cross_entropy,
-    new_context,
-    put,
-    require,
-    spread,
-)
-from fpl_tune.methods._checks import require_positive, require_weights
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, Tree
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class FedAMP(Method):
     """Client c minimises CE + λ / (2α) · ‖V_c - u_c‖² from its own V_c; u_c = Σ_j ξ_cj V_j (Eqs. 3 to 6).
 
@@ -45,24 +28,18 @@ class FedAMP(Method):
     n_ctx: number of context tokens, >= 1.
     """
 
-    lam: float = 5e-6
-    alpha: float = 5e-3
-    sigma: float = 1.0
-    n_ctx: int = 16
-
-    def __post_init__(self) -> None:
-        require_weights(self, "lam")
-        require(self.alpha > 0, "alpha", "must be > 0", self.alpha)
-        require(self.sigma > 0, "sigma", "must be > 0", self.sigma)
-        require_positive(self, "n_ctx")
+    lam: fl.Weight = 5e-6
+    alpha: fl.Positive = 5e-3
+    sigma: fl.Positive = 1.0
+    n_ctx: fl.AtLeastOne = 16
 
     def check(self, sizes: Sizes) -> None:
         most = self.sigma / max(1, sizes.n_clients - 1)
         rule = f"must be at most method.sigma / (clients - 1) = {most:.6g} for convex mixtures"
-        require(self.alpha <= most, "alpha", rule, self.alpha)
+        fl.require(self.alpha <= most, "alpha", rule, self.alpha)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        prompts = spread(new_context(task, self.n_ctx, rng), task.n_clients)
+        prompts = fl.spread(fl.new_context(task, self.n_ctx, rng), task.n_clients)
         return State(shared={}, personal={"prompt": prompts}, server={"prompt": prompts.clone()})
 
     def mixture(self, prompts: Tensor, who: Tensor) -> Tensor:
@@ -80,18 +57,18 @@ class FedAMP(Method):
         return Local(train={"prompt": state.personal["prompt"][who]}, fixed={"cloud": cloud})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return cosine_logits(task.scale, batch.image, task.text(local.train["prompt"]))
+        return fl.cosine_logits(task.scale, batch.image, task.text(local.train["prompt"]))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         away = (local.train["prompt"] - local.fixed["cloud"]).flatten(1).square().sum(1)
-        fit = cross_entropy(self.logits(task, local, batch), batch)
+        fit = fl.cross_entropy(self.logits(task, local, batch), batch)
         return fit + self.lam / (2 * self.alpha) * away, local.fixed
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
         prompt = local.train["prompt"]
-        personal = {"prompt": put(state.personal["prompt"], who, prompt)}
-        return State({}, personal, {"prompt": put(state.server["prompt"], who, prompt)})
+        personal = {"prompt": fl.put(state.personal["prompt"], who, prompt)}
+        return State({}, personal, {"prompt": fl.put(state.server["prompt"], who, prompt)})
 
     def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
         """The client's prompt goes up, its cloud prompt comes down."""
-        return Traffic(up=count(prompt=state.server["prompt"][0]), down=count(cloud=state.server["prompt"][0]))
+        return Traffic(up=fl.count(prompt=state.server["prompt"][0]), down=fl.count(cloud=state.server["prompt"][0]))

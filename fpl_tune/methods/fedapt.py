@@ -7,27 +7,16 @@ paper's value is the default: its scripts for one client per domain start with 2
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Sizes,
-    State,
-    Task,
-    Tree,
-    cosine_logits,
-    cross_entropy,
-    new_context,
-    require,
-    unit,
-)
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_positive, require_same_classes
+from fpl_tune.methods._blocks import image_by_image, require_same_classes
 from fpl_tune.methods._domains import (
     Keys,
     check_keys,
@@ -38,10 +27,9 @@ from fpl_tune.methods._domains import (
     reader_figures,
     unlocked,
 )
-from fpl_tune.methods._layers import image_by_image
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class FedAPT(FederatedAveraging):
     """Meta prompt p [K, l, d] and reader Q [n, D]; a client of domain i trains p ⊙ (1 + kᵢ) and Q on the label i.
 
@@ -59,23 +47,19 @@ class FedAPT(FederatedAveraging):
     weights: `uniform` average over the cohort (Eq. 12) or by `size`.
     """
 
-    n_ctx: int = 16
+    n_ctx: fl.AtLeastOne = 16
     keys: Keys = "uniform"
-    temperature: float = 0.01
+    temperature: fl.Positive = 0.01
     unlock: Literal["image", "own", "none"] | int = "image"
     inference: Literal["precomputed", "exact"] = "precomputed"
     weights: Literal["uniform", "size"] = "uniform"
-
-    def __post_init__(self) -> None:
-        require_positive(self, "n_ctx")
-        require(self.temperature > 0, "temperature", "must be > 0", self.temperature)
 
     def check(self, sizes: Sizes) -> None:
         require_same_classes(sizes, "fedapt", "with one prompt for all classes", "fedapt_unsupervised")
         check_keys(sizes, self.keys, self.n_ctx, self.unlock)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        shared = {"prompt": new_context(task, self.n_ctx, rng, task.n_classes)}
+        shared = {"prompt": fl.new_context(task, self.n_ctx, rng, task.n_classes)}
         if self.keys != "none":
             shared["reader"] = new_reader(task, rng)
         return State(shared, personal={}, server={"keys": draw_keys(task, self.keys, self.n_ctx, rng)})
@@ -86,7 +70,7 @@ class FedAPT(FederatedAveraging):
         return super().start(task, state, who)._replace(fixed=fixed)
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
-        loss = cross_entropy(self.logits(task, local, batch), batch)
+        loss = fl.cross_entropy(self.logits(task, local, batch), batch)
         if "reader" in local.train:
             loss = loss + domain_loss(local.train["reader"], batch, local.fixed["domain"])
         return loss, local.fixed
@@ -95,23 +79,22 @@ class FedAPT(FederatedAveraging):
         prompt = local.train["prompt"]
         if "key" in local.fixed:  # the key that the client holds
             text = task.text(prompt * (1 + local.fixed["key"][:, None]), per_class=True)
-            return cosine_logits(task.scale, batch.image, text)
+            return fl.cosine_logits(task.scale, batch.image, text)
         weight, keys = domain_weights(local.train["reader"], batch.image, self.temperature), local.fixed["keys"]
 
         def exact(image: Tensor, weight: Tensor) -> Tensor:
             key = torch.einsum("cbn,cnld->cbld", weight, keys)
             text = task.text(prompt[:, None] * (1 + key[:, :, None]), per_class=True, remember=False)  # [C, B, K, D]
-            return task.scale * torch.einsum("cbd,cbkd->cbk", unit(image), text)
+            return task.scale * torch.einsum("cbd,cbkd->cbk", fl.unit(image), text)
 
         if self.inference == "exact":
             return image_by_image(exact, task.n_classes, batch.image, weight)
         text = task.text(prompt[:, None] * (1 + keys[:, :, None]), per_class=True)  # [C, n, K, D]
-        return task.scale * torch.einsum("cbd,cnkd,cbn->cbk", unit(batch.image), text, weight)
+        return task.scale * torch.einsum("cbd,cnkd,cbn->cbk", fl.unit(batch.image), text, weight)
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        unlock = self.unlock if "reader" in state.shared else "none"
-        fixed = unlocked(unlock, task, state.server["keys"], who)  # keys travel once, before training
-        return super().start(task, state, who)._replace(fixed=fixed)
+        """Keys travel once, before training."""
+        return super().start(task, state, who)._replace(fixed=unlocked(self.unlock, task, state, who))
 
     def figures(self, task: Task, state: State) -> dict[str, float]:
         return reader_figures(state.shared["reader"], task) if "reader" in state.shared else {}  # Fig. 6

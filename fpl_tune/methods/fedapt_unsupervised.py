@@ -8,19 +8,20 @@ domain learns from the test images. That is not offered: methods are handed no t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from pydantic import NonNegativeInt
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree, cosine_logits, new_context, require, spread, unit
-from fpl_tune.methods._checks import require_positive
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
 from fpl_tune.methods._domains import Keys, check_keys, domain_loss, domain_weights, draw_keys, new_reader, unlocked
-from fpl_tune.methods._unlabelled import Unlabelled
+from fpl_tune.methods._unlabelled import Threshold, Unlabelled
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class FedAPTUnsupervised(Unlabelled):
     """Meta prompt p [l, d] for all classes and reader Q [n, D]; a client of domain i trains p ⊙ (1 + kᵢ).
 
@@ -42,49 +43,41 @@ class FedAPTUnsupervised(Unlabelled):
         of 2.9 of at most log 20 = 3.0; the default's lie between 59 and 60 %. With 240 images a client both lie there.
     """
 
-    n_ctx: int = 16
+    n_ctx: fl.AtLeastOne = 16
     phase: Literal[1, 2] = 1
-    threshold: float = 0.75
-    neighbours: int = 5
-    disperse: float = 0.5
+    threshold: Threshold = 0.75
+    neighbours: NonNegativeInt = 5
+    disperse: fl.Weight = 0.5
     dispersal: Literal["mean", "sum"] = "mean"
     keys: Keys = "uniform"
-    temperature: float = 0.01
+    temperature: fl.Positive = 0.01
     unlock: Literal["image", "own", "none"] | int = "image"
     augment: bool = True
     double_softmax: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "n_ctx")
-        require(self.temperature > 0, "temperature", "must be > 0", self.temperature)
 
     def check(self, sizes: Sizes) -> None:
         check_keys(sizes, self.keys, self.n_ctx, self.unlock)
 
     def untrained(self, task: Task, rng: Generator) -> State:
-        shared = {"prompt": new_context(task, self.n_ctx, rng)}
+        shared = {"prompt": fl.new_context(task, self.n_ctx, rng)}
         if self.keys != "none":
             shared["reader"] = new_reader(task, rng)
         return State(shared, personal={}, server={"keys": draw_keys(task, self.keys, self.n_ctx, rng)})
 
     def client(self, task: Task, state: State, who: Tensor) -> Local:
         domain = task.domain[who]
-        train = {name: spread(leaf, len(who)) for name, leaf in state.shared.items()}
-        return Local(train, fixed={"key": state.server["keys"][domain], "domain": domain})
+        return super().client(task, state, who)._replace(fixed={"key": state.server["keys"][domain], "domain": domain})
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        train = {name: spread(leaf, len(who)) for name, leaf in state.shared.items()}
-        unlock = self.unlock if "reader" in train else "none"
-        return Local(train, fixed=unlocked(unlock, task, state.server["keys"], who))
+        return super().client(task, state, who)._replace(fixed=unlocked(self.unlock, task, state, who))
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         prompt = local.train["prompt"]
         if "key" in local.fixed:
-            return cosine_logits(task.scale, batch.image, task.text(prompt * (1 + local.fixed["key"])))
+            return fl.cosine_logits(task.scale, batch.image, task.text(prompt * (1 + local.fixed["key"])))
         weight = domain_weights(local.train["reader"], batch.image, self.temperature)
         text = task.text(prompt[:, None] * (1 + local.fixed["keys"]))  # [C, n, K, D]
-        return task.scale * torch.einsum("cbd,cnkd,cbn->cbk", unit(batch.image), text, weight)
+        return task.scale * torch.einsum("cbd,cnkd,cbn->cbk", fl.unit(batch.image), text, weight)
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         """The shared loss, and the reader's (Eq. 11) on what the student sees, in the second phase on the image."""

@@ -10,34 +10,20 @@ no matter of a method's (`protocol.epochs` below one goes through a part of the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
-import torch
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Method,
-    State,
-    Task,
-    Traffic,
-    Tree,
-    average,
-    cosine_logits,
-    count,
-    cross_entropy,
-    put,
-    spread,
-    unit,
-)
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, State, Task, Traffic, Tree
 from fpl_tune.methods._attention import Form, adapted, new_adapter
-from fpl_tune.methods._contrast import contrastive
+from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._blocks import contrastive, hand_logits
 
 
-@dataclass(frozen=True)
-class FedCLIP(Method):
+@dataclass(frozen=True, config=fl.SPEC)
+class FedCLIP(FederatedAveraging):
     """Image feature a(f) ⊙ f against hand-written prompts; a is a two-layer network of D units each.
 
     form: `sigmoid` is FedAPT's a = sigmoid(W₂ relu(W₁ f)), `softmax` the official a = softmax(W₂ tanh(W₁ f)).
@@ -57,36 +43,25 @@ class FedCLIP(Method):
         adapter = new_adapter(task, rng)
         if self.broadcast:
             return State(shared=adapter, personal={}, server={})
-        own = {name: spread(leaf, task.n_clients) for name, leaf in adapter.items()}
+        own = {name: fl.spread(leaf, task.n_clients) for name, leaf in adapter.items()}
         return State(shared={}, personal=own, server=adapter)
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        if self.broadcast:
-            return self.deploy(task, state, who)
-        return Local(train={name: leaf[who] for name, leaf in state.personal.items()}, fixed={})
-
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        text = task.hand_text.expand(len(batch.image), -1, -1)
-        return cosine_logits(task.scale, adapted(local.train, batch.image, self.form), text)
+        return hand_logits(task, adapted(local.train, batch.image, self.form))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         if self.objective == "ce":
-            return cross_entropy(self.logits(task, local, batch), batch), local.fixed
-        image, text = unit(adapted(local.train, batch.image, self.form)), task.hand_text[batch.label]
+            return super().loss(task, local, batch)
+        image, text = fl.unit(adapted(local.train, batch.image, self.form)), task.hand_text[batch.label]
         return contrastive(task.scale * image @ text.mT, batch.mask), local.fixed
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        weight = torch.ones_like(who) if self.weights == "uniform" else task.size[who]
-        mean = {name: average(rows, weight) for name, rows in local.train.items()}
-        if self.broadcast:
-            return state._replace(shared=mean)
-        own = {name: put(leaf, who, local.train[name]) for name, leaf in state.personal.items()}
-        return state._replace(personal=own, server=mean)
+        mean = {name: fl.average(local.train[name], self.weight(task, who)) for name in state.server}
+        return super().merge(task, state, who, local)._replace(server=mean)
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        mean = state.shared if self.broadcast else state.server
-        return Local(train={name: spread(leaf, len(who)) for name, leaf in mean.items()}, fixed={})
+        return self.start(task, State(state.shared | state.server, personal={}, server={}), who)
 
     def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(**state.shared, **state.server)
+        sent = fl.count(**state.shared, **state.server)
         return Traffic(up=sent, down=sent if self.broadcast else {})

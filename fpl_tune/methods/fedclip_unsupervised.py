@@ -7,17 +7,20 @@ for one client per domain learns from the test images. That is not offered: meth
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import NonNegativeInt
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, State, Task, cosine_logits, spread
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, State, Task
 from fpl_tune.methods._attention import Form, adapted, new_adapter
-from fpl_tune.methods._unlabelled import Unlabelled
+from fpl_tune.methods._blocks import hand_logits
+from fpl_tune.methods._unlabelled import Threshold, Unlabelled
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class FedCLIPUnsupervised(Unlabelled):
     """Image feature a(f) ⊙ f against hand-written prompts.
 
@@ -27,9 +30,9 @@ class FedCLIPUnsupervised(Unlabelled):
 
     form: Form = "sigmoid"
     phase: Literal[1, 2] = 1
-    threshold: float = 0.75
-    neighbours: int = 5
-    disperse: float = 0.5
+    threshold: Threshold = 0.75
+    neighbours: NonNegativeInt = 5
+    disperse: fl.Weight = 0.5
     dispersal: Literal["mean", "sum"] = "mean"
     augment: bool = True
     double_softmax: bool = True
@@ -37,12 +40,5 @@ class FedCLIPUnsupervised(Unlabelled):
     def untrained(self, task: Task, rng: Generator) -> State:
         return State(new_adapter(task, rng), personal={}, server={})
 
-    def client(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
-
-    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        return self.client(task, state, who)
-
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        text = task.hand_text.expand(len(batch.image), -1, -1)
-        return cosine_logits(task.scale, adapted(local.train, batch.image, self.form), text)
+        return hand_logits(task, adapted(local.train, batch.image, self.form))

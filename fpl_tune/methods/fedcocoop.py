@@ -9,18 +9,17 @@ number of training images.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree, require, unit
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_positive
-from fpl_tune.methods._layers import image_by_image, linear, new_linear, word_context
+from fpl_tune.methods._blocks import image_by_image, mapped, new_layers, word_context
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class FedCoCoOp(FederatedAveraging):
     """Context of image x: every token plus π(f̂), π a network D -> D/r -> d on the unit image feature.
 
@@ -32,28 +31,25 @@ class FedCoCoOp(FederatedAveraging):
     reduction: r, >= 1, at most D. With π's second layer at zero this is PromptFL.
     """
 
-    n_ctx: int = 4
+    n_ctx: fl.AtLeastOne = 4
     words: str = "a photo of a"
-    reduction: int = 16
-
-    def __post_init__(self) -> None:
-        require_positive(self, "n_ctx", "reduction")
+    reduction: fl.AtLeastOne = 16
 
     def check(self, sizes: Sizes) -> None:
         rule = f"must be at most the feature width {sizes.embed_dim}"
-        require(self.reduction <= sizes.embed_dim, "reduction", rule, self.reduction)
+        fl.require(self.reduction <= sizes.embed_dim, "reduction", rule, self.reduction)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         hidden = task.embed_dim // self.reduction
         shared: Tree = {"prompt": word_context(task, self.words, self.n_ctx, rng)}
-        for layer, n_in, n_out in (("first", task.embed_dim, hidden), ("second", hidden, task.text_width)):
-            shared[f"net.{layer}.weight"], shared[f"net.{layer}.bias"] = new_linear(task, n_in, n_out, rng)
+        shared |= new_layers(
+            task, rng, {"net.first": (task.embed_dim, hidden), "net.second": (hidden, task.text_width)}
+        )
         return State(shared, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        leaf, image = local.train, unit(batch.image)
-        hidden = linear(image, leaf["net.first.weight"], leaf["net.first.bias"]).relu()
-        shift = linear(hidden, leaf["net.second.weight"], leaf["net.second.bias"])  # [C, B, d]
+        leaf, image = local.train, fl.unit(batch.image)
+        shift = mapped(leaf, "net.second", mapped(leaf, "net.first", image).relu())  # [C, B, d]
 
         def score(image: Tensor, shift: Tensor) -> Tensor:
             text = task.text(leaf["prompt"][:, None] + shift[:, :, None], remember=False)  # [C, B, K, D]

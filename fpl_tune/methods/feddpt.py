@@ -9,36 +9,20 @@ evaluated is the server's state, its text prompts without the lag of Eq. 8.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Method,
-    Sizes,
-    State,
-    Task,
-    Traffic,
-    Tree,
-    cosine_logits,
-    count,
-    cross_entropy,
-    mean_over,
-    new_context,
-    put,
-    require,
-    spread,
-    unit,
-)
-from fpl_tune.methods._checks import require_positive, require_vit
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, Tree
+from fpl_tune.methods._blocks import require_vit
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class FedDPT(Method):
     """n domains: text prompts [n, m, d] and visual tokens [n, w]; a client belongs to one domain.
 
@@ -60,28 +44,20 @@ class FedDPT(Method):
         embedded world its accuracy falls with its loss, far below zero-shot, where cross-entropy's rises.
     """
 
-    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
-    n_ctx: int = 16
+    needs = "pixels"
+    n_ctx: fl.AtLeastOne = 16
     text: Literal["own", "all", "shared", "hand"] = "own"
     visual: Literal["average", "split", "none"] = "average"
-    momentum: float = 0.99
-    visual_momentum: float = 0.99
-    temperature: float = 0.1
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    visual_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    temperature: fl.Positive = 0.1
     attention: Literal["scaled", "raw", "cosine"] = "scaled"
     objective: Literal["ce", "cosine"] = "ce"
 
     def __post_init__(self) -> None:
-        require_positive(self, "n_ctx")
-        require(self.temperature > 0, "temperature", "must be > 0", self.temperature)
-        for name in ("momentum", "visual_momentum"):
-            require(0 <= getattr(self, name) < 1, name, "must lie in [0, 1)", getattr(self, name))
-        mixes = self.text in ("own", "all")
-        require(
-            not (mixes and self.visual == "none"),
-            "text",
-            "must be shared or hand where visual is none, as visual tokens weigh the domains",
-            self.text,
-        )
+        fits = self.text in ("shared", "hand") or self.visual != "none"
+        rule = "must be shared or hand where visual is none, as visual tokens weigh the domains"
+        fl.require(fits, "text", rule, self.text)
 
     def check(self, sizes: Sizes) -> None:
         require_vit(sizes, "feddpt")
@@ -91,12 +67,12 @@ class FedDPT(Method):
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         n, shared, personal = task.n_domains, {}, {}
         if self.text != "hand":
-            shared["text"] = new_context(task, self.n_ctx, rng, 1 if self.text == "shared" else n)
+            shared["text"] = fl.new_context(task, self.n_ctx, rng, 1 if self.text == "shared" else n)
         if self.visual != "none":
             width = task.vision_width or 0
             shared["visual"] = (0.02 * torch.randn(n, width, generator=rng)).to(task.device, task.dtype)
         for name in self._followed():
-            personal[name] = _others(spread(shared[name], task.n_clients), task.domain)
+            personal[name] = _others(fl.spread(shared[name], task.n_clients), task.domain)
         return State(shared, personal, server={})
 
     def _followed(self) -> dict[str, float]:
@@ -105,7 +81,7 @@ class FedDPT(Method):
         return followed | ({"visual": self.visual_momentum} if self.visual == "split" else {})
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
-        train = {name: spread(leaf, len(who)) for name, leaf in state.shared.items()}
+        train = {name: fl.spread(leaf, len(who)) for name, leaf in state.shared.items()}
         domain = task.domain[who]
         fixed: Tree = {}
         for name in self._followed():
@@ -116,7 +92,7 @@ class FedDPT(Method):
         return Local(train, fixed)
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={name: spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
+        return Local(train={name: fl.spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
 
     # -- forward ---------------------------------------------------------------------------------------------
 
@@ -124,7 +100,7 @@ class FedDPT(Method):
         image, looks = task.see(batch.image, self._tokens(task, local, batch), cosine=self.attention == "cosine")
         text = self._text(task, local) if self.text != "hand" else task.hand_text.expand(len(image), 1, -1, -1)
         if text.shape[1] == 1:
-            return cosine_logits(task.scale, image, text[:, 0])
+            return fl.cosine_logits(task.scale, image, text[:, 0])
         return mixed_logits(task.scale, image, text, self._weights(task, looks))
 
     def _tokens(self, task: Task, local: Local, batch: Batch) -> Tensor:
@@ -159,9 +135,9 @@ class FedDPT(Method):
             fixed[f"{name}.external"] = kept * old + (1 - kept) * received
         logits = self.logits(task, local._replace(fixed=fixed), batch)
         if self.objective == "ce":
-            return cross_entropy(logits, batch), fixed
+            return fl.cross_entropy(logits, batch), fixed
         cosine = logits.gather(-1, batch.label.unsqueeze(-1)).squeeze(-1) / task.scale
-        return mean_over(1 - cosine, batch.mask), fixed
+        return fl.mean_over(1 - cosine, batch.mask), fixed
 
     # -- server ----------------------------------------------------------------------------------------------
 
@@ -171,14 +147,14 @@ class FedDPT(Method):
         for name, rows in local.train.items():
             if name in self._followed():
                 shared[name] = _by_domain(rows[:, 0], domain, state.shared[name])
-                personal[name] = put(personal[name], who, local.fixed[f"{name}.external"])
+                personal[name] = fl.put(personal[name], who, local.fixed[f"{name}.external"])
             else:
                 shared[name] = rows.mean(0)
         return state._replace(shared=shared, personal=personal)
 
     def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
         own = {name: leaf[0] if name in self._followed() else leaf for name, leaf in state.shared.items()}
-        return Traffic(up=count(**own), down=count(**state.shared))
+        return Traffic(up=fl.count(**own), down=fl.count(**state.shared))
 
 
 def mixed_logits(scale: float, image: Tensor, text: Tensor, weight: Tensor) -> Tensor:
@@ -186,7 +162,7 @@ def mixed_logits(scale: float, image: Tensor, text: Tensor, weight: Tensor) -> T
 
     image [C, B, D] raw, text [C, n, K, D] unit, weight [C, B, n] -> [C, B, K].
     """
-    dots = torch.einsum("cbd,cnkd,cbn->cbk", unit(image), text, weight)
+    dots = torch.einsum("cbd,cnkd,cbn->cbk", fl.unit(image), text, weight)
     gram = torch.einsum("cnkd,cmkd->cknm", text, text)
     squared = torch.einsum("cbn,cknm,cbm->cbk", weight, gram, weight)
     return scale * dots / squared.clamp(min=1e-12).sqrt()

@@ -8,19 +8,19 @@ lr: 5e-5, betas: [0.9, 0.98], eps: 1e-6, weight_decay: 0.2}.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Inside, Local, State, Task, Tree, cosine_logits, cross_entropy, unit
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Inside, Local, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_positive, require_weights
-from fpl_tune.methods._contrast import contrastive
+from fpl_tune.methods._blocks import contrastive
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class FedLoRA(FederatedAveraging):
     """W x + s · B A x beside the output projection W of attention, A [J, d, r] normal, B [J, r, d] from zero.
 
@@ -33,14 +33,10 @@ class FedLoRA(FederatedAveraging):
         of a batch and their class sentences, where images of one class are each other's negatives.
     """
 
-    rank: int = 2
-    alpha: float = 32.0
+    rank: fl.AtLeastOne = 2
+    alpha: fl.Weight = 32.0
     scaling: Literal["alpha", "alpha/rank"] = "alpha"
     objective: Literal["ce", "contrastive"] = "ce"
-
-    def __post_init__(self) -> None:
-        require_positive(self, "rank")
-        require_weights(self, "alpha")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         blocks, width = task.n_text_blocks, task.text_width
@@ -52,17 +48,17 @@ class FedLoRA(FederatedAveraging):
         """[C, K, D] unit features of the hand-written sentences under each client's text tower."""
         scale = self.alpha / (self.rank if self.scaling == "alpha/rank" else 1)
         leaf = {"a": local.train["a"], "b": scale * local.train["b"]}
-        return unit(task.sentences([task.template], inside=Inside(_low_rank, leaf, place="attention"))[:, 0])
+        return fl.unit(task.sentences([task.template], inside=Inside(_low_rank, leaf, place="attention"))[:, 0])
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return cosine_logits(task.scale, batch.image, self._text(task, local))
+        return fl.cosine_logits(task.scale, batch.image, self._text(task, local))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         if self.objective == "ce":
-            return cross_entropy(self.logits(task, local, batch), batch), local.fixed
+            return fl.cross_entropy(self.logits(task, local, batch), batch), local.fixed
         text = self._text(task, local)
         own = text.gather(1, batch.label.unsqueeze(-1).expand(-1, -1, text.shape[-1]))
-        return contrastive(task.scale * unit(batch.image) @ own.mT, batch.mask), local.fixed
+        return contrastive(task.scale * fl.unit(batch.image) @ own.mT, batch.mask), local.fixed
 
 
 def _low_rank(leaf: Tree, x: Tensor) -> Tensor:

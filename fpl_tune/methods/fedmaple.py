@@ -9,20 +9,20 @@ everything learned is averaged, by number of training images.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree, cosine_logits, new_context
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_positive, require_vit
+from fpl_tune.methods._blocks import new_layers, require_vit
 from fpl_tune.methods._deep import frozen_words, require_depth, starting_words
-from fpl_tune.methods._layers import new_linear
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class FedMaPLe(FederatedAveraging):
     """J text prompts [J, l, d], one for each of the first J blocks, and J linear maps d -> w to visual prompts.
 
@@ -33,14 +33,11 @@ class FedMaPLe(FederatedAveraging):
         tokens of "a photo of a" begin with "a photo of a dog."; `dropped`: they go ("a photo dog.").
     """
 
-    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
-    n_ctx: int = 2
-    depth: int = 9
+    needs = "pixels"
+    n_ctx: fl.AtLeastOne = 2
+    depth: fl.AtLeastOne = 9
     words: str = "a photo of a"
     behind: Literal["frozen", "dropped"] = "frozen"
-
-    def __post_init__(self) -> None:
-        require_positive(self, "n_ctx", "depth")
 
     def check(self, sizes: Sizes) -> None:
         require_vit(sizes, "fedmaple")
@@ -49,11 +46,13 @@ class FedMaPLe(FederatedAveraging):
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         shared: Tree = {"prompt": starting_words(task, self.words, self.n_ctx, rng)}
         if self.depth > 1:
-            shared["deep"] = new_context(task, self.n_ctx, rng, self.depth - 1)
+            shared["deep"] = fl.new_context(task, self.n_ctx, rng, self.depth - 1)
         # MaPLe draws one map for the input and one more, cloned for all deeper blocks.
-        weight, bias = new_linear(task, task.text_width, task.vision_width or 0, rng, 2)
-        drawn = [0] + [1] * (self.depth - 1)
-        shared["map.weight"], shared["map.bias"] = weight[drawn], bias[drawn]  # [J, w, d], [J, w]
+        size = (task.text_width, task.vision_width or 0)
+        maps = new_layers(task, rng, {"first": size, "deep": size})
+        for part in ("weight", "bias"):  # [J, w, d], [J, w]
+            own = [maps[f"first.{part}"], *[maps[f"deep.{part}"]] * (self.depth - 1)]
+            shared[f"map.{part}"] = torch.stack(own)
         return State(shared, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
@@ -64,4 +63,4 @@ class FedMaPLe(FederatedAveraging):
         deeper = None if deep is None else tokens[:, 1:]
         image, _ = task.see(batch.image, tokens[:, 0], deep=deeper, place="end")
         tail = frozen_words(self.words, self.n_ctx) if self.behind == "frozen" else ""
-        return cosine_logits(task.scale, image, task.text(leaf["prompt"], deep=deep, tail=tail))
+        return fl.cosine_logits(task.scale, image, task.text(leaf["prompt"], deep=deep, tail=tail))

@@ -9,38 +9,20 @@ those of the last round in which it took part, which at full participation are t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Method,
-    Sizes,
-    State,
-    Task,
-    Traffic,
-    Tree,
-    average,
-    cosine_logits,
-    count,
-    cross_entropy,
-    mean_over,
-    put,
-    require,
-    spread,
-    unit,
-)
-from fpl_tune.methods._checks import require_positive, require_vit, require_weights
-from fpl_tune.methods._layers import word_context
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, Tree
+from fpl_tune.methods._blocks import require_vit, word_context
 
 _PARTS = ("text", "visual")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class FedMGP(Method):
     """Group j of G compares image and text features that its own prompts make: logits_j; predictions are their mean.
 
@@ -62,27 +44,23 @@ class FedMGP(Method):
     weights: of the server's mean, by `size` (Eq. 9) or `uniform` (released code).
     """
 
-    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
+    needs = "pixels"
 
-    groups: int = 5
-    select: int = 2
-    temperature: float = 1.0
-    lam: float = 1.0
+    groups: fl.AtLeastOne = 5
+    select: fl.AtLeastOne = 2
+    temperature: fl.Positive = 1.0
+    lam: fl.Weight = 1.0
     signs: Literal["meant", "released"] = "meant"
     inference: Literal["average", "max"] = "average"
-    n_ctx: int = 2
+    n_ctx: fl.AtLeastOne = 2
     words: str = "a photo"
     tail: str = "of a"
     weights: Literal["size", "uniform"] = "size"
 
     def __post_init__(self) -> None:
-        require_positive(self, "groups")
-        rule = f"must lie between 1 and method.groups = {self.groups}"
-        require(1 <= self.select <= self.groups, "select", rule, self.select)
-        require(self.temperature > 0, "temperature", "must be > 0", self.temperature)
-        require_weights(self, "lam")
-        require_positive(self, "n_ctx")
-        require(bool(self.words), "words", "must not be empty", self.words)
+        rule = f"must be at most method.groups = {self.groups}"
+        fl.require(self.select <= self.groups, "select", rule, self.select)
+        fl.require(bool(self.words), "words", "must not be empty", self.words)
 
     def check(self, sizes: Sizes) -> None:
         require_vit(sizes, "fedmgp")
@@ -94,7 +72,7 @@ class FedMGP(Method):
             "text": start + 0.01 * torch.randn(self.groups, *start.shape, generator=rng).to(start),
             "visual": 0.02 * torch.randn(*shape, generator=rng).to(start),
         }
-        personal = {f"groups.{part}": spread(leaf, task.n_clients) for part, leaf in groups.items()}
+        personal = {f"groups.{part}": fl.spread(leaf, task.n_clients) for part, leaf in groups.items()}
         nowhere = torch.full((task.n_clients, self.select), -1, device=task.device)
         places = {f"place.{part}": nowhere.clone() for part in _PARTS}
         shared = {part: torch.zeros_like(leaf[: self.select]) for part, leaf in groups.items()}
@@ -114,7 +92,7 @@ class FedMGP(Method):
         prompts, tokens = (local.train[part] for part in _PARTS)
         text = task.text(prompts, tail=self.tail)
         images = [task.see(batch.image, tokens[:, j], place="end")[0] for j in range(self.groups)]
-        return unit(torch.stack(images, 1)), text
+        return fl.unit(torch.stack(images, 1)), text
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         image, text = self.features(task, local, batch)
@@ -124,10 +102,10 @@ class FedMGP(Method):
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         image, text = self.features(task, local, batch)
         rows = zip(image.unbind(1), text.unbind(1), strict=True)
-        fit = torch.stack([cross_entropy(cosine_logits(task.scale, f, t), batch) for f, t in rows]).mean(0)
+        fit = torch.stack([fl.cross_entropy(fl.cosine_logits(task.scale, f, t), batch) for f, t in rows]).mean(0)
         if self.groups == 1 or self.lam == 0:
             return fit, local.fixed
-        alike = (_alike(text).mean(-1) + mean_over(_alike(image), batch.mask)) / 2
+        alike = (_alike(text).mean(-1) + fl.mean_over(_alike(image), batch.mask)) / 2
         return fit + self.lam * (alike if self.signs == "meant" else 1 - alike), local.fixed
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
@@ -138,9 +116,9 @@ class FedMGP(Method):
             groups = local.train[part]
             place = self.draw(groups, state.shared[part], numbers[who])
             at = place.view(*place.shape, 1, 1).expand(-1, -1, *groups.shape[2:])
-            shared[part] = average(groups.gather(1, at), weight)
-            personal[f"groups.{part}"] = put(state.personal[f"groups.{part}"], who, groups)
-            personal[f"place.{part}"] = put(state.personal[f"place.{part}"], who, place)
+            shared[part] = fl.average(groups.gather(1, at), weight)
+            personal[f"groups.{part}"] = fl.put(state.personal[f"groups.{part}"], who, groups)
+            personal[f"place.{part}"] = fl.put(state.personal[f"place.{part}"], who, place)
         return State(shared, personal, state.server)
 
     def draw(self, groups: Tensor, slots: Tensor, random: Tensor) -> Tensor:
@@ -149,11 +127,11 @@ class FedMGP(Method):
         Adding Gumbel's noise and sorting draws one after another without replacement (Plackett, Luce). Slots [s, l, d]
         of zeros, as before the first round, score nothing.
         """
-        score = (unit(groups.flatten(2)) @ unit(slots.flatten(1)).T).amax(-1)
+        score = (fl.unit(groups.flatten(2)) @ fl.unit(slots.flatten(1)).T).amax(-1)
         return (score / self.temperature - (-random.log()).log()).topk(self.select, -1).indices
 
     def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = count(**state.shared)
+        sent = fl.count(**state.shared)
         return Traffic(up=sent, down=sent)
 
 

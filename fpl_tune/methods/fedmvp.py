@@ -9,23 +9,22 @@ comes near that.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree, cross_entropy, mean_over, require, unit
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_positive, require_vit
+from fpl_tune.methods._blocks import Template, linear, mapped, new_layers, require_vit
 from fpl_tune.methods._deep import see
-from fpl_tune.methods._layers import linear, new_linear
-from fpl_tune.methods._network import HIDDEN, feed_forward, mapped, new_norms, normed, xavier
+from fpl_tune.methods._network import HIDDEN, feed_forward, new_norms, normed, xavier
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class FedMVP(FederatedAveraging):
     """n visual prompts of an image = pooled X + FF(X), X = attention of its patch embeddings over attribute features.
 
@@ -39,34 +38,26 @@ class FedMVP(FederatedAveraging):
     weights: average over the cohort, `uniform` as in the code, or by `size`.
     """
 
-    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
-    n_tokens: int = 4
-    heads: int = 4
-    consistency: float = 10.0
-    attributes: tuple[str, ...] = ()
+    needs = "pixels"
+    n_tokens: fl.AtLeastOne = 4
+    heads: fl.AtLeastOne = 4
+    consistency: fl.Weight = 10.0
+    attributes: tuple[Template, ...] = ()
     weights: Literal["uniform", "size"] = "uniform"
-
-    def __post_init__(self) -> None:
-        require_positive(self, "n_tokens", "heads")
-        value = self.consistency
-        require(math.isfinite(value) and value >= 0, "consistency", "must be a finite number >= 0", value)
-        for sentence in self.attributes:
-            require("{}" in sentence, "attributes", "must have {} for the class name", sentence)
 
     def check(self, sizes: Sizes) -> None:
         require_vit(sizes, "fedmvp")
         rule = f"must divide {sizes.vision_width}, the width of a vision token"
-        require((sizes.vision_width or 0) % self.heads == 0, "heads", rule, self.heads)
+        fl.require((sizes.vision_width or 0) % self.heads == 0, "heads", rule, self.heads)
         rule = f"must be at most {sizes.n_patches}, the number of patches"
-        require(self.n_tokens <= (sizes.n_patches or 0), "n_tokens", rule, self.n_tokens)
+        fl.require(self.n_tokens <= (sizes.n_patches or 0), "n_tokens", rule, self.n_tokens)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         width = task.vision_width or 0
         shared = new_norms(task, patches=width, attributes=width, ff=width)
         layers = {"project": (task.embed_dim, width), "ff.in": (width, 2 * HIDDEN * width)}
         layers |= {"ff.out": (HIDDEN * width, width), "attention.out": (width, width)}
-        for name, (n_in, n_out) in layers.items():
-            shared[f"{name}.weight"], shared[f"{name}.bias"] = new_linear(task, n_in, n_out, rng)
+        shared |= new_layers(task, rng, layers)
         shared["attention.in.weight"] = xavier(task, width, 3 * width, rng, 4 * width)
         shared["attention.in.bias"] = shared["norm.ff.bias"].new_zeros(3 * width)
         shared["attention.out.bias"] = torch.zeros_like(shared["attention.out.bias"])
@@ -83,7 +74,7 @@ class FedMVP(FederatedAveraging):
 
     def _sentences(self, task: Task) -> Tensor:
         """[m, K, D] unit features of the attribute sentences."""
-        return unit(task.sentences(self.attributes or (task.template,)))
+        return fl.unit(task.sentences(self.attributes or (task.template,)))
 
     def prompts(self, task: Task, leaf: Tree, pixels: Tensor) -> Tensor:
         """[C, B, n, w] visual prompts of each image [C, B, 3, H, W]."""
@@ -103,7 +94,7 @@ class FedMVP(FederatedAveraging):
         """[C, B, D] unit features: every image is a client of its own to the tower."""
         tokens = self.prompts(task, leaf, pixels).flatten(0, 1)
         features = see(task, pixels.flatten(0, 1)[:, None], tokens[:, None])
-        return unit(features[:, 0]).unflatten(0, pixels.shape[:2])
+        return fl.unit(features[:, 0]).unflatten(0, pixels.shape[:2])
 
     def _scores(self, task: Task, image: Tensor) -> Tensor:
         return task.scale * image @ self._sentences(task).mean(0).T
@@ -113,13 +104,13 @@ class FedMVP(FederatedAveraging):
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         image = self._image(task, local.train, batch.image)
-        loss, key = cross_entropy(self._scores(task, image), batch), local.fixed["mirror"]
+        loss, key = fl.cross_entropy(self._scores(task, image), batch), local.fixed["mirror"]
         if self.consistency:
             mirrored = (_scramble(batch.index + key[:, None]) & 1).bool()
             with torch.no_grad():
                 pixels = torch.where(mirrored[..., None, None, None], batch.image.flip(-1), batch.image)
-                still = unit(task.see(pixels, pixels.new_zeros(len(pixels), 0, task.vision_width or 0))[0])
-            loss = loss + self.consistency * mean_over(1 - (image * still).sum(-1), batch.mask)
+                still = fl.unit(task.see(pixels, pixels.new_zeros(len(pixels), 0, task.vision_width or 0))[0])
+            loss = loss + self.consistency * fl.mean_over(1 - (image * still).sum(-1), batch.mask)
         return loss, {"mirror": _scramble(key)}
 
 

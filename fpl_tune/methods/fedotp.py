@@ -9,19 +9,17 @@ optimiser hands its momentum from client to client, which clients that train sid
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
-
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, Sizes, State, Task, new_context, require, spread
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Sizes, State, Task
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_positive
-from fpl_tune.methods._transport import check_iteration, check_patches, transported
+from fpl_tune.methods._transport import Entropy, check_patches, transported
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class FedOTP(FederatedAveraging):
     """Logit of a class: s · Σ_mn T_mn · cos(patch_m, text_n), n the global or the local prompt; T has no gradient.
 
@@ -32,24 +30,19 @@ class FedOTP(FederatedAveraging):
     n_ctx: number of context tokens of either prompt, >= 1.
     """
 
-    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "patches"
+    needs = "patches"
 
-    gamma: float = 0.8
-    epsilon: float = 0.01
-    iterations: int = 100
-    n_ctx: int = 16
-
-    def __post_init__(self) -> None:
-        require(0 < self.gamma <= 1, "gamma", "must lie in (0, 1]", self.gamma)
-        check_iteration(self.epsilon, self.iterations)
-        require_positive(self, "n_ctx")
+    gamma: fl.Fraction = 0.8
+    epsilon: Entropy = 0.01
+    iterations: fl.AtLeastOne = 100
+    n_ctx: fl.AtLeastOne = 16
 
     def check(self, sizes: Sizes) -> None:
         check_patches(sizes, "fedotp")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        shared, own = new_context(task, self.n_ctx, rng, 2)
-        return State({"prompt": shared.clone()}, {"own": spread(own, task.n_clients)}, {})
+        shared, own = fl.new_context(task, self.n_ctx, rng, 2)
+        return State({"prompt": shared.clone()}, {"own": fl.spread(own, task.n_clients)}, {})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         text = task.text(torch.stack([local.train["prompt"], local.train["own"]], 1))  # [C, 2, K, D]

@@ -7,17 +7,17 @@ next to the class name and does not say how many; half of them is what PromptFol
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
+from pydantic import NonNegativeInt
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, State, Task, cosine_logits, new_context, require, spread
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, State, Task
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_positive
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class FedPer(FederatedAveraging):
     """The context is a shared base followed by tokens of the client's own.
 
@@ -25,18 +25,17 @@ class FedPer(FederatedAveraging):
     n_ctx: number of context tokens, >= 1.
     """
 
-    n_own: int = 8
-    n_ctx: int = 16
+    n_own: NonNegativeInt = 8
+    n_ctx: fl.AtLeastOne = 16
 
     def __post_init__(self) -> None:
-        require_positive(self, "n_ctx")
-        fits = 0 <= self.n_own <= self.n_ctx
-        require(fits, "n_own", f"must lie between 0 and method.n_ctx = {self.n_ctx}", self.n_own)
+        rule = f"must be at most method.n_ctx = {self.n_ctx}"
+        fl.require(self.n_own <= self.n_ctx, "n_own", rule, self.n_own)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        base, own = new_context(task, self.n_ctx, rng).split([self.n_ctx - self.n_own, self.n_own])
-        return State(shared={"base": base.clone()}, personal={"own": spread(own, task.n_clients)}, server={})
+        base, own = fl.new_context(task, self.n_ctx, rng).split([self.n_ctx - self.n_own, self.n_own])
+        return State(shared={"base": base.clone()}, personal={"own": fl.spread(own, task.n_clients)}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         context = torch.cat([local.train["base"], local.train["own"]], 1)
-        return cosine_logits(task.scale, batch.image, task.text(context))
+        return fl.cosine_logits(task.scale, batch.image, task.text(context))

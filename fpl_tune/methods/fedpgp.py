@@ -10,31 +10,19 @@ optimiser hands its momentum from client to client, which clients that train sid
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Sizes,
-    State,
-    Task,
-    Tree,
-    cosine_logits,
-    cross_entropy,
-    new_context,
-    require,
-    spread,
-)
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_positive, require_weights
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class FedPGP(FederatedAveraging):
     """Client i predicts with p_G + U_i V_i; p_G is averaged, U_i [l, b] and V_i [b, d] stay (Eqs. 9 to 13).
 
@@ -51,43 +39,40 @@ class FedPGP(FederatedAveraging):
         first, so that the others are more wrong answers, in training and in evaluation; the script's NUM_PROMPT is 2.
     """
 
-    mu: float = 1.0
+    mu: fl.Weight = 1.0
     rank: int | Literal["full"] = 8
-    temperature: float = 0.5
+    temperature: fl.Positive = 0.5
     pairs: Literal["both", "negative", "positive"] = "both"
     anchor: Literal["hand", "placeholder"] = "hand"
-    n_ctx: int = 16
+    n_ctx: fl.AtLeastOne = 16
     signs: Literal["meant", "printed"] = "meant"
-    copies: int = 1
+    copies: fl.AtLeastOne = 1
 
     def __post_init__(self) -> None:
-        require_weights(self, "mu")
-        require(self.temperature > 0, "temperature", "must be > 0", self.temperature)
-        require_positive(self, "n_ctx", "copies")
         fits = self.signs == "meant" or self.pairs != "both"
-        require(fits, "signs", "must be 'meant' unless method.pairs is negative or positive", self.signs)
+        fl.require(fits, "signs", "must be 'meant' unless method.pairs is negative or positive", self.signs)
         fits = self.rank == "full" or 0 <= self.rank <= self.n_ctx
-        require(fits, "rank", f"must be 'full' or lie between 0 and method.n_ctx = {self.n_ctx}", self.rank)
+        fl.require(fits, "rank", f"must be 'full' or lie between 0 and method.n_ctx = {self.n_ctx}", self.rank)
 
     def check(self, sizes: Sizes) -> None:
         fits = self.rank == "full" or self.rank <= sizes.text_width
-        require(fits, "rank", f"must be at most the width of a context token, {sizes.text_width}", self.rank)
+        fl.require(fits, "rank", f"must be at most the width of a context token, {sizes.text_width}", self.rank)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         lead = () if self.copies == 1 else (self.copies,)
-        prompt = new_context(task, self.n_ctx, rng, *lead)
+        prompt = fl.new_context(task, self.n_ctx, rng, *lead)
         if self.rank == "full":
-            own = {"delta": new_context(task, self.n_ctx, rng, *lead)}
+            own = {"delta": fl.new_context(task, self.n_ctx, rng, *lead)}
         else:
             u = 0.02 * torch.randn(*lead, self.n_ctx, self.rank, generator=rng)
-            own = {"u": u.to(prompt), "v": new_context(task, self.rank, rng, *lead)}
-        return State({"prompt": prompt}, {name: spread(leaf, task.n_clients) for name, leaf in own.items()}, {})
+            own = {"u": u.to(prompt), "v": fl.new_context(task, self.rank, rng, *lead)}
+        return State({"prompt": prompt}, {name: fl.spread(leaf, task.n_clients) for name, leaf in own.items()}, {})
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
         local = super().start(task, state, who)
         if self.mu > 0 and self.anchor == "placeholder":
             text = task.text(task.words("X")[:1].expand(self.n_ctx, -1))
-            local.fixed["anchor"] = spread(text if self.copies == 1 else text.unsqueeze(0), len(who))
+            local.fixed["anchor"] = fl.spread(text if self.copies == 1 else text.unsqueeze(0), len(who))
         return local
 
     def personal(self, local: Local) -> Tensor:
@@ -100,14 +85,14 @@ class FedPGP(FederatedAveraging):
 
     def _logits(self, task: Task, batch: Batch, text: Tensor) -> Tensor:
         """Text features [C, K, D] or [C, copies, K, D] -> [C, B, K] or [C, B, copies · K]."""
-        return cosine_logits(task.scale, batch.image, text.flatten(1, -2))
+        return fl.cosine_logits(task.scale, batch.image, text.flatten(1, -2))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         if self.mu == 0:
-            return cross_entropy(self.logits(task, local, batch), batch), local.fixed
+            return fl.cross_entropy(self.logits(task, local, batch), batch), local.fixed
         both = task.text(torch.stack([self.personal(local), local.train["prompt"]], 1))  # [C, 2, (copies,) K, D]
         z_i, z_g = both.unbind(1)
-        fit = cross_entropy(self._logits(task, batch, z_i), batch)
+        fit = fl.cross_entropy(self._logits(task, batch, z_i), batch)
         z_c = task.hand_text if self.anchor == "hand" else local.fixed["anchor"]
         return fit + self.mu * self.contrast(z_g, z_i, z_c).flatten(1).mean(1), local.fixed
 

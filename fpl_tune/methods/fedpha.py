@@ -10,18 +10,19 @@ values meet.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, State, Task, Tree, cosine_logits, cross_entropy, new_context, require, spread
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_positive, require_weights
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class FedPHA(FederatedAveraging):
     """A client predicts with t_L, the text of its own context p_L.
 
@@ -39,24 +40,17 @@ class FedPHA(FederatedAveraging):
         code reads the features of all but the longest at a place of padding; here a client's are the same as alone.
     """
 
-    alpha: float = 1.0
-    ratio: float = 0.8
+    alpha: Annotated[float, Field(ge=0, le=2)] = 1.0
+    ratio: fl.Fraction = 0.8
     projection: Literal["null", "row"] = "null"
-    pull: float = 1.0
-    push: float = 1.0
-    n_ctx: int = 16
-    lengths: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        require(0 <= self.alpha <= 2, "alpha", "must lie in [0, 2]", self.alpha)
-        require(0 < self.ratio <= 1, "ratio", "must lie in (0, 1]", self.ratio)
-        require_weights(self, "pull", "push")
-        require_positive(self, "n_ctx")
-        require(all(n >= 1 for n in self.lengths), "lengths", "must be >= 1", list(self.lengths))
+    pull: fl.Weight = 1.0
+    push: fl.Weight = 1.0
+    n_ctx: fl.AtLeastOne = 16
+    lengths: tuple[fl.AtLeastOne, ...] = ()
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        shared, own = new_context(task, self.n_ctx, rng), new_context(task, max(self._lengths), rng)
-        return State({"prompt": shared}, {"own": spread(own, task.n_clients)}, {})
+        shared, own = fl.new_context(task, self.n_ctx, rng), fl.new_context(task, max(self._lengths), rng)
+        return State({"prompt": shared}, {"own": fl.spread(own, task.n_clients)}, {})
 
     @property
     def _lengths(self) -> tuple[int, ...]:
@@ -64,7 +58,7 @@ class FedPHA(FederatedAveraging):
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
         local = self.deploy(task, state, who)
-        local.fixed["directions"] = spread(self.directions(state.shared["prompt"]), len(who))
+        local.fixed["directions"] = fl.spread(self.directions(state.shared["prompt"]), len(who))
         return local
 
     def directions(self, prompt: Tensor) -> Tensor:
@@ -95,7 +89,7 @@ class FedPHA(FederatedAveraging):
         return found
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return cosine_logits(task.scale, batch.image, self.text(task, local.train["own"], local.fixed["length"]))
+        return fl.cosine_logits(task.scale, batch.image, self.text(task, local.train["own"], local.fixed["length"]))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         own, prompt = local.train["own"], local.train["prompt"]
@@ -105,7 +99,7 @@ class FedPHA(FederatedAveraging):
         else:
             t_l, t_p = self.text(task, torch.stack([own, projected], 1), local.fixed["length"]).unbind(1)
             t_g = task.text(prompt)
-        fit = [cross_entropy(cosine_logits(task.scale, batch.image, text), batch) for text in (t_l, t_g)]
+        fit = [fl.cross_entropy(fl.cosine_logits(task.scale, batch.image, text), batch) for text in (t_l, t_g)]
         pull = (t_l - t_p).square().flatten(1).mean(1)
         push = (self.alpha - (t_l - t_g).norm(dim=-1)).relu().mean(-1)
         return fit[0] + fit[1] + self.pull * pull + self.push * push, local.fixed

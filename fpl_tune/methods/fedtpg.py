@@ -8,20 +8,20 @@ every client is evaluated among all classes of its test set, whose names the net
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree, cosine_logits, new_context, require, unit
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_positive
-from fpl_tune.methods._layers import new_linear
-from fpl_tune.methods._network import HIDDEN, feed_forward, mapped, new_norms, normed, xavier
+from fpl_tune.methods._blocks import mapped, new_layers
+from fpl_tune.methods._network import HIDDEN, feed_forward, new_norms, normed, xavier
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class FedTPG(FederatedAveraging):
     """Context = h + FF(h), h = attention of learned queries [l, d] over the unit text features of the class names.
 
@@ -32,29 +32,25 @@ class FedTPG(FederatedAveraging):
     weights: average over the cohort, `uniform` as in the code, or by `size`.
     """
 
-    n_ctx: int = 4
-    heads: int = 4
+    n_ctx: fl.AtLeastOne = 4
+    heads: fl.AtLeastOne = 4
     scope: Literal["own", "all"] = "own"
     weights: Literal["uniform", "size"] = "uniform"
 
-    def __post_init__(self) -> None:
-        require_positive(self, "n_ctx", "heads")
-
     def check(self, sizes: Sizes) -> None:
         rule = f"must divide {sizes.text_width}, the width of a context token"
-        require(sizes.text_width % self.heads == 0, "heads", rule, self.heads)
+        fl.require(sizes.text_width % self.heads == 0, "heads", rule, self.heads)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         width, names = task.text_width, task.embed_dim
-        shared: Tree = {"query": new_context(task, self.n_ctx, rng)}
+        shared: Tree = {"query": fl.new_context(task, self.n_ctx, rng)}
         shared |= new_norms(task, queries=width, names=names, ff=width)
         for name, size in (("q", width), ("k", names), ("v", names)):
             shared[f"attention.{name}.weight"] = xavier(task, size, width, rng, size + 3 * width)
             shared[f"attention.{name}.bias"] = shared["query"].new_zeros(width)
         inner = HIDDEN * width
         layers = {"attention.out": (width, width), "ff.in": (width, 2 * inner), "ff.out": (inner, width)}
-        for name, (n_in, n_out) in layers.items():
-            shared[f"{name}.weight"], shared[f"{name}.bias"] = new_linear(task, n_in, n_out, rng)
+        shared |= new_layers(task, rng, layers)
         shared["attention.out.bias"] = torch.zeros_like(shared["attention.out.bias"])
         return State(shared, personal={}, server={})
 
@@ -81,6 +77,6 @@ class FedTPG(FederatedAveraging):
         return feed_forward(leaf, mapped(leaf, "attention.out", (score.softmax(-1) @ v).transpose(1, 2).flatten(2)))
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        text = task.text(self.context(unit(task.sentences(["{}"])[0]), local), remember=False)
-        logits, owned = cosine_logits(task.scale, batch.image, text), local.fixed.get("owned")
+        text = task.text(self.context(fl.unit(task.sentences(["{}"])[0]), local), remember=False)
+        logits, owned = fl.cosine_logits(task.scale, batch.image, text), local.fixed.get("owned")
         return logits if owned is None else logits.masked_fill(~owned[:, None], -torch.inf)

@@ -9,20 +9,20 @@ and keeps its BatchNorm statistics. Around `proximal` this is FedProx.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 from torch.func import functional_call
 
+import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_same_classes
-from fpl_tune.methods._layers import new_linear
+from fpl_tune.methods._blocks import new_layers, require_same_classes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class FullModel(FederatedAveraging):
     """Logits W f(x) + b over the training classes, f the tower with each client's own weights while it trains.
 
@@ -32,8 +32,8 @@ class FullModel(FederatedAveraging):
     weights: average over the cohort by `size` (FedAvg) or `uniform` (FedAPT's Eq. 12).
     """
 
-    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
-    batched: ClassVar[bool] = False
+    needs = "pixels"
+    batched = False
     weights: Literal["size", "uniform"] = "size"
 
     def check(self, sizes: Sizes) -> None:
@@ -41,7 +41,7 @@ class FullModel(FederatedAveraging):
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         shared: Tree = {f"tower.{n}": p.detach().to(task.dtype) for n, p in task.visual().named_parameters()}
-        shared["head.weight"], shared["head.bias"] = new_linear(task, task.embed_dim, task.n_classes, rng)
+        shared |= new_layers(task, rng, {"head": (task.embed_dim, task.n_classes)})
         return State(shared, personal={}, server={})
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:

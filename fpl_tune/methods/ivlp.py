@@ -9,18 +9,17 @@ offered.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
-
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, Sizes, State, Task, cosine_logits
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Sizes, State, Task
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_positive, require_vit
+from fpl_tune.methods._blocks import require_vit
 from fpl_tune.methods._deep import both_features, both_prompts, frozen_words, require_depth
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class IVLP(FederatedAveraging):
     """J text prompts [J, l, d] and J visual prompts [J, n, w], one pair for each of the first J blocks.
 
@@ -31,14 +30,11 @@ class IVLP(FederatedAveraging):
         class name; empty: N(0, 0.02²), as the deeper ones do.
     """
 
-    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
-    n_ctx: int = 2
-    n_tokens: int = 2
-    depth: int = 1
+    needs = "pixels"
+    n_ctx: fl.AtLeastOne = 2
+    n_tokens: fl.AtLeastOne = 2
+    depth: fl.AtLeastOne = 1
     words: str = "a photo of a"
-
-    def __post_init__(self) -> None:
-        require_positive(self, "n_ctx", "n_tokens", "depth")
 
     def check(self, sizes: Sizes) -> None:
         require_vit(sizes, "ivlp")
@@ -50,4 +46,4 @@ class IVLP(FederatedAveraging):
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         tail = frozen_words(self.words, self.n_ctx)
-        return cosine_logits(task.scale, *both_features(task, local.train, batch.image, tail))
+        return fl.cosine_logits(task.scale, *both_features(task, local.train, batch.image, tail))

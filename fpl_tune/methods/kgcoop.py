@@ -8,18 +8,18 @@ https://arxiv.org/abs/2310.06123), which starts from a random context, and in FL
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, State, Task, Tree, cosine_logits, cross_entropy
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_positive, require_weights
-from fpl_tune.methods._layers import word_context
+from fpl_tune.methods._blocks import word_context
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class KgCoOp(FederatedAveraging):
     """Cross-entropy + w · (1 - mean_k cos(ĝ_k(V), ĝ_k(hand))) of one averaged context V.
 
@@ -31,23 +31,19 @@ class KgCoOp(FederatedAveraging):
     weights: average over the cohort by `size` or `uniform` (FedTPG).
     """
 
-    w: float = 8.0
-    n_ctx: int = 4
+    w: fl.Weight = 8.0
+    n_ctx: fl.AtLeastOne = 4
     words: str = "a photo of a"
     weights: Literal["size", "uniform"] = "size"
-
-    def __post_init__(self) -> None:
-        require_weights(self, "w")
-        require_positive(self, "n_ctx")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State(shared={"prompt": word_context(task, self.words, self.n_ctx, rng)}, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return cosine_logits(task.scale, batch.image, task.text(local.train["prompt"]))
+        return fl.cosine_logits(task.scale, batch.image, task.text(local.train["prompt"]))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         text = task.text(local.train["prompt"])
-        fit = cross_entropy(cosine_logits(task.scale, batch.image, text), batch)
+        fit = fl.cross_entropy(fl.cosine_logits(task.scale, batch.image, text), batch)
         away = 1 - (text * task.hand_text).sum(-1).mean(-1)
         return fit + self.w * away, local.fixed

@@ -8,19 +8,19 @@ CLIP's ViT-B/32. Around `proximal` this is the head-only FedProx.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, Sizes, State, Task, unit
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Sizes, State, Task
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_same_classes
-from fpl_tune.methods._layers import linear, new_linear
+from fpl_tune.methods._blocks import linear, new_linear, require_same_classes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class LinearHead(FederatedAveraging):
     """Logits W f + b over the training classes; other classes (base-to-novel) are refused.
 
@@ -44,5 +44,5 @@ class LinearHead(FederatedAveraging):
         return State(shared={"weight": weight, "bias": bias}, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        image = task.scale * unit(batch.image) if self.feature == "unit" else batch.image
+        image = task.scale * fl.unit(batch.image) if self.feature == "unit" else batch.image
         return linear(image, local.train["weight"], local.train["bias"])

@@ -8,19 +8,19 @@ first round, and uses them for all clients in all later rounds: `text_features=f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Inside, Local, Sizes, State, Task, Tree, cosine_logits, spread, unit
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Inside, Local, Sizes, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_positive, require_vit, require_weights
-from fpl_tune.methods._layers import linear
+from fpl_tune.methods._blocks import mapped, require_vit
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class PFedMMA(FederatedAveraging):
     """Block output + α · Up(relu(S(relu(Down(LN₁ x))))) with Down and Up personal and by tower, S shared.
 
@@ -34,16 +34,12 @@ class PFedMMA(FederatedAveraging):
     text_features: of the evaluation. `own`: each client's; `first`: the released defect (see above).
     """
 
-    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
-    blocks: int = 8
-    rank: int = 32
-    alpha: float = 0.001
+    needs = "pixels"
+    blocks: fl.AtLeastOne = 8
+    rank: fl.AtLeastOne = 32
+    alpha: fl.Weight = 0.001
     gradient: Literal["scaled", "true"] = "scaled"
     text_features: Literal["own", "first"] = "own"
-
-    def __post_init__(self) -> None:
-        require_positive(self, "blocks", "rank")
-        require_weights(self, "alpha")
 
     def check(self, sizes: Sizes) -> None:
         require_vit(sizes, "pfedmma")
@@ -61,23 +57,23 @@ class PFedMMA(FederatedAveraging):
         for tower, width in (("text", task.text_width), ("image", task.vision_width or 0)):
             own |= {**layer(f"{tower}.down", width, rank), **layer(f"{tower}.up", rank, width)}
         server = self._first_text(shared, own) if self.text_features == "first" else {}
-        return State(shared, {name: spread(leaf, task.n_clients) for name, leaf in own.items()}, server)
+        return State(shared, {name: fl.spread(leaf, task.n_clients) for name, leaf in own.items()}, server)
 
     def _n_blocks(self, task: Sizes) -> int:
         return min(self.blocks, task.n_text_blocks, task.n_vision_blocks or 0)
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        first = {name: spread(leaf, len(who)) for name, leaf in state.server.items()}
+        first = {name: fl.spread(leaf, len(who)) for name, leaf in state.server.items()}
         return self.start(task, state, who)._replace(fixed=first)
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         first = {n.removeprefix("first."): leaf for n, leaf in local.fixed.items() if n.startswith("first.")}
         inside = self._inside(first or local.train, "text", task.n_text_blocks)
-        text = unit(task.sentences([task.template], inside=inside)[:, 0])
+        text = fl.unit(task.sentences([task.template], inside=inside)[:, 0])
         inside = self._inside(local.train, "image", task.n_vision_blocks or 0)
         tokens = batch.image.new_zeros(len(batch.image), 0, task.vision_width or 0)
         image, _ = task.see(batch.image, tokens, inside=inside)
-        return cosine_logits(task.scale, image, text)
+        return fl.cosine_logits(task.scale, image, text)
 
     def _inside(self, train: Tree, tower: str, n_blocks: int) -> Inside:
         leaf = {
@@ -110,5 +106,5 @@ class PFedMMA(FederatedAveraging):
 def _adapter(leaf: Tree, x: Tensor) -> Tensor:
     """Tokens [C, n, width] through each client's adapter of one block."""
     for name in ("down", "s"):
-        x = linear(x, leaf[f"{name}.weight"], leaf[f"{name}.bias"]).relu()
-    return linear(x, leaf["up.weight"], leaf["up.bias"])
+        x = mapped(leaf, name, x).relu()
+    return mapped(leaf, "up", x)

@@ -11,39 +11,37 @@ nothing of each other: experts, gates and momentum that the code takes over from
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field, FiniteFloat
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Method,
-    Sizes,
-    State,
-    Task,
-    Traffic,
-    Tree,
-    average,
-    mean_over,
-    new_context,
-    put,
-    require,
-    spread,
-    unit,
-)
-from fpl_tune.methods._checks import require_positive, require_weights
-from fpl_tune.methods._experts import Experts, choose_experts
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, Tree
 
 _ELEMENTS = 1 << 24  # numbers of the largest tensor held at once: 64 MB in float32
 _WIDTH = 128
 """Of the gate, in the paper."""
 
 
-@dataclass(frozen=True)
+class Experts(NamedTuple):
+    """The experts of each client as all its images see them; of the linear gate, features instead of keys."""
+
+    key: Tensor
+    """[C, E, K, h, x]"""
+    value: Tensor
+    """[C, E, K, h, x]"""
+    weights: Sequence[Tensor]
+    """[C, G, G] of query and output."""
+    biases: Sequence[Tensor]
+    """[C, 1, G] of query and output."""
+
+
+@dataclass(frozen=True, config=fl.SPEC)
 class PFedMoAP(Method):
     """One prompt averaged as in PromptFL; a personal gate over the client's prompt and the prompts of E-1 others.
 
@@ -72,41 +70,37 @@ class PFedMoAP(Method):
         example. The linear gate always takes the cosine.
     """
 
-    lam: float = 0.5
-    experts: int = 10
+    lam: fl.Weight = 0.5
+    experts: Annotated[int, Field(ge=2)] = 10
     d_gating: int | None = None
-    heads: int = 8
-    attention_scale: float | Literal["sqrt"] = 10.0
+    heads: fl.AtLeastOne = 8
+    attention_scale: FiniteFloat | Literal["sqrt"] = 10.0
     selection: Literal["nearest", "random"] = "nearest"
     experts_from: Literal["others", "own", "hand", "random"] = "others"
     gate: Literal["attention", "linear"] = "attention"
     aggregate_gate: bool = False
-    n_ctx: int = 16
+    n_ctx: fl.AtLeastOne = 16
     pooling: Literal["stride", "mean"] = "stride"
     similarity: Literal["dot", "cosine"] = "dot"
 
     def __post_init__(self) -> None:
-        require_weights(self, "lam")
-        require(self.experts >= 2, "experts", "counts the local one and must be >= 2", self.experts)
-        require_positive(self, "n_ctx", "heads")
-        fits = self.attention_scale == "sqrt" or math.isfinite(self.attention_scale)
-        require(fits, "attention_scale", "must be 'sqrt' or a finite number", self.attention_scale)
         fits = self.d_gating is None or (self.d_gating >= 1 and self.d_gating % self.heads == 0)
-        require(fits, "d_gating", f"must be a multiple of method.heads = {self.heads}", self.d_gating)
+        fl.require(fits, "d_gating", f"must be a multiple of method.heads = {self.heads}", self.d_gating)
 
     def check(self, sizes: Sizes) -> None:
         n, width = sizes.n_clients, sizes.embed_dim
-        require(self.experts <= n, "experts", f"must be at most the number of clients, {n}", self.experts)
+        fl.require(self.experts <= n, "experts", f"must be at most the number of clients, {n}", self.experts)
         fits = self.experts_from != "random" or sizes.same_classes
-        require(fits, "experts_from", "must name prompts where new classes are tested", self.experts_from)
+        fl.require(fits, "experts_from", "must name prompts where new classes are tested", self.experts_from)
         if self.gate == "attention":
-            gating, remedy = self._width(width), f"Set method.d_gating={width}, or to another divisor."
-            rule = f"must divide the width of the embedding, {width}"
-            require(width % gating == 0, "d_gating", rule, gating, remedy)
-            remedy = f"Set method.heads={math.gcd(self.heads, gating)}."
-            require(
-                gating % self.heads == 0, "heads", f"must divide {gating}, the width of the gate", self.heads, remedy
+            gating, rule = self._width(width), f"must divide the width of the embedding, {width}"
+            remedy = f"Set method.d_gating={width}, or to another divisor."
+            fl.require(width % gating == 0, "d_gating", rule, gating, remedy)
+            rule, remedy = (
+                f"must divide {gating}, the width of the gate",
+                f"Set method.heads={math.gcd(self.heads, gating)}.",
             )
+            fl.require(gating % self.heads == 0, "heads", rule, self.heads, remedy)
 
     def _width(self, embed_dim: int) -> int:
         """Of the gate's attention."""
@@ -115,7 +109,7 @@ class PFedMoAP(Method):
     # -- state --------------------------------------------------------------------------------------------------
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        n, prompt = task.n_clients, new_context(task, self.n_ctx, rng)
+        n, prompt = task.n_clients, fl.new_context(task, self.n_ctx, rng)
         width = self._width(task.embed_dim)
         shape = (4, width, width) if self.gate == "attention" else (self.experts, task.embed_dim)
         gate = {
@@ -123,25 +117,25 @@ class PFedMoAP(Method):
             for name, size in (("weight", shape), ("bias", shape[:-1]))
         }
         personal = {
-            "own": spread(prompt, n),
+            "own": fl.spread(prompt, n),
             "experts": prompt.new_zeros(n, self.experts - 1, *prompt.shape),
             "usable": torch.zeros(n, self.experts - 1, dtype=torch.bool, device=task.device),
         }
         server = {
-            "pool": spread(prompt, n),
+            "pool": fl.spread(prompt, n),
             "entered": torch.zeros(n, dtype=torch.bool, device=task.device),
             "order": torch.randperm(n, generator=rng).to(task.device),
         }
         if self.experts_from == "random":
             drawn = torch.randn(self.experts - 1, task.n_classes, task.embed_dim, generator=rng)
-            server["random"] = unit(drawn).to(prompt)
+            server["random"] = fl.unit(drawn).to(prompt)
         if self.aggregate_gate:
             return State({"prompt": prompt, **gate}, personal, server)
-        return State({"prompt": prompt}, {**personal, **{k: spread(v, n) for k, v in gate.items()}}, server)
+        return State({"prompt": prompt}, {**personal, **{k: fl.spread(v, n) for k, v in gate.items()}}, server)
 
     def _gate(self, state: State, who: Tensor) -> Tree:
         if self.aggregate_gate:
-            return {k: spread(v, len(who)) for k, v in state.shared.items() if k.startswith("gate.")}
+            return {k: fl.spread(v, len(who)) for k, v in state.shared.items() if k.startswith("gate.")}
         return {k: v[who] for k, v in state.personal.items() if k.startswith("gate.")}
 
     def _local(self, task: Task, state: State, prompt: Tensor, gate: Tree, experts: Tensor, usable: Tensor) -> Local:
@@ -171,7 +165,7 @@ class PFedMoAP(Method):
         if self.experts_from == "own":
             chosen = who.unsqueeze(1).expand_as(chosen)
         kept = usable[..., None, None] & (self.experts_from in ("others", "own"))
-        prompt = spread(state.shared["prompt"], len(who))
+        prompt = fl.spread(state.shared["prompt"], len(who))
         experts = torch.where(kept, state.server["pool"][chosen], 0)
         return self._local(task, state, prompt, self._gate(state, who), experts, usable)
 
@@ -184,28 +178,24 @@ class PFedMoAP(Method):
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
         prompt, usable = local.train["prompt"], local.fixed["usable"]
-        shared = {"prompt": average(prompt, task.size[who])}  # Eq. 6
+        shared = {"prompt": fl.average(prompt, task.size[who])}  # Eq. 6
         personal = {
-            "own": put(state.personal["own"], who, prompt),
-            "experts": put(state.personal["experts"], who, local.fixed["experts"]),
-            "usable": put(state.personal["usable"], who, usable),
+            "own": fl.put(state.personal["own"], who, prompt),
+            "experts": fl.put(state.personal["experts"], who, local.fixed["experts"]),
+            "usable": fl.put(state.personal["usable"], who, usable),
         }
         gated = usable.any(1)
         for name in ("gate.weight", "gate.bias"):  # weight decay moves what no gradient reaches: not kept
             leaf = local.train[name]
             if self.aggregate_gate:
                 weight = task.size[who] * gated
-                shared[name] = torch.where(weight.any(), average(leaf, weight), state.shared[name])
+                shared[name] = torch.where(weight.any(), fl.average(leaf, weight), state.shared[name])
             else:
                 old = state.personal[name]
                 moved = gated.view(-1, *([1] * (leaf.ndim - 1)))
-                personal[name] = put(old, who, torch.where(moved, leaf, old[who]))
-        server = {
-            "pool": put(state.server["pool"], who, prompt),  # Eq. 7
-            "entered": state.server["entered"].index_fill(0, who, True),
-            **{name: leaf for name, leaf in state.server.items() if name in ("order", "random")},
-        }
-        return State(shared, personal, server)
+                personal[name] = fl.put(old, who, torch.where(moved, leaf, old[who]))
+        pool, entered = fl.put(state.server["pool"], who, prompt), state.server["entered"].index_fill(0, who, True)
+        return State(shared, personal, {**state.server, "pool": pool, "entered": entered})  # Eq. 7
 
     def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
         """Prompts of the experts come down as they are, each client's own number of them; those of a control do not."""
@@ -222,13 +212,12 @@ class PFedMoAP(Method):
     # -- forward ------------------------------------------------------------------------------------------------
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        image, text = unit(batch.image), task.text(local.train["prompt"])
+        image, text = fl.unit(batch.image), task.text(local.train["prompt"])
         own = task.scale * torch.einsum("cbd,ckd->cbk", image, text)
         experts = self._experts(local, text)
         wide = max(self.experts * self.heads, self._width(task.embed_dim) if self.similarity == "cosine" else 1)
         rows = max(1, _ELEMENTS // (len(text) * text.shape[1] * wide))
-        parts = [self._mixed(local, experts, part) for part in image.split(rows, 1)]
-        mixed = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+        mixed = torch.cat([self._mixed(local, experts, part) for part in image.split(rows, 1)], 1)
         return (local.fixed["weight.own"] * own).addcmul(local.fixed["weight.mixed"], mixed)
 
     def attention(self, local: Local, image: Tensor, text: Tensor) -> Tensor:
@@ -263,9 +252,9 @@ class PFedMoAP(Method):
 
         The weights of an image are averaged over heads and classes and sorted before images are averaged.
         """
-        weights = self.attention(local, unit(batch.image), task.text(local.train["prompt"])).mean((1, 4))
+        weights = self.attention(local, fl.unit(batch.image), task.text(local.train["prompt"])).mean((1, 4))
         others = weights[..., 1:].sort(dim=-1, descending=True).values
-        shares = [mean_over(w, batch.mask) for w in (weights[..., 0], *others.unbind(-1))]
+        shares = [fl.mean_over(w, batch.mask) for w in (weights[..., 0], *others.unbind(-1))]
         return {"attention by expert, the local one first": torch.stack(shares, 1)}
 
     def _mixed(self, local: Local, experts: Experts, image: Tensor) -> Tensor:
@@ -282,7 +271,7 @@ class PFedMoAP(Method):
         if self.similarity == "cosine":
             mixed = torch.einsum("chbek,cekhx->cbkhx", share, value).flatten(-2)
             mixed = mixed @ weight.unsqueeze(1).mT + bias.unsqueeze(1)
-            return torch.einsum("cbg,cbkg->cbk", unit(image), unit(mixed))
+            return torch.einsum("cbg,cbkg->cbk", fl.unit(image), fl.unit(mixed))
         # <image, W_O mix + b_O> = <W_O' image, mix> + <image, b_O>: no mixed feature [C, B, K, G] is formed
         dots = torch.einsum("cbhx,cekhx->chbek", self._heads(image @ weight), value)
         return (share * dots).sum((1, 3)) + image @ bias.mT
@@ -297,3 +286,20 @@ class PFedMoAP(Method):
 
     def _heads(self, features: Tensor) -> Tensor:
         return features.unflatten(-1, (self.heads, -1))
+
+
+def choose_experts(state: State, who: Tensor, n: int, selection: str) -> tuple[Tensor, Tensor]:
+    """Ids [C, n] of the other clients whose pool entries serve `who`, and which of them [C, n] may be used.
+
+    A client without an entry of its own gets none: it has nothing to measure distances from.
+    """
+    pool, entered, order = (state.server[name] for name in ("pool", "entered", "order"))
+    if selection == "nearest":
+        flat = pool.flatten(1)
+        rank = torch.cdist(flat[who], flat, compute_mode="donot_use_mm_for_euclid_dist")
+    else:
+        rank = order.to(pool.dtype).expand(len(who), -1)
+    others = torch.arange(len(pool), device=who.device) != who.unsqueeze(1)
+    rank = torch.where(entered & others, rank, torch.inf)
+    nearest, chosen = rank.sort(dim=1, stable=True)
+    return chosen[:, :n], nearest[:, :n].isfinite() & entered[who].unsqueeze(1)

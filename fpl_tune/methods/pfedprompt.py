@@ -9,36 +9,23 @@ what choosing by test would have found (`pfedprompt_t5`).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Sizes,
-    State,
-    Table,
-    Task,
-    average,
-    cosine_logits,
-    mean_over,
-    new_context,
-    require,
-    spread,
-    unit,
-)
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Sizes, State, Table, Task
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_positive, require_same_classes
+from fpl_tune.methods._blocks import require_same_classes
 
 GRID = tuple(0.1 + 0.245 * k for k in range(20))
 """The values of α on which all printed best ones lie (Tables 3 and 5)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class PFedPrompt(FederatedAveraging):
     """Trains as PromptFL; predicts with s · cos(f, text) + α · Σ_m cos(f, key_m) · value_m (Eqs. 3 to 7).
 
@@ -56,12 +43,11 @@ class PFedPrompt(FederatedAveraging):
     memory: Literal["class", "image"] = "class"
     features: Literal["pooled", "patches"] = "pooled"
     weighted: bool = False
-    n_ctx: int = 16
+    n_ctx: fl.AtLeastOne = 16
 
     def __post_init__(self) -> None:
         fits = self.alpha == "val" or (math.isfinite(self.alpha) and self.alpha >= 0)
-        require(fits, "alpha", "must be 'val' or a finite number >= 0", self.alpha)
-        require_positive(self, "n_ctx")
+        fl.require(fits, "alpha", "must be 'val' or a finite number >= 0", self.alpha)
 
     @property
     def needs(self) -> Literal["pooled", "patches", "pixels"]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -69,11 +55,11 @@ class PFedPrompt(FederatedAveraging):
 
     def check(self, sizes: Sizes) -> None:
         fits = self.features == "pooled" or sizes.n_patches is not None
-        require(fits, "features", "must be 'pooled' on an image tower without spatial features", self.features)
+        fl.require(fits, "features", "must be 'pooled' on an image tower without spatial features", self.features)
         require_same_classes(sizes, "pfedprompt", "without a memory of training images")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        return State(shared={"prompt": new_context(task, self.n_ctx, rng)}, personal={}, server={})
+        return State(shared={"prompt": fl.new_context(task, self.n_ctx, rng)}, personal={}, server={})
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
         """The consensus beside each client's memory, built anew from its training images: it needs no state."""
@@ -87,7 +73,7 @@ class PFedPrompt(FederatedAveraging):
 
     def _image(self, image: Tensor) -> Tensor:
         """[..., D] unit features of images [..., D] or [..., M, D]."""
-        return unit(image.mean(-2) if self.features == "patches" else image)
+        return fl.unit(image.mean(-2) if self.features == "patches" else image)
 
     def _memory(self, task: Task, table: Table, who: Tensor) -> dict[str, Tensor]:
         """Keys [C, S, D], unit or zero where there is nothing, and values [C, S, K]."""
@@ -95,7 +81,7 @@ class PFedPrompt(FederatedAveraging):
         key = self._image(table.image[who])
         if self.memory == "image":
             return {"key": key, "value": truth}
-        return {"key": unit(truth.mT @ key), "value": spread(torch.eye(task.n_classes).to(key), len(who))}
+        return {"key": fl.unit(truth.mT @ key), "value": fl.spread(torch.eye(task.n_classes).to(key), len(who))}
 
     def _choose(self, task: Task, local: Local, who: Tensor) -> Tensor:
         """[C] the best α of `GRID` on each client's validation images, the smallest of equals."""
@@ -105,9 +91,9 @@ class PFedPrompt(FederatedAveraging):
         accuracy, loss = [], []
         for alpha in GRID:
             logits = consensus + alpha * bonus
-            accuracy.append(mean_over((logits.argmax(-1) == batch.label).to(task.dtype), batch.mask))
+            accuracy.append(fl.mean_over((logits.argmax(-1) == batch.label).to(task.dtype), batch.mask))
             nll = F.cross_entropy(logits.mT, batch.label, reduction="none")
-            loss.append(mean_over(nll, batch.mask))
+            loss.append(fl.mean_over(nll, batch.mask))
         best = torch.stack(accuracy)
         behind = best < best.max(0).values
         return torch.tensor(GRID).to(best)[torch.stack(loss).masked_fill(behind, torch.inf).argmin(0)]
@@ -116,14 +102,14 @@ class PFedPrompt(FederatedAveraging):
         """Logits [C, B, K] of the consensus and of the memory."""
         image = self._image(batch.image)
         affinity = image @ local.fixed["key"].mT  # [C, B, S]
-        return cosine_logits(task.scale, image, task.text(local.train["prompt"])), affinity @ local.fixed["value"]
+        return fl.cosine_logits(task.scale, image, task.text(local.train["prompt"])), affinity @ local.fixed["value"]
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         if "key" not in local.fixed:  # while training: the memory is for inference only
-            return cosine_logits(task.scale, self._image(batch.image), task.text(local.train["prompt"]))
+            return fl.cosine_logits(task.scale, self._image(batch.image), task.text(local.train["prompt"]))
         consensus, bonus = self._terms(task, local, batch)
         return consensus + local.fixed["alpha"].view(-1, 1, 1) * bonus
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
         weight = task.size[who] if self.weighted else torch.ones_like(who)
-        return state._replace(shared={"prompt": average(local.train["prompt"], weight)})
+        return state._replace(shared={"prompt": fl.average(local.train["prompt"], weight)})

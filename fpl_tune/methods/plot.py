@@ -9,18 +9,16 @@ feature, which is left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
-
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, Sizes, State, Task, new_context
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Sizes, State, Task
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_positive
-from fpl_tune.methods._transport import check_iteration, check_patches, transported
+from fpl_tune.methods._transport import Entropy, check_patches, transported
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class PLOT(FederatedAveraging):
     """Logit of a class: s · Σ_mn T_mn · cos(patch_m, text_n); T is the balanced plan, without gradient.
 
@@ -30,23 +28,18 @@ class PLOT(FederatedAveraging):
     n_ctx: number of context tokens of each prompt, >= 1.
     """
 
-    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "patches"
+    needs = "patches"
 
-    prompts: int = 4
-    epsilon: float = 0.1
-    iterations: int = 100
-    n_ctx: int = 16
-
-    def __post_init__(self) -> None:
-        require_positive(self, "prompts")
-        check_iteration(self.epsilon, self.iterations)
-        require_positive(self, "n_ctx")
+    prompts: fl.AtLeastOne = 4
+    epsilon: Entropy = 0.1
+    iterations: fl.AtLeastOne = 100
+    n_ctx: fl.AtLeastOne = 16
 
     def check(self, sizes: Sizes) -> None:
         check_patches(sizes, "plot")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        return State(shared={"prompt": new_context(task, self.n_ctx, rng, self.prompts)}, personal={}, server={})
+        return State(shared={"prompt": fl.new_context(task, self.n_ctx, rng, self.prompts)}, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         text = task.text(local.train["prompt"])  # [C, N, K, D]

@@ -7,21 +7,20 @@ nothing, which is distillation: `form="distil"`.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, State, Task, Tree, cosine_logits, cross_entropy, mean_over, require
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_positive
-from fpl_tune.methods._gradients import free, with_gradient
-from fpl_tune.methods._layers import word_context
+from fpl_tune.methods._blocks import free, hand_logits, with_gradient, word_context
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class ProGrad(FederatedAveraging):
     """One averaged context; where <g_a, g_b> < 0, a client steps along g_a - λ <g_a, ĝ_b> ĝ_b, elsewhere along g_a.
 
@@ -36,23 +35,17 @@ class ProGrad(FederatedAveraging):
     form: `project`, or `distil`: cross-entropy + λ · the teacher's loss.
     """
 
-    lam: float = 1.0
-    temperature: float = 1.0
-    n_ctx: int = 4
+    lam: fl.Share = 1.0
+    temperature: Annotated[fl.Positive, Field(allow_inf_nan=False)] = 1.0
+    n_ctx: fl.AtLeastOne = 4
     words: str = "a photo of a"
     form: Literal["project", "distil"] = "project"
-
-    def __post_init__(self) -> None:
-        require(0 <= self.lam <= 1, "lam", "must lie in [0, 1]", self.lam)
-        fits = math.isfinite(self.temperature) and self.temperature > 0
-        require(fits, "temperature", "must be a finite number > 0", self.temperature)
-        require_positive(self, "n_ctx")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State(shared={"prompt": word_context(task, self.words, self.n_ctx, rng)}, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return cosine_logits(task.scale, batch.image, task.text(local.train["prompt"]))
+        return fl.cosine_logits(task.scale, batch.image, task.text(local.train["prompt"]))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         if self.form == "distil":
@@ -68,10 +61,9 @@ class ProGrad(FederatedAveraging):
     def _losses(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cross-entropy with the labels and T² times that with the teacher, each [C]."""
         logits = self.logits(task, local, batch)
-        hand = cosine_logits(task.scale, batch.image, task.hand_text.expand(len(batch.image), -1, -1))
-        teacher = (hand / self.temperature).softmax(-1)
+        teacher = (hand_logits(task, batch.image) / self.temperature).softmax(-1)
         teach = -(teacher * (logits / self.temperature).log_softmax(-1)).sum(-1) * self.temperature**2
-        return cross_entropy(logits, batch), mean_over(teach, batch.mask)
+        return fl.cross_entropy(logits, batch), fl.mean_over(teach, batch.mask)
 
     def aligned(self, g_a: Tensor, g_b: Tensor) -> Tensor:
         """g_a [C, ...] without λ of its component against g_b [C, ...]."""

@@ -10,17 +10,17 @@ makes of the learning rate is `optim.schedule=shared_cosine`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, State, Task, cosine_logits, new_context
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, State, Task
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_positive
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class PromptFL(FederatedAveraging):
     """One context shared by all clients; what is evaluated is the aggregated context.
 
@@ -29,17 +29,14 @@ class PromptFL(FederatedAveraging):
         released loop, which keeps the last client's prompt.
     """
 
-    n_ctx: int = 16
+    n_ctx: fl.AtLeastOne = 16
     weights: Literal["size", "uniform", "last"] = "size"
 
-    def __post_init__(self) -> None:
-        require_positive(self, "n_ctx")
-
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        return State(shared={"prompt": new_context(task, self.n_ctx, rng)}, personal={}, server={})
+        return State(shared={"prompt": fl.new_context(task, self.n_ctx, rng)}, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return cosine_logits(task.scale, batch.image, task.text(local.train["prompt"]))
+        return fl.cosine_logits(task.scale, batch.image, task.text(local.train["prompt"]))
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
         if self.weights == "last":

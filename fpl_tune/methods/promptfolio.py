@@ -9,17 +9,16 @@ by side cannot do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, State, Task, cosine_logits, new_context, require, spread, unit
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, State, Task
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_positive
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class PromptFolio(FederatedAveraging):
     """Client i compares images with t = (1 - θ) ĝ(p_G) + θ ĝ(p_i); p_G is averaged, p_i stays.
 
@@ -28,19 +27,15 @@ class PromptFolio(FederatedAveraging):
     normalise: whether t is scaled to unit length. No effect where θ is 0 or 1.
     """
 
-    theta: float = 0.4
-    n_ctx: int = 16
+    theta: fl.Share = 0.4
+    n_ctx: fl.AtLeastOne = 16
     normalise: bool = False
 
-    def __post_init__(self) -> None:
-        require(0 <= self.theta <= 1, "theta", "must lie in [0, 1]", self.theta)
-        require_positive(self, "n_ctx")
-
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        shared, own = new_context(task, self.n_ctx, rng, 2)
-        return State({"prompt": shared.clone()}, {"own": spread(own, task.n_clients)}, {})
+        shared, own = fl.new_context(task, self.n_ctx, rng, 2)
+        return State({"prompt": shared.clone()}, {"own": fl.spread(own, task.n_clients)}, {})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         both = task.text(torch.stack([local.train["prompt"], local.train["own"]], 1))  # [C, 2, K, D]
         text = torch.lerp(both[:, 0], both[:, 1], self.theta)
-        return cosine_logits(task.scale, batch.image, unit(text) if self.normalise else text)
+        return fl.cosine_logits(task.scale, batch.image, fl.unit(text) if self.normalise else text)

@@ -9,36 +9,25 @@ over rounds, and is evaluated but never sent. FLIP's federated port (0-ml/flip, 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import FiniteFloat
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import (
-    Batch,
-    Local,
-    Sizes,
-    State,
-    Task,
-    Tree,
-    cosine_logits,
-    cross_entropy,
-    mean_over,
-    require,
-    spread,
-    unit,
-)
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_positive, require_vit, require_weights
+from fpl_tune.methods._blocks import Template, require_vit
 from fpl_tune.methods._deep import both_features, both_prompts, frozen_words, require_depth
 
 _NEVER = -1e30
 """Logarithm of a weight of zero that is a number."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class PromptSRC(FederatedAveraging):
     """Cross-entropy + text · mean|t - t̄| + image · mean|f - f̄| + agreement · KL(q ‖ p) / K of the prompts of IVLP.
 
@@ -57,26 +46,18 @@ class PromptSRC(FederatedAveraging):
     mean, spread: of the Gaussian, in shares of the rounds: 15 and 1 of 20 epochs in the code.
     """
 
-    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
-    n_ctx: int = 4
-    n_tokens: int = 4
-    depth: int = 9
+    needs = "pixels"
+    n_ctx: fl.AtLeastOne = 4
+    n_tokens: fl.AtLeastOne = 4
+    depth: fl.AtLeastOne = 9
     words: str = "a photo of a"
-    text: float = 25.0
-    image: float = 10.0
-    agreement: float = 1.0
-    templates: tuple[str, ...] = ()
+    text: fl.Weight = 25.0
+    image: fl.Weight = 10.0
+    agreement: fl.Weight = 1.0
+    templates: tuple[Template, ...] = ()
     gaussian: Literal["deploy", "none", "sent"] = "deploy"
-    mean: float = 0.75
-    spread: float = 0.05
-
-    def __post_init__(self) -> None:
-        require_positive(self, "n_ctx", "n_tokens", "depth")
-        require_weights(self, "text", "image", "agreement")
-        for template in self.templates:
-            require("{}" in template, "templates", "must have {} for the class name", template)
-        require(math.isfinite(self.mean), "mean", "must be a finite number", self.mean)
-        require(self.spread > 0, "spread", "must be > 0", self.spread)
+    mean: FiniteFloat = 0.75
+    spread: fl.Positive = 0.05
 
     def check(self, sizes: Sizes) -> None:
         require_vit(sizes, "promptsrc")
@@ -95,26 +76,26 @@ class PromptSRC(FederatedAveraging):
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
         if self.gaussian != "deploy":
             return self.start(task, state, who)
-        return Local(train={name: spread(state.server[f"mean.{name}"], len(who)) for name in state.shared}, fixed={})
+        return Local(train={name: fl.spread(state.server[f"mean.{name}"], len(who)) for name in state.shared}, fixed={})
 
     def _features(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tensor]:
         return both_features(task, local.train, batch.image, frozen_words(self.words, self.n_ctx))
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return cosine_logits(task.scale, *self._features(task, local, batch))
+        return fl.cosine_logits(task.scale, *self._features(task, local, batch))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         image, text = self._features(task, local, batch)
-        logits = cosine_logits(task.scale, image, text)
+        logits = fl.cosine_logits(task.scale, image, text)
         with torch.no_grad():
-            still = unit(task.sentences(self.templates or (task.template,)).mean(0))
+            still = fl.unit(task.sentences(self.templates or (task.template,)).mean(0))
             none = local.train["visual"][:, 0, :0]
-            seen = unit(task.see(batch.image, none, place="end")[0])
+            seen = fl.unit(task.see(batch.image, none, place="end")[0])
             frozen = (task.scale * seen @ still.T).log_softmax(-1)
         away = F.kl_div(logits.log_softmax(-1), frozen, reduction="none", log_target=True).mean(-1)
-        loss = cross_entropy(logits, batch) + self.text * _distance(text, still).mean(1)
-        away = self.image * _distance(unit(image), seen) + self.agreement * away
-        return loss + mean_over(away, batch.mask), local.fixed
+        loss = fl.cross_entropy(logits, batch) + self.text * _distance(text, still).mean(1)
+        away = self.image * _distance(fl.unit(image), seen) + self.agreement * away
+        return loss + fl.mean_over(away, batch.mask), local.fixed
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
         shared = super().merge(task, state, who, local).shared

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
+from pydantic import NonNegativeFloat
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, Tree, cosine_logits, require, unit
-from fpl_tune.methods._checks import require_same_classes
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, Tree
+from fpl_tune.methods._blocks import hand_logits, require_same_classes
 
 _ROWS = 8  # clients whose second moments are held at once
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class TOFA(Method):
     """Class c of client k is Gaussian with mean w_c and a covariance Σ that all its classes share.
 
@@ -40,16 +42,12 @@ class TOFA(Method):
     inference: of `both` halves, or of one; `text` is zero-shot CLIP.
     """
 
-    learns: ClassVar[bool] = False
+    learns = False
 
-    alpha: float = 1.0
-    shrink: float = 0.1
+    alpha: NonNegativeFloat = 1.0
+    shrink: fl.Fraction = 0.1
     prior: bool = False
     inference: Literal["both", "visual", "text"] = "both"
-
-    def __post_init__(self) -> None:
-        require(self.alpha >= 0, "alpha", "must be >= 0", self.alpha)
-        require(0 < self.shrink <= 1, "shrink", "must lie in (0, 1]", self.shrink)
 
     def check(self, sizes: Sizes) -> None:
         require_same_classes(sizes, "tofa")
@@ -98,11 +96,11 @@ class TOFA(Method):
         return weight, torch.where(count > 0, bias, -torch.inf)
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        text = cosine_logits(task.scale, batch.image, task.hand_text.expand(len(batch.image), -1, -1))
+        text = hand_logits(task, batch.image)
         if self.inference == "text" or "weight" not in local.fixed:
             return text
         seen = (local.fixed["bias"] > -torch.inf).unsqueeze(1)
-        found = unit(batch.image) @ local.fixed["weight"].mT + local.fixed["bias"].unsqueeze(1)
+        found = fl.unit(batch.image) @ local.fixed["weight"].mT + local.fixed["bias"].unsqueeze(1)
         lowest = torch.where(seen, found, torch.inf).amin(-1, keepdim=True)
         visual = torch.where(seen, found, torch.where(lowest.isfinite(), lowest, 0))
         if self.inference == "visual":
@@ -123,7 +121,7 @@ def _statistics(task: Task, who: Tensor) -> Iterator[Tree]:
     upper = torch.triu_indices(task.embed_dim, task.embed_dim).to(task.device)
     for rows in who.split(_ROWS):
         mask = table.mask[rows].unsqueeze(-1)
-        image = unit(table.image[rows]) * mask
+        image = fl.unit(table.image[rows]) * mask
         member = ((table.label[rows].unsqueeze(-1) == classes) & mask).to(image)
         moment = (image.mT @ image)[:, upper[0], upper[1]]
         yield {"count": member.sum(1), "sum": member.mT @ image, "moment": moment}

@@ -7,18 +7,17 @@ settings are the defaults.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
-
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, Sizes, State, Task, cosine_logits
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Sizes, State, Task
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._checks import require_positive, require_vit
+from fpl_tune.methods._blocks import hand_logits, require_vit
 from fpl_tune.methods._deep import require_depth, see, visual_prompts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class VPT(FederatedAveraging):
     """J visual prompts [J, n, w] behind the patches, one for each of the first J blocks of the image tower.
 
@@ -27,12 +26,9 @@ class VPT(FederatedAveraging):
         the inputs of the next blocks (deep).
     """
 
-    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pixels"
-    n_tokens: int = 4
-    depth: int = 1
-
-    def __post_init__(self) -> None:
-        require_positive(self, "n_tokens", "depth")
+    needs = "pixels"
+    n_tokens: fl.AtLeastOne = 4
+    depth: fl.AtLeastOne = 1
 
     def check(self, sizes: Sizes) -> None:
         require_vit(sizes, "vpt")
@@ -42,5 +38,4 @@ class VPT(FederatedAveraging):
         return State({"visual": visual_prompts(task, self.n_tokens, self.depth, rng)}, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        image = see(task, batch.image, local.train["visual"])
-        return cosine_logits(task.scale, image, task.hand_text.expand(len(image), -1, -1))
+        return hand_logits(task, see(task, batch.image, local.train["visual"]))

@@ -6,19 +6,19 @@ https://arxiv.org/abs/2103.00020. The template is the task's (`clip.template`): 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, cosine_logits
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Method, State, Task, Traffic
+from fpl_tune.methods._blocks import hand_logits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class ZeroShot(Method):
     """The lower reference of every table: s · cos(image, hand-written prompt)."""
 
-    learns: ClassVar[bool] = False
+    learns = False
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State(shared={}, personal={}, server={})
@@ -27,7 +27,7 @@ class ZeroShot(Method):
         return Local(train={}, fixed={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return cosine_logits(task.scale, batch.image, task.hand_text.expand(len(batch.image), -1, -1))
+        return hand_logits(task, batch.image)
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
         return state

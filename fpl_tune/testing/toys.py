@@ -16,6 +16,9 @@ from fpl_tune.task import Classes, ClientData, ClientTask
 
 Kind = Literal["vit", "resnet"]
 
+EVERYONE = torch.arange(4)
+"""Ids of the clients of a toy task."""
+
 
 def toy_towers(
     kind: Kind = "vit",

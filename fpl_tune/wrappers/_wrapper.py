@@ -7,21 +7,20 @@ what the server sent.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar, Literal
+from typing import Any
 
-from torch import Tensor
+from torch import Generator, Tensor
 
+import fpl_tune.method as fl
 from fpl_tune.errors import ConfigError
-from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, require
-
-Needs = Literal["pooled", "patches", "pixels"]
+from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, Tree
 
 
 class Wrapper(Method):
-    """Abstract: what every wrapper leaves to the method it wraps."""
+    """Abstract: forwards everything to the method it wraps, a wrapper changes one thing."""
 
     inner: Method
-    adds: ClassVar[tuple[str, ...]] = ()
+    adds: tuple[str, ...] = ()
     """How the names of the leaves begin that the wrapper adds to a state."""
 
     def inside(self, state: State) -> State:
@@ -29,33 +28,51 @@ class Wrapper(Method):
         return State(*({n: leaf for n, leaf in tree.items() if not n.startswith(self.adds)} for tree in state))
 
     @property
-    def needs(self) -> Needs:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def needs(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.inner.needs
 
     @property
-    def view(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def view(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.inner.view
 
     @property
-    def batched(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def batched(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.inner.batched
 
     def check(self, sizes: Sizes) -> None:
         inner = self.inner
         while self.adds and isinstance(inner, Wrapper):  # two of a kind would have their leaves in one place
             once = type(inner) is not type(self)
-            require(once, "inner", "must not be wrapped in the same way again", type(inner).__name__)
+            fl.require(once, "inner", "must not be wrapped in the same way again", type(inner).__name__)
             inner = inner.inner
         self.inner.check(sizes)
 
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        return self.inner.init(task, rng, before and self.inside(before))
+
+    def start(self, task: Task, state: State, who: Tensor) -> Local:
+        return self.inner.start(task, self.inside(state), who)
+
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         return self.inner.logits(task, local, batch)
+
+    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        return self.inner.loss(task, local, batch)
+
+    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+        return self.inner.merge(task, self.inside(state), who, local)
+
+    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
+        return self.inner.deploy(task, self.inside(state), who)
 
     def diagnose(self, task: Task, local: Local, batch: Batch) -> dict[str, Tensor]:
         return self.inner.diagnose(task, local, batch)
 
     def figures(self, task: Task, state: State) -> dict[str, float]:
         return self.inner.figures(task, self.inside(state))
+
+    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+        return self.inner.traffic(task, self.inside(state), who)
 
 
 def exchanged(local: Local, known: Iterable[str], wrapper: str) -> list[str]:

@@ -6,17 +6,16 @@ AISTATS 2023, https://arxiv.org/abs/2108.07313.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, Tree, put
+import fpl_tune.method as fl
+from fpl_tune.method import Local, Method, State, Task, Traffic
 from fpl_tune.wrappers._wrapper import Wrapper
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class FineTuned(Wrapper):
     """A second stage: it starts from the state that the first one left (`before`). Without one it is local training
     from the initial state of `inner`; of PromptFL that is CoOp.
@@ -24,7 +23,7 @@ class FineTuned(Wrapper):
     inner: the method of the stage before.
     """
 
-    adds: ClassVar[tuple[str, ...]] = ("own.", "received")
+    adds = ("own.", "received")
 
     inner: Method
 
@@ -36,26 +35,23 @@ class FineTuned(Wrapper):
         return State(state.shared, {**state.personal, **own}, {**state.server, "received": received})
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
-        return self._own(self.inner.start(task, self.inside(state), who), state, who)
+        return self._own(super().start(task, state, who), state, who)
 
     def _own(self, local: Local, state: State, who: Tensor) -> Local:
         return local._replace(train={n: state.personal[f"own.{n}"][who] for n in local.train})
 
-    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
-        return self.inner.loss(task, local, batch)
-
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        own = {f"own.{n}": put(state.personal[f"own.{n}"], who, leaf) for n, leaf in local.train.items()}
+        own = {f"own.{n}": fl.put(state.personal[f"own.{n}"], who, leaf) for n, leaf in local.train.items()}
         # What a client trained beside, such as experts, it keeps and is evaluated with.
-        own |= {n: put(state.personal[n], who, leaf) for n, leaf in local.fixed.items() if n in state.personal}
+        own |= {n: fl.put(state.personal[n], who, leaf) for n, leaf in local.fixed.items() if n in state.personal}
         received = state.server["received"].index_fill(0, who, True)
         return State(state.shared, {**state.personal, **own}, {**state.server, "received": received})
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        return self._own(self.inner.deploy(task, self.inside(state), who), state, who)
+        return self._own(super().deploy(task, state, who), state, who)
 
     def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
         """The model is received once, before the client's first fine-tuning; nothing is sent."""
         first = (~state.server["received"][who]).long()
-        once = self.inner.traffic(task, self.inside(state), who).down
+        once = super().traffic(task, state, who).down
         return Traffic(up={}, down={n: v * first for n, v in once.items()})

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
-from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, Tree, generator, in_place, put, require
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Method, State, Task, Tree
 from fpl_tune.wrappers._accountant import classical_noise, smallest_noise, spent
 from fpl_tune.wrappers._wrapper import Wrapper, exchanged
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=fl.SPEC)
 class Private(Wrapper):
     """Differential privacy of uploads: what a client's data can change is bounded, and the uploaded copy is noised.
 
@@ -45,32 +47,27 @@ class Private(Wrapper):
         that, which is customary and not proven.
     """
 
-    adds: ClassVar[tuple[str, ...]] = ("noise.",)
+    adds = ("noise.",)
 
     inner: Method
-    epsilon: float = 50.0
-    delta: float = 0.05
-    clip: float = 1.0
+    epsilon: fl.Positive = 50.0
+    delta: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    clip: fl.Positive = 1.0
     bound: Literal["gradient", "update"] = "gradient"
     leaves: Literal["uploaded", "all"] = "uploaded"
     calibration: Literal["classical", "accountant"] = "classical"
-    rounds: int = 1
-    sampling: float = 1.0
+    rounds: fl.AtLeastOne = 1
+    sampling: fl.Fraction = 1.0
 
     def __post_init__(self) -> None:
-        require(self.epsilon > 0, "epsilon", "must be > 0", self.epsilon)
-        require(0 < self.delta < 1, "delta", "must lie in (0, 1)", self.delta)
-        require(self.clip > 0, "clip", "must be > 0", self.clip)
         finite = math.isfinite(self.clip) or math.isinf(self.epsilon)
-        require(finite, "clip", "must be finite where epsilon is", self.clip, "Noise is scaled to the clip.")
+        fl.require(finite, "clip", "must be finite where epsilon is", self.clip, "Noise is scaled to the clip.")
         fits = self.leaves == "uploaded" or self.bound == "update"
-        require(fits, "leaves", "must be uploaded unless bound is update", self.leaves, "Set method.bound=update.")
-        require(self.rounds >= 1, "rounds", "must be >= 1", self.rounds)
-        require(0 < self.sampling <= 1, "sampling", "must lie in (0, 1]", self.sampling)
+        fl.require(fits, "leaves", "must be uploaded unless bound is update", self.leaves, "Set method.bound=update.")
         for name in ("rounds", "sampling"):
             fits = self.calibration == "accountant" or getattr(self, name) == 1
             remedy = "Set method.calibration=accountant."
-            require(fits, name, "must be 1 where calibration is classical", getattr(self, name), remedy)
+            fl.require(fits, name, "must be 1 where calibration is classical", getattr(self, name), remedy)
 
     @property
     def sigma(self) -> float:
@@ -82,7 +79,7 @@ class Private(Wrapper):
         return self.clip * smallest_noise(self.epsilon, self.delta, self.rounds, self.sampling)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        state = self.inner.init(task, rng, None if before is None else self.inside(before))
+        state = super().init(task, rng, before)
         key = torch.randint(1 << 62, (task.n_clients,), generator=rng).to(task.device)
         own = {"noise.key": key, "noise.drawn": torch.zeros_like(key)}
         rounds = torch.zeros((), dtype=torch.int64, device=task.device)
@@ -99,13 +96,11 @@ class Private(Wrapper):
         return local._replace(fixed={**local.fixed, **{f"uploaded.{n}": local.train[n].clone() for n in names}})
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
-        if self.bound == "update":
-            loss, moved = self.inner.loss(task, local, batch)
-        else:
+        train = dict(local.train)
+        if self.bound == "gradient":
             names = _uploaded(local)
-            clipped = _ClippedGradient.apply(self.clip, *(local.train[n] for n in names))
-            train = {**local.train, **dict(zip(names, clipped, strict=True))}
-            loss, moved = self.inner.loss(task, local._replace(train=train), batch)
+            train.update(zip(names, _ClippedGradient.apply(self.clip, *(train[n] for n in names)), strict=True))
+        loss, moved = self.inner.loss(task, local._replace(train=train), batch)
         return loss, {**local.fixed, **moved}
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
@@ -113,10 +108,10 @@ class Private(Wrapper):
         noisy = local._replace(train={**local.train, **self._uploads(state, who, local)})
         known = self.inside(state)
         own = local if self.leaves == "uploaded" else noisy
-        with in_place(False):  # the second merge begins from the same state
+        with fl.in_place(False):  # the second merge begins from the same state
             kept = self.inner.merge(task, known, who, own).personal
         heard = self.inner.merge(task, known, who, noisy)
-        noise = {"noise.key": state.personal["noise.key"], "noise.drawn": put(drawn, who, drawn[who] + 1)}
+        noise = {"noise.key": state.personal["noise.key"], "noise.drawn": fl.put(drawn, who, drawn[who] + 1)}
         return State(heard.shared, {**kept, **noise}, {**heard.server, "noise.rounds": rounds + 1})
 
     def _uploads(self, state: State, who: Tensor, local: Local) -> Tree:
@@ -135,9 +130,6 @@ class Private(Wrapper):
             for name, rows in sent.items()
         }
 
-    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        return self.inner.deploy(task, self.inside(state), who)
-
     def figures(self, task: Task, state: State) -> dict[str, float]:
         """What the client that uploaded most has spent."""
         if self.sigma == 0:
@@ -146,9 +138,6 @@ class Private(Wrapper):
         epsilon = spent(self.sigma / self.clip, self.delta, int(uploads), self.sampling)
         return {**super().figures(task, state), "privacy/epsilon": epsilon}
 
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        return self.inner.traffic(task, self.inside(state), who)
-
 
 def _uploaded(local: Local) -> list[str]:
     return [name for name in local.train if f"uploaded.{name}" in local.fixed]
@@ -156,7 +145,7 @@ def _uploaded(local: Local) -> list[str]:
 
 def _noise(shape: Sequence[int], key: int, drawn: int, name: str) -> Tensor:
     """Standard normal numbers that depend on a client's key, on how often it has drawn, and on the leaf."""
-    return torch.randn(shape, generator=generator(key, drawn, name))
+    return torch.randn(shape, generator=fl.generator(key, drawn, name))
 
 
 def _clipped(bound: float, leaves: Sequence[Tensor]) -> list[Tensor]:

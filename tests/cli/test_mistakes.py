@@ -72,7 +72,7 @@ MISTAKES = [
     ("show nothing", 2, "There is no study with results 'nothing'. Known: newer."),
     # values
     (f"{SWEEP} optim.lr=fast", 2, "optim.lr must be a number, but is 'fast'"),
-    (f"{SWEEP} axes.method.lam=[-1]", 2, "method.lam must be a finite number >= 0, but is -1"),
+    (f"{SWEEP} axes.method.lam=[-1]", 2, "method.lam must be >= 0, but is -1"),
     (f"{SWEEP} axes.method.lam=[]", 2, "An axis is a list of at least one value, but axes.method.lam is []"),
     (f"{SWEEP} seeds=0", 2, "seeds must be a number from 1"),
     (f"{SWEEP} seeds=[1,1]", 2, "none below 0 or above 2^63 - 1, but is [1, 1]"),

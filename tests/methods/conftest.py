@@ -12,13 +12,19 @@ from torch import Tensor
 
 from fpl_tune.method import Batch, Local, Method, unit
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import toy_task
+from fpl_tune.testing import EVERYONE, toy_task
 
 
 @pytest.fixture(scope="module")
 def task() -> ClientTask:
     """Pooled features of random images; modules whose methods need pixels or patches have a task of their own."""
     return toy_task()
+
+
+@pytest.fixture
+def batch(task: ClientTask) -> Batch:
+    """Every client's first three images."""
+    return task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
 
 
 @pytest.fixture

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
-from fpl_tune import methods
-from fpl_tune.errors import ConfigError
 from fpl_tune.method import cosine_logits
 from fpl_tune.methods.clip_fc import CLIPFC
 from fpl_tune.testing import play, toy_task
@@ -42,13 +39,6 @@ def test_random_start_is_pytorchs():
     assert abs(weight.mean()) < 0.1 * bound
 
 
-def test_layer_has_the_published_number_of_parameters(paper_task):
-    task = paper_task()
-    state = CLIPFC().init(task, torch.Generator())
-    assert sum(leaf.numel() for leaf in state.shared.values()) == 262_656
-    assert sum(CLIPFC().traffic(task, state, torch.arange(6)).up.values()) == 262_656
-
-
 def test_training_lowers_the_loss(whole_batch):
     task = toy_task()
     method = CLIPFC(start_from="identity")
@@ -56,18 +46,3 @@ def test_training_lowers_the_loss(whole_batch):
     everyone, batch = torch.arange(4), whole_batch(task)
     first, last = (method.loss(task, method.deploy(task, s[0], everyone), batch)[0] for s in (states[0], states[-1]))
     assert bool((last < first).all())
-
-
-def test_average_is_uniform_by_default():
-    task = toy_task(sizes=(9, 5, 7, 3))
-    for method, wanted in ((CLIPFC(), 3.0), (CLIPFC(weights="size"), 2.0)):
-        state = method.init(task, torch.Generator())
-        local = method.start(task, state, torch.tensor([0, 3]))
-        local.train["bias"][:] = torch.tensor([[1.0], [5.0]])
-        merged = method.merge(task, state, torch.tensor([0, 3]), local)
-        torch.testing.assert_close(merged.shared["bias"], torch.full_like(state.shared["bias"], wanted))
-
-
-def test_unknown_start_is_refused():
-    with pytest.raises(ConfigError, match="start_from"):
-        methods.build({"name": "clip_fc", "start_from": "zeros"})

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import pytest
 import torch
 
-from fpl_tune.errors import ConfigError
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.testing import play, toy_task
@@ -23,8 +21,3 @@ def test_all_clients_start_alike_and_send_nothing() -> None:
     assert bool((state.personal["prompt"] == state.personal["prompt"][:1]).all())
     traffic = CoOp(n_ctx=2).traffic(task, state, torch.arange(4))
     assert traffic.up == traffic.down == {}
-
-
-def test_refuses_an_empty_context() -> None:
-    with pytest.raises(ConfigError, match=r"method\.n_ctx must be >= 1, but is 0"):
-        CoOp(n_ctx=0)

@@ -7,15 +7,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.errors import ConfigError
 from fpl_tune.method import generator
 from fpl_tune.methods._noise import normal, uniform
 from fpl_tune.methods.dpfpl import DPFPL
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import play
+from fpl_tune.testing import EVERYONE, play
 from fpl_tune.wrappers.private import Private
-
-EVERYONE = torch.arange(4)
 
 
 def gradients(task: ClientTask, method: DPFPL, draws: int = 0) -> tuple[Any, torch.Tensor, dict[str, torch.Tensor]]:
@@ -105,24 +102,3 @@ def test_wrapped_what_a_client_keeps_is_noised_too(task: ClientTask) -> None:
     noised = Private(inner, epsilon=1.0, delta=0.01, clip=0.01, bound="update", leaves="all", calibration="accountant")
     kept = play(noised, [task], cohorts=[[0]])[-1][0].personal["own"][0] - after.personal["own"][0]
     assert float(kept.std()) == pytest.approx(noised.sigma, rel=0.4)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"rank": 17}, r"method\.rank must be 'full' or lie between 1 and method\.n_ctx = 16, but is 17"),
-        ({"rank": 40, "n_ctx": 64}, r"method\.rank must be at most the width of a context token, 32"),
-        ({"noise": 0.0}, r"method\.noise must be > 0"),
-        ({"clip": 0.0}, r"method\.clip must be a finite number > 0"),
-        ({"n_ctx": 0}, r"method\.n_ctx must be >= 1"),
-    ],
-)
-def test_refusals(task: ClientTask, fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        DPFPL(**fields).check(task)
-
-
-def test_a_prompt_of_the_paper_has_8192_numbers(paper_task: Any) -> None:
-    task = paper_task()
-    sent = DPFPL().traffic(task, DPFPL().init(task, generator("size")), EVERYONE)
-    assert sent.up == sent.down == {"prompt": 8_192}

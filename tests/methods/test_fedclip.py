@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fpl_tune import methods
 from fpl_tune.errors import ConfigError
 from fpl_tune.method import cosine_logits, unit
-from fpl_tune.methods._contrast import contrastive
+from fpl_tune.methods._blocks import contrastive
 from fpl_tune.methods.fedclip import FedCLIP
 from fpl_tune.testing import play, toy_task
 from fpl_tune.wrappers.private import Private
@@ -63,14 +62,6 @@ def test_contrastive_loss_is_zero_without_negatives_and_counts_duplicates_as_neg
     torch.testing.assert_close(both, torch.tensor([2.0]).double().log())
 
 
-def test_adapter_has_the_published_number_of_parameters(paper_task):
-    task = paper_task()
-    state = FedCLIP().init(task, torch.Generator())
-    assert sum(leaf.numel() for leaf in state.shared.values()) == 525_312
-    sent = FedCLIP().traffic(task, state, torch.arange(6))
-    assert sum(sent.up.values()) == sum(sent.down.values()) == 525_312
-
-
 def test_without_broadcast_clients_train_alone_and_the_average_is_evaluated():
     task = toy_task()
     alone = FedCLIP(broadcast=False)
@@ -88,20 +79,3 @@ def test_without_broadcast_clients_train_alone_and_the_average_is_evaluated():
     together = play(FedCLIP(), [task], cohorts=[(0, 1)])[-1][0]
     for name, leaf in after.server.items():  # the first round is the same either way
         torch.testing.assert_close(leaf, together.shared[name])
-
-
-def test_weights_of_the_average():
-    task = toy_task(sizes=(9, 5, 7, 3))
-    for method, share in ((FedCLIP(), [0.5, 0.5]), (FedCLIP(weights="size"), [9 / 12, 3 / 12])):
-        state = method.init(task, torch.Generator())
-        local = method.start(task, state, torch.tensor([0, 3]))
-        local.train["first.bias"][:] = torch.tensor([[1.0], [5.0]])
-        merged = method.merge(task, state, torch.tensor([0, 3]), local)
-        wanted = torch.full_like(state.shared["first.bias"], share[0] + 5 * share[1])
-        torch.testing.assert_close(merged.shared["first.bias"], wanted)
-
-
-@pytest.mark.parametrize(("field", "value"), [("form", "tanh"), ("objective", "mse"), ("weights", "median")])
-def test_unknown_choices_are_refused_by_name(field, value):
-    with pytest.raises(ConfigError, match=field):
-        methods.build({"name": "fedclip", field: value})

@@ -8,16 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from fpl_tune import methods
-from fpl_tune.errors import ConfigError
 from fpl_tune.method import Batch, generator, unit
 from fpl_tune.methods.fedapt_unsupervised import FedAPTUnsupervised
 from fpl_tune.methods.fedclip import FedCLIP
 from fpl_tune.methods.fedclip_unsupervised import FedCLIPUnsupervised
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import play
-
-EVERYONE = torch.arange(4)
+from fpl_tune.testing import EVERYONE, play
 
 
 @pytest.mark.parametrize("form", ["sigmoid", "softmax"])
@@ -70,17 +66,3 @@ def test_labels_are_never_read(task: ClientTask, phase: Any, whole_batch: Callab
     local = method.start(task, method.init(task, generator("init")), EVERYONE)
     other = batch._replace(label=(batch.label + 1) % task.n_classes)
     assert torch.equal(method.loss(task, local, batch)[0], method.loss(task, local, other)[0])
-
-
-@pytest.mark.parametrize(
-    ("values", "field"),
-    [
-        ({"phase": 3}, "phase"),
-        ({"threshold": 1.0}, "threshold"),
-        ({"neighbours": -1}, "neigh"),
-        ({"disperse": -1}, "disp"),
-    ],
-)
-def test_values_out_of_range_are_refused_by_name(values: dict[str, Any], field: str) -> None:
-    with pytest.raises(ConfigError, match=field):
-        methods.build({"name": "fedclip_unsupervised", **values})

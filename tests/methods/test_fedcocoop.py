@@ -5,15 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fpl_tune import methods
 from fpl_tune.errors import ConfigError
 from fpl_tune.method import unit
-from fpl_tune.methods import _layers
+from fpl_tune.methods import _blocks
 from fpl_tune.methods.fedcocoop import FedCoCoOp
 from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.testing import toy_task
-
-EVERYONE = torch.arange(4)
+from fpl_tune.testing import EVERYONE, toy_task
 
 
 def _small(**options):
@@ -60,26 +57,6 @@ def test_context_starts_from_the_first_words():
         _small(n_ctx=5).init(task, torch.Generator())
 
 
-def test_network_has_the_published_number_of_parameters(paper_task):
-    task = paper_task()
-    state = FedCoCoOp(words="").init(task, torch.Generator())
-    net = sum(leaf.numel() for name, leaf in state.shared.items() if name.startswith("net."))
-    assert net == 33_312
-    sent = FedCoCoOp().traffic(task, state, EVERYONE)
-    assert sum(sent.up.values()) == sum(sent.down.values()) == 33_312 + 4 * 512
-
-
-def test_network_is_averaged_by_size_like_the_context():
-    task = toy_task(sizes=(9, 5, 7, 3))
-    method = _small()
-    state, who = method.init(task, torch.Generator()), torch.tensor([0, 3])
-    local = method.start(task, state, who)
-    for leaf in local.train.values():
-        leaf[0], leaf[1] = 1.0, 5.0
-    for leaf in method.merge(task, state, who, local).shared.values():
-        torch.testing.assert_close(leaf, torch.full_like(leaf, 2.0))
-
-
 def test_images_are_scored_the_same_in_slices_of_any_size(whole_batch, monkeypatch):
     task = toy_task()
     method = _small()
@@ -87,7 +64,7 @@ def test_images_are_scored_the_same_in_slices_of_any_size(whole_batch, monkeypat
     batch = whole_batch(task)
     wanted = method.logits(task, local, batch)
     for sentences in (1, 2 * 4 * task.n_classes, 7 * 4 * task.n_classes):
-        monkeypatch.setattr(_layers, "SENTENCES", sentences)
+        monkeypatch.setattr(_blocks, "SENTENCES", sentences)
         torch.testing.assert_close(method.logits(task, local, batch), wanted)
 
 
@@ -102,15 +79,3 @@ def test_images_of_one_class_read_different_prompts(whole_batch):
     for b, image in ((batch, mine), (shifted, others)):
         static = task.scale * torch.einsum("cbd,ckd->cbk", image, fixed)
         assert (method.logits(task, local, b) - static).abs().max() > 1e-6
-
-
-@pytest.mark.parametrize(("values", "field"), [({"n_ctx": 0}, "n_ctx"), ({"reduction": 0}, "reduction")])
-def test_values_out_of_range_are_refused_by_name(values, field):
-    with pytest.raises(ConfigError, match=field):
-        methods.build({"name": "fedcocoop", **values})
-
-
-def test_reduction_beyond_the_feature_width_is_refused(paper_task):
-    with pytest.raises(ConfigError, match="feature width 512"):
-        FedCoCoOp(reduction=513).check(paper_task())
-    FedCoCoOp(reduction=512).check(paper_task())

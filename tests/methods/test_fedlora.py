@@ -9,14 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune import methods
 from fpl_tune.clip import Towers
-from fpl_tune.errors import ConfigError
 from fpl_tune.method import unit
 from fpl_tune.methods.fedlora import FedLoRA
-from fpl_tune.testing import play, toy_task
+from fpl_tune.testing import EVERYONE, play, toy_task
 
-EVERYONE = torch.arange(4)
 SMALL = FedLoRA(alpha=2.0)
 
 
@@ -64,19 +61,6 @@ def test_scaling_by_rank_divides_alpha(task, whole_batch):
     torch.testing.assert_close(halved.logits(task, local, batch), replace(SMALL, alpha=1.0).logits(task, local, batch))
 
 
-def test_factors_are_averaged_separately_which_is_not_the_mean_update():
-    task = toy_task(sizes=(9, 5, 7, 3))
-    who = torch.tensor([0, 3])
-    local = SMALL.start(task, SMALL.init(task, torch.Generator().manual_seed(0)), who)
-    rng = torch.Generator().manual_seed(1)
-    train = {name: torch.randn(leaf.shape, generator=rng).double() for name, leaf in local.train.items()}
-    merged = SMALL.merge(task, SMALL.init(task, rng), who, local._replace(train=train)).shared
-    for name, rows in train.items():
-        torch.testing.assert_close(merged[name], 0.75 * rows[0] + 0.25 * rows[1])
-    products = train["a"] @ train["b"]
-    assert not torch.allclose(merged["a"] @ merged["b"], 0.75 * products[0] + 0.25 * products[1], atol=1e-2)
-
-
 def test_the_contrastive_loss_compares_images_with_their_own_sentences(task, whole_batch):
     method, batch = replace(SMALL, objective="contrastive"), whole_batch(task)
     (state,) = play(SMALL, [task], cohorts=[(0, 1)], epochs=1)[-1]
@@ -88,16 +72,3 @@ def test_the_contrastive_loss_compares_images_with_their_own_sentences(task, who
         scores = task.scale * unit(batch.image[client, :n]) @ text.T
         wanted = (F.cross_entropy(scores, torch.arange(n)) + F.cross_entropy(scores.T, torch.arange(n))) / 2
         torch.testing.assert_close(loss[client], wanted)
-
-
-def test_sent_scalars_are_the_published_ones(paper_task):
-    method = FedLoRA()
-    state = method.init(paper_task(), torch.Generator())
-    sent = method.traffic(paper_task(), state, torch.arange(2))
-    assert sum(sent.up.values()) == sum(sent.down.values()) == 24_576
-
-
-@pytest.mark.parametrize(("values", "field"), [({"rank": 0}, "rank"), ({"alpha": -1.0}, "alpha")])
-def test_values_out_of_range_are_refused_by_name(values, field):
-    with pytest.raises(ConfigError, match=field):
-        methods.build({"name": "fedlora", **values})

@@ -5,13 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fpl_tune import methods
-from fpl_tune.errors import ConfigError
 from fpl_tune.method import Batch, unit
 from fpl_tune.methods.fedmaple import FedMaPLe
-from fpl_tune.testing import play, toy_task
-
-EVERYONE = torch.arange(4)
+from fpl_tune.testing import EVERYONE, play, toy_task
 
 
 @pytest.fixture(scope="module")
@@ -81,14 +77,6 @@ def test_first_prompt_starts_from_words(task):
     assert state.shared["deep"].shape == (1, 2, task.text_width)
 
 
-def test_learned_and_sent_scalars_are_those_of_maple(paper_task):
-    """MaPLe's paper counts 3.55 M parameters: nine prompts of 2 x 512 and nine maps from 512 to 768."""
-    task = paper_task()
-    state = FedMaPLe(words="").init(task, torch.Generator())
-    sent = FedMaPLe(words="").traffic(task, state, EVERYONE)
-    assert sum(sent.up.values()) == sum(sent.down.values()) == 9 * 2 * 512 + 9 * (512 * 768 + 768) == 3_555_072
-
-
 def test_the_first_sentence_is_the_hand_written_one(task):
     """MaPLe learns two of four words: before training the sentence reads "a photo of a dog.", not "a photo dog."."""
     state = FedMaPLe(depth=1).init(task, torch.Generator())
@@ -101,30 +89,3 @@ def test_the_first_sentence_is_the_hand_written_one(task):
         seen = unit(task.see(pixels, tokens, place="end")[0])
         wanted = task.scale * seen @ unit(task.sentences([f"a photo {tail} {{}}.".replace("  ", " ")])[0]).T
         torch.testing.assert_close(logits, wanted)
-
-
-def test_everything_is_averaged_by_size():
-    task = toy_task("pixels", sizes=(9, 5, 7, 3))
-    method = FedMaPLe(n_ctx=2, depth=2)
-    state, who = method.init(task, torch.Generator()), torch.tensor([0, 3])
-    local = method.start(task, state, who)
-    for leaf in local.train.values():
-        leaf[0], leaf[1] = 1.0, 5.0
-    for leaf in method.merge(task, state, who, local).shared.values():
-        torch.testing.assert_close(leaf, torch.full_like(leaf, 2.0))
-
-
-def test_towers_that_do_not_fit_are_refused(paper_task):
-    FedMaPLe().check(paper_task())
-    with pytest.raises(ConfigError, match="vision transformer"):
-        FedMaPLe().check(toy_task("pixels", kind="resnet"))
-    with pytest.raises(ConfigError, match="depth must be at most 4"):
-        FedMaPLe().check(paper_task(n_text_blocks=4))
-    with pytest.raises(ConfigError, match="depth must be at most 3"):
-        FedMaPLe(depth=4).check(toy_task("pixels"))
-
-
-@pytest.mark.parametrize(("values", "field"), [({"n_ctx": 0}, "n_ctx"), ({"depth": 0}, "depth")])
-def test_values_out_of_range_are_refused_by_name(values, field):
-    with pytest.raises(ConfigError, match=field):
-        methods.build({"name": "fedmaple", **values})

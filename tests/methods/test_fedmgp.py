@@ -6,14 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.errors import ConfigError
-from fpl_tune.method import Local, generator
+from fpl_tune.method import Batch, Local, generator
 from fpl_tune.methods.fedmgp import FedMGP
 from fpl_tune.optim import OptimSpec
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import play, toy_task
-
-EVERYONE = torch.arange(4)
+from fpl_tune.testing import EVERYONE, play, toy_task
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +40,9 @@ def by_hand(task: ClientTask, local: Local, client: int, images: torch.Tensor) -
 
 
 @pytest.mark.parametrize("signs", ["meant", "released"])
-def test_logits_and_loss_follow_the_equations(task: ClientTask, signs: Any) -> None:
+def test_logits_and_loss_follow_the_equations(task: ClientTask, batch: Batch, signs: Any) -> None:
     method = FedMGP(groups=3, lam=0.7, signs=signs)
     local = begin(task, method)
-    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
     logits, (losses, _) = method.logits(task, local, batch), method.loss(task, local, batch)
     largest = FedMGP(groups=3, inference="max").logits(task, local, batch)
     for client in range(2):
@@ -61,9 +57,8 @@ def test_logits_and_loss_follow_the_equations(task: ClientTask, signs: Any) -> N
         torch.testing.assert_close(losses[client], fit + 0.7 * (term if signs == "meant" else 1 - term))
 
 
-def test_only_the_meant_sign_drives_groups_apart(task: ClientTask) -> None:
+def test_only_the_meant_sign_drives_groups_apart(task: ClientTask, batch: Batch) -> None:
     local = begin(task, FedMGP(groups=3))
-    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
 
     def alike(moved: Local) -> float:
         image, text = FedMGP(groups=3).features(task, moved, batch)
@@ -145,20 +140,3 @@ def test_two_groups_of_the_paper_have_5120_numbers(paper_task: Any) -> None:
     assert sum(int(v) for v in sent.up.values()) == 5_120
     assert sent.up == sent.down
     assert sum(state.personal[f"groups.{part}"][0].numel() for part in ("text", "visual")) == 12_800
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"groups": 0}, r"method\.groups must be >= 1"),
-        ({"select": 6}, r"method\.select must lie between 1 and method\.groups = 5, but is 6"),
-        ({"temperature": 0.0}, r"method\.temperature must be > 0"),
-        ({"lam": -1.0}, r"method\.lam must be a finite number >= 0"),
-        ({"n_ctx": 0}, r"method\.n_ctx must be >= 1"),
-        ({"words": ""}, r"method\.words must not be empty"),
-        ({}, r"method\.name must be a method without visual prompts, .* but is 'fedmgp'"),
-    ],
-)
-def test_refusals(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        FedMGP(**fields).check(toy_task(kind="resnet"))

@@ -9,13 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fpl_tune import methods
-from fpl_tune.errors import ConfigError
 from fpl_tune.method import unit
 from fpl_tune.methods.fedmvp import FedMVP, _scramble
-from fpl_tune.testing import play, toy_task
+from fpl_tune.testing import EVERYONE, play, toy_task
 
-EVERYONE = torch.arange(4)
 SMALL = FedMVP(n_tokens=2, attributes=("{}", "a {} with colours."))
 
 
@@ -100,39 +97,3 @@ def test_a_silent_network_prompts_with_zeros(task, whole_batch):
     silent = {n: 0 * leaf if n.startswith(("ff.out", "attention.out")) else leaf for n, leaf in state.shared.items()}
     local = SMALL.start(task, state._replace(shared=silent), EVERYONE)
     assert not SMALL.prompts(task, local.train, whole_batch(task).image).any()
-
-
-def test_averages_are_uniform_or_by_size(task):
-    state, who = SMALL.init(task, torch.Generator().manual_seed(0)), torch.tensor([0, 3])  # 5 images and 1
-    for weights, wanted in (("uniform", 4.0), ("size", 2.0)):
-        method = replace(SMALL, weights=weights)
-        local = method.start(task, state, who)
-        for leaf in local.train.values():
-            leaf[0], leaf[1] = 1.0, 7.0
-        for leaf in method.merge(task, state, who, local).shared.values():
-            torch.testing.assert_close(leaf, torch.full_like(leaf, wanted))
-
-
-def test_sent_scalars_are_the_published_ones(paper_task):
-    method = FedMVP()
-    sent = method.traffic(paper_task(), method.init(paper_task(), torch.Generator()), torch.arange(2))
-    assert sum(sent.up.values()) == sum(sent.down.values()) == 9_845_760
-
-
-@pytest.mark.parametrize(
-    ("values", "field"),
-    [({"n_tokens": 0}, "n_tokens"), ({"consistency": -1.0}, "consistency"), ({"attributes": ["red"]}, "attributes")],
-)
-def test_values_out_of_range_are_refused_by_name(values, field):
-    with pytest.raises(ConfigError, match=field):
-        methods.build({"name": "fedmvp", **values})
-
-
-def test_towers_that_do_not_fit_are_refused(paper_task):
-    FedMVP().check(paper_task())
-    with pytest.raises(ConfigError, match="heads must divide 768"):
-        FedMVP(heads=5).check(paper_task())
-    with pytest.raises(ConfigError, match="n_tokens must be at most 49"):
-        FedMVP(n_tokens=50).check(paper_task())
-    with pytest.raises(ConfigError, match="vision transformer"):
-        FedMVP().check(toy_task("pixels", kind="resnet"))

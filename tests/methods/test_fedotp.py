@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,14 +9,11 @@ import torch.nn.functional as F
 from scipy.optimize import linprog
 from torch import Tensor
 
-from fpl_tune.errors import ConfigError
-from fpl_tune.method import generator
+from fpl_tune.method import Batch, generator
 from fpl_tune.methods._transport import transport
 from fpl_tune.methods.fedotp import FedOTP
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import play, toy_task
-
-EVERYONE = torch.arange(4)
+from fpl_tune.testing import EVERYONE, play, toy_task
 
 
 @pytest.fixture(scope="module")
@@ -99,11 +95,10 @@ def plain_iteration(alike: Tensor, gamma: float, epsilon: float, iterations: int
     return (u[:, None] * kernel * v).T
 
 
-def test_logits_and_gradient_are_those_of_the_equations(task: ClientTask) -> None:
+def test_logits_and_gradient_are_those_of_the_equations(task: ClientTask, batch: Batch) -> None:
     method = FedOTP(n_ctx=2, epsilon=0.1, iterations=7)
     local = method.start(task, play(method, [task], cohorts=[[0, 1, 2, 3]])[-1][0], EVERYONE)
     leaves = {n: leaf.requires_grad_() for n, leaf in local.train.items()}
-    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
     found, total = method.logits(task, local, batch), torch.zeros((), dtype=task.dtype)
     for client in range(4):
         text = [task.text(leaves[n][client]) for n in ("prompt", "own")]
@@ -135,31 +130,3 @@ def test_evaluation_takes_the_new_global_prompt_and_ones_own(task: ClientTask) -
     assert torch.equal(local.train["own"], state.personal["own"])
     assert not torch.equal(state.shared["prompt"], state.personal["own"][3])
     assert method.traffic(task, state, EVERYONE).up == {"prompt": 64}
-
-
-def test_the_global_prompt_is_averaged_by_images_and_ones_own_by_nobody(task: ClientTask) -> None:
-    method = FedOTP(n_ctx=2)
-    state, who = method.init(task, generator("merge")), torch.tensor([0, 3])  # 9 and 3 images
-    assert not torch.equal(state.shared["prompt"], state.personal["own"][0])
-    local = method.start(task, state, who)
-    for name, ends in (("prompt", [1.0, 5.0]), ("own", [7.0, 8.0])):
-        local.train[name] = torch.tensor(ends, dtype=task.dtype).view(2, 1, 1).expand(2, 2, 32)
-    merged = method.merge(task, state, who, local)
-    torch.testing.assert_close(merged.shared["prompt"], torch.full((2, 32), 2.0, dtype=task.dtype))
-    assert merged.personal["own"][who, 0, 0].tolist() == [7.0, 8.0]
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"gamma": 1.1}, r"method\.gamma must lie in \(0, 1\], but is 1\.1"),
-        ({"epsilon": 0.0}, r"method\.epsilon must be >= 0\.005, but is 0\.0"),
-        ({"iterations": 0}, r"method\.iterations must be >= 1"),
-        ({}, r"method\.name must be a method without patches, as .* no spatial features, but is 'fedotp'\. Use clip"),
-    ],
-)
-def test_refusals(fields: dict[str, Any], message: str) -> None:
-    task = toy_task()
-    task.n_patches = None
-    with pytest.raises(ConfigError, match=message):
-        FedOTP(**fields).check(task)

@@ -1,13 +1,8 @@
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.errors import ConfigError
-from fpl_tune.method import generator
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.fedper import FedPer
 from fpl_tune.methods.promptfl import PromptFL
@@ -41,26 +36,3 @@ def test_own_tokens_stand_next_to_the_class_name() -> None:
     (gradient,) = torch.autograd.grad(wanted, whole)
     torch.testing.assert_close(base[0], gradient[:2])
     torch.testing.assert_close(own[0], gradient[2:])
-
-
-def test_the_base_is_averaged_by_images_and_only_the_base_travels() -> None:
-    task, method = toy_task(), FedPer(n_own=1, n_ctx=3)
-    state, who = method.init(task, generator("fedper")), torch.tensor([0, 1])
-    local = method.start(task, state, who)
-    local.train["base"] = torch.arange(2.0, dtype=task.dtype).view(2, 1, 1).expand(2, 2, 32)
-    merged = method.merge(task, state, who, local)
-    torch.testing.assert_close(merged.shared["base"], torch.full((2, 32), 5 / 14, dtype=task.dtype))
-    assert method.traffic(task, state, who).up == method.traffic(task, state, who).down == {"base": 64}
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"n_own": 17}, r"method\.n_own must lie between 0 and method\.n_ctx = 16, but is 17"),
-        ({"n_own": -1}, r"method\.n_own must lie between 0"),
-        ({"n_ctx": 0}, r"method\.n_ctx must be >= 1"),
-    ],
-)
-def test_refusals(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        FedPer(**fields)

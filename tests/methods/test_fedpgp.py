@@ -6,15 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.errors import ConfigError
 from fpl_tune.evaluate import evaluate
 from fpl_tune.method import Batch, Local, generator
 from fpl_tune.methods.fedpgp import FedPGP
-from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import play, toy_task
-
-EVERYONE = torch.arange(4)
+from fpl_tune.testing import EVERYONE, play, toy_task
 
 
 def first_batch(task: ClientTask) -> Batch:
@@ -25,11 +21,6 @@ def begin(method: FedPGP, task: ClientTask) -> Local:
     """Everyone's leaves, scaled up so that every term matters."""
     local = method.start(task, play(method, [task], cohorts=[[0, 1, 2, 3]])[-1][0], EVERYONE)
     return local._replace(train={n: (10 * leaf).requires_grad_() for n, leaf in local.train.items()})
-
-
-def test_without_rank_and_contrast_it_is_promptfl(task: ClientTask) -> None:
-    found, wanted = (play(m, [task])[-1][0] for m in (FedPGP(n_ctx=2, mu=0.0, rank=0), PromptFL(n_ctx=2)))
-    torch.testing.assert_close(found.shared["prompt"], wanted.shared["prompt"], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("rank", [2, "full"])
@@ -138,19 +129,3 @@ def test_parameters_of_the_paper(task: ClientTask) -> None:
     assert traffic.up == traffic.down == {"prompt": 8_192}
     full = FedPGP(rank="full").init(wide, generator("sizes"))
     assert {n: leaf[0].numel() for n, leaf in full.personal.items()} == {"delta": 8_192}
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"mu": -1.0}, r"method\.mu must be a finite number >= 0"),
-        ({"temperature": 0.0}, r"method\.temperature must be > 0, but is 0\.0"),
-        ({"copies": 0}, r"method\.copies must be >= 1, but is 0"),
-        ({"signs": "printed"}, r"method\.signs must be 'meant' unless method\.pairs is negative or positive"),
-        ({"rank": 17}, r"method\.rank must be 'full' or lie between 0 and method\.n_ctx = 16, but is 17"),
-        ({"rank": 40, "n_ctx": 64}, r"method\.rank must be at most the width of a context token, 32, but is 40"),
-    ],
-)
-def test_refusals(task: ClientTask, fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        FedPGP(**fields).check(task)

@@ -6,15 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.errors import ConfigError
-from fpl_tune.method import Local, generator
+from fpl_tune.method import Batch, Local, generator
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.fedpha import FedPHA
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import play
-
-EVERYONE = torch.arange(4)
+from fpl_tune.testing import EVERYONE, play
 
 
 def begin(task: ClientTask, method: FedPHA) -> Local:
@@ -36,10 +33,9 @@ def test_without_pull_and_push_it_is_coop_beside_promptfl(task: ClientTask) -> N
 
 
 @pytest.mark.parametrize("projection", ["null", "row"])
-def test_loss_follows_the_equation(task: ClientTask, projection: Any) -> None:
+def test_loss_follows_the_equation(task: ClientTask, batch: Batch, projection: Any) -> None:
     method = FedPHA(n_ctx=4, ratio=0.5, alpha=0.5, pull=30.0, push=2.0, projection=projection)
     local = begin(task, method)
-    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
     losses, _ = method.loss(task, local, batch)
     for client in range(4):
         own, prompt = local.train["own"][client], local.train["prompt"][client]
@@ -96,30 +92,8 @@ def test_the_released_projection_forgets_what_is_orthogonal(task: ClientTask) ->
     assert kept[1].round(decimals=9).tolist() == [0.0] * 2 + [1.0] * 2 + [0.0] * 28
 
 
-def test_predictions_come_from_the_own_context_alone(task: ClientTask) -> None:
+def test_predictions_come_from_the_own_context_alone(task: ClientTask, batch: Batch) -> None:
     method = FedPHA(n_ctx=2)
     local = begin(task, method)
-    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
     other = local._replace(train={**local.train, "prompt": 5 * local.train["prompt"]})
     assert torch.equal(method.logits(task, other, batch), method.logits(task, local, batch))
-
-
-def test_a_context_of_the_paper_has_8192_numbers(paper_task: Any) -> None:
-    task = paper_task()
-    sent = FedPHA().traffic(task, FedPHA().init(task, generator("size")), EVERYONE)
-    assert sent.up == sent.down == {"prompt": 8_192}
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"alpha": 2.5}, r"method\.alpha must lie in \[0, 2\], but is 2\.5"),
-        ({"ratio": 0.0}, r"method\.ratio must lie in \(0, 1\]"),
-        ({"pull": -1.0}, r"method\.pull must be a finite number >= 0"),
-        ({"n_ctx": 0}, r"method\.n_ctx must be >= 1"),
-        ({"lengths": (4, 0)}, r"method\.lengths must be >= 1, but is \[4, 0\]"),
-    ],
-)
-def test_refusals(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        FedPHA(**fields)

@@ -1,19 +1,13 @@
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fpl_tune.errors import ConfigError
-from fpl_tune.method import Local, generator, unit
+from fpl_tune.method import Batch, Local, generator, unit
 from fpl_tune.methods.fedtpg import FedTPG
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import play
-
-EVERYONE = torch.arange(4)
+from fpl_tune.testing import EVERYONE, play
 
 
 def begin(task: ClientTask, method: FedTPG) -> Local:
@@ -62,11 +56,10 @@ def test_without_its_last_layers_the_context_is_zero(task: ClientTask) -> None:
     assert float(method.context(task.hand_text, local._replace(train=silent)).abs().max()) == 0
 
 
-def test_training_knows_a_clients_own_classes_and_evaluation_all(task: ClientTask) -> None:
+def test_training_knows_a_clients_own_classes_and_evaluation_all(task: ClientTask, batch: Batch) -> None:
     method = FedTPG(n_ctx=2)
     state = method.init(task, generator("own"))
     local, table = method.start(task, state, EVERYONE), task.table("train")
-    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
     scores = method.logits(task, local, batch)
     for client in range(4):
         owned = set(table.label[client][table.mask[client]].tolist())
@@ -81,23 +74,3 @@ def test_one_generator_is_averaged_uniformly(task: ClientTask) -> None:
     both = play(FedTPG(n_ctx=2), [task], cohorts=[[0, 3]])[-1][0].shared
     for name, leaf in both.items():
         torch.testing.assert_close(leaf, (alone[0][name] + alone[1][name]) / 2, rtol=0, atol=1e-10)
-
-
-def test_a_generator_of_the_paper_has_4206080_numbers(paper_task: Any) -> None:
-    task = paper_task()
-    sent = FedTPG().traffic(task, FedTPG().init(task, generator("size")), EVERYONE)
-    assert sum(int(v) for v in sent.up.values()) == 4_206_080
-    assert sent.up == sent.down
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"n_ctx": 0}, r"method\.n_ctx must be >= 1"),
-        ({"heads": 0}, r"method\.heads must be >= 1"),
-        ({"heads": 5}, r"method\.heads must divide 32, the width of a context token, but is 5"),
-    ],
-)
-def test_refusals(task: ClientTask, fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        FedTPG(**fields).check(task)

@@ -7,12 +7,9 @@ from copy import deepcopy
 import pytest
 import torch
 
-from fpl_tune.errors import ConfigError
 from fpl_tune.methods.full_model import FullModel
 from fpl_tune.optim import OptimSpec
-from fpl_tune.testing import play, toy_task
-
-EVERYONE = torch.arange(4)
+from fpl_tune.testing import EVERYONE, play, toy_task
 
 
 @pytest.mark.parametrize("kind", ["vit", "resnet"])
@@ -70,20 +67,3 @@ def test_every_weight_travels(paper_task):
     tower = sum(p.numel() for p in task.visual().parameters())
     sent = FullModel().traffic(task, state, EVERYONE)
     assert sum(sent.up.values()) == sum(sent.down.values()) == tower + task.n_classes * (task.embed_dim + 1)
-
-
-def test_uniform_average_ignores_sizes():
-    task = toy_task("pixels", sizes=(9, 5, 7, 3))
-    for method, wanted in ((FullModel(weights="uniform"), 3.0), (FullModel(), 2.0)):
-        state, who = method.init(task, torch.Generator()), torch.tensor([0, 3])
-        local = method.start(task, state, who)
-        rows = {n: torch.stack([torch.full_like(leaf[0], v) for v in (1.0, 5.0)]) for n, leaf in local.train.items()}
-        merged = method.merge(task, state, who, local._replace(train=rows))
-        for leaf in merged.shared.values():
-            torch.testing.assert_close(leaf, torch.full_like(leaf, wanted))
-
-
-def test_novel_classes_are_refused(paper_task):
-    FullModel().check(paper_task())
-    with pytest.raises(ConfigError, match="novel"):
-        FullModel().check(paper_task(same_classes=False))

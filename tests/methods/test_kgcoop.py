@@ -1,33 +1,20 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 from fpl_tune.errors import ConfigError
-from fpl_tune.method import generator
+from fpl_tune.method import Batch, generator
 from fpl_tune.methods.kgcoop import KgCoOp
-from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.optim import OptimSpec
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import play
-
-EVERYONE = torch.arange(4)
+from fpl_tune.testing import EVERYONE, play
 
 
-@pytest.mark.parametrize("weights", ["size", "uniform"])
-def test_without_weight_it_is_promptfl(task: ClientTask, weights: Any) -> None:
-    ours, theirs = KgCoOp(w=0.0, n_ctx=2, words="", weights=weights), PromptFL(n_ctx=2, weights=weights)
-    found, wanted = (play(m, [task])[-1][0].shared["prompt"] for m in (ours, theirs))
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
-
-
-def test_loss_follows_the_equation(task: ClientTask) -> None:
+def test_loss_follows_the_equation(task: ClientTask, batch: Batch) -> None:
     method = KgCoOp(w=3.0, n_ctx=2, words="")
     local = method.start(task, play(method, [task])[-1][0], EVERYONE)
-    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
     losses, _ = method.loss(task, local, batch)
     text = task.text(local.train["prompt"][0])
     cosines = [F.cosine_similarity(t, h, dim=0) for t, h in zip(text, task.hand_text, strict=True)]
@@ -38,11 +25,10 @@ def test_loss_follows_the_equation(task: ClientTask) -> None:
         torch.testing.assert_close(losses[client], F.cross_entropy(scores, batch.label[client]) + 3 * away)
 
 
-def test_the_templates_own_words_are_at_distance_zero(task: ClientTask) -> None:
+def test_the_templates_own_words_are_at_distance_zero(task: ClientTask, batch: Batch) -> None:
     """The default starts there: "a photo of a {}." is the toy task's template."""
     method = KgCoOp()
     local = method.start(task, method.init(task, generator("words")), EVERYONE)
-    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
     text = task.text(local.train["prompt"])
     torch.testing.assert_close(text, task.hand_text.expand_as(text), rtol=0, atol=1e-6)
     guided, free = (KgCoOp(w=w).loss(task, local, batch)[0] for w in (8.0, 0.0))
@@ -56,22 +42,6 @@ def test_a_large_weight_leads_back_to_the_hand_written_prompts(task: ClientTask)
         return 1 - float((task.text(state.shared["prompt"]) * task.hand_text).sum(-1).mean())
 
     assert away(8.0) < away(1.0) < away(0.0)
-
-
-def test_a_prompt_of_the_original_has_2048_numbers(paper_task: Any) -> None:
-    task = paper_task()
-    method = KgCoOp(words="")
-    sent = method.traffic(task, method.init(task, generator("size")), EVERYONE)
-    assert sent.up == sent.down == {"prompt": 2_048}
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [({"w": -1.0}, r"method\.w must be a finite number >= 0"), ({"n_ctx": 0}, r"method\.n_ctx must be >= 1")],
-)
-def test_refusals(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        KgCoOp(**fields)
 
 
 def test_refuses_a_context_longer_than_its_words(task: ClientTask) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
-from fpl_tune.errors import ConfigError
 from fpl_tune.method import cosine_logits
 from fpl_tune.methods.linear_head import LinearHead
 from fpl_tune.testing import play, toy_task
@@ -55,27 +53,3 @@ def test_one_full_batch_step_of_everyone_is_a_central_step(whole_batch):
     loss = torch.nn.functional.cross_entropy(image @ weight.T + before.shared["bias"], label)
     (gradient,) = torch.autograd.grad(loss, weight)
     torch.testing.assert_close(after.shared["weight"], before.shared["weight"] - 0.1 * gradient)
-
-
-def test_head_has_the_published_number_of_parameters(paper_task):
-    task = paper_task()
-    state = LinearHead().init(task, torch.Generator())
-    assert sum(LinearHead().traffic(task, state, torch.arange(6)).up.values()) == 176_985
-    resnet = paper_task(embed_dim=2048)
-    assert sum(leaf.numel() for leaf in LinearHead().init(resnet, torch.Generator()).shared.values()) == 706_905
-
-
-def test_uniform_average_ignores_sizes():
-    task = toy_task(sizes=(9, 5, 7, 3))
-    for method, wanted in ((LinearHead(weights="uniform"), 3.0), (LinearHead(), 2.0)):
-        state = method.init(task, torch.Generator())
-        local = method.start(task, state, torch.tensor([0, 3]))
-        local.train["bias"][:] = torch.tensor([[1.0], [5.0]])
-        merged = method.merge(task, state, torch.tensor([0, 3]), local)
-        torch.testing.assert_close(merged.shared["bias"], torch.full_like(state.shared["bias"], wanted))
-
-
-def test_novel_classes_are_refused(paper_task):
-    LinearHead().check(paper_task())
-    with pytest.raises(ConfigError, match="novel"):
-        LinearHead().check(paper_task(same_classes=False))

@@ -8,13 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune import methods
-from fpl_tune.errors import ConfigError
 from fpl_tune.method import unit
 from fpl_tune.methods.pfedmma import PFedMMA, _adapter
-from fpl_tune.testing import play, toy_task
+from fpl_tune.testing import EVERYONE, play, toy_task
 
-EVERYONE = torch.arange(4)
 SMALL = PFedMMA(blocks=2, rank=3, alpha=0.5)
 
 
@@ -136,13 +133,3 @@ def test_learned_and_sent_scalars_are_the_published_ones(paper_task):
     assert learned == 674_560
     sent = PFedMMA().traffic(task, state, torch.arange(1))
     assert sum(sent.up.values()) == sum(sent.down.values()) == 8_448
-
-
-@pytest.mark.parametrize(
-    ("values", "field"), [({"blocks": 0}, "blocks"), ({"rank": 0}, "rank"), ({"alpha": -1.0}, "alpha")]
-)
-def test_values_out_of_range_are_refused_by_name(values, field):
-    with pytest.raises(ConfigError, match=field):
-        methods.build({"name": "pfedmma", **values})
-    with pytest.raises(ConfigError, match="vision transformer"):
-        PFedMMA().check(toy_task("pixels", kind="resnet"))

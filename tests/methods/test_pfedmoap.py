@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
-from fpl_tune.errors import ConfigError
 from fpl_tune.method import Local, State, generator
-from fpl_tune.methods._experts import choose_experts
-from fpl_tune.methods.pfedmoap import PFedMoAP
+from fpl_tune.methods.pfedmoap import PFedMoAP, choose_experts
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.optim import OptimSpec
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import assert_same, play, toy_task
+from fpl_tune.testing import EVERYONE, assert_same, play, toy_task
 
 SMALL: dict[str, Any] = {"n_ctx": 2, "experts": 3, "d_gating": 12, "heads": 3}
-EVERYONE = torch.arange(4)
 
 
 def after_rounds(method: PFedMoAP, task: ClientTask, *cohorts: list[int]) -> State:
@@ -72,13 +66,6 @@ def test_controls_replace_the_features_of_the_experts_alone(task: ClientTask) ->
         deployed = method.deploy(task, ended, EVERYONE)
         torch.testing.assert_close(deployed.fixed["features"], expected)
     torch.testing.assert_close(drawn.norm(dim=-1), torch.ones(2, 6, dtype=drawn.dtype))
-
-
-def test_random_experts_need_the_classes_of_training() -> None:
-    sizes: Any = SimpleNamespace(n_clients=4, embed_dim=24, same_classes=False)
-    with pytest.raises(ConfigError, match="experts_from"):
-        PFedMoAP(**SMALL, experts_from="random").check(sizes)
-    PFedMoAP(**SMALL, experts_from="hand").check(sizes)
 
 
 def with_pool(pool: Tensor, entered: list[bool]) -> State:
@@ -179,24 +166,3 @@ def test_seeds_of_different_pools_do_not_meet() -> None:
     method, task, other = PFedMoAP(**SMALL), toy_task(), toy_task(seed=5)
     both = play(method, [task, other], seeds=[0, 5])[-1]
     assert_same(both[1], play(method, [other], seeds=[5])[-1][0], tolerance=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"lam": -0.1}, r"method\.lam must be a finite number >= 0, but is -0\.1"),
-        ({"experts": 1}, r"method\.experts counts the local one and must be >= 2"),
-        ({"heads": 5, "d_gating": 128}, r"method\.d_gating must be a multiple of method\.heads = 5"),
-        ({"n_ctx": 0}, r"method\.n_ctx must be >= 1"),
-        ({"attention_scale": math.inf}, r"method\.attention_scale must be 'sqrt' or a finite number, but is inf"),
-        ({"experts": 5, "d_gating": 12, "heads": 3}, r"experts must be at most the number of clients, 4"),
-        (
-            {"experts": 4, "d_gating": 128},
-            r"d_gating must divide the width of the embedding, 24, but is 128\. Set method\.d_gating=24, or",
-        ),
-        ({"experts": 4, "heads": 9}, r"heads must divide 24, the width of the gate, but is 9\. Set method\.heads=3\."),
-    ],
-)
-def test_refusals(task: ClientTask, fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        PFedMoAP(**fields).check(task)

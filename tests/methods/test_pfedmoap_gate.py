@@ -15,11 +15,10 @@ from fpl_tune.method import Batch, Local, State, cross_entropy, generator, unit
 from fpl_tune.methods import pfedmoap
 from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import play, toy_task
+from fpl_tune.testing import EVERYONE, play, toy_task
 
 Whole = Callable[[ClientTask], Batch]
 SMALL: dict[str, Any] = {"n_ctx": 2, "experts": 3, "d_gating": 12, "heads": 3}
-EVERYONE = torch.arange(4)
 
 
 def after_rounds(method: PFedMoAP, task: ClientTask, *cohorts: list[int]) -> State:

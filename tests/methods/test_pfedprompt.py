@@ -7,14 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fpl_tune.errors import ConfigError
 from fpl_tune.method import Batch, Local
 from fpl_tune.methods.pfedprompt import GRID, PFedPrompt
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import assert_same, play, toy_task
+from fpl_tune.testing import EVERYONE, assert_same, play, toy_task
 
-EVERYONE = torch.arange(4)
 TWO: dict[str, Any] = {"n_ctx": 2}
 
 
@@ -36,15 +34,6 @@ def test_without_memory_it_is_promptfl(task: ClientTask) -> None:
         method.logits(task, method.deploy(task, found, EVERYONE), batch),
         plain.logits(task, plain.deploy(task, wanted, EVERYONE), batch),
     )
-
-
-def test_the_plain_mean_does_not_look_at_sizes(task: ClientTask) -> None:
-    method = PFedPrompt(**TWO)
-    state, who = play(method, [task], cohorts=[])[-1][0], torch.tensor([0, 3])
-    local = method.start(task, state, who)
-    local.train["prompt"] = torch.tensor([0.0, 1.0], dtype=task.dtype).view(2, 1, 1).expand(2, 2, 32)
-    merged = method.merge(task, state, who, local).shared["prompt"]
-    torch.testing.assert_close(merged, torch.full_like(merged, 0.5))
 
 
 @pytest.mark.parametrize("memory", ["class", "image"])
@@ -109,19 +98,3 @@ def test_only_the_prompt_travels(task: ClientTask) -> None:
     method = PFedPrompt(**TWO)
     traffic = method.traffic(task, play(method, [task], cohorts=[])[-1][0], EVERYONE)
     assert traffic.up == traffic.down == {"prompt": 64}
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"alpha": -1.0}, r"method\.alpha must be 'val' or a finite number >= 0, but is -1\.0"),
-        ({"n_ctx": 0}, r"method\.n_ctx must be >= 1"),
-        ({}, r"method\.name must be .* without a memory .* tests on novel classes, but is 'pfedprompt'\. Use promptfl"),
-        ({"features": "patches"}, r"method\.features must be 'pooled' on an image tower without spatial features"),
-    ],
-)
-def test_refusals(fields: dict[str, Any], message: str) -> None:
-    task = toy_task()
-    task.n_patches, task.same_classes = None, False
-    with pytest.raises(ConfigError, match=message):
-        PFedPrompt(**fields).check(task)

@@ -1,19 +1,14 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.errors import ConfigError
-from fpl_tune.method import generator
+from fpl_tune.method import Batch, generator
 from fpl_tune.methods._transport import transport
 from fpl_tune.methods.plot import PLOT
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import play, toy_task
-
-EVERYONE = torch.arange(4)
+from fpl_tune.testing import EVERYONE, play, toy_task
 
 
 @pytest.fixture(scope="module")
@@ -41,19 +36,17 @@ def test_the_plan_is_sinkhorns() -> None:
     torch.testing.assert_close(transport(alike, 1.0, 0.1, 6, capped=False), (r[:, None] * kernel * c).T)
 
 
-def test_exchanging_prompts_changes_nothing(task: ClientTask) -> None:
+def test_exchanging_prompts_changes_nothing(task: ClientTask, batch: Batch) -> None:
     method = PLOT(prompts=3, n_ctx=2, iterations=20)
     local = method.start(task, method.init(task, generator("turn")), EVERYONE)
     local.train["prompt"] = local.train["prompt"] * 20
-    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
     turned = local._replace(train={"prompt": local.train["prompt"][:, [2, 0, 1]]})
     torch.testing.assert_close(method.logits(task, turned, batch), method.logits(task, local, batch))
 
 
-def test_one_prompt_is_the_mean_of_the_patches(task: ClientTask) -> None:
+def test_one_prompt_is_the_mean_of_the_patches(task: ClientTask, batch: Batch) -> None:
     method = PLOT(prompts=1, n_ctx=2, iterations=1)
     local = method.start(task, play(method, [task])[-1][0], EVERYONE)
-    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
     alike = F.normalize(batch.image, dim=-1) @ task.text(local.train["prompt"][:, 0]).mT.unsqueeze(1)
     torch.testing.assert_close(method.logits(task, local, batch), task.scale * alike.mean(2))
 
@@ -67,26 +60,3 @@ def test_prompts_learn_different_things_and_are_averaged_each_with_itself(task: 
     assert method.merge(task, state, who, local).shared["prompt"][:, 0, 0].tolist() == [2.0, 3.0]
     moved = play(method, [task])[-1][0].shared["prompt"] - play(method, [task])[0][0].shared["prompt"]
     assert float((moved[0] - moved[1]).abs().max()) > 1e-3 * float(moved.abs().max())
-
-
-def test_four_prompts_have_32768_numbers(paper_task: Any) -> None:
-    task = paper_task()
-    sent = PLOT().traffic(task, PLOT().init(task, generator("size")), EVERYONE)
-    assert sent.up == sent.down == {"prompt": 32_768}
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"prompts": 0}, r"method\.prompts must be >= 1, but is 0"),
-        ({"epsilon": 0.001}, r"method\.epsilon must be >= 0\.005"),
-        ({"iterations": 0}, r"method\.iterations must be >= 1"),
-        ({"n_ctx": 0}, r"method\.n_ctx must be >= 1"),
-        ({}, r"method\.name must be a method without patches, .* but is 'plot'"),
-    ],
-)
-def test_refusals(fields: dict[str, Any], message: str) -> None:
-    task = toy_task()
-    task.n_patches = None
-    with pytest.raises(ConfigError, match=message):
-        PLOT(**fields).check(task)

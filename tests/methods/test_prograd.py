@@ -1,19 +1,13 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.errors import ConfigError
-from fpl_tune.method import Local, generator
+from fpl_tune.method import Batch, Local, generator
 from fpl_tune.methods.prograd import ProGrad
-from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import assert_same, play
-
-EVERYONE = torch.arange(4)
+from fpl_tune.testing import EVERYONE
 
 
 def gradients(task: ClientTask, method: ProGrad, client: int, prompt: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -58,40 +52,11 @@ def test_a_share_of_the_component_is_removed() -> None:
     assert ProGrad(lam=0.5).aligned(g_a, 0 * g_b).tolist() == g_a.tolist()
 
 
-def test_without_projection_it_is_promptfl(task: ClientTask) -> None:
-    for form in ("project", "distil"):
-        found, wanted = (
-            play(m, [task])[-1][0] for m in (ProGrad(lam=0.0, n_ctx=2, words="", form=form), PromptFL(n_ctx=2))
-        )
-        assert_same(found, wanted, tolerance=1e-10)
-
-
-def test_the_port_descends_the_teachers_loss(task: ClientTask) -> None:
+def test_the_port_descends_the_teachers_loss(task: ClientTask, batch: Batch) -> None:
     method = ProGrad(n_ctx=2, words="", form="distil", lam=0.5)
     local: Local = method.start(task, method.init(task, generator("port")), EVERYONE)
     local.train["prompt"].requires_grad_()
-    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
     (found,) = torch.autograd.grad(method.loss(task, local, batch)[0].sum(), [local.train["prompt"]])
     for client in range(4):
         g_a, g_b, _, _ = gradients(task, method, client, local.train["prompt"][client].detach())
         torch.testing.assert_close(found[client], g_a + 0.5 * g_b, rtol=1e-7, atol=1e-9)
-
-
-def test_a_prompt_of_the_original_has_2048_numbers(paper_task: Any) -> None:
-    task = paper_task()
-    method = ProGrad(words="")
-    sent = method.traffic(task, method.init(task, generator("size")), EVERYONE)
-    assert sent.up == sent.down == {"prompt": 2_048}
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"lam": 1.5}, r"method\.lam must lie in \[0, 1\], but is 1\.5"),
-        ({"temperature": 0.0}, r"method\.temperature must be a finite number > 0"),
-        ({"n_ctx": 0}, r"method\.n_ctx must be >= 1"),
-    ],
-)
-def test_refusals(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        ProGrad(**fields)

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.errors import ConfigError
 from fpl_tune.method import average, generator
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.optim import OptimSpec
@@ -48,11 +46,6 @@ def test_a_prompt_of_the_papers_has_8192_numbers() -> None:
     traffic = PromptFL().traffic(task, state, torch.arange(4))
     assert traffic.up == traffic.down == {"prompt": 8_192}
     assert 0.019 < float(state.shared["prompt"].std()) < 0.021
-
-
-def test_refuses_an_empty_context() -> None:
-    with pytest.raises(ConfigError, match=r"method\.n_ctx must be >= 1, but is 0"):
-        PromptFL(n_ctx=0)
 
 
 def test_shares_of_the_average_are_computed_in_double_precision():

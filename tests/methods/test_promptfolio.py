@@ -6,19 +6,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.errors import ConfigError
-from fpl_tune.method import generator
+from fpl_tune.method import Batch, generator
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.methods.promptfolio import PromptFolio
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import play
-
-EVERYONE = torch.arange(4)
+from fpl_tune.testing import EVERYONE, play
 
 
 @pytest.mark.parametrize(("theta", "alone"), [(0.0, PromptFL(n_ctx=2)), (1.0, CoOp(n_ctx=2))], ids=["0", "1"])
-def test_at_its_ends_it_is_promptfl_or_coop(task: ClientTask, theta: float, alone: Any) -> None:
+def test_at_its_ends_it_is_promptfl_or_coop(task: ClientTask, batch: Batch, theta: float, alone: Any) -> None:
     """The prompt without a share in the mix gets no gradient, and only decays."""
     method = PromptFolio(theta=theta, n_ctx=2)
     began = method.init(task, generator("ends"))
@@ -33,17 +30,15 @@ def test_at_its_ends_it_is_promptfl_or_coop(task: ClientTask, theta: float, alon
     torch.testing.assert_close(ours[kept], theirs["prompt"], rtol=0, atol=1e-10)
     local = method.start(task, began, EVERYONE)
     leaves = {n: leaf.requires_grad_() for n, leaf in local.train.items()}
-    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
     moved = torch.autograd.grad(method.loss(task, local._replace(train=leaves), batch)[0].sum(), list(leaves.values()))
     assert [float(g.abs().max()) > 0 for g in moved] == [theta == 0, theta == 1]
 
 
 @pytest.mark.parametrize("normalise", [False, True])
-def test_logits_follow_the_equation(task: ClientTask, normalise: bool) -> None:
+def test_logits_follow_the_equation(task: ClientTask, batch: Batch, normalise: bool) -> None:
     method = PromptFolio(theta=0.3, n_ctx=2, normalise=normalise)
     local = method.start(task, play(method, [task], cohorts=[[0, 1, 2, 3]])[-1][0], EVERYONE)
     local.train["own"] = local.train["own"] * 20  # features well apart
-    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
     found = method.logits(task, local, batch)
     for client in range(4):
         shared, own = (task.text(local.train[n][client]) for n in ("prompt", "own"))
@@ -52,33 +47,3 @@ def test_logits_follow_the_equation(task: ClientTask, normalise: bool) -> None:
         assert float(length.max()) < 1
         scores = task.scale * F.normalize(batch.image[client], dim=-1) @ mix.T
         torch.testing.assert_close(found[client], scores / length if normalise else scores)
-
-
-def test_only_the_global_prompt_is_sent_and_averaged_by_images(task: ClientTask) -> None:
-    method = PromptFolio(n_ctx=2)
-    state, who = method.init(task, generator("merge")), torch.tensor([0, 3])  # 9 and 3 images
-    local = method.start(task, state, who)
-    for name, ends in (("prompt", [1.0, 5.0]), ("own", [7.0, 8.0])):
-        local.train[name] = torch.tensor(ends, dtype=task.dtype).view(2, 1, 1).expand(2, 2, 32)
-    merged = method.merge(task, state, who, local)
-    torch.testing.assert_close(merged.shared["prompt"], torch.full((2, 32), 2.0, dtype=task.dtype))
-    assert merged.personal["own"][who, 0, 0].tolist() == [7.0, 8.0]
-    sent = method.traffic(task, state, who)
-    assert sent.up == sent.down == {"prompt": 64}
-
-
-def test_a_prompt_of_the_ports_has_8192_numbers(paper_task: Any) -> None:
-    task = paper_task()
-    assert PromptFolio().traffic(task, PromptFolio().init(task, generator("size")), EVERYONE).up == {"prompt": 8_192}
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"theta": 1.5}, r"method\.theta must lie in \[0, 1\], but is 1\.5"),
-        ({"n_ctx": 0}, r"method\.n_ctx must be >= 1"),
-    ],
-)
-def test_refusals(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        PromptFolio(**fields)

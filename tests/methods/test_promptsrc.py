@@ -8,14 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fpl_tune import methods
-from fpl_tune.errors import ConfigError
 from fpl_tune.method import unit
 from fpl_tune.methods.ivlp import IVLP
 from fpl_tune.methods.promptsrc import PromptSRC
-from fpl_tune.testing import play, toy_task
+from fpl_tune.testing import EVERYONE, play, toy_task
 
-EVERYONE = torch.arange(4)
 SMALL = PromptSRC(n_ctx=2, n_tokens=2, depth=2)
 
 
@@ -122,25 +119,3 @@ def test_flips_port_sends_prompts_of_about_zero_and_then_frozen_ones():
     assert abs(sent[20] - sent[18]) < 0.01
     task, states = _rounds(replace(SMALL, gaussian="none"), 20, [3.0])
     assert bool((states[1].shared["text"] == 3.0).all())
-
-
-def test_sent_scalars_are_the_published_ones(paper_task):
-    method = PromptSRC(words="")
-    sent = method.traffic(paper_task(), method.init(paper_task(), torch.Generator()), torch.arange(2))
-    assert sum(sent.up.values()) == sum(sent.down.values()) == 46_080
-
-
-@pytest.mark.parametrize(
-    ("values", "field"),
-    [
-        ({"n_ctx": 0}, "n_ctx"),
-        ({"text": -1.0}, "text"),
-        ({"agreement": math.inf}, "agreement"),
-        ({"spread": 0.0}, "spread"),
-        ({"templates": ["a photo"]}, "templates"),
-        ({"gaussian": "broadcast"}, "gaussian"),
-    ],
-)
-def test_values_out_of_range_are_refused_by_name(values, field):
-    with pytest.raises(ConfigError, match=field):
-        methods.build({"name": "promptsrc", **values})

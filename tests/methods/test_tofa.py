@@ -7,14 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.errors import ConfigError
-from fpl_tune.method import generator
+from fpl_tune.method import Batch, generator
 from fpl_tune.methods.tofa import TOFA
 from fpl_tune.methods.zeroshot import ZeroShot
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import assert_same, play, toy_task
-
-EVERYONE = torch.arange(4)
+from fpl_tune.testing import EVERYONE, assert_same, play
 
 
 def rows(task: ClientTask, clients: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -34,11 +31,12 @@ def discriminant(image: torch.Tensor, label: torch.Tensor, weight: torch.Tensor,
 
 
 @pytest.mark.parametrize(("alpha", "prior"), [(0.0, False), (0.5, True), (math.inf, False)])
-def test_logits_are_the_discriminant_of_weighted_images(task: ClientTask, alpha: float, prior: bool) -> None:
+def test_logits_are_the_discriminant_of_weighted_images(
+    task: ClientTask, batch: Batch, alpha: float, prior: bool
+) -> None:
     """α = 0 knows the client's own images alone; α = inf everybody's alone."""
     method = TOFA(alpha=alpha, prior=prior, shrink=0.3, inference="visual")
     state = play(method, [task], cohorts=[[0, 1, 2, 3]])[-1][0]
-    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
     found = method.logits(task, method.deploy(task, state, EVERYONE), batch)
     all_image, all_label = rows(task, (0, 1, 2, 3))
     for client in range(4):
@@ -69,11 +67,10 @@ def test_clients_in_two_rounds_or_again_end_where_one_round_ends(task: ClientTas
     torch.testing.assert_close(once.shared["moment"].sum(), moment.triu().sum())
 
 
-def test_halves_are_mixed_by_their_confidence(task: ClientTask) -> None:
+def test_halves_are_mixed_by_their_confidence(task: ClientTask, batch: Batch) -> None:
     visual, text, both = (TOFA(inference=i) for i in ("visual", "text", "both"))
     state = play(both, [task], cohorts=[[0, 1, 2, 3]])[-1][0]
     local = both.deploy(task, state, EVERYONE)
-    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
     f_v, f_t, mixed = (m.logits(task, local, batch) for m in (visual, text, both))
     assert torch.equal(f_t, ZeroShot().logits(task, local, batch))
     sure = [f.softmax(-1).amax(-1) for f in (f_v, f_t)]
@@ -81,10 +78,9 @@ def test_halves_are_mixed_by_their_confidence(task: ClientTask) -> None:
     torch.testing.assert_close(mixed, share * f_v + (1 - share) * f_t)
 
 
-def test_classes_without_images_score_lowest(task: ClientTask) -> None:
+def test_classes_without_images_score_lowest(task: ClientTask, batch: Batch) -> None:
     method = TOFA(alpha=0.0, inference="visual")
     local = method.deploy(task, method.init(task, generator("none")), EVERYONE)
-    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
     scores = method.logits(task, local, batch)
     missing = 0
     for client in range(4):
@@ -103,18 +99,3 @@ def test_sums_are_sent_once(paper_task: Any) -> None:
     assert sum(int(torch.as_tensor(v)[0]) for v in first.up.values()) == 100 * 512 + 512 * 513 // 2 + 100 == 182_628
     again = TOFA().traffic(task, state._replace(server={"received": who >= 0}), who)
     assert sum(int(torch.as_tensor(v).sum()) for v in (*again.up.values(), *again.down.values())) == 0
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"alpha": -1.0}, r"method\.alpha must be >= 0"),
-        ({"shrink": 0.0}, r"method\.shrink must lie in \(0, 1\]"),
-        ({}, r"method\.name must be a method with prompts, .* but is 'tofa'"),
-    ],
-)
-def test_refusals(fields: dict[str, Any], message: str) -> None:
-    task = toy_task()
-    task.same_classes = False
-    with pytest.raises(ConfigError, match=message):
-        TOFA(**fields).check(task)

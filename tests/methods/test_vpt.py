@@ -5,13 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fpl_tune import methods
-from fpl_tune.errors import ConfigError
 from fpl_tune.method import unit
 from fpl_tune.methods.vpt import VPT
-from fpl_tune.testing import play, toy_task
-
-EVERYONE = torch.arange(4)
+from fpl_tune.testing import EVERYONE, play, toy_task
 
 
 @pytest.fixture(scope="module")
@@ -37,36 +33,3 @@ def test_features_are_those_of_whole_images_with_tokens_at_the_end(task, depth, 
             x = block(x)
         feature = unit(visual.ln_post(x[:, 0]) @ visual.proj)[0]
         torch.testing.assert_close(logits[client, number], task.scale * task.hand_text @ feature)
-
-
-def test_sentences_stay_hand_written_and_prompts_are_averaged_by_size():
-    task = toy_task("pixels", sizes=(9, 5, 7, 3))
-    method = VPT(n_tokens=2)
-    state, who = method.init(task, torch.Generator().manual_seed(0)), torch.tensor([0, 3])
-    assert list(state.shared) == ["visual"]
-    local = method.start(task, state, who)
-    local.train["visual"][0], local.train["visual"][1] = 1.0, 5.0
-    merged = method.merge(task, state, who, local)
-    torch.testing.assert_close(merged.shared["visual"], torch.full_like(state.shared["visual"], 2.0))
-
-
-def test_sent_scalars_are_the_published_ones(paper_task):
-    """FedMGP's baseline sends 4 tokens of width 768; deep prompts J times as many."""
-    for depth, wanted in ((1, 3_072), (9, 27_648)):
-        method = VPT(depth=depth)
-        sent = method.traffic(paper_task(), method.init(paper_task(), torch.Generator()), torch.arange(2))
-        assert sent.up == sent.down == {"visual": wanted}
-
-
-def test_towers_that_do_not_fit_are_refused(paper_task):
-    VPT(depth=12).check(paper_task(n_text_blocks=4))
-    with pytest.raises(ConfigError, match="vision transformer"):
-        VPT().check(toy_task("pixels", kind="resnet"))
-    with pytest.raises(ConfigError, match="depth must be at most 4"):
-        VPT(depth=5).check(paper_task(n_vision_blocks=4))
-
-
-@pytest.mark.parametrize("field", ["n_tokens", "depth"])
-def test_values_out_of_range_are_refused_by_name(field):
-    with pytest.raises(ConfigError, match=field):
-        methods.build({"name": "vpt", field: 0})

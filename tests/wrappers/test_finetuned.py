@@ -5,24 +5,17 @@ import torch
 
 from fpl_tune.errors import ConfigError
 from fpl_tune.method import Method, generator
-from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.feddpt import FedDPT
 from fpl_tune.methods.fedpgp import FedPGP
 from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import assert_same, play, toy_task
+from fpl_tune.testing import EVERYONE, assert_same, play, toy_task
 from fpl_tune.wrappers.finetuned import FineTuned
 from fpl_tune.wrappers.private import Private
 
-EVERYONE = torch.arange(4)
 PROMPT = PromptFL(n_ctx=2)
 MIXED = PFedMoAP(n_ctx=2, experts=3, d_gating=12, heads=3)
-
-
-def test_without_a_stage_before_fine_tuned_promptfl_is_coop(task: ClientTask) -> None:
-    tuned, local = (play(m, [task])[-1][0] for m in (FineTuned(PROMPT), CoOp(n_ctx=2)))
-    torch.testing.assert_close(tuned.personal["own.prompt"], local.personal["prompt"], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("inner", [PROMPT, MIXED], ids=["promptfl", "pfedmoap"])

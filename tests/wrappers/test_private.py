@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -10,28 +9,20 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from fpl_tune.errors import ConfigError
-from fpl_tune.method import Local, Method, State, Tree, generator
+from fpl_tune.method import Local, Method, Tree, generator
 from fpl_tune.methods.fedamp import FedAMP
 from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.optim import OptimSpec
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import assert_same, play
+from fpl_tune.testing import EVERYONE, play
 from fpl_tune.wrappers._accountant import smallest_noise, spent
 from fpl_tune.wrappers.finetuned import FineTuned
 from fpl_tune.wrappers.private import Private
 
 Gradients = Callable[[Method, Local], Tree]
-EVERYONE = torch.arange(4)
 PROMPT = PromptFL(n_ctx=2)
 MIXED = PFedMoAP(n_ctx=2, experts=3, d_gating=12, heads=3)
-
-
-@pytest.mark.parametrize("inner", [PROMPT, MIXED], ids=["promptfl", "pfedmoap"])
-def test_unbounded_loss_of_privacy_is_the_method_itself(task: ClientTask, inner: Method) -> None:
-    private, plain = (play(m, [task])[-1][0] for m in (Private(inner, epsilon=math.inf, clip=math.inf), inner))
-    trees = ({n: v for n, v in tree.items() if not n.startswith("noise.")} for tree in private)
-    assert_same(State(*trees), plain, tolerance=1e-12)
 
 
 def test_every_clients_gradient_is_clipped_to_its_own_norm(task: ClientTask, gradients: Gradients) -> None:
@@ -177,23 +168,3 @@ def test_without_a_received_leaf_updates_cannot_be_bounded(task: ClientTask) -> 
     assert "uploaded.prompt" in Private(inner).start(task, state, EVERYONE).fixed
     with pytest.raises(ConfigError, match=r"none of \['prompt'\] is exchanged"):
         Private(inner, bound="update").start(task, state, EVERYONE)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"epsilon": 0.0}, r"method\.epsilon must be > 0"),
-        ({"delta": 1.0}, r"method\.delta must lie in \(0, 1\), but is 1\.0"),
-        ({"clip": 0.0}, r"method\.clip must be > 0"),
-        ({"clip": math.inf}, r"method\.clip must be finite where epsilon is"),
-        (
-            {"rounds": 8},
-            r"method\.rounds must be 1 where calibration is classical, but is 8\. Set method\.cal",
-        ),
-        ({"sampling": 0.1}, r"method\.sampling must be 1 where calibration is classical"),
-        ({"sampling": 1.5, "calibration": "accountant"}, r"method\.sampling must lie in \(0, 1\]"),
-    ],
-)
-def test_refusals(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Private(PROMPT, **fields)

@@ -12,18 +12,12 @@ from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.optim import OptimSpec
 from fpl_tune.task import ClientTask
-from fpl_tune.testing import assert_same, play
+from fpl_tune.testing import EVERYONE, play
 from fpl_tune.wrappers.proximal import Proximal
 
 Gradients = Callable[[Method, Local], Tree]
-EVERYONE = torch.arange(4)
 PROMPT = PromptFL(n_ctx=2)
 MIXED = PFedMoAP(n_ctx=2, experts=3, d_gating=12, heads=3)
-
-
-@pytest.mark.parametrize("inner", [PROMPT, MIXED], ids=["promptfl", "pfedmoap"])
-def test_without_weight_the_proximal_term_is_not_there(task: ClientTask, inner: Method) -> None:
-    assert_same(play(Proximal(inner, mu=0.0), [task])[-1][0], play(inner, [task])[-1][0], tolerance=1e-12)
 
 
 def test_the_proximal_gradient_is_mu_times_the_way_from_what_was_received(
@@ -57,8 +51,3 @@ def test_a_method_without_a_shared_part_cannot_be_held(task: ClientTask) -> None
     method = Proximal(CoOp(n_ctx=2))
     with pytest.raises(ConfigError, match=r"none of \['prompt'\] is exchanged.*Wrap a method with a shared part"):
         method.start(task, method.init(task, generator("prox")), EVERYONE)
-
-
-def test_refusals() -> None:
-    with pytest.raises(ConfigError, match=r"method\.mu must be a finite number >= 0, but is -1\.0"):
-        Proximal(PROMPT, mu=-1.0)

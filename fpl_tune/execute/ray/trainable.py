@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from ray import tune
 
-from fpl_tune import checkpoint, config, methods
+from fpl_tune import checkpoint, config, plugins
 from fpl_tune.checkpoint import Damaged, Snapshot
 from fpl_tune.config import RunSpec, StudySpec
 from fpl_tune.device import resolve
@@ -155,7 +155,7 @@ def compose(fields: Mapping[str, Any]) -> RunSpec:
     Raises:
         ConfigError: an unknown field, or a value that its field refuses.
     """
-    methods.trust([f"method={fields.get('method')}"])
+    plugins.trust([f"method={fields.get('method')}"])
     return _composer().at(fields)
 
 

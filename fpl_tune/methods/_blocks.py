@@ -1,0 +1,123 @@
+"""Blocks that several methods share: layers with a client axis, contexts that start from words, losses, checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from pydantic import AfterValidator
+from torch import Generator, Tensor
+
+import fpl_tune.method as fl
+from fpl_tune.method import Sizes, Task, Tree
+
+SENTENCES = 1 << 12
+"""Sentences encoded at once where every image has prompts of its own."""
+
+
+def _with_slot(template: str) -> str:
+    if "{}" not in template:
+        raise ValueError("must have {} for the class name")
+    return template
+
+
+Template = Annotated[str, AfterValidator(_with_slot)]
+
+
+def new_linear(task: Task, n_in: int, n_out: int, rng: Generator) -> tuple[Tensor, Tensor]:
+    """Weight [out, in] and bias [out] as PyTorch starts a layer, U(±1/√in); the same numbers on every device."""
+    drawn = (2 * torch.rand(n_out, n_in + 1, generator=rng) - 1) / n_in**0.5
+    drawn = drawn.to(task.device, task.dtype)
+    return drawn[:, :n_in].contiguous(), drawn[:, n_in].contiguous()
+
+
+def new_layers(task: Task, rng: Generator, sizes: Mapping[str, tuple[int, int]]) -> Tree:
+    """`NAME.weight` and `NAME.bias` of layers {name: (in, out)}, as `new_linear` draws them."""
+    leaves: Tree = {}
+    for name, (n_in, n_out) in sizes.items():
+        leaves[f"{name}.weight"], leaves[f"{name}.bias"] = new_linear(task, n_in, n_out, rng)
+    return leaves
+
+
+def linear(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Each client's own layer: features [C, ..., in], weight [C, out, in], bias [C, out] -> [C, ..., out]."""
+    mapped = features.flatten(1, -2) @ weight.mT + bias[:, None]
+    return mapped.unflatten(1, features.shape[1:-1])
+
+
+def mapped(leaf: Tree, name: str, features: Tensor) -> Tensor:
+    """Features [C, ..., in] after the layer `name` of `new_layers`."""
+    return linear(features, leaf[f"{name}.weight"], leaf[f"{name}.bias"])
+
+
+def word_context(task: Task, words: str, n_ctx: int, rng: Generator) -> Tensor:
+    """[l, d] the first `n_ctx` token embeddings of `words`; without words a random context.
+
+    Raises:
+        ConfigError: there are fewer words' tokens than `n_ctx`.
+    """
+    if not words:
+        return fl.new_context(task, n_ctx, rng)
+    tokens = task.words(words)
+    rule = f"must be at most {len(tokens)}, the number of tokens of method.words {words!r}"
+    fl.require(n_ctx <= len(tokens), "n_ctx", rule, n_ctx, "Give more words, or words='' to start at random.")
+    return tokens[:n_ctx].clone()
+
+
+def hand_logits(task: Task, image: Tensor) -> Tensor:
+    """s · cos of images [C, B, D] and the hand-written prompts -> [C, B, K]."""
+    return fl.cosine_logits(task.scale, image, task.hand_text.expand(len(image), -1, -1))
+
+
+def image_by_image(score: Callable[..., Tensor], n_classes: int, *rows: Tensor) -> Tensor:
+    """`score` over slices of the image axis of rows [C, B, ...], joined to [C, B, K].
+
+    An evaluation passes as many images as fit in memory, but not beside the K sentences that each is compared with.
+    """
+    step = max(1, SENTENCES // (len(rows[0]) * n_classes))
+    parts = zip(*(tensor.split(step, dim=1) for tensor in rows), strict=True)
+    return torch.cat([score(*part) for part in parts], dim=1)
+
+
+def contrastive(similarity: Tensor, mask: Tensor) -> Tensor:
+    """[C, B, B] scaled similarities of images and their own sentences, [C, B] -> [C]: InfoNCE over both axes.
+
+    Padding is nobody's negative; the diagonal stays, so that padded rows are finite before they are dropped.
+    """
+    own = torch.eye(similarity.shape[-1], dtype=torch.bool, device=similarity.device)
+    target = torch.arange(similarity.shape[-1], device=similarity.device).expand(mask.shape)
+
+    def one_way(scores: Tensor) -> Tensor:
+        scores = scores.masked_fill(~mask[:, None] & ~own, float("-inf"))
+        values = F.cross_entropy(scores.flatten(0, 1), target.flatten(), reduction="none").view_as(target)
+        return fl.mean_over(values, mask)
+
+    return (one_way(similarity) + one_way(similarity.mT)) / 2
+
+
+def free(leaves: Tree) -> Tree:
+    """The same leaves at the start of a graph of their own."""
+    return {name: leaf.detach().requires_grad_() for name, leaf in leaves.items()}
+
+
+def with_gradient(value: Tensor, leaves: Tree, gradients: Mapping[str, Tensor]) -> Tensor:
+    """Losses [C] of the given value whose gradient to each leaf [C, ...] is the given one."""
+    value = value.detach()
+    for name, gradient in gradients.items():
+        along = (leaves[name] * gradient.detach()).flatten(1).sum(1)
+        value = value + (along - along.detach())
+    return value
+
+
+def require_vit(sizes: Sizes, method: str) -> None:
+    """Raises `ConfigError` where the image tower is not a vision transformer."""
+    rule = "must be a method without visual prompts, as the image tower is not a vision transformer"
+    fl.require(sizes.vision_width is not None, "name", rule, method, "Use clip=compact, vit_b32 or vit_b16.")
+
+
+def require_same_classes(sizes: Sizes, method: str, kind: str = "with prompts", instead: str = "promptfl") -> None:
+    """Raises `ConfigError` where test sets have other classes than those of training."""
+    rule = f"must be a method {kind}, as the partition tests on novel classes"
+    fl.require(sizes.same_classes, "name", rule, method, f"Use {instead} or another partition.")

@@ -1,0 +1,140 @@
+"""What many methods have in common: published numbers of parameters, averages, and what they are without their term."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from fpl_tune import methods
+from fpl_tune.method import Method, generator
+from fpl_tune.methods.coop import CoOp
+from fpl_tune.methods.fedamp import FedAMP
+from fpl_tune.methods.fedpgp import FedPGP
+from fpl_tune.methods.kgcoop import KgCoOp
+from fpl_tune.methods.pfedmoap import PFedMoAP
+from fpl_tune.methods.prograd import ProGrad
+from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.testing import play, toy_task
+from fpl_tune.wrappers.finetuned import FineTuned
+from fpl_tune.wrappers.proximal import Proximal
+
+# Name, options, sizes that differ from DomainNet's under ViT-B, and scalars that a client sends and receives.
+SENT: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, int] | int]] = [
+    ("clip_fc", {}, {}, 262_656),
+    ("dpfpl", {}, {}, {"prompt": 8_192}),
+    ("fedapt", {}, {}, 2_829_312),
+    ("fedapt", {"keys": "none"}, {}, 2_826_240),  # Table 1: 2.829 and, without keys, 2.826 million
+    ("fedapt", {"n_ctx": 8}, {}, 1_416_192),
+    ("fedapt_unsupervised", {}, {}, 11_264),
+    ("fedapt_unsupervised", {"keys": "none"}, {}, 8_192),  # section 5.2: 0.011 and, without keys, 0.008 million
+    ("fedclip", {}, {}, 525_312),
+    ("fedcocoop", {"words": ""}, {}, 33_312 + 4 * 512),
+    ("fedlora", {}, {}, 24_576),
+    # MaPLe's paper counts 3.55 M parameters: nine prompts of 2 x 512 and nine maps from 512 to 768.
+    ("fedmaple", {"words": ""}, {}, 9 * 2 * 512 + 9 * (512 * 768 + 768)),
+    ("fedmvp", {}, {}, 9_845_760),
+    ("fedper", {}, {}, {"base": 4_096}),
+    ("fedpha", {}, {}, {"prompt": 8_192}),
+    ("fedtpg", {}, {}, 4_206_080),
+    ("ivlp", {"words": ""}, {}, 2_560),  # FedMGP's baseline
+    ("ivlp", {"n_ctx": 4, "n_tokens": 4, "depth": 9, "words": ""}, {}, 46_080),  # PromptSRC's
+    ("kgcoop", {"words": ""}, {}, {"prompt": 2_048}),
+    ("linear_head", {}, {}, 176_985),
+    ("linear_head", {}, {"embed_dim": 2048}, 706_905),
+    ("plot", {}, {}, {"prompt": 32_768}),
+    ("prograd", {"words": ""}, {}, {"prompt": 2_048}),
+    ("promptfolio", {}, {}, {"prompt": 8_192}),
+    ("promptsrc", {"words": ""}, {}, 46_080),
+    ("vpt", {}, {}, {"visual": 3_072}),  # FedMGP's baseline sends 4 tokens of width 768; deep prompts J times as many
+    ("vpt", {"depth": 9}, {}, {"visual": 27_648}),
+]
+
+
+@pytest.mark.parametrize(("name", "fields", "sizes", "wanted"), SENT)
+def test_sent_scalars_are_the_published_ones(
+    name: str, fields: dict[str, Any], sizes: dict[str, Any], wanted: Any, paper_task: Callable[..., Any]
+) -> None:
+    task, method = paper_task(**sizes), methods.build({"name": name, **fields})
+    sent = method.traffic(task, method.init(task, generator("size")), torch.arange(6))
+    for way in sent:
+        assert (way if isinstance(wanted, dict) else sum(way.values())) == wanted
+
+
+SIZE, UNIFORM = 2.0, 3.0  # of leaves of ones and of fives, of clients with 9 and with 3 images
+AVERAGES: list[tuple[str, dict[str, Any], float]] = [
+    ("clip_fc", {}, UNIFORM),
+    ("clip_fc", {"weights": "size"}, SIZE),
+    ("fedapt", {}, UNIFORM),
+    ("fedapt", {"weights": "size"}, SIZE),
+    ("fedapt_unsupervised", {}, UNIFORM),
+    ("fedclip", {}, UNIFORM),
+    ("fedclip", {"weights": "size"}, SIZE),
+    ("fedclip_unsupervised", {}, UNIFORM),
+    ("fedcocoop", {"words": ""}, SIZE),
+    ("fedlora", {}, SIZE),
+    ("fedmaple", {"words": "", "depth": 2}, SIZE),
+    ("fedmvp", {}, UNIFORM),
+    ("fedmvp", {"weights": "size"}, SIZE),
+    ("fedotp", {}, SIZE),
+    ("fedper", {}, SIZE),
+    ("fedtpg", {}, UNIFORM),
+    ("fedtpg", {"weights": "size"}, SIZE),
+    ("full_model", {}, SIZE),
+    ("full_model", {"weights": "uniform"}, UNIFORM),
+    ("ivlp", {"words": ""}, SIZE),
+    ("linear_head", {}, SIZE),
+    ("linear_head", {"weights": "uniform"}, UNIFORM),
+    ("pfedmoap", {"experts": 3, "heads": 1}, SIZE),
+    ("pfedprompt", {}, UNIFORM),
+    ("pfedprompt", {"weighted": True}, SIZE),
+    ("plot", {}, SIZE),
+    ("promptfl", {}, SIZE),
+    ("promptfl", {"weights": "uniform"}, UNIFORM),
+    ("promptfolio", {}, SIZE),
+    ("vpt", {}, SIZE),
+]
+
+
+@pytest.mark.parametrize(("name", "fields", "wanted"), AVERAGES)
+def test_what_is_shared_is_averaged_and_what_is_personal_stays(
+    name: str, fields: dict[str, Any], wanted: float
+) -> None:
+    method = methods.build({"name": name, **fields})
+    task, who = toy_task(method.needs, sizes=(9, 5, 7, 3)), torch.tensor([0, 3])
+    state = method.init(task, generator("merge"))
+    local = method.start(task, state, who)
+    ends = torch.tensor([1.0, 5.0], dtype=task.dtype)
+    train = {n: ends.view(2, *[1] * (leaf.ndim - 1)).expand_as(leaf).clone() for n, leaf in local.train.items()}
+    merged = method.merge(task, state, who, local._replace(train=train))
+    for leaf in merged.shared.values():
+        torch.testing.assert_close(leaf, torch.full_like(leaf, wanted))
+    for name in train.keys() & state.personal.keys() - {"gate.weight", "gate.bias"}:  # gates rest in the first round
+        assert torch.equal(merged.personal[name][who], train[name])
+
+
+PROMPT, ALONE = PromptFL(n_ctx=2), CoOp(n_ctx=2)
+MIXED = PFedMoAP(n_ctx=2, experts=3, d_gating=12, heads=3)
+SAME: list[tuple[Method, Method]] = [
+    (FedAMP(n_ctx=2, lam=0.0), ALONE),
+    (FedPGP(n_ctx=2, mu=0.0, rank=0), PROMPT),
+    (FineTuned(PROMPT), ALONE),
+    (KgCoOp(w=0.0, n_ctx=2, words=""), PROMPT),
+    (KgCoOp(w=0.0, n_ctx=2, words="", weights="uniform"), PromptFL(n_ctx=2, weights="uniform")),
+    (ProGrad(lam=0.0, n_ctx=2, words=""), PROMPT),
+    (ProGrad(lam=0.0, n_ctx=2, words="", form="distil"), PROMPT),
+    (Proximal(PROMPT, mu=0.0), PROMPT),
+    (Proximal(MIXED, mu=0.0), MIXED),
+]
+
+
+@pytest.mark.parametrize(("method", "plain"), SAME, ids=str)
+def test_without_its_term_a_method_is_the_plain_one(method: Method, plain: Method) -> None:
+    task = toy_task()
+    found, wanted = (play(m, [task])[-1][0] for m in (method, plain))
+    for part, kept in zip(found, wanted, strict=True):
+        own = {name.removeprefix("own."): leaf for name, leaf in part.items()}
+        for name, leaf in kept.items():
+            torch.testing.assert_close(own[name], leaf, rtol=0, atol=1e-10)
