@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 import fpl_tune.method as fl
 from fpl_tune.method import Local, Method, State, Task, Traffic
+
+Weights = Literal["uniform", "size"]
 
 
 class FederatedAveraging(Method):

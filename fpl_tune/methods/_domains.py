@@ -25,6 +25,15 @@ def check_keys(sizes: Sizes, kind: Keys, n_ctx: int, unlock: str | int) -> None:
     fl.require(fits, "keys", f"can be orthogonal for at most n_ctx * d = {width} domains", sizes.n_domains)
 
 
+def keyed_state(task: Task, kind: Keys, n_ctx: int, rng: Generator, *lead: int) -> State:
+    """A meta prompt [*lead, l, d], a frozen key for each domain, and the reader of domains, which `none` has not."""
+    shared = {"prompt": fl.new_context(task, n_ctx, rng, *lead)}
+    if kind != "none":  # Q [n, D] as PyTorch starts a layer without bias, U(±1/√D)
+        reader = (2 * torch.rand(task.n_domains, task.embed_dim, generator=rng) - 1) / task.embed_dim**0.5
+        shared["reader"] = reader.to(task.device, task.dtype)
+    return State(shared, personal={}, server={"keys": draw_keys(task, kind, n_ctx, rng)})
+
+
 def draw_keys(task: Task, kind: Keys, n_ctx: int, rng: Generator) -> Tensor:
     """[n, l, d] one frozen key per domain."""
     shape = (task.n_domains, n_ctx, task.text_width)
@@ -40,6 +49,12 @@ def draw_keys(task: Task, kind: Keys, n_ctx: int, rng: Generator) -> Tensor:
     return (keys if kind != "none" else torch.zeros(shape)).to(task.device, task.dtype)
 
 
+def held(task: Task, state: State, who: Tensor) -> Tree:
+    """What a client trains with: the key [l, d] of its domain, and the domain's number."""
+    domain = task.domain[who]
+    return {"key": state.server["keys"][domain], "domain": domain}
+
+
 def unlocked(unlock: str | int, task: Task, state: State, who: Tensor) -> Tree:
     """What a deployed client holds: all keys to read the image's, or the one key that it always uses."""
     keys = state.server["keys"]
@@ -48,12 +63,6 @@ def unlocked(unlock: str | int, task: Task, state: State, who: Tensor) -> Tree:
     if unlock == "image":
         return {"keys": fl.spread(keys, len(who))}
     return {"key": keys[task.domain[who] if unlock == "own" else torch.full_like(who, int(unlock))]}
-
-
-def new_reader(task: Task, rng: Generator) -> Tensor:
-    """Q [n, D] as PyTorch starts a layer without bias, U(±1/√D)."""
-    reader = (2 * torch.rand(task.n_domains, task.embed_dim, generator=rng) - 1) / task.embed_dim**0.5
-    return reader.to(task.device, task.dtype)
 
 
 def domain_loss(reader: Tensor, batch: Batch, domain: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, State, Task
-from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._averaging import FederatedAveraging, Weights
 from fpl_tune.methods._blocks import hand_logits, linear, new_linear
 
 
@@ -29,7 +29,7 @@ class CLIPFC(FederatedAveraging):
     """
 
     start_from: Literal["random", "identity"] = "random"
-    weights: Literal["uniform", "size"] = "uniform"
+    weights: Weights = "uniform"
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         weight, bias = new_linear(task, task.embed_dim, task.embed_dim, rng)

@@ -15,18 +15,9 @@ from torch import Generator, Tensor
 
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
-from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods import _domains as domains
+from fpl_tune.methods._averaging import FederatedAveraging, Weights
 from fpl_tune.methods._blocks import image_by_image, require_same_classes
-from fpl_tune.methods._domains import (
-    Keys,
-    check_keys,
-    domain_loss,
-    domain_weights,
-    draw_keys,
-    new_reader,
-    reader_figures,
-    unlocked,
-)
 
 
 @dataclass(frozen=True, config=fl.SPEC)
@@ -48,31 +39,26 @@ class FedAPT(FederatedAveraging):
     """
 
     n_ctx: fl.AtLeastOne = 16
-    keys: Keys = "uniform"
+    keys: domains.Keys = "uniform"
     temperature: fl.Positive = 0.01
     unlock: Literal["image", "own", "none"] | int = "image"
     inference: Literal["precomputed", "exact"] = "precomputed"
-    weights: Literal["uniform", "size"] = "uniform"
+    weights: Weights = "uniform"
 
     def check(self, sizes: Sizes) -> None:
         require_same_classes(sizes, "fedapt", "with one prompt for all classes", "fedapt_unsupervised")
-        check_keys(sizes, self.keys, self.n_ctx, self.unlock)
+        domains.check_keys(sizes, self.keys, self.n_ctx, self.unlock)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        shared = {"prompt": fl.new_context(task, self.n_ctx, rng, task.n_classes)}
-        if self.keys != "none":
-            shared["reader"] = new_reader(task, rng)
-        return State(shared, personal={}, server={"keys": draw_keys(task, self.keys, self.n_ctx, rng)})
+        return domains.keyed_state(task, self.keys, self.n_ctx, rng, task.n_classes)
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
-        domain = task.domain[who]
-        fixed = {"key": state.server["keys"][domain], "domain": domain}
-        return super().start(task, state, who)._replace(fixed=fixed)
+        return super().start(task, state, who)._replace(fixed=domains.held(task, state, who))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         loss = fl.cross_entropy(self.logits(task, local, batch), batch)
         if "reader" in local.train:
-            loss = loss + domain_loss(local.train["reader"], batch, local.fixed["domain"])
+            loss = loss + domains.domain_loss(local.train["reader"], batch, local.fixed["domain"])
         return loss, local.fixed
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
@@ -80,7 +66,7 @@ class FedAPT(FederatedAveraging):
         if "key" in local.fixed:  # the key that the client holds
             text = task.text(prompt * (1 + local.fixed["key"][:, None]), per_class=True)
             return fl.cosine_logits(task.scale, batch.image, text)
-        weight, keys = domain_weights(local.train["reader"], batch.image, self.temperature), local.fixed["keys"]
+        weight, keys = domains.domain_weights(local.train["reader"], batch.image, self.temperature), local.fixed["keys"]
 
         def exact(image: Tensor, weight: Tensor) -> Tensor:
             key = torch.einsum("cbn,cnld->cbld", weight, keys)
@@ -94,7 +80,8 @@ class FedAPT(FederatedAveraging):
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
         """Keys travel once, before training."""
-        return super().start(task, state, who)._replace(fixed=unlocked(self.unlock, task, state, who))
+        return super().start(task, state, who)._replace(fixed=domains.unlocked(self.unlock, task, state, who))
 
     def figures(self, task: Task, state: State) -> dict[str, float]:
-        return reader_figures(state.shared["reader"], task) if "reader" in state.shared else {}  # Fig. 6
+        """Fig. 6."""
+        return domains.reader_figures(state.shared["reader"], task) if "reader" in state.shared else {}

@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
-from fpl_tune.methods._domains import Keys, check_keys, domain_loss, domain_weights, draw_keys, new_reader, unlocked
+from fpl_tune.methods import _domains as domains
 from fpl_tune.methods._unlabelled import Threshold, Unlabelled
 
 
@@ -49,33 +49,29 @@ class FedAPTUnsupervised(Unlabelled):
     neighbours: NonNegativeInt = 5
     disperse: fl.Weight = 0.5
     dispersal: Literal["mean", "sum"] = "mean"
-    keys: Keys = "uniform"
+    keys: domains.Keys = "uniform"
     temperature: fl.Positive = 0.01
     unlock: Literal["image", "own", "none"] | int = "image"
     augment: bool = True
     double_softmax: bool = True
 
     def check(self, sizes: Sizes) -> None:
-        check_keys(sizes, self.keys, self.n_ctx, self.unlock)
+        domains.check_keys(sizes, self.keys, self.n_ctx, self.unlock)
 
     def untrained(self, task: Task, rng: Generator) -> State:
-        shared = {"prompt": fl.new_context(task, self.n_ctx, rng)}
-        if self.keys != "none":
-            shared["reader"] = new_reader(task, rng)
-        return State(shared, personal={}, server={"keys": draw_keys(task, self.keys, self.n_ctx, rng)})
+        return domains.keyed_state(task, self.keys, self.n_ctx, rng)
 
     def client(self, task: Task, state: State, who: Tensor) -> Local:
-        domain = task.domain[who]
-        return super().client(task, state, who)._replace(fixed={"key": state.server["keys"][domain], "domain": domain})
+        return super().client(task, state, who)._replace(fixed=domains.held(task, state, who))
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        return super().client(task, state, who)._replace(fixed=unlocked(self.unlock, task, state, who))
+        return super().client(task, state, who)._replace(fixed=domains.unlocked(self.unlock, task, state, who))
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         prompt = local.train["prompt"]
         if "key" in local.fixed:
             return fl.cosine_logits(task.scale, batch.image, task.text(prompt * (1 + local.fixed["key"])))
-        weight = domain_weights(local.train["reader"], batch.image, self.temperature)
+        weight = domains.domain_weights(local.train["reader"], batch.image, self.temperature)
         text = task.text(prompt[:, None] * (1 + local.fixed["keys"]))  # [C, n, K, D]
         return task.scale * torch.einsum("cbd,cnkd,cbn->cbk", fl.unit(batch.image), text, weight)
 
@@ -85,4 +81,4 @@ class FedAPTUnsupervised(Unlabelled):
         if "reader" not in local.train:
             return loss, fixed
         read = self.seen(batch) if self.phase == 1 else batch
-        return loss + domain_loss(local.train["reader"], read, local.fixed["domain"]), fixed
+        return loss + domains.domain_loss(local.train["reader"], read, local.fixed["domain"]), fixed

@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, State, Task, Traffic, Tree
 from fpl_tune.methods._attention import Form, adapted, new_adapter
-from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._averaging import FederatedAveraging, Weights
 from fpl_tune.methods._blocks import contrastive, hand_logits
 
 
@@ -36,7 +36,7 @@ class FedCLIP(FederatedAveraging):
 
     form: Form = "sigmoid"
     objective: Literal["ce", "contrastive"] = "ce"
-    weights: Literal["uniform", "size"] = "uniform"
+    weights: Weights = "uniform"
     broadcast: bool = True
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:

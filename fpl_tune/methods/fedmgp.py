@@ -16,14 +16,15 @@ from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, Tree
+from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
+from fpl_tune.methods._averaging import FederatedAveraging, Weights
 from fpl_tune.methods._blocks import require_vit, word_context
 
 _PARTS = ("text", "visual")
 
 
 @dataclass(frozen=True, config=fl.SPEC)
-class FedMGP(Method):
+class FedMGP(FederatedAveraging):
     """Group j of G compares image and text features that its own prompts make: logits_j; predictions are their mean.
 
     The loss is mean_j CE(logits_j) + λ · the mean cosine of two groups' features, over pairs, classes or images, and
@@ -55,7 +56,7 @@ class FedMGP(Method):
     n_ctx: fl.AtLeastOne = 2
     words: str = "a photo"
     tail: str = "of a"
-    weights: Literal["size", "uniform"] = "size"
+    weights: Weights = "size"
 
     def __post_init__(self) -> None:
         rule = f"must be at most method.groups = {self.groups}"
@@ -110,13 +111,12 @@ class FedMGP(Method):
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
         random = torch.rand(len(_PARTS), task.n_clients, self.groups, generator=task.rng("draw")).to(who.device)
-        weight = task.size[who] if self.weights == "size" else torch.ones_like(who)
         shared, personal = dict(state.shared), dict(state.personal)
         for part, numbers in zip(_PARTS, random, strict=True):
             groups = local.train[part]
             place = self.draw(groups, state.shared[part], numbers[who])
             at = place.view(*place.shape, 1, 1).expand(-1, -1, *groups.shape[2:])
-            shared[part] = fl.average(groups.gather(1, at), weight)
+            shared[part] = fl.average(groups.gather(1, at), self.weight(task, who))
             personal[f"groups.{part}"] = fl.put(state.personal[f"groups.{part}"], who, groups)
             personal[f"place.{part}"] = fl.put(state.personal[f"place.{part}"], who, place)
         return State(shared, personal, state.server)
@@ -129,10 +129,6 @@ class FedMGP(Method):
         """
         score = (fl.unit(groups.flatten(2)) @ fl.unit(slots.flatten(1)).T).amax(-1)
         return (score / self.temperature - (-random.log()).log()).topk(self.select, -1).indices
-
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        sent = fl.count(**state.shared)
-        return Traffic(up=sent, down=sent)
 
 
 def _alike(features: Tensor) -> Tensor:

@@ -9,8 +9,6 @@ comes near that.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
@@ -18,7 +16,7 @@ from torch import Generator, Tensor
 
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
-from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._averaging import FederatedAveraging, Weights
 from fpl_tune.methods._blocks import Template, linear, mapped, new_layers, require_vit
 from fpl_tune.methods._deep import see
 from fpl_tune.methods._network import HIDDEN, feed_forward, new_norms, normed, xavier
@@ -43,7 +41,7 @@ class FedMVP(FederatedAveraging):
     heads: fl.AtLeastOne = 4
     consistency: fl.Weight = 10.0
     attributes: tuple[Template, ...] = ()
-    weights: Literal["uniform", "size"] = "uniform"
+    weights: Weights = "uniform"
 
     def check(self, sizes: Sizes) -> None:
         require_vit(sizes, "fedmvp")

@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
-from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._averaging import FederatedAveraging, Weights
 from fpl_tune.methods._blocks import mapped, new_layers
 from fpl_tune.methods._network import HIDDEN, feed_forward, new_norms, normed, xavier
 
@@ -35,7 +35,7 @@ class FedTPG(FederatedAveraging):
     n_ctx: fl.AtLeastOne = 4
     heads: fl.AtLeastOne = 4
     scope: Literal["own", "all"] = "own"
-    weights: Literal["uniform", "size"] = "uniform"
+    weights: Weights = "uniform"
 
     def check(self, sizes: Sizes) -> None:
         rule = f"must divide {sizes.text_width}, the width of a context token"

@@ -9,8 +9,6 @@ and keeps its BatchNorm statistics. Around `proximal` this is FedProx.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
@@ -18,7 +16,7 @@ from torch.func import functional_call
 
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
-from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._averaging import FederatedAveraging, Weights
 from fpl_tune.methods._blocks import new_layers, require_same_classes
 
 
@@ -34,7 +32,7 @@ class FullModel(FederatedAveraging):
 
     needs = "pixels"
     batched = False
-    weights: Literal["size", "uniform"] = "size"
+    weights: Weights = "size"
 
     def check(self, sizes: Sizes) -> None:
         require_same_classes(sizes, "full_model")

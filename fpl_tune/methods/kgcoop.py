@@ -8,14 +8,12 @@ https://arxiv.org/abs/2310.06123), which starts from a random context, and in FL
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, State, Task, Tree
-from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._averaging import FederatedAveraging, Weights
 from fpl_tune.methods._blocks import word_context
 
 
@@ -34,7 +32,7 @@ class KgCoOp(FederatedAveraging):
     w: fl.Weight = 8.0
     n_ctx: fl.AtLeastOne = 4
     words: str = "a photo of a"
-    weights: Literal["size", "uniform"] = "size"
+    weights: Weights = "size"
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State(shared={"prompt": word_context(task, self.words, self.n_ctx, rng)}, personal={}, server={})

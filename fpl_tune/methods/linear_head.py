@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task
-from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._averaging import FederatedAveraging, Weights
 from fpl_tune.methods._blocks import linear, new_linear, require_same_classes
 
 
@@ -32,7 +32,7 @@ class LinearHead(FederatedAveraging):
 
     feature: Literal["raw", "unit"] = "raw"
     start_from: Literal["random", "text"] = "random"
-    weights: Literal["size", "uniform"] = "size"
+    weights: Weights = "size"
 
     def check(self, sizes: Sizes) -> None:
         require_same_classes(sizes, "linear_head")

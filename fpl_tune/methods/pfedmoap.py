@@ -21,9 +21,10 @@ from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, Tree
+from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic
 
 _ELEMENTS = 1 << 24  # numbers of the largest tensor held at once: 64 MB in float32
+_GATE = ("gate.weight", "gate.bias")
 _WIDTH = 128
 """Of the gate, in the paper."""
 
@@ -96,11 +97,8 @@ class PFedMoAP(Method):
             gating, rule = self._width(width), f"must divide the width of the embedding, {width}"
             remedy = f"Set method.d_gating={width}, or to another divisor."
             fl.require(width % gating == 0, "d_gating", rule, gating, remedy)
-            rule, remedy = (
-                f"must divide {gating}, the width of the gate",
-                f"Set method.heads={math.gcd(self.heads, gating)}.",
-            )
-            fl.require(gating % self.heads == 0, "heads", rule, self.heads, remedy)
+            rule, heads = f"must divide {gating}, the width of the gate", math.gcd(self.heads, gating)
+            fl.require(gating % self.heads == 0, "heads", rule, self.heads, f"Set method.heads={heads}.")
 
     def _width(self, embed_dim: int) -> int:
         """Of the gate's attention."""
@@ -113,8 +111,8 @@ class PFedMoAP(Method):
         width = self._width(task.embed_dim)
         shape = (4, width, width) if self.gate == "attention" else (self.experts, task.embed_dim)
         gate = {
-            f"gate.{name}": ((2 * torch.rand(size, generator=rng) - 1) / math.sqrt(shape[-1])).to(prompt)
-            for name, size in (("weight", shape), ("bias", shape[:-1]))
+            name: ((2 * torch.rand(size, generator=rng) - 1) / math.sqrt(shape[-1])).to(prompt)
+            for name, size in zip(_GATE, (shape, shape[:-1]), strict=True)
         }
         personal = {
             "own": fl.spread(prompt, n),
@@ -133,13 +131,12 @@ class PFedMoAP(Method):
             return State({"prompt": prompt, **gate}, personal, server)
         return State({"prompt": prompt}, {**personal, **{k: fl.spread(v, n) for k, v in gate.items()}}, server)
 
-    def _gate(self, state: State, who: Tensor) -> Tree:
-        if self.aggregate_gate:
-            return {k: fl.spread(v, len(who)) for k, v in state.shared.items() if k.startswith("gate.")}
-        return {k: v[who] for k, v in state.personal.items() if k.startswith("gate.")}
-
-    def _local(self, task: Task, state: State, prompt: Tensor, gate: Tree, experts: Tensor, usable: Tensor) -> Local:
+    def _local(self, task: Task, state: State, who: Tensor, prompt: Tensor, experts: Tensor, usable: Tensor) -> Local:
         """What a client works with: its prompt [C, l, d], gate, and experts [C, E-1, l, d], encoded once each."""
+        if self.aggregate_gate:
+            gate = {name: fl.spread(state.shared[name], len(who)) for name in _GATE}
+        else:
+            gate = {name: state.personal[name][who] for name in _GATE}
         if self.experts_from in ("hand", "random"):
             text = state.server["random"] if self.experts_from == "random" else task.hand_text
             features = self._pooled(text).expand(*usable.shape, -1, -1)  # [C, E-1, K, G]
@@ -167,25 +164,22 @@ class PFedMoAP(Method):
         kept = usable[..., None, None] & (self.experts_from in ("others", "own"))
         prompt = fl.spread(state.shared["prompt"], len(who))
         experts = torch.where(kept, state.server["pool"][chosen], 0)
-        return self._local(task, state, prompt, self._gate(state, who), experts, usable)
+        return self._local(task, state, who, prompt, experts, usable)
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
         """What a client held after its last local training; the global prompt for those who never trained."""
         trained = state.server["entered"][who].view(-1, 1, 1)
         prompt = torch.where(trained, state.personal["own"][who], state.shared["prompt"])
         experts, usable = state.personal["experts"][who], state.personal["usable"][who]
-        return self._local(task, state, prompt, self._gate(state, who), experts, usable)
+        return self._local(task, state, who, prompt, experts, usable)
 
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
         prompt, usable = local.train["prompt"], local.fixed["usable"]
         shared = {"prompt": fl.average(prompt, task.size[who])}  # Eq. 6
-        personal = {
-            "own": fl.put(state.personal["own"], who, prompt),
-            "experts": fl.put(state.personal["experts"], who, local.fixed["experts"]),
-            "usable": fl.put(state.personal["usable"], who, usable),
-        }
+        kept = {"own": prompt, "experts": local.fixed["experts"], "usable": usable}
+        personal = {name: fl.put(state.personal[name], who, rows) for name, rows in kept.items()}
         gated = usable.any(1)
-        for name in ("gate.weight", "gate.bias"):  # weight decay moves what no gradient reaches: not kept
+        for name in _GATE:  # weight decay moves what no gradient reaches: not kept
             leaf = local.train[name]
             if self.aggregate_gate:
                 weight = task.size[who] * gated
@@ -205,7 +199,7 @@ class PFedMoAP(Method):
         sent = size if self.experts_from == "others" else 0
         down: dict[str, int | Tensor] = {"prompt": size, "experts": usable.sum(1) * sent}
         if self.aggregate_gate:
-            gate = sum(leaf.numel() for name, leaf in state.shared.items() if name.startswith("gate."))
+            gate = sum(state.shared[name].numel() for name in _GATE)
             up["gate"], down["gate"] = usable.any(1).long() * gate, gate
         return Traffic(up, down)
 
