@@ -59,7 +59,6 @@ Compose = Callable[..., Composed]
 SYSTEM = (
     "execute/ray/test_cluster.py",
     "bench/test_benches.py::test_what_the_platform_takes_besides_training",
-    "bench/test_gpu.py::test_two_processes_are_measured_beside_one",
     "bench/test_search.py",  # scripts of .github/tools, as the next: no line of the package
     "bench/test_statistics.py",
     "cli/test_answers.py::test_an_edited_plugin_is_read_again",

@@ -6,9 +6,7 @@ random: no download, no data set. `fpl_tune.bench.simulated_gpu` counts and pred
 
 from __future__ import annotations
 
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,7 +30,6 @@ from fpl_tune.testing import toy_towers
 TOWERS = {"RN50": 1024, "ViT-B-16": 512}
 """Width of the joint embedding. Both text towers have 12 blocks of width 512."""
 BATCH = 32
-_PATIENCE = 300  # seconds that a process waits for the other
 
 
 class Size(NamedTuple):
@@ -52,8 +49,7 @@ def bench_gpu(
     size: Size | None = None,
     progress: Progress | None = None,
 ) -> list[Row]:
-    """Measures the matrix rate, steps of pFedMoAP with 1 and 3 seeds beside the plain path, and two processes that
-    share the GPU.
+    """Measures the matrix rate, and steps of pFedMoAP with 1 and 3 seeds beside the plain path.
 
     Args:
         device: `cuda`; `cpu` runs the same, for tests.
@@ -69,7 +65,7 @@ def bench_gpu(
     if where.type == "cuda" and not found:
         raise EnvironmentProblem("bench gpu measures a GPU, but PyTorch sees none. Count without one: --simulate.")
     name = found[0].name if found else "CPU"
-    steps = Steps(2 + 2 * len(TOWERS), progress)
+    steps = Steps(1 + 2 * len(TOWERS), progress)
     steps("the matrix rate")
     rate = matrix_rate(where, dtype)
     rows: list[Row] = [{"bench": f"matrix rate, {name}, {dtype}".replace("torch.", ""), "rate": rate}]
@@ -78,8 +74,6 @@ def bench_gpu(
             steps(f"steps of pFedMoAP, {tower}, {counted(seeds, 'seed')}")
             measured = _measured(size, seeds, embed, dtype, rate, where)
             rows.append({"bench": f"step, {tower}, {counted(seeds, 'seed')}", **measured})
-    steps("two processes side by side")
-    rows.append({"bench": "two processes, RN50, 1 seed each", **_packed(size, dtype, device)})
     return rows
 
 
@@ -108,33 +102,6 @@ def _per_step(trial: StepsOfRounds, steps: int, where: torch.device, graphs: Gra
         trial.round(1 + steps, graphs)  # records
     short, long = (min(once(lambda n=n: trial.round(n, graphs), where) for _ in range(2)) for n in (1, 1 + steps))
     return max(1e-9, long - short) / steps
-
-
-def _packed(size: Size, dtype: torch.dtype, device: str) -> Row:
-    """Seconds of the same rounds in one process and in two at the same time; `gain` is over one after another."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(2, mp_context=spawn, initializer=_meet_at, initargs=(spawn.Barrier(2),)) as pool:
-        both = max(pool.map(_rounds, [(size, dtype, device, True)] * 2))
-        alone = pool.submit(_rounds, (size, dtype, device, False)).result()
-    return {"seconds": both, "seconds_alone": alone, "gain": 2 * alone / both}
-
-
-_barrier: list[Any] = []
-
-
-def _meet_at(barrier: Any) -> None:
-    _barrier[:] = [barrier]
-
-
-def _rounds(job: tuple[Size, torch.dtype, str, bool]) -> float:
-    """Seconds of three rounds, which begin when the other process is ready too."""
-    size, dtype, device, together = job
-    where, graphs = torch.device(device), Graphs()
-    trial = StepsOfRounds(size, 1, TOWERS["RN50"], dtype, where)
-    trial.round(size.steps, graphs)
-    if together:
-        _barrier[0].wait(_PATIENCE)
-    return once(lambda: [trial.round(size.steps, graphs) for _ in range(3)], where)
 
 
 class StepsOfRounds:

@@ -9,7 +9,6 @@ from pydantic import Field, PlainValidator
 from pydantic.dataclasses import dataclass
 
 from fpl_tune import methods
-from fpl_tune.config.claims import ClaimSpec
 from fpl_tune.data import DataSpec, PartitionSpec
 from fpl_tune.method import Method
 from fpl_tune.optim import OptimSpec
@@ -22,6 +21,9 @@ SEEDS = 10_000
 Epochs = Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)]
 Rounds = Annotated[int, Field(ge=1, le=100_000)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Points = Annotated[float, Field(allow_inf_nan=False)]
+Picks = dict[str, Any]
+"""Axis -> a value or a list of values. An axis may be named by its last part, a bundle by its label."""
 
 
 def _seeds(value: Any) -> int | list[int]:
@@ -184,6 +186,32 @@ class TrackingSpec:
     """A nested run per seed below each cell's; None: in studies without a search that have at most 100 of them."""
     register: str | None = None
     """Name in MLflow's model registry of which the best cell's prompts become a version; None: not registered."""
+
+
+@dataclass(frozen=True, config=SPEC)
+class ClaimSpec:
+    """One claim: each of `cells` is better than each of `versus` by more than a margin, or level with it."""
+
+    says: Annotated[str, Field(min_length=1)]
+    """The claim in one sentence."""
+    cells: Annotated[Picks, Field(min_length=1)]
+    """Cells that are claimed to be better."""
+    versus: Annotated[Picks, Field(min_length=1)]
+    """Cells that they are compared with; on axes that it does not name, they stand where `cells` stand."""
+    source: str = ""
+    """Table or figure that shows it."""
+    at: Picks = field(default_factory=dict)
+    """Values of axes that both sides share."""
+    margin: Points = 0.0
+    """Smallest difference that supports the claim: points of accuracies, units of other metrics."""
+    within: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Instead of a margin: the largest difference, of either sign, at which cells count as level."""
+    metric: str | None = None
+    """None: the report's."""
+
+    def __post_init__(self) -> None:
+        if self.within is not None and self.margin:
+            raise ValueError("A claim has a margin or a range `within`, but has both. Remove one.")
 
 
 @dataclass(frozen=True, config=SPEC)

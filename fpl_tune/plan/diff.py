@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fpl_tune import config
-from fpl_tune.config import StudySpec
+from fpl_tune.config import RunSpec, StudySpec
 from fpl_tune.formatting import listed
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.fingerprints import fingerprints, stale
@@ -14,14 +14,17 @@ from fpl_tune.study.store import Store
 
 
 @dataclass(frozen=True)
-class Change:
-    """The effect of a run of the study on a cell."""
+class Work:
+    """What a run of the study would do for a cell, or for the search in a cell of the axes."""
 
+    label: str
     state: str
     """new, stale, partial or done"""
-    missing: list[int]
+    seeds: list[int]
     """Seeds that would run."""
-    why: str
+    runs: list[RunSpec]
+    """The runs; for a search, as many points of its space as it has trials."""
+    why: str = ""
     """Why the cell is stale or partial; for a new cell, the fields that differ from the cell that it replaces."""
 
 
@@ -41,17 +44,17 @@ class Differ:
         self._left = [cell for cell in store.left() if cell.id not in ids and store.seeds(cell)]
         self._before = {cell.label: cell for cell in self._gone}
 
-    def change(self, cell: Cell) -> Change:
+    def work(self, cell: Cell) -> Work:
         """Compares one of the study's cells with the store."""
+        seeds, missing = self._spec.seed_list(), self._store.missing(cell, self._spec)
         if reasons := stale(self._store, cell, fingerprints(cell.run)):
-            return Change("stale", self._spec.seed_list(), ", ".join(reasons))
-        missing = self._store.missing(cell, self._spec)
+            return Work(cell.label, "stale", seeds, [cell.run], ", ".join(reasons))
         if not missing:
-            return Change("done", [], "")
-        if len(missing) < len(self._spec.seed_list()):
-            return Change("partial", missing, f"without {listed('seed', missing)}")
+            return Work(cell.label, "done", [], [cell.run])
+        if len(missing) < len(seeds):
+            return Work(cell.label, "partial", missing, [cell.run], f"without {listed('seed', missing)}")
         before = self._before.get(cell.label)
-        return Change("new", missing, "" if before is None else ", ".join(_changed(before, cell)))
+        return Work(cell.label, "new", missing, [cell.run], ", ".join(_changed(before, cell)) if before else "")
 
     def outside(self) -> list[tuple[Cell, str, str]]:
         """Lists the cells with results that the study no longer has: cell, state, reason.

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fpl_tune.config import RunSpec, StudySpec
+from fpl_tune.config import StudySpec
 from fpl_tune.device import memory, resolve
 from fpl_tune.execute.job import Setup
 from fpl_tune.execute.profile import Profile, cost_key, kinds_of, measure, nearest
 from fpl_tune.execute.resources import cores, seconds_of, setup_of
 from fpl_tune.formatting import counted, duration, size
 from fpl_tune.plan import preflight
-from fpl_tune.plan.diff import Differ
+from fpl_tune.plan.diff import Differ, Work
 from fpl_tune.plan.preflight import Loaded
 from fpl_tune.search import pruning as prune
 from fpl_tune.search.ablation import ablation_cells
@@ -194,34 +194,20 @@ def _here(setup: Setup) -> Setup:
     return replace(setup, device=device, parallel=min(setup.parallel, cores()))
 
 
-@dataclass(frozen=True)
-class _Work:
-    """One cell, or the search in one cell of the axes."""
-
-    label: str
-    state: str
-    seeds: list[int]
-    """Seeds without a result."""
-    runs: list[RunSpec]
-    """The runs; for a search, as many points of its space as it has trials."""
-    why: str = ""
-
-
-def _work(spec: StudySpec, node: dict[str, Any], store: Store, cells: Sequence[Cell], differ: Differ) -> list[_Work]:
+def _work(spec: StudySpec, node: dict[str, Any], store: Store, cells: Sequence[Cell], differ: Differ) -> list[Work]:
     """Cells, their missing seeds and their state."""
     search = Search.plan(spec, node, store.root)
     drawn = search.draw() if search is not None else {}
     tried = [cell for cell in store.cells() if cell.role == "trial"]
     found = []
     for cell in cells:
-        if cell.id in drawn:
-            over = sum(_over(trial, cell, spec, store) for trial in tried)
-            done, left = drawn[cell.id][:over], drawn[cell.id][over:]
-            found += [_Work(cell.label, "done", [], done)] if done else []
-            found += [_Work(cell.label, "partial" if done else "new", spec.seed_list(), left)] if left else []
+        if cell.id not in drawn:
+            found.append(differ.work(cell))
             continue
-        change = differ.change(cell)
-        found.append(_Work(cell.label, change.state, change.missing, [cell.run], change.why))
+        over = sum(_over(trial, cell, spec, store) for trial in tried)
+        done, left = drawn[cell.id][:over], drawn[cell.id][over:]
+        found += [Work(cell.label, "done", [], done)] if done else []
+        found += [Work(cell.label, "partial" if done else "new", spec.seed_list(), left)] if left else []
     return found
 
 
@@ -231,7 +217,7 @@ def _over(trial: Cell, part: Cell, spec: StudySpec, store: Store) -> bool:
     return inside and not store.missing(trial, spec) and not stale(store, trial, fingerprints(trial.run))
 
 
-def _item(job: _Work, seeds: int, profile: Profile, sent: Loaded, free: list[float], budget: float | None) -> Item:
+def _item(job: Work, seeds: int, profile: Profile, sent: Loaded, free: list[float], budget: float | None) -> Item:
     """A row of the plan; its trials occupy the workers, each the one that becomes free first."""
     if not job.seeds:
         return Item(job.label, job.state, trials=len(job.runs), fitting=len(job.runs), why=job.why)

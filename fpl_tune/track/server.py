@@ -1,32 +1,19 @@
-"""The tracking server: connecting, reading and writing the runs of one study, which are found by their tags."""
+"""The tracking server: its address, and a connection that answers or fails within seconds."""
 
 from __future__ import annotations
 
 import fcntl
 import logging
 import os
-import tempfile
-import time
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fpl_tune import config
 from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.track.ledger import Entry, parent_of
 from fpl_tune.track.problems import why
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
-
-_PAGE = 1000
-_NAME = 250
-"""Characters of a run's name; SQLite takes more, other databases refuse."""
-_PARENT, _DIGEST = "mlflow.parentRunId", "fpl.digest"
-_KIND = {"mlflow.experimentKind": "custom_model_development"}
-"""Without it MLflow 3 opens the experiment in the view for traces."""
 
 
 def quiet() -> None:
@@ -112,149 +99,3 @@ def _create(uri: str) -> None:
             made.unlink(missing_ok=True)
             MlflowClient(f"sqlite:///{made}").search_experiments(max_results=1)
             made.replace(path)
-
-
-class Book:
-    """One store's runs in its experiment.
-
-    Args:
-        client: the tracking server's.
-        name: the study's, and the experiment's unless MLFLOW_EXPERIMENT_NAME is set.
-        owner: tells this store from another study of that name on the same server.
-        artifacts: folder for artifacts; None leaves it to the server.
-        former: ids of cells in a store of schema 1 -> their ids. Runs under a former id are replaced.
-    """
-
-    def __init__(
-        self,
-        client: Any,
-        name: str,
-        owner: str,
-        artifacts: Path | None,
-        former: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        self.client, self.name, self.owner = client, name, owner
-        self.experiment = self._experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", name), artifacts)
-        self.runs: dict[str, list[Run]] = {}
-        for run in self._search():
-            cell, slash, seed = str(run.data.tags.get("fpl.key")).partition("/")
-            self.runs.setdefault(f"{former.get(cell, cell)}{slash}{seed}", []).append(run)
-
-    def _experiment(self, name: str, artifacts: Path | None) -> str:
-        """The experiment's id: found, restored if someone deleted it, or created."""
-        found = self.client.get_experiment_by_name(name)
-        if found is None:
-            place = None if artifacts is None else artifacts.resolve().as_uri()
-            return self.client.create_experiment(name, artifact_location=place, tags=_KIND)
-        if found.lifecycle_stage == "deleted":
-            self.client.restore_experiment(found.experiment_id)
-        if "mlflow.experimentKind" not in found.tags:
-            for key, value in _KIND.items():
-                self.client.set_experiment_tag(found.experiment_id, key, value)
-        return found.experiment_id
-
-    def _search(self) -> list[Run]:
-        """All live runs of this store, oldest first."""
-        found: list[Run] = []
-        token = None
-        while True:
-            page = self.client.search_runs(
-                [self.experiment],
-                filter_string=f"tags.`fpl.study` = '{self.name}' and tags.`fpl.store` = '{self.owner}'",
-                max_results=_PAGE,
-                order_by=["attributes.start_time ASC", "attributes.run_id ASC"],
-                page_token=token,
-            )
-            found.extend(page)
-            token = page.token
-            if not token:
-                return found
-
-    def describe(self, tags: dict[str, str]) -> None:
-        """Tags of the experiment: its description, its views."""
-        for key, value in tags.items():
-            self.client.set_experiment_tag(self.experiment, key, value)
-
-    def holds(self, key: str, digest: str) -> bool:
-        """Whether there is exactly one run of this entry, complete, closed and below its parent."""
-        runs = self.runs.get(key, [])
-        if len(runs) != 1 or runs[0].info.status == "RUNNING":
-            return False
-        tags = runs[0].data.tags
-        return tags.get(_DIGEST) == digest and tags.get(_PARENT) == self._parent_id(key)
-
-    def _parent_id(self, key: str) -> str | None:
-        """Run id of an entry's parent; None where there is none."""
-        runs = self.runs.get(parent_of(key) or "")
-        return runs[0].info.run_id if runs else None
-
-    def delete(self, key: str, keep: int = 0) -> None:
-        """Deletes the runs of an entry, but for the oldest `keep`."""
-        for run in self.runs.get(key, [])[keep:]:
-            self.client.delete_run(run.info.run_id)
-        self.runs[key] = self.runs.get(key, [])[:keep]
-
-    def write(self, entry: Entry, files: dict[str, bytes | Path]) -> None:
-        """Writes an entry's run anew, in place of any there are. The study's own run, which has children, is updated.
-
-        The tag with the digest is set last: a run without it was cut short, and is written anew.
-        """
-        from mlflow.entities import Metric, Param, RunTag
-
-        self.delete(entry.key, keep=1 if entry.kind == "study" else 0)
-        kept = self.runs[entry.key]
-        run = kept[0].info.run_id if kept else self._create(entry)
-        self.client.log_batch(
-            run,
-            metrics=[Metric(p.key, p.value, p.timestamp, p.step) for p in entry.metrics],
-            params=[Param(k, v) for k, v in entry.params.items()],
-            tags=[RunTag(k, v) for k, v in entry.tags.items()],
-        )
-        if entry.datasets:
-            self.client.log_inputs(run, datasets=[_dataset(*named) for named in entry.datasets])
-        self._attach(run, files)
-        if entry.status == "RUNNING":
-            self.client.update_run(run, status="RUNNING")
-        else:
-            self.client.set_terminated(run, entry.status, entry.end or None)
-            self.client.set_tag(run, _DIGEST, entry.digest)
-        self.runs[entry.key] = [self.client.get_run(run)]
-
-    def register(self, name: str, entry: Entry) -> None:
-        """Makes the model of an entry's run the newest version of a registered model."""
-        run = self.runs[entry.key][0].info
-        if not self.client.search_registered_models(filter_string=f"name = '{name}'"):
-            self.client.create_registered_model(name)
-        found = self.client.search_model_versions(f"name = '{name}' and run_id = '{run.run_id}'")
-        if not any(version.tags.get(_DIGEST) == entry.digest for version in found):
-            tags = {_DIGEST: entry.digest}
-            self.client.create_model_version(name, f"{run.artifact_uri}/model", run.run_id, tags=tags)
-
-    def _create(self, entry: Entry) -> str:
-        """Creates an empty run; returns its id."""
-        tags = {"fpl.study": self.name, "fpl.store": self.owner, "fpl.kind": entry.kind, "fpl.key": entry.key}
-        if parent := self._parent_id(entry.key):
-            tags[_PARENT] = parent
-        start, name = entry.start or int(1000 * time.time()), entry.name[:_NAME]
-        return self.client.create_run(self.experiment, start_time=start, tags=tags, run_name=name).info.run_id
-
-    def _attach(self, key: str, files: dict[str, bytes | Path]) -> None:
-        """Uploads artifacts in one call; an artifact of the same path is replaced."""
-        if not files:
-            return
-        with tempfile.TemporaryDirectory(prefix="fpl-tune-") as folder:
-            for name, content in files.items():
-                path = Path(folder) / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                if isinstance(content, bytes):
-                    path.write_bytes(content)
-                else:
-                    path.symlink_to(content.resolve())
-            self.client.log_artifacts(key, folder)
-
-
-def _dataset(name: str, digest: str) -> Any:
-    from mlflow.entities import Dataset, DatasetInput, InputTag
-
-    dataset = Dataset(name=name, digest=digest, source_type="fpl-tune", source="{}")
-    return DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])

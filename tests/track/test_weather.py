@@ -16,7 +16,7 @@ from fpl_tune.execute.callback import Outcome
 from fpl_tune.study import transfer
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
-from fpl_tune.track import ledger, server
+from fpl_tune.track import ledger, server, writer
 
 SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
 
@@ -170,7 +170,7 @@ def test_a_full_disk_under_the_artifacts(make_store, uri, undisturbed, monkeypat
         def full(*_: Any) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        patch.setattr(server.Book, "_attach", full)
+        patch.setattr(writer.Writer, "_attach", full)
         (warning,) = followed(store)
     assert "Free space" in warning
     track.sync(store)
