@@ -147,48 +147,25 @@ class Meter:
             total += times * best(again, self._towers.device, repeats=2)
         return total
 
-    def row(self, name: str, plain_seconds: float, note: str) -> Row:
-        """The row of what was measured, beside the seconds of the plain path."""
-        share = min(1.0, self.text_seconds() / self.seconds)
+    def row(self, name: str, plain_seconds: float, note: str, *, text_share: float | None = None) -> Row:
+        """The row of what was measured.
+
+        Args:
+            name: of the benchmark.
+            plain_seconds: that the plain path takes for the same work.
+            note: how it was measured.
+            text_share: of the seconds; None: `text_seconds` measures it.
+        """
         rate = matrix_rate(self._towers.device, self._towers.dtype)
-        return make_row(
-            name, self.seconds, plain_seconds, self.tokens, self.operations, rate, share, self.peak_bytes, note
-        )
-
-
-def make_row(
-    name: str,
-    seconds: float,
-    plain_seconds: float,
-    tokens: int,
-    operations: int,
-    rate: float,
-    text_share: float,
-    peak_bytes: int,
-    note: str,
-) -> Row:
-    """The row of a benchmark that has a plain path.
-
-    Args:
-        name: of the benchmark.
-        seconds: that it took.
-        plain_seconds: that the plain path takes for the same work.
-        tokens: that went through the text tower.
-        operations: of text encoding.
-        rate: the measured matrix rate.
-        text_share: share of the seconds that text encoding takes, forward and backward.
-        peak_bytes: of memory.
-        note: how it was measured.
-    """
-    return {
-        "bench": name,
-        "seconds": seconds,
-        "plain_seconds": plain_seconds,
-        "ratio": plain_seconds / seconds,
-        "tokens": tokens,
-        "operations": operations,
-        "matrix_rate_share": operations / seconds / rate,
-        "text_share": text_share,
-        "peak_memory_bytes": peak_bytes,
-        "note": note,
-    }
+        return {
+            "bench": name,
+            "seconds": self.seconds,
+            "plain_seconds": plain_seconds,
+            "ratio": plain_seconds / self.seconds,
+            "tokens": self.tokens,
+            "operations": self.operations,
+            "matrix_rate_share": self.operations / self.seconds / rate,
+            "text_share": min(1.0, self.text_seconds() / self.seconds) if text_share is None else text_share,
+            "peak_memory_bytes": self.peak_bytes,
+            "note": note,
+        }

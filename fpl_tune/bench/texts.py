@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from fpl_tune.bench.measure import Peak, Progress, Row, Steps, best, make_row, matrix_rate
+from fpl_tune.bench.measure import Meter, Peak, Progress, Row, Steps, best, once
 from fpl_tune.clip._openclip import imagenet_names
 from fpl_tune.clip.allocator import keep_freed_memory
-from fpl_tune.clip.text import cost
 from fpl_tune.config import RunSpec
 from fpl_tune.formatting import counted, size
 
@@ -43,7 +42,7 @@ def bench_text(run: RunSpec, device: str = "cpu", *, progress: Progress | None =
         for chosen in (names, names[: len(CALTECH101)])
     )
     at_once = towers.text.prompts_at_once(sentences, towers.dtype)
-    rate, before = matrix_rate(where, towers.dtype), Peak(where).bytes()
+    before = Peak(where).bytes()
     sizes = sorted({1, run.partition.n_clients or 10})
     steps = Steps(12 + sum(sizes), progress)
 
@@ -61,17 +60,17 @@ def bench_text(run: RunSpec, device: str = "cpu", *, progress: Progress | None =
     rows, alone = [], 0.0
     for n in sizes:
         steps(f"{counted(n, 'client')} in one batch", n)
-        peak = Peak(where)
-        seconds, peak_bytes = best(lambda n=n: gradient(n), where), peak.bytes()
-        alone = alone or seconds
-        rate = max(rate, matrix_rate(where, towers.dtype))  # before and after: other load only lowers it
+        meter = Meter(towers)
+        with meter.on():
+            gradient(n)
+        meter.seconds = min(once(lambda n=n: gradient(n), where) for _ in range(3))  # what was metered warmed up
+        alone = alone or meter.seconds
         note = (
             f"forward and backward, {len(names)} classes, {counted(n_ctx, 'context token')}, "
-            f"{1e-9 * rate:.0f} GFLOP/s measured, {counted(torch.get_num_threads(), 'thread')}, "
-            f"{size(peak_bytes - before)} above the loaded towers"
+            f"{counted(torch.get_num_threads(), 'thread')}, {size(meter.peak_bytes - before)} above the loaded towers"
         )
         note += f"; blocks of {counted(at_once, 'client')}" if n > at_once else ""
-        note += f"; one client after another: {n * alone / seconds:.1f} times as long" if n > 1 else ""
-        work, name = cost(towers.text, sentences, n), f"text {towers.name} {run.clip.dtype}, {counted(n, 'client')}"
-        rows.append(make_row(name, seconds, n * plain, work.tokens, work.operations, rate, 1.0, peak_bytes, note))
+        note += f"; one client after another: {n * alone / meter.seconds:.1f} times as long" if n > 1 else ""
+        name = f"text {towers.name} {run.clip.dtype}, {counted(n, 'client')}"
+        rows.append(meter.row(name, n * plain, note, text_share=1.0))
     return rows
