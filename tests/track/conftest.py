@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import socket
 import sqlite3
-from collections.abc import Callable
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +62,44 @@ def picture() -> Picture:
 def without_clocks() -> Callable[[dict[str, Any]], dict[str, Any]]:
     """without_clocks(picture): what two runs of one study agree in."""
     return _without_clocks
+
+
+@pytest.fixture(scope="session")
+def mlflow_server() -> Callable[..., Any]:
+    """mlflow_server(database, folder): the address of an `mlflow server` of a database, as a context manager."""
+    return _mlflow_server
+
+
+@contextmanager
+def _mlflow_server(database: str, folder: Path) -> Iterator[str]:
+    """A server that answers to 127.0.0.1 alone, as its host header rule says."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{probe.getsockname()[1]}"
+    words = f"server --host 127.0.0.1 --port {host.partition(':')[2]} --workers 1 --allowed-hosts {host}"
+    command = [sys.executable, "-m", "mlflow", *words.split(), "--backend-store-uri", database]
+    known = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
+    known |= {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    log = folder / "server.log"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [*command, "--artifacts-destination", str(folder / "artifacts")],
+            **{"stdout": out, "stderr": out, "cwd": folder, "env": known, "start_new_session": True},
+        )
+    try:
+        until = time.monotonic() + 180
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://{host}/health", timeout=5):
+                    break
+            except OSError:
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < until, log.read_text()
+                time.sleep(0.3)
+        yield f"http://{host}"
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(30)
 
 
 def _runs_of(uri: str, name: str = "toy") -> list[Any]:

@@ -6,13 +6,9 @@ import importlib.util
 import os
 import pwd
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import tempfile
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -124,33 +120,10 @@ def test_a_study_on_postgresql_is_the_study_on_sqlite(make_store, uri, postgres,
 
 
 @pytest.fixture
-def behind(postgres: str, tmp_path: Path) -> Iterator[str]:
+def behind(postgres: str, tmp_path: Path, mlflow_server: Any) -> Iterator[str]:
     """Address of an `mlflow server` whose database it is."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    words = f"server --host 127.0.0.1 --port {port} --workers 1 --artifacts-destination {tmp_path / 'artifacts'}"
-    known = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
-    known |= {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    with (tmp_path / "server.log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "mlflow", *words.split(), "--backend-store-uri", postgres],
-            **{"stdout": log, "stderr": log, "cwd": tmp_path, "env": known, "start_new_session": True},
-        )
-    try:
-        until = time.monotonic() + 180
-        while True:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                    break
-            except OSError:
-                assert process.poll() is None, (tmp_path / "server.log").read_text()
-                assert time.monotonic() < until, (tmp_path / "server.log").read_text()
-                time.sleep(0.3)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(30)
+    with mlflow_server(postgres, tmp_path) as address:
+        yield address
 
 
 def test_behind_an_mlflow_server_it_holds_the_same(make_store, uri, behind, postgres, runs_of):

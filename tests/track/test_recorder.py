@@ -109,39 +109,6 @@ def test_ctrl_c_before_mlflow_is_open_leaves_it_to_the_next_run(make_store, uri,
     assert len(statuses(uri)) == 3
 
 
-def test_an_absent_server_costs_one_warning_and_nothing_else(make_store, uri, tmp_path, monkeypatch):
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    store = make_store(body=SMALL)
-    warnings: list[str] = []
-    recorder = track.Recorder("http://me:s3cret@127.0.0.1:9", warn=warnings.append)
-    follow(recorder, store)
-    assert len(warnings) == 1
-    assert "keeps everything" in warnings[0]
-    assert "s3cret" not in warnings[0]
-    assert recorder.problem is not None
-    track.sync(store, uri)
-    assert len(statuses(uri)) == 3
-
-
-def test_a_server_that_comes_back_is_sent_everything_at_the_end(make_store, uri, tmp_path, monkeypatch):
-    store = make_store(body=SMALL)
-    connect, calls = server.connect, []
-
-    def flaky(where: str) -> Any:
-        calls.append(where)
-        if len(calls) == 1:
-            raise ConnectionError("away")
-        return connect(where)
-
-    monkeypatch.setattr(server, "connect", flaky)
-    warnings: list[str] = []
-    recorder = track.Recorder(warn=warnings.append)
-    follow(recorder, store)
-    assert len(warnings) == 1
-    assert recorder.problem is None
-    assert len(statuses(uri)) == 3
-
-
 def test_a_stopped_study_is_closed_as_killed_and_finished_later(make_store, uri, tmp_path):
     store = make_store(body=SMALL, fill=lambda cell, seed: cell.number == 0)
     follow_some = Outcome(1, 0, 0, 1, 1.0, 130)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import socket
 import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,47 +18,12 @@ from fpl_tune.track import server, views
 SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory, blank_database: Path) -> Iterator[str]:
-    """A server that answers to 127.0.0.1 alone, as its host header rule says."""
-    folder, port = tmp_path_factory.mktemp("server"), free_port()
-    database = folder / "mlflow.db"
-    database.write_bytes(blank_database.read_bytes())
-    command = [
-        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-        "--backend-store-uri", f"sqlite:///{database}", "--artifacts-destination", str(folder / "artifacts"),
-        "--allowed-hosts", f"127.0.0.1:{port}",
-    ]  # fmt: skip
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            command, stdout=log, stderr=log, cwd=folder, start_new_session=True,
-            env={**environment, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
-        )  # fmt: skip
-    try:
-        _wait(f"http://127.0.0.1:{port}/health", process, folder / "log")
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        os.killpg(process.pid, 15)
-        process.wait(30)
-
-
-def _wait(health: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 180
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(health, timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            assert process.poll() is None, log.read_text()
-            time.sleep(0.3)
-    raise AssertionError(log.read_text())
+def address(tmp_path_factory: pytest.TempPathFactory, blank_database: Path, mlflow_server: Any) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copy(blank_database, folder / "mlflow.db")
+    with mlflow_server(f"sqlite:///{folder}/mlflow.db", folder) as address:
+        yield address
 
 
 def test_a_study_lies_on_the_server_with_its_artifacts(make_store, address, tmp_path, monkeypatch):

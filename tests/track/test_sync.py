@@ -105,23 +105,6 @@ def test_seeds_are_nested_where_they_are_few(make_store, uri, picture, monkeypat
     assert not writer.Writer(store, uri).nested
 
 
-def test_names_and_limits_of_mlflow_are_kept(make_store, uri, runs_of):
-    store = make_store(body=SMALL, name="toy")
-    cell = store.cells()[0]
-    for seed in (1, 2):
-        history = [
-            {**r, "odd:*name?": 1.0, "nan": math.nan, **{f"m/{i:03d}": float(i) for i in range(300)}}
-            for r in store.history(cell, seed)
-        ]
-        store.put(cell, seed, history, make_result("done", history, split_hash="x" * 60))
-    track.sync(store)
-    run = next(r for r in runs_of(uri) if r.data.tags["fpl.key"] == cell.id)
-    assert run.data.metrics["odd__name_"] == 1.0
-    assert "nan" not in run.data.metrics
-    assert run.data.metrics["m/299"] == 299
-    assert len(run.inputs.dataset_inputs[0].dataset.digest) == 36
-
-
 def test_failed_and_unfinished_cells(make_store, uri, picture):
     store = make_store(body=SMALL, fill=lambda cell, seed: cell.number == 0)
     cell = store.cells()[1]

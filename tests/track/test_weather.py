@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -228,8 +229,10 @@ def test_names_that_mlflow_refuses_are_changed_and_none_is_lost(make_store, uri,
         f"axes: {{bundle: [{{label: {'x' * 400}, method.n_ctx: 2}}, {{label: 'é/..:%', method.n_ctx: 4}}]}}\nseeds: 1\n"
     )
     store = make_store(body=body)
+    odd = {"a:b": 1.0, "a*b": 2.0, "/../x": 3.0, "é" * 300: 4.0, "nan": math.nan}
+    odd |= {f"m/{i:03d}": float(i) for i in range(1000)}
     for cell in store.cells():
-        history = [{**r, "a:b": 1.0, "a*b": 2.0, "/../x": 3.0, "é" * 300: 4.0} for r in store.history(cell, 1)]
+        history = [{**record, **odd} for record in store.history(cell, 1)]
         store.put(cell, 1, history, make_result("done", history, split_hash="x" * 60))
     track.sync(store)
     runs = {r.data.tags["fpl.key"]: r for r in runs_of(uri)}
@@ -237,7 +240,11 @@ def test_names_that_mlflow_refuses_are_changed_and_none_is_lost(make_store, uri,
     for cell in store.cells():
         run = runs[cell.id]
         assert len(run.info.run_name) <= 250
-        assert {1.0, 2.0, 3.0, 4.0} <= set(run.data.metrics.values())
+        values = [value for name, value in run.data.metrics.items() if not name.startswith("m/")]
+        assert {1.0, 2.0, 3.0, 4.0} <= set(values)
+        assert run.data.metrics["m/999"] == 999
+        assert "nan" not in run.data.metrics
+        assert len(run.inputs.dataset_inputs[0].dataset.digest) == 36
         assert run.data.params["method.n_ctx"] in ("2", "4")
         assert cell.label.startswith(run.info.run_name[:200])
 
