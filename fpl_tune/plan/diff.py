@@ -13,19 +13,30 @@ from fpl_tune.study.fingerprints import fingerprints, stale
 from fpl_tune.study.store import Store
 
 
-@dataclass(frozen=True)
-class Work:
-    """What a run of the study would do for a cell, or for the search in a cell of the axes."""
+@dataclass
+class Item:
+    """What a run of the study would do for a cell, or for the search in a cell of the axes, and its cost."""
 
     label: str
-    state: str
-    """new, stale, partial or done"""
-    seeds: list[int]
+    status: str
+    """done, new, stale or partial (some seeds are missing)"""
+    missing: list[int]
     """Seeds that would run."""
     runs: list[RunSpec]
     """The runs; for a search, as many points of its space as it has trials."""
     why: str = ""
     """Why the cell is stale or partial; for a new cell, the fields that differ from the cell that it replaces."""
+    seconds: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    peak_memory_bytes: int = 0
+    fitting: int = 0
+    """Trials that end within the budget."""
+
+    @property
+    def trials(self) -> int:
+        """1, or the number of trials of the search in this cell."""
+        return len(self.runs)
 
 
 class Differ:
@@ -44,17 +55,17 @@ class Differ:
         self._left = [cell for cell in store.left() if cell.id not in ids and store.seeds(cell)]
         self._before = {cell.label: cell for cell in self._gone}
 
-    def work(self, cell: Cell) -> Work:
+    def item(self, cell: Cell) -> Item:
         """Compares one of the study's cells with the store."""
         seeds, missing = self._spec.seed_list(), self._store.missing(cell, self._spec)
         if reasons := stale(self._store, cell, fingerprints(cell.run)):
-            return Work(cell.label, "stale", seeds, [cell.run], ", ".join(reasons))
+            return Item(cell.label, "stale", seeds, [cell.run], ", ".join(reasons))
         if not missing:
-            return Work(cell.label, "done", [], [cell.run])
+            return Item(cell.label, "done", [], [cell.run])
         if len(missing) < len(seeds):
-            return Work(cell.label, "partial", missing, [cell.run], f"without {listed('seed', missing)}")
+            return Item(cell.label, "partial", missing, [cell.run], f"without {listed('seed', missing)}")
         before = self._before.get(cell.label)
-        return Work(cell.label, "new", missing, [cell.run], ", ".join(_changed(before, cell)) if before else "")
+        return Item(cell.label, "new", missing, [cell.run], ", ".join(_changed(before, cell)) if before else "")
 
     def outside(self) -> list[tuple[Cell, str, str]]:
         """Lists the cells with results that the study no longer has: cell, state, reason.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fpl_tune.bounds import SHARE
 from fpl_tune.config import StudySpec
 from fpl_tune.device import memory, resolve
 from fpl_tune.execute.job import Setup
@@ -15,7 +16,7 @@ from fpl_tune.execute.profile import Profile, cost_key, kinds_of, measure, neare
 from fpl_tune.execute.resources import cores, seconds_of, setup_of
 from fpl_tune.formatting import counted, duration, size
 from fpl_tune.plan import preflight
-from fpl_tune.plan.diff import Differ, Work
+from fpl_tune.plan.diff import Differ, Item
 from fpl_tune.plan.preflight import Loaded
 from fpl_tune.search import pruning as prune
 from fpl_tune.search.ablation import ablation_cells
@@ -28,28 +29,6 @@ from fpl_tune.study.store import Store
 
 RAY_SECONDS = 6.0
 """Seconds to start and stop Ray on this machine."""
-_MEMORY_SHARE = 0.9  # of the machine's memory that trials may fill
-
-
-@dataclass
-class Item:
-    """One cell of the plan."""
-
-    label: str
-    status: str
-    """done, new, stale, partial (some seeds are missing), gone or left (see `diff.Differ.outside`)"""
-    trials: int
-    """1, or the number of trials of the search in this cell."""
-    seeds: int = 0
-    """Seeds that are missing."""
-    seconds: float = 0.0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    peak_memory_bytes: int = 0
-    fitting: int = 0
-    """Trials that end within the budget."""
-    why: str = ""
-    """Why the cell is stale or partial, or which cell it replaces."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +79,7 @@ class Plan:
                 "cell": item.label,
                 "status": item.status,
                 "trials": item.trials,
-                "seeds": item.seeds,
+                "seeds": len(item.missing),
                 "seconds": round(item.seconds, 1),
                 "up MB": round(item.bytes_up / 1e6, 3),
                 "down MB": round(item.bytes_down / 1e6, 3),
@@ -165,8 +144,8 @@ def make_plan(
         store = Store.open(root, spec.name)
     cells = [*cells_of(spec, node, root), *ablation_cells(spec, node, root)]
     differ = Differ(spec, store, cells if spec.search.sampler is None else [*cells, *store.cells()])
-    work = _work(spec, node, store, cells, differ)
-    named = [(run, job.label) for job in work if job.seeds for run in job.runs]
+    items = _items(spec, node, store, cells, differ)
+    named = [(run, item.label) for item in items if item.missing for run in item.runs]
     runs, labels = [run for run, _ in named], [label for _, label in named]
     sent = preflight.check(runs, len(spec.seed_list()), setup, labels)
     profile = Profile({}, 0.0)
@@ -175,7 +154,8 @@ def make_plan(
     ray_seconds = RAY_SECONDS if spec.execution.executor == "ray" else 0.0
     starting = profile.boot + ray_seconds / 2 if ray_seconds else 0.0
     free = [starting] * setup.parallel  # a heap of the times at which workers become free
-    items = [_item(job, len(spec.seed_list()), profile, sent, free, budget) for job in work]
+    for item in items:
+        _add_costs(item, len(spec.seed_list()), profile, sent, free, budget)
     return Plan(
         items=tuple(items),
         seconds=max(free) + ray_seconds / 2 if max(free) > starting else 0.0,
@@ -194,7 +174,7 @@ def _here(setup: Setup) -> Setup:
     return replace(setup, device=device, parallel=min(setup.parallel, cores()))
 
 
-def _work(spec: StudySpec, node: dict[str, Any], store: Store, cells: Sequence[Cell], differ: Differ) -> list[Work]:
+def _items(spec: StudySpec, node: dict[str, Any], store: Store, cells: Sequence[Cell], differ: Differ) -> list[Item]:
     """Cells, their missing seeds and their state."""
     search = Search.plan(spec, node, store.root)
     drawn = search.draw() if search is not None else {}
@@ -202,12 +182,12 @@ def _work(spec: StudySpec, node: dict[str, Any], store: Store, cells: Sequence[C
     found = []
     for cell in cells:
         if cell.id not in drawn:
-            found.append(differ.work(cell))
+            found.append(differ.item(cell))
             continue
         over = sum(_over(trial, cell, spec, store) for trial in tried)
         done, left = drawn[cell.id][:over], drawn[cell.id][over:]
-        found += [Work(cell.label, "done", [], done)] if done else []
-        found += [Work(cell.label, "partial" if done else "new", spec.seed_list(), left)] if left else []
+        found += [Item(cell.label, "done", [], done)] if done else []
+        found += [Item(cell.label, "partial" if done else "new", spec.seed_list(), left)] if left else []
     return found
 
 
@@ -217,31 +197,30 @@ def _over(trial: Cell, part: Cell, spec: StudySpec, store: Store) -> bool:
     return inside and not store.missing(trial, spec) and not stale(store, trial, fingerprints(trial.run))
 
 
-def _item(job: Work, seeds: int, profile: Profile, sent: Loaded, free: list[float], budget: float | None) -> Item:
-    """A row of the plan; its trials occupy the workers, each the one that becomes free first."""
-    if not job.seeds:
-        return Item(job.label, job.state, trials=len(job.runs), fitting=len(job.runs), why=job.why)
-    item = Item(job.label, job.state, trials=len(job.runs), seeds=len(job.seeds), why=job.why)
-    for run in job.runs:
+def _add_costs(item: Item, seeds: int, profile: Profile, sent: Loaded, free: list[float], budget: float | None) -> None:
+    """Adds the costs of an item's trials, which occupy the workers, each the one that becomes free first."""
+    if not item.missing:
+        item.fitting = item.trials
+        return
+    for run in item.runs:
         key = cost_key(run)
         cost = nearest(profile.costs, key)
-        seconds = cost.seconds(run) * len(job.seeds) / seeds
+        seconds = cost.seconds(run) * len(item.missing) / seeds
         end = free[0] + seconds
         heapq.heapreplace(free, end)
         item.seconds += seconds
         item.fitting += budget is None or end <= budget
         item.peak_memory_bytes = max(item.peak_memory_bytes, cost.peak_memory_bytes)
-        for seed in job.seeds:
+        for seed in item.missing:
             up, down = sent.bytes(run, key, seed)
             item.bytes_up, item.bytes_down = item.bytes_up + up, item.bytes_down + down
-    return item
 
 
 def _reasons(items: Sequence[Item], setup: Setup) -> list[str]:
     """Reasons for which the plan cannot run on this machine."""
     peak = max((item.peak_memory_bytes for item in items), default=0)
-    if setup.address is None and peak * setup.parallel > _MEMORY_SHARE * memory():
-        fits = max(1, int(_MEMORY_SHARE * memory() // peak))
+    if setup.address is None and peak * setup.parallel > SHARE * memory():
+        fits = max(1, int(SHARE * memory() // peak))
         return [
             f"{counted(setup.parallel, 'trial')} at once would take {peak * setup.parallel / 1e9:.1f} GB of memory, "
             f"but this machine has {memory() / 1e9:.1f} GB. Set execution.parallel={fits}, or execution.block to train "

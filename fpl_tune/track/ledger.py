@@ -162,11 +162,6 @@ def study_entry(store: Store, spec: StudySpec, status: str) -> Entry:
     return Entry("study", spec.name, status, min(ends, default=0), max(ends, default=0), digest(status, tags), tags)
 
 
-def complete(store: Store, cell: Cell, seeds: Sequence[int]) -> bool:
-    """Whether every seed has a result: only then a cell's means are what they will stay."""
-    return all(store.result(cell, seed) is not None for seed in seeds)
-
-
 def cell_digest(store: Store, cell: Cell, seeds: Sequence[int], rule: str) -> str:
     """The digest of a cell's entry, from results alone: a history is written with its result and never without."""
     return digest(cell.id, cell.label, cell.role, list(seeds), rule, [store.result(cell, seed) for seed in seeds])

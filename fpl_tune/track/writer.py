@@ -106,8 +106,8 @@ class Writer:
 
     def due(self, cell: Cell) -> dict[str, tuple[list[int], str]]:
         """The runs that MLflow should hold of a cell by key: seeds and digest; none if a seed has no result yet."""
-        if not ledger.complete(self.store, cell, self.seeds):
-            return {}
+        if any(self.store.result(cell, seed) is None for seed in self.seeds):
+            return {}  # its means are not yet what they will stay
         seeds = earlier.seeds(self.store, cell)
         runs = {cell.id: seeds} | ({f"{cell.id}/{seed}": [seed] for seed in seeds} if self.nested else {})
         return {key: (own, ledger.cell_digest(self.store, cell, own, self.rule)) for key, own in runs.items()}

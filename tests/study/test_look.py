@@ -206,7 +206,7 @@ def diff(spec: config.StudySpec, node: dict[str, Any], store: Store) -> list[tup
     """Label, state and why of the study's cells, then of those that it no longer has."""
     cells = expand(spec, node)
     differ = Differ(spec, store, cells)
-    found = [(cell.label, (work := differ.work(cell)).state, work.why) for cell in cells]
+    found = [(cell.label, (item := differ.item(cell)).status, item.why) for cell in cells]
     return [*found, *((cell.label, state, why) for cell, state, why in differ.outside())]
 
 
