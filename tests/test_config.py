@@ -19,47 +19,6 @@ def test_defaults_and_overrides() -> None:
     assert run.partition.name == "disjoint", "auto is resolved to the data set's natural partition"
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("method=promtfl", "There is no method 'promtfl'. Did you mean 'promptfl'"),
-        ("protocol=quik", "There is no protocol 'quik'. Did you mean 'quick'"),
-        ("optim.lrr=1", "There is no field 'optim.lrr'. Did you mean 'optim.lr'"),
-        ("method.nctx=3", "promptfl has no field 'nctx'. Did you mean 'n_ctx'"),
-        ("optim.lr=abc", "optim.lr must be a number, but is 'abc'"),
-        ("protocol.rounds=2.5", "protocol.rounds must be a whole number, but is 2.5"),
-        ("optim", "'optim' is not an override"),
-    ],
-)
-def test_bad_overrides_are_one_line_with_a_remedy(override: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        compose_run([override])
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("method.n_ctx=0", "method.n_ctx must be >= 1, but is 0"),
-        ("method.n_ctx=many", "method.n_ctx"),
-        ("optim.lr=-1", "optim.lr must be >= 0, but is -1."),
-        ("protocol.participation=0", "protocol.participation must be > 0"),
-        ("protocol.rounds=0", "protocol.rounds must be >= 1"),
-        ("protocol.epochs=0", "protocol.epochs must be > 0"),
-        ("protocol.sampling=domains", "There is no protocol.sampling 'domains'. Did you mean 'domain'"),
-        ("stages=[{method: inner}]", "A stage's method is `inner` (of a method that wraps another)"),
-        ("stages=[{method: coop}]", "Write {name: coop} for another method"),
-        ("stages=[{rounds: 0}]", "stages.0.rounds must be >= 1, but is 0"),
-        ("clip.template=photo", "clip.template must be 'generic', 'dataset' or a text with {}"),
-    ],
-)
-def test_values_no_run_can_have_are_refused_before_data_is_read(override: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        compose_run([override])
-    assert message in str(caught.value)
-
-
 def test_a_users_study_builds_on_a_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "studies").mkdir()
