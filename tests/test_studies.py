@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from fpl_tune import config, methods
 from fpl_tune.config import RunSpec, StudySpec
 from fpl_tune.files import save_tensors
+from fpl_tune.paths import list_studies
 from fpl_tune.plan import preflight
 from fpl_tune.plan.overrides import compose
 from fpl_tune.report.facts import without_data
@@ -39,7 +40,7 @@ fedmgp_t1 fedmgp_t2 fedtpg_sets pfedmma_sets fedmvp_domains tofa_sets
 """Tables and figures with experiments of the papers, as far as they are valid targets."""
 TABLES = [name for name in PAPERS if not re.search(r"_f\d", name)]
 OURS = "claims lambda_sweep mu_sweep rank_sweep joint_search zoo zoo2026 defects pareto privacy".split()
-STUDIES = sorted({*PAPERS, *OURS, *config.list_studies()})
+STUDIES = sorted({*PAPERS, *OURS, *list_studies()})
 
 Composed = tuple[StudySpec, dict[str, Any], list[Cell]]
 
@@ -69,13 +70,13 @@ def _papers_freed() -> None:
 
 
 def header(name: str) -> str:
-    lines = config.list_studies()[name].read_text(encoding="utf-8").splitlines()
+    lines = list_studies()[name].read_text(encoding="utf-8").splitlines()
     end = next(i for i, line in enumerate(lines) if not line.startswith("#"))
     return "\n".join(lines[:end])
 
 
 def test_every_table_and_figure_has_its_study() -> None:
-    assert {*PAPERS, *OURS} <= set(config.list_studies())
+    assert {*PAPERS, *OURS} <= set(list_studies())
 
 
 @pytest.mark.parametrize("name", ["zoo", "zoo2026"])

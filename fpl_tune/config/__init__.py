@@ -35,4 +35,3 @@ from fpl_tune.config.specs import (
     StudySpec,
     TrackingSpec,
 )
-from fpl_tune.paths import list_studies

@@ -84,13 +84,12 @@ def read_mapping(path: Path, what: str, scale: int = 1) -> dict[str, Any]:
         if path.stat().st_size > scale * BYTES:
             raise ConfigError(f"{what} has {scale * BYTES} bytes at most, but {path.name} {path.stat().st_size}.")
         text = path.read_text(encoding="utf-8")
+        _measure(text, path, scale * VALUES)
+        node = yaml.load(text, Loader=_LOADER)
     except UnicodeDecodeError as problem:
         raise ConfigError(f"{what} is text in UTF-8, but {path.name} is not (byte {problem.start}).") from None
     except OSError as problem:
         raise ConfigError(f"{path} cannot be read: {problem.strerror}.") from None
-    try:
-        _measure(text, path, scale * VALUES)
-        node = yaml.load(text, Loader=_LOADER)
     except yaml.YAMLError as problem:
         raise not_yaml(problem, path, what) from None
     except (ValueError, TypeError, RecursionError) as problem:  # e.g. an invalid date, a mapping as a key

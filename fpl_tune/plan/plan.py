@@ -148,9 +148,7 @@ def make_plan(
     named = [(run, item.label) for item in items if item.missing for run in item.runs]
     runs, labels = [run for run, _ in named], [label for _, label in named]
     sent = preflight.check(runs, len(spec.seed_list()), setup, labels)
-    profile = Profile({}, 0.0)
-    if runs:
-        profile = measure(kinds_of(runs), spec.seed_list(), _here(setup), progress=progress)
+    profile = measure(kinds_of(runs), spec.seed_list(), _here(setup), progress=progress)
     ray_seconds = RAY_SECONDS if spec.execution.executor == "ray" else 0.0
     starting = profile.boot + ray_seconds / 2 if ray_seconds else 0.0
     free = [starting] * setup.parallel  # a heap of the times at which workers become free
