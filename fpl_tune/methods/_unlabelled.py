@@ -75,10 +75,7 @@ class Unlabelled(FederatedAveraging):
         logits = self.logits(task, local, batch)
         second = self.logits(task, local, self.seen(batch)) if self.augment else logits
         second = second.softmax(-1) if self.double_softmax else second
-        return bank_loss(
-            local, batch, logits, second,
-            neighbours=self.neighbours, disperse=self.disperse, summed=self.dispersal == "sum",
-        )  # fmt: skip
+        return self.bank_loss(local, batch, logits, second)
 
     def seen(self, batch: Batch) -> Batch:
         """The batch as the student sees it."""
@@ -93,41 +90,38 @@ class Unlabelled(FederatedAveraging):
         chosen = logits.log_softmax(-1).gather(-1, label.unsqueeze(-1)).squeeze(-1)
         return fl.mean_over(-chosen, batch.mask & (sure > self.threshold))
 
+    def bank_loss(self, local: Local, batch: Batch, logits: Tensor, second: Tensor) -> tuple[Tensor, Tree]:
+        """Eqs. 9 and 10: [C], and the banks with this batch's predictions written in.
+
+        logits [C, B, K] of the images themselves; second [C, B, K]: of what the student sees. The official code writes
+        the attraction as a divergence; its term without gradient, which rises as predictions become sure, is left out.
+
+        Images of one class should agree, yet the dispersal also separates them. Summed over a batch, as in the official
+        code, it grows with the number of mates of the same class: 1.5 for 512 images of 345 classes, 15 for 32 images
+        of two. As a mean, it is divided by the number that the bank's shares of classes make expect, where that exceeds
+        one.
+        """
+        shares = logits.softmax(-1)  # [C, B, K]
+        row = torch.arange(len(shares), device=shares.device)[:, None]
+        remembered = local.fixed["scores"][row, batch.index]
+        agree = -(remembered * second.log_softmax(-1)).sum(-1)
+        written = torch.where(batch.mask[..., None], shares.detach(), remembered)
+        bank = local.fixed["scores"].index_put((row, batch.index), written)
+        nearest, found = _nearest(local, batch, self.neighbours)
+        near = torch.where(found[..., None], bank[row[..., None], nearest], 0)  # [C, B, k, K]
+        attract = -torch.einsum("cbnk,cbk->cb", near, shares)
+        others = batch.mask[:, None] & ~torch.eye(shares.shape[1], dtype=torch.bool, device=shares.device)
+        alike = torch.where(others, shares @ shares.mT, 0).sum(-1)
+        if self.dispersal == "mean":
+            present = local.fixed["present"]
+            classes = torch.where(present[..., None], bank, 0).sum(1) / present.sum(1, keepdim=True).clamp(min=1)
+            mates = (batch.mask.sum(1) - 1) * classes.square().sum(-1)
+            alike = alike / mates.clamp(min=1)[:, None]
+        return fl.mean_over(agree + attract + self.disperse * alike, batch.mask), local.fixed | {"scores": bank}
+
     def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
         banks = {name: fl.put(leaf, who, local.fixed[name]) for name, leaf in state.personal.items()}
         return super().merge(task, state._replace(personal={}), who, local)._replace(personal=banks)
-
-
-def bank_loss(
-    local: Local, batch: Batch, logits: Tensor, second: Tensor, *, neighbours: int, disperse: float, summed: bool
-) -> tuple[Tensor, Tree]:
-    """Eqs. 9 and 10: [C], and the banks with this batch's predictions written in.
-
-    logits [C, B, K] of the images themselves; second [C, B, K]: of what the student sees. The official code writes the
-    attraction as a divergence; its term without a gradient, which rises as predictions become sure, is left out.
-
-    Images of one class should agree, yet the dispersal also separates them. Summed over a batch, as in the official
-    code, it grows with the number of mates of the same class: 1.5 for 512 images of 345 classes, 15 for 32 images of
-    two. Unless `summed`, it is divided by the number that the bank's shares of classes make expect, where that exceeds
-    one.
-    """
-    shares = logits.softmax(-1)  # [C, B, K]
-    row = torch.arange(len(shares), device=shares.device)[:, None]
-    remembered = local.fixed["scores"][row, batch.index]
-    agree = -(remembered * second.log_softmax(-1)).sum(-1)
-    written = torch.where(batch.mask[..., None], shares.detach(), remembered)
-    bank = local.fixed["scores"].index_put((row, batch.index), written)
-    nearest, found = _nearest(local, batch, neighbours)
-    near = torch.where(found[..., None], bank[row[..., None], nearest], 0)  # [C, B, k, K]
-    attract = -torch.einsum("cbnk,cbk->cb", near, shares)
-    others = batch.mask[:, None] & ~torch.eye(shares.shape[1], dtype=torch.bool, device=shares.device)
-    alike = torch.where(others, shares @ shares.mT, 0).sum(-1)
-    if not summed:
-        present = local.fixed["present"]
-        classes = torch.where(present[..., None], bank, 0).sum(1) / present.sum(1, keepdim=True).clamp(min=1)
-        mates = (batch.mask.sum(1) - 1) * classes.square().sum(-1)
-        alike = alike / mates.clamp(min=1)[:, None]
-    return fl.mean_over(agree + attract + disperse * alike, batch.mask), local.fixed | {"scores": bank}
 
 
 def _nearest(local: Local, batch: Batch, neighbours: int) -> tuple[Tensor, Tensor]:

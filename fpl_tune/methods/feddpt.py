@@ -72,7 +72,7 @@ class FedDPT(Method):
             width = task.vision_width or 0
             shared["visual"] = (0.02 * torch.randn(n, width, generator=rng)).to(task.device, task.dtype)
         for name in self._followed():
-            personal[name] = _others(fl.spread(shared[name], task.n_clients), task.domain)
+            personal[name] = _turned(fl.spread(shared[name], task.n_clients), task.domain)[:, 1:].clone()
         return State(shared, personal, server={})
 
     def _followed(self) -> dict[str, float]:
@@ -81,15 +81,13 @@ class FedDPT(Method):
         return followed | ({"visual": self.visual_momentum} if self.visual == "split" else {})
 
     def start(self, task: Task, state: State, who: Tensor) -> Local:
-        train = {name: fl.spread(leaf, len(who)) for name, leaf in state.shared.items()}
-        domain = task.domain[who]
-        fixed: Tree = {}
+        local = self.deploy(task, state, who)
         for name in self._followed():
-            fixed[f"{name}.external"] = state.personal[name][who]
-            fixed[f"{name}.received"] = _others(train[name], domain)
-            fixed["place"] = (torch.arange(task.n_domains, device=domain.device) - domain[:, None]) % task.n_domains
-            train[name] = train[name][torch.arange(len(who), device=who.device), domain].unsqueeze(1)
-        return Local(train, fixed)
+            turned = _turned(local.train[name], task.domain[who])
+            local.train[name], received = turned[:, :1].clone(), turned[:, 1:].clone()
+            own = {f"{name}.external": state.personal[name][who], f"{name}.received": received}
+            local.fixed.update(own, domain=task.domain[who])
+        return local
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
         return Local(train={name: fl.spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
@@ -110,7 +108,7 @@ class FedDPT(Method):
         own = local.train["visual"]
         if "visual.external" not in local.fixed or own.shape[1] == task.n_domains:
             return own
-        return _in_order(torch.cat([own, local.fixed["visual.external"]], 1), local.fixed["place"])
+        return _turned(torch.cat([own, local.fixed["visual.external"]], 1), -local.fixed["domain"])
 
     def _weights(self, task: Task, looks: Tensor) -> Tensor:
         """Eq. 5: [C, B, heads, n] -> [C, B, n], how much an image belongs to each domain."""
@@ -126,7 +124,7 @@ class FedDPT(Method):
             return own
         with torch.no_grad():
             others = task.text(local.fixed["text.external"], remember=False)
-        return _in_order(torch.cat([own, others], 1), local.fixed["place"])
+        return _turned(torch.cat([own, others], 1), -local.fixed["domain"])
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         fixed = dict(local.fixed)
@@ -168,16 +166,10 @@ def mixed_logits(scale: float, image: Tensor, text: Tensor, weight: Tensor) -> T
     return scale * dots / squared.clamp(min=1e-12).sqrt()
 
 
-def _others(rows: Tensor, domain: Tensor) -> Tensor:
-    """[C, n, ...] -> [C, n - 1, ...]: the domains that follow the client's own in cyclic order."""
-    n = rows.shape[1]
-    order = (domain[:, None] + torch.arange(1, n, device=domain.device)) % n
-    return rows[torch.arange(len(rows), device=domain.device)[:, None], order]
-
-
-def _in_order(rows: Tensor, place: Tensor) -> Tensor:
-    """[C, n, ...], the client's own domain first -> in order of the domains; `place` [C, n] is where each lies."""
-    return rows[torch.arange(len(rows), device=place.device)[:, None], place]
+def _turned(rows: Tensor, first: Tensor) -> Tensor:
+    """[C, n, ...] in cyclic order from row `first` [C], such as the client's own domain; by -first back in order."""
+    order = (first[:, None] + torch.arange(rows.shape[1], device=rows.device)) % rows.shape[1]
+    return rows[torch.arange(len(rows), device=rows.device)[:, None], order]
 
 
 def _by_domain(rows: Tensor, domain: Tensor, old: Tensor) -> Tensor:

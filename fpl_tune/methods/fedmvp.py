@@ -80,9 +80,9 @@ class FedMVP(FederatedAveraging):
         sentences = self._sentences(task).flatten(0, 1)
         values = mapped(leaf, "project", sentences.expand(n_clients, -1, -1))  # [C, A, w]
         patches = normed(leaf, "patches", task.embed(pixels)).flatten(1, 2)  # [C, B M, w]
-        parts = zip("qkv", leaf["attention.in.weight"].chunk(3, 1), leaf["attention.in.bias"].chunk(3, 1), strict=True)
-        given = {"q": patches, "k": normed(leaf, "attributes", values), "v": values}
-        q, k, v = (linear(given[n], *own).unflatten(-1, (self.heads, -1)).transpose(1, 2) for n, *own in parts)
+        given = patches, normed(leaf, "attributes", values), values
+        parts = zip(given, leaf["attention.in.weight"].chunk(3, 1), leaf["attention.in.bias"].chunk(3, 1), strict=True)
+        q, k, v = (linear(*part).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
         x = mapped(leaf, "attention.out", F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
         x = feed_forward(leaf, x)
         pooled = F.adaptive_avg_pool1d(x.unflatten(1, (n_images, -1)).flatten(0, 1).mT, self.n_tokens).mT

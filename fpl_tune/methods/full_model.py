@@ -46,16 +46,10 @@ class FullModel(FederatedAveraging):
         return Local(train={n: leaf.expand(len(who), *leaf.shape) for n, leaf in state.shared.items()}, fixed={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        rows = []  # torch.func.vmap has no derivative for the fused attention of the towers' blocks
-        for client, pixels in enumerate(batch.image):
-            features = self._tower(task, {n: leaf[client] for n, leaf in local.train.items()}, pixels)
-            rows.append(features @ local.train["head.weight"][client].mT + local.train["head.bias"][client])
+        tower, rows = task.visual(), []
+        for client, pixels in enumerate(batch.image):  # torch.func.vmap has no derivative for the fused attention
+            leaf = {name: leaves[client] for name, leaves in local.train.items()}
+            own = {name: leaf[f"tower.{name}"].to(frozen.dtype) for name, frozen in tower.named_parameters()}
+            features = functional_call(tower, own, (pixels.to(next(tower.parameters()).dtype),)).to(pixels.dtype)
+            rows.append(features @ leaf["head.weight"].mT + leaf["head.bias"])
         return torch.stack(rows)
-
-    @staticmethod
-    def _tower(task: Task, leaves: Tree, pixels: Tensor) -> Tensor:
-        """Raw features [B, D] of one client's pixels [B, 3, H, W] under its own weights."""
-        tower = task.visual()
-        own = {name: leaves[f"tower.{name}"].to(frozen.dtype) for name, frozen in tower.named_parameters()}
-        dtype = next(iter(own.values())).dtype
-        return functional_call(tower, own, (pixels.to(dtype),)).to(pixels.dtype)

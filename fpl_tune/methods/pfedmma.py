@@ -45,7 +45,7 @@ class PFedMMA(FederatedAveraging):
         require_vit(sizes, "pfedmma")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        n, rank = self._n_blocks(task), self.rank
+        n, rank = min(self.blocks, task.n_text_blocks, task.n_vision_blocks or 0), self.rank
 
         def layer(name: str, n_in: int, n_out: int) -> Tree:
             """Kaiming's normal start by fan-out, in every block."""
@@ -58,9 +58,6 @@ class PFedMMA(FederatedAveraging):
             own |= {**layer(f"{tower}.down", width, rank), **layer(f"{tower}.up", rank, width)}
         server = self._first_text(shared, own) if self.text_features == "first" else {}
         return State(shared, {name: fl.spread(leaf, task.n_clients) for name, leaf in own.items()}, server)
-
-    def _n_blocks(self, task: Sizes) -> int:
-        return min(self.blocks, task.n_text_blocks, task.n_vision_blocks or 0)
 
     def deploy(self, task: Task, state: State, who: Tensor) -> Local:
         first = {name: fl.spread(leaf, len(who)) for name, leaf in state.server.items()}
@@ -76,11 +73,8 @@ class PFedMMA(FederatedAveraging):
         return fl.cosine_logits(task.scale, image, text)
 
     def _inside(self, train: Tree, tower: str, n_blocks: int) -> Inside:
-        leaf = {
-            f"{name}.{kind}": self._scaled(train[f"{tower}.{name}.{kind}" if name != "s" else f"s.{kind}"])
-            for name in ("down", "s", "up")
-            for kind in ("weight", "bias")
-        }
+        used = {name: leaf for name, leaf in train.items() if name.startswith(("s.", f"{tower}."))}
+        leaf = {name.removeprefix(f"{tower}."): self._scaled(leaf) for name, leaf in used.items()}
         leaf |= {f"up.{kind}": self.alpha * leaf[f"up.{kind}"] for kind in ("weight", "bias")}
         return Inside(_adapter, leaf, first=n_blocks - leaf["s.bias"].shape[1])
 

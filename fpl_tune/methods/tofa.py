@@ -80,8 +80,8 @@ class TOFA(Method):
     def classifier(self, own: Tree, everybody: Tree) -> tuple[Tensor, Tensor]:
         """Weight [K, D] and bias [K] of one client, from its sums and those of all, in double precision."""
         part, share = (0.0, 1.0) if math.isinf(self.alpha) else (1.0, self.alpha)
-        sums = (part * own[n].double() + share * everybody[n].double() for n in ("count", "sum", "moment"))
-        count, total, moment = sums
+        names = ("count", "sum", "moment")
+        count, total, moment = (part * own[n].double() + share * everybody[n].double() for n in names)
         mean = total / count.clamp(min=torch.finfo(count.dtype).tiny).unsqueeze(-1)
         width = mean.shape[-1]
         upper = torch.triu_indices(width, width).to(mean.device)

@@ -65,6 +65,12 @@ def whole_batch() -> Callable[[ClientTask], Batch]:
 
 
 @pytest.fixture
+def whole(task: ClientTask, whole_batch: Callable[[ClientTask], Batch]) -> Batch:
+    """The same of the module's task."""
+    return whole_batch(task)
+
+
+@pytest.fixture
 def assert_equal_to_clients_alone(whole_batch: Callable[[ClientTask], Batch]) -> Callable[..., None]:
     """Compares a method's loss of all training images and its gradient with those of one client after another.
 

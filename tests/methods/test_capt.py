@@ -44,24 +44,22 @@ def test_each_class_reads_the_general_token_and_its_own(task, local, whole_batch
     torch.testing.assert_close(SMALL.logits(task, local, batch)[0], task.scale * image @ text.T)
 
 
-def test_the_prior_is_added_to_the_logits_in_training_alone(task, local, whole_batch):
-    batch = whole_batch(task)
-    logits = SMALL.logits(task, local, batch)
+def test_the_prior_is_added_to_the_logits_in_training_alone(task, local, whole):
+    logits = SMALL.logits(task, local, whole)
     frequency = task.counts.sum(0).clamp(min=1).double()
     prior = (frequency / frequency.sum()).log()
-    loss, _ = SMALL.loss(task, local, batch)
+    loss, _ = SMALL.loss(task, local, whole)
     for client in range(4):
-        rows = batch.mask[client]
-        wanted = F.cross_entropy((logits[client] + prior)[rows], batch.label[client][rows])
+        rows = whole.mask[client]
+        wanted = F.cross_entropy((logits[client] + prior)[rows], whole.label[client][rows])
         torch.testing.assert_close(loss[client], wanted)
     assert "prior" not in SMALL.deploy(task, SMALL.init(task, torch.Generator()), EVERYONE).fixed
 
 
-def test_equal_frequencies_adjust_nothing(task, local, whole_batch):
+def test_equal_frequencies_adjust_nothing(task, local, whole):
     even = local._replace(fixed={"prior": torch.full_like(local.fixed["prior"], 1 / 6)})
-    batch = whole_batch(task)
-    plain = replace(SMALL, prior=0.0).loss(task, local, batch)[0]
-    torch.testing.assert_close(SMALL.loss(task, even, batch)[0], plain)
+    plain = replace(SMALL, prior=0.0).loss(task, local, whole)[0]
+    torch.testing.assert_close(SMALL.loss(task, even, whole)[0], plain)
 
 
 def test_alignment_is_evened_images_and_weighted_classes(task, whole_batch):

@@ -6,7 +6,7 @@ import torch
 
 from fpl_tune.method import cosine_logits
 from fpl_tune.methods.clip_fc import CLIPFC
-from fpl_tune.testing import play, toy_task
+from fpl_tune.testing import play
 
 
 def test_loss_and_gradient_are_those_of_clients_alone(task, assert_equal_to_clients_alone):
@@ -21,17 +21,14 @@ def test_loss_and_gradient_are_those_of_clients_alone(task, assert_equal_to_clie
     assert_equal_to_clients_alone(method, task, local, plain)
 
 
-def test_identity_starts_as_zero_shot(whole_batch):
-    task = toy_task()
+def test_identity_starts_as_zero_shot(task, whole):
     method = CLIPFC(start_from="identity")
     local = method.start(task, method.init(task, torch.Generator()), torch.arange(4))
-    batch = whole_batch(task)
-    wanted = cosine_logits(task.scale, batch.image, task.hand_text.expand(4, -1, -1))
-    torch.testing.assert_close(method.logits(task, local, batch), wanted)
+    wanted = cosine_logits(task.scale, whole.image, task.hand_text.expand(4, -1, -1))
+    torch.testing.assert_close(method.logits(task, local, whole), wanted)
 
 
-def test_random_start_is_pytorchs():
-    task = toy_task()
+def test_random_start_is_pytorchs(task):
     weight = CLIPFC().init(task, torch.Generator().manual_seed(0)).shared["weight"]
     bound = task.embed_dim**-0.5
     assert weight.abs().max() <= bound
@@ -39,8 +36,7 @@ def test_random_start_is_pytorchs():
     assert abs(weight.mean()) < 0.1 * bound
 
 
-def test_training_lowers_the_loss(whole_batch):
-    task = toy_task()
+def test_training_lowers_the_loss(task, whole_batch):
     method = CLIPFC(start_from="identity")
     states = play(method, [task], cohorts=[(0, 1, 2, 3)] * 4)
     everyone, batch = torch.arange(4), whole_batch(task)

@@ -4,19 +4,18 @@ import torch
 
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.testing import play, toy_task
+from fpl_tune.task import ClientTask
+from fpl_tune.testing import play
 
 
-def test_a_client_is_promptfl_with_that_client_alone() -> None:
-    task = toy_task()
+def test_a_client_is_promptfl_with_that_client_alone(task: ClientTask) -> None:
     (state,) = play(CoOp(n_ctx=2), [task], cohorts=[[0, 1, 2, 3]] * 2)[-1]
     for client in range(4):
         (alone,) = play(PromptFL(n_ctx=2), [task], cohorts=[[client]] * 2)[-1]
         torch.testing.assert_close(state.personal["prompt"][client], alone.shared["prompt"], rtol=0, atol=1e-10)
 
 
-def test_all_clients_start_alike_and_send_nothing() -> None:
-    task = toy_task()
+def test_all_clients_start_alike_and_send_nothing(task: ClientTask) -> None:
     ((state,),) = play(CoOp(n_ctx=2), [task], cohorts=[])
     assert bool((state.personal["prompt"] == state.personal["prompt"][:1]).all())
     traffic = CoOp(n_ctx=2).traffic(task, state, torch.arange(4))

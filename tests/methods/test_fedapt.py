@@ -109,17 +109,16 @@ def test_keys_are_drawn_as_named(kind, paper_task):
         assert set(keys.unique().tolist()) == {0.0, 1.0}
 
 
-def test_keys_never_move_and_the_reader_learns_the_domains(task, whole_batch):
+def test_keys_never_move_and_the_reader_learns_the_domains(task, whole):
     method = FedAPT(n_ctx=2)
     history = play(method, [task], cohorts=[(0, 1, 2, 3)] * 6, epochs=2)
     (before,), (after,) = history[0], history[-1]
     assert torch.equal(after.server["keys"], before.server["keys"])
-    batch = whole_batch(task)
     shares = [
-        (batch.image @ s.shared["reader"].T).softmax(-1).gather(-1, task.domain[:, None, None].expand(-1, 9, 1))
+        (whole.image @ s.shared["reader"].T).softmax(-1).gather(-1, task.domain[:, None, None].expand(-1, 9, 1))
         for s in (before, after)
     ]
-    assert shares[1][batch.mask].mean() > shares[0][batch.mask].mean()
+    assert shares[1][whole.mask].mean() > shares[0][whole.mask].mean()
 
 
 def test_the_reader_starts_as_a_layer_of_pytorch(paper_task):

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from fpl_tune.method import Batch, Local, generator, unit
-from fpl_tune.methods._unlabelled import bank_loss
 from fpl_tune.methods.fedapt_unsupervised import FedAPTUnsupervised
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.task import Classes
@@ -115,8 +114,8 @@ def test_dispersal_does_not_grow_with_the_mates_of_a_class(classes):
         rows = torch.arange(n)[None]
         batch = Batch(sure, label=rows % classes, mask=torch.ones(1, n, dtype=torch.bool), index=rows)
         fixed = {"scores": sure, "features": sure, "present": torch.ones(1, n, dtype=torch.bool)}
-        loss, _ = bank_loss(Local({}, fixed), batch, 60 * sure, 60 * sure, neighbours=0, disperse=1.0, summed=summed)
-        return float(loss)
+        method = _method(phase=2, neighbours=0, disperse=1.0, dispersal="sum" if summed else "mean")
+        return float(method.bank_loss(Local({}, fixed), batch, 60 * sure, 60 * sure)[0])
 
     assert dispersal(4, True) == pytest.approx(3)
     assert dispersal(16, True) == pytest.approx(15)
@@ -171,9 +170,8 @@ def test_views_that_are_surely_wrong_move_nothing_by_default(double):
     fixed = {"scores": bank, "features": images, "present": torch.ones(1, 2).bool()}
     view = torch.tensor([0.0, margin, 0.0]).double().expand(1, 1, 3).clone().requires_grad_()
     second = view.softmax(-1) if double else view
-    loss, _ = bank_loss(
-        Local({}, fixed), batch, torch.zeros(1, 1, 3).double(), second, neighbours=0, disperse=0.0, summed=True
-    )
+    method = _method(phase=2, neighbours=0, disperse=0.0, dispersal="sum")
+    loss, _ = method.bank_loss(Local({}, fixed), batch, torch.zeros(1, 1, 3).double(), second)
     (pull,) = torch.autograd.grad(loss.sum(), view)
     if double:
         assert float(pull.abs().max()) < 10 * math.exp(-margin)

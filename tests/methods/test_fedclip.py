@@ -9,7 +9,7 @@ from fpl_tune.errors import ConfigError
 from fpl_tune.method import cosine_logits, unit
 from fpl_tune.methods._blocks import contrastive
 from fpl_tune.methods.fedclip import FedCLIP
-from fpl_tune.testing import play, toy_task
+from fpl_tune.testing import play
 from fpl_tune.wrappers.private import Private
 
 
@@ -43,15 +43,13 @@ def test_loss_and_gradient_are_those_of_clients_alone(task, form, objective, ass
 
 
 @pytest.mark.parametrize("form", ["sigmoid", "softmax"])
-def test_equal_attention_is_zero_shot(form, whole_batch):
-    task = toy_task()
+def test_equal_attention_is_zero_shot(task, form, whole):
     method = FedCLIP(form=form)
     local = method.start(task, method.init(task, torch.Generator()), torch.arange(4))
     for name in ("second.weight", "second.bias"):
         local.train[name].zero_()
-    batch = whole_batch(task)
-    wanted = cosine_logits(task.scale, batch.image, task.hand_text.expand(4, -1, -1))
-    torch.testing.assert_close(method.logits(task, local, batch), wanted)
+    wanted = cosine_logits(task.scale, whole.image, task.hand_text.expand(4, -1, -1))
+    torch.testing.assert_close(method.logits(task, local, whole), wanted)
 
 
 def test_contrastive_loss_is_zero_without_negatives_and_counts_duplicates_as_negatives():
@@ -62,8 +60,7 @@ def test_contrastive_loss_is_zero_without_negatives_and_counts_duplicates_as_neg
     torch.testing.assert_close(both, torch.tensor([2.0]).double().log())
 
 
-def test_without_broadcast_clients_train_alone_and_the_average_is_evaluated():
-    task = toy_task()
+def test_without_broadcast_clients_train_alone_and_the_average_is_evaluated(task):
     alone = FedCLIP(broadcast=False)
     first, after, last = (states[0] for states in play(alone, [task], cohorts=[(0, 1), (0, 1)]))
     assert not last.shared  # nobody receives the average, so that no wrapper takes what a client starts from for it

@@ -36,8 +36,7 @@ def test_loss_and_gradient_are_those_of_images_alone(assert_equal_to_clients_alo
     assert_equal_to_clients_alone(method, task, local, plain)
 
 
-def test_silent_network_is_promptfl(whole_batch):
-    task = toy_task()
+def test_silent_network_is_promptfl(task, whole_batch):
     method = _small(words="")
     state = method.init(task, torch.Generator().manual_seed(3))
     plain = PromptFL(n_ctx=2).init(task, torch.Generator().manual_seed(3))
@@ -49,27 +48,23 @@ def test_silent_network_is_promptfl(whole_batch):
     torch.testing.assert_close(method.logits(task, local, batch), wanted)
 
 
-def test_context_starts_from_the_first_words():
-    task = toy_task()
+def test_context_starts_from_the_first_words(task):
     state = _small(n_ctx=3).init(task, torch.Generator())
     assert torch.equal(state.shared["prompt"], task.words("a photo of"))
     with pytest.raises(ConfigError, match="at most 4"):
         _small(n_ctx=5).init(task, torch.Generator())
 
 
-def test_images_are_scored_the_same_in_slices_of_any_size(whole_batch, monkeypatch):
-    task = toy_task()
+def test_images_are_scored_the_same_in_slices_of_any_size(task, whole, monkeypatch):
     method = _small()
     local = method.start(task, method.init(task, torch.Generator().manual_seed(0)), EVERYONE)
-    batch = whole_batch(task)
-    wanted = method.logits(task, local, batch)
+    wanted = method.logits(task, local, whole)
     for sentences in (1, 2 * 4 * task.n_classes, 7 * 4 * task.n_classes):
         monkeypatch.setattr(_blocks, "SENTENCES", sentences)
-        torch.testing.assert_close(method.logits(task, local, batch), wanted)
+        torch.testing.assert_close(method.logits(task, local, whole), wanted)
 
 
-def test_images_of_one_class_read_different_prompts(whole_batch):
-    task = toy_task()
+def test_images_of_one_class_read_different_prompts(task, whole_batch):
     method = _small()
     local = method.start(task, method.init(task, torch.Generator().manual_seed(0)), EVERYONE)
     batch = whole_batch(task)

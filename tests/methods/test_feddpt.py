@@ -62,16 +62,15 @@ def test_mixed_logits_equal_the_mixture_written_out():
     torch.testing.assert_close(mixed_logits(7.0, image, text, weight), wanted)
 
 
-def test_weights_sum_to_one_and_temperature_goes_from_one_hot_to_uniform(task, whole_batch):
+def test_weights_sum_to_one_and_temperature_goes_from_one_hot_to_uniform(task, whole):
     state = _trained(FedDPT(n_ctx=2), task)
-    batch = whole_batch(task)
     shares = {}
     for temperature in (1e-6, 0.1, 1e6):
         method = FedDPT(n_ctx=2, temperature=temperature)
         local = method.deploy(task, state, EVERYONE)
-        _, looks = task.see(batch.image, local.train["visual"])
+        _, looks = task.see(whole.image, local.train["visual"])
         shares[temperature] = method._weights(task, looks)
-        torch.testing.assert_close(shares[temperature].sum(-1), torch.ones(batch.label.shape).double())
+        torch.testing.assert_close(shares[temperature].sum(-1), torch.ones(whole.label.shape).double())
     assert bool((shares[1e-6].max(-1).values > 0.999).all())
     torch.testing.assert_close(shares[1e6], torch.full_like(shares[1e6], 0.5), atol=1e-4, rtol=0)
     assert bool((shares[0.1].max(-1).values < 0.999).any())
@@ -119,9 +118,8 @@ def test_without_momentum_external_prompts_are_the_received_ones(task, whole_bat
         assert torch.equal(fixed["text.external"][client, 0], state.shared["text"][1 - task.domain[client]])
 
 
-def test_training_without_lag_sees_what_is_deployed(task, whole_batch):
+def test_training_without_lag_sees_what_is_deployed(task, whole):
     """With everybody's prompts in step the training and the deployed forward are the same function."""
-    batch = whole_batch(task)
     for method in (
         FedDPT(n_ctx=2),
         FedDPT(n_ctx=2, visual="split"),
@@ -129,8 +127,8 @@ def test_training_without_lag_sees_what_is_deployed(task, whole_batch):
         FedDPT(n_ctx=2, text="shared"),
     ):
         state = method.init(task, torch.Generator().manual_seed(0))
-        trained = method.logits(task, method.start(task, state, EVERYONE), batch)
-        torch.testing.assert_close(trained, method.logits(task, method.deploy(task, state, EVERYONE), batch))
+        trained = method.logits(task, method.start(task, state, EVERYONE), whole)
+        torch.testing.assert_close(trained, method.logits(task, method.deploy(task, state, EVERYONE), whole))
 
 
 def test_split_trains_one_token_and_momentum_carries_the_others(task):

@@ -22,29 +22,27 @@ def task():
     return toy_task(sizes=(3, 2, 2, 1))
 
 
-def test_it_starts_as_zero_shot(task, whole_batch):
+def test_it_starts_as_zero_shot(task, whole):
     """B is zero, so that A has no gradient in the first step and B has one."""
-    batch = whole_batch(task)
     local = SMALL.start(task, SMALL.init(task, torch.Generator().manual_seed(0)), EVERYONE)
     leaves = [leaf.requires_grad_() for leaf in local.train.values()]
     torch.testing.assert_close(
-        SMALL.logits(task, local, batch).detach(), task.scale * unit(batch.image) @ task.hand_text.T
+        SMALL.logits(task, local, whole).detach(), task.scale * unit(whole.image) @ task.hand_text.T
     )
-    a, b = torch.autograd.grad(SMALL.loss(task, local, batch)[0].sum(), leaves)
+    a, b = torch.autograd.grad(SMALL.loss(task, local, whole)[0].sum(), leaves)
     assert a.abs().max() == 0
     assert b.abs().flatten(1).max(1).values.min() > 0
 
 
-def test_logits_are_those_of_a_tower_with_changed_weights(task, whole_batch):
+def test_logits_are_those_of_a_tower_with_changed_weights(task, whole):
     (state,) = play(SMALL, [task], cohorts=[(0, 1)], epochs=2)[-1]
-    batch = whole_batch(task)
-    found = SMALL.logits(task, SMALL.start(task, state, EVERYONE), batch)
+    found = SMALL.logits(task, SMALL.start(task, state, EVERYONE), whole)
     changed = Towers(deepcopy(task.towers.model), task.towers.tokenizer, name="changed")
     for j, block in enumerate(changed.text.transformer.resblocks):
         weight = block.attn.out_proj.weight
         weight += 2.0 * (state.shared["a"][j] @ state.shared["b"][j]).T
     text = unit(changed.encode_text([f"a photo of a {name}." for name in task.known.names]))
-    torch.testing.assert_close(found, task.scale * unit(batch.image) @ text.T)
+    torch.testing.assert_close(found, task.scale * unit(whole.image) @ text.T)
     assert not torch.allclose(text, task.hand_text, atol=1e-4)
 
 

@@ -47,19 +47,18 @@ def test_loss_and_gradient_are_those_of_images_alone(task, depth, assert_equal_t
     assert_equal_to_clients_alone(method, task, local, plain)
 
 
-def test_visual_prompts_follow_the_textual_ones(task, whole_batch):
+def test_visual_prompts_follow_the_textual_ones(task, whole):
     """The image feature depends on the text prompt through the map, and only through it."""
     method = FedMaPLe(n_ctx=2, depth=1)
     local = method.start(task, method.init(task, torch.Generator().manual_seed(0)), EVERYONE)
-    batch = whole_batch(task)
 
     def image_tokens(prompt, weight):
         return prompt @ weight.mT + local.train["map.bias"][:, 0, None]
 
     moved = local.train["prompt"] + 0.1
     for weight, same in ((local.train["map.weight"][:, 0], False), (0 * local.train["map.weight"][:, 0], True)):
-        before, _ = task.see(batch.image, image_tokens(local.train["prompt"], weight), place="end")
-        after, _ = task.see(batch.image, image_tokens(moved, weight), place="end")
+        before, _ = task.see(whole.image, image_tokens(local.train["prompt"], weight), place="end")
+        after, _ = task.see(whole.image, image_tokens(moved, weight), place="end")
         assert torch.allclose(before, after) == same
 
 

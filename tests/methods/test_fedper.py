@@ -6,24 +6,23 @@ import torch.nn.functional as F
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.fedper import FedPer
 from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.testing import play, toy_task
+from fpl_tune.task import ClientTask
+from fpl_tune.testing import play
 
 
-def test_without_own_tokens_it_is_promptfl() -> None:
-    task = toy_task()
+def test_without_own_tokens_it_is_promptfl(task: ClientTask) -> None:
     found, wanted = (play(m, [task])[-1][0] for m in (FedPer(n_own=0, n_ctx=3), PromptFL(n_ctx=3)))
     torch.testing.assert_close(found.shared["base"], wanted.shared["prompt"], rtol=0, atol=1e-12)
 
 
-def test_with_only_own_tokens_it_is_coop() -> None:
-    task = toy_task()
+def test_with_only_own_tokens_it_is_coop(task: ClientTask) -> None:
     found, wanted = (play(m, [task])[-1][0] for m in (FedPer(n_own=3, n_ctx=3), CoOp(n_ctx=3)))
     torch.testing.assert_close(found.personal["own"], wanted.personal["prompt"], rtol=0, atol=1e-12)
 
 
-def test_own_tokens_stand_next_to_the_class_name() -> None:
+def test_own_tokens_stand_next_to_the_class_name(task: ClientTask) -> None:
     """Gradients of base and own tokens are those of one context whose last tokens are the own ones."""
-    task, method = toy_task(), FedPer(n_own=1, n_ctx=3)
+    method = FedPer(n_own=1, n_ctx=3)
     local = method.start(task, play(method, [task])[-1][0], torch.tensor([2]))
     batch = task.train.batch(torch.tensor([2]), torch.arange(7).expand(1, -1))
     leaves = [leaf.requires_grad_() for leaf in local.train.values()]

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from fpl_tune.method import Batch, Local, generator
+from fpl_tune.method import Batch, Local, Tree, generator
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.fedpha import FedPHA
 from fpl_tune.methods.promptfl import PromptFL
@@ -33,23 +34,27 @@ def test_without_pull_and_push_it_is_coop_beside_promptfl(task: ClientTask) -> N
 
 
 @pytest.mark.parametrize("projection", ["null", "row"])
-def test_loss_follows_the_equation(task: ClientTask, batch: Batch, projection: Any) -> None:
+def test_loss_and_gradient_are_those_of_clients_alone(
+    task: ClientTask, projection: Any, assert_equal_to_clients_alone: Any
+) -> None:
     method = FedPHA(n_ctx=4, ratio=0.5, alpha=0.5, pull=30.0, push=2.0, projection=projection)
     local = begin(task, method)
-    losses, _ = method.loss(task, local, batch)
-    for client in range(4):
-        own, prompt = local.train["own"][client], local.train["prompt"][client]
-        gram = prompt.T @ prompt  # its eigenvectors are the right singular vectors, weakest first
-        vectors = torch.linalg.eigh(gram).eigenvectors
-        strong, weak = vectors[:, -2:], vectors[:, -4:-2]
+    prompt = local.train["prompt"][0]  # its Gram matrix' eigenvectors are the right singular vectors, weakest first
+    vectors = torch.linalg.eigh(prompt.T @ prompt).eigenvectors
+    strong, weak = vectors[:, -2:], vectors[:, -4:-2]
+
+    def plain(client: int, leaf: Tree, images: Tensor, labels: Tensor) -> Tensor:
+        own = leaf["own"]
         kept = own - own @ strong @ strong.T if projection == "null" else own @ weak @ weak.T
-        t_l, t_g, t_p = (task.text(row) for row in (own, prompt, kept))
-        image = F.normalize(batch.image[client], dim=-1)
-        wanted = sum(F.cross_entropy(task.scale * image @ t.T, batch.label[client]) for t in (t_l, t_g))
+        t_l, t_g, t_p = (task.text(row) for row in (own, leaf["prompt"], kept))
+        image = F.normalize(images, dim=-1)
+        fit = sum(F.cross_entropy(task.scale * image @ t.T, labels) for t in (t_l, t_g))
         pull, apart = F.mse_loss(t_l, t_p), F.pairwise_distance(t_l, t_g, eps=0)
-        assert float(pull) > 0
-        assert 0 < float((apart < 0.5).double().mean()) <= 1
-        torch.testing.assert_close(losses[client], wanted + 30 * pull + 2 * (0.5 - apart).clamp(min=0).mean())
+        assert pull > 0
+        assert 0 < (apart < 0.5).double().mean() <= 1
+        return fit + 30 * pull + 2 * (0.5 - apart).clamp(min=0).mean()
+
+    assert_equal_to_clients_alone(method, task, local, plain)
 
 
 def test_clients_of_different_lengths_are_what_they_are_alone(task: ClientTask) -> None:

@@ -17,14 +17,13 @@ def task():
     return toy_task("pixels", sizes=(3, 2, 2, 1))
 
 
-def test_with_the_words_of_the_template_it_starts_as_vpt(task, whole_batch):
+def test_with_the_words_of_the_template_it_starts_as_vpt(task, whole):
     """Two learned and two frozen words write "a photo of a dog."; four learned ones as well."""
-    batch = whole_batch(task)
     for n_ctx in (1, 2, 4):
         method = IVLP(n_ctx=n_ctx, n_tokens=2)
         local = method.start(task, method.init(task, torch.Generator().manual_seed(0)), EVERYONE)
-        wanted = VPT(n_tokens=2).logits(task, local._replace(train={"visual": local.train["visual"]}), batch)
-        torch.testing.assert_close(method.logits(task, local, batch), wanted)
+        wanted = VPT(n_tokens=2).logits(task, local._replace(train={"visual": local.train["visual"]}), whole)
+        torch.testing.assert_close(method.logits(task, local, whole), wanted)
 
 
 @pytest.mark.parametrize("depth", [1, 3])

@@ -103,11 +103,10 @@ def test_only_the_shared_layer_is_averaged_and_reaches_everyone(task):
     assert not torch.equal(after.shared["s.weight"], before.shared["s.weight"])
 
 
-def test_text_features_differ_between_clients_unless_they_are_the_first_ones(task, whole_batch):
+def test_text_features_differ_between_clients_unless_they_are_the_first_ones(task, whole):
     """The released evaluation keeps those of client 0 after round 1, whatever is learned later."""
-    batch = whole_batch(task)
-    pixels = batch.image[:1, :1].expand(4, -1, -1, -1, -1)
-    same = batch._replace(image=pixels, label=batch.label[:, :1], mask=batch.mask[:, :1], index=batch.index[:, :1])
+    pixels = whole.image[:1, :1].expand(4, -1, -1, -1, -1)
+    same = whole._replace(image=pixels, label=whole.label[:, :1], mask=whole.mask[:, :1], index=whole.index[:, :1])
 
     def text(method, state):
         local = method.deploy(task, state, EVERYONE)

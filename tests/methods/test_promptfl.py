@@ -6,12 +6,13 @@ import torch.nn.functional as F
 from fpl_tune.method import average, generator
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.optim import OptimSpec
+from fpl_tune.task import ClientTask
 from fpl_tune.testing import play, toy_task
 
 
-def test_a_round_is_a_step_of_every_client_and_the_mean_weighted_by_images() -> None:
+def test_a_round_is_a_step_of_every_client_and_the_mean_weighted_by_images(task: ClientTask) -> None:
     """One full-batch step of plain gradient descent, written out with torch's own cross-entropy."""
-    task, spec = toy_task(), OptimSpec(lr=0.1, batch=16, momentum=0.0, weight_decay=0.0)
+    spec = OptimSpec(lr=0.1, batch=16, momentum=0.0, weight_decay=0.0)
     (before,), (after,) = play(PromptFL(n_ctx=2), [task], cohorts=[[0, 2]], spec=spec, epochs=1)
     table, total = task.table("train"), torch.zeros_like(before.shared["prompt"])
     for client, size in ((0, 9), (2, 7)):
@@ -23,8 +24,7 @@ def test_a_round_is_a_step_of_every_client_and_the_mean_weighted_by_images() -> 
     torch.testing.assert_close(after.shared["prompt"], total, rtol=0, atol=1e-10)
 
 
-def test_the_released_loop_keeps_the_last_clients_prompt() -> None:
-    task = toy_task()
+def test_the_released_loop_keeps_the_last_clients_prompt(task: ClientTask) -> None:
     last, alone = (
         play(m, [task], cohorts=[who])[-1][0].shared["prompt"]
         for m, who in ((PromptFL(n_ctx=2, weights="last"), [1, 0, 2]), (PromptFL(n_ctx=2), [2]))
@@ -32,8 +32,7 @@ def test_the_released_loop_keeps_the_last_clients_prompt() -> None:
     torch.testing.assert_close(last, alone, rtol=0, atol=1e-12)
 
 
-def test_a_plain_mean_is_that_of_the_clients_alone() -> None:
-    task = toy_task()
+def test_a_plain_mean_is_that_of_the_clients_alone(task: ClientTask) -> None:
     alone = [play(PromptFL(n_ctx=2), [task], cohorts=[[c]])[-1][0].shared["prompt"] for c in (0, 2)]
     (mean,) = play(PromptFL(n_ctx=2, weights="uniform"), [task], cohorts=[[0, 2]])[-1]
     torch.testing.assert_close(mean.shared["prompt"], (alone[0] + alone[1]) / 2, rtol=0, atol=1e-12)

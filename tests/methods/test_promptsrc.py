@@ -53,16 +53,15 @@ def test_the_loss_is_the_sum_written_out_image_by_image(task, local, whole_batch
         torch.testing.assert_close(loss[client], total + torch.stack(rows).mean(), rtol=1e-5, atol=1e-7)
 
 
-def test_prompts_that_change_nothing_pay_nothing(task, whole_batch):
+def test_prompts_that_change_nothing_pay_nothing(task, whole):
     """The words of the template and no visual token: loss and gradient of the terms are zero, rounding included."""
     method = PromptSRC(n_ctx=4, n_tokens=1, depth=1)
     start = method.start(task, method.init(task, torch.Generator().manual_seed(0)), EVERYONE)
     none = start._replace(
         train={"text": start.train["text"].requires_grad_(), "visual": torch.zeros(4, 1, 0, 32).double()}
     )
-    batch = whole_batch(task)
-    loss, _ = method.loss(task, none, batch)
-    plain, _ = replace(method, text=0.0, image=0.0, agreement=0.0).loss(task, none, batch)
+    loss, _ = method.loss(task, none, whole)
+    plain, _ = replace(method, text=0.0, image=0.0, agreement=0.0).loss(task, none, whole)
     torch.testing.assert_close(loss, plain)
     one, other = (torch.autograd.grad(x.sum(), none.train["text"], retain_graph=True)[0] for x in (loss, plain))
     torch.testing.assert_close(one, other)

@@ -4,11 +4,11 @@ import torch
 import torch.nn.functional as F
 
 from fpl_tune.methods.zeroshot import ZeroShot
-from fpl_tune.testing import play, toy_task
+from fpl_tune.task import ClientTask
+from fpl_tune.testing import play
 
 
-def test_logits_are_scaled_cosines_with_the_hand_written_prompts() -> None:
-    task = toy_task()
+def test_logits_are_scaled_cosines_with_the_hand_written_prompts(task: ClientTask) -> None:
     table = task.table("train")
     who = torch.arange(4)
     batch = task.train.batch(who, torch.arange(task.train.spare).expand(4, -1))
@@ -18,8 +18,7 @@ def test_logits_are_scaled_cosines_with_the_hand_written_prompts() -> None:
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-9)
 
 
-def test_nothing_is_learned_and_nothing_is_sent() -> None:
-    task = toy_task()
+def test_nothing_is_learned_and_nothing_is_sent(task: ClientTask) -> None:
     state = ZeroShot().init(task, torch.Generator())
     traffic = ZeroShot().traffic(task, state, torch.arange(4))
     assert (state.shared, state.personal, state.server) == ({}, {}, {})
