@@ -132,7 +132,7 @@ def _units(start: Mapping[str, Any], end: Mapping[str, Any], space: Space) -> di
             continue
         lead = name
         if (name in start) != (name in end):
-            lead = next((leads[field] for field, _ in param.when if field in leads), name)
+            lead = next((leads[field] for field in param.when if field in leads), name)
         leads[name] = lead
         units.setdefault(lead, []).append(name)
     return units

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fpl_tune.errors import ConfigError, did_you_mean
 from fpl_tune.study.results import MAXIMISED, MINIMISED
 
 
-@dataclass(frozen=True)
-class Constraint:
+class Constraint(NamedTuple):
     """`metric <= bound`, or `>=` with both sides negated."""
 
     metric: str
@@ -23,22 +21,20 @@ class Constraint:
         return self.sign * (value - self.bound)
 
 
+_CONSTRAINT = re.compile(r"\s*([\w/]+)\s*(<=|>=)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
+
+
 def parse_constraint(text: str) -> Constraint:
     """Reads "comm/total_bytes <= 5e6".
 
     Raises:
         ConfigError: the text is not of this form, or names a metric that a search must not read.
     """
-    found = re.fullmatch(r"\s*([\w/]+)\s*(<=|>=)\s*([-+\d.eE]+)\s*", text)
-    try:
-        bound = float(found.group(3)) if found else math.nan
-    except ValueError:
-        bound = math.nan
-    if found is None or not math.isfinite(bound):
+    found = _CONSTRAINT.fullmatch(text)
+    if found is None:
         raise ConfigError(f'A constraint reads "comm/total_bytes <= 5e6", but is {text!r}.')
-    return Constraint(
-        check_metric(found.group(1), "search.constraints"), 1.0 if found.group(2) == "<=" else -1.0, bound
-    )
+    metric, relation, bound = found.groups()
+    return Constraint(check_metric(metric, "search.constraints"), 1.0 if relation == "<=" else -1.0, float(bound))
 
 
 _SET = r"(val|test|test/[\w-]+|test/domain/[^/]+)"

@@ -8,15 +8,16 @@ from typing import Any
 
 import optuna
 import torch
-from optuna.study import StudyDirection
 
 from fpl_tune import config
 from fpl_tune.device import resolve
 from fpl_tune.divergence import Diverged
 from fpl_tune.errors import ConfigError
 from fpl_tune.paths import cache_root
+from fpl_tune.search.samplers import directions_of
 from fpl_tune.search.search import Search
-from fpl_tune.study.results import MAXIMISED, aggregate, figure
+from fpl_tune.search.space import stored
+from fpl_tune.study.results import aggregate, figure
 from fpl_tune.trial import Record, Trial
 from fpl_tune.worlds import threads_of
 
@@ -48,11 +49,9 @@ class Objective:
                 "value."
             )
         self._part = part = search.parts[0]
-        way = StudyDirection
-        self.directions = [way.MAXIMIZE if n in MAXIMISED else way.MINIMIZE for n in self.spec.search.objectives]
+        self.directions = directions_of(self.spec.search)
         """For `optuna.create_study`."""
-        points = [part.space.complete(point, part.node, part.varied) for point in part.space.published]
-        self.published = [part.space.stored(point) for point in points]
+        self.published = [stored(part.space.complete(p, part.node, part.varied)) for p in part.space.published]
         """Published settings, for `study.enqueue_trial`."""
 
     def __call__(self, trial: optuna.Trial) -> float | tuple[float, ...]:

@@ -46,31 +46,27 @@ class Search:
         from fpl_tune.search.samplers import SamplerFactory
         from fpl_tune.search.space import names_of, read_space
         from fpl_tune.search.suggest import Part
-        from fpl_tune.search.warm import WarmStart
+        from fpl_tune.search.warm import warm_start
 
         if not search.objectives:
             raise ConfigError("A search needs an objective. Write search.objectives=[val/acc_mean].")
         for name in search.objectives:
             check_metric(name, "search.objectives")
-        constraints = tuple(parse_constraint(text) for text in search.constraints)
+        for text in search.constraints:
+            parse_constraint(text)
         samplers = SamplerFactory(search)
-        axes = list(axes_of(spec.axes))
         references = [cell for cell in expand(spec, node) if cell.role == "reference"]
-        composer = Composer(node)
-        rule = selecting_rule(spec.report.rule)
         points = list(grid(spec, node))
         if any(not run.data.val for _, run in points):
             raise ConfigError("A search reads validation figures, but data.val is 0. Set it above 0, such as 0.25.")
-        warm = None if search.warm_start is None else WarmStart(search.warm_start, root)
-        parts = []
+        composer, parts = Composer(node), []
         for i, (varied, run) in enumerate(points):
             base = config.as_dict(run)
-            space = read_space(names_of(base["method"], varied.get("method")), search, axes, base)
+            space = read_space(names_of(base["method"], varied.get("method")), search, list(axes_of(spec.axes)), base)
             part = Part(
                 search=search,
                 samplers=samplers,
-                rule=rule,
-                constraints=constraints,
+                rule=selecting_rule(spec.report.rule),
                 composer=composer,
                 varied=varied,
                 space=space,
@@ -80,12 +76,9 @@ class Search:
                 first=len(references),
                 key=_key(config.identity(run), method_source(run), search, space),
             )
-            part.check()
-            if warm is not None:
-                part.warm = warm.trials(part)
             parts.append(part)
-        if warm is not None:
-            warm.check(parts)
+        if search.warm_start is not None:
+            warm_start(search.warm_start, root, parts)
         return cls(parts, references)
 
     def draw(self) -> dict[str, list[RunSpec]]:
@@ -100,8 +93,7 @@ class Search:
         cells: dict[str, Cell] = {}
         storage = open_storage(folder)
         for part in self.parts:
-            part.open(storage)
-            for number, cell in part.known():
+            for number, cell in part.open(storage):
                 cells.setdefault(cell.id, cell)
                 if number in part.pending:
                     self._waiting.setdefault(cell.id, []).append((part, number))

@@ -6,26 +6,43 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import optuna
 import yaml
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from fpl_tune import config, methods
 from fpl_tune.config import SearchSpec
 from fpl_tune.errors import ConfigError, did_you_mean
 from fpl_tune.paths import shipped
+from fpl_tune.search.components import quiet
+from fpl_tune.spec import SPEC, validated
 
 Distribution: TypeAlias = FloatDistribution | IntDistribution | CategoricalDistribution
+Number = Annotated[float, Field(allow_inf_nan=False)]
 
-_KEYS = ("low", "high", "log", "step", "int", "choices", "when")
+
+@dataclass(frozen=True, config=SPEC)
+class Entry:
+    """A field of a search space as YAML gives it: a range or choices."""
+
+    low: Number | None = None
+    high: Number | None = None
+    log: bool = False
+    step: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    int: bool | None = None
+    """Whether integers are searched; None: where the field holds integers."""
+    choices: Annotated[list[Any], Field(min_length=1)] | None = None
+    when: dict[str, Any] = field(default_factory=dict)
+    """Field -> value, or list of values, where this field is searched."""
 
 
-@dataclass(frozen=True)
-class Param:
+class Param(NamedTuple):
     """A field and its distribution."""
 
     name: str
@@ -33,7 +50,7 @@ class Param:
     distribution: Distribution
     choices: tuple[Any, ...] = ()
     """Values of a categorical distribution as the field takes them; Optuna stores lists and mappings as text."""
-    when: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    when: Mapping[str, Sequence[Any]] = {}
     """The field is searched only where each of these fields has one of these values."""
 
     def suggest(self, trial: optuna.trial.Trial) -> Any:
@@ -64,50 +81,48 @@ class Param:
         return d.low if number is None else min(max(number, d.low), d.high)
 
     def values(self) -> tuple[Any, ...]:
-        """All values in order; empty where there are infinitely many."""
+        """All values in order.
+
+        Raises:
+            ConfigError: there are infinitely many.
+        """
         d = self.distribution
         if isinstance(d, CategoricalDistribution):
             return self.choices
         if d.log or d.step is None:
-            return ()
-        count = math.floor((d.high - d.low) / d.step + 1e-9) + 1
-        return tuple(d.low + i * d.step for i in range(count))
+            raise ConfigError(
+                f"search.sampler=grid needs finitely many values, but {self.name} lies in [{d.low:g}, {d.high:g}]. "
+                "Give it a step or choices, or use sampler=tpe."
+            )
+        return tuple(d.low + i * d.step for i in range(math.floor((d.high - d.low) / d.step + 1e-9) + 1))
 
 
-@dataclass(frozen=True)
-class Space:
+class Space(NamedTuple):
     """The search space of one method. Parameters follow those that their conditions name."""
 
     params: tuple[Param, ...]
     published: tuple[dict[str, Any], ...]
     """Points of the papers; each may leave fields open."""
 
-    @property
-    def searches_methods(self) -> bool:
-        """Whether the method itself is searched."""
-        return any(param.name == "method" for param in self.params)
+    def fill(self, node: Mapping[str, Any], given: Mapping[str, Any], value: Callable[[Param], Any]) -> dict[str, Any]:
+        """A point: the value of every parameter that is searched, given those before it.
 
-    def active(self, chosen: Mapping[str, Any], node: Mapping[str, Any], param: Param) -> bool:
-        """Whether a parameter is searched, given the values chosen before and the run that they go into."""
-        for field, values in param.when:
-            value = chosen.get(field, config.get_field(node, field))
-            if isinstance(value, Mapping):
-                value = value.get("name")
-            if value not in values:
-                return False
-        return True
+        Args:
+            node: the run that the point goes into, as a plain dict.
+            given: fields that the axes set.
+            value: of a parameter.
+        """
+        chosen: dict[str, Any] = {}
+        for param in self.params:
+            known = {**given, **chosen}
+            own = {name: known.get(name, config.get_field(node, name)) for name in param.when}
+            if all(_name(own[name]) in values for name, values in param.when.items()):
+                chosen[param.name] = value(param)
+        return chosen
 
     def suggest(self, trial: optuna.trial.Trial, node: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """The trial's values of all active fields."""
-        return self._fill(node, given, lambda param: param.suggest(trial))
-
-    def _fill(self, node: Mapping[str, Any], given: Mapping[str, Any], value: Callable[[Param], Any]) -> dict[str, Any]:
-        """A point: the value of every parameter that is active, given those before it."""
-        chosen: dict[str, Any] = {}
-        for param in self.params:
-            if self.active({**given, **chosen}, node, param):
-                chosen[param.name] = value(param)
-        return chosen
+        return self.fill(node, given, lambda param: param.suggest(trial))
 
     def complete(self, point: Mapping[str, Any], node: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """A published point with a value for every active field.
@@ -119,42 +134,34 @@ class Space:
             own = point.get(param.name, config.get_field(node, param.name))
             return own if param.holds(own) else param.nearest(own)
 
-        return self._fill(node, given, value)
+        return self.fill(node, given, value)
 
     def point_of(self, node: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any] | None:
         """The values that a run has in this space; None where one lies outside."""
-
-        def value(param: Param) -> Any:
-            own = config.get_field(node, param.name)
-            return own["name"] if param.name == "method" else own
-
-        point = self._fill(node, given, value)
+        point = self.fill(node, given, lambda param: config.get_field(node, param.name))
+        if "method" in point:
+            point["method"] = _name(point["method"])
         return point if all(param.holds(point[param.name]) for param in self.params if param.name in point) else None
 
-    def stored(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        """A point as Optuna stores it."""
-        return {name: outward(value) for name, value in point.items()}
-
     def grid(self, node: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Every combination, inactive parameters left out, none twice.
+        """Every combination, inactive parameters left out; those that differ in inactive ones alone are repeated.
 
         Raises:
             ConfigError: a parameter has infinitely many values.
         """
-        for param in self.params:
-            if not param.values():
-                low, high = param.distribution.low, param.distribution.high  # type: ignore[union-attr]
-                raise ConfigError(
-                    f"search.sampler=grid needs finitely many values, but {param.name} lies in [{low:g}, {high:g}]. "
-                    "Give it a step or choices, or use sampler=tpe."
-                )
-        seen: set[str] = set()
         for values in itertools.product(*(param.values() for param in self.params)):
             named = dict(zip((param.name for param in self.params), values, strict=True))
-            chosen = self._fill(node, given, lambda param, named=named: named[param.name])
-            if repr(chosen) not in seen:
-                seen.add(repr(chosen))
-                yield chosen
+            yield self.fill(node, given, lambda param, named=named: named[param.name])
+
+
+def _name(value: Any) -> Any:
+    """The value of a field; of a group, such as `method`, its name."""
+    return value.get("name") if isinstance(value, Mapping) else value
+
+
+def stored(point: Mapping[str, Any]) -> dict[str, Any]:
+    """A point as Optuna stores it."""
+    return {name: outward(value) for name, value in point.items()}
 
 
 def outward(value: Any) -> Any:
@@ -168,8 +175,7 @@ def names_of(node: Mapping[str, Any], option: Any = None) -> list[str]:
     for path in sorted(shipped("conf", "method").glob("*.yaml")):
         composed = yaml.safe_load(path.read_text())
         composed = composed.get("method", composed)
-        inner = [n["inner"].get("name") if isinstance(n.get("inner"), Mapping) else None for n in (composed, node)]
-        if composed.get("name") == node["name"] and inner[0] == inner[1]:
+        if composed.get("name") == node["name"] and _name(composed.get("inner")) == _name(node.get("inner")):
             alike.append(path.stem)
     return [*([option] if isinstance(option, str) else []), *alike, str(node["name"])]
 
@@ -188,14 +194,14 @@ def read_space(
     Raises:
         ConfigError: the space does not exist, a key is unknown, a range is empty or inverted, an axis is searched too.
     """
-    stored = _file(names)
-    schedule = _file(["schedule"])["space"] if stored else {}
-    entries: dict[str, Any] = {**stored.get("space", {}), **schedule, **config.flatten(search.space, whole=_is_entry)}
-    if search.only:
-        for name in search.only:
-            if name not in entries:
-                raise ConfigError(f"search.only names {name!r}. {did_you_mean(name, entries)}")
-        entries = {name: entries[name] for name in entries if name in search.only}
+    file = _file(names)
+    schedule = _file(["schedule"])["space"] if file else {}
+    overrides = config.flatten(search.space, whole=lambda _, entry: not entry.keys().isdisjoint(vars(Entry())))
+    entries: dict[str, Any] = {**file.get("space", {}), **schedule, **overrides}
+    for name in search.only:
+        if name not in entries:
+            raise ConfigError(f"search.only names {name!r}. {did_you_mean(name, entries)}")
+    entries = {name: entry for name, entry in entries.items() if name in (search.only or entries)}
     if not entries:
         raise ConfigError(
             f"A search needs a space, but there is no search_spaces/{names[0]}.yaml. "
@@ -208,15 +214,11 @@ def read_space(
                 f"A field is an axis or searched, not both, but {name} is both. "
                 f"Remove axes.{clash}, or name what is searched in search.only."
             )
-    params = _ordered([_param(name, entry, _is_integer(name, node or {})) for name, entry in entries.items()])
-    by_name = {param.name: param for param in params}
-    published = []
-    for point in stored.get("published", []):
-        known = {name: value for name, value in point.items() if name in by_name}
-        if known and all(by_name[name].holds(value) for name, value in known.items()):
-            published.append(known)
-    unique = {repr(sorted(point.items())): point for point in published}
-    return Space(params, tuple(unique.values()))
+    known = {name: _param(name, entry, _is_integer(name, node or {})) for name, entry in entries.items()}
+    points = [{n: v for n, v in point.items() if n in known} for point in file.get("published", [])]
+    inside = [point for point in points if point and all(known[n].holds(v) for n, v in point.items())]
+    unique = {repr(sorted(point.items())): point for point in inside}
+    return Space(tuple(sorted(known.values(), key=lambda param: _depth(param, known))), tuple(unique.values()))
 
 
 def _file(names: Sequence[str]) -> dict[str, Any]:
@@ -225,11 +227,6 @@ def _file(names: Sequence[str]) -> dict[str, Any]:
             if path.is_file():
                 return config.read_mapping(path, "A search space")
     return {}
-
-
-def _is_entry(name: str, node: Mapping[str, Any]) -> bool:
-    """Whether a mapping is a field's entry, not a group of fields."""
-    return not set(node).isdisjoint(_KEYS)
 
 
 def _is_integer(name: str, node: Mapping[str, Any]) -> bool:
@@ -243,57 +240,31 @@ def _is_integer(name: str, node: Mapping[str, Any]) -> bool:
 
 def _param(name: str, node: Any, integer: bool) -> Param:
     """A parameter from its entry. `integer`: the field holds integers."""
-    if isinstance(node, list):
-        node = {"choices": node}
-    if not isinstance(node, Mapping):
-        raise ConfigError(f"search.space.{name} must be {{low, high}} or {{choices}}, but is {node!r}.")
-    for key in node:
-        if key not in _KEYS:
-            raise ConfigError(f"search.space.{name} has no key {key!r}. {did_you_mean(key, _KEYS)}")
-    when = tuple((str(f), tuple(v) if isinstance(v, list) else (v,)) for f, v in (node.get("when") or {}).items())
-    if "choices" in node:
-        choices = node["choices"]
-        if not isinstance(choices, list) or not choices:
-            raise ConfigError(f"search.space.{name}.choices must name at least one value, but is {choices!r}.")
-        return Param(name, CategoricalDistribution([outward(c) for c in choices]), tuple(choices), when)
-    return Param(name, _range(name, node, integer), when=when)
-
-
-def _range(name: str, node: Mapping[str, Any], integer: bool) -> Distribution:
+    where = f"search.space.{name}"
+    entry = validated(Entry, {"choices": node} if isinstance(node, list) else node, where)
+    when = {str(f): v if isinstance(v, list) else [v] for f, v in entry.when.items()}
+    if entry.choices is not None:
+        return Param(name, CategoricalDistribution(list(map(outward, entry.choices))), tuple(entry.choices), when)
+    low, high, step = entry.low, entry.high, entry.step
+    if low is None or high is None or not low < high or (step or 0) > high - low:
+        raise ConfigError(f"{where} must have low < high, and a step up to high - low, or choices, but is {node!r}.")
     try:
-        low, high = float(node["low"]), float(node["high"])
-        step = None if node.get("step") is None else float(node["step"])
-    except (KeyError, TypeError, ValueError):
-        raise ConfigError(f"search.space.{name} needs numbers low and high, but is {dict(node)!r}.") from None
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ConfigError(f"search.space.{name} must have low < high, but is [{low:g}, {high:g}].")
-    log = bool(node.get("log", False))
-    if log and low <= 0:
-        raise ConfigError(f"search.space.{name} is on a log scale, so low must be > 0, but is {low:g}.")
-    if step is not None and (step <= 0 or step > high - low):
-        raise ConfigError(f"search.space.{name}.step must lie in (0, {high - low:g}], but is {step:g}.")
-    if log and step is not None:
-        raise ConfigError(f"search.space.{name} has a step or a log scale, not both. Remove one.")
-    whole = low == int(low) and high == int(high) and (step is None or step == int(step))
-    if not node.get("int", integer):
-        reached = high if step is None else low + math.floor((high - low) / step + 1e-9) * step
-        return FloatDistribution(low, reached, log=log, step=step)
-    if not whole:
-        raise ConfigError(f"search.space.{name} needs integers, but is {dict(node)!r}. Write whole low, high and step.")
-    by = int(step or 1)
-    return IntDistribution(int(low), int(low) + (int(high) - int(low)) // by * by, log=log, step=by)
+        with quiet():
+            if not (integer if entry.int is None else entry.int):
+                return Param(name, FloatDistribution(low, high, entry.log, step), when=when)
+            if all(number.is_integer() for number in (low, high, step or 1.0)):
+                return Param(name, IntDistribution(int(low), int(high), entry.log, int(step or 1)), when=when)
+    except ValueError as problem:
+        raise ConfigError(f"{where} cannot be {node!r}: {problem}") from None
+    raise ConfigError(f"{where} needs integers, but is {node!r}. Write whole low, high and step, or int: false.")
 
 
-def _ordered(params: Sequence[Param]) -> tuple[Param, ...]:
-    """Parameters after those that their conditions name."""
-    names = {param.name for param in params}
-    placed: list[Param] = []
-    waiting = list(params)
-    while waiting:
-        known = {param.name for param in placed}
-        ready = [p for p in waiting if all(f in known or f not in names for f, _ in p.when)]
-        if not ready:
-            raise ConfigError(f"Conditions must not form a circle, but those of {waiting[0].name} do.")
-        placed += ready
-        waiting = [p for p in waiting if p not in ready]
-    return tuple(placed)
+def _depth(param: Param, known: Mapping[str, Param], below: tuple[str, ...] = ()) -> int:
+    """How many conditions a parameter stands behind; those without any come first.
+
+    Raises:
+        ConfigError: conditions form a circle.
+    """
+    if param.name in below:
+        raise ConfigError(f"Conditions must not form a circle, but those of {param.name} do.")
+    return max((1 + _depth(known[f], known, (*below, param.name)) for f in param.when if f in known), default=0)

@@ -7,7 +7,7 @@ are reported in the order of their numbers: suggestions then depend neither on t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,11 +18,11 @@ from optuna.trial import FrozenTrial, TrialState
 from fpl_tune import config
 from fpl_tune.config import RunSpec, SearchSpec
 from fpl_tune.errors import ConfigError
-from fpl_tune.search.objective import Constraint
+from fpl_tune.search.objective import parse_constraint
 from fpl_tune.search.pruning import standard_error
-from fpl_tune.search.record import WARM, TrialRecord, Verdict, verdict_of
-from fpl_tune.search.samplers import SamplerFactory
-from fpl_tune.search.space import Space
+from fpl_tune.search.record import WARM, TrialRecord, Verdict
+from fpl_tune.search.samplers import SamplerFactory, directions_of, in_memory
+from fpl_tune.search.space import Space, stored
 from fpl_tune.study.cells import Cell, Composer, label
 from fpl_tune.study.results import aggregate, figure
 from fpl_tune.study.status import Status
@@ -34,12 +34,15 @@ Results = Mapping[int, tuple[Mapping[str, Any], Sequence[Record]]]
 
 @dataclass
 class Part:
-    """The search in one cell of the axes."""
+    """The search in one cell of the axes.
+
+    Raises:
+        ConfigError: the space has a field that the run lacks, or the sampler cannot search it.
+    """
 
     search: SearchSpec
     samplers: SamplerFactory
     rule: str
-    constraints: tuple[Constraint, ...]
     composer: Composer
     varied: dict[str, Any]
     """The cell of the axes."""
@@ -59,64 +62,36 @@ class Part:
     """Running trials, and the verdict of those that are over but not reported yet."""
     paused: dict[int, float] = field(default_factory=dict)
     """Paused trials -> training seconds so far. Batches do not wait for them."""
-    used: float = 0.0
-    """Seconds of the trials that are over."""
-    suggested: int = 0
-    """Trials suggested so far."""
 
-    def check(self) -> None:
-        """Raises `ConfigError` for a field that the run lacks, or a space that the sampler cannot search."""
+    def __post_init__(self) -> None:
         for param in self.space.params:
-            value = param.choices[0] if param.choices else param.distribution.low  # type: ignore[union-attr]
-            known = {**self.varied, **{f: v[0] for f, v in param.when}}
+            known = {**self.varied, **{name: values[0] for name, values in param.when.items()}}
             try:
-                self.composer.at({**known, param.name: value})
+                self.composer.at({**known, param.name: param.nearest(None)})
             except ConfigError as problem:
                 if "no field" in str(problem):
                     raise ConfigError(f"search.space.{param.name}: {problem}") from None
-        complete = (self.space.complete(point, self.node, self.varied) for point in self.space.published)
-        self._points = list({repr(point): point for point in complete}.values())
+        points = (self.space.complete(point, self.node, self.varied) for point in self.space.published)
         if self.search.sampler == "grid":
-            self._points = list(self.space.grid(self.node, self.varied))
+            points = self.space.grid(self.node, self.varied)
+        self._points = list({repr(point): point for point in points}.values())
         self.samplers.probe(self.space, self.node, self.varied)
 
     def holds(self, cell: Cell) -> bool:
         """Whether a cell is a trial of this search."""
         return cell.role == "trial" and all(cell.varied.get(name) == value for name, value in self.varied.items())
 
-    def open(self, storage: BaseStorage | None) -> None:
-        """Reads the trials so far."""
-        self.record = TrialRecord(storage, self.key, self.samplers.directions)
-        if self.warm and not self.record.trials():
-            self.record.add(self.warm)
-        self._offset = sum(WARM in trial.user_attrs for trial in self.record.trials())
-        self.suggested = len(self.record.trials()) - self._offset
-        for frozen in self.record.trials():
-            if frozen.state == TrialState.RUNNING:
-                self.pending[frozen.number] = None
-            elif WARM not in frozen.user_attrs:
-                self.used += float(frozen.user_attrs.get("seconds", 0.0))
-
-    def known(self) -> list[tuple[int, Cell]]:
-        """Trials that were suggested before, by number."""
-        cells = []
-        for frozen in self.record.trials()[self._offset :]:
-            cell = self._cell(frozen.number, frozen.user_attrs["params"])
-            if cell is not None:
-                cells.append((frozen.number, cell))
-            elif frozen.number in self.pending:
-                self._settle(frozen.number, Verdict(TrialState.FAIL))
-        return cells
-
     def draw(self) -> list[RunSpec]:
         """Draws a run for each trial: the fixed points, then random points. Refused points are left out."""
-        random = TrialRecord(None, self.key, self.samplers.directions)
+        study = in_memory(directions_of(self.search))
         factory = SamplerFactory(SearchSpec(sampler="random", seed=self.search.seed))
         made: list[RunSpec] = []
         for number in range(2 * self.total):
-            point = self._points[number] if number < len(self._points) else None
-            if point is None:
-                _, point = random.suggest(factory.make(number, self.key), self._suggest)
+            if number < len(self._points):
+                point = self._points[number]
+            else:
+                study.sampler = factory.make(number, self.key)
+                point = self.space.suggest(study.ask(), self.node, self.varied)
             with suppress(ConfigError):
                 made.append(self.composer.at({**self.varied, **point}))
             if len(made) == self.total:
@@ -132,6 +107,33 @@ class Part:
                 found.add(config.identity(self.composer.at({**self.varied, **point})))
         return found
 
+    # -- suggestions -----------------------------------------------------------------------------------------
+
+    def open(self, storage: BaseStorage) -> list[tuple[int, Cell]]:
+        """Reads the trials that were suggested before: their numbers and cells."""
+        self.record = TrialRecord(storage, self.key, directions_of(self.search))
+        if self.warm and not self.record.trials():
+            self.record.add(self.warm)
+        self._offset = sum(WARM in trial.user_attrs for trial in self.record.trials())
+        self.pending = {trial.number: None for trial in self._trials() if trial.state == TrialState.RUNNING}
+        cells = []
+        for trial in self._trials():
+            cell = self._cell(trial.number, trial.user_attrs["params"])
+            if cell is not None:
+                cells.append((trial.number, cell))
+            elif trial.number in self.pending:
+                self._settle(trial.number, Verdict(TrialState.FAIL))
+        return cells
+
+    def _trials(self) -> list[FrozenTrial]:
+        """Trials by number, without those of other studies."""
+        return self.record.trials()[self._offset :]
+
+    @property
+    def suggested(self) -> int:
+        """Trials suggested so far."""
+        return len(self._trials())
+
     @property
     def total(self) -> int:
         return len(self._points) if self.search.sampler == "grid" else self.search.trials
@@ -146,38 +148,35 @@ class Part:
         return self.remaining + len(self.pending) + len(self.paused)
 
     def _spent(self) -> bool:
-        limit = self.search.seconds
-        return limit is not None and self.used + sum(self.paused.values()) >= limit
+        if self.search.seconds is None:
+            return False
+        used = sum(float(t.user_attrs.get("seconds", 0.0)) for t in self._trials() if t.state.is_finished())
+        return used + sum(self.paused.values()) >= self.search.seconds
 
     @property
     def room(self) -> int:
         """Trials that may be suggested now: those missing from the open batch, or those of the next one."""
-        if self.search.batch is None or not self.remaining:
+        batch, suggested = self.search.batch, self.suggested
+        if batch is None or not self.remaining:
             return self.remaining
-        batch = self.search.batch
-        whole = -(-self.suggested // batch) if self.pending else self.suggested // batch + 1
-        return max(0, min(self.total, whole * batch) - self.suggested)
+        whole = -(-suggested // batch) if self.pending else suggested // batch + 1
+        return max(0, min(self.total, whole * batch) - suggested)
 
     def suggest(self) -> tuple[int, Cell] | None:
         """Suggests the next trial; None while none may be. Combinations that the method refuses fail and count."""
         while self.room:
             index = self.suggested
-            number, params = self._draw(self.record, index)
-            self.suggested += 1
+            number, params = self.record.suggest(
+                self.samplers.make(index, self.key),
+                lambda trial: self.space.suggest(trial, self.node, self.varied),
+                stored(self._points[index]) if index < len(self._points) else None,
+            )
             self.pending[number] = None
             cell = self._cell(number, params)
             if cell is not None:
                 return number, cell
             self._settle(number, Verdict(TrialState.FAIL))
         return None
-
-    def _draw(self, record: TrialRecord, index: int) -> tuple[int, dict[str, Any]]:
-        """The next trial of a record: a fixed point, or what the sampler suggests."""
-        point = self.space.stored(self._points[index]) if index < len(self._points) else None
-        return record.suggest(self.samplers.make(index, self.key), self._suggest, point)
-
-    def _suggest(self, trial: Any) -> dict[str, Any]:
-        return self.space.suggest(trial, self.node, self.varied)
 
     def _cell(self, number: int, params: Mapping[str, Any]) -> Cell | None:
         """The cell of a trial; None where the method refuses the combination."""
@@ -194,11 +193,10 @@ class Part:
     def report(self, number: int, cell: Cell, results: Results) -> None:
         """Reports a trial that is over. With batches the sampler receives it when its batch is complete."""
         verdict = self.verdict(cell, results)
-        if number in self.paused:
-            del self.paused[number]
-            self._finish(number, verdict)
-        else:
+        if self.paused.pop(number, None) is None:
             self._settle(number, verdict)
+        else:
+            self._finish(number, verdict)
 
     def pause(self, number: int, seconds: float) -> None:
         """Pauses a trial at its rung. It counts as running until it is over."""
@@ -222,54 +220,36 @@ class Part:
             self._finish(number, done[number])
 
     def _finish(self, number: int, verdict: Verdict) -> None:
-        self.used += verdict.seconds
         self.record.report(number, verdict, self.samplers.make(number - self._offset, self.key))
 
     def verdict(self, cell: Cell, results: Results) -> Verdict:
         """The verdict on a cell from its results, read at the round that the study's rule chooses."""
         states = {Status(result["status"]) for result, _ in results.values()}
-        histories = {seed: history for seed, (_, history) in results.items() if history}
-        kept = list(histories.values())
-        seconds = math.fsum(float(history[-1]["time/seconds"]) for history in kept)
-        attrs: dict[str, Any] = {"cell": cell.id, "seconds": seconds, "seeds": sorted(histories)}
-        if not kept or Status.FAILED in states:
-            return Verdict(TrialState.FAIL, attrs=attrs, seconds=seconds)
+        kept = [history for _, history in results.values() if history]
+        attrs: dict[str, Any] = {
+            "cell": cell.id,
+            "seconds": math.fsum(float(history[-1]["time/seconds"]) for history in kept),
+            "seeds": sorted(seed for seed, (_, history) in results.items() if history),
+        }
+        constraints = {text: parse_constraint(text) for text in self.search.constraints}
         figures = {
             name: aggregate([figure(history, name, self.rule) for history in kept])
-            for name in {*self.search.objectives, *(c.metric for c in self.constraints)}
+            for name in sorted({*self.search.objectives, *(c.metric for c in constraints.values())})
         }
-        attrs["sem"] = {name: standard_error(name, f["sem"], kept) for name, f in sorted(figures.items())}
+        if Status.FAILED in states or any(math.isnan(found["mean"]) for found in figures.values()):
+            return Verdict(TrialState.FAIL, attrs=attrs)
+        attrs["sem"] = {name: standard_error(name, found["sem"], kept) for name, found in figures.items()}
         attrs["n"] = len(kept)
-        constraints = {
-            text: c.excess(figures[c.metric]["mean"])
-            for text, c in zip(self.search.constraints, self.constraints, strict=True)
-        }
         if constraints:
-            attrs |= {"excess": list(constraints.values()), "constraints": constraints}
+            attrs["constraints"] = {text: c.excess(figures[c.metric]["mean"]) for text, c in constraints.items()}
         values = [figures[name]["mean"] for name in self.search.objectives]
-        if any(math.isnan(v) for v in values):
-            return Verdict(TrialState.FAIL, attrs=attrs, seconds=seconds)
         early = bool(states & {Status.PRUNED, Status.DIVERGED})
-        rounds = _by_round(self.search.objectives[0], kept)
-        if early:  # the sampler takes the last round's value for the trial's
-            rounds[min(len(history) for history in kept)] = values[0]
-        state = TrialState.PRUNED if early else TrialState.COMPLETE
-        return Verdict(state, values, rounds, constraints, attrs, seconds)
-
-    def replay(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-        """Reproduces every suggestion from the record: yields the recorded and the reproduced parameters."""
-        trials = self.record.trials()
-        again = TrialRecord(None, self.key, self.samplers.directions)
-        again.add(trials[: self._offset])
-        results = sorted(
-            (t for t in trials if t.state.is_finished() and "reported_as" in t.user_attrs),
-            key=lambda t: t.user_attrs["reported_as"],
-        )
-        for index, trial in enumerate(trials[self._offset :]):
-            for over in results[again.reported : trial.user_attrs["reported_before"]]:
-                again.report(over.number, verdict_of(over), self.samplers.make(over.number - self._offset, self.key))
-            _, params = self._draw(again, index)
-            yield trial.user_attrs["params"], params
+        rounds: dict[int, float] = {}
+        if len(values) == 1:
+            rounds = _by_round(self.search.objectives[0], kept)
+            if early:  # Optuna takes the last round's value for the trial's
+                rounds[min(map(len, kept))] = values[0]
+        return Verdict(TrialState.PRUNED if early else TrialState.COMPLETE, None if early else values, rounds, attrs)
 
 
 def _by_round(metric: str, histories: Sequence[Sequence[Record]]) -> dict[int, float]:

@@ -11,6 +11,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from fpl_tune import config
 from fpl_tune.errors import ConfigError
 from fpl_tune.search.record import WARM
+from fpl_tune.search.space import stored
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store
@@ -19,58 +20,48 @@ if TYPE_CHECKING:
     from fpl_tune.search.suggest import Part, Results
 
 
-class WarmStart:
-    """Finished cells of a stored study, as trials of another.
+def warm_start(name: str, root: Path | None, parts: Sequence[Part]) -> None:
+    """Gives every part of a search the finished cells of a stored study that lie in its space.
 
     Args:
         name: the stored study's name.
         root: the folder of all studies.
+        parts: of the search.
 
     Raises:
-        ConfigError: the study does not exist, or has no finished cells.
+        ConfigError: the study does not exist, or none of its finished cells lies in the space of any part.
     """
+    if root is None:
+        raise ConfigError(f"search.warm_start={name} needs the folder of the studies, which is not known here.")
+    store = Store.open(root, name)
+    finished: list[tuple[Cell, Results]] = []
+    for cell in (cell for cell in store.cells() if cell.candidate):
+        found = {seed: (store.result(cell, seed) or {}, store.history(cell, seed)) for seed in store.seeds(cell)}
+        if found and all(result["status"] == Status.DONE for result, _ in found.values()):
+            finished.append((cell, found))
+    for part in parts:
+        part.warm = [trial for cell, found in finished if (trial := _trial(part, cell, found, name)) is not None]
+    if not any(part.warm for part in parts):
+        fields = ", ".join(param.name for param in parts[0].space.params)
+        raise ConfigError(
+            f"search.warm_start={name} needs a study of the same method and space, but none of its "
+            f"{len(finished)} finished cells lies in that of {fields}. Name another study, or widen the space."
+        )
 
-    def __init__(self, name: str, root: Path | None) -> None:
-        if root is None:
-            raise ConfigError(f"search.warm_start={name} needs the folder of the studies, which is not known here.")
-        self.name, store = name, Store.open(root, name)
-        self._cells: list[tuple[Cell, Results]] = []
-        for cell in (cell for cell in store.cells() if cell.candidate):
-            found = {seed: (store.result(cell, seed) or {}, store.history(cell, seed)) for seed in store.seeds(cell)}
-            if found and all(result["status"] == Status.DONE for result, _ in found.values()):
-                self._cells.append((cell, found))
-        if not self._cells:
-            raise ConfigError(f"search.warm_start={name} needs finished cells, but {name} has none. Run it first.")
 
-    def trials(self, part: Part) -> list[FrozenTrial]:
-        """The cells that lie in a part's space: same method, every searched field within its distribution."""
-        found = []
-        for cell, results in self._cells:
-            node = config.as_dict(cell.run)
-            if node["method"].get("name") != part.node["method"].get("name") and not part.space.searches_methods:
-                continue
-            given = {n: v for n, v in part.varied.items() if n != "method"}
-            point = part.space.point_of(node, given)
-            if point is None:
-                continue
-            verdict = part.verdict(cell, results)
-            if verdict.state != TrialState.COMPLETE:
-                continue
-            found.append(
-                create_trial(
-                    values=verdict.values,
-                    params=part.space.stored(point),
-                    distributions={p.name: p.distribution for p in part.space.params if p.name in point},
-                    user_attrs={**verdict.attrs, "params": point, WARM: self.name},
-                )
-            )
-        return found
-
-    def check(self, parts: Sequence[Part]) -> None:
-        """Raises `ConfigError` if no cell of the study lies in the space of any part."""
-        if not any(part.warm for part in parts):
-            fields = ", ".join(param.name for param in parts[0].space.params)
-            raise ConfigError(
-                f"search.warm_start={self.name} needs a study of the same method and space, but none of its "
-                f"{len(self._cells)} finished cells lies in that of {fields}. Name another study, or widen the space."
-            )
+def _trial(part: Part, cell: Cell, results: Results, name: str) -> FrozenTrial | None:
+    """A cell as a trial of a part; None where its method is another, or a searched field lies outside."""
+    node, params = config.as_dict(cell.run), part.space.params
+    searched = any(param.name == "method" for param in params)
+    if node["method"].get("name") != part.node["method"].get("name") and not searched:
+        return None
+    point = part.space.point_of(node, {n: v for n, v in part.varied.items() if n != "method"})
+    verdict = part.verdict(cell, results)
+    if point is None or verdict.state != TrialState.COMPLETE:
+        return None
+    return create_trial(
+        values=verdict.values,
+        params=stored(point),
+        distributions={param.name: param.distribution for param in params if param.name in point},
+        user_attrs={**verdict.attrs, "params": point, WARM: name},
+    )

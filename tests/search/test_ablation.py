@@ -130,9 +130,7 @@ def test_an_unfinished_search_is_refused(compose: Compose, tmp_path: Path) -> No
 
 def test_conditional_fields_change_with_what_they_depend_on() -> None:
     d = optuna.distributions.CategoricalDistribution([0, 1])
-    space = Space(
-        (Param("a", d), Param("b", d, when=(("a", (1,)),)), Param("c", d, when=(("b", (1,)),)), Param("e", d)), ()
-    )
+    space = Space((Param("a", d), Param("b", d, when={"a": [1]}), Param("c", d, when={"b": [1]}), Param("e", d)), ())
     start, end = {"a": 0, "e": 0}, {"a": 1, "b": 1, "c": 0, "e": 1}
     assert _units(start, end, space) == {"a": ["a", "b", "c"], "e": ["e"]}
     assert _units(end, start, space) == {"a": ["a", "b", "c"], "e": ["e"]}

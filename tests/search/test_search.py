@@ -180,7 +180,7 @@ def test_several_objectives_and_constraints(compose: Compose, tmp_path: Path) ->
     assert [d.name for d in study.directions] == ["MAXIMIZE", "MINIMIZE"]
     trials = study.get_trials()
     assert trials[0].values[1] == 60  # 10 bytes up and down in each of three rounds
-    assert [t.user_attrs["excess"][0] for t in trials[:3]] == [-70, -55, -40]
+    assert [t.user_attrs["constraints"]["comm/up_bytes <= 100"] for t in trials[:3]] == [-70, -55, -40]
 
 
 CONDITIONAL = """
@@ -252,13 +252,20 @@ def test_refused(compose: Compose, overrides: list[str], says: str) -> None:
     [
         ("{optim.lr: {low: 1, high: 0.1}}", "low < high"),
         ("{optim.lr: {low: 1, high: 1}}", "low < high"),
-        ("{optim.lr: {low: 1}}", "needs numbers low and high"),
-        ("{optim.lr: {choices: []}}", "at least one value"),
-        ("{optim.lr: {low: 0, high: 1, log: true}}", "low must be > 0"),
-        ("{optim.lr: {low: 0, high: 1, step: 2}}", "step must lie in"),
-        ("{optim.lr: {low: 0, hihg: 1}}", "no key 'hihg'. Did you mean 'high'"),
+        ("{optim.lr: {low: 1}}", "must have low < high"),
+        ("{optim.lr: {low: little, high: 1}}", r"search.space.optim.lr.low must be a number, but is 'little'"),
+        ("{optim.lr: {low: 0, high: .inf}}", "search.space.optim.lr.high must be a finite number"),
+        ("{optim.lr: {choices: []}}", "search.space.optim.lr.choices"),
+        ("{optim.lr: {low: 0, high: 1, log: true}}", "`low > 0` must hold"),
+        ("{optim.lr: {low: 0, high: 1, step: 2}}", "a step up to high - low"),
+        ("{optim.lr: {low: 1, high: 3, log: true, step: 1}}", "`step` is not supported when `log` is true"),
+        ("{method.n_ctx: {low: 1, high: 2.5}}", "needs integers"),
+        (
+            "{optim.lr: {low: 0, hihg: 1}}",
+            "no field 'search.space.optim.lr.hihg'. Did you mean 'search.space.optim.lr.hig",
+        ),
         ("{optim.lrr: {low: 0, high: 1}}", "no field 'optim.lrr'"),
-        ("{optim.lr: 3}", "low, high"),
+        ("{optim.lr: 3}", "search.space.optim.lr must be a mapping of its fields"),
         ("{optim.lr: {choices: [1], when: {optim.lr: 1}}}", "must not form a circle"),
     ],
 )
