@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +12,6 @@ from fpl_tune.cli.common import Format, FormatOption, StoredStudy, app
 
 if TYPE_CHECKING:
     from fpl_tune.config import PruneSpec
-    from fpl_tune.search.replay import Orders, Replay
 
 _ROWS = 12  # of a replayed search that are printed
 
@@ -37,14 +35,14 @@ def replay(
     for text in overrides or []:
         spec = _override(spec, text)
     with output.progress("replaying") as progress:
-        found = replaying.replay_pruning(store, spec)
-        orders = replaying.replay_orders(store, spec)
-        samplers = {"random": replaying.replay_random(store), "tpe": replaying.replay_tpe(store, progress=progress)}
+        cells = replaying.finished(store)
+        found, orders = replaying.replay_pruning(cells, spec), replaying.replay_orders(cells, spec)
+        samplers = {"random": replaying.replay_random(cells), "tpe": replaying.replay_tpe(cells, progress=progress)}
     if format is Format.json:
-        output.emit_object({"pruning": asdict(found), "orders": asdict(orders), **samplers}, format)
+        output.emit_object({"pruning": found, "orders": orders, **samplers}, format)
     elif format is Format.csv:
         rows = [{"sampler": sampler, **row} for sampler, table in samplers.items() for row in table]
-        output.emit([{"sampler": f"pruning by {found.rule}", **asdict(found)}, *rows], format)
+        output.emit([{"sampler": f"pruning by {found['rule']}", **found}, *rows], format)
     else:
         _print_pruning(store.name, found, orders)
         _print_samplers(samplers)
@@ -62,23 +60,24 @@ def _override(spec: PruneSpec, text: str) -> PruneSpec:
     return config.changed(spec, {field: value}, "prune")
 
 
-def _print_pruning(name: str, found: Replay, orders: Orders) -> None:
+def _print_pruning(name: str, found: Mapping[str, Any], orders: Mapping[str, float]) -> None:
     """Prints what pruning would have changed, in the order in which the cells ran and in random ones."""
     from fpl_tune.cli import output
     from fpl_tune.formatting import duration
 
+    rule = found["rule"]
     both = {
-        "rounds": (found.rounds, found.kept),
-        "cells pruned": (0, f"{found.pruned} of {found.cells}"),
-        "training saved": ("–", duration(found.saved_seconds)),
-        "chosen on validation": (found.best, found.best_replayed),
-        "validation %": (output.percent(found.val), output.percent(found.val_replayed)),
-        "test %": (output.percent(found.test), output.percent(found.test_replayed)),
+        "rounds": (found["rounds"], found["kept"]),
+        "cells pruned": (0, f"{found['pruned']} of {found['cells']}"),
+        "training saved": ("–", duration(found["saved_seconds"])),
+        "chosen on validation": (found["best"], found["best_replayed"]),
+        "validation %": (output.percent(found["val"]), output.percent(found["val_replayed"])),
+        "test %": (output.percent(found["test"]), output.percent(found["test_replayed"])),
     }
-    rows = [{"": what, "as run": str(a), f"with {found.rule}": str(b)} for what, (a, b) in both.items()]
+    rows = [{"": what, "as run": str(a), f"with {rule}": str(b)} for what, (a, b) in both.items()]
     caption = (
-        f"In {orders.orders} random orders of the cells {found.rule} ends with the same cell in "
-        f"{100 * orders.same_winner:.0f} % and runs {100 * orders.rounds:.0f} % of the rounds."
+        f"In {orders['orders']} random orders of the cells {rule} ends with the same cell in "
+        f"{100 * orders['same_winner']:.0f} % and runs {100 * orders['rounds']:.0f} % of the rounds."
     )
     output.emit(rows, Format.table, title=f"Pruning of {name}, replayed", caption=caption)
 

@@ -12,11 +12,12 @@ partition and schedule, trials of a search with those of the same cell of the ax
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -24,14 +25,14 @@ from fpl_tune.config import PruneSpec
 from fpl_tune.search import components
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import aggregate
+from fpl_tune.study.selection import setting_of
 from fpl_tune.trial import Record
 
 RULES = ("halving", "plateau")
 METRIC = "val/acc_mean"
 
 
-@dataclass(frozen=True)
-class Score:
+class Score(NamedTuple):
     """A smoothed validation figure of a cell and its standard error."""
 
     mean: float
@@ -90,6 +91,10 @@ class Paused(NamedTuple):
     round: int
 
 
+Rung = tuple[str, int]
+"""A group of cells that may be compared, and a round."""
+
+
 class Pruner:
     """Decides after each round whether a cell goes on. References always do.
 
@@ -104,8 +109,8 @@ class Pruner:
     def __init__(self, spec: PruneSpec, axes: Sequence[str] = ()) -> None:
         check(spec)
         self.spec, self._axes = spec, tuple(axes)
-        self._rungs: dict[tuple[str, int], dict[str, Score]] = defaultdict(dict)
-        self._passed: dict[tuple[str, int], set[str]] = defaultdict(set)
+        self._rungs: dict[Rung, dict[str, Score]] = defaultdict(dict)
+        self._passed: dict[Rung, set[str]] = defaultdict(set)
         self._groups: dict[str, str] = {}
         self._studies: dict[str, Any] = {}
         self._trials: dict[str, Any] = {}
@@ -142,10 +147,26 @@ class Pruner:
             self._groups[cell.id] = peers(cell, self._axes)
         return self._groups[cell.id]
 
-    def _best(self, key: tuple[str, int]) -> list[str]:
-        """The best 1 / `reduction` of a rung, the best first."""
-        rung = self._rungs[key]
-        return sorted(rung, key=lambda name: -rung[name].mean)[: len(rung) // self.spec.reduction]
+    def _rung(self, paused: Paused) -> Rung:
+        return self._group(paused.cell), paused.round
+
+    def _ranked(self, rung: Rung) -> list[str]:
+        """Cells of a rung, the best first."""
+        return sorted(self._rungs[rung], key=lambda name: -self._rungs[rung][name].mean)
+
+    def _best(self, rung: Rung) -> list[str]:
+        """The best 1 / `reduction` of a rung."""
+        return self._ranked(rung)[: len(self._rungs[rung]) // self.spec.reduction]
+
+    def _near_the_best(self, rung: Rung) -> list[str]:
+        """Cells of a rung that are within the noise of its cutoff; at least one."""
+        scores, ranked = self._rungs[rung], self._ranked(rung)
+        cutoff = scores[ranked[max(1, len(ranked) // self.spec.reduction) - 1]]
+
+        def noise(name: str) -> float:
+            return self.spec.confidence * math.hypot(scores[name].error, cutoff.error)
+
+        return [name for name in ranked if cutoff.mean - scores[name].mean <= noise(name)]
 
     def promote(self, paused: Collection[Paused]) -> list[Paused]:
         """Selects the paused cells that may resume, the furthest and best first."""
@@ -171,26 +192,13 @@ class Pruner:
         promoted = self._take(due, self._near_the_best)
         return promoted, [p for p in due if p not in promoted]
 
-    def _near_the_best(self, key: tuple[str, int]) -> list[str]:
-        """Cells of a rung that are within the noise of its cutoff; at least one."""
-        rung = self._rungs[key]
-        ranked = sorted(rung, key=lambda name: -rung[name].mean)
-        cutoff = rung[ranked[max(1, len(ranked) // self.spec.reduction) - 1]]
-        return [
-            name
-            for name in ranked
-            if cutoff.mean - rung[name].mean <= self.spec.confidence * math.hypot(rung[name].error, cutoff.error)
-        ]
-
-    def _take(self, paused: Collection[Paused], chosen: Callable[[tuple[str, int]], list[str]]) -> list[Paused]:
-        taken = []
-        names = {key: chosen(key) for key in {(self._group(p.cell), p.round) for p in paused}}
-        for p in sorted(paused, key=lambda p: -p.round):
-            key = self._group(p.cell), p.round
-            if p.cell.id in names[key]:
-                self._passed[key].add(p.cell.id)
-                taken.append(p)
-        return sorted(taken, key=lambda p: (-p.round, names[self._group(p.cell), p.round].index(p.cell.id)))
+    def _take(self, paused: Collection[Paused], chosen: Callable[[Rung], list[str]]) -> list[Paused]:
+        """The paused cells among those that `chosen` gives of their rung, which they pass."""
+        names = {rung: chosen(rung) for rung in set(map(self._rung, paused))}
+        taken = [p for p in paused if p.cell.id in names[self._rung(p)]]
+        for p in taken:
+            self._passed[self._rung(p)].add(p.cell.id)
+        return sorted(taken, key=lambda p: (-p.round, names[self._rung(p)].index(p.cell.id)))
 
     def _by_optuna(self, cell: Cell, number: int, mine: Score, *, latest: bool) -> Decision:
         """The decision of a pruner of Optuna. The cells of a group are trials of an Optuna study in memory."""
@@ -230,12 +238,8 @@ class Pruner:
 
 def rungs(spec: PruneSpec, rounds: int) -> tuple[int, ...]:
     """Rounds after which `halving` compares cells, up to `rounds`; empty for other rules."""
-    found = []
-    number = spec.first_rung
-    while spec.rule == "halving" and number <= rounds:
-        found.append(number)
-        number *= spec.reduction
-    return tuple(found)
+    numbers = (spec.first_rung * spec.reduction**k for k in itertools.count())
+    return tuple(itertools.takewhile(lambda n: n <= rounds, numbers)) if spec.rule == "halving" else ()
 
 
 def peers(cell: Cell, axes: Sequence[str] = ()) -> str:
@@ -246,11 +250,5 @@ def peers(cell: Cell, axes: Sequence[str] = ()) -> str:
         axes: names of the study's axes, in each cell of which a search has its own budget. Trials of one search are
             compared whatever values of the searched fields they have.
     """
-    node = asdict(cell.run)
-    inside: dict[str, Any] = {}
-    if cell.role == "trial":
-        inside = {name: cell.varied.get(name) for name in axes}
-        for group, _, name in (field.partition(".") for field in cell.varied if field not in axes):
-            if name and isinstance(node[group], dict):
-                node[group].pop(name, None)
-    return json.dumps([inside, *(node[name] for name in ("clip", "data", "partition", "protocol"))], sort_keys=True)
+    inside = {name: cell.varied.get(name) for name in axes} if cell.role == "trial" else {}
+    return json.dumps([inside, asdict(cell.run.clip), setting_of(cell, axes)], sort_keys=True)

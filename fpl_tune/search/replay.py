@@ -6,8 +6,8 @@ import math
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from fpl_tune.config import PruneSpec
 from fpl_tune.errors import ConfigError
@@ -22,128 +22,131 @@ from fpl_tune.trial import Record
 
 Rounds = Sequence[Sequence[Record]]
 """A cell's rounds, one record per seed in each."""
+HALVING = "halving"
+"""The rule that is replayed where a study has none."""
 
 
-@dataclass(frozen=True)
-class Replay:
-    """A replayed rule, with the figures of the cell that validation selects."""
+class Finished(NamedTuple):
+    """The finished cells of a study, which compare with each other, and their mean figures over seeds."""
 
-    rule: str
-    rounds: int
-    """Rounds of all cells."""
-    kept: int
-    """Rounds that the rule would have run."""
-    saved_seconds: float
-    pruned: int
-    cells: int
-    best: str
-    """Labels of the cells chosen without and with the rule, then their accuracies."""
-    best_replayed: str
-    val: float
-    val_replayed: float
-    test: float
-    test_replayed: float
+    cells: list[Cell]
+    rounds: dict[str, Rounds]
+    val: dict[str, float]
+    test: dict[str, float]
+    axes: Sequence[str] = ()
+
+    def best(self, cells: Iterable[Cell]) -> Cell:
+        """The cell with the highest validation accuracy."""
+        return max(cells, key=lambda cell: self.val[cell.id])
+
+    def alive(self, ran: Mapping[str, int]) -> list[Cell]:
+        """Cells that ran all of their rounds.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        found = [cell for cell in self.cells if ran[cell.id] == len(self.rounds[cell.id])]
+        if not found:
+            raise ConfigError("A rule leaves at least one cell to choose, but this one stops all. Replay another one.")
+        return found
 
 
-def replay_pruning(store: Store, spec: PruneSpec) -> Replay:
-    """Applies a rule to the stored histories, one cell after the other in the order they ran in.
+def finished(store: Store) -> Finished:
+    """Reads a study's finished cells.
 
     Raises:
-        ConfigError: the study has no finished cells, or the rule is unknown.
+        ConfigError: there is none, or they do not compare.
     """
-    spec = replace(spec, rule=spec.rule or "halving")
-    cells, histories, val, test = _finished(store)
-    ran = _ran(cells, histories, spec, axes_of(store.spec().axes))
-    alive = [cell for cell in cells if ran[cell.id] == len(histories[cell.id])]
-    best, chosen = _choose(store, cells, val), _choose(store, alive, val)
-    saved = 0.0
-    for name, rounds in histories.items():
-        pairs = zip(rounds[-1], rounds[ran[name] - 1], strict=True)
-        saved += sum(last["time/seconds"] - there["time/seconds"] for last, there in pairs)
-    return Replay(
-        components.parse(spec.rule, "prune.rule")[0],
-        sum(map(len, histories.values())),
-        sum(ran.values()),
-        saved,
-        len(cells) - len(alive),
-        len(cells),
-        best.label,
-        chosen.label,
-        val[best.id],
-        val[chosen.id],
-        test[best.id],
-        test[chosen.id],
+    seeds, axes = store.spec().seed_list(), list(axes_of(store.spec().axes))
+    cells = [
+        cell
+        for cell in store.cells()
+        if cell.candidate and all((store.result(cell, s) or {}).get("status") == "done" for s in seeds)
+    ]
+    if not cells:
+        raise ConfigError(f"A replay needs finished cells, but {store.name} has none. Run `fpl-tune study` first.")
+    histories = {cell.id: [store.history(cell, seed) for seed in seeds] for cell in cells}
+    rounds: dict[str, Rounds] = {key: list(zip(*by_seed, strict=True)) for key, by_seed in histories.items()}
+    val, test = (
+        {key: aggregate([figure(history, metric) for history in by_seed])["mean"] for key, by_seed in histories.items()}
+        for metric in (VAL, TEST)
     )
+    choice = select(cells, val, axes)
+    if choice is None or len(choice.cells) > 1:
+        raise ConfigError(
+            f"A replay takes cells of one data set, partition and protocol, but those of {store.name} lie in several. "
+            "Replay a study with one of each."
+        )
+    return Finished(cells, rounds, val, test, axes)
 
 
-@dataclass(frozen=True)
-class Orders:
-    """A rule replayed in many random orders of the cells."""
-
-    orders: int
-    same_winner: float
-    """Share of the orders in which selection on validation ends with the cell that it chooses without the rule."""
-    rounds: float
-    """Mean share of the rounds that run."""
-
-
-def replay_orders(store: Store, spec: PruneSpec, *, orders: int = 200, seed: int = 0) -> Orders:
-    """Applies a rule to the stored histories in random orders of the cells; raises as `replay_pruning`."""
-    cells, histories, val, _ = _finished(store)
-    return shuffled(cells, histories, val, replace(spec, rule=spec.rule or "halving"), orders=orders, seed=seed)
-
-
-def shuffled(
-    cells: Sequence[Cell],
-    histories: Mapping[str, Rounds],
-    val: Mapping[str, float],
-    spec: PruneSpec,
-    *,
-    orders: int,
-    seed: int,
-) -> Orders:
-    """Replays a rule in random orders of cells whose histories are in memory.
+def replay_pruning(found: Finished, spec: PruneSpec) -> dict[str, Any]:
+    """Applies a rule to the stored histories, one cell after the other in the order they ran in.
 
     Args:
-        cells: of one study, comparable with each other.
-        histories: rounds by cell id, one record per seed in each.
-        val: by cell id, the figure that selection reads.
-        spec: the rule.
-        orders: number of random orders.
-        seed: of the orders.
+        found: of `finished`.
+        spec: the rule; halving if it has none.
+
+    Returns:
+        `rule`; `rounds` of all cells and `kept`, those that the rule would have run; `saved_seconds`; `pruned` of
+        `cells`; the label, validation and test accuracy of the cell that validation selects: `best`, `val`, `test`, and
+        with the rule `best_replayed`, `val_replayed`, `test_replayed`.
     """
-    rng, total = random.Random(seed), sum(map(len, histories.values()))
-    winner = max(val, key=lambda name: val[name])
+    ran = _ran(found, spec, found.cells)
+    alive = found.alive(ran)
+    best, chosen = found.best(found.cells), found.best(alive)
+    saved = 0.0
+    for name, rounds in found.rounds.items():
+        pairs = zip(rounds[-1], rounds[ran[name] - 1], strict=True)
+        saved += sum(last["time/seconds"] - there["time/seconds"] for last, there in pairs)
+    return {
+        "rule": components.parse(spec.rule or HALVING, "prune.rule")[0],
+        "rounds": sum(map(len, found.rounds.values())),
+        "kept": sum(ran.values()),
+        "saved_seconds": saved,
+        "pruned": len(found.cells) - len(alive),
+        "cells": len(found.cells),
+        "best": best.label,
+        "best_replayed": chosen.label,
+        "val": found.val[best.id],
+        "val_replayed": found.val[chosen.id],
+        "test": found.test[best.id],
+        "test_replayed": found.test[chosen.id],
+    }
+
+
+def replay_orders(found: Finished, spec: PruneSpec, *, orders: int = 200, seed: int = 0) -> dict[str, float]:
+    """Applies a rule to the stored histories in random orders of the cells.
+
+    Returns:
+        `orders`; `same_winner`, the share of the orders in which selection on validation ends with the cell that it
+        chooses without the rule; `rounds`, the mean share of the rounds that run.
+    """
+    rng, total = random.Random(seed), sum(map(len, found.rounds.values()))
+    winner = found.best(found.cells)
     same, share = 0, 0.0
     for _ in range(orders):
-        order = rng.sample(list(cells), len(cells))
-        ran = _ran(order, histories, spec)
-        alive = [name for name, count in ran.items() if count == len(histories[name])]
-        same += max(alive, key=lambda name: val[name]) == winner
+        ran = _ran(found, spec, rng.sample(found.cells, len(found.cells)))
+        same += found.best(found.alive(ran)) is winner
         share += sum(ran.values()) / total / orders
-    return Orders(orders, same / orders, share)
+    return {"orders": orders, "same_winner": same / orders, "rounds": share}
 
 
-def _ran(
-    cells: Sequence[Cell], histories: Mapping[str, Rounds], spec: PruneSpec, axes: Iterable[str] = ()
-) -> dict[str, int]:
+def _ran(found: Finished, spec: PruneSpec, order: Iterable[Cell]) -> dict[str, int]:
     """Rounds that each cell runs under a rule, where one runs at a time: promoted cells first, then new ones."""
-    pruner = Pruner(spec, list(axes))
-    ran = dict.fromkeys((cell.id for cell in cells), 0)
-    waiting, paused = deque(cells), dict[str, Paused]()
-    while True:
-        if not (going := pruner.promote(list(paused.values()))):
-            if waiting:
-                going = [Paused(waiting.popleft(), 0)]
-            elif paused:
-                going, pruned = pruner.settle(list(paused.values()), ())
-                for cell, _ in pruned:
-                    del paused[cell.id]
-            else:
-                return ran
+    pruner = Pruner(replace(spec, rule=spec.rule or HALVING), found.axes)
+    waiting, paused, ran = deque(order), dict[str, Paused](), dict[str, int]()
+    while waiting or paused:
+        going = pruner.promote(list(paused.values()))
+        if not going and waiting:
+            going = [Paused(waiting.popleft(), 0)]
+        elif not going:
+            going, pruned = pruner.settle(list(paused.values()), ())
+            for cell, _ in pruned:
+                del paused[cell.id]
         for cell, done in going:
             paused.pop(cell.id, None)
-            rounds = histories[cell.id]
+            rounds = found.rounds[cell.id]
             for number in range(done + 1, len(rounds) + 1):
                 ran[cell.id] = number
                 decision = pruner.decide(cell, rounds[:number])
@@ -151,33 +154,32 @@ def _ran(
                     paused[cell.id] = Paused(cell, number)
                 if decision != Decision.CONTINUE:
                     break
+    return ran
 
 
-def replay_random(store: Store) -> list[dict[str, float]]:
+def replay_random(found: Finished) -> list[dict[str, float]]:
     """The expected best of k of the n cells drawn at random, for every k: exact, without draws.
 
     The best of k is the i-th best of all with probability C(n - i, k - 1) / C(n, k).
     """
-    found = _finished(store)
     cells = sorted(found.cells, key=lambda cell: -found.val[cell.id])
     n = len(cells)
     return _rows(found, cells, lambda k: [math.comb(n - i - 1, k - 1) / math.comb(n, k) for i in range(n)])
 
 
 def replay_tpe(
-    store: Store, *, repeats: int = 10, progress: Callable[[int, int], None] | None = None
+    found: Finished, *, repeats: int = 10, progress: Callable[[int, int], None] | None = None
 ) -> list[dict[str, float]]:
     """The best of k of the n cells that TPE would have tried first; rows as of `replay_random`.
 
     Args:
-        store: a finished study.
+        found: of `finished`.
         repeats: seeds of TPE; figures are means over them.
         progress: called with (repeats done, all).
 
     Returns:
         Rows; none for a study whose cells a search drew: TPE would suggest hardly any of them.
     """
-    found = _finished(store)
     cells = found.cells
     if any(cell.role == "trial" for cell in cells):
         return []
@@ -197,16 +199,7 @@ def replay_tpe(
     return _rows(found, cells, chances)
 
 
-class _Finished(NamedTuple):
-    """The finished cells of a study, their rounds, and their mean figures over seeds."""
-
-    cells: list[Cell]
-    rounds: dict[str, Rounds]
-    val: dict[str, float]
-    test: dict[str, float]
-
-
-def _rows(found: _Finished, cells: Sequence[Cell], chances: Callable[[int], Sequence[float]]) -> list[dict[str, float]]:
+def _rows(found: Finished, cells: Sequence[Cell], chances: Callable[[int], Sequence[float]]) -> list[dict[str, float]]:
     """Expected figures of the best of k cells, for every k; `chances(k)` gives each cell's probability to be it."""
     rows = []
     for k in range(1, len(cells) + 1):
@@ -217,42 +210,3 @@ def _rows(found: _Finished, cells: Sequence[Cell], chances: Callable[[int], Sequ
         }
         rows.append({"trials": k, "share": k / len(cells), **expected})
     return rows
-
-
-def _finished(store: Store) -> _Finished:
-    """Reads a study's finished cells.
-
-    Raises:
-        ConfigError: there is none, or the cells do not compare.
-    """
-    seeds = store.spec().seed_list()
-    cells = [
-        cell
-        for cell in store.cells()
-        if cell.candidate and all((store.result(cell, s) or {}).get("status") == "done" for s in seeds)
-    ]
-    if not cells:
-        raise ConfigError(f"A replay needs finished cells, but {store.name} has none. Run `fpl-tune study` first.")
-    histories = {cell.id: [store.history(cell, seed) for seed in seeds] for cell in cells}
-    rounds: dict[str, Rounds] = {key: list(zip(*by_seed, strict=True)) for key, by_seed in histories.items()}
-    val, test = (
-        {key: aggregate([figure(history, metric) for history in by_seed])["mean"] for key, by_seed in histories.items()}
-        for metric in (VAL, TEST)
-    )
-    _choose(store, cells, val)  # refuses cells that do not compare
-    return _Finished(cells, rounds, val, test)
-
-
-def _choose(store: Store, cells: Sequence[Cell], val: Mapping[str, float]) -> Cell:
-    """The best of finished cells by their validation accuracy `val`.
-
-    Raises:
-        ConfigError: the cells do not compare.
-    """
-    choice = select(cells, val, list(axes_of(store.spec().axes)))
-    if choice is None or len(choice.cells) > 1:
-        raise ConfigError(
-            f"A replay takes cells of one data set, partition and protocol, but those of {store.name} lie in several. "
-            "Replay a study with one of each."
-        )
-    return choice.cell

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import optuna
-from optuna.distributions import CategoricalDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler, BruteForceSampler, QMCSampler, RandomSampler, TPESampler
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
@@ -118,7 +118,9 @@ def draw_from_table(points: Sequence[Mapping[str, Any]], values: Sequence[float]
     """
     rows = [{name: outward(value) for name, value in point.items()} for point in points]
     places = {repr(row): i for i, row in enumerate(rows)}
-    space = {name: CategoricalDistribution(list(dict.fromkeys(row[name] for row in rows))) for name in rows[0]}
+    space: dict[str, BaseDistribution] = {
+        name: CategoricalDistribution(list(dict.fromkeys(row[name] for row in rows))) for name in rows[0]
+    }
     study = in_memory([StudyDirection.MAXIMIZE])
     with quiet():
         study.sampler = TPESampler(n_startup_trials=min(10, max(2, len(points) // 4)), multivariate=True, seed=seed)

@@ -13,7 +13,7 @@ from fpl_tune.config import PruneSpec
 from fpl_tune.execute import inline
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.runner import run_study
-from fpl_tune.search.replay import shuffled
+from fpl_tune.search.replay import Finished, replay_orders
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record, Trial
@@ -172,8 +172,9 @@ def test_the_same_winner_in_95_of_100_orders_at_40_percent_of_the_rounds(compose
             rounds.append([{"round": number, "seed": s, "val/acc_mean": float(m)} for s, m in enumerate(means)])
         histories[cell.id] = rounds
         val[cell.id] = float(np.mean([record["val/acc_mean"] for record in rounds[-1]]))
-    found = shuffled(cells, histories, val, PruneSpec(rule="halving"), orders=200, seed=1)
-    assert found.same_winner >= 0.95
-    assert found.rounds <= 0.4
-    every = shuffled(cells, histories, val, PruneSpec(rule="halving", confidence=1e6), orders=3, seed=1)
-    assert (every.same_winner, every.rounds) == (1.0, 1.0)
+    study = Finished(cells, histories, val, val)
+    found = replay_orders(study, PruneSpec(rule="halving"), orders=200, seed=1)
+    assert found["same_winner"] >= 0.95
+    assert found["rounds"] <= 0.4
+    every = replay_orders(study, PruneSpec(rule="halving", confidence=1e6), orders=3)
+    assert (every["same_winner"], every["rounds"]) == (1.0, 1.0)

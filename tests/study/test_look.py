@@ -27,7 +27,7 @@ from fpl_tune.execute.verify import verify
 from fpl_tune.plan import diff as differences
 from fpl_tune.plan.diff import Differ
 from fpl_tune.report.compare import compare
-from fpl_tune.search.replay import replay_pruning, replay_random, replay_tpe
+from fpl_tune.search.replay import finished, replay_pruning, replay_random, replay_tpe
 from fpl_tune.study import earlier
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.export import export, nearest_words
@@ -166,20 +166,20 @@ def test_verify_runs_rounds_again(compose: Compose, tmp_path: Path) -> None:
 def test_replay_of_pruning_saves_rounds_and_tells_what_it_lost(make_store: MakeStore) -> None:
     body = "axes: {method: {n_ctx: [2, 3, 4, 5, 6, 7, 8, 9]}}\nprotocol: {rounds: 9}\nseeds: 3\n"
     store = make_store(body=body, rounds=9, level=lambda cell: 0.9 - 0.1 * cell.number)
-    found = replay_pruning(store, PruneSpec(reduction=2, confidence=0))
-    assert (found.cells, found.rounds) == (8, 72)
-    assert found.pruned == 7
-    assert found.kept == 9 + 4 + 2 * 2 + 4  # half of the cells go on at each of the rungs 1, 2 and 4
-    assert found.saved_seconds == pytest.approx((72 - 21) * 0.5 * 3)
-    assert (found.best, found.best_replayed) == ("n_ctx=2", "n_ctx=2")
-    cautious = replay_pruning(store, PruneSpec(reduction=2, confidence=1000))
-    assert (cautious.kept, cautious.pruned) == (72, 0)
+    found = replay_pruning(finished(store), PruneSpec(reduction=2, confidence=0))
+    assert (found["cells"], found["rounds"]) == (8, 72)
+    assert found["pruned"] == 7
+    assert found["kept"] == 9 + 4 + 2 * 2 + 4  # half of the cells go on at each of the rungs 1, 2 and 4
+    assert found["saved_seconds"] == pytest.approx((72 - 21) * 0.5 * 3)
+    assert (found["best"], found["best_replayed"]) == ("n_ctx=2", "n_ctx=2")
+    cautious = replay_pruning(finished(store), PruneSpec(reduction=2, confidence=1000))
+    assert (cautious["kept"], cautious["pruned"]) == (72, 0)
 
 
 def test_replay_of_random_search_equals_going_through_all_draws(make_store: MakeStore) -> None:
     store = make_store(body="axes: {method: {n_ctx: [2, 3, 4, 5]}}\nseeds: 2\n")
     val = [statistics.mean(store.history(cell, s)[-1]["val/acc_mean"] for s in (1, 2)) for cell in store.cells()]
-    rows = replay_random(store)
+    rows = replay_random(finished(store))
     for row in rows:
         draws = itertools.combinations(val, int(row["trials"]))
         assert row["val/acc_mean"] == pytest.approx(statistics.mean(max(draw) for draw in draws))
@@ -194,7 +194,7 @@ def test_replay_of_tpe_finds_a_clear_optimum_sooner_than_random(make_store: Make
         return 0.05 * (methods.as_dict(cell.run.method)["n_ctx"] + cell.run.optim.lr)
 
     store = make_store(body=body, rounds=1, level=level)
-    tpe, random = replay_tpe(store, repeats=4), replay_random(store)
+    tpe, random = replay_tpe(finished(store), repeats=4), replay_random(finished(store))
     assert [row["trials"] for row in tpe] == list(range(1, 26))
     found = [row["val/acc_mean"] for row in tpe]
     assert found == sorted(found)

@@ -9,7 +9,7 @@ import pytest
 from fpl_tune import methods
 from fpl_tune.errors import ConfigError
 from fpl_tune.report.facts import Facts
-from fpl_tune.search.replay import replay_random
+from fpl_tune.search.replay import finished
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.selection import best, select
 from fpl_tune.study.status import Status, cell_status
@@ -43,7 +43,7 @@ def test_over_two_data_sets_the_mean_over_sets_chooses_not_the_easiest_set(make_
     facts = Facts(store)
     assert facts.chosen == ids
     with pytest.raises(ConfigError, match="lie in several"):
-        replay_random(store)
+        finished(store)
 
 
 def test_a_configuration_that_lacks_a_data_set_is_not_chosen(make_store: MakeStore) -> None:
