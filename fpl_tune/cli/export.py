@@ -21,14 +21,12 @@ def export(
 ) -> None:
     """Copy a study to a folder that `import` reads; or one cell: prompts, nearest words, a script that repeats it."""
     from fpl_tune.api import stored
-    from fpl_tune.cli import output
     from fpl_tune.study import export as exporting
     from fpl_tune.study import selection, transfer
 
     store = stored(name)
     if cell is None:
-        with output.progress("copying") as progress:
-            print(transfer.export_study(store, out, progress))
+        print(transfer.export_study(store, out))
         return
     if cell == "best":
         chosen = selection.best(store, rule)

@@ -101,19 +101,15 @@ def _importance(cells: list[Cell], table: pd.DataFrame, rule: str, space: Space)
 
     from fpl_tune import analysis
 
-    rows = results.counted(table)
-    rows = rows[rows["rule"] == rule]
-    means = rows.groupby("cell")[results.VAL].mean()
+    means = results.values(table, rule).groupby("cell")["value"].mean()
     fields = [param.name for param in space.params]
-    frame = pd.DataFrame(
-        [
-            {"cell": cell.id, "value": float(means[cell.id]), **{f: _scalar(cell.varied, f) for f in fields}}
-            for cell in cells
-            if cell.id in means
-        ]
-    )
-    found = analysis.one_way(frame, fields)
-    return dict(zip(found["field"], found["share"].fillna(0.0), strict=True))
+    rows = [
+        {"value": means[cell.id], **{field: _scalar(cell.varied, field) for field in fields}}
+        for cell in cells
+        if cell.id in means
+    ]
+    found = analysis.one_way(pd.DataFrame(rows), fields)
+    return found.set_index("field")["share"].fillna(0.0).to_dict()
 
 
 def _scalar(varied: Mapping[str, Any], field: str) -> Any:

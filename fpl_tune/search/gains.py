@@ -10,7 +10,6 @@ from fpl_tune.config import StudySpec
 from fpl_tune.search.search import Search
 from fpl_tune.study import results
 from fpl_tune.study.cells import Cell, label
-from fpl_tune.study.results import VAL
 from fpl_tune.study.selection import choose
 from fpl_tune.study.store import Store
 
@@ -20,24 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gain:
-    """The search in one cell of the axes. Figures are means over seeds."""
+    """The search in one cell of the axes."""
 
     part: str
     """Label of the cell of the axes, such as the method's name."""
-    trials: int
-    """Finished trials."""
     best: Cell
     """The finished trial with the highest validation accuracy."""
-    val: float
-    test: float
     published: Cell | None
     """The finished published point with the highest validation accuracy; None where the search has none."""
-    published_test: float
-
-    @property
-    def gain(self) -> float:
-        """Test metric of the best trial less that of the published point; NaN without one."""
-        return self.test - self.published_test
+    gain: float
+    """Mean test metric of the best trial less that of the published point; NaN without one."""
 
 
 def searches(spec: StudySpec, node: dict[str, Any]) -> list[Part]:
@@ -65,27 +56,15 @@ def gains(store: Store, rule: str = "final", metric: str = results.TEST) -> list
     spec = store.spec()
     if spec.search.sampler is None:
         return []
-    table, cells = results.frame(store, metric), store.cells()
-    rows = results.summary(table, cells, spec.seed_list(), rule, metric).set_index("cell")
+    table, cells = store.frame(metric), store.cells()
+    test = results.summary(table, cells, spec.seed_list(), rule, metric).set_index("cell")["mean"]
     found = []
     for part in searches(spec, store.node()):
-        mine = [cell for cell in cells if part.holds(cell)]
+        mine, points = [cell for cell in cells if part.holds(cell)], part.published
         choice = choose(table, mine, spec, rule)
         if choice is None:
             continue
-        points = part.published
         known = choose(table, [cell for cell in mine if cell.id in points], spec, rule)
-        published = known.cell if known else None
-        best = choice.cell
-        found.append(
-            Gain(
-                label(part.varied),
-                sum(rows.loc[cell.id, "status"] == "done" for cell in mine),
-                best,
-                float(rows.loc[best.id, VAL]),
-                float(rows.loc[best.id, "mean"]),
-                published,
-                float(rows.loc[published.id, "mean"]) if published else math.nan,
-            )
-        )
+        gain = float(test[choice.cell.id] - test[known.cell.id]) if known else math.nan
+        found.append(Gain(label(part.varied), choice.cell, known.cell if known else None, gain))
     return found

@@ -17,7 +17,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,15 +53,14 @@ class Elimination:
         )
 
 
-@dataclass(frozen=True)
-class _Runner:
+class _Runner(NamedTuple):
     """A cell in a race."""
 
     label: str
     means: dict[int, float]
     """Seed -> validation accuracy."""
-    clients: dict[int, list[float]]
-    """Seed -> validation accuracy by client, where records hold it."""
+    clients: dict[int, np.ndarray]
+    """Seed -> [N] validation accuracy by client; empty where records lack it."""
 
 
 class Race:
@@ -79,51 +78,42 @@ class Race:
         self.batches = [tuple(seeds[i : i + size]) for i in range(0, len(seeds), size)]
         self._level, self._axes, self._rule = spec.level, tuple(axes), rule
         self._runners: dict[str, dict[str, _Runner]] = defaultdict(dict)
-        self._peers: dict[str, str] = {}
 
     def note(self, cell: Cell, seed: int, result: Mapping[str, Any], history: Sequence[Record]) -> None:
         """Adds the result of a seed. A seed that failed or was stopped has no figure and is left out."""
-        if result["status"] != Status.DONE or not cell.candidate:
-            return
-        runner = self._known(cell).setdefault(cell.id, _Runner(cell.label, {}, {}))
-        runner.means[seed] = figure(history, METRIC, self._rule)
-        runner.clients[seed] = [math.nan if v is None else float(v) for v in history[-1].get("clients/val", [])]
-
-    def _known(self, cell: Cell) -> dict[str, _Runner]:
-        """The peers of a cell, itself included."""
-        if cell.id not in self._peers:
-            self._peers[cell.id] = peers(cell, self._axes)
-        return self._runners[self._peers[cell.id]]
+        if result["status"] == Status.DONE and cell.candidate:
+            known = self._runners[peers(cell, self._axes)]
+            runner = known.setdefault(cell.id, _Runner(cell.label, {}, {}))
+            runner.means[seed] = figure(history, METRIC, self._rule)
+            runner.clients[seed] = np.array(history[-1].get("clients/val", []), float)
 
     def judge(self, cell: Cell, batch: int) -> Elimination | None:
         """Tests a cell before a batch (numbered from 0). Returns why it is eliminated, or None."""
+        from scipy import special
+
         seeds = [seed for done in self.batches[:batch] for seed in done]
-        known = self._known(cell)
-        field = {key: r for key, r in known.items() if all(not math.isnan(r.means.get(s, math.nan)) for s in seeds)}
-        if cell.id not in field or len(field) < 2 or len(seeds) < 2:
+        known = self._runners[peers(cell, self._axes)]
+        table = {key: np.array([r.means.get(seed, math.nan) for seed in seeds]) for key, r in known.items()}
+        table = {key: means for key, means in table.items() if not np.isnan(means).any()}
+        if cell.id not in table or len(table) < 2 or len(seeds) < 2:
             return None
-        table = {key: np.array([r.means[s] for s in seeds]) for key, r in field.items()}
         best = max((key for key in table if key != cell.id), key=lambda key: table[key].mean())
-        behind = float((table[best] - table[cell.id]).mean())
+        differences = table[best] - table[cell.id]
+        behind = float(differences.mean())
         if behind <= 0:
             return None
-        error = max(_errors(np.stack(list(table.values())), table[best] - table[cell.id]))
-        error = max(error, _client_error(field[best], field[cell.id], seeds))
-        rivals = len(field) - 1
-        p = _tail(behind, error, rivals * (len(seeds) - 1))
+        values, rivals = np.stack(list(table.values())), len(table) - 1  # [cells, seeds]
+        residual = values - values.mean(1, keepdims=True) - values.mean(0) + values.mean()
+        freedom = rivals * (len(seeds) - 1)
+        pooled = math.sqrt(2 * float((residual**2).sum()) / freedom / len(seeds))
+        own = float(differences.std(ddof=1)) / math.sqrt(len(seeds))
+        error = max(pooled, own, _client_error(known[best], known[cell.id], seeds))
+        p = float(special.stdtr(freedom, -behind / error)) if error > 0 else 0.0  # one-sided t test
         limit = self._level / (rivals * (len(self.batches) - 1))
         if p >= limit:
             return None
         total = sum(map(len, self.batches))
-        return Elimination(field[best].label, behind, error, p, limit, len(seeds), total)
-
-
-def _errors(table: np.ndarray, differences: np.ndarray) -> tuple[float, float]:
-    """Standard errors of a mean difference from cells x seeds [K, S]: pooled residual, and the pair's own spread."""
-    cells, seeds = table.shape
-    residual = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
-    pooled = float((residual**2).sum()) / ((cells - 1) * (seeds - 1))
-    return math.sqrt(2 * pooled / seeds), float(differences.std(ddof=1)) / math.sqrt(seeds)
+        return Elimination(known[best].label, behind, error, p, limit, len(seeds), total)
 
 
 def _client_error(best: _Runner, other: _Runner, seeds: Sequence[int]) -> float:
@@ -131,13 +121,7 @@ def _client_error(best: _Runner, other: _Runner, seeds: Sequence[int]) -> float:
     squared = []
     for seed in seeds:
         a, b = best.clients[seed], other.clients[seed]
-        found = [x - y for x, y in zip(a, b, strict=False) if not (math.isnan(x) or math.isnan(y))]
-        squared.append(float(np.var(found, ddof=1)) / len(found) if len(a) == len(b) and len(found) > 1 else 0.0)
+        found = a - b if a.shape == b.shape else np.array([])
+        found = found[~np.isnan(found)]
+        squared.append(float(found.var(ddof=1)) / len(found) if len(found) > 1 else 0.0)
     return math.sqrt(math.fsum(squared)) / len(seeds)
-
-
-def _tail(behind: float, error: float, freedom: int) -> float:
-    """One-sided p value of a t test; 0 where nothing varies."""
-    from scipy import special
-
-    return float(special.stdtr(freedom, -behind / error)) if error > 0 else 0.0

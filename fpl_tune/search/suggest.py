@@ -6,18 +6,21 @@ are reported in the order of their numbers: suggestions then depend neither on t
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from optuna.samplers import RandomSampler
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from fpl_tune import config
 from fpl_tune.config import RunSpec, SearchSpec
 from fpl_tune.errors import ConfigError
+from fpl_tune.method import derive
 from fpl_tune.search.objective import parse_constraint
 from fpl_tune.search.pruning import standard_error
 from fpl_tune.search.record import WARM, TrialRecord, Verdict
@@ -84,14 +87,10 @@ class Part:
     def draw(self) -> list[RunSpec]:
         """Draws a run for each trial: the fixed points, then random points. Refused points are left out."""
         study = in_memory(directions_of(self.search))
-        factory = SamplerFactory(SearchSpec(sampler="random", seed=self.search.seed))
+        study.sampler = RandomSampler(seed=derive("draw", self.search.seed, self.key) % 2**32)
+        drawn = (self.space.suggest(study.ask(), self.node, self.varied) for _ in range(2 * self.total))
         made: list[RunSpec] = []
-        for number in range(2 * self.total):
-            if number < len(self._points):
-                point = self._points[number]
-            else:
-                study.sampler = factory.make(number, self.key)
-                point = self.space.suggest(study.ask(), self.node, self.varied)
+        for point in itertools.chain(self._points[: self.total], drawn):
             with suppress(ConfigError):
                 made.append(self.composer.at({**self.varied, **point}))
             if len(made) == self.total:

@@ -105,20 +105,11 @@ def expand(spec: StudySpec, node: dict[str, Any]) -> list[Cell]:
     Raises:
         ConfigError: an axis or reference that names no field, or a value that its field refuses.
     """
-    return merge(
-        [
-            *((varied, made, "cell") for varied, made in grid(spec, node)),
-            *((varied, made, "reference") for varied, made in _references(spec, node)),
-        ]
-    )
-
-
-def merge(made: Sequence[tuple[dict[str, Any], RunSpec, Role]], first: int = 0) -> list[Cell]:
-    """Builds cells from varied fields and runs, numbered from `first`; equal configurations once."""
     cells: dict[str, Cell] = {}
-    for varied, run, role in made:
-        key = config.identity(run)
-        cells.setdefault(key, Cell(key, first + len(cells), label(varied), role, varied, run))
+    for role, points in (("cell", grid(spec, node)), ("reference", _references(spec, node))):
+        for varied, run in points:
+            key = config.identity(run)
+            cells.setdefault(key, Cell(key, len(cells), label(varied), role, varied, run))
     return list(cells.values())
 
 

@@ -114,9 +114,7 @@ def evaluate(store: Store, rule: str | None = None) -> list[Judged]:
     for name, claim in spec.report.claims.items():
         metric = claim.metric or spec.report.metric
         if metric not in frames:
-            rows = results.counted(store.frame(metric))
-            rows = rows.loc[rows["rule"] == (rule or spec.report.rule), ["cell", "seed", metric]]
-            frames[metric] = rows.rename(columns={metric: "value"}).astype({"value": float})
+            frames[metric] = results.values(store.frame(metric), rule or spec.report.rule, metric)
         found.append(_judged(name, claim, metric, cells, frames[metric]))
     return found
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 
 from fpl_tune import config
@@ -17,15 +15,10 @@ from fpl_tune.clip import Towers
 from fpl_tune.errors import ConfigError
 from fpl_tune.files import DEPLOYED, write_text
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.folder import plain
-from fpl_tune.study.results import aggregate
 from fpl_tune.study.schema import read_prompts
 from fpl_tune.study.selection import Choice
-from fpl_tune.study.store import Store
+from fpl_tune.study.store import Store, as_yaml
 from fpl_tune.study.versions import versions
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
@@ -50,7 +43,7 @@ def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
     seeds = [s for s in store.seeds(cell) if (store.place(cell, s) / "prompts.safetensors").is_file()]
     for seed in seeds:
         shutil.copyfile(store.place(cell, seed) / "prompts.safetensors", folder / f"prompts-seed{seed}.safetensors")
-    write_text(folder / "run.yaml", yaml.safe_dump(plain(config.as_dict(cell.run)), sort_keys=False))
+    write_text(folder / "run.yaml", as_yaml(config.as_dict(cell.run)))
     towers = cell.run.clip.load(dtype="float32")
     words = [
         f"seed {seed}, {leaf}: {', '.join(f'{word} {distance:.3g}' for word, distance in line)}"
@@ -62,7 +55,7 @@ def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
     write_text(folder / "words.txt", "\n".join(words) + "\n")
     found = store.frame()
     write_text(folder / "expected.csv", found[found["cell"] == cell.id].to_csv(index=False))
-    write_text(folder / "reproduce.sh", _SCRIPT.format(name=name, expected=_expected(found, cell)))
+    write_text(folder / "reproduce.sh", _SCRIPT.format(name=name))
     (folder / "reproduce.sh").chmod(0o755)
     write_text(folder / "environment.txt", _environment())
     return sorted(folder.iterdir())
@@ -76,36 +69,24 @@ def export_choice(store: Store, choice: Choice, folder: Path) -> list[Path]:
 
 
 _SCRIPT = """#!/bin/sh
-# Repeats the cell, and prints its table and the expected figures. environment.txt lists the versions that it ran with:
+# Repeats the cell, and prints its table and the expected results. environment.txt lists the versions that it ran with:
 #   python -m pip install -r environment.txt
 set -e
 cd "$(dirname "$0")"
 fpl-tune study ./{name}.yaml
-echo "Expected, all figures in expected.csv: {expected}"
+echo "Expected results:"
+cat expected.csv
 """
-
-
-def _expected(found: pd.DataFrame, cell: Cell) -> str:
-    """The expected figures of the last round, for the script."""
-    done = found[(found["cell"] == cell.id) & (found["rule"] == "final") & (found["status"] == "done")]
-    val, test = (aggregate(done[f"{room}/acc_mean"].astype(float).tolist()) for room in ("val", "test"))
-    spread = "" if math.isnan(test["std"]) else f" ± {100 * test['std']:.1f}"
-    seeds = ", ".join(str(seed) for seed in done["seed"])
-    return f"validation {100 * val['mean']:.1f} %, test {100 * test['mean']:.1f}{spread} %, seeds {seeds}"
 
 
 def _study_file(store: Store, cell: Cell) -> str:
     """A study file with this cell alone."""
     run = config.as_dict(cell.run)
-    known = run["method"]["name"] in config.options("method")
-    defaults: list[Any] = ["/study", *([{"override /method": run["method"]["name"]}] if known else []), "_self_"]
-    body = {
-        "defaults": defaults,
-        "title": f"{store.name}: {cell.label}",
-        "seeds": store.spec().seed_list(),
-        **plain(run),
-    }
-    return f"# {cell.label} of {store.name}, exported.\n" + yaml.safe_dump(body, sort_keys=False)
+    name = run["method"]["name"]
+    method: list[Any] = [{"override /method": name}] if name in config.options("method") else []
+    head = {"defaults": ["/study", *method, "_self_"], "title": f"{store.name}: {cell.label}"}
+    body = {**head, "seeds": store.spec().seed_list(), **run}
+    return f"# {cell.label} of {store.name}, exported.\n" + as_yaml(body)
 
 
 def _environment() -> str:

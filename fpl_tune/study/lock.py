@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,20 +36,21 @@ def locked(folder: Path) -> Iterator[bool]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            by = "process {pid} on {host} since {since} ({command})" if (found := owner(folder)) else "another process"
             raise Held(
-                f"A study is run by one process at a time, but {folder.name} is run by {_named(owner(folder) or {})}. "
+                f"A study is run by one process at a time, but {folder.name} is run by {by.format_map(found or {})}. "
                 f"Wait for it, or stop it with `fpl-tune stop {folder.name}`."
             ) from None
         file.seek(0)
         killed = file.read() != ""
         file.truncate(0)
-        found = {
+        me = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
             "command": redact(" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]))[:200],
         }
-        file.write(json.dumps(found))
+        file.write(json.dumps(me))
         file.flush()
         try:
             yield killed
@@ -64,21 +65,12 @@ def owner(folder: Path) -> dict[str, Any] | None:
         None if no process holds it; an empty dict if the file does not name the process.
     """
     path = folder / "study.lock"
-    if not path.is_file():
-        return None
-    with path.open(errors="replace") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
+    if path.is_file():
+        with path.open(errors="replace") as file:
             try:
-                found = json.loads(file.read())
-            except ValueError:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                with suppress(ValueError):
+                    return json.loads(file.read())
                 return {}
-            return found if isinstance(found, dict) else {}
     return None
-
-
-def _named(found: dict[str, Any]) -> str:
-    if not {"pid", "host", "since", "command"} <= found.keys():
-        return "another process"
-    return f"process {found['pid']} on {found['host']} since {found['since']} ({found['command']})"

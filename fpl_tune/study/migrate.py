@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -38,70 +40,58 @@ def convert(folder: Path, *, locked: bool = False) -> None:
     Raises:
         ConfigError: the store is damaged, or of a later release.
     """
-    if schema.schema_of(folder / "study.yaml") >= SCHEMA:
-        return
+    path = folder / "study.yaml"
+    with path.open(encoding="utf-8", errors="replace") as file:  # the first line alone: stores are opened often
+        if re.match(r"schema: ([2-9]|\d\d)", file.readline(40)):
+            return
     try:
-        if locked:
-            _convert(folder)
-        else:
-            with lock.locked(folder):
-                _convert(folder)
+        with nullcontext() if locked else lock.locked(folder):
+            node = schema.read_study(path)
+            convert_cells(folder)
+            node = {**node, "method": current_method(node["method"], node.get("axes", {}))}
+            write_text(path, yaml.safe_dump({"schema": SCHEMA, **node}, sort_keys=False))
+            (folder / "results.csv").unlink(missing_ok=True)  # names cells; the next run writes it anew
     except (OSError, lock.Held) as problem:
         _log.warning("%s is of an earlier release and is not converted: %s", folder, problem)
-
-
-def _convert(root: Path) -> None:
-    node = schema.read_study(root / "study.yaml")
-    convert_cells(root)
-    node = {**node, "method": current_method(node["method"], node.get("axes", {}))}
-    write_text(root / "study.yaml", yaml.safe_dump({"schema": SCHEMA, **node}, sort_keys=False))
-    (root / "results.csv").unlink(missing_ok=True)  # names cells; the next run writes it anew
 
 
 def convert_cells(root: Path) -> None:
     """Gives the cells of schema 1 in a study's folder their ids. Damaged ones stay as they are."""
     ids: dict[str, str] = {}
-    for folder in sorted(path.parent for path in root.glob("cells/*/cell.json")):
+    for path in sorted(root.glob("cells/*/cell.json")):
         try:
-            former, new = _convert_cell(folder)
+            former, new = _convert_cell(path)
             ids[former] = new
         except DamagedFile as problem:
             _log.warning("%s", problem)
     try:
-        order = schema.read_order(root / "cells.json")
-        order = list(dict.fromkeys(ids.get(key, key) for key in order))
-        write_text(root / "cells.json", json.dumps(order, indent=0))
+        order = [ids.get(key, key) for key in schema.read_order(root / "cells.json")]
+        write_text(root / "cells.json", json.dumps(list(dict.fromkeys(order)), indent=0))
     except DamagedFile as problem:
         _log.warning("%s", problem)
 
 
-def _convert_cell(folder: Path) -> tuple[str, str]:
+def _convert_cell(path: Path) -> tuple[str, str]:
     """Gives a cell its id, in the file and then as its folder's name.
 
     Returns:
         The id in schema 1, and the id.
     """
-    file = schema.read_cell(folder / "cell.json")
+    file = schema.read_cell(path)
     if file.former is None:
         try:
             node = {**file.run, "method": current_method(file.run["method"], file.varied)}
             new = config.identity(config.to_run(node, stored=True))
         except (ConfigError, KeyError, TypeError, AttributeError) as problem:
-            raise DamagedFile(folder / "cell.json", f"run: {problem}") from None
+            raise DamagedFile(path, f"run: {problem}") from None
         if new == file.id:
             return new, new
         file = file.model_copy(update={"id": new, "former": file.id, "run": node})
         if file.fingerprints.get("config") == file.former:
             file.fingerprints["config"] = new
-        write_text(folder / "cell.json", json.dumps({"schema": SCHEMA, **file.model_dump()}, indent=1))
-    target = folder.with_name(file.id)
-    if folder != target and not target.exists():
-        folder.replace(target)
-    elif folder != target:  # the study was continued before it was converted
-        for place in folder.glob("seed=*"):
-            if not (target / place.name).exists():
-                place.replace(target / place.name)
-        folder.replace(folder.with_name(f"{folder.name}.former"))
+        write_text(path, file.text())
+    if path.parent.name != file.id:
+        path.parent.replace(path.parent.with_name(file.id))
     return str(file.former), file.id
 
 

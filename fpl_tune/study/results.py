@@ -166,6 +166,13 @@ def counted(found: pd.DataFrame) -> pd.DataFrame:
     return found.loc[found["status"].isin([str(status) for status in COUNTED])]
 
 
+def values(found: pd.DataFrame, rule: str, metric: str = VAL) -> pd.DataFrame:
+    """A metric of the result table under a rule as `fpl_tune.analysis` reads it: columns `cell`, `seed`, `value`."""
+    rows = counted(found)
+    rows = rows.loc[rows["rule"] == rule, ["cell", "seed", metric]]
+    return rows.rename(columns={metric: "value"}).astype({"value": float})
+
+
 def summary(
     found: pd.DataFrame, cells: Sequence[Cell], seeds: Sequence[int], rule: str = "final", metric: str = TEST
 ) -> pd.DataFrame:

@@ -13,16 +13,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
 from fpl_tune import config
 from fpl_tune.errors import ConfigError
-from fpl_tune.spec import shown
 from fpl_tune.study.status import Status
 
 SCHEMA = 2
@@ -36,8 +35,6 @@ _DATABASE = (
     "Set it aside with `fpl-tune doctor --fix`, and run the study: the search begins anew, and trials that it suggests "
     "again have their results."
 )
-
-T = TypeVar("T")
 
 
 class DamagedFile(ConfigError):
@@ -57,8 +54,6 @@ class DamagedFile(ConfigError):
 class CellFile(BaseModel):
     """cell.json: a cell, and what its results depend on."""
 
-    model_config = ConfigDict(extra="ignore")
-
     id: str = Field(pattern=f"^{CELL_ID}$")
     number: int = Field(ge=0)
     label: str
@@ -69,11 +64,14 @@ class CellFile(BaseModel):
     former: str | None = None
     """The cell's id in schema 1, where it was another."""
 
+    def text(self) -> str:
+        """The file's content."""
+        node = self.model_dump(exclude={"former"} if self.former is None else None)
+        return json.dumps({"schema": SCHEMA, **node}, indent=1)
+
 
 class ResultFile(BaseModel):
     """result.json: how a seed ended. Written last, so that a seed is finished exactly if it is there."""
-
-    model_config = ConfigDict(extra="allow")
 
     status: Annotated[Status, BeforeValidator(Status)]
     error: str | None = None
@@ -91,8 +89,6 @@ class ResultFile(BaseModel):
 class _Record(BaseModel):
     """One line of metrics.jsonl."""
 
-    model_config = ConfigDict(extra="allow")
-
     seed: int
     round: int = Field(ge=1)
 
@@ -102,6 +98,23 @@ class _Tracking(BaseModel):
 
 
 _IDS = TypeAdapter(list[Annotated[str, Field(pattern=f"^{CELL_ID}$")]])
+
+_SCALE = 20  # times the size of a study file: a stored study has all fields, and interpolations are replaced
+_PARTS = ("clip", "data", "partition", "optim", "protocol", "method")
+_STUDY = "Run the study again by the name of its YAML file: it sets this file aside, and finished cells are kept."
+
+
+@contextmanager
+def _reading(path: Path, what: str = "JSON", place: str = "", remedy: str = REMEDY) -> Iterator[None]:
+    """Reports a file that cannot be read as damaged: `place` of it is not `what`, or not what pydantic expects."""
+    try:
+        yield
+    except ValidationError as problem:
+        found = problem.errors(include_url=False, include_input=False)[0]
+        field = ".".join(map(str, found["loc"]))
+        raise DamagedFile(path, ": ".join(filter(None, [place, field, found["msg"]])), remedy) from None
+    except (ValueError, RecursionError, SafetensorError, OSError) as problem:
+        raise DamagedFile(path, f"{place or 'it'} is not {what} ({_line(problem)})", remedy) from None
 
 
 def read_study(path: Path) -> dict[str, Any]:
@@ -115,23 +128,11 @@ def read_study(path: Path) -> dict[str, Any]:
         node = config.read_mapping(path, "A stored study", _SCALE)
     except ConfigError as problem:
         raise DamagedFile(path, str(problem).rstrip("."), _STUDY) from None
-    node = _versioned(node, path)
+    _take_schema(node, path)
     lacking = [name for name in _PARTS if not isinstance(node.get(name), Mapping)]
     if lacking:
         raise DamagedFile(path, f"it lacks {', '.join(lacking)}", _STUDY)
     return node
-
-
-_SCALE = 20  # times the size of a study file: a stored study has all fields, and interpolations are replaced
-_PARTS = ("clip", "data", "partition", "optim", "protocol", "method")
-_STUDY = "Run the study again by the name of its YAML file: it sets this file aside, and finished cells are kept."
-
-
-def schema_of(path: Path) -> int:
-    """The schema of study.yaml, without a look at the rest; 1 where it cannot be read."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        found = re.match(r"schema: (\d+)\s", file.readline(40))
-    return int(found[1]) if found else 1
 
 
 def read_cell(path: Path) -> CellFile:
@@ -141,7 +142,10 @@ def read_cell(path: Path) -> CellFile:
         DamagedFile: it does not hold a cell, or that of another folder.
         ConfigError: a later release wrote it.
     """
-    found = _validated(CellFile, _versioned(_mapping(path), path), path)
+    with _reading(path):
+        node = json.loads(path.read_bytes())
+        _take_schema(node, path)
+        found = CellFile.model_validate(node)
     if path.parent.name not in (found.id, found.former):
         raise DamagedFile(path, f"its folder is named {path.parent.name}, but it holds cell {found.id}")
     return found
@@ -149,82 +153,52 @@ def read_cell(path: Path) -> CellFile:
 
 def read_order(path: Path) -> list[str]:
     """Reads cells.json: the ids of the study's cells in order; empty if there is no file."""
-    if not path.is_file():
-        return []
-    try:
-        return _IDS.validate_python(_json(path))
-    except ValidationError as problem:
-        raise DamagedFile(path, _first(problem)) from None
+    with _reading(path):
+        return _IDS.validate_json(path.read_bytes()) if path.is_file() else []
 
 
 def read_result(path: Path) -> dict[str, Any]:
     """Reads result.json, and checks that metrics.jsonl beside it has the size that it should."""
-    node = _mapping(path)
-    found = _validated(ResultFile, node, path)
+    with _reading(path):
+        node = json.loads(path.read_bytes())
+        found = ResultFile.model_validate(node)
     metrics = path.with_name("metrics.jsonl")
-    size = metrics.stat().st_size if metrics.is_file() else -1
-    if size < 0:
+    if not metrics.is_file():
         raise DamagedFile(metrics, "it is not there")
-    if found.metrics_bytes is not None and size != found.metrics_bytes:
+    if found.metrics_bytes not in (None, size := metrics.stat().st_size):
         raise DamagedFile(metrics, f"it has {size} bytes, but {found.metrics_bytes} were written")
-    if found.metrics_bytes is None and (size == 0) != (found.rounds == 0):
-        raise DamagedFile(metrics, f"it has {size} bytes, but {found.rounds} rounds were run")
     if found.status == Status.DONE and "final" not in found.rules:
         raise DamagedFile(path, "rules: final is missing")
     return {**node, "status": found.status}
 
 
-def read_history(path: Path, rounds: int | None = None) -> list[dict[str, Any]]:
-    """Reads metrics.jsonl: one record per round; empty if there is no file.
-
-    Args:
-        path: the file.
-        rounds: the last round that it should hold; None: whatever it holds.
-    """
-    if not path.is_file():
-        return []
+def read_history(path: Path) -> list[dict[str, Any]]:
+    """Reads metrics.jsonl: one record per round; empty if there is no file."""
     history: list[dict[str, Any]] = []
-    for number, line in enumerate(_text(path).splitlines(), 1):
-        try:
-            node = json.loads(line)
-            _Record.model_validate(node)
-        except (ValueError, RecursionError) as problem:
-            why = _first(problem) if isinstance(problem, ValidationError) else "it is not JSON"
-            raise DamagedFile(path, f"line {number}: {why}") from None
-        history.append(node)
-    last = history[-1]["round"] if history else 0
-    if rounds is not None and last != rounds:
-        raise DamagedFile(path, f"its last round is {last}, but result.json counts {rounds}")
+    for number, line in enumerate(path.read_bytes().splitlines() if path.is_file() else (), 1):
+        with _reading(path, place=f"line {number}"):
+            history.append(json.loads(line))
+            _Record.model_validate(history[-1])
     return history
 
 
 def read_tracking(path: Path) -> str:
     """Reads tracking.json: the id of the store on a tracking server."""
-    try:
-        return _validated(_Tracking, _mapping(path), path).id
-    except DamagedFile as problem:
-        remedy = "Restore it from a copy. Without it, the study's runs on the tracking server cannot be found."
-        raise DamagedFile(path, problem.why, remedy) from None
+    remedy = "Restore it from a copy. Without it, the study's runs on the tracking server cannot be found."
+    with _reading(path, remedy=remedy):
+        return _Tracking.model_validate_json(path.read_bytes()).id
 
 
 def read_prompts(path: Path) -> dict[str, Tensor]:
     """Reads prompts.safetensors: the learned parameters of a seed by name."""
-    with _readable(path):
-        return load_file(path)
+    check_prompts(path)
+    return load_file(path)
 
 
 def check_prompts(path: Path) -> None:
     """Reads the header of prompts.safetensors, which gives the size that the file should have."""
-    with _readable(path), safe_open(path, framework="pt"):
+    with _reading(path, "a whole safetensors file"), safe_open(path, framework="pt"):
         pass
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (SafetensorError, OSError, ValueError) as problem:
-        raise DamagedFile(path, f"it is not a whole safetensors file ({_line(problem)})") from None
 
 
 def check_database(path: Path) -> None:
@@ -235,42 +209,18 @@ def check_database(path: Path) -> None:
     except sqlite3.OperationalError:  # locked, or in a folder that cannot be written: not a finding about the file
         return
     except sqlite3.DatabaseError as problem:
-        raise DamagedFile(path, f"SQLite cannot read it ({_line(problem)})", _DATABASE) from None
+        found = problem
     if found != "ok":
-        raise DamagedFile(path, f"SQLite finds an error ({_line(found)})", _DATABASE)
+        raise DamagedFile(path, f"SQLite cannot read it ({_line(found)})", _DATABASE)
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise DamagedFile(path, "it is not text in UTF-8") from None
-    except OSError as problem:
-        raise DamagedFile(path, str(problem.strerror)) from None
-
-
-def _json(path: Path) -> Any:
-    text = _text(path)
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as problem:
-        raise DamagedFile(path, "it is empty" if not text.strip() else f"it is not JSON ({_line(problem)})") from None
-
-
-def _mapping(path: Path) -> dict[str, Any]:
-    node = _json(path)
-    if not isinstance(node, dict):
-        raise DamagedFile(path, f"it holds {shown(node)}, not a mapping")
-    return cast(dict[str, Any], node)
-
-
-def _versioned(node: dict[str, Any], path: Path) -> dict[str, Any]:
-    """A file's content without the number of its schema.
+def _take_schema(node: Any, path: Path) -> None:
+    """Removes the number of the schema from a file's content.
 
     Raises:
         ConfigError: a later release wrote it.
     """
-    written = node.pop("schema", 1)
+    written = node.pop("schema", 1) if isinstance(node, dict) else 1
     if type(written) is not int or written < 1:
         raise DamagedFile(path, f"its schema is {written!r}")
     if written > SCHEMA:
@@ -278,21 +228,6 @@ def _versioned(node: dict[str, Any], path: Path) -> dict[str, Any]:
             f"A study is read by the release that wrote it or a later one, but {path.parent.name}/{path.name} has "
             f"schema {written}, and this fpl-tune knows {SCHEMA}. Install a newer fpl-tune, or name another study."
         )
-    return node
-
-
-def _validated(model: type[T], node: Any, path: Path) -> T:
-    try:
-        return model.model_validate(node)  # type: ignore[attr-defined, no-any-return]
-    except ValidationError as problem:
-        raise DamagedFile(path, _first(problem)) from None
-
-
-def _first(problem: ValidationError) -> str:
-    """The first of a validation's findings: `rounds: Input should be a valid integer`."""
-    found = problem.errors(include_url=False, include_input=False)[0]
-    where = ".".join(map(str, found["loc"]))
-    return f"{where}: {found['msg']}" if where else str(found["msg"])
 
 
 def _line(problem: object) -> str:

@@ -153,20 +153,17 @@ def choose(table: pd.DataFrame, cells: Sequence[Cell], spec: StudySpec, rule: st
         spec: the study: its axes, and its number of seeds.
         rule: the reporting rule. One that reads test metrics is replaced by `final`.
     """
-    rule = selecting_rule(rule)
-    rows = results.summary(table, cells, spec.seed_list(), rule)
-    done = rows[rows["status"] == Status.DONE.value]
-    val = {str(key): float(mean) for key, mean in zip(done["cell"], done[VAL], strict=True)}
-    axes = list(axes_of(spec.axes))
-    if spec.report.select == "mean":
+    rule, how, axes = selecting_rule(rule), spec.report.select, list(axes_of(spec.axes))
+    rows = results.summary(table, cells, spec.seed_list(), rule).set_index("cell")
+    val: dict[str, float] = rows.loc[rows["status"] == Status.DONE.value, VAL].astype(float).to_dict()
+    if how == "mean":
         return select(cells, val, axes)
-    scores = _scores(table.loc[table["rule"] == rule], [c for c in cells if c.id in val], axes, spec.report.select)
-    found = select(cells, scores, axes)
+    finished = [cell for cell in cells if cell.id in val and cell.candidate]
+    found = select(finished, _scores(results.values(table, rule), finished, axes, how), axes)
     if found is None:
         return None
     mean = math.fsum(val[cell.id] for cell in found.cells) / len(found.cells)
-    by = found.by.replace("mean validation accuracy", _BY[spec.report.select])
-    return replace(found, val=mean, by=by)
+    return replace(found, val=mean, by=found.by.replace("mean validation accuracy", _BY[how]))
 
 
 _BY = {
@@ -175,21 +172,16 @@ _BY = {
 }
 
 
-def _scores(table: pd.DataFrame, cells: Sequence[Cell], axes: Collection[str], rule: str) -> dict[str, float]:
+def _scores(values: pd.DataFrame, cells: Sequence[Cell], axes: Collection[str], rule: str) -> dict[str, float]:
     """The scores by which a rule of selection other than the mean ranks cells: cell id -> score."""
     from fpl_tune import analysis
     from fpl_tune.analysis.selection import ranking
 
-    settings: dict[str, list[Cell]] = {}
+    settings: dict[str, list[str]] = {}
     for cell in cells:
-        if cell.candidate:
-            settings.setdefault(_parts(cell, axes)[0], []).append(cell)
-    scores: dict[str, float] = {}
-    for alike in settings.values():
-        rows = table.loc[table["cell"].isin([cell.id for cell in alike]), ["cell", "seed", VAL]]
-        found = analysis.scores(rows.rename(columns={VAL: "value"}).astype({"value": float}))
-        scores |= {str(key): float(score) for key, score in ranking(found, rule).items()}
-    return scores
+        settings.setdefault(setting_of(cell, axes), []).append(cell.id)
+    alike = (analysis.scores(values.loc[values["cell"].isin(ids)]) for ids in settings.values())
+    return {str(key): float(score) for found in alike for key, score in ranking(found, rule).items()}
 
 
 def best(store: Store, rule: str = "final") -> Best:

@@ -1,4 +1,4 @@
-"""A study's folder with its results. The driver alone writes it, each file atomically.
+"""A study's folder: the study, its cells and their results. The driver alone writes it, each file atomically.
 
 Layout of `<root>/<study>/`: study.yaml (the resolved study), cells.json (its cells in order), and per cell
 cells/<id>/cell.json and cells/<id>/seed=<n>/ with metrics.jsonl, prompts.safetensors and result.json.
@@ -7,24 +7,25 @@ cells/<id>/cell.json and cells/<id>/seed=<n>/ with metrics.jsonl, prompts.safete
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
+from fpl_tune import config
 from fpl_tune.config import StudySpec
 from fpl_tune.errors import ConfigError
 from fpl_tune.files import atomic_write, save_tensors, write_text
 from fpl_tune.redact import redact
 from fpl_tune.study import earlier, results, schema
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.folder import Folder, plain
 from fpl_tune.study.migrate import convert, convert_cells
-from fpl_tune.study.schema import SCHEMA, DamagedFile
+from fpl_tune.study.schema import SCHEMA, CellFile, DamagedFile
 from fpl_tune.study.status import Status
 from fpl_tune.trial import Record
 
@@ -32,12 +33,33 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
 
-class Store(Folder):
-    """A study's store: its folder with the results."""
+
+class Store:
+    """A study's store.
+
+    A damaged file costs the cell or the seed that it belongs to, never the study: it is left out, named once in a
+    warning, and listed in `damage`. A damaged study.yaml raises `DamagedFile`.
+
+    Args:
+        root: the output folder.
+        name: the study's name.
+
+    Raises:
+        ConfigError: the name leads out of the output folder.
+    """
 
     def __init__(self, root: Path, name: str) -> None:
-        super().__init__(root, name)
+        if Path(name).name != name or name in ("", ".."):
+            raise ConfigError(f"A study lies in a folder of its own in {root}, but is named {name!r}.")
+        self.root, self.name = root, name
+        self.folder = root / name
+        self.damage: dict[Path, DamagedFile] = {}
+        """Damaged files that were met so far."""
+        self._node: dict[str, Any] | None = None
+        self._cells: dict[str, Cell] = {}
         self._results: dict[tuple[str, int], dict[str, Any]] = {}
 
     @classmethod
@@ -59,6 +81,11 @@ class Store(Folder):
 
     # -- the study -------------------------------------------------------------------------------------------
 
+    @property
+    def exists(self) -> bool:
+        """Whether the study was ever begun."""
+        return (self.folder / "study.yaml").is_file()
+
     def begin(self, node: Mapping[str, Any], cells: Sequence[Cell]) -> None:
         """Writes the resolved study and its cells, after which come the cells of earlier runs; see `earlier`.
 
@@ -69,24 +96,148 @@ class Store(Folder):
         """
         if self.exists:
             try:
-                self.node()
+                schema.read_study(self.folder / "study.yaml")
             except DamagedFile as problem:
                 self._set_aside(problem)
                 convert_cells(self.folder)
             else:
                 convert(self.folder, locked=True)
-        node = {"schema": SCHEMA, **plain(node)}
+        node = dict(node)
         for part in ("tracking", "execution"):
             node[part] = {k: redact(v) if isinstance(v, str) else v for k, v in node[part].items()}
-        write_text(self.folder / "study.yaml", yaml.safe_dump(node, sort_keys=False))
+        write_text(self.folder / "study.yaml", as_yaml({"schema": SCHEMA, **node}))
+        self._node = None
         for cell in cells:
-            self._write_cell(cell)
+            self.stamp(cell)
         self._order()  # names the file if it is damaged
         kept = earlier.find(self, cells)
         earlier.mark(self, kept)
         self._index([cell.id for cell in [*cells, *kept]])
         for cell in cells:
-            self._set_aside_seeds(cell)
+            self.seeds(cell)  # names damaged files
+        inside = {self.folder / "cells" / cell.id for cell in cells}
+        for path, problem in list(self.damage.items()):
+            if inside.intersection(path.parents):
+                self._set_aside(problem)
+
+    def spec(self) -> StudySpec:
+        """The study.
+
+        Raises:
+            ConfigError: its file is damaged, or holds what this release refuses.
+        """
+        node = self.node()
+        try:
+            return config.to_study(node, stored=True)
+        except ConfigError as problem:
+            raise ConfigError(f"{self.folder / 'study.yaml'}: {problem}") from None
+
+    def node(self) -> dict[str, Any]:
+        """The resolved study as a plain dict; copy it before changing it.
+
+        Raises:
+            ConfigError: its file is damaged, or of a later release.
+        """
+        if self._node is None:
+            self._node = schema.read_study(self.folder / "study.yaml")
+        return dict(self._node)
+
+    # -- cells -----------------------------------------------------------------------------------------------
+
+    def cells(self) -> list[Cell]:
+        """Cells of the study in its order, without those whose file is damaged."""
+        return self._readable(self._order())
+
+    def left(self) -> list[Cell]:
+        """Cells of earlier settings, which are in no table."""
+        return self._readable(sorted({path.name for path in self._folders()} - set(self._order())))
+
+    def cell(self, key: str) -> Cell:
+        """A cell by its id, its number, or its label.
+
+        Raises:
+            ConfigError: there is no such cell, or its file is damaged.
+        """
+        if re.fullmatch(schema.CELL_ID, key) and (self.folder / "cells" / key).is_dir():
+            return self._cell(key)
+        for found in self.cells():
+            if key in (str(found.number), found.label):
+                return found
+        raise ConfigError(f"There is no cell {key!r} in {self.name}. Cells have an id, a number and a label.")
+
+    def add(self, cells: Sequence[Cell]) -> None:
+        """Adds the cells that a search suggested."""
+        for cell in cells:
+            self.stamp(cell)
+        self._index([*self._order(), *(cell.id for cell in cells)])
+
+    def stamp(self, cell: Cell, prints: Mapping[str, Any] | None = None) -> None:
+        """Stores a cell, and the fingerprints of the results that are about to be made; None: as they are."""
+        before = self._file(cell.id)
+        if prints is None:
+            prints = before.fingerprints if before is not None else {}
+        file = CellFile(
+            **{name: getattr(cell, name) for name in ("id", "number", "label", "role", "varied")},
+            run=config.as_dict(cell.run),
+            fingerprints=dict(prints),
+            former=before.former if before is not None else None,
+        )
+        self._cells[cell.id] = cell
+        self._replace(self._path(cell.id), file.text())
+
+    def fingerprints(self, cell: Cell) -> dict[str, Any]:
+        """Fingerprints of a cell when its results were made; empty before."""
+        file = self._file(cell.id)
+        return file.fingerprints if file is not None else {}
+
+    def former(self) -> dict[str, str]:
+        """Ids of schema 1 -> ids, of cells whose id has changed since."""
+        files = (self._file(path.name) for path in self._folders())
+        return {file.former: file.id for file in files if file is not None and file.former}
+
+    def _path(self, key: str) -> Path:
+        return self.folder / "cells" / key / "cell.json"
+
+    def _file(self, key: str) -> CellFile | None:
+        """The content of cell.json; None if there is no file, or it is damaged."""
+        path = self._path(key)
+        return self._unless_damaged(lambda: schema.read_cell(path)) if path.is_file() else None
+
+    def _cell(self, key: str) -> Cell:
+        if key not in self._cells:
+            file = schema.read_cell(self._path(key))
+            try:
+                run = config.to_run(file.run, stored=True)
+            except (ConfigError, KeyError, AttributeError, TypeError) as problem:
+                raise DamagedFile(self._path(key), f"run: {problem}") from None
+            self._cells[key] = Cell(file.id, file.number, file.label, file.role, file.varied, run)
+        return self._cells[key]
+
+    def _readable(self, keys: Sequence[str]) -> list[Cell]:
+        found = (self._unless_damaged(lambda key=key: self._cell(key)) for key in keys)
+        return [cell for cell in found if cell is not None]
+
+    def _folders(self) -> Iterator[Path]:
+        """Folders of cells; others among them are not the store's."""
+        found = (path.parent for path in self.folder.glob("cells/*/cell.json"))
+        return (path for path in found if re.fullmatch(schema.CELL_ID, path.name))
+
+    def _order(self) -> list[str]:
+        order = self._unless_damaged(lambda: schema.read_order(self.folder / "cells.json"))
+        if order is not None:
+            return order
+        cells = self._readable([path.name for path in self._folders()])
+        return [cell.id for cell in sorted(cells, key=lambda cell: cell.number)]  # each file holds its position
+
+    def _index(self, keys: Sequence[str]) -> None:
+        self._replace(self.folder / "cells.json", json.dumps(list(dict.fromkeys(keys)), indent=0))
+
+    def _replace(self, path: Path, text: str) -> None:
+        """Writes a file whose text differs; a damaged one is set aside."""
+        if path in self.damage:
+            self._set_aside(self.damage[path])
+        if not path.is_file() or path.read_text() != text:
+            write_text(path, text)
 
     # -- results ---------------------------------------------------------------------------------------------
 
@@ -129,9 +280,7 @@ class Store(Folder):
         Raises:
             DamagedFile: the file cannot be read; see `check`.
         """
-        result = self._results.get((cell.id, seed), {})
-        rounds = result.get("rounds") if result.get("metrics_bytes") is None else None
-        return schema.read_history(self.place(cell, seed) / "metrics.jsonl", rounds)
+        return schema.read_history(self.place(cell, seed) / "metrics.jsonl")
 
     def put(
         self,
@@ -178,18 +327,16 @@ class Store(Folder):
 
     def check(self) -> list[DamagedFile]:
         """Reads every file of the store and lists the damaged ones. Seeds with a damaged history lose their result."""
+        checks: list[tuple[Path, Callable[[Path], None]]] = [(self.folder / "study.db", schema.check_database)]
         for cell in (*self.cells(), *self.left()):
             for seed in self.seeds(cell):
                 if self._unless_damaged(lambda cell=cell, seed=seed: self.history(cell, seed)) is None:
                     self._results.pop((cell.id, seed))
-                self._check(self.place(cell, seed) / "prompts.safetensors", schema.check_prompts)
-        self._check(self.folder / "study.db", schema.check_database)
+                checks.append((self.place(cell, seed) / "prompts.safetensors", schema.check_prompts))
+        for path, check in checks:
+            if path.is_file():
+                self._unless_damaged(lambda path=path, check=check: check(path))
         return list(self.damage.values())
-
-    def _check(self, path: Path, check: Callable[[Path], None]) -> None:
-        """Reports a file without figures if it exists and is damaged."""
-        if path.is_file():
-            self._unless_damaged(lambda: check(path))
 
     def repair(self) -> list[DamagedFile]:
         """Sets all damaged files aside; the next run of the study makes them again. The caller holds the lock."""
@@ -205,13 +352,29 @@ class Store(Folder):
         known = re.compile(r"cell\.json|seed=\d+|ckpt-.*|slot.*|.*\.(part|damaged)")
         inside = (path for folder in self._folders() for path in folder.iterdir() if not known.fullmatch(path.name))
         beside = (path for path in self.folder.glob("cells/*") if not re.fullmatch(schema.CELL_ID, path.name))
-        return sorted([*inside, *(path for path in beside if path.suffix != ".former")])
+        return sorted([*inside, *beside])
 
-    def _set_aside_seeds(self, cell: Cell) -> None:
-        self.seeds(cell)
-        inside = self.folder / "cells" / cell.id
-        for problem in [problem for path, problem in self.damage.items() if inside in path.parents]:
-            self._set_aside(problem)
+    def _unless_damaged(self, read: Callable[[], T]) -> T | None:
+        """Returns the result of `read`; on a damaged file it warns and returns None."""
+        try:
+            return read()
+        except DamagedFile as problem:
+            if problem.path not in self.damage:
+                self.damage[problem.path] = problem
+                _log.warning("%s", problem)
+            return None
+
+    def _set_aside(self, problem: DamagedFile) -> None:
+        """Renames a damaged file, and with a seed's history or prompts its result, with a database its journal."""
+        self.damage.pop(problem.path, None)
+        paths = [problem.path]
+        if problem.path.name in ("metrics.jsonl", "prompts.safetensors"):
+            paths.insert(0, problem.path.with_name("result.json"))
+        if problem.path.name == "study.db":
+            paths += [problem.path.with_name(f"study.db-{part}") for part in ("wal", "shm")]
+        for path in paths:
+            if path.exists():
+                path.replace(path.with_name(f"{path.name}.damaged"))
 
     # -- tables ----------------------------------------------------------------------------------------------
 
@@ -228,3 +391,14 @@ class Store(Folder):
     def summary(self, rule: str = "final", metric: str = results.TEST) -> pd.DataFrame:
         """One row per cell: mean, std, sem, n, min and max of a metric over seeds; see `results.summary`."""
         return results.summary(self.frame(metric), self.cells(), self.spec().seed_list(), rule, metric)
+
+
+def as_yaml(node: Mapping[str, Any]) -> str:
+    """A configuration as YAML, in its order; tuples become lists."""
+    return yaml.safe_dump(_plain(node), sort_keys=False)
+
+
+def _plain(node: Any) -> Any:
+    if isinstance(node, Mapping):
+        return {key: _plain(value) for key, value in node.items()}
+    return [_plain(value) for value in node] if isinstance(node, list | tuple) else node

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-
-import yaml
 
 from fpl_tune import config
 from fpl_tune.errors import ConfigError
 from fpl_tune.files import atomic_write
 from fpl_tune.study.schema import SCHEMA
-from fpl_tune.study.store import Store
+from fpl_tune.study.store import Store, as_yaml
 
 _LEFT_OUT = shutil.ignore_patterns("study.lock", "*.part", "ckpt*", "slot*")
 
@@ -22,10 +18,10 @@ def portable(store: Store) -> str:
     """The resolved study without the tracking server's address, which can hold a password."""
     node = {"schema": SCHEMA, **store.node()}
     node["tracking"] = {name: value for name, value in node.get("tracking", {}).items() if name != "uri"}
-    return yaml.safe_dump(node, sort_keys=False, allow_unicode=True)
+    return as_yaml(node)
 
 
-def export_study(store: Store, out: Path, progress: Callable[[int, int], None] | None = None) -> Path:
+def export_study(store: Store, out: Path) -> Path:
     """Copies a study to a new folder, without locks, checkpoints and the tracking server's address.
 
     MLflow's records are not copied; `track.sync` writes them anew where the study is imported.
@@ -33,12 +29,11 @@ def export_study(store: Store, out: Path, progress: Callable[[int, int], None] |
     Args:
         store: the study's store.
         out: the folder, which does not exist yet.
-        progress: called with (files copied, files in all).
 
     Raises:
         ConfigError: `out` exists.
     """
-    return _copy(store.folder, out, portable(store), progress)
+    return _copy(store.folder, out, portable(store))
 
 
 def import_study(folder: Path, root: Path) -> Store:
@@ -62,20 +57,12 @@ def import_study(folder: Path, root: Path) -> Store:
     return Store.open(root, name)
 
 
-def _copy(
-    source: Path, target: Path, study: str | None = None, progress: Callable[[int, int], None] | None = None
-) -> Path:
+def _copy(source: Path, target: Path, study: str | None = None) -> Path:
+    """Copies a study's folder; `study` replaces the content of its study.yaml."""
     if target.exists():
         raise ConfigError(f"Nothing is overwritten, but {target} exists. Remove it, or name another place.")
-    total, count = sum(path.is_file() for path in source.rglob("*")) if progress else 0, itertools.count(1)
-
-    def copy(one: str, other: str) -> str:
-        if progress is not None:
-            progress(next(count), total)
-        return shutil.copy2(one, other)
-
     with atomic_write(target) as temporary:
-        shutil.copytree(source, temporary, ignore=_LEFT_OUT, copy_function=copy)
+        shutil.copytree(source, temporary, ignore=_LEFT_OUT)
         if study is not None:
             (temporary / "study.yaml").write_text(study, encoding="utf-8")
     return target

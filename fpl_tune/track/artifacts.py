@@ -9,13 +9,10 @@ import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import yaml
-
 from fpl_tune import config
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.folder import plain
 from fpl_tune.study.selection import choose
-from fpl_tune.study.store import Store
+from fpl_tune.study.store import Store, as_yaml
 from fpl_tune.study.transfer import portable
 from fpl_tune.trial import Record
 
@@ -71,7 +68,7 @@ def _prompts(store: Store, cell: Cell, seeds: Sequence[int], name: str) -> Files
 
 
 def _run_yaml(cell: Cell) -> bytes:
-    return yaml.safe_dump(plain(config.as_dict(cell.run)), sort_keys=False).encode()
+    return as_yaml(config.as_dict(cell.run)).encode()
 
 
 def _clients_csv(histories: Mapping[int, Sequence[Record]]) -> bytes:

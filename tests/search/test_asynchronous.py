@@ -212,7 +212,7 @@ def test_what_tuning_gained_over_the_published_point(compose: Compose, tmp_path:
     run_study(*made, root=tmp_path, executor=inline.execute)
     store = Store.open(tmp_path, "tiny")
     found = gains(store)
-    assert [(gain.part, gain.trials) for gain in found] == [("promptfl", 4), ("fedprox", 4)]
+    assert [gain.part for gain in found] == ["promptfl", "fedprox"]
     trials = [cell for cell in store.cells() if cell.role == "trial"]
 
     def figure(cell: Cell, metric: str) -> float:
@@ -226,5 +226,4 @@ def test_what_tuning_gained_over_the_published_point(compose: Compose, tmp_path:
         assert gain.best.id == best.id
         assert gain.published is not None
         assert gain.published.id == published.id
-        assert gain.test == pytest.approx(figure(best, "test/acc_mean"))
         assert gain.gain == pytest.approx(figure(best, "test/acc_mean") - figure(published, "test/acc_mean"))

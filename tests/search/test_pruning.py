@@ -141,7 +141,7 @@ def test_a_pruner_by_entry_point(cells: list[Any], monkeypatch: pytest.MonkeyPat
     ("change", "says"),
     [
         ({"rule": "halve"}, "There is no pruning rule 'halve'. Did you mean 'halving'"),
-        ({"rule": {"name": "median", "n_startup": 1}}, "no argument 'n_startup'. Did you mean 'n_startup_trials'"),
+        ({"rule": {"name": "median", "n_startup": 1}}, "unexpected keyword argument 'n_startup'"),
         ({"reduction": 1}, "prune.reduction must be >= 2"),
         ({"first_rung": 0}, "prune.first_rung must be >= 1"),
         ({"smoothing": 0}, "prune.smoothing must be >= 1"),
