@@ -28,11 +28,8 @@ def export(
     if cell is None:
         print(transfer.export_study(store, out))
         return
-    if cell == "best":
-        chosen = selection.best(store, rule)
-        files = exporting.export_choice(store, chosen, out)
-    else:
-        chosen = store.cell(cell)
-        files = exporting.export(store, chosen, out)
+    cells = selection.best(store, rule).cells if cell == "best" else (store.cell(cell),)
+    places = [out / one.id for one in cells] if len(cells) > 1 else [out]  # one per data set, or the only one
+    files = [path for one, place in zip(cells, places, strict=True) for path in exporting.export(store, one, place)]
     scripts = " and ".join(f"sh {path}" for path in files if path.name == "reproduce.sh")
-    print(f"{chosen.label}: {len(files)} files in {out}; {scripts} repeats the cell")
+    print(f"{'; '.join(one.label for one in cells)}: {len(files)} files in {out}; {scripts} repeats the cell")

@@ -66,9 +66,8 @@ def ablation_paths(spec: StudySpec, node: dict[str, Any], store: Store) -> list[
     number = 1 + max(cell.number for cell in cells if cell.role != "ablation")
     known = {cell.id: cell for cell in cells if cell.candidate}
     paths: list[list[Step]] = []
-    parts = searches(spec, node)
     for best in choice.cells:
-        part = next((p for p in parts if p.holds(best)), None)
+        part = next((part for part in searches(spec, node) if part.holds(best)), None)
         mine = [cell for cell in cells if part is not None and part.holds(cell)]
         points = part.published if part is not None else set[str]()
         start = choose(table, [cell for cell in mine if cell.id in points], store.spec(), rule)
@@ -91,8 +90,7 @@ def ablation_cells(spec: StudySpec, node: dict[str, Any], root: Path) -> list[Ce
         return []
     store = Store(root, spec.name)
     paths = ablation_paths(spec, node, Store.open(root, spec.name) if store.exists else store)
-    found = {step.cell.id: step.cell for path in paths for step in path if step.cell.role == "ablation"}
-    return list(found.values())
+    return list({step.cell.id: step.cell for path in paths for step in path if step.cell.role == "ablation"}.values())
 
 
 def _importance(cells: list[Cell], table: pd.DataFrame, rule: str, space: Space) -> dict[str, float]:
@@ -101,7 +99,7 @@ def _importance(cells: list[Cell], table: pd.DataFrame, rule: str, space: Space)
 
     from fpl_tune import analysis
 
-    means = results.values(table, rule).groupby("cell")["value"].mean()
+    means: Any = results.values(table, rule).groupby("cell")["value"].mean()
     fields = [param.name for param in space.params]
     rows = [
         {"value": means[cell.id], **{field: _scalar(cell.varied, field) for field in fields}}
@@ -120,18 +118,14 @@ def _scalar(varied: Mapping[str, Any], field: str) -> Any:
 
 def _units(start: Mapping[str, Any], end: Mapping[str, Any], space: Space) -> dict[str, list[str]]:
     """Fields that differ, by the field with which they change: their own, or one that their condition names."""
-    units: dict[str, list[str]] = {}
     leads: dict[str, str] = {}
     for param in space.params:  # conditions precede the fields that depend on them
         name = param.name
-        if (name in start) == (name in end) and start.get(name) == end.get(name):
-            continue
-        lead = name
         if (name in start) != (name in end):
-            lead = next((leads[field] for field in param.when if field in leads), name)
-        leads[name] = lead
-        units.setdefault(lead, []).append(name)
-    return units
+            leads[name] = next((leads[field] for field in param.when if field in leads), name)
+        elif start.get(name) != end.get(name):
+            leads[name] = name
+    return {lead: [name for name in leads if leads[name] == lead] for lead in leads.values()}
 
 
 def _path(
@@ -141,10 +135,9 @@ def _path(
     units = _units(start.varied, best.varied, part.space)
     steps, changed, new = [Step((), start)], set[str](), list[str]()
     for lead in sorted(units, key=lambda name: -max(shares.get(field, 0.0) for field in units[name])):
-        changed |= set(units[lead])
+        changed.update(units[lead])
         new += units[lead]
-        names = dict.fromkeys([*best.varied, *start.varied])
-        sources = {name: best.varied if name in changed else start.varied for name in names}
+        sources = {name: best.varied if name in changed else start.varied for name in [*best.varied, *start.varied]}
         varied = {name: source[name] for name, source in sources.items() if name in source}
         try:
             run = part.composer.at(varied)

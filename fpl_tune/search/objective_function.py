@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import optuna
@@ -41,14 +41,13 @@ class Objective:
     def __init__(self, study: str, *overrides: str) -> None:
         self.spec, node = config.compose_study(study, overrides)
         search = Search.plan(self.spec, node)
-        if search is None:
-            raise ConfigError(f"objective needs a study with a search, but {study} has none. Write search.sampler=tpe.")
-        if len(search.parts) != 1:
+        parts = search.parts if search is not None else []
+        if len(parts) != 1:
             raise ConfigError(
-                f"objective searches one cell of the axes, but {study} has {len(search.parts)}. Give each axis one "
-                "value."
+                f"objective needs a study with one search, but {study} has {len(parts) or 'none'}. Write "
+                "search.sampler=tpe, and give each axis one value."
             )
-        self._part = part = search.parts[0]
+        self._part = part = parts[0]
         self.directions = directions_of(self.spec.search)
         """For `optuna.create_study`."""
         self.published = [stored(part.space.complete(p, part.node, part.varied)) for p in part.space.published]
@@ -71,22 +70,26 @@ class Objective:
         trial.set_user_attr("seeds", seeds)
         torch.set_num_threads(execution.threads or threads_of(run))
         with _loading:
-            device = resolve(execution.device)
-            graphs = None if execution.graphs == "auto" else execution.graphs
-            simulation = Trial(run, seeds, cache_dir=cache_root(), device=device, block=execution.block, graphs=graphs)
-        histories: list[list[Record]] = [[] for _ in seeds]
+            simulation = Trial(
+                run,
+                seeds,
+                cache_dir=cache_root(),
+                device=resolve(execution.device),
+                block=execution.block,
+                graphs=None if execution.graphs == "auto" else execution.graphs,
+            )
+        rounds: list[list[Record]] = []
         while not simulation.done:
             try:
-                records = simulation.step()
+                rounds.append(simulation.step())
             except Diverged as problem:
                 raise optuna.TrialPruned(str(problem)) from None
-            for history, record in zip(histories, records, strict=True):
-                history.append(record)
-            if len(names) == 1 and names[0] in records[0]:
-                trial.report(_mean([record[names[0]] for record in records]), simulation.round)
+            if len(names) == 1 and names[0] in rounds[-1][0]:
+                trial.report(_mean(record[names[0]] for record in rounds[-1]), simulation.round)
                 if not simulation.done and trial.should_prune():
                     raise optuna.TrialPruned(f"pruned after round {simulation.round}")
-        values = tuple(_mean([figure(history, name, part.rule) for history in histories]) for name in names)
+        histories = list(zip(*rounds, strict=True))
+        values = tuple(_mean(figure(history, name, part.rule) for history in histories) for name in names)
         return values[0] if len(values) == 1 else values
 
 
@@ -108,5 +111,5 @@ def objective(study: str, *overrides: str) -> Objective:
     return Objective(study, *overrides)
 
 
-def _mean(values: Sequence[Any]) -> float:
-    return float(aggregate(values)["mean"])
+def _mean(values: Iterable[Any]) -> float:
+    return float(aggregate(list(values))["mean"])

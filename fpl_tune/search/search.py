@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,9 +72,7 @@ class Search:
                 varied=varied,
                 space=space,
                 node=base,
-                index=i,
-                of=len(points),
-                first=len(references),
+                numbers=range(len(references) + i, sys.maxsize, len(points)),  # the parts take turns
                 key=_key(config.identity(run), method_source(run), search, space),
             )
             parts.append(part)

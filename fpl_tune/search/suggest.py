@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,11 +52,8 @@ class Part:
     space: Space
     node: dict[str, Any]
     """The run that the space varies, as a plain dict."""
-    index: int
-    of: int
-    """Number of parts."""
-    first: int
-    """Cells before those of the search."""
+    numbers: range
+    """Numbers of its cells in the study."""
     key: str
     """Name in the database."""
     warm: Sequence[FrozenTrial] = ()
@@ -89,22 +86,19 @@ class Part:
         study = in_memory(directions_of(self.search))
         study.sampler = RandomSampler(seed=derive("draw", self.search.seed, self.key) % 2**32)
         drawn = (self.space.suggest(study.ask(), self.node, self.varied) for _ in range(2 * self.total))
-        made: list[RunSpec] = []
-        for point in itertools.chain(self._points[: self.total], drawn):
-            with suppress(ConfigError):
-                made.append(self.composer.at({**self.varied, **point}))
-            if len(made) == self.total:
-                break
-        return made or [self.composer.at(self.varied)]
+        runs = self._runs(itertools.chain(self._points[: self.total], drawn))
+        return list(itertools.islice(runs, self.total)) or [self.composer.at(self.varied)]
 
     @property
     def published(self) -> set[str]:
         """Ids of the cells of the published points."""
-        found = set()
-        for point in self._points if self.search.sampler != "grid" else ():
+        return {config.identity(run) for run in self._runs(self._points if self.search.sampler != "grid" else ())}
+
+    def _runs(self, points: Iterable[Mapping[str, Any]]) -> Iterator[RunSpec]:
+        """The runs of points, without those that the method refuses."""
+        for point in points:
             with suppress(ConfigError):
-                found.add(config.identity(self.composer.at({**self.varied, **point})))
-        return found
+                yield self.composer.at({**self.varied, **point})
 
     # -- suggestions -----------------------------------------------------------------------------------------
 
@@ -184,7 +178,7 @@ class Part:
             run = self.composer.at(varied)
         except ConfigError:
             return None
-        place = self.first + self.index + (number - self._offset) * self.of
+        place = self.numbers[number - self._offset]
         return Cell(config.identity(run), place, label(varied), "trial", varied, run)
 
     # -- results ---------------------------------------------------------------------------------------------

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from fpl_tune import config, methods
-from fpl_tune.config import GROUPS, RunSpec, StudySpec
+from fpl_tune.config import GROUPS, ProtocolSpec, RunSpec, StudySpec
 from fpl_tune.errors import ConfigError
 from fpl_tune.formatting import counted
+from fpl_tune.optim import OptimSpec
+from fpl_tune.spec import validated
 
 CELLS = 100_000
 """Largest number of cells of the axes."""
@@ -106,10 +109,14 @@ def expand(spec: StudySpec, node: dict[str, Any]) -> list[Cell]:
         ConfigError: an axis or reference that names no field, or a value that its field refuses.
     """
     cells: dict[str, Cell] = {}
-    for role, points in (("cell", grid(spec, node)), ("reference", _references(spec, node))):
+
+    def add(role: Role, points: Iterator[tuple[dict[str, Any], RunSpec]]) -> None:
         for varied, run in points:
             key = config.identity(run)
             cells.setdefault(key, Cell(key, len(cells), label(varied), role, varied, run))
+
+    add("cell", grid(spec, node))
+    add("reference", _references(spec, node))
     return list(cells.values())
 
 
@@ -170,41 +177,33 @@ class Composer:
         node, base = self._base({n: v for n, v in overrides.items() if n not in light})
         if not light:
             return base
-        method, optim, protocol = base.method, dict[str, Any](), dict[str, Any]()
-        changes = {"optim": optim, "protocol": protocol}
-        own = deepcopy(node["method"])
+        groups = {name.split(".")[0] for name in light}
+        here = {**node, **{group: deepcopy(node[group]) for group in groups}}
         for name, value in light.items():
-            group, _, field = name.partition(".")
-            if group == "method":
-                config.set_field({"method": own}, name, value)
-            elif field.startswith("groups."):
-                optim.setdefault("groups", dict(base.optim.groups))[field.removeprefix("groups.")] = value
-            else:
-                changes[group][field] = value
-        if own != node["method"]:
-            method = methods.build(own)
-        schedule = config.changed(base.protocol, protocol, "protocol")
-        return replace(
-            base,
-            method=method,
-            optim=config.changed(base.optim, optim, "optim"),
-            protocol=schedule,
-            stages=config.stages(method, schedule, node["stages"]),
-        )
+            config.set_field(here, name, value)
+        parts = {group: _LIGHT[group](here[group]) for group in groups if here[group] != node[group]}
+        method, protocol = parts.get("method", base.method), parts.get("protocol", base.protocol)
+        return replace(base, **parts, stages=config.stages(method, protocol, node["stages"]))
 
     def _base(self, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], RunSpec]:
-        """The composed dict, its method with all fields, and its run."""
+        """The composed dict, with all fields of the parts that are replaced alone, and its run."""
         key = repr(sorted(overrides.items(), key=lambda item: item[0]))
         if key not in self._bases:
             here = deepcopy(self._node)
             for name, value in sorted(overrides.items(), key=lambda item: item[0] not in GROUPS):
                 apply(here, name, value)
             run = config.to_run(here)
-            self._bases[key] = {**here, "method": methods.as_dict(run.method)}, run
+            full = config.as_dict(run)
+            self._bases[key] = {**here, **{group: full[group] for group in _LIGHT}}, run
         return self._bases[key]
 
 
-_LIGHT = ("method", "optim", "protocol")
+_LIGHT: dict[str, Callable[[Any], Any]] = {
+    "method": methods.build,
+    "optim": partial(validated, OptimSpec, where="optim"),
+    "protocol": partial(validated, ProtocolSpec, where="protocol"),
+}
+"""Parts of a run that are replaced alone -> how one is built."""
 
 
 def label(varied: Mapping[str, Any]) -> str:

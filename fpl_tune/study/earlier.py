@@ -59,10 +59,9 @@ def seeds(store: Store, cell: Cell) -> list[int]:
 
 def note(store: Store) -> str:
     """Names the cells and seeds of earlier runs; empty where there are none."""
-    cells, others = len(marked(store)), sorted({s for cell in store.cells() for s in seeds(store, cell)})
-    others = [seed for seed in others if seed not in store.spec().seed_list()]
-    parts = [counted(cells, "cell")] if cells else []
-    parts += [listed("seed", others)] if others else []
+    cells, own = len(marked(store)), store.spec().seed_list()
+    others = sorted({seed for cell in store.cells() for seed in seeds(store, cell)}.difference(own))
+    parts = [*([counted(cells, "cell")] if cells else []), *([listed("seed", others)] if others else [])]
     return f"{' and '.join(parts)} of earlier runs, not in the last one" if parts else ""
 
 

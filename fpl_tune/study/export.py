@@ -16,7 +16,6 @@ from fpl_tune.errors import ConfigError
 from fpl_tune.files import DEPLOYED, write_text
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.schema import read_prompts
-from fpl_tune.study.selection import Choice
 from fpl_tune.study.store import Store, as_yaml
 from fpl_tune.study.versions import versions
 
@@ -59,13 +58,6 @@ def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
     (folder / "reproduce.sh").chmod(0o755)
     write_text(folder / "environment.txt", _environment())
     return sorted(folder.iterdir())
-
-
-def export_choice(store: Store, choice: Choice, folder: Path) -> list[Path]:
-    """Exports the chosen cells: one into the folder, several into a subfolder each, named by the cell's id."""
-    if len(choice.cells) == 1:
-        return export(store, choice.cell, folder)
-    return [path for cell in choice.cells for path in export(store, cell, folder / cell.id)]
 
 
 _SCRIPT = """#!/bin/sh

@@ -192,8 +192,8 @@ def summary(
     import pandas as pd
 
     names = list(dict.fromkeys(name for cell in cells for name in cell.varied if name != "label"))
-    named = found.loc[found["seed"].isin(seeds)]
-    states = {str(key): rows.drop_duplicates("seed")["status"].tolist() for key, rows in named.groupby("cell")}
+    seen = found.loc[found["seed"].isin(seeds)].drop_duplicates(["cell", "seed"])
+    states = seen.groupby("cell")["status"].agg(list)
     chosen = counted(found)
     by_cell = {str(key): rows for key, rows in chosen[chosen["rule"] == rule].groupby("cell")}
     rows = []

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fpl_tune import config
 from fpl_tune.errors import ConfigError
+from fpl_tune.study.cells import Role
 from fpl_tune.study.status import Status
 
 SCHEMA = 2
@@ -57,7 +58,7 @@ class CellFile(BaseModel):
     id: str = Field(pattern=f"^{CELL_ID}$")
     number: int = Field(ge=0)
     label: str
-    role: Literal["cell", "reference", "trial", "ablation"]
+    role: Role
     varied: dict[str, Any]
     run: dict[str, Any]
     fingerprints: dict[str, Any] = {}

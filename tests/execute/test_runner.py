@@ -170,8 +170,9 @@ def test_one_bad_seed_does_not_take_the_others_along(
 ) -> None:
     step, tried, stamp, stamped = Trial.step, [], Store.stamp, []
 
-    def stamping(self: Store, cell: Cell, prints: Any) -> None:
-        stamped.append(cell.label)
+    def stamping(self: Store, cell: Cell, prints: Any = None) -> None:
+        if prints is not None:
+            stamped.append(cell.label)
         stamp(self, cell, prints)
 
     def failing(self: Trial) -> list[Record]:
