@@ -36,7 +36,7 @@ def warm_start(name: str, root: Path | None, parts: Sequence[Part]) -> None:
     store = Store.open(root, name)
     finished: list[tuple[Cell, Results]] = []
     for cell in (cell for cell in store.cells() if cell.candidate):
-        found = {seed: (store.result(cell, seed) or {}, store.history(cell, seed)) for seed in store.seeds(cell)}
+        found = {seed: (result, store.history(cell, seed)) for seed, result in store.seed_results(cell).items()}
         if found and all(result["status"] == Status.DONE for result, _ in found.values()):
             finished.append((cell, found))
     for part in parts:

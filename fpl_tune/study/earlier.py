@@ -53,8 +53,7 @@ def marked(store: Store) -> set[str]:
 def seeds(store: Store, cell: Cell) -> list[int]:
     """Lists the seeds of a cell in the results: the study's, and those of earlier runs that are done or pruned."""
     wanted = store.spec().seed_list()
-    found = ((seed, store.result(cell, seed)) for seed in store.seeds(cell))
-    return [seed for seed, result in found if seed in wanted or (result and result["status"] in COUNTED)]
+    return [s for s, result in store.seed_results(cell).items() if s in wanted or result["status"] in COUNTED]
 
 
 def note(store: Store) -> str:

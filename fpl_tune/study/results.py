@@ -121,10 +121,9 @@ def frame(store: Store, metric: str = TEST) -> pd.DataFrame:
     rows = []
     for cell in cells:
         shown = _fields(cell, names)
+        stored = store.seed_results(cell)
         for seed in earlier.seeds(store, cell):
-            result = store.result(cell, seed)
-            if result is None:
-                continue
+            result = stored[seed]
             history = store.history(cell, seed) if more else []
             for rule, found in (result["rules"] or {"final": {}}).items():
                 rows.append(

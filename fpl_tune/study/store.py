@@ -247,9 +247,13 @@ class Store:
 
     def seeds(self, cell: Cell) -> list[int]:
         """Seeds that have a result."""
+        return list(self.seed_results(cell))
+
+    def seed_results(self, cell: Cell) -> dict[int, dict[str, Any]]:
+        """The stored results of a cell by seed."""
         names = (path.parent.name for path in (self.folder / "cells" / cell.id).glob("seed=*/result.json"))
         numbers = sorted(int(found[1]) for name in names if (found := schema.SEED_FOLDER.fullmatch(name)))
-        return [seed for seed in numbers if self.result(cell, seed) is not None]
+        return {seed: result for seed in numbers if (result := self.result(cell, seed)) is not None}
 
     def missing(self, cell: Cell, spec: StudySpec) -> list[int]:
         """Lists the seeds that a cell still has to run; without a race, those that one eliminated are among them."""
