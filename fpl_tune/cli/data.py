@@ -45,7 +45,8 @@ def data_prepare(overrides: Overrides = None, format: FormatOption = Format.tabl
     """Fill the feature cache before a study does: on its device, in its arithmetic, with its views."""
     from fpl_tune import config
     from fpl_tune.cli import output
-    from fpl_tune.data import prepare
+    from fpl_tune.data import load
+    from fpl_tune.data.cache import prepare
     from fpl_tune.device import resolve
     from fpl_tune.paths import cache_root
     from fpl_tune.worlds import needs_of
@@ -53,7 +54,9 @@ def data_prepare(overrides: Overrides = None, format: FormatOption = Format.tabl
     run = config.compose_run(overrides or [])
     towers = run.clip.load(resolve("auto"))
     with output.progress("encoding") as progress:
-        done = prepare.prepare(run.data, towers, *needs_of(run), cache_dir=cache_root(), progress=progress)
+        done = prepare(
+            load(run.data), run.data.views, towers, *needs_of(run), cache_dir=cache_root(), progress=progress
+        )
     output.emit(done, format)
 
 
@@ -69,8 +72,7 @@ def data_show(
 ) -> None:
     """What every client of a split holds, and the split's hash."""
     from fpl_tune import config
-    from fpl_tune.data import load, split
-    from fpl_tune.data.exchange import export_split
+    from fpl_tune.data import export_split, load, split
     from fpl_tune.data.show import overview
     from fpl_tune.errors import ConfigError
 

@@ -5,12 +5,11 @@ May import `files`, `spec` and libraries. Open `spec.py` first.
 """
 
 from fpl_tune.data.cache import features
-from fpl_tune.data.exchange import export_split, import_split
 from fpl_tune.data.pool import Dataset, Pool
 from fpl_tune.data.protocol import split
 from fpl_tune.data.registry import load, resolve
 from fpl_tune.data.spec import DataSpec, PartitionSpec
-from fpl_tune.data.splits import Split, TestSet
+from fpl_tune.data.splits import Split, TestSet, export_split, import_split
 
 __all__ = [
     "DataSpec",

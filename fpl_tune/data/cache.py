@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,10 +19,9 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fpl_tune.data.augment import View, look
-from fpl_tune.data.pool import Pool, digest
+from fpl_tune.data.pool import Dataset, Pool, digest
 from fpl_tune.data.reading import read_in_threads
-from fpl_tune.data.transform import Transform, transform
+from fpl_tune.data.transform import Transform, View, look, pools_and_views, transform
 from fpl_tune.errors import ConfigError, unknown
 from fpl_tune.files import atomic_write
 
@@ -98,6 +98,46 @@ def features(
     if (found := _read(path, job)) is None and (found := _build(path, job)) is None:
         found = _memory[key] = torch.from_numpy(job.run(np.empty(job.shape, job.dtype)))
     return found
+
+
+def prepare(
+    dataset: Dataset,
+    n_crops: int,
+    towers: Encoder,
+    needs: str,
+    second: str | None = None,
+    *,
+    cache_dir: str | Path,
+    progress: Progress | None = None,
+) -> list[dict[str, Any]]:
+    """Encodes both pools of a data set and the random views that training draws from, on the device of `towers`.
+
+    Args:
+        dataset: its training and test images.
+        n_crops: random crops of each training image.
+        towers: in the arithmetic of the run.
+        needs: `Method.needs`, and `second` its `Method.view`.
+        cache_dir: folder of the cache.
+        progress: called after every batch.
+
+    Returns:
+        Size and time of each pool or view; `seconds` is near zero where the cache held it already.
+    """
+    rows = []
+    for pool, view in pools_and_views(dataset, n_crops, second):
+        began = time.perf_counter()
+        held = features(pool, towers, needs, cache_dir=cache_dir, view=view, progress=progress)
+        rows.append(
+            {
+                "pool": pool.key,
+                "view": "-".join(map(str, view or ())),
+                "shape": list(held.shape),
+                "dtype": str(held.dtype).removeprefix("torch."),
+                "megabytes": round(held.nbytes / 1e6, 2),
+                "seconds": round(time.perf_counter() - began, 3),
+            }
+        )
+    return rows
 
 
 def _key(job: _Job) -> str:

@@ -9,12 +9,10 @@ import numpy as np
 
 from fpl_tune.data import fewshot
 from fpl_tune.data.dealing import Request, deal
-from fpl_tune.data.exchange import import_split
-from fpl_tune.data.listing import kept_domains
 from fpl_tune.data.pool import Dataset, Ints, Pool
 from fpl_tune.data.registry import resolve
-from fpl_tune.data.spec import DataSpec, PartitionSpec
-from fpl_tune.data.splits import Split, TestSet, identity
+from fpl_tune.data.spec import DataSpec, PartitionSpec, kept_domains
+from fpl_tune.data.splits import Split, TestSet, identity, import_split
 from fpl_tune.errors import ConfigError
 
 _DEFECTS = {

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
-from fpl_tune.data.listing import check_loaded, narrow
-from fpl_tune.data.pool import Dataset
+import numpy as np
+
+from fpl_tune.data.partition import ranked
+from fpl_tune.data.pool import Dataset, Pool, join
 from fpl_tune.data.sources import source
-from fpl_tune.data.spec import DataSpec, PartitionSpec
+from fpl_tune.data.spec import DataSpec, PartitionSpec, kept_domains
+from fpl_tune.errors import ConfigError, unknown
 
 DEFAULTS = PartitionSpec(n_clients=10, alpha=0.5, min_size=10)
 """Defaults of a named partition, if neither the user nor the data set specifies a value."""
@@ -15,13 +19,29 @@ _OPTIONAL = ("n_clients", "alpha", "min_size")
 
 
 def load(spec: DataSpec) -> Dataset:
-    """Lists a data set without reading images.
+    """Lists a data set without reading images, and keeps the part of it that `spec` selects.
 
     Raises:
-        ConfigError: unknown data set, domain or value, or a selection without images.
+        ConfigError: unknown data set, domain or value, a selection without images, or class names that repeat.
         EnvironmentProblem: files are missing or damaged.
     """
-    return check_loaded(narrow(source(spec.name).loader(spec), spec))
+    dataset = source(spec.name).loader(spec)
+    domains = kept_domains(dataset.name, dataset.domains, spec.domains)
+    position = np.full(len(dataset.domains), -1, dtype=np.int64)
+    position[[dataset.domains.index(domain) for domain in domains]] = np.arange(len(domains))
+    pools: list[Pool] = []
+    for split, pool, most in zip(
+        ("training", "test"), _whole_test(dataset, spec), (spec.max_train, spec.max_test), strict=True
+    ):
+        kept = pool.take(np.flatnonzero(position[pool.domain] >= 0))
+        kept = replace(kept, domain=position[kept.domain], transform=_transform(dataset.name, pool, spec))
+        if not len(kept):
+            raise ConfigError(f"{dataset.name} has no {split} images. Check data.root and data.domains.")
+        pools.append(_cap(kept, most))
+    repeated = {name for name in dataset.classes if dataset.classes.count(name) > 1}
+    if repeated and not dataset.published_names:
+        raise ConfigError(f"{dataset.name} has classes of the same name: {sorted(repeated)}. Rename their folders.")
+    return replace(dataset, domains=domains, classes=_names(dataset, spec), train=pools[0], test=pools[1])
 
 
 def resolve(data: DataSpec, partition: PartitionSpec) -> PartitionSpec:
@@ -33,3 +53,42 @@ def resolve(data: DataSpec, partition: PartitionSpec) -> PartitionSpec:
     given = (partition, usual if name == usual.name else DEFAULTS, DEFAULTS)
     filled = {field: next(v for spec in given if (v := getattr(spec, field)) is not None) for field in _OPTIONAL}
     return replace(partition, name=name, **filled)
+
+
+def _transform(name: str, pool: Pool, spec: DataSpec) -> str:
+    if spec.transform not in ("auto", "clip", "cifar"):
+        raise unknown("data.transform", spec.transform, ("auto", "clip", "cifar"))
+    if spec.transform == "cifar" and not pool.transform.startswith("cifar"):
+        raise ConfigError(f"data.transform=cifar is for cifar10 and cifar100, not for {name}. Use clip.")
+    return "clip" if spec.transform == "clip" else pool.transform
+
+
+def _cap(pool: Pool, cap: int | None) -> Pool:
+    """At most `cap` images of each class and domain, at even distances in the list."""
+    if cap is None:
+        return pool
+    order, rank, size = ranked(pool.domain * (int(pool.label.max()) + 1) + pool.label)
+    kept = rank * np.minimum(cap, size) // size != (rank - 1) * np.minimum(cap, size) // size
+    return pool.take(np.sort(order[kept]))
+
+
+def _whole_test(dataset: Dataset, spec: DataSpec) -> tuple[Pool, Pool]:
+    if not spec.whole_test:
+        return dataset.train, dataset.test
+    kept_domains(dataset.name, dataset.domains, spec.whole_test)
+    chosen = np.array([domain in spec.whole_test for domain in dataset.domains])
+    moved = chosen[dataset.train.domain]
+    extra = dataset.train.take(np.flatnonzero(moved))
+    return dataset.train.take(np.flatnonzero(~moved)), join(dataset.test, extra)
+
+
+def _names(dataset: Dataset, spec: DataSpec) -> tuple[str, ...]:
+    if spec.permute_classnames is None:
+        return dataset.classes
+    order = np.random.default_rng(spec.permute_classnames).permutation(len(dataset.classes))
+    warnings.warn(
+        f"data.permute_classnames={spec.permute_classnames}: class names of {dataset.name} are shuffled against their "
+        "labels, as in published code. Prompts of this run have wrong class names.",
+        stacklevel=3,
+    )
+    return tuple(dataset.classes[i] for i in order)

@@ -16,8 +16,8 @@ from fpl_tune.data.domainnet import load_domainnet, load_office
 from fpl_tune.data.files import Layout
 from fpl_tune.data.folders import load_domains, load_folder, load_imagenet, load_own_domains
 from fpl_tune.data.pool import Dataset
+from fpl_tune.data.shapes import load_shapes
 from fpl_tune.data.spec import DataSpec, PartitionSpec
-from fpl_tune.data.world import load_shapes
 from fpl_tune.errors import ConfigError, unknown
 
 DISJOINT = PartitionSpec("disjoint", n_clients=10)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from fpl_tune.errors import ConfigError
+from fpl_tune.errors import ConfigError, unknown
 from fpl_tune.spec import SPEC, AtLeastOne, Seed
 
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -121,3 +122,26 @@ class PartitionSpec:
         if self.evaluation == "leave_one_domain_out" and not self.held_out:
             raise ConfigError("leave_one_domain_out needs domains to test on; set partition.held_out=[<domain>].")
         return self
+
+
+def kept_domains(name: str, known: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:
+    """The domains to keep, in the order of `wanted`.
+
+    Args:
+        name: the data set, for messages.
+        known: its domains.
+        wanted: the domains to keep; None keeps all.
+
+    Raises:
+        ConfigError: a domain is unknown or repeated, or none is named.
+    """
+    if wanted is None:
+        return tuple(known)
+    for domain in wanted:
+        if domain not in known:
+            raise unknown(f"domain of {name}", domain, known)
+    if not wanted or len(set(wanted)) < len(wanted):
+        raise ConfigError(
+            f"data.domains must name one or more different domains, but is {list(wanted)}. Known: {list(known)}."
+        )
+    return tuple(wanted)

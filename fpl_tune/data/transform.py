@@ -1,22 +1,26 @@
 """Image transforms of the protocols: from a picture to the input of an image tower.
 
 There are two: CLIP's (bicubic resize of the shorter side, centre crop), and for CIFAR in the PromptFL family bilinear
-enlargement without antialiasing, with CIFAR's statistics.
+enlargement without antialiasing, with CIFAR's statistics. Random views for training are reproducible from the image's
+name and the number of the view.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageEnhance
 from torch import Tensor
 
+from fpl_tune.data.pool import Dataset, Pool
 from fpl_tune.errors import unknown
 
 Picture = Image.Image | NDArray[np.uint8]
@@ -80,3 +84,93 @@ def _crop(image: Image.Image, size: int) -> Image.Image:
     width, height = (size, int(size * h / w)) if w <= h else (int(size * w / h), size)
     left, top = round((width - size) / 2), round((height - size) / 2)
     return image.resize((width, height), Image.Resampling.BICUBIC).crop((left, top, left + size, top + size))
+
+
+# ---- random views ----------------------------------------------------------------------------------------------------
+
+
+class View(NamedTuple):
+    """The `number`-th random view of every image."""
+
+    kind: str
+    """`crop`: random resized crop and flip, as CoOp trains; `strong`: colours, grey, blur, as FedAPT's second view."""
+    number: int = 0
+
+
+def pools_and_views(dataset: Dataset, n_crops: int, second: str | None) -> list[tuple[Pool, View | None]]:
+    """All images that a trial reads: the training and test images themselves, then the random views of the training
+    images, `n_crops` crops and as many of kind `second`, or one."""
+    views = [View("crop", number) for number in range(n_crops)]
+    views += [View(second, number) for number in range(max(1, n_crops)) if second]
+    return [(dataset.train, None), (dataset.test, None), *((dataset.train, view) for view in views)]
+
+
+def look(view: View, picture: Picture, size: int, name: str) -> Image.Image:
+    """One view of one image, `size` wide and high. Raises `ConfigError` for an unknown kind of view."""
+    if view.kind not in _KINDS:
+        raise unknown("kind of view", view.kind, _KINDS)
+    rng = np.random.default_rng([view.number, zlib.crc32(name.encode())])
+    return _KINDS[view.kind](as_image(picture), size, rng)
+
+
+def _random_crop(image: Image.Image, size: int, rng: np.random.Generator) -> Image.Image:
+    """Between 8 % and all of the area at a ratio of 3:4 to 4:3, bicubic, flipped every other time."""
+    left, top, width, height = _region(*image.size, rng)
+    part = image.crop((left, top, left + width, top + height)).resize((size, size), Image.Resampling.BICUBIC)
+    return _flip(part, rng)
+
+
+def _region(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
+    """Left, top, width, height; after ten regions that did not fit, the largest one in the middle that does."""
+    for _ in range(10):
+        area, ratio = width * height * rng.uniform(0.08, 1), math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            return int(rng.integers(width - w + 1)), int(rng.integers(height - h + 1)), w, h
+    w, h = min(width, max(1, round(height * 4 / 3))), min(height, max(1, round(width * 4 / 3)))
+    return (width - w) // 2, (height - h) // 2, w, h
+
+
+def _strong(image: Image.Image, size: int, rng: np.random.Generator) -> Image.Image:
+    """Stretched, flipped, and by chance with other colours (0.8), in grey (0.2), blurred (0.2)."""
+    image = _flip(image.resize((size, size), Image.Resampling.BILINEAR), rng)
+    if rng.random() < 0.8:
+        for change in rng.permutation(4).tolist():
+            image = _JITTER[change](image, rng)
+    if rng.random() < 0.2:
+        image = image.convert("L").convert("RGB")
+    return _blur(image, rng.uniform(1, 2)) if rng.random() < 0.2 else image
+
+
+def _flip(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < 0.5 else image
+
+
+def _hue(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    hue, saturation, value = image.convert("HSV").split()
+    turn = round(255 * rng.uniform(-0.2, 0.2))  # hue is a circle, and so are bytes
+    turned = hue.point([(level + turn) % 256 for level in range(256)])
+    return Image.merge("HSV", (turned, saturation, value)).convert("RGB")
+
+
+def _blur(image: Image.Image, sigma: float) -> Image.Image:
+    """A Gaussian of three by three pixels."""
+    from scipy.ndimage import correlate1d  # few studies blur, and all import this module
+
+    weights = np.exp(-np.array([1.0, 0.0, 1.0]) / (2 * sigma**2))
+    pixels = np.asarray(image, dtype=np.float64)
+    for axis in (0, 1):
+        pixels = correlate1d(pixels, weights / weights.sum(), axis=axis, mode="mirror")
+    return Image.fromarray(np.rint(pixels).astype(np.uint8))
+
+
+_JITTER: tuple[Callable[[Image.Image, np.random.Generator], Image.Image], ...] = (
+    lambda image, rng: ImageEnhance.Brightness(image).enhance(rng.uniform(0.2, 1.8)),
+    lambda image, rng: ImageEnhance.Contrast(image).enhance(rng.uniform(0.2, 1.8)),
+    lambda image, rng: ImageEnhance.Color(image).enhance(rng.uniform(0.2, 1.8)),
+    _hue,
+)
+_KINDS: dict[str, Callable[[Image.Image, int, np.random.Generator], Image.Image]] = {
+    "crop": _random_crop,
+    "strong": _strong,
+}

@@ -17,7 +17,7 @@ from fpl_tune.clip import Towers, load_towers
 from fpl_tune.clip.allocator import keep_freed_memory
 from fpl_tune.clip.sentences import Position
 from fpl_tune.data import Dataset, DataSpec, PartitionSpec, Split, features, load, split
-from fpl_tune.data.augment import pools_and_views
+from fpl_tune.data.transform import pools_and_views
 from fpl_tune.device import usable_bytes
 from fpl_tune.spec import SPEC
 from fpl_tune.task.classes import GENERIC_TEMPLATE, Classes

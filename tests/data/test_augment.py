@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from fpl_tune.data import DataSpec, features, load
-from fpl_tune.data.augment import View, _blur, _region, look
+from fpl_tune.data.transform import View, _blur, _region, look
 from fpl_tune.errors import ConfigError
 from fpl_tune.testing import toy_towers
 

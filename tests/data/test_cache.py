@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from fpl_tune.data import DataSpec, Pool, cache, features, load, world
+from fpl_tune.data import DataSpec, Pool, cache, features, load, shapes
 from fpl_tune.errors import ConfigError, EnvironmentProblem
 
 
@@ -80,8 +80,8 @@ def test_batches_encoded_at_once_give_the_features_of_one_after_the_other(
 
 def test_many_readers_draw_a_pool_once(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
-    plain = world.shapes.pool
-    monkeypatch.setattr(world.shapes, "pool", lambda style, *a, **k: (drawn.append(style), plain(style, *a, **k))[1])
+    plain = shapes.pool
+    monkeypatch.setattr(shapes, "pool", lambda style, *a, **k: (drawn.append(style), plain(style, *a, **k))[1])
     made = load(DataSpec("shapes", train_per_class=3, test_per_class=1, domains=["photo", "sketch"])).train
     with ThreadPool(8) as threads:
         images = threads.map(made.read, range(len(made)))

@@ -9,8 +9,8 @@ import numpy as np
 from rich.console import Console
 
 from fpl_tune.data import DataSpec, load
+from fpl_tune.data.cache import prepare
 from fpl_tune.data.check import Finding, Report, catalogue, check
-from fpl_tune.data.prepare import prepare
 from fpl_tune.data.sources import SOURCES
 from fpl_tune.testing import toy_towers
 
@@ -102,12 +102,12 @@ def test_the_catalogue_names_every_data_set_and_what_is_there(folders: Callable[
 def test_prepare_fills_the_cache_for_both_pools(tmp_path: Path) -> None:
     spec = DataSpec("shapes", train_per_class=1, test_per_class=1, domains=["photo"])
     towers = toy_towers("vit")
-    done = prepare(spec, towers, "pooled", cache_dir=tmp_path)
+    done = prepare(load(spec), 0, towers, "pooled", cache_dir=tmp_path)
     assert [row["shape"] for row in done] == [[20, towers.embed_dim]] * 2
     assert [row["pool"] for row in done] == ["shapes-shape-train", "shapes-shape-test"]
     assert done[0]["dtype"] == "float32"
     assert len(list(tmp_path.glob("*.npy"))) == 2
     files = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.npy")}
-    prepare(spec, towers, "pooled", cache_dir=tmp_path)
+    prepare(load(spec), 0, towers, "pooled", cache_dir=tmp_path)
     assert files == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.npy")}
     assert np.isfinite(np.load(next(iter(files)))).all()

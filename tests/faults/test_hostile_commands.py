@@ -131,7 +131,7 @@ def toy(make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(here)
     long = [
         "api.start_study", "trial.Trial", "plan.plan.measure", "report.build", "execute.verify.verify",
-        "execute.ray.alive", "execute.ray.inspect", "data.prepare.prepare", "cli.ui._server", "track.experiments",
+        "execute.ray.alive", "execute.ray.inspect", "data.cache.prepare", "cli.ui._server", "track.experiments",
         "search.replay.replay_orders", "search.replay.replay_tpe", "cli.cluster.time.sleep", "cli.new.write_text",
     ]  # fmt: skip
     for name in long:
