@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from fpl_tune import methods, plugins
 from fpl_tune.config.fields import changed, known_fields, no_field, set_field, to_run, to_study
-from fpl_tune.config.files import check_growth, check_study, not_yaml, parse
+from fpl_tune.config.files import check_growth, check_study, parse
 from fpl_tune.config.messages import of_studies, readable
 from fpl_tune.config.specs import GROUPS, RUN_FIELDS, RunSpec, StudySpec
 from fpl_tune.errors import ConfigError
@@ -159,7 +158,7 @@ def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any
     _register(overrides := [str(text) for text in overrides])
     parse(overrides)
     overrides = [_forced(text) for text in overrides]
-    GlobalHydra.instance().clear()
+    GlobalHydra.instance().clear()  # another application's, which may have been left open
     try:
         with hydra.initialize_config_dir(str(folder), version_base="1.3", job_name="fpl_tune"):
             found = hydra.compose(name, overrides=[*overrides, _searched()])
@@ -167,12 +166,8 @@ def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any
         return _plain(found, resolve=True)
     except ConfigError:
         raise
-    except yaml.YAMLError as problem:
-        raise not_yaml(problem, folder / f"{name}.yaml") from None
     except Exception as problem:  # Hydra and OmegaConf raise many types for invalid files and overrides
         raise readable(problem, folder / f"{name}.yaml") from None
-    finally:
-        GlobalHydra.instance().clear()
 
 
 def _forced(override: str) -> str:

@@ -91,7 +91,7 @@ def read_mapping(path: Path, what: str, scale: int = 1) -> dict[str, Any]:
     except OSError as problem:
         raise ConfigError(f"{path} cannot be read: {problem.strerror}.") from None
     except yaml.YAMLError as problem:
-        raise not_yaml(problem, path, what) from None
+        raise _not_yaml(problem, path, what) from None
     except (ValueError, TypeError, RecursionError) as problem:  # e.g. an invalid date, a mapping as a key
         raise ConfigError(f"{what} is YAML, but {path.name} is not: {shown(str(problem))}.") from None
     if not isinstance(node, dict):
@@ -127,7 +127,7 @@ def _measure(text: str, path: Path, most: int) -> None:
     size(yaml.compose(text, Loader=_LOADER), ())
 
 
-def not_yaml(problem: yaml.YAMLError, path: Path, what: str = "A study") -> ConfigError:
+def _not_yaml(problem: yaml.YAMLError, path: Path, what: str) -> ConfigError:
     """`ConfigError` for a file that is not YAML, with line and column."""
     if not isinstance(problem, yaml.MarkedYAMLError):
         return ConfigError(f"{what} is YAML, but {path.name} is not: {' '.join(str(problem).split())}")
