@@ -1,7 +1,8 @@
 """Steps of pFedMoAP on a GPU, measured.
 
-The text towers of RN50 and ViT-B/16 have random weights, the classes are Caltech101's 100, and image features are
-random: no download, no data set. `fpl_tune.bench.simulated_gpu` counts and predicts the same steps without a GPU.
+The text tower of RN50, whose blocks are those of ViT-B/16, has random weights, the classes are Caltech101's 100, and
+image features are random: no download, no data set. `fpl_tune.bench.simulated_gpu` counts and predicts the same steps
+without a GPU.
 """
 
 from __future__ import annotations
@@ -27,18 +28,17 @@ from fpl_tune.optim import OptimSpec
 from fpl_tune.task import Classes, ClientData, ClientTask
 from fpl_tune.testing import toy_towers
 
-TOWERS = {"RN50": 1024, "ViT-B-16": 512}
-"""Width of the joint embedding. Both text towers have 12 blocks of width 512."""
 BATCH = 32
 
 
 class Size(NamedTuple):
-    """Size of the measured steps."""
+    """Size of the measured steps: of RN50's text tower, the classes and the cohort."""
 
     names: tuple[str, ...] = CALTECH101
     n_clients: int = 10
     layers: int = 12
     width: int = 512
+    embed: int = 1024
     steps: int = 10
 
 
@@ -65,20 +65,18 @@ def bench_gpu(
     if where.type == "cuda" and not found:
         raise EnvironmentProblem("bench gpu measures a GPU, but PyTorch sees none. Count without one: --simulate.")
     name = found[0].name if found else "CPU"
-    steps = Steps(1 + 2 * len(TOWERS), progress)
+    steps = Steps(3, progress)
     steps("the matrix rate")
     rate = matrix_rate(where, dtype)
     rows: list[Row] = [{"bench": f"matrix rate, {name}, {dtype}".replace("torch.", ""), "rate": rate}]
-    for tower, embed in TOWERS.items():
-        for seeds in (1, 3):
-            steps(f"steps of pFedMoAP, {tower}, {counted(seeds, 'seed')}")
-            measured = _measured(size, seeds, embed, dtype, rate, where)
-            rows.append({"bench": f"step, {tower}, {counted(seeds, 'seed')}", **measured})
+    for seeds in (1, 3):
+        steps(f"steps of pFedMoAP, {counted(seeds, 'seed')}")
+        rows.append({"bench": f"step, RN50, {counted(seeds, 'seed')}", **_measured(size, seeds, dtype, rate, where)})
     return rows
 
 
-def _measured(size: Size, seeds: int, embed: int, dtype: torch.dtype, rate: float, where: torch.device) -> Row:
-    trial = StepsOfRounds(size, seeds, embed, dtype, where)
+def _measured(size: Size, seeds: int, dtype: torch.dtype, rate: float, where: torch.device) -> Row:
+    trial = StepsOfRounds(size, seeds, dtype, where)
     trial.round(size.steps)
     peak = Peak(where)
     seconds = _per_step(trial, size.steps, where)
@@ -107,11 +105,11 @@ def _per_step(trial: StepsOfRounds, steps: int, where: torch.device, graphs: Gra
 class StepsOfRounds:
     """Rounds of pFedMoAP on random features, of any number of steps."""
 
-    def __init__(self, size: Size, seeds: int, embed: int, dtype: torch.dtype, where: torch.device, cohort: int = 0):
-        self.towers = text_towers(embed, size, dtype, where)
+    def __init__(self, size: Size, seeds: int, dtype: torch.dtype, where: torch.device, cohort: int = 0):
+        self.towers = text_towers(size, dtype, where)
         known = Classes(self.towers, size.names)
         rng = torch.Generator().manual_seed(0)
-        images = torch.randn(size.n_clients * BATCH, embed, generator=rng).to(where)
+        images = torch.randn(size.n_clients * BATCH, size.embed, generator=rng).to(where)
         label = torch.randint(len(size.names), (len(images),), generator=rng).numpy()
         index = np.split(np.arange(len(images)), size.n_clients)
         data = ClientData(images, index, [label[rows] for rows in index], device=where)
@@ -137,7 +135,9 @@ class StepsOfRounds:
         torch.autograd.grad(self.towers.encode_prompts(context, sentences, plain=True).sum(), context)
 
 
-def text_towers(embed: int, size: Size, dtype: torch.dtype, where: torch.device) -> Towers:
+def text_towers(size: Size, dtype: torch.dtype, where: torch.device) -> Towers:
     """The true text tower beside a toy image tower, with random weights."""
-    towers = toy_towers(dtype=dtype, embed=embed, width=size.width, heads=max(1, size.width // 64), layers=size.layers)
+    towers = toy_towers(
+        dtype=dtype, embed=size.embed, width=size.width, heads=max(1, size.width // 64), layers=size.layers
+    )
     return Towers(towers.model.to(where), towers.tokenizer, name=f"text-{size.layers}x{size.width}")

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from fpl_tune.bench.gpu import TOWERS, Size, StepsOfRounds, text_towers
+from fpl_tune.bench.gpu import Size, StepsOfRounds, text_towers
 from fpl_tune.bench.measure import Progress, Row, Steps
 from fpl_tune.clip.text import cost
 from fpl_tune.errors import EnvironmentProblem
@@ -51,37 +51,36 @@ def simulate_gpu(progress: Progress | None = None, size: Size | None = None) -> 
     if reason := why_not():
         raise EnvironmentProblem(f"bench gpu --simulate cannot run: {reason}.")
     size = size or Size()
-    steps, rows = Steps(1 + 3 * len(TOWERS), progress), []
+    steps = Steps(4, progress)
     steps("launches of a step")
     seen = _counted_step()
-    for tower, embed in TOWERS.items():
-        steps(f"text encoding, {tower}")
-        works = [_text_work(size, embed, n) for n in (2, 3)]
-        rows += [_row(f"text encoding, {tower}", works, size, embed, seeds) for seeds in (1, 3)]
-        for classes in (size, size._replace(names=size.names[:_FEW])):
-            steps(f"a step, {tower}, {counted(len(classes.names), 'class', 'classes')}")
-            works = [_work(classes, embed, n) for n in (2, 3)]
-            one, three = (_row(f"step, {tower}", works, classes, embed, seeds) | seen for seeds in (1, 3))
-            for row in (one, three):
-                launching = row["launches"] * _LAUNCH
-                row["predicted_seconds"] = max(row["kernel_seconds"], launching)
-                row["bound"] = "launches" if launching > row["kernel_seconds"] else "GPU"
-            alone, filled = _predicted(works, _COHORT)
-            one["packed_gain"] = 2 * alone / max(alone, 2 * filled)
-            three["seconds_over_one_seed"] = three["kernel_seconds"] / alone
-            three["seconds_over_one_seed_least"] = max(1.0, 3 * one["matrix_rate_share"])
-            rows += [one, three]
+    steps("text encoding")
+    works = [_text_work(size, n) for n in (2, 3)]
+    rows = [_row("text encoding", works, size, seeds) for seeds in (1, 3)]
+    for classes in (size, size._replace(names=size.names[:_FEW])):
+        steps(f"a step, {counted(len(classes.names), 'class', 'classes')}")
+        works = [_work(classes, n) for n in (2, 3)]
+        one, three = (_row("step", works, classes, seeds) | seen for seeds in (1, 3))
+        for row in (one, three):
+            launching = row["launches"] * _LAUNCH
+            row["predicted_seconds"] = max(row["kernel_seconds"], launching)
+            row["bound"] = "launches" if launching > row["kernel_seconds"] else "GPU"
+        alone, filled = _predicted(works, _COHORT)
+        one["packed_gain"] = 2 * alone / max(alone, 2 * filled)
+        three["seconds_over_one_seed"] = three["kernel_seconds"] / alone
+        three["seconds_over_one_seed_least"] = max(1.0, 3 * one["matrix_rate_share"])
+        rows += [one, three]
     return rows
 
 
-def _row(what: str, works: Sequence[Sequence[Work]], size: Size, embed: int, seeds: int) -> Row:
+def _row(what: str, works: Sequence[Sequence[Work]], size: Size, seeds: int) -> Row:
     """Predicted seconds of the kernels of a cohort, which a graphed step takes, and their share of the matrix rate."""
-    towers = text_towers(embed, size, torch.float32, torch.device("cpu"))
+    towers = text_towers(size, torch.float32, torch.device("cpu"))
     operations = cost(towers.text, towers.sentences(size.names, _N_CTX), _COHORT * seeds).operations
     seconds = _predicted(works, _COHORT * seeds)[0]
     classes = counted(len(size.names), "class", "classes")
     return {
-        "bench": f"{what}, {classes}, {counted(_COHORT, 'client')}, {counted(seeds, 'seed')}",
+        "bench": f"{what}, RN50, {classes}, {counted(_COHORT, 'client')}, {counted(seeds, 'seed')}",
         "kernel_seconds": seconds,
         "matrix_rate_share": operations / seconds / _RATE,
     }
@@ -92,8 +91,8 @@ def _counted_step() -> Row:
 
     `graphed_launches` is the count of a replayed step.
     """
-    size = Size(names=Size().names[:3], width=32)
-    trial = StepsOfRounds(size, 2, 512, torch.float32, sim_device())
+    size = Size(names=Size().names[:3], width=32, embed=512)
+    trial = StepsOfRounds(size, 2, torch.float32, sim_device())
     trial.round(1)
     eager, graphed = (_difference(trial, graphs) for graphs in (None, Graphs(always=True)))
     found = {what: getattr(eager, what).total() for what in ("launches", "syncs", "copies")}
@@ -112,18 +111,18 @@ def _difference(trial: StepsOfRounds, graphs: Graphs | None) -> Counts:
     return Counts(**more)
 
 
-def _work(size: Size, embed: int, n_clients: int) -> list[Work]:
+def _work(size: Size, n_clients: int) -> list[Work]:
     """The kernels of a step at its true size, in order."""
-    trial = StepsOfRounds(size, 1, embed, torch.bfloat16, sim_device(), n_clients)
+    trial = StepsOfRounds(size, 1, torch.bfloat16, sim_device(), n_clients)
     return _recorded(lambda: trial.round(1, Graphs(always=True, check=False)))
 
 
-def _text_work(size: Size, embed: int, n_prompts: int) -> list[Work]:
+def _text_work(size: Size, n_prompts: int) -> list[Work]:
     """The kernels of encoding prompts and of their gradient."""
-    towers = text_towers(embed, size, torch.bfloat16, sim_device())
+    towers = text_towers(size, torch.bfloat16, sim_device())
     sentences = towers.sentences(size.names, _N_CTX)
     context = torch.zeros(n_prompts, _N_CTX, size.width, device=sim_device()).requires_grad_()
-    above = torch.zeros(n_prompts, len(sentences), embed, device=sim_device())
+    above = torch.zeros(n_prompts, len(sentences), size.embed, device=sim_device())
 
     def step() -> None:
         torch.autograd.grad(towers.encode_prompts(context, sentences), context, above)

@@ -211,7 +211,8 @@ class PFedMoAP(Method):
         experts = self._experts(local, text)
         wide = max(self.experts * self.heads, self._width(task.embed_dim) if self.similarity == "cosine" else 1)
         rows = max(1, _ELEMENTS // (len(text) * text.shape[1] * wide))
-        mixed = torch.cat([self._mixed(local, experts, part) for part in image.split(rows, 1)], 1)
+        parts = [self._mixed(local, experts, part) for part in image.split(rows, 1)]
+        mixed = torch.cat(parts, 1) if len(parts) > 1 else parts[0]  # a copy is a launch
         return (local.fixed["weight.own"] * own).addcmul(local.fixed["weight.mixed"], mixed)
 
     def attention(self, local: Local, image: Tensor, text: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ from fpl_tune.testing.sim import Work, why_not
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_a_step_waits_for_nothing_and_launches_as_often_for_three_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Launches are those of 12 blocks; times are predicted for narrower ones."""
-    monkeypatch.setattr(simulated_gpu, "TOWERS", {"RN50": 1024})
     size = gpu.Size(names=CALTECH101[:20], layers=2, width=128)
     told: list[tuple[float, float]] = []
     texts, few, many = {}, {}, {}
@@ -58,8 +57,7 @@ def test_without_a_gpu_it_says_how_to_count(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_measured_steps_are_those_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU, with small towers and two clients."""
     monkeypatch.setattr("fpl_tune.bench.measure._SQUARE_CPU", 64)
-    monkeypatch.setattr(gpu, "TOWERS", {"RN50": 128})
-    size = gpu.Size(names=("cat", "dog"), n_clients=2, layers=2, width=64, steps=1)
+    size = gpu.Size(names=("cat", "dog"), n_clients=2, layers=2, width=64, embed=128, steps=1)
     told: list[str] = []
     rows = bench.bench_gpu("cpu", dtype=torch.float32, size=size, progress=lambda done, total, what: told.append(what))
     assert [row["bench"] for row in rows[1:]] == ["step, RN50, 1 seed", "step, RN50, 3 seeds"]
