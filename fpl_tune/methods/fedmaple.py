@@ -18,8 +18,8 @@ from torch import Generator, Tensor
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._blocks import new_layers, require_vit
-from fpl_tune.methods._deep import frozen_words, require_depth, starting_words
+from fpl_tune.methods._blocks import new_linear, require_vit
+from fpl_tune.methods._deep import frozen_words, require_depth, see, starting_words
 
 
 @dataclass(frozen=True, config=fl.SPEC)
@@ -48,19 +48,15 @@ class FedMaPLe(FederatedAveraging):
         if self.depth > 1:
             shared["deep"] = fl.new_context(task, self.n_ctx, rng, self.depth - 1)
         # MaPLe draws one map for the input and one more, cloned for all deeper blocks.
-        size = (task.text_width, task.vision_width or 0)
-        maps = new_layers(task, rng, {"first": size, "deep": size})
-        for part in ("weight", "bias"):  # [J, w, d], [J, w]
-            own = [maps[f"first.{part}"], *[maps[f"deep.{part}"]] * (self.depth - 1)]
-            shared[f"map.{part}"] = torch.stack(own)
+        first, deeper = (new_linear(task, task.text_width, task.vision_width or 0, rng) for _ in range(2))
+        weights, biases = zip(first, *[deeper] * (self.depth - 1), strict=True)
+        shared |= {"map.weight": torch.stack(weights), "map.bias": torch.stack(biases)}  # [J, w, d], [J, w]
         return State(shared, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        leaf = local.train
-        deep = leaf.get("deep")  # [C, J - 1, l, d]
+        leaf, deep = local.train, local.train.get("deep")  # [C, J - 1, l, d]
         prompts = leaf["prompt"][:, None] if deep is None else torch.cat([leaf["prompt"][:, None], deep], 1)
         tokens = prompts @ leaf["map.weight"].mT + leaf["map.bias"][:, :, None]  # [C, J, l, w]
-        deeper = None if deep is None else tokens[:, 1:]
-        image, _ = task.see(batch.image, tokens[:, 0], deep=deeper, place="end")
         tail = frozen_words(self.words, self.n_ctx) if self.behind == "frozen" else ""
-        return fl.cosine_logits(task.scale, image, task.text(leaf["prompt"], deep=deep, tail=tail))
+        text = task.text(leaf["prompt"], deep=deep, tail=tail)
+        return fl.cosine_logits(task.scale, see(task, batch.image, tokens), text)

@@ -59,8 +59,7 @@ class FedMGP(FederatedAveraging):
     weights: Weights = "size"
 
     def __post_init__(self) -> None:
-        rule = f"must be at most method.groups = {self.groups}"
-        fl.require(self.select <= self.groups, "select", rule, self.select)
+        fl.require(self.select <= self.groups, "select", f"must be at most method.groups = {self.groups}", self.select)
         fl.require(bool(self.words), "words", "must not be empty", self.words)
 
     def check(self, sizes: Sizes) -> None:

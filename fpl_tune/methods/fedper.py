@@ -29,8 +29,7 @@ class FedPer(FederatedAveraging):
     n_ctx: fl.AtLeastOne = 16
 
     def __post_init__(self) -> None:
-        rule = f"must be at most method.n_ctx = {self.n_ctx}"
-        fl.require(self.n_own <= self.n_ctx, "n_own", rule, self.n_own)
+        fl.require(self.n_own <= self.n_ctx, "n_own", f"must be at most method.n_ctx = {self.n_ctx}", self.n_own)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         base, own = fl.new_context(task, self.n_ctx, rng).split([self.n_ctx - self.n_own, self.n_own])

@@ -125,10 +125,10 @@ class Private(Wrapper):
         if self.sigma == 0:
             return sent
         counted = torch.stack([state.personal["noise.key"][who], state.personal["noise.drawn"][who]], 1).tolist()
-        return {
-            name: rows + self.sigma * torch.stack([_noise(rows.shape[1:], k, t, name) for k, t in counted]).to(rows)
-            for name, rows in sent.items()
-        }
+        for name, rows in sent.items():  # numbers that depend on a client's key, how often it has drawn, and the leaf
+            noise = [torch.randn(rows.shape[1:], generator=fl.generator(*client, name)) for client in counted]
+            sent[name] = rows + self.sigma * torch.stack(noise).to(rows)
+        return sent
 
     def figures(self, task: Task, state: State) -> dict[str, float]:
         """What the client that uploaded most has spent."""
@@ -141,11 +141,6 @@ class Private(Wrapper):
 
 def _uploaded(local: Local) -> list[str]:
     return [name for name in local.train if f"uploaded.{name}" in local.fixed]
-
-
-def _noise(shape: Sequence[int], key: int, drawn: int, name: str) -> Tensor:
-    """Standard normal numbers that depend on a client's key, on how often it has drawn, and on the leaf."""
-    return torch.randn(shape, generator=fl.generator(key, drawn, name))
 
 
 def _clipped(bound: float, leaves: Sequence[Tensor]) -> list[Tensor]:
