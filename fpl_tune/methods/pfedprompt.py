@@ -8,7 +8,6 @@ what choosing by test would have found (`pfedprompt_t5`).
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
@@ -39,15 +38,11 @@ class PFedPrompt(FederatedAveraging):
     n_ctx: number of context tokens, >= 1.
     """
 
-    alpha: float | Literal["val"] = "val"
+    alpha: fl.Weight | Literal["val"] = "val"
     memory: Literal["class", "image"] = "class"
     features: Literal["pooled", "patches"] = "pooled"
     weighted: bool = False
     n_ctx: fl.AtLeastOne = 16
-
-    def __post_init__(self) -> None:
-        fits = self.alpha == "val" or (math.isfinite(self.alpha) and self.alpha >= 0)
-        fl.require(fits, "alpha", "must be 'val' or a finite number >= 0", self.alpha)
 
     @property
     def needs(self) -> Literal["pooled", "patches", "pixels"]:  # pyright: ignore[reportIncompatibleVariableOverride]

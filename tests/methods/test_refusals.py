@@ -95,7 +95,7 @@ OPTIONS: list[tuple[str, dict[str, Any], str]] = [
     ("pfedmoap", {"heads": 5, "d_gating": 128}, "d_gating must be a multiple of method.heads = 5"),
     ("pfedmoap", {"n_ctx": 0}, "n_ctx must be >= 1"),
     ("pfedmoap", {"attention_scale": math.inf}, "attention_scale must be a finite number, but is inf"),
-    ("pfedprompt", {"alpha": -1.0}, "alpha must be 'val' or a finite number >= 0, but is -1.0"),
+    ("pfedprompt", {"alpha": -1.0}, "alpha must be >= 0, but is -1.0"),
     ("pfedprompt", {"n_ctx": 0}, "n_ctx must be >= 1"),
     ("plot", {"prompts": 0}, "prompts must be >= 1, but is 0"),
     ("plot", {"epsilon": 0.001}, "epsilon must be >= 0.005"),
