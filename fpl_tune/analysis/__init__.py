@@ -5,16 +5,13 @@ table of that form works. Values are shares (0.01 is one point) wherever a regio
 The room imports numpy, scipy and pandas only. Open `compare.py` first; `tables.py` says how a frame is read.
 """
 
-from fpl_tune.analysis.advice import Advice, advise
 from fpl_tune.analysis.claims import ClaimResult, ClaimStatus, Contrast, judge
-from fpl_tune.analysis.compare import compare, verdict
+from fpl_tune.analysis.compare import Advice, advise, compare, verdict
 from fpl_tune.analysis.datasets import Ranks, improvement, iqm, mean_ranks, multiple_comparison, performance_profile
 from fpl_tune.analysis.explain import interactions, omega_squared, one_way, partial_dependence
 from fpl_tune.analysis.intervals import Interval, interval, t_half_width
-from fpl_tune.analysis.overtuning import Overtuning, overtuning
-from fpl_tune.analysis.power import decision_power, pooled_sd, seeds_needed
-from fpl_tune.analysis.selection import RULES, scores, select
-from fpl_tune.analysis.significance import holm, paired_t, sign_flip
+from fpl_tune.analysis.selection import RULES, Overtuning, overtuning, scores, select
+from fpl_tune.analysis.significance import decision_power, holm, paired_t, pooled_sd, seeds_needed, sign_flip
 from fpl_tune.analysis.tables import Table, read
 from fpl_tune.analysis.variance import variance_split
 

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from fpl_tune.analysis.intervals import interval
-from fpl_tune.analysis.power import seeds_needed
-from fpl_tune.analysis.tables import Floats, read, seed_means
+from fpl_tune.analysis.significance import seeds_needed
+from fpl_tune.analysis.tables import Floats, present, read, seed_means
 
 ClaimStatus = Literal["holds", "fails", "undecided"]
 
@@ -40,7 +39,7 @@ class ClaimResult:
     seeds: int
     needed: int | None
     """Seeds in all that decide an undecided claim with a probability of 80 % if the difference is as observed; None: no
-    number up to `power.MOST` does, or one seed says nothing about noise."""
+    number up to `significance.MOST` does, or one seed says nothing about noise."""
 
 
 def judge(
@@ -77,24 +76,17 @@ def judge(
     table = read(frame)
     by_cell = {cell: seed_means(table.of(cell)) for contrast in contrasts for cell in contrast}
     found = [_judge(contrast, by_cell, margin, within, level, len(contrasts)) for contrast in contrasts]
-    for status in ("fails", "undecided", "holds"):
-        alike = [(slack, result) for slack, result in found if result.status == status]
-        if alike:
-            return min(alike, key=lambda pair: -math.inf if math.isnan(pair[0]) else pair[0])[1]
-    raise AssertionError
+    order = ("fails", "undecided", "holds")
+    nearest = lambda pair: (order.index(pair[1].status), -math.inf if math.isnan(pair[0]) else pair[0])  # noqa: E731
+    return min(found, key=nearest)[1]
 
 
 def _judge(
-    contrast: Contrast,
-    by_cell: dict[str, Floats],
-    margin: float,
-    within: float | None,
-    level: float,
-    contrasts: int,
+    contrast: Contrast, by_cell: dict[str, Floats], margin: float, within: float | None, level: float, contrasts: int
 ) -> tuple[float, ClaimResult]:
     """Judges one contrast; returns the distance of its interval to the border of the claimed range, and the result."""
     differences = by_cell[contrast.cell] - by_cell[contrast.versus]
-    ran = np.logical_not(np.isnan(differences))
+    ran = present(differences)
     seen = differences[ran]
     held = interval(seen[:, None], level=level, method="t")
     wide = interval(seen[:, None], level=1 - (1 - level) / contrasts, method="t")

@@ -1,16 +1,17 @@
-"""Comparisons of cells with references: one row and one sentence each."""
+"""Comparisons of cells with references, one row and one sentence each, and the seeds that decide what is open."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from fpl_tune.analysis.intervals import interval
-from fpl_tune.analysis.significance import equivalence, holm, paired_t, sign_flip
+from fpl_tune.analysis.significance import equivalence, holm, paired_t, pooled_sd, seeds_needed, sign_flip
 from fpl_tune.analysis.tables import Floats, Table, present, read, seed_means
 from fpl_tune.formatting import counted
 
@@ -56,26 +57,25 @@ def compare(
     table = read(frame)
     rope = rope if shares else 0.0
     pairs = {c: reference for c in table.cells if c != reference} if isinstance(reference, str) else dict(reference)
-    called = names or {}
-    rows: dict[str, dict[str, Any]] = {}
+    called = {**{cell: cell for cell in table.cells}, **(names or {})}
+    rows: list[dict[str, Any]] = []
     for cell, other in pairs.items():
         differences, note = paired(table, cell, other)
-        found = interval(differences, level=level)
-        by_seed = seed_means(differences)
+        found, by_seed = interval(differences, level=level), seed_means(differences)
         signs = sign_flip(by_seed)
-        rows[cell] = {
-            "reference": other, "difference": found.mean, "low": found.low, "high": found.high,
+        rows.append({
+            "cell": cell, "reference": other, "difference": found.mean, "low": found.low, "high": found.high,
             "interval": found.method, "p": paired_t(by_seed), "p_signs": signs.p, "p_signs_least": signs.least,
             "p_equal": equivalence(by_seed, rope), "seeds": found.seeds, "clients": found.clients,
             "note": "; ".join(filter(None, [note, found.note])),
-        }  # fmt: skip
-    result = pd.DataFrame.from_dict(rows, orient="index").reindex(columns=COLUMNS).rename_axis("cell")
+        })  # fmt: skip
+    result = pd.DataFrame(rows, columns=pd.Index(["cell", *COLUMNS])).set_index("cell")
     for name in ("p", "p_equal"):
         result[name] = holm(result[name].to_numpy(float))
     result["verdict"] = [verdict(row, 1 - level) for row in result.to_dict("records")]
     result["sentence"] = [
-        _sentence(called.get(str(cell), str(cell)), called.get(pairs[str(cell)], pairs[str(cell)]), row, rope, shares)
-        for cell, row in result.to_dict("index").items()
+        _sentence(called[cell], called[other], row, rope, shares)
+        for (cell, other), row in zip(pairs.items(), result.to_dict("records"), strict=True)
     ]
     return result
 
@@ -89,8 +89,7 @@ def paired(table: Table, cell: str, reference: str) -> tuple[Floats, str]:
     ours, theirs = table.of(cell), table.of(reference)
     mine, other = (table.splits[table.cells.index(name)] for name in (cell, reference))
     mine_ran, other_ran = (present(v).any(axis=1) for v in (ours, theirs))
-    ran = mine_ran & other_ran
-    same = np.array([a == b for a, b in zip(mine, other, strict=True)], bool)
+    ran, same = mine_ran & other_ran, mine == other
     differences = (ours - theirs)[ran & same]
     differences = differences[present(differences).any(axis=1)]
     notes = []
@@ -134,3 +133,76 @@ def _sentence(cell: str, reference: str, row: Mapping[str, Any], rope: float, sh
     )
     bounds = f"95 % interval {write(row['low'])} to {write(row['high'])}"
     return f"{words}: {gap} ({bounds}, {seeds}; {p})."
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Seeds that decide open comparisons."""
+
+    seeds: int | None
+    """Total number of seeds that decides `cells`; None: no comparison is open, or noise is unknown."""
+    cells: tuple[str, ...]
+    """Open cells that this number of seeds decides with a probability of 80 %."""
+    beyond: tuple[str, ...]
+    """Open cells that need more than twice as many, or more than are worth trying."""
+    text: str
+    """One line, with the command if there is one."""
+
+
+def advise(
+    frame: pd.DataFrame,
+    comparisons: pd.DataFrame,
+    *,
+    study: str = "STUDY",
+    rope: float = 0.01,
+    most: int = 30,
+    narrow: Callable[[Sequence[str]], str] | None = None,
+) -> Advice:
+    """Advises how many seeds decide the undecided rows of `compare`.
+
+    The spread of differences over seeds is pooled over all comparisons; each open comparison is taken to have the
+    difference that was observed.
+
+    Args:
+        frame: the frame that was compared.
+        comparisons: what `compare` returned.
+        study: name in the command.
+        rope: half width of the region of practical equivalence.
+        most: largest number of seeds that is advised.
+        narrow: gets the cells that need more seeds, with their references; returns what restricts the command to them,
+            or nothing.
+
+    Returns:
+        The advice.
+    """
+    table = read(frame)
+    differences = {
+        str(cell): seed_means(paired(table, str(cell), str(other))[0])
+        for cell, other in comparisons["reference"].items()
+    }
+    sd, freedom = pooled_sd(differences.values())
+    open_cells = [str(c) for c in comparisons.index[comparisons["verdict"] == "undecided"]]
+    if not open_cells:
+        return Advice(None, (), (), "Every comparison is decided." if len(comparisons) else "Nothing is compared.")
+    if freedom == 0:
+        text = f"One seed says nothing about noise: fpl-tune study {study} seeds=3"
+        return Advice(3, (), tuple(open_cells), text)
+    ran = max(len(d) for d in differences.values())
+    alpha = 0.05 / len(open_cells)  # Holm's first step over the open comparisons
+    gaps: dict[str, float] = comparisons["difference"].to_dict()
+    needed = {c: seeds_needed(gaps[c], sd, rope=rope, alpha=alpha, most=most) for c in open_cells}
+    reach = {cell: max(n, ran + 1) for cell, n in needed.items() if n is not None}
+    beyond = tuple(cell for cell in open_cells if cell not in reach)
+    if not reach:
+        text = f"More than {most} seeds are needed to decide {counted(len(open_cells), 'open cell')}."
+        return Advice(None, (), beyond, text)
+    seeds = int(np.ceil(np.median(list(reach.values()))))
+    decided = tuple(cell for cell, n in reach.items() if n <= seeds)
+    text = f"{counted(seeds - ran, 'more seed')} decide {counted(len(decided), 'open cell')} (probability 80 %)"
+    later = [n for n in reach.values() if n > seeds]
+    rest = [f"{counted(len(later), 'open cell')}: up to {max(later)} seeds"] if later else []
+    rest += [f"{counted(len(beyond), 'open cell')}: more than {most} seeds"] if beyond else []
+    tail = f"; needed by {', by '.join(rest)}" if rest else ""
+    wanted = dict.fromkeys([*decided, *(str(comparisons.loc[cell, "reference"]) for cell in decided)])
+    only = narrow(list(wanted)) if narrow else ""
+    return Advice(seeds, decided, beyond, f"{text}{tail}: fpl-tune study {study} seeds={seeds} {only}".rstrip())

@@ -7,6 +7,7 @@ the data sets at hand, and with fewer than about ten seeds they are too narrow.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -75,20 +76,16 @@ def multiple_comparison(frame: pd.DataFrame) -> pd.DataFrame:
 
     table, note = _means(frame)
     rows = []
-    for i, a in enumerate(table):
-        for b in list(table)[i + 1 :]:
-            gap = (table[a] - table[b]).to_numpy()
-            away = gap[gap != 0]
-            p = math.nan if len(gap) < 2 else 1.0
-            if len(away) > 1:
-                exact = len(np.unique(np.abs(away))) == len(away) <= 50
-                tested: Any = stats.wilcoxon(away, method="exact" if exact else "asymptotic")
-                p = float(tested.pvalue)
-            rows.append(
-                {"a": a, "b": b, "difference": float(gap.mean()), "wins": int((gap > 0).sum()),
-                 "ties": int((gap == 0).sum()), "losses": int((gap < 0).sum()), "p": p,
-                 "p_least": 2.0 ** (1 - len(gap))}
-            )  # fmt: skip
+    for a, b in itertools.combinations(table, 2):
+        gap = (table[a] - table[b]).to_numpy()
+        away = gap[gap != 0]
+        p = math.nan if len(gap) < 2 else 1.0
+        if len(away) > 1:
+            exact = len(np.unique(np.abs(away))) == len(away) <= 50
+            tested: Any = stats.wilcoxon(away, method="exact" if exact else "asymptotic")
+            p = float(tested.pvalue)
+        signs = (int((gap > 0).sum()), int((gap == 0).sum()), int((gap < 0).sum()))
+        rows.append((a, b, float(gap.mean()), *signs, p, 2.0 ** (1 - len(gap))))
     columns = ["a", "b", "difference", "wins", "ties", "losses", "p", "p_least"]
     found = pd.DataFrame(rows, columns=columns)
     found["p"] = holm(found["p"].to_numpy(float))
@@ -102,9 +99,7 @@ def performance_profile(frame: pd.DataFrame, thresholds: Floats | None = None, *
     Returns:
         Rows `cell`, `threshold`, `share`, `low`, `high`.
     """
-    levels = thresholds
-    if levels is None:
-        levels = np.linspace(frame["value"].min(), frame["value"].max(), 50)
+    levels = np.linspace(frame["value"].min(), frame["value"].max(), 50) if thresholds is None else thresholds
     rows = []
     for cell, runs in _runs(frame).items():
         drawn = _stratified(runs, np.random.default_rng(seed))

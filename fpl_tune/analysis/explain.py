@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from fpl_tune.analysis.intervals import t_half_width
+from fpl_tune.analysis.intervals import interval
 from fpl_tune.analysis.tables import Floats
 
 LEAST, PER_FIELD = 10, 3
@@ -39,15 +38,8 @@ def one_way(cells: pd.DataFrame, fields: Sequence[str], *, noise: float = 0.0) -
         Rows `field`, `share` (NaN where nothing can be said), `cells`, `spread` (standard deviation over them), `kind`
         (`exact` for complete grids, `estimate`, or `none`), `note`; largest shares first.
     """
-    rows, needed = [], max(LEAST, PER_FIELD * sum(cells[field].map(repr).nunique() > 1 for field in fields))
-    for field in fields:
-        here = cells.dropna(subset=[field, "value"])
-        values = here["value"].to_numpy(float)
-        kind, share, note = _explained(here, (field,), fields, noise, needed)
-        spread = float(values.std(ddof=1)) if len(values) > 1 else math.nan
-        rows.append({"field": field, "share": share, "cells": len(here), "spread": spread, "kind": kind, "note": note})
-    columns = ["field", "share", "cells", "spread", "kind", "note"]
-    return pd.DataFrame(rows, columns=columns).sort_values("share", ascending=False, ignore_index=True)
+    needed = max(LEAST, PER_FIELD * sum(_distinct(cells[field]) > 1 for field in fields))
+    return _table(cells, [(field,) for field in fields], ["field"], fields, noise, needed)
 
 
 def interactions(cells: pd.DataFrame, fields: Sequence[str], *, noise: float = 0.0) -> pd.DataFrame:
@@ -61,21 +53,33 @@ def interactions(cells: pd.DataFrame, fields: Sequence[str], *, noise: float = 0
     Returns:
         Rows `a`, `b`, `share`, `cells`, `kind`, `note`; largest shares first.
     """
+    return _table(cells, itertools.combinations(fields, 2), ["a", "b"], fields, noise).drop(columns="spread")
+
+
+def _table(
+    cells: pd.DataFrame,
+    terms: Iterable[tuple[str, ...]],
+    columns: Sequence[str],
+    fields: Sequence[str],
+    noise: float,
+    needed: int = 0,
+) -> pd.DataFrame:
+    """A row for each term, a field or a pair of fields."""
     rows = []
-    for a, b in itertools.combinations(fields, 2):
-        here = cells.dropna(subset=[a, b, "value"])
-        kind, share, note = _explained(here, (a, b), fields, noise)
-        rows.append({"a": a, "b": b, "share": share, "cells": len(here), "kind": kind, "note": note})
-    columns = ["a", "b", "share", "cells", "kind", "note"]
-    return pd.DataFrame(rows, columns=columns).sort_values("share", ascending=False, ignore_index=True)
+    for names in terms:
+        here = cells.dropna(subset=[*names, "value"])
+        kind, share, note = _explained(here, names, fields, noise, needed)
+        rows.append((*names, share, len(here), here["value"].std(), kind, note))
+    found = pd.DataFrame(rows, columns=[*columns, "share", "cells", "spread", "kind", "note"])
+    return found.sort_values("share", ascending=False, ignore_index=True)
 
 
 def _explained(
-    cells: pd.DataFrame, names: tuple[str, ...], fields: Sequence[str], noise: float, needed: int = 0
+    cells: pd.DataFrame, names: tuple[str, ...], fields: Sequence[str], noise: float, needed: int
 ) -> tuple[str, float, str]:
     """Kind, share and note of a field, or of a pair of fields beyond their single effects."""
     values = cells["value"].to_numpy(float)
-    if min(cells[name].map(repr).nunique() for name in names) < 2:
+    if min(_distinct(cells[name]) for name in names) < 2:
         return "none", math.nan, "it takes one value" if len(names) == 1 else "one of them takes one value"
     if constant(values):
         return "none", math.nan, "the metric does not vary"
@@ -108,12 +112,10 @@ def partial_dependence(frame: pd.DataFrame, field: str, *, level: float = 0.95) 
     groups = pd.Series(_grouped(values, 12), index=here.index)
     rows = []
     for _, part in here.groupby(groups, sort=False):
-        seeds: pd.Series = part.groupby("seed")["value"].agg("mean")  # pyright: ignore[reportAssignmentType]
-        mean, n = float(seeds.mean()), len(seeds)
-        half = t_half_width(float(np.std(seeds, ddof=1)) / math.sqrt(n), n, level) if n > 1 else math.nan
-        place = part[field].iloc[0] if part[field].map(repr).nunique() == 1 else float(part[field].astype(float).mean())
-        rows.append({"place": place, "mean": mean, "low": mean - half, "high": mean + half,
-                     "cells": int(part["cell"].nunique()), "seeds": n})  # fmt: skip
+        seeds: Any = part.groupby("seed")["value"].mean()
+        found = interval(seeds.to_numpy()[:, None], level=level, method="t")
+        place = part[field].iloc[0] if _distinct(part[field]) == 1 else float(part[field].astype(float).mean())
+        rows.append((place, found.mean, found.low, found.high, int(part["cell"].nunique()), found.seeds))
     found = pd.DataFrame(rows, columns=["place", "mean", "low", "high", "cells", "seeds"])
     return found.sort_values("place", ignore_index=True) if _numeric(values) else found
 
@@ -127,7 +129,7 @@ def omega_squared(values: Sequence[Any], metric: Sequence[float] | Floats) -> fl
         The share; NaN where the metric does not vary or no group has two cells.
     """
     figures = np.asarray(metric, float)
-    groups = _grouped(values, _bins(len(figures)))
+    groups = _grouped(values, int(np.clip(math.sqrt(len(figures)) / 1.5, 4, 20)))
     k, n = len(set(groups)), len(figures)
     if k < 2 or n <= k or constant(figures):
         return math.nan
@@ -146,13 +148,11 @@ def constant(values: Sequence[float] | Floats) -> bool:
 
 def full_grid(cells: pd.DataFrame, fields: Sequence[str]) -> list[str] | None:
     """Fields that vary, two at least, where every combination of their values has one cell; None for anything else."""
-    if any(cells[field].isna().any() for field in fields):
+    varied = [field for field in fields if _distinct(cells[field]) > 1]
+    size = math.prod(_distinct(cells[field]) for field in varied)
+    if cells[list(fields)].isna().to_numpy().any() or len(varied) < 2 or len(cells) != size:
         return None
-    varied = [field for field in fields if cells[field].map(repr).nunique() > 1]
-    sizes = [cells[field].map(repr).nunique() for field in varied]
-    if len(varied) < 2 or len(cells) != math.prod(sizes) or cells[varied].map(repr).duplicated().any():
-        return None
-    return varied
+    return None if cells[varied].map(repr).duplicated().any() else varied
 
 
 def _shares(cells: pd.DataFrame, varied: Sequence[str], noise: float) -> dict[tuple[str, ...], float]:
@@ -197,8 +197,9 @@ def _left(design: Floats, metric: Floats) -> tuple[float, int]:
     return float(((metric - design @ weights) ** 2).sum()), int(rank)
 
 
-def _bins(n: int) -> int:
-    return int(np.clip(math.sqrt(n) / 1.5, 4, 20))
+def _distinct(column: pd.Series) -> int:
+    """How many values a field takes; 1 and 1.0 are two."""
+    return column.map(repr).nunique()
 
 
 def _numeric(values: Sequence[Any]) -> bool:
@@ -208,6 +209,6 @@ def _numeric(values: Sequence[Any]) -> bool:
 def _grouped(values: Sequence[Any], bins: int) -> list[Any]:
     """Groups of a field's values: numbers of many values by rank, all else as it is."""
     if _numeric(values) and len(set(values)) > max(bins, 6):
-        ranks: npt.NDArray[np.float64] = pd.Series(list(values), dtype=float).rank(pct=True).to_numpy()
+        ranks = pd.Series(list(values), dtype=float).rank(pct=True).to_numpy()
         return np.ceil(ranks * bins).clip(1, bins).tolist()
     return [repr(v) for v in values]

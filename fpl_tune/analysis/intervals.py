@@ -37,11 +37,6 @@ class Interval:
     note: str = ""
     """Limitation of the interval, such as "1 seed: no interval"."""
 
-    @property
-    def half(self) -> float:
-        """Half of the width."""
-        return (self.high - self.low) / 2
-
 
 def interval(
     values: Floats,

@@ -1,16 +1,17 @@
-"""Selection among cells with noisy means, by validation values alone."""
+"""Selection among cells with noisy means, by validation values alone, and the bias that it adds to the best one's."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import optimize, special
 
-from fpl_tune.analysis.tables import Floats, present, read, seed_means
+from fpl_tune.analysis.tables import Floats, by_seed, present, seed_means
 
 RULES = ("mean", "lower_bound", "one_standard_error")
 """`mean`: the highest mean; `lower_bound`: the highest mean minus three standard errors; `one_standard_error`: the
@@ -32,18 +33,16 @@ def scores(frame: pd.DataFrame) -> pd.DataFrame:
         Index `cell`; columns `mean`, `error` (standard error of the mean; NaN where no cell has two seeds),
         `lower_bound`, `seeds`.
     """
-    table = read(frame)
-    return scores_of(seed_means(table.values), table.cells)
+    return scores_of(by_seed(frame))
 
 
-def scores_of(values: Floats, cells: Sequence[str]) -> pd.DataFrame:
+def scores_of(values: pd.DataFrame) -> pd.DataFrame:
     """Computes `scores` from values [cells, seeds]."""
-    count = present(values).sum(axis=1)
-    mean = np.array([v[present(v)].mean() if n else math.nan for v, n in zip(values, count, strict=True)])
-    error = _errors(values, count)
-    bound = mean - _WIDTH * np.where(np.isnan(error), 0.0, error)
-    index = pd.Index(cells, name="cell")
-    return pd.DataFrame({"mean": mean, "error": error, "lower_bound": bound, "seeds": count}, index=index)
+    count = values.count(axis=1)
+    mean = pd.Series(seed_means(values.to_numpy()), values.index)
+    error = pd.Series(_errors(values.to_numpy(), count.to_numpy()), values.index)
+    bound = mean - _WIDTH * error.fillna(0.0)
+    return pd.DataFrame({"mean": mean, "error": error, "lower_bound": bound, "seeds": count})
 
 
 def select(frame: pd.DataFrame, rule: str = "mean", *, preferred: Sequence[str] = ()) -> str:
@@ -100,10 +99,10 @@ def _errors(values: Floats, count: Floats) -> Floats:
         return np.full(len(values), math.nan)
     rest = values[:, np.asarray(present(values).any(axis=0))]  # a copy
     for _ in range(20):  # a seed's effect is its median over cells, so that an unstable cell does not move the others
-        rest -= _nanmean(rest, 1)[:, None]
+        rest -= seed_means(rest)[:, None]
         if len(values) > 2:
             rest -= np.nanmedian(rest, axis=0)
-    rest -= _nanmean(rest, 1)[:, None]
+    rest -= seed_means(rest)[:, None]
     share = (len(values) - 1) / len(values) if len(values) > 2 else 1.0  # degrees that the seeds' effects take
     freedom = (count[many] - 1) * share
     variance = np.nansum(rest[many] ** 2, axis=1) / freedom
@@ -131,6 +130,65 @@ def _prior(variance: Floats, freedom: Floats) -> tuple[float, float]:
     return prior, float(np.exp(logs.mean() + special.digamma(prior / 2) - np.log(prior / 2)))
 
 
-def _nanmean(values: Floats, axis: int) -> Floats:
-    known = present(values)
-    return np.where(known, values, 0.0).sum(axis) / np.maximum(known.sum(axis=axis), 1)
+@dataclass(frozen=True)
+class Overtuning:
+    """The validation winner on the test set."""
+
+    winner: str
+    validation: float
+    """Mean validation value of the winner: optimistic, since it was chosen by it."""
+    test: float
+    """Mean test value of the winner."""
+    best: str
+    """Cell of the highest mean test value, for comparison only: test values select nothing."""
+    loss: float
+    """Test value that the winner loses against `best`; too large by the noise that made `best` the best."""
+    corrected: float
+    """Test value of the winner corrected for selection: for every seed, the winner by the validation values of the
+    other seeds is tested on that seed (nested selection). NaN below two seeds."""
+    cells: int
+    seeds: int
+    note: str = ""
+
+
+def overtuning(validation: pd.DataFrame, test: pd.DataFrame, *, rule: str = "mean") -> Overtuning:
+    """Measures what selection by validation costs and how optimistic the winner's test value is.
+
+    A seed shares its noise between validation and test values of a cell (one trained model gives both), so that even
+    the test value of the winner is optimistic; the nested estimate is not, and is a little pessimistic instead, since
+    it selects by one seed less.
+
+    Args:
+        validation: see `tables.read`.
+        test: likewise. Cells that lack a seed of the others are left out.
+        rule: of selection, one of `RULES`.
+
+    Returns:
+        The figures.
+
+    Raises:
+        ValueError: no cell has validation and test values of all seeds.
+    """
+    val, out = by_seed(validation), by_seed(test)
+    cells, seeds = ([name for name in mine if name in theirs] for mine, theirs in zip(val.axes, out.axes, strict=True))
+    both = (val + out).loc[cells, seeds].dropna(axis=1, how="all")
+    whole = both.dropna()
+    if whole.empty:
+        raise ValueError("No cell has validation and test values of all seeds.")
+    lost = len(cells) - len(whole)
+    notes = [f"{lost} of {len(cells)} cells left out: seeds missing"] if lost else []
+    val, out = (table.loc[whole.index, whole.columns] for table in (val, out))
+    winner = _winner(val, rule)
+    validated, means = (pd.Series(table.to_numpy().mean(1), table.index).to_dict() for table in (val, out))
+    nested = [out.loc[_winner(val.drop(columns=seed), rule), seed] for seed in out] if len(out.columns) > 1 else []
+    if not nested:
+        notes.append("1 seed: no correction")
+    best = max(means, key=lambda cell: means[cell])
+    return Overtuning(
+        winner, float(validated[winner]), float(means[winner]), best, float(means[best] - means[winner]),
+        float(np.mean(nested)) if nested else math.nan, len(out), len(out.columns), "; ".join(notes),
+    )  # fmt: skip
+
+
+def _winner(values: pd.DataFrame, rule: str) -> str:
+    return select_by(scores_of(values), rule)

@@ -53,20 +53,14 @@ def read(frame: pd.DataFrame) -> Table:
     if frame.duplicated(keys).any():
         first = frame.loc[frame.duplicated(keys), keys].iloc[0].to_dict()
         raise ValueError(f"The table must have one value per {', '.join(keys)}, but has several for {first}.")
-    cells = pd.unique(frame["cell"])
-    seeds = np.sort(pd.unique(frame["seed"]))
-    row = pd.Index(cells).get_indexer(frame["cell"])
-    column = pd.Index(seeds).get_indexer(frame["seed"])
-    clients = np.zeros(len(frame), int)
-    if "client" in frame:
-        known = np.sort(pd.unique(frame["client"]))
-        clients = pd.Index(known).get_indexer(frame["client"])
-    values = np.full((len(cells), len(seeds), int(clients.max(initial=0)) + 1), np.nan)
-    found = frame["value"].to_numpy(float)
-    values[row, column, clients] = np.where(np.isfinite(found), found, np.nan)
+    row, cells = pd.factorize(frame["cell"])
+    column, seeds = pd.factorize(frame["seed"], sort=True)
+    client, clients = pd.factorize(frame.get("client", pd.Series(0, frame.index)), sort=True)
+    values = np.full((len(cells), len(seeds), max(len(clients), 1)), np.nan)
+    values[row, column, client] = frame["value"].astype(float).replace([np.inf, -np.inf], np.nan)
     splits = np.full(values.shape[:2], None, object)
     if "split" in frame:
-        splits[row, column] = frame["split"].to_numpy(object)
+        splits[row, column] = frame["split"]
     return Table(values, tuple(map(str, cells)), tuple(int(seed) for seed in seeds), splits)
 
 
@@ -81,3 +75,9 @@ def seed_means(values: Floats) -> Floats:
     count = known.sum(-1)
     total = np.where(known, values, 0.0).sum(-1)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def by_seed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Means over clients of a frame as `read` takes it: a row per cell, a column per seed."""
+    table = read(frame)
+    return pd.DataFrame(seed_means(table.values), pd.Index(table.cells, name="cell"), table.seeds)

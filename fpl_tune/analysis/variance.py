@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
-from fpl_tune.analysis.tables import Bools, Floats, Table, present, read
+from fpl_tune.analysis.tables import Floats, Table, present, read
 
 CONFOUNDED = "seed and partition"
 """Name of the component if every seed has its own partition."""
@@ -72,12 +75,11 @@ def variance_split(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _complete(table: Table) -> tuple[Floats, list[object], list[str]]:
     """Values and splits of the cells that have all seeds, or else of the seeds that all cells have."""
-    ran: Bools = np.asarray(present(table.values).any(axis=2))
-    rows: Bools = np.asarray(ran.all(axis=1))
-    columns: Bools = np.full(len(table.seeds), True)
+    ran = pd.DataFrame(present(table.values).any(axis=2))
+    rows, columns = ran.all(axis=1).to_numpy(), np.full(len(table.seeds), True)
     if rows.sum() < 2:
-        rows = np.asarray(ran.any(axis=1))
-        columns = np.asarray(ran[rows].all(axis=0))
+        rows = ran.any(axis=1).to_numpy()
+        columns = ran.loc[rows].all().to_numpy()
     notes = []
     if out := int((~rows).sum()):
         notes.append(f"{out} of {len(rows)} cells left out: seeds missing")
@@ -88,10 +90,10 @@ def _complete(table: Table) -> tuple[Floats, list[object], list[str]]:
     if not all(same):
         notes.append(f"{same.count(False)} seeds left out: cells have different splits")
     values = table.values[rows][:, columns][:, same]
-    together = [present(values[:, s]).all(axis=0) for s in range(values.shape[1])]
-    usable = [bool(t.any()) for t in together]
+    together: Any = present(values).all(axis=0)
+    usable = together.any(axis=1)  # seeds of which all cells share a client
     splits = [split if split is not None else s for s, split in enumerate(picked[0][same])] if len(picked) else []
-    return values[:, usable], [split for split, use in zip(splits, usable, strict=True) if use], notes
+    return values[:, usable], list(itertools.compress(splits, usable)), notes
 
 
 def _within(by_seed: list[Floats]) -> tuple[float, float]:

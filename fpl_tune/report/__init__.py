@@ -7,11 +7,10 @@ makes the rows, `vega.py` draws, `page.js` links table and charts.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jinja2
 
@@ -64,42 +63,34 @@ def build(
         return page
     facts = Facts(store, metric=metric, rule=rule, reference=reference)
     tests = against_reference(facts)
-    steps, total = itertools.count(1), 2 * len(SECTIONS)
-    step = (lambda: progress(next(steps), total)) if progress else (lambda: None)
-    made: list[Section | None] = []
-    for section in SECTIONS:
-        step()
-        made.append(section(facts, tests))
-    shown: list[dict[str, Any]] = []
+    sections: list[Section] = []
     charts: dict[str, Spec] = {}
-    for section in made:
-        step()
+    pictures: dict[str, str] = {}
+    for done, make in enumerate(SECTIONS):
+        if progress is not None:
+            progress(done, len(SECTIONS))
+        section = make(facts, tests)
         if section is None:
             continue
-        drawn = []
-        for name, (spec, caption) in section.charts.items():
-            charts[name] = spec
-            still = vega.svg(spec, facts.rows)
-            drawn.append({"name": name, "svg": still, "caption": caption, "fold": section.folds.get(name)})
+        sections.append(section)
+        for name, (spec, _) in section.charts.items():
+            charts[name], pictures[name] = spec, vega.svg(spec, facts.rows)
             if figures:
                 vega.files(spec, facts.rows, folder / "figures" / name)
-        shown.append({**vars(section), "drawn": drawn})
-    header, body = tables.rows(facts, tests)
-    write_text(folder / "table.md", tables.markdown(facts, header, body))
-    write_text(folder / "table.tex", tables.latex(facts, header, body))
+    table = tables.main(facts, tests)
+    write_text(folder / "table.md", tables.markdown(facts, table))
+    write_text(folder / "table.tex", tables.latex(facts, table))
     write_text(folder / "table.csv", tables.csv(facts, tests))
     text = _template().render(
+        facts=facts,
         title=facts.spec.title or facts.spec.name,
-        name=facts.spec.name,
-        note=facts.spec.note,
         words=_words(facts),
-        when=_when(facts),
+        when=max((str(result.get("finished", "")) for result in facts.results()), default="")[:16].replace("T", " "),
         tiles=_tiles(facts, tests),
-        sections=shown,
+        sections=sections,
+        pictures=pictures,
         digest=state,
-        css=_asset("page.css"),
-        script=_asset("page.js"),
-        library=vega.library(),
+        asset=_asset,
         data=vega.to_json({"study": facts.spec.name, "cells": facts.rows}),
         specs=vega.to_json({"charts": charts, "config": vega.CONFIG}),
     )
@@ -148,51 +139,30 @@ def _words(facts: Facts) -> str:
     return text
 
 
-def _when(facts: Facts) -> str:
-    ends = [
-        r["finished"]
-        for c in facts.cells
-        for s in facts.seeds(c)
-        if (r := facts.store.result(c, s)) and "finished" in r
-    ]
-    return max(ends)[:16].replace("T", " ") + " UTC" if ends else ""
-
-
-def _tiles(facts: Facts, tests: pd.DataFrame) -> list[dict[str, str]]:
-    """The answers in figures: the best cell, what it gains, what is done."""
-    found = []
-    counts = facts.table["status"].value_counts()
+def _tiles(facts: Facts, tests: pd.DataFrame) -> list[tuple[str, str, str]]:
+    """The answers in figures, as name, value and remark: the best cell, what it gains, what is done."""
+    found: list[tuple[str, str, str]] = []
+    counts, several = facts.table["status"].value_counts(), len(facts.chosen) > 1
     if facts.choice is not None and facts.best is not None:
         best = facts.table.loc[facts.best.id]
-        value = plus_minus(best["mean"], best["std"], facts.metric)
-        small = f"{quantity(facts.metric)}: {value}"
-        if len(facts.chosen) > 1:
+        label = facts.shared or facts.choice.label if several else facts.name(facts.best)
+        small = f"{quantity(facts.metric)}: {plus_minus(best['mean'], best['std'], facts.metric)}"
+        if several:
             small = f"{facts.choice.by}: {figure(facts.choice.val, VAL)} %"
-        label = facts.shared or facts.choice.label if len(facts.chosen) > 1 else facts.name(facts.best)
         if label != facts.choice.label:
             small += f"; {facts.choice.label}"
-        found.append({"name": "best cell, by validation", "value": label, "small": small})
-        if len(facts.chosen) == 1 and facts.best.id in tests.index and facts.reference is not None:
+        found.append(("best cell, by validation", label, small))
+        if not several and facts.best.id in tests.index and facts.reference is not None:
             test = tests.loc[facts.best.id]
-            found.append({
-                "name": f"against {facts.reference}", "value": signed(test["difference"], facts.metric),
-                "small": f"{test['verdict']}; p = {p_value(test['p'])} (Holm), {counted(test['seeds'], 'seed')}",
-            })  # fmt: skip
-    rest = ", ".join(f"{n} {status}" for status, n in counts.items() if status != "done") or "none left"
+            small = f"{test['verdict']}; p = {p_value(test['p'])} (Holm), {counted(test['seeds'], 'seed')}"
+            found.append((f"against {facts.reference}", signed(test["difference"], facts.metric), small))
     near = against_neighbours(facts)
-    if facts.choice is not None and len(facts.chosen) == 1 and len(near):
+    if not several and len(near):
         won = int((near["verdict"] == "better").sum())
-        small = "; ".join(f"{name}: {signed(row['difference'], facts.metric)}, {row['verdict']}"
-                          for name, row in list(near.to_dict("index").items())[:2])  # fmt: skip
-        value = f"better than {won} of {len(near)}"
-        found.append({"name": "against its neighbours", "value": value, "small": small})
-    found.append({"name": "cells done", "value": f"{counts.get('done', 0)} of {len(facts.table)}", "small": rest})
-    total = facts.table["bytes"].max()
-    found.append(
-        {
-            "name": "largest traffic of a run",
-            "value": size(total),
-            "small": "all clients, both ways",
-        }
-    )
+        gaps = [f"{name}: {signed(row['difference'], facts.metric)}, {row['verdict']}"
+                for name, row in near.head(2).to_dict("index").items()]  # fmt: skip
+        found.append(("against its neighbours", f"better than {won} of {len(near)}", "; ".join(gaps)))
+    rest = ", ".join(f"{n} {status}" for status, n in counts.items() if status != "done") or "none left"
+    found.append(("cells done", f"{counts.get('done', 0)} of {len(facts.table)}", rest))
+    found.append(("largest traffic of a run", size(facts.table["bytes"].max()), "all clients, both ways"))
     return found

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pandas as pd
 
-from fpl_tune import analysis
 from fpl_tune.errors import ConfigError
-from fpl_tune.formatting import counted, figure, interval, percent, plus_minus, quantity, short, signed
+from fpl_tune.formatting import counted, figure, plus_minus, quantity, short
 from fpl_tune.report.blocks import Section, Table, plain_table
 from fpl_tune.report.facts import Facts
-from fpl_tune.report.significance import values
+from fpl_tune.report.significance import compared, judged, values
 from fpl_tune.search.ablation import Step, ablation_paths
 from fpl_tune.study.cells import shown
 from fpl_tune.study.results import VAL
@@ -46,21 +44,21 @@ def ablation(facts: Facts, tests: pd.DataFrame) -> Section | None:
 def _table(facts: Facts, path: list[Step]) -> Table:
     """A row per step, and the whole path in the last one."""
     cells = [step.cell for step in path]
-    frame, shares = values(facts, cells), percent(facts.metric)
+    frame = values(facts, cells)
     present = set(frame["cell"])
-    pairs = {b.id: a.id for a, b in itertools.pairwise(cells) if {a.id, b.id} <= present}
-    rope = facts.spec.report.rope / 100
-    tests = analysis.compare(frame, pairs, rope=rope, shares=shares)
+    steps = [(before.id, cell.id) for before, cell in itertools.pairwise(cells) if {before.id, cell.id} <= present]
+    tests = compared(facts, frame, {cell: before for before, cell in steps}).to_dict("index")
     rows = []
     for i, step in enumerate(path):
-        before = cells[i - 1].varied if i else {}
-        change = ", ".join(
-            f"{short(name)}: {_value(before, name)} → {_value(step.cell.varied, name)}" for name in step.fields
-        )
-        rows.append([str(i), change or "published point", *_figures(facts, step), *_difference(facts, tests, step)])
+        then, now = cells[i - 1].varied if i else {}, step.cell.varied
+        change = ", ".join(f"{short(name)}: {_value(then, name)} → {_value(now, name)}" for name in step.fields)
+        reached = [figure(facts.spread(step.cell, VAL)[0], VAL),
+                   plus_minus(*facts.spread(step.cell, facts.metric), facts.metric)]  # fmt: skip
+        gap = judged(facts, tests[step.cell.id]) if step.cell.id in tests else ["", "", ""]
+        rows.append([str(i), change or "published point", *reached, *gap])
     if {cells[0].id, cells[-1].id} <= present and len(path) > 2:
-        whole = analysis.compare(frame, {cells[-1].id: cells[0].id}, rope=rope, shares=shares)
-        rows.append(["", "all of them", "", "", *_difference(facts, whole, path[-1])])
+        (whole,) = compared(facts, frame, {cells[-1].id: cells[0].id}).to_dict("records")
+        rows.append(["", "all of them", "", "", *judged(facts, whole)])
     header = ["step", "change", "validation accuracy (%)", f"{quantity(facts.metric, over='')} ± std",
               "difference", "95 % interval", "verdict"]  # fmt: skip
     return plain_table(header, rows)
@@ -68,23 +66,3 @@ def _table(facts: Facts, path: list[Step]) -> Table:
 
 def _value(varied: dict[str, object], name: str) -> str:
     return shown(varied[name]) if name in varied else "unset"
-
-
-def _figures(facts: Facts, step: Step) -> list[str]:
-    """Validation accuracy and the metric of a step."""
-    found = facts.values(step.cell, facts.metric)
-    if not found:
-        return ["–", "–"]
-    frame = facts.validation(VAL)
-    val = float(frame.loc[frame["cell"] == step.cell.id, "value"].mean())
-    std = float(np.std(found, ddof=1)) if len(found) > 1 else float("nan")
-    return [figure(val, VAL), plus_minus(float(np.mean(found)), std, facts.metric)]
-
-
-def _difference(facts: Facts, tests: pd.DataFrame, step: Step) -> list[str]:
-    """Difference, interval and verdict of a step."""
-    if step.cell.id not in tests.index:
-        return ["", "", ""]
-    test = tests.loc[step.cell.id]
-    ends = interval(test, facts.metric)  # pyright: ignore[reportArgumentType] - a row of a frame
-    return [signed(float(test["difference"]), facts.metric), ends, str(test["verdict"])]

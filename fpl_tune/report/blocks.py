@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from fpl_tune.report.charts import Spec
 
 
-@dataclass(frozen=True)
-class Td:
+class Td(NamedTuple):
     """A table's field: its text and what it is sorted by (None: its text)."""
 
     text: str
     key: float | str | None = None
 
 
+class Row(NamedTuple):
+    """A table's row. A row of the main table has the cell's number in the page's data."""
+
+    cells: Sequence[Td]
+    kind: str = ""
+    """CSS class."""
+    number: int | None = None
+
+
 @dataclass(frozen=True)
 class Table:
     header: list[str]
-    rows: list[dict[str, Any]]
-    """{"kind": CSS class, "cells": list of Td}"""
+    rows: list[Row]
     sortable: bool = False
     fold: str = ""
     """Title under which the page folds the table; empty: it is open."""
@@ -29,8 +37,8 @@ class Table:
     @property
     def worded(self) -> list[bool]:
         """Whether a column holds words, which are aligned to the left, or figures."""
-        columns = zip(*([cell.text for cell in row["cells"]] for row in self.rows), strict=True)
-        return [not all(_FIGURE.match(text) for text in texts) for texts in columns] or [True] * len(self.header)
+        columns = zip(*(row.cells for row in self.rows), strict=True)
+        return [not all(_FIGURE.match(td.text) for td in column) for column in columns] or [True] * len(self.header)
 
 
 @dataclass
@@ -49,6 +57,6 @@ class Section:
 _FIGURE = re.compile(r"$|–|[<+-]? ?\d")
 
 
-def plain_table(header: list[str], rows: list[list[str]], *, fold: str = "") -> Table:
+def plain_table(header: list[str], rows: Iterable[Sequence[str]], *, fold: str = "") -> Table:
     """A table of texts, which the page does not sort."""
-    return Table(header, [{"kind": "", "cells": [Td(text) for text in row]} for row in rows], fold=fold)
+    return Table(header, [Row([Td(text) for text in row]) for row in rows], fold=fold)

@@ -11,9 +11,9 @@ import pandas as pd
 from fpl_tune import analysis
 from fpl_tune.errors import ConfigError
 from fpl_tune.evaluate import check_rule
-from fpl_tune.formatting import listed, percent
+from fpl_tune.formatting import listed
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.results import aggregate
+from fpl_tune.study.results import TEST, aggregate
 from fpl_tune.study.store import Store
 
 
@@ -28,20 +28,14 @@ class Comparison:
 
 
 def compare(
-    a: Store,
-    b: Store,
-    *,
-    rule: str = "final",
-    metric: str = "test/acc_mean",
-    progress: Callable[[int, int], None] | None = None,
+    a: Store, b: Store, *, rule: str = "final", progress: Callable[[int, int], None] | None = None
 ) -> Comparison:
-    """Compares the cells that two studies have in common, paired by seed; see `analysis.compare`.
+    """Compares the test accuracies of the cells that two studies have in common, by seed; see `analysis.compare`.
 
     Args:
         a: the study that is the reference; its `report.rope` is the region of practical equivalence.
         b: the other study.
         rule: reporting rule.
-        metric: what is compared.
         progress: receives (cells compared, cells in all).
 
     Returns:
@@ -54,50 +48,43 @@ def compare(
         raise ConfigError(f"A study is compared with another one, but both are {a.name}. See `fpl-tune status`.")
     check_rule(rule)
     rows: list[dict[str, Any]] = []
-    values: list[dict[str, Any]] = []
+    values: list[tuple[str, int, float]] = []
     warnings: list[str] = []
+    names: dict[str, str] = {}
     pairs = _pairs(a, b)
     for done, (mine, theirs) in enumerate(pairs):
         if progress is not None:
             progress(done, len(pairs))
-        seeds = sorted(set(a.seeds(mine)) & set(b.seeds(theirs)))
-        both = [(_value(a, mine, s, rule, metric), _value(b, theirs, s, rule, metric)) for s in seeds]
-        kept = [(s, x, y) for s, (x, y) in zip(seeds, both, strict=True) if x is not None and y is not None]
-        if not kept:
+        one, other = _values(a, mine, rule), _values(b, theirs, rule)
+        seeds = sorted(one.keys() & other.keys())
+        if not seeds:
             continue
-        strange = [s for s, _, _ in kept if _split(a, mine, s) != _split(b, theirs, s)]
+        strange = [seed for seed in seeds if one[seed][1] != other[seed][1]]
         if strange:
             warnings.append(
                 f"{mine.label}: partitions differ in {listed('seed', strange)}; the difference is not of the methods "
                 "alone."
             )
         name = mine.label if mine.label == theirs.label else f"{mine.label} | {theirs.label}"
-        for seed, x, y in kept:
-            values.append({"cell": f"a{len(rows)}", "seed": seed, "value": x})
-            values.append({"cell": f"b{len(rows)}", "seed": seed, "value": y})
-        rows.append(
-            {
-                "cell": name,
-                a.name: aggregate([x for _, x, _ in kept])["mean"],
-                b.name: aggregate([y for _, _, y in kept])["mean"],
-                "sem": aggregate([y - x for _, x, y in kept])["sem"],
-                "same_split": not strange,
-            }
-        )
+        row: dict[str, Any] = {"cell": name}
+        for side, store, found in (("a", a, one), ("b", b, other)):
+            names[f"{side}{len(rows)}"] = f"{name} of {store.name}"
+            values += [(f"{side}{len(rows)}", seed, found[seed][0]) for seed in seeds]
+            row[store.name] = aggregate([found[seed][0] for seed in seeds])["mean"]
+        row["sem"] = aggregate([other[seed][0] - one[seed][0] for seed in seeds])["sem"]
+        rows.append({**row, "same_split": not strange})
     if not rows:
         raise ConfigError(
             f"Studies are compared where they share cells and seeds, but {a.name} and {b.name} share none. "
             "Cells are paired by configuration, then by label."
         )
-    names = {f"{side}{i}": f"{row['cell']} of {store.name}" for i, row in enumerate(rows)
-             for side, store in (("a", a), ("b", b))}  # fmt: skip
-    found = analysis.compare(
-        pd.DataFrame(values), {f"b{i}": f"a{i}" for i in range(len(rows))}, rope=a.spec().report.rope / 100,
-        names=names, shares=percent(metric),
+    judged = analysis.compare(
+        pd.DataFrame(values, columns=pd.Index(["cell", "seed", "value"])),
+        {f"b{i}": f"a{i}" for i in range(len(rows))}, rope=a.spec().report.rope / 100, names=names,
     )  # fmt: skip
-    judged = pd.DataFrame(found, columns=pd.Index(_SHOWN)).to_dict("records")
-    merged = [{**row, **{str(k): v for k, v in more.items()}} for row, more in zip(rows, judged, strict=True)]
-    return Comparison(tuple(merged), tuple(warnings), (len(a.cells()) - len(rows), len(b.cells()) - len(rows)))
+    table = pd.DataFrame(rows).join(judged[_SHOWN].reset_index(drop=True))
+    alone = len(a.cells()) - len(rows), len(b.cells()) - len(rows)
+    return Comparison(tuple(dict(row) for row in table.to_dict("records")), tuple(warnings), alone)
 
 
 _SHOWN = ["difference", "low", "high", "p", "p_signs", "p_signs_least", "p_equal", "seeds", "verdict", "sentence"]
@@ -110,12 +97,12 @@ def _pairs(a: Store, b: Store) -> list[tuple[Cell, Cell]]:
     return [(mine, other) for mine, other in found if other is not None]
 
 
-def _value(store: Store, cell: Cell, seed: int, rule: str, metric: str) -> float | None:
-    result = store.result(cell, seed)
-    if result is None or result["status"] != "done":
-        return None
-    return result["rules"].get(rule, {}).get(metric)
-
-
-def _split(store: Store, cell: Cell, seed: int) -> str:
-    return str((store.result(cell, seed) or {}).get("split_hash", ""))
+def _values(store: Store, cell: Cell, rule: str) -> dict[int, tuple[float, str]]:
+    """Test accuracy and partition of a cell's seeds that are done, by seed."""
+    found = {}
+    for seed in store.seeds(cell):
+        result = store.result(cell, seed)
+        value = result["rules"].get(rule, {}).get(TEST) if result and result["status"] == "done" else None
+        if result and value is not None:
+            found[seed] = value, str(result.get("split_hash", ""))
+    return found

@@ -1,4 +1,4 @@
-"""Sections on what a study decides: comparisons, the choice itself, sources of variation, data sets."""
+"""Sections on what a study decides: comparisons, claims, the choice itself, sources of variation, data sets."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import numpy as np
 import pandas as pd
 
 from fpl_tune import analysis
-from fpl_tune.formatting import counted, figure, interval, p_value, percent, quantity, signed, upper
+from fpl_tune.formatting import counted, figure, p_value, percent, quantity, signed, upper
 from fpl_tune.report import charts, figures
 from fpl_tune.report.blocks import Section, plain_table
 from fpl_tune.report.charts import Spec
 from fpl_tune.report.facts import Facts, without_data
-from fpl_tune.report.significance import against_neighbours, values
+from fpl_tune.report.significance import against_neighbours, judged, values
+from fpl_tune.study import claims as study_claims
+from fpl_tune.study.results import VAL
 
 _OPEN = 10
 """Comparisons in words that are listed at once; more are folded."""
@@ -55,8 +57,7 @@ def neighbours(facts: Facts, tests: pd.DataFrame) -> Section | None:
         f"{quantity(facts.metric, over='', unit=False)}. A flat neighbourhood means that the exact value "
         "matters little; paired by seed, Holm's correction over the rows."
     ]
-    rows = [[str(name), signed(row["difference"], facts.metric), interval(row, facts.metric),
-             str(row["verdict"])] for name, row in found.to_dict("index").items()]  # fmt: skip
+    rows = [[str(name), *judged(facts, row)] for name, row in found.to_dict("index").items()]
     table = plain_table(["neighbour", "best − neighbour", "95 % interval", "the best is"], rows)
     return Section("neighbours", "Is the best better than its neighbours?", texts, tables=[table])
 
@@ -66,21 +67,19 @@ def choice(facts: Facts, tests: pd.DataFrame) -> Section | None:
     if facts.best is None or not percent(facts.metric) or len(facts.chosen) > 1:
         return None
     own = [cell.id for cell in facts.own]
-    shown = facts.validation(facts.metric)
+    val, test = (frame.loc[frame["cell"].isin(own)] for frame in map(facts.validation, (VAL, facts.metric)))
     try:
-        found = analysis.overtuning(*(f.loc[f["cell"].isin(own)] for f in (facts.validation(), shown)),
-                                    rule=facts.spec.report.select)  # fmt: skip
+        found = analysis.overtuning(val, test, rule=facts.spec.report.select)
     except ValueError as problem:
         return Section("choice", "What the choice is worth", [str(problem)])
     if found.cells < 2:
         return None
-    names = {cell.id: facts.name(cell) for cell in facts.cells}
+    winner, best = (facts.name(facts.by_id[key]) for key in (found.winner, found.best))
     rows = [
-        ["cell that validation selects", names[found.winner], figure(found.test, facts.metric)],
+        ["cell that validation selects", winner, figure(found.test, facts.metric)],
         ["the same, corrected for selection", "nested over seeds", figure(found.corrected, facts.metric)],
-        ["highest test mean, which nobody may select", names[found.best],
-         figure(found.test + found.loss, facts.metric)],
-    ]  # fmt: skip
+        ["highest test mean, which nobody may select", best, figure(found.test + found.loss, facts.metric)],
+    ]
     texts = [
         f"Selection among {counted(found.cells, 'cell')} by validation loses "
         f"{100 * found.loss:.2f} points of {quantity(facts.metric)} against the cell that the same test values "
@@ -167,3 +166,16 @@ def _rankings(frame: pd.DataFrame, ranks: analysis.Ranks, metric: str) -> dict[s
         caption = f"Share of runs above each threshold, with 95 % bands stratified by data set{more}."
         drawn["profiles"] = figures.profiles(analysis.performance_profile(ordered), metric), caption
     return drawn
+
+
+def claims(facts: Facts, tests: pd.DataFrame) -> Section | None:
+    """Which of the study's claims do the results support?"""
+    judged = study_claims.evaluate(facts.store, facts.rule)
+    if not judged:
+        return None
+    texts = [
+        f"{study_claims.counts(judged)}. A claim holds where the 95 % interval of the difference, paired over seeds, "
+        "lies inside of what is claimed, and fails where it lies outside."
+    ]
+    rows = [[claim.status, claim.says, claim.source or "–", claim.reason] for claim in judged]
+    return Section("claims", "Claims", texts, tables=[plain_table(["", "claim", "shown in", "figures"], rows)])

@@ -1,28 +1,42 @@
-"""What the page says of a study's cells: their names, places on the axes, and what they are compared with."""
+"""A study's results as the page shows them, read once from its store: tables, names of cells, and the reference."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
-from fpl_tune.errors import unknown
-from fpl_tune.report.readings import Readings
-from fpl_tune.study.cells import label, shown
+from fpl_tune.analysis import t_half_width
+from fpl_tune.errors import ConfigError, unknown
+from fpl_tune.evaluate import check_rule
+from fpl_tune.formatting import numeric
+from fpl_tune.search.gains import searches
+from fpl_tune.study import earlier, results
+from fpl_tune.study.cells import axes_of, label, shown
+from fpl_tune.study.results import aggregate
+from fpl_tune.study.selection import Choice, choose
 
 if TYPE_CHECKING:
+    from fpl_tune.search.suggest import Part
     from fpl_tune.study.cells import Cell
     from fpl_tune.study.store import Store
 
+_USUAL = ("val", "test", "train", "comm", "time", "clients", "diagnosis", "seed", "round")
 
-class Facts(Readings):
-    """A study's readings, and the reference that its cells are tested against.
+LONG = 40
+"""Letters from which on a cell's label takes too much room in a figure."""
+
+
+class Facts:
+    """A study as tables: one row per cell, curves per seed, accuracies per client; and what cells are tested against.
 
     Args:
         store: the study's store.
-        metric, rule: see `Readings`.
+        metric, rule: what is shown, `test/acc_mean` of the `final` round unless the study's report says otherwise.
         reference: what others are tested against; None: what the study's report says.
 
     Raises:
@@ -32,12 +46,204 @@ class Facts(Readings):
     def __init__(
         self, store: Store, *, metric: str | None = None, rule: str | None = None, reference: str | None = None
     ) -> None:
-        super().__init__(store, metric=metric, rule=rule)
+        self.store = store
+        self.spec = store.spec()
+        self.metric = metric or self.spec.report.metric
+        self.rule = rule or self.spec.report.rule
+        cells = sorted(store.cells(), key=lambda cell: cell.number)
+        self.cells: list[Cell] = [cell for cell in cells if cell.role != "ablation"]
+        self.ablated = len(self.cells) < len(cells) or self.spec.ablate is not None
+        self.own = [cell for cell in self.cells if cell.candidate]  # cells and trials, without the references
+        self.references = [cell for cell in self.cells if cell.role == "reference"]
+        self.searched = any(cell.role == "trial" for cell in self.own)
+        self.by_id = {cell.id: cell for cell in self.cells}
+        self.by_label = {cell.label: cell for cell in self.cells}
+        self.keys = {cell.id: i for i, cell in enumerate(self.cells)}
+        """Numbers of the cells in the page's data, by id: a study numbers its trials and its references apart."""
+        self.gridded = list(axes_of(self.spec.axes))
+        """Dotted names of the study's axes, what is searched left out."""
+        store.check()  # leaves out what is damaged
+        self.frame = store.frame(self.metric)
+        if metric is not None and len(self.frame) and self.frame[metric].isna().all():
+            raise ConfigError(f"A metric is a name in the records, such as test/acc_mean, but none holds {metric!r}.")
+        check_rule(self.rule)
         self._asked = reference or self.spec.report.reference
         if reference is not None and self._picked is None:
             known = [*map(self.family, self.references), *self.by_label]
             if reference not in known:
                 raise unknown("reference", reference, dict.fromkeys(known))
+
+    @cached_property
+    def _ended(self) -> pd.DataFrame:
+        """Rows of seeds that ended well."""
+        return results.counted(self.frame)
+
+    @cached_property
+    def _seeds(self) -> dict[str, list[int]]:
+        pairs = self._ended[["cell", "seed"]].drop_duplicates()
+        return {str(key): sorted(map(int, seeds)) for key, seeds in pairs.groupby("cell")["seed"]}
+
+    @cached_property
+    def axes(self) -> list[str]:
+        """Dotted fields in which the study's own cells differ, in the study's order."""
+        names = dict.fromkeys(name for cell in self.own for name in cell.varied)
+        return [n for n in names if len({repr(cell.varied.get(n)) for cell in self.own}) > 1]
+
+    @cached_property
+    def extra(self) -> list[str]:
+        """What records hold beyond accuracies, costs and lists: figures of a method, such as `privacy/epsilon`."""
+        last = [self.store.history(cell, seed)[-1] for cell in self.cells for seed in self.seeds(cell)[:1]]
+        named = dict.fromkeys(name for record in last for name, value in record.items() if isinstance(value, float))
+        return [name for name in named if name.partition("/")[0] not in _USUAL and name != self.metric]
+
+    @property
+    def basis(self) -> str:
+        """How many seeds and which round a figure of the page rests on, for captions."""
+        n = sorted({int(n) for n in self.table["n"] if n})
+        seeds = "–".join(str(v) for v in ([n[0], n[-1]] if len(n) > 1 else n)) or "no"
+        return f"n = {seeds} {'seed' if n == [1] else 'seeds'}, rule “{self.rule}”"
+
+    @cached_property
+    def finished(self) -> list[Cell]:
+        """Cells with a seed that has the metric."""
+        return [cell for cell in self.cells if self.table.loc[cell.id, "n"] > 0]
+
+    @cached_property
+    def listed(self) -> list[Cell]:
+        """Cells as tables list them: in the study's order, but trials from the best on validation down."""
+        if not self.searched:
+            return self.cells
+        val = self.table["val"].fillna(-1.0)
+        return [*sorted(self.own, key=lambda cell: -val[cell.id]), *self.references]
+
+    def part(self, cell: Cell) -> str:
+        """Where a cell stands on the study's axes, whatever was searched there; empty where there are none."""
+        place = {name: value for name, value in cell.varied.items() if name in self.gridded}
+        return label(place) if place else ""
+
+    def name(self, cell: Cell) -> str:
+        """What the page calls a cell: its label or, where that is long, its part of the axes and its number."""
+        kind = "trial" if cell.role == "trial" else "cell"
+        return cell.label if len(cell.label) <= LONG else f"{self.part(cell)[:LONG]} {kind} {cell.number}".strip()
+
+    @staticmethod
+    def column(axis: str) -> str:
+        """A field's name in the page's data: Vega-Lite reads dots as nesting."""
+        return axis.replace(".", "_")
+
+    @cached_property
+    def earlier(self) -> set[str]:
+        """Ids of the cells of earlier runs of the study."""
+        return earlier.marked(self.store)
+
+    @cached_property
+    def _parts(self) -> list[Part]:
+        return searches(self.spec, self.store.node()) if self.searched else []
+
+    @cached_property
+    def published(self) -> set[str]:
+        """Ids of the trials that a search takes from the papers."""
+        return {key for part in self._parts for key in part.published}
+
+    def logarithmic(self, axis: str) -> bool:
+        """Whether a field is searched on a log scale, or its values in a grid span a factor of 50."""
+        known = [param.distribution for part in self._parts for param in part.space.params if param.name == axis]
+        if known:
+            return any(getattr(distribution, "log", False) for distribution in known)
+        values = [v for v in self.table[axis] if v is not None and v == v]
+        return numeric(values) and min(values) > 0 and max(values) >= 50 * min(values)
+
+    def spread(self, cell: Cell, metric: str) -> tuple[float, float]:
+        """Mean and standard deviation of a metric over seeds; NaN where there are too few."""
+        found = aggregate(self.values(cell, metric))
+        return found["mean"], found["std"]
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row per cell, index `cell`: label, role, axes, status, n, val, mean, std, sem,
+        half (of the 95 % t interval), bytes (both ways) and seconds per seed, and the means of `extra`.
+        """
+        rows = results.summary(self.frame, self.cells, self.spec.seed_list(), self.rule, self.metric)
+        rows = rows.set_index("cell").rename(columns={results.VAL: "val", "time/seconds": "seconds"})
+        rows["half"] = [t_half_width(sem, n) for sem, n in zip(rows["sem"], rows["n"], strict=True)]
+        rows["bytes"] = rows["comm/up_bytes"] + rows["comm/down_bytes"]
+        axes = {axis: [self.scalar(cell, axis) for cell in self.cells] for axis in self.axes}
+        extra = {name: [self.spread(cell, name)[0] for cell in self.cells] for name in self.extra}
+        figures = ["status", "n", "mean", "std", "sem", "val", "half", "bytes", "seconds"]
+        return rows.assign(**axes, **extra).reindex(
+            columns=list(dict.fromkeys(["label", "role", *axes, *figures, *extra]))
+        )
+
+    def values(self, cell: Cell, metric: str) -> list[float]:
+        """A metric of every seed that ended well, in the round that the rule chose; of seeds whose records hold it."""
+        return list(self.by_seed(cell, metric).values())
+
+    def by_seed(self, cell: Cell, metric: str) -> dict[int, float]:
+        """The same by seed."""
+        if metric in (results.VAL, self.metric):
+            rows = self._ended[(self._ended["rule"] == self.rule) & (self._ended["cell"] == cell.id)]
+            found = {int(seed): float(value) for seed, value in zip(rows["seed"], rows[metric], strict=True)}
+        else:
+            seeds = self.seeds(cell)
+            found = {seed: results.figure(self.store.history(cell, seed), metric, self.rule) for seed in seeds}
+        return {seed: value for seed, value in found.items() if not math.isnan(value)}
+
+    def validation(self, metric: str = results.VAL) -> pd.DataFrame:
+        """A metric of all cells as `fpl_tune.analysis` reads it: `cell`, `seed`, `value`, in the round of the rule."""
+        rows = self._ended.loc[self._ended["rule"] == self.rule, ["cell", "seed", metric]]
+        return rows.rename(columns={metric: "value"}).astype({"value": float})
+
+    @staticmethod
+    def scalar(cell: Cell, axis: str) -> Any:
+        """A cell's place on an axis: numbers as they are, all else as labels show it, None where it has no place."""
+        if axis not in cell.varied:
+            return None
+        value = cell.varied[axis]
+        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else shown(value)
+
+    @cached_property
+    def choice(self) -> Choice | None:
+        """What validation chooses among the study's own finished cells; None where nothing compares."""
+        return choose(self.frame, self.own, self.spec, self.rule)
+
+    @property
+    def best(self) -> Cell | None:
+        """The chosen cell; where there is one per data set, the first."""
+        return self.choice.cell if self.choice else None
+
+    @property
+    def chosen(self) -> list[str]:
+        """Ids of the chosen cells: one, or one per data set."""
+        return [cell.id for cell in self.choice.cells] if self.choice else []
+
+    def seeds(self, cell: Cell) -> list[int]:
+        """Seeds of a cell that ended well."""
+        return self._seeds.get(cell.id, [])
+
+    def result(self, cell: Cell, seed: int) -> dict[str, Any]:
+        """What the store holds of a seed."""
+        return self.store.result(cell, seed) or {}
+
+    def results(self) -> list[dict[str, Any]]:
+        """What the store holds of all seeds that ended well."""
+        return [self.result(cell, seed) for cell in self.cells for seed in self.seeds(cell)]
+
+    def curve(self, cell: Cell, metric: str) -> pd.DataFrame:
+        """A metric by round (rows) and seed (columns); rounds that were not evaluated are left out."""
+        series = {}
+        for seed in self.seeds(cell):
+            records = [r for r in self.store.history(cell, seed) if r.get(metric) is not None]
+            series[seed] = pd.Series({r["round"]: float(r[metric]) for r in records}, dtype=float)
+        return pd.DataFrame(series).sort_index()
+
+    def clients(self, cell: Cell, seed: int) -> np.ndarray:
+        """[N] accuracy on the metric's set in the round that the rule chose; empty where none was kept."""
+        name = self.metric.split("/")[-2] if "/" in self.metric else "test"
+        chosen = self.result(cell, seed).get("rules", {}).get(self.rule, {}).get("round")
+        for record in reversed(self.store.history(cell, seed)):
+            if (chosen is None or record["round"] <= chosen) and f"clients/{name}" in record:
+                return np.array([math.nan if a is None else a for a in record[f"clients/{name}"]], float)
+        return np.array([])
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -100,38 +306,28 @@ class Facts(Readings):
         A choice is a reference, a cell, or a value of an axis: then each cell meets the one that differs in that alone.
         So it does where the best configuration has a cell in each of several settings.
         """
-        finished = [c for c in self.cells if self.table.loc[c.id, "n"] > 0]
-        names = [self.family(c) for c in finished if c.role == "reference"]
-        chosen = self._named is not None and (self._named in names or self._named in [c.label for c in finished])
-        if chosen or self._picked:
+        names = [self.family(cell) for cell in self.finished if cell.role == "reference"]
+        if self._picked or self._named in [*names, *(cell.label for cell in self.finished)]:
             return self._named
         return names[0] if names else self.best.label if self.best is not None else None
-
-    @cached_property
-    def _opposite(self) -> dict[frozenset[tuple[str, str]], Cell]:
-        """Cells of the reference by their places."""
-        if self._picked and self.reference == self._named:
-            return {frozenset(self.place(c).items()): c for c in self.own if self.is_reference(c)}
-        return {frozenset(self.place(c).items()): c for c in self.references if self.is_reference(c)}
-
-    @cached_property
-    def _open(self) -> set[str]:
-        """Axes along which the reference has cells."""
-        return {name for key in self._opposite for name, _ in key}
 
     def is_reference(self, cell: Cell) -> bool:
         """Whether others are tested against this cell."""
         if cell.role == "reference" and self.family(cell) == self.reference:
             return True
-        picked = self._picked is not None and self.place(cell).get(self._picked[0]) == self._picked[1]
-        return cell.label == self.reference or (picked and self.reference == self._named)
+        return cell.label == self.reference or (self._picked is not None and self._picked in self.place(cell).items())
+
+    @cached_property
+    def _opposite(self) -> dict[frozenset[tuple[str, str]], Cell]:
+        """Cells of the reference by their places."""
+        found = filter(self.is_reference, self.own if self._picked else self.references)
+        return {frozenset(self.place(cell).items()): cell for cell in found}
 
     def reference_of(self, cell: Cell) -> Cell | None:
         """The cell that a cell is tested against: of the reference, the one at the same place of the axes."""
-        place = self.place(cell)
-        if self._picked:
-            place[self._picked[0]] = self._picked[1]
-        key = frozenset((name, value) for name, value in place.items() if name in self._open)
+        place = self.place(cell) | dict([self._picked] if self._picked else [])
+        open_axes = {name for key in self._opposite for name, _ in key}
+        key = frozenset((name, value) for name, value in place.items() if name in open_axes)
         return self._opposite.get(key, self.by_label.get(str(self.reference)))
 
     def notable(self, limit: int) -> list[Cell]:
@@ -139,14 +335,13 @@ class Facts(Readings):
 
         Of a reference that stands at several places of the axes, the one at the best cell's place.
         """
-        finished = [cell for cell in self.cells if self.table.loc[cell.id, "n"] > 0]
         near = self.place(self.best) if self.best is not None else {}
         shown_references: dict[str, Cell] = {}
-        for cell in finished:
+        for cell in self.finished:
             here = all(near.get(name) == value for name, value in self.place(cell).items())
             if cell.role == "reference" and (here or self.family(cell) not in shown_references):
                 shown_references[self.family(cell)] = cell
-        own = sorted((c for c in finished if c.candidate), key=lambda c: -self.table.loc[c.id, "val"])
+        own = sorted((c for c in self.finished if c.candidate), key=lambda c: -self.table.loc[c.id, "val"])
         kept = own[: max(limit - len(shown_references), 1)] + list(shown_references.values())[: max(limit - 1, 1)]
         return sorted(kept, key=lambda cell: cell.number)
 

@@ -12,7 +12,7 @@ import pandas as pd
 from fpl_tune.analysis import Ranks
 from fpl_tune.formatting import axis_name, counted, numeric, quantity, short
 from fpl_tune.report import charts
-from fpl_tune.report.charts import Spec, form, number
+from fpl_tune.report.charts import Spec, form, layer, number
 from fpl_tune.report.charts import names as named
 from fpl_tune.report.facts import Facts
 from fpl_tune.study.cells import Cell, shown
@@ -109,8 +109,11 @@ def pareto(facts: Facts, fronts: Sequence[Sequence[str]]) -> Spec:
         x["axis"]["values"] = [0.0, *(10.0**power for power in powers)]
     steps = [{"setting": i, "MB": sent[key], "validation": facts.table.loc[key, "val"]}
              for i, front in enumerate(fronts) for key in front]  # fmt: skip
+    y = measured(VAL, "validation")
+    line = layer("line", {"x": x, "y": y, "detail": {"field": "setting"}}, steps, interpolate="step-after",
+                 color="currentColor", strokeWidth=1)  # fmt: skip
     few = len({row["series"] for row in facts.rows}) <= _SERIES
-    return charts.dots(x, measured(VAL, "validation"), cell_tips(facts), series=few, fronts=steps, height=340)
+    return charts.dots(x, y, cell_tips(facts), [line], series=few, height=340)
 
 
 def history(facts: Facts) -> Spec:
@@ -122,21 +125,21 @@ def history(facts: Facts) -> Spec:
             part = facts.part(cell) or "best so far"
             best[part] = max(best.get(part, val), val)
             rows.append({"trial": cell.number, "validation": best[part], "series": part})
-    spec = charts.dots(number("trial", "trial", "d"), measured(VAL, "validation"), cell_tips(facts, *facts.axes[:6]),
-                       series=len(best) > 1)  # fmt: skip
-    line = {"x": number("trial", "trial", "d"), "y": measured(VAL, "validation"),
-            **({"color": named("series", None)} if len(best) > 1 else {})}  # fmt: skip
-    spec["layer"].insert(1, {"data": {"values": rows}, "mark": {"type": "line", "interpolate": "step-after"},
-                             "encoding": line})  # fmt: skip
-    return spec
+    x, y, several = number("trial", "trial", "d"), measured(VAL, "validation"), len(best) > 1
+    line = layer("line", {"x": x, "y": y, **({"color": named("series", None)} if several else {})}, rows,
+                 interpolate="step-after")  # fmt: skip
+    return charts.dots(x, y, cell_tips(facts, *facts.axes[:6]), [line], series=several)
 
 
 def parallel(facts: Facts) -> Spec:
-    """Every cell as a line over the fields that vary, validation accuracy and the metric."""
+    """Parallel coordinates: every cell as a line over the fields that vary, validation accuracy and the metric.
+
+    A rectangle drawn with the pointer is the parameter `brush`, by which the page filters.
+    """
     columns = {short(axis): (facts.table[axis], facts.logarithmic(axis)) for axis in facts.axes}
     columns |= {quantity(VAL, unit=False): (facts.table["val"], False)}
     columns |= {quantity(facts.metric, unit=False): (facts.table["mean"], False)}
-    marks, lines = [], []
+    labels, lines = list[dict[str, Any]](), list[dict[str, Any]]()
     cells = [cell for cell in facts.own if not math.isnan(facts.table.loc[cell.id, "val"])]
     for order, (axis, (column, log)) in enumerate(columns.items()):
         own = column.loc[[cell.id for cell in cells]]
@@ -145,20 +148,37 @@ def parallel(facts: Facts) -> Spec:
             ends = np.array([min(known), max(known)], float)
             low, high = np.log(ends) if log else ends
             at = {v: ((np.log(v) if log else v) - low) / ((high - low) or 1.0) for v in known}
-            labels = dict.fromkeys((min(known), max(known)))
+            labelled = dict.fromkeys((min(known), max(known)))
         else:
             at = {v: i / max(len(known) - 1, 1) for i, v in enumerate(known)}
-            labels = dict.fromkeys(known[int(i)] for i in np.linspace(0, len(known) - 1, min(len(known), 12)))
-        metric = "acc" if axis.endswith("accuracy") else ""
+            labelled = dict.fromkeys(known[int(i)] for i in np.linspace(0, len(known) - 1, min(len(known), 12)))
+        metric = axis.endswith("accuracy")
         text = {v: f"{100 * v:.1f} %" if metric else f"{v:.3g}" if isinstance(v, float) else shown(v) for v in known}
-        marks += [{"axis": axis, "place": at[v], "text": text[v]} for v in labels]
-        for cell in cells:
-            value = own[cell.id]
-            if value in at:
-                lines.append({"axis": axis, "order": order, "place": at[value], "number": facts.keys[cell.id],
-                              "label": facts.name(cell), "text": text[value],
-                              "validation": facts.table.loc[cell.id, "val"]})  # fmt: skip
-    return charts.parallel(marks, lines, list(columns), measured(VAL, "validation"))
+        labels += [{"axis": axis, "place": at[v], "text": text[v]} for v in labelled]
+        lines += [
+            {"axis": axis, "order": order, "place": at[own[cell.id]], "number": facts.keys[cell.id],
+             "label": facts.name(cell), "text": text[own[cell.id]], "validation": facts.table.loc[cell.id, "val"]}
+            for cell in cells if own[cell.id] in at
+        ]  # fmt: skip
+    colour = measured(VAL, "validation")
+    x: Spec = {"field": "axis", "type": "nominal", "sort": list(columns), "title": None,
+               "axis": {"labelAngle": 0, "orient": "top", "grid": True, "domain": False, "labelLimit": 130},
+               "scale": {"type": "point", "padding": 0.4}}  # fmt: skip
+    y: Spec = {"field": "place", "type": "quantitative", "axis": None, "scale": {"domain": [-0.04, 1.04]}}
+    shade = {**colour, "legend": {"type": "gradient", "format": colour["axis"]["format"], "title": colour["title"],
+                                   "gradientLength": 160}}  # fmt: skip
+    seen = {"x": x, "y": y, "color": shade, "opacity": charts.visible(0.8, legend=False)}
+    said = charts.tips(named("label", "cell"), named("axis", "axis"), named("text", "value"), colour)
+    points = layer("point", {**seen, "tooltip": said}, size=26)
+    points["params"] = [{"name": "brush", "select": {"type": "interval", "encodings": ["x", "y"]}}]
+    return charts.chart(
+        lines,
+        layer("line", {**seen, "detail": {"field": "number"}, "order": {"field": "order"}}, strokeWidth=1.4),
+        points,
+        layer("text", {"x": x, "y": y, "text": {"field": "text"}}, labels, align="left", dx=5, fontSize=11),
+        height=320,
+        **charts.KEPT,
+    )
 
 
 def by_round(curves: Sequence[tuple[str, int, pd.DataFrame]], metric: str) -> Spec:
@@ -182,7 +202,7 @@ def clients(facts: Facts, cells: Sequence[Cell]) -> Spec | None:
 
 
 def boxes(values: Mapping[str, Mapping[int, np.ndarray]], metric: str) -> Spec | None:
-    """A box of the clients of all seeds for each name; None without values."""
+    """A box (quartiles, median, extremes) of the clients of all seeds for each name; None without values."""
     rows = [
         {"name": name, "seed": seed, "client": client + 1, "value": value, "jitter": float(np.sin(2.4 * client))}
         for name, by_seed in values.items()
@@ -190,7 +210,17 @@ def boxes(values: Mapping[str, Mapping[int, np.ndarray]], metric: str) -> Spec |
         for client, value in enumerate(found)
         if np.isfinite(value)
     ]
-    return charts.boxes(rows, measured(metric, "value")) if rows else None
+    if not rows:
+        return None
+    x, y = measured(metric, "value"), named("name", None, list(dict.fromkeys(row["name"] for row in rows)))
+    said = charts.tips(named("name", "name"), named("seed", "seed"), named("client", "client"), x)
+    jitter = {"field": "jitter", "type": "quantitative", "scale": {"domain": [-1.6, 1.6]}, "axis": None}
+    return charts.chart(
+        rows,
+        layer("boxplot", {"x": x, "y": y}, extent="min-max", opacity=0.45, size=16, median={"color": "currentColor"}),
+        layer("point", {"x": x, "y": y, "yOffset": jitter, "tooltip": said}, size=14, opacity=0.55),
+        height={"step": 28},
+    )
 
 
 def heat_map(facts: Facts, rows: str, columns: str, cells: Sequence[Cell]) -> Spec:
@@ -200,13 +230,20 @@ def heat_map(facts: Facts, rows: str, columns: str, cells: Sequence[Cell]) -> Sp
     keys = {axis: [shown(v) for v in _ordered(table[axis])] for axis in (rows, columns)}
     if len(keys[columns]) > max(len(keys[rows]), 12):
         rows, columns = columns, rows
-    grouped = table.assign(_r=table[rows].map(shown), _c=table[columns].map(shown)).groupby(["_r", "_c"], sort=False)
-    means = grouped[["val", "mean"]].mean().reset_index()
-    found = [{"r": row["_r"], "c": row["_c"], "validation": row["val"], "mean": row["mean"]}
-             for row in means.to_dict("records")]  # fmt: skip
+    grouped = table.assign(r=table[rows].map(shown), c=table[columns].map(shown)).groupby(["r", "c"], sort=False)
+    means = grouped[["val", "mean"]].mean().reset_index().rename(columns={"val": "validation"})
     up = list(reversed(keys[rows])) if numeric(_ordered(table[rows])) else keys[rows]
-    return charts.heat(found, named("c", axis_name(columns), keys[columns]), named("r", axis_name(rows), up),
-                       measured(VAL, "validation"), [every.min(), every.max()])  # fmt: skip
+    x, y = named("c", axis_name(columns), keys[columns]), named("r", axis_name(rows), up)
+    value, (low, high) = measured(VAL, "validation"), (every.min(), every.max())
+    place = {"x": {**x, "axis": {"labelAngle": -45 if means["c"].nunique() > charts.BESIDE else 0}}, "y": y}
+    colour = {**value, "scale": {"domain": [low, high]}, "legend": {"format": value["axis"]["format"]}}
+    layers = [layer("rect", {**place, "color": colour, "tooltip": charts.tips(x, y, value)})]
+    if len(means) <= 400:
+        middle = f"datum['validation'] < {(low + high) / 2}"
+        ink = {"condition": {"test": middle, "value": "white"}, "value": "black"}
+        text = {"field": "validation", "format": ".1~%"}
+        layers.append(layer("text", {**place, "text": text, "color": ink}, fontSize=11))
+    return charts.chart(means.to_dict("records"), *layers, height={"step": 26})
 
 
 def _ordered(values: pd.Series) -> list[Any]:
@@ -226,24 +263,39 @@ def dependence(found: pd.DataFrame, axis: str, facts: Facts) -> Spec:
 
 
 def partition(shares: Shares) -> Spec:
-    """Images of every client by class."""
+    """A disc for every client and class, its area the number of training images."""
     rows = [
         {"client": int(n) + 1, "class": shares.classes[k], "images": int(shares.counts[n, k]),
          "domain": shares.domains[n]}
         for n, k in zip(*np.nonzero(shares.counts), strict=True)
     ]  # fmt: skip
-    return charts.discs(rows, shares.classes, len(shares.counts))
+    x, y = named("class", "class", shares.classes), {**named("client", "client"), "sort": "ascending"}
+    y["type"] = "ordinal"
+    size = {"field": "images", "type": "quantitative", "title": "images", "legend": None}
+    domain = named("domain", "domain")
+    colour = {**domain, "legend": {"title": None} if len({row["domain"] for row in rows}) > 1 else None}
+    place = {"x": {**x, "axis": {"labelAngle": -90}}, "y": y, "size": size, "color": colour}
+    disc = layer("circle", {**place, "tooltip": charts.tips(y, x, size, domain)}, rows, opacity=0.8)
+    return {**disc, "height": {"step": max(8, min(22, 600 // len(shares.counts)))}}
 
 
 def critical_difference(found: Ranks) -> Spec:
-    """Mean ranks over data sets, and the groups that do not differ."""
+    """Mean ranks over data sets, the best on top; bars join the cells whose ranks do not differ (Demsar 2006)."""
     rows = [{"name": str(name), "rank": float(rank)} for name, rank in found.ranks.items()]
     rank = {row["name"]: row["rank"] for row in rows}
     groups = [
         {"first": rank[group[0]], "last": rank[group[-1]], "name": name} for group in found.groups for name in group
     ]
-    title = f"mean rank over {found.datasets} data sets (1 is the best)"
-    return charts.ranks(rows, groups, found.critical_difference, title)
+    x = number("rank", f"mean rank over {found.datasets} data sets (1 is the best)", ".2~f")
+    y = named("name", None, list(rank))
+    bar = {"x": {**x, "field": "first"}, "x2": {"field": "last"}, "y": y}
+    return charts.chart(
+        rows,
+        layer("point", {"x": x, "y": y, "tooltip": charts.tips(y, x)}, size=80),
+        layer("rule", bar, groups, strokeWidth=5, color="#d1582a", opacity=0.55),
+        title=f"critical difference {found.critical_difference:.2f}",
+        height={"step": 24},
+    )
 
 
 def profiles(found: pd.DataFrame, metric: str) -> Spec:

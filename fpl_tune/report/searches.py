@@ -1,20 +1,26 @@
-"""Sections of a report on what was searched: who won each search, pairs of fields, and which fields matter."""
+"""Sections on what was searched: the best of each search, pairs of fields, and which fields matter within a method."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from fpl_tune import analysis, methods
+from fpl_tune.analysis.explain import constant
 from fpl_tune.formatting import counted, figure, numeric, plus_minus, quantity, short, signed
 from fpl_tune.report import charts, figures
 from fpl_tune.report.blocks import Section, plain_table
 from fpl_tune.report.facts import Facts
-from fpl_tune.report.importance import dependences, importance
-from fpl_tune.report.importance import pairs as field_pairs
 from fpl_tune.search.gains import gains
 from fpl_tune.study.cells import Cell, label, shown
 from fpl_tune.study.selection import choose
+
+MODEL_FROM = 30
+"""Trials from which on Optuna's models of the whole space are fitted."""
 
 
 def winners(facts: Facts, tests: pd.DataFrame) -> Section | None:
@@ -106,31 +112,96 @@ def matters(facts: Facts, tests: pd.DataFrame) -> Section | None:
         section.charts["importance"] = drawn, caption
     said = {note: [short(str(f)) for f in rows["field"]] for note, rows in unknown.groupby("note", sort=False)}
     section.texts += [f"Nothing is said of {', '.join(dict.fromkeys(names))}: {note}." for note, names in said.items()]
-    _models(section, found)
+    if "fanova" in found and len(modelled := found.dropna(subset=["fanova"])):
+        rows = [[f"{r['method']}: {short(r['field'])}", f"{100 * r['fanova']:.1f}", f"{100 * r['ped_anova']:.1f}"]
+                for r in modelled.to_dict("records")]  # fmt: skip
+        section.tables.append(plain_table(["field", "fANOVA (%)", "PED-ANOVA (%)"], rows))
     for i, ((method, field), curve) in enumerate(dependences(facts, found).items(), 1):
         caption = (
             f"{method}: mean over all else that was tried, {counted(int(curve['cells'].sum()), 'trial')}; "
             "the band is a 95 % interval over seeds."
         )
         section.charts[f"dependence_{i}"] = figures.dependence(curve, field, facts), caption
-    both = field_pairs(facts)
-    rows = [
-        [
-            f"{r['method']}: {short(r['a'])} and {short(r['b'])}",
-            f"{100 * r['share']:.1f}",
-            str(r["cells"]),
-        ]
-        for r in both.dropna(subset=["share"]).head(10).to_dict("records")
+    both = [
+        analysis.interactions(cells, fields, noise=_noise(facts, cells)).assign(method=method)
+        for method, (cells, fields) in cells_of(facts).items()
     ]
+    together = pd.concat(both, ignore_index=True).dropna(subset=["share"])
+    rows = [[f"{r['method']}: {short(r['a'])} and {short(r['b'])}", f"{100 * r['share']:.1f}", str(r["cells"])]
+            for r in together.head(10).to_dict("records")]  # fmt: skip
     if rows:
         section.tables.append(plain_table(["together, beyond each alone", "share of variance (%)", "cells"], rows))
     return section
 
 
-def _models(section: Section, found: pd.DataFrame) -> None:
-    """Adds what Optuna's models of the whole space say."""
-    if "fanova" not in found or found["fanova"].isna().all():
-        return
-    rows = [[f"{r['method']}: {short(r['field'])}", f"{100 * r['fanova']:.1f}", f"{100 * r['ped_anova']:.1f}"]
-            for r in found.dropna(subset=["fanova"]).to_dict("records")]  # fmt: skip
-    section.tables.append(plain_table(["field", "fANOVA (%)", "PED-ANOVA (%)"], rows))
+def cells_of(facts: Facts) -> dict[str, tuple[pd.DataFrame, list[str]]]:
+    """Per method, a row per finished cell (columns `value` and the fields that vary) and these fields."""
+    found: dict[str, tuple[pd.DataFrame, list[str]]] = {}
+    own = [cell for cell in facts.own if not np.isnan(facts.table.loc[cell.id, "val"])]
+    for method in dict.fromkeys(map(_method, own)):
+        cells = [cell for cell in own if _method(cell) == method]
+        fields = list(dict.fromkeys(name for cell in cells for name in cell.varied if name != "method"))
+        rows = [
+            {"cell": c.id, "value": facts.table.loc[c.id, "val"], **{f: facts.scalar(c, f) for f in fields}}
+            for c in cells
+        ]
+        found[method] = pd.DataFrame(rows), fields
+    return found
+
+
+def importance(facts: Facts) -> pd.DataFrame:
+    """Explains the validation accuracy by single fields; see `analysis.one_way`.
+
+    Returns:
+        Its rows with a column `method`. Where at least `MODEL_FROM` trials have all fields, also Optuna's `fanova` and
+        `ped_anova`.
+    """
+    parts = []
+    for method, (cells, fields) in cells_of(facts).items():
+        one = analysis.one_way(cells, fields, noise=_noise(facts, cells)).assign(method=method)
+        drawn = facts.searched and len(cells) >= MODEL_FROM and not cells[fields].isna().to_numpy().any()
+        if drawn and not constant(cells["value"].tolist()):
+            from fpl_tune.search.importance import optuna_importance  # imports scikit-learn
+
+            one = one.merge(optuna_importance(cells, fields), on="field", how="left")
+        parts.append(one)
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def dependences(facts: Facts, found: pd.DataFrame, most: int = 4) -> dict[tuple[str, str], pd.DataFrame]:
+    """Partial dependence of the validation accuracy on the fields that explain most of it, in searches.
+
+    Args:
+        facts: the study.
+        found: what `importance` returned.
+        most: number of fields.
+
+    Returns:
+        Method and field -> `analysis.partial_dependence`; methods with fewer than `MODEL_FROM` trials are left out.
+    """
+    parts = {m: part for m, part in cells_of(facts).items() if facts.searched and len(part[0]) >= MODEL_FROM}
+    curves: dict[tuple[str, str], pd.DataFrame] = {}
+    known = found.loc[found["method"].isin(list(parts)) & found["share"].notna()]
+    for row in known.sort_values("share", ascending=False, kind="stable").head(most).to_dict("records"):
+        method, field = str(row["method"]), str(row["field"])
+        rows = facts.validation().merge(parts[method][0][["cell", field]], on="cell")
+        curves[method, field] = analysis.partial_dependence(rows, field)
+    return curves
+
+
+def _noise(facts: Facts, cells: pd.DataFrame) -> float:
+    """Mean squared standard error of the cells' validation accuracies; 0 where one seed ran."""
+    frame = facts.validation()
+    errors = analysis.scores(frame.loc[frame["cell"].isin(cells["cell"])])["error"]
+    return float((errors**2).mean()) if errors.notna().any() else 0.0
+
+
+def _method(cell: Cell) -> str:
+    """The method as the study names it: `fedprox`, though that is a wrapper around another one."""
+    named = cell.varied.get("method")
+    return shown(named) if named is not None else _written(methods.as_dict(cell.run.method))
+
+
+def _written(node: Mapping[str, Any]) -> str:
+    inner = node.get("inner")
+    return f"{node['name']}({_written(inner)})" if isinstance(inner, Mapping) else str(node["name"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import platform
 from collections.abc import Callable
@@ -27,9 +28,8 @@ from fpl_tune.formatting import (
 )
 from fpl_tune.report import charts, figures, tables
 from fpl_tune.report.ablation import ablation
-from fpl_tune.report.blocks import Section, Table, Td, plain_table
-from fpl_tune.report.claims import claims
-from fpl_tune.report.decisions import choice, datasets, decisions, neighbours, variation
+from fpl_tune.report.blocks import Section, plain_table
+from fpl_tune.report.decisions import choice, claims, datasets, decisions, neighbours, variation
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.paper import beside
 from fpl_tune.report.searches import matters, pairs, winners
@@ -89,14 +89,7 @@ def history(facts: Facts, tests: pd.DataFrame) -> Section | None:
 
 def main_table(facts: Facts, tests: pd.DataFrame) -> Section:
     """Which cell is best, and is it better than the reference?"""
-    header, body = tables.rows(facts, tests)
-    rows = []
-    for row in body:
-        keys = [("" if isinstance(k, float) and np.isnan(k) else k) for k in row.sort]
-        kind = "best" if row.best else "reference" if row.reference else ""
-        cells = [Td(t, k) for t, k in zip(row.cells, keys, strict=True)]
-        rows.append({"kind": kind, "number": row.number, "cells": cells})
-    return Section("table", "All cells", [tables.note(facts)], tables=[Table(header, rows, sortable=True)])
+    return Section("table", "All cells", [tables.note(facts)], tables=[tables.main(facts, tests)])
 
 
 def costs(facts: Facts, tests: pd.DataFrame) -> Section | None:
@@ -104,9 +97,8 @@ def costs(facts: Facts, tests: pd.DataFrame) -> Section | None:
     table = facts.table.dropna(subset=["val", "mean", "bytes"])
     if table["bytes"].nunique() < 2:
         return None
-    by_id = {cell.id: cell for cell in facts.cells}
-    groups = [part for _, part in table.groupby([setting_of(by_id[str(key)], facts.gridded) for key in table.index],
-                                                sort=False)]  # fmt: skip
+    settings = [setting_of(facts.by_id[str(key)], facts.gridded) for key in table.index]
+    groups = [part for _, part in table.groupby(settings, sort=False)]
     fronts = [[str(part.index[i]) for i in charts.pareto_front(part["bytes"].tolist(), part["val"].tolist())]
               for part in groups]  # fmt: skip
     of = " of cells with the same data, partition and protocol" if len(groups) > 1 else ""
@@ -115,7 +107,7 @@ def costs(facts: Facts, tests: pd.DataFrame) -> Section | None:
         f"higher validation accuracy. {facts.basis}."
     )
     rows = [
-        [facts.name(by_id[key]), megabytes(row["bytes"]), figure(row["val"], VAL),
+        [facts.name(facts.by_id[key]), megabytes(row["bytes"]), figure(row["val"], VAL),
          plus_minus(row["mean"], row["std"], facts.metric)]
         for front in fronts for key, row in table.loc[front].to_dict("index").items()
     ]  # fmt: skip
@@ -208,11 +200,9 @@ def reproduce(facts: Facts, tests: pd.DataFrame) -> Section:
     prints = facts.store.fingerprints(facts.cells[0]) if facts.cells else {}
     versions = dict(prints.get("versions", {}))
     for name in ("fpl-tune", "torch", "numpy", "scipy", "ray", "mlflow"):
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions.setdefault(name, importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    hashes = {str(r.get("split_hash")) for c in facts.cells for s in facts.seeds(c) if (r := facts.store.result(c, s))}
+    hashes = {str(result.get("split_hash")) for result in facts.results()}
     texts = [
         f"{platform.system()} {platform.machine()}, " + ", ".join(f"{n} {v}" for n, v in versions.items()),
         "Partitions: " + (", ".join(sorted(hashes)[:12]) + (" …" if len(hashes) > 12 else "") or "none yet"),

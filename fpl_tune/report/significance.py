@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from fpl_tune import analysis
-from fpl_tune.formatting import numeric, percent
+from fpl_tune.formatting import interval, numeric, percent, signed
 from fpl_tune.report.facts import Facts
 from fpl_tune.study.cells import Cell, axes_of
 
@@ -28,9 +29,17 @@ def values(facts: Facts, cells: list[Cell] | None = None) -> pd.DataFrame:
         by_seed = facts.by_seed(cell, facts.metric)
         for seed, value in by_seed.items():
             clients = facts.clients(cell, seed) if facts.metric.endswith("/acc_mean") else np.array([])
-            split = str((facts.store.result(cell, seed) or {}).get("split_hash"))
+            split = str(facts.result(cell, seed).get("split_hash"))
             rows += [(cell.id, seed, i, v, split) for i, v in enumerate(clients if len(clients) else [value])]
     return pd.DataFrame(rows, columns=pd.Index(["cell", "seed", "client", "value", "split"]))
+
+
+def compared(
+    facts: Facts, frame: pd.DataFrame, pairs: Mapping[str, str], names: Mapping[str, str] | None = None
+) -> pd.DataFrame:
+    """Compares cells as the study's report asks for; see `analysis.compare`."""
+    rope, shares = facts.spec.report.rope / 100, percent(facts.metric)
+    return analysis.compare(frame, pairs, rope=rope, names=names, shares=shares)
 
 
 def against_reference(facts: Facts) -> pd.DataFrame:
@@ -51,10 +60,10 @@ def against_reference(facts: Facts) -> pd.DataFrame:
     seeds = {cell: {seed for seed, _ in found} for cell, found in splits.items()}
     pairs = {a: b for a, b in every.items() if splits[a] & splits[b] or not seeds[a] & seeds[b]}
     names = {cell.id: facts.name(cell) for cell in facts.cells}
-    rope, shares = facts.spec.report.rope / 100, percent(facts.metric)
-    found = analysis.compare(frame, pairs, rope=rope, names=names, shares=shares)
+    found = compared(facts, frame, pairs, names)
+    rope = facts.spec.report.rope / 100 if percent(facts.metric) else 0.0
     found.attrs["advice"] = analysis.advise(
-        frame, found, study=facts.spec.name, rope=rope if shares else 0.0, narrow=lambda cells: narrowed(facts, cells)
+        frame, found, study=facts.spec.name, rope=rope, narrow=lambda cells: narrowed(facts, cells)
     )
     found.attrs["apart"] = len(every) - len(pairs)
     return found
@@ -68,7 +77,7 @@ def neighbours(facts: Facts) -> list[Cell]:
     if facts.best is None:
         return []
     best, found = facts.best, list[Cell]()
-    done = [c for c in facts.own if c.id != best.id and facts.table.loc[c.id, "n"] > 0]
+    done = [c for c in facts.finished if c.candidate and c.id != best.id]
     for axis in facts.axes:
         alike = [c for c in done if axis in c.varied and {**c.varied, axis: 0} == {**best.varied, axis: 0}]
         if axis in best.varied and numeric([c.varied[axis] for c in (best, *alike)]):
@@ -91,14 +100,17 @@ def against_neighbours(facts: Facts) -> pd.DataFrame:
     columns = ["difference", "low", "high", "verdict", "seeds"]
     if facts.best is None or not cells:
         return pd.DataFrame(columns=pd.Index(columns))
-    frame, shares = values(facts, [facts.best, *cells]), percent(facts.metric)
-    pairs = {cell.id: facts.best.id for cell in cells}
-    found = analysis.compare(frame, pairs, rope=facts.spec.report.rope / 100, shares=shares)
+    found = compared(facts, values(facts, [facts.best, *cells]), {cell.id: facts.best.id for cell in cells})
     turned = found.assign(
         difference=-found["difference"], low=-found["high"], high=-found["low"],
         verdict=found["verdict"].replace({"better": "worse", "worse": "better"}),
     )  # fmt: skip
     return turned.loc[:, columns].set_axis([facts.name(cell) for cell in cells])
+
+
+def judged(facts: Facts, row: Mapping[Any, Any]) -> list[str]:
+    """Difference, interval and verdict of a comparison as texts."""
+    return [signed(row["difference"], facts.metric), interval(row, facts.metric), str(row["verdict"])]
 
 
 def narrowed(facts: Facts, cells: Sequence[str]) -> str:

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from fpl_tune.formatting import duration, figure, interval, megabytes, p_value, plus_minus, quantity, short, signed
+from fpl_tune.report.blocks import Row, Table, Td
 from fpl_tune.report.facts import Facts
 from fpl_tune.study import earlier
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.results import VAL
-
-
-@dataclass(frozen=True)
-class Row:
-    """One cell as text."""
-
-    number: int
-    cells: list[str]
-    sort: list[float | str]
-    """What the page sorts by, one for each of `cells`."""
-    best: bool
-    reference: bool
 
 
 def _extra(facts: Facts) -> list[str]:
@@ -43,8 +31,8 @@ def _value(value: Any) -> tuple[str, float | str]:
     return shown(value), value if isinstance(value, int) else shown(value)
 
 
-def rows(facts: Facts, tests: pd.DataFrame) -> tuple[list[str], list[Row]]:
-    """Column names and a row per cell: name and accuracy first, since a narrow screen shows these alone.
+def main(facts: Facts, tests: pd.DataFrame) -> Table:
+    """A row per cell: name and accuracy first, since a narrow screen shows these alone.
 
     Columns after these are left out where all cells have the same text, or where it is the cell's name.
 
@@ -53,17 +41,14 @@ def rows(facts: Facts, tests: pd.DataFrame) -> tuple[list[str], list[Row]]:
         tests: what `significance.against_reference` found.
     """
     tested = tests.to_dict("index")
-    lines = [_columns(facts, cell, tested.get(cell.id)) for cell in facts.listed]
-    columns = list(zip(*lines, strict=True))
-    labels = [text for _, text, _ in columns[0]] if columns else []
-    kept = [
-        i for i, column in enumerate(columns) if i < 3 or not _says_nothing([text for _, text, _ in column], labels)
-    ]
-    return [columns[i][0][0] for i in kept], [
-        Row(facts.keys[cell.id], [line[i][1] for i in kept], [line[i][2] for i in kept], cell.id in facts.chosen,
-            facts.is_reference(cell))
-        for cell, line in zip(facts.listed, lines, strict=True)
-    ]  # fmt: skip
+    lines = [_columns(facts, cell, tested.get(cell.id, {})) for cell in facts.listed]
+    columns = [([td.text for _, td in column], column[0][0]) for column in zip(*lines, strict=True)]
+    kept = [i for i, (texts, _) in enumerate(columns) if i < 3 or not _says_nothing(texts, columns[0][0])]
+    rows = []
+    for cell, line in zip(facts.listed, lines, strict=True):
+        kind = "best" if cell.id in facts.chosen else "reference" if facts.is_reference(cell) else ""
+        rows.append(Row([line[i][1] for i in kept], kind, facts.keys[cell.id]))
+    return Table([columns[i][1] for i in kept], rows, sortable=True)
 
 
 def _says_nothing(texts: Sequence[str], labels: Sequence[str]) -> bool:
@@ -72,29 +57,29 @@ def _says_nothing(texts: Sequence[str], labels: Sequence[str]) -> bool:
     return same or all(text in (label, "–") for text, label in zip(texts, labels, strict=True))
 
 
-def _columns(facts: Facts, cell: Cell, test: Mapping[Hashable, Any] | None) -> list[tuple[str, str, Any]]:
-    """Name, text and key of sorting of a cell's columns; `test` is its comparison with the reference."""
+def _columns(facts: Facts, cell: Cell, test: Mapping[Any, Any]) -> list[tuple[str, Td]]:
+    """Names and fields of a cell's columns; `test` is its comparison with the reference."""
     row: dict[str, Any] = facts.table.loc[cell.id].to_dict()
-    judged = str(test["verdict"]) if test else "–"
-    test = test or dict.fromkeys(("difference", "low", "high", "p"), math.nan)
+    gap, low, p = (float(test.get(name, math.nan)) for name in ("difference", "low", "p"))
+    judged, status = str(test.get("verdict", "–")), str(row["status"])
     marks = {"published": facts.published, "earlier run": facts.earlier}
     name = " ".join([facts.name(cell), *(f"({mark})" for mark, cells in marks.items() if cell.id in cells)])
-    versus = f"Δ vs {facts.reference}" if facts.reference is not None else "Δ"
-    return [
+    found = [
         ("cell", name, cell.number),
         ("validation accuracy (%)", figure(row["val"], VAL), row["val"]),
         (f"{quantity(facts.metric, over='')} ± std", plus_minus(row["mean"], row["std"], facts.metric), row["mean"]),
-        (versus, signed(test["difference"], facts.metric), test["difference"]),
-        ("95 % interval", interval({"low": test["low"], "high": test["high"]}, facts.metric), test["low"]),
+        (f"Δ vs {facts.reference}" if facts.reference is not None else "Δ", signed(gap, facts.metric), gap),
+        ("95 % interval", interval(test, facts.metric) if test else "–", low),
         ("verdict", judged, judged),
         *((short(axis), *_value(row[axis])) for axis in facts.axes),
-        ("status", str(row["status"]), str(row["status"])),
+        ("status", status, status),
         ("seeds", str(row["n"]), int(row["n"])),
-        ("p", p_value(test["p"]), test["p"]),
+        ("p", p_value(p), p),
         ("MB", megabytes(row["bytes"]), row["bytes"]),
         ("time", duration(row["seconds"]), row["seconds"]),
         *((quantity(name, over=""), figure(row[name], name), row[name]) for name in _extra(facts)),
     ]
+    return [(name, Td(text, "" if key != key else key)) for name, text, key in found]
 
 
 def note(facts: Facts) -> str:
@@ -107,19 +92,15 @@ def note(facts: Facts) -> str:
     )
 
 
-def markdown(facts: Facts, header: Sequence[str], body: Sequence[Row]) -> str:
+def markdown(facts: Facts, table: Table) -> str:
     """A pipe table, the best cell in bold."""
-    lines = [_pipe(header), _pipe(["---"] * len(header))]
-    lines += [_pipe([f"**{c}**" if row.best else c for c in map(_escape_pipe, row.cells)]) for row in body]
+    rows = [[_bold(row, "**{}**", td.text.replace("|", "\\|")) for td in row.cells] for row in table.rows]
+    lines = [f"| {' | '.join(row)} |" for row in (table.header, ["---"] * len(table.header), *rows)]
     return "\n".join([*lines, "", note(facts), ""])
 
 
-def _pipe(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _escape_pipe(text: str) -> str:
-    return text.replace("|", "\\|")
+def _bold(row: Row, form: str, text: str) -> str:
+    return form.format(text) if row.kind == "best" else text
 
 
 _LATEX: list[tuple[str, str]] = [
@@ -139,28 +120,23 @@ def latex_text(text: str) -> str:
     return text
 
 
-def latex(facts: Facts, header: Sequence[str], body: Sequence[Row]) -> str:
+def latex(facts: Facts, table: Table) -> str:
     """A booktabs table, references below a rule, the best cell in bold. Needs \\usepackage{booktabs}."""
-    caption = f"{facts.spec.title or facts.spec.name}. {note(facts)}"
-    lines = [
+    numbers = {facts.keys[cell.id] for cell in facts.references}
+    parts: list[list[str]] = [[], []]
+    for row in table.rows:
+        cells = [_bold(row, r"\textbf{{{}}}", latex_text(td.text)) for td in row.cells]
+        parts[row.number in numbers].append(f"    {' & '.join(cells)} \\\\")
+    return "\n".join([
         r"\begin{table}",
         r"  \centering",
-        rf"  \caption{{{latex_text(caption)}}}",
-        rf"  \begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
+        rf"  \caption{{{latex_text(f'{facts.spec.title or facts.spec.name}. {note(facts)}')}}}",
+        rf"  \begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}",
         r"    \toprule",
-        f"    {' & '.join(map(latex_text, header))} \\\\",
-        r"    \midrule",
-    ]
-    references = {facts.keys[cell.id] for cell in facts.references}
-    own = [row for row in body if row.number not in references]
-    below = [row for row in body if row.number in references]
-    for part in (own, below):
-        if part is below and own and below:
-            lines.append(r"    \midrule")
-        for row in part:
-            cells = [rf"\textbf{{{latex_text(c)}}}" if row.best else latex_text(c) for c in row.cells]
-            lines.append(f"    {' & '.join(cells)} \\\\")
-    return "\n".join([*lines, r"    \bottomrule", r"  \end{tabular}", r"\end{table}", ""])
+        f"    {' & '.join(map(latex_text, table.header))} \\\\",
+        *(line for part in parts if part for line in (r"    \midrule", *part)),
+        r"    \bottomrule", r"  \end{tabular}", r"\end{table}", "",
+    ])  # fmt: skip
 
 
 def csv(facts: Facts, tests: pd.DataFrame) -> str:

@@ -9,12 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fpl_tune.errors import FplTuneError
-from fpl_tune.formatting import (
-    counted,
-    listed,
-    quantity,
-    upper,
-)
+from fpl_tune.formatting import counted, listed, quantity, upper
 from fpl_tune.report import charts, figures
 from fpl_tune.report.blocks import Section
 from fpl_tune.report.facts import Facts
@@ -114,7 +109,7 @@ def domains(facts: Facts, tests: pd.DataFrame) -> Section | None:
         drawn = {seed: shares(cell.run, seed) for seed in seeds}
     except FplTuneError as problem:
         return Section("partition", "Partition", [f"Not drawn, since the data are not at hand: {problem}"])
-    stored = {seed: str((facts.store.result(cell, seed) or {}).get("split_hash")) for seed in seeds}
+    stored = {seed: str(facts.result(cell, seed).get("split_hash")) for seed in seeds}
     if any(drawn[seed].hash != stored[seed] for seed in seeds):
         return Section("partition", "Partition", ["Not drawn: the data are no longer those of the results."])
     section = Section("partition", "Partition")

@@ -33,11 +33,6 @@ CONFIG: dict[str, Any] = {
 _WIDTH = 620
 
 
-def library() -> str:
-    """The script of the page's charts."""
-    return Path(__file__).with_name("vega.min.js").read_text(encoding="utf-8")
-
-
 def to_json(node: Any) -> str:
     """JSON that may stand inside a script element."""
     return json.dumps(plain(node), separators=(",", ":")).replace("<", "\\u003c")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune import analysis
-from fpl_tune.analysis.power import MOST
+from fpl_tune.analysis.significance import MOST
 from fpl_tune.config import ClaimSpec, StudySpec
 from fpl_tune.errors import ConfigError, unknown
 from fpl_tune.formatting import counted, percent

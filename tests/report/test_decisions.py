@@ -15,7 +15,6 @@ from fpl_tune.errors import ConfigError
 from fpl_tune.report import build, decisions, searches
 from fpl_tune.report.compare import compare
 from fpl_tune.report.facts import Facts
-from fpl_tune.report.importance import importance
 from fpl_tune.report.significance import against_neighbours, against_reference, narrowed, values
 from fpl_tune.study import selection
 from fpl_tune.study.cells import expand
@@ -55,7 +54,7 @@ def test_three_numbers_of_a_report_recomputed(make_store):
         others = [s for s in (1, 2, 3) if s != seed]
         winner = max((c.label for c in facts.own), key=lambda n: sum(val[n, s]["val/acc_mean"] for s in others))
         picked.append(val[winner, seed]["test/acc_mean"])
-    assert section.tables[0].rows[1]["cells"][2].text == f"{100 * sum(picked) / 3:.2f}"
+    assert section.tables[0].rows[1].cells[2].text == f"{100 * sum(picked) / 3:.2f}"
 
 
 def test_the_page_says_what_is_decided_and_what_more_seeds_decide(make_store):
@@ -69,7 +68,7 @@ def test_the_page_says_what_is_decided_and_what_more_seeds_decide(make_store):
     assert section is not None
     assert tests.attrs["advice"].text in section.texts[0]
     for sentence in tests["sentence"]:
-        assert any(sentence == row["cells"][0].text for row in section.tables[0].rows)
+        assert any(sentence == row.cells[0].text for row in section.tables[0].rows)
     assert "fpl-tune study toy seeds=" in section.texts[0]
 
 
@@ -110,12 +109,12 @@ def test_one_seed_is_said_and_no_figure_is_made_of_it(make_store):
     assert tests[["low", "high", "p"]].isna().to_numpy().all()
     section = decisions.decisions(facts, tests)
     assert section is not None
-    assert "1 seed: no interval" in section.tables[0].rows[0]["cells"][0].text
+    assert "1 seed: no interval" in section.tables[0].rows[0].cells[0].text
     assert decisions.variation(facts, tests) is None
     chosen = decisions.choice(facts, tests)
     assert chosen is not None
     assert "Limits: 1 seed: no correction." in chosen.texts
-    assert chosen.tables[0].rows[1]["cells"][2].text == "–"
+    assert chosen.tables[0].rows[1].cells[2].text == "–"
 
 
 def test_nothing_explains_what_does_not_vary_and_few_trials_say_so(make_store):
@@ -123,7 +122,7 @@ def test_nothing_explains_what_does_not_vary_and_few_trials_say_so(make_store):
     facts = Facts(make_store(body=body, level=lambda cell: 0.1 + 0.2))
     for cell in facts.cells:
         facts.table.loc[cell.id, "val"] = 0.3 + 1e-17 * cell.number
-    found = importance(facts)
+    found = searches.importance(facts)
     assert found["share"].isna().all()
     section = searches.matters(facts, against_reference(facts))
     assert section is not None
@@ -136,12 +135,12 @@ def test_data_sets_are_compared_by_rank(make_store):
     facts = Facts(make_store(["clip=vit_b16"], body=body, level=lambda cell: 0.4 + 0.1 * (cell.number % 3)))
     section = decisions.datasets(facts, against_reference(facts))
     assert section is not None
-    assert [[td.text for td in row["cells"]][:2] for row in section.tables[0].rows] == [
+    assert [[td.text for td in row.cells][:2] for row in section.tables[0].rows] == [
         ["fedpgp", "1.00"],
         ["coop", "2.00"],
         ["promptfl", "3.00"],
     ]
-    assert section.tables[1].rows[0]["cells"][2].text == "3 / 0 / 0"
+    assert section.tables[1].rows[0].cells[2].text == "3 / 0 / 0"
     spec = section.charts["ranks"][0]
     ranks = {row["name"]: row["rank"] for row in spec["data"]["values"]}
     assert ranks == {"fedpgp": 1, "coop": 2, "promptfl": 3}

@@ -84,7 +84,7 @@ def test_counts_of_parameters_stand_beside_those_in_millions(make_store):
     assert section is not None
     table = section.tables[1]
     assert table.header[:2] == ["parameters that a client learns", "ours (M)"]
-    assert [td.text for td in table.rows[0]["cells"]][1:5] == ["0.019", "FedCLIP", "domainnet345", "0.520"]
+    assert [td.text for td in table.rows[0].cells][1:5] == ["0.019", "FedCLIP", "domainnet345", "0.520"]
 
 
 SOURCES = """data: {train_per_class: 12, test_per_class: 3, shots: 4}

@@ -14,7 +14,6 @@ from fpl_tune import formatting, methods
 from fpl_tune.errors import ConfigError
 from fpl_tune.report import charts, figures, searches, sections, tables, vega
 from fpl_tune.report.facts import Facts
-from fpl_tune.report.importance import importance
 from fpl_tune.report.significance import against_reference
 from fpl_tune.study.partition import shares
 
@@ -30,7 +29,7 @@ def test_a_conditional_field_is_judged_where_it_exists(make_store):
         "seeds: 1\n"
     )
     store = make_store(body=body, level=lambda cell: 0.3 if "a" in cell.label.split(",")[0] else 0.9)
-    found = importance(Facts(store)).set_index("field")["share"]
+    found = searches.importance(Facts(store)).set_index("field")["share"]
     assert found["bundle"] > 0.9
     assert found["bundle"] > found["optim.lr"]
 
@@ -281,10 +280,11 @@ def test_figures_of_methods_have_a_column_and_those_of_parts_a_curve(make_store)
             ]
             store.put(cell, seed, history, store.result(cell, seed))
     facts = Facts(store)
-    head, body = tables.rows(facts, against_reference(facts))
-    assert [row.cells[head.index("privacy epsilon")] for row in body] == ["8", "–"]
-    assert [row.cells[head.index("reader accuracy (%)")] for row in body] == ["25.00", "–"]
-    assert not [name for name in head if "domain1" in name]
+    table = tables.main(facts, against_reference(facts))
+    rows = [dict(zip(table.header, (td.text for td in row.cells), strict=True)) for row in table.rows]
+    assert [row["privacy epsilon"] for row in rows] == ["8", "–"]
+    assert [row["reader accuracy (%)"] for row in rows] == ["25.00", "–"]
+    assert not [name for name in table.header if "domain1" in name]
     section = sections.learning(facts, against_reference(facts))
     assert section is not None
     rows = section.charts["learning_privacy_epsilon"][0]["data"]["values"]

@@ -7,9 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from fpl_tune.report import figures, importance, searches, tables
-from fpl_tune.report.facts import Facts
-from fpl_tune.report.readings import LONG
+from fpl_tune.report import figures, searches, tables
+from fpl_tune.report.facts import LONG, Facts
 from fpl_tune.report.significance import against_reference
 from fpl_tune.search.search import Search
 from fpl_tune.study.results import make_result
@@ -47,12 +46,14 @@ def searched(make_store):
 
 
 def test_tables_of_searches_go_from_the_best_down_and_name_trials_shortly(searched):
-    names, body = tables.rows(searched, against_reference(searched))
-    val = [row.sort[names.index("validation accuracy (%)")] for row in body[:-1]]
+    table = tables.main(searched, against_reference(searched))
+    names, body = table.header, [row.cells for row in table.rows]
+    val = [cells[names.index("validation accuracy (%)")].text for cells in body[:-1]]
     assert val == sorted(val, reverse=True)
-    assert body[-1].cells[0] == "zeroshot"
-    assert all(len(row.cells[0]) <= LONG for row in body)
-    assert len({row.cells[0] for row in body}) == len(body)
+    labels = [cells[0].text for cells in body]
+    assert labels[-1] == "zeroshot"
+    assert all(len(label) <= LONG for label in labels)
+    assert len(set(labels)) == len(labels)
     assert names.index("verdict") < names.index("epochs"), "accuracy first, then parameters"
     assert not {"status", "seeds"} & set(names), "the same for all cells"
 
@@ -62,14 +63,14 @@ def test_the_best_of_each_search_is_chosen_by_validation(searched):
     assert section is not None
     table = section.tables[0]
     for row in table.rows:
-        method, val, _, _, _, trials, found = (cell.text for cell in row["cells"])
+        method, val, _, _, _, trials, found = (cell.text for cell in row.cells)
         mine = [cell for cell in searched.own if searched.part(cell) == method]
         best = max(mine, key=lambda cell: searched.table.loc[cell.id, "val"])
         assert trials == str(len(mine))
         assert val == f"{100 * searched.table.loc[best.id, 'val']:.2f}"
         assert f"lr={best.run.optim.lr:.6g}" in found
         assert method not in found
-    assert {row["cells"][0].text for row in table.rows} == {"promptfl", "fedprox"}
+    assert {row.cells[0].text for row in table.rows} == {"promptfl", "fedprox"}
 
 
 def test_points_of_a_search_are_coloured_by_where_it_was_searched(searched):
@@ -88,8 +89,8 @@ def test_points_of_a_search_are_coloured_by_where_it_was_searched(searched):
 
 
 def test_published_trials_are_marked(searched):
-    _, body = tables.rows(searched, against_reference(searched))
-    marked = {row.number for row in body if row.cells[0].endswith("(published)")}
+    rows = tables.main(searched, against_reference(searched)).rows
+    marked = {row.number for row in rows if row.cells[0].text.endswith("(published)")}
     assert marked == {searched.keys[cell.id] for cell in searched.own if cell.id in searched.published} != set()
 
 
@@ -119,10 +120,10 @@ def test_pairs_that_no_cell_has_are_not_drawn(searched):
 
 
 def test_partial_dependence_is_the_mean_over_all_else_and_needs_enough_trials(searched, monkeypatch):
-    found = importance.importance(searched).assign(share=0.5)
-    assert importance.dependences(searched, found) == {}
-    monkeypatch.setattr(importance, "MODEL_FROM", 6)
-    curves = importance.dependences(searched, found, most=20)
+    found = searches.importance(searched).assign(share=0.5)
+    assert searches.dependences(searched, found) == {}
+    monkeypatch.setattr(searches, "MODEL_FROM", 6)
+    curves = searches.dependences(searched, found, most=20)
     cells = [c for c in searched.own if c.varied["method"] == "promptfl" and searched.table.loc[c.id, "n"]]
     for epochs, mean in zip(*(curves["promptfl", "protocol.epochs"][n] for n in ("place", "mean")), strict=True):
         mine = [searched.table.loc[c.id, "val"] for c in cells if c.varied["protocol.epochs"] == epochs]

@@ -84,7 +84,7 @@ def test_every_step_of_the_path_is_run_once_and_reported(compose: Compose, tmp_p
     facts = Facts(store)
     section = ablation(facts, against_reference(facts))
     assert section is not None
-    rows = [[td.text for td in row["cells"]] for row in section.tables[0].rows]
+    rows = [[td.text for td in row.cells] for row in section.tables[0].rows]
     assert [row[1] for row in (rows[0], rows[-1])] == ["published point", "all of them"]
     means = store.summary()
     table: dict[str, float] = dict(zip(means["cell"], means["mean"], strict=True))

@@ -11,7 +11,7 @@ from fpl_tune import cli, config
 from fpl_tune.config import ReportSpec
 from fpl_tune.errors import ConfigError
 from fpl_tune.plan.overrides import compose as compose_checked
-from fpl_tune.report.claims import claims as section
+from fpl_tune.report.decisions import claims as section
 from fpl_tune.report.facts import Facts
 from fpl_tune.spec import validated
 from fpl_tune.study.cells import expand
@@ -141,7 +141,7 @@ def test_page_and_command_show_them(
     shown = section(Facts(store), Facts(store).frame)
     assert shown is not None
     assert "1 of 2 claims hold" in shown.texts[0]
-    assert [row["cells"][0].text for row in shown.tables[0].rows] == ["holds", "fails"]
+    assert [row.cells[0].text for row in shown.tables[0].rows] == ["holds", "fails"]
     monkeypatch.setenv("FPL_TUNE_OUTPUT", str(tmp_path))
     with pytest.raises(SystemExit):
         cli.main(["show", "toy", "--claims", "--format", "json"])
