@@ -19,24 +19,21 @@ from fpl_tune.data.pool import Ints
 
 SIDE = 32
 SHAPES = tuple(OUTLINES)
-COLOURS = ("red", "orange", "yellow", "green", "cyan", "blue", "purple", "pink", "brown", "grey")
 TEXTURES = ("plain", "striped", "dotted", "checked")
-
-_PALETTE = np.array(
-    [
-        (0.85, 0.13, 0.13),
-        (0.95, 0.52, 0.08),
-        (0.95, 0.87, 0.15),
-        (0.18, 0.62, 0.22),
-        (0.20, 0.78, 0.82),
-        (0.13, 0.28, 0.80),
-        (0.48, 0.18, 0.64),
-        (0.96, 0.55, 0.76),
-        (0.48, 0.28, 0.12),
-        (0.52, 0.52, 0.52),
-    ],
-    dtype=np.float32,
-)
+_RGB = {
+    "red": (0.85, 0.13, 0.13),
+    "orange": (0.95, 0.52, 0.08),
+    "yellow": (0.95, 0.87, 0.15),
+    "green": (0.18, 0.62, 0.22),
+    "cyan": (0.20, 0.78, 0.82),
+    "blue": (0.13, 0.28, 0.80),
+    "purple": (0.48, 0.18, 0.64),
+    "pink": (0.96, 0.55, 0.76),
+    "brown": (0.48, 0.28, 0.12),
+    "grey": (0.52, 0.52, 0.52),
+}
+COLOURS = tuple(_RGB)
+_PALETTE = np.array(list(_RGB.values()), dtype=np.float32)
 
 
 class Attributes(NamedTuple):
@@ -45,27 +42,6 @@ class Attributes(NamedTuple):
     shape: Ints
     colour: Ints
     texture: Ints
-
-
-@dataclass(frozen=True)
-class _Look:
-    """Difficulty of a style: radius, largest turn (radians), edge wobble, share of cropped shapes, noise."""
-
-    radius: tuple[float, float]
-    turn: float
-    wobble: float
-    cropped: float
-    noise: float
-
-
-_LOOKS = {
-    "clipart": _Look((0.55, 0.90), 0.25, 0.00, 0.15, 0.02),
-    "infograph": _Look((0.55, 0.85), 0.20, 0.00, 0.10, 0.03),
-    "painting": _Look((0.55, 0.90), 0.30, 0.03, 0.15, 0.04),
-    "quickdraw": _Look((0.50, 0.90), 0.40, 0.08, 0.15, 0.01),
-    "photo": _Look((0.55, 0.90), 0.25, 0.00, 0.08, 0.025),
-    "sketch": _Look((0.55, 0.90), 0.25, 0.02, 0.10, 0.05),
-}
 
 
 class _Scene(NamedTuple):
@@ -126,18 +102,11 @@ def _blend(under: Floats, over: Floats | np.floating, share: Floats) -> Floats:
 def _pattern(texture: Ints, x: Floats, y: Floats) -> Floats:
     """Share of the texture's marks in each pixel [n, P]: 0 for the ground colour, 1 for a mark."""
     across, along = np.sin(7.5 * x), np.sin(7.5 * y)
-    marks = {
-        "plain": np.zeros_like(x),
-        "striped": across,
-        "dotted": across * along - 0.35,
-        "checked": across * along,
-    }
-    code = texture[:, None]
-    chosen = np.select([code == TEXTURES.index(name) for name in marks], list(marks.values()))
-    return np.clip(chosen * 4, 0, 1).astype(np.float32)
+    marks = (np.zeros_like(x), across, across * along - 0.35, across * along)  # in the order of `TEXTURES`
+    return np.clip(np.choose(texture[:, None], marks) * 4, 0, 1).astype(np.float32)
 
 
-def _place(rng: np.random.Generator, look: _Look, what: Attributes) -> _Scene:
+def _place(rng: np.random.Generator, look: _Style, what: Attributes) -> _Scene:
     """Draws position, size, turn, wobble, crop and colour of each shape, and measures distances to its outline."""
     n = len(what.shape)
     radius = _uniform(rng, *look.radius, n, 1)
@@ -164,23 +133,21 @@ def _place(rng: np.random.Generator, look: _Look, what: Attributes) -> _Scene:
     return _Scene(distance * radius, x, y, _blend(colour, other, marks), colour)
 
 
-def _clutter(rng: np.random.Generator, canvas: Floats, n_specks: int, size: tuple[float, float]) -> Floats:
-    """Draws discs and bars of random colours on the canvas."""
+def _clutter(rng: np.random.Generator, canvas: Floats, smallest: float, largest: float) -> Floats:
+    """Draws a disc or bar of random colour and size on the canvas."""
     n, (x, y) = len(canvas), _grid()
-    for _ in range(n_specks):
-        cx, cy, r = _uniform(rng, -1, 1, n, 1), _uniform(rng, -1, 1, n, 1), _uniform(rng, *size, n, 1)
-        stretch = _uniform(rng, 0.4, 2.5, n, 1)
-        bar = np.maximum(np.abs(x - cx) - r * stretch, np.abs(y - cy) - r / stretch)
-        distance = np.where(rng.random((n, 1)) < 0.5, np.hypot(x - cx, y - cy) - r, bar)
-        share = np.clip(0.5 - distance * (SIDE / 2), 0, 1).astype(np.float32)[..., None]
-        canvas = _blend(canvas, _PALETTE[rng.integers(len(_PALETTE), size=n)][:, None], share)
-    return canvas
+    cx, cy, r = _uniform(rng, -1, 1, n, 1), _uniform(rng, -1, 1, n, 1), _uniform(rng, smallest, largest, n, 1)
+    stretch = _uniform(rng, 0.4, 2.5, n, 1)
+    bar = np.maximum(np.abs(x - cx) - r * stretch, np.abs(y - cy) - r / stretch)
+    distance = np.where(rng.random((n, 1)) < 0.5, np.hypot(x - cx, y - cy) - r, bar)
+    share = np.clip(0.5 - distance * (SIDE / 2), 0, 1).astype(np.float32)[..., None]
+    return _blend(canvas, _PALETTE[rng.integers(len(_PALETTE), size=n)][:, None], share)
 
 
 def _clipart(rng: np.random.Generator, scene: _Scene) -> Floats:
     n = len(scene.distance)
     ground = np.broadcast_to(_uniform(rng, 0.78, 1.0, n, 1, 3), scene.paint.shape)
-    picture = _blend(_clutter(rng, ground, 1, (0.08, 0.2)), scene.paint, scene.inside)
+    picture = _blend(_clutter(rng, ground, 0.08, 0.2), scene.paint, scene.inside)
     return _blend(picture, scene.ink * 0.15, scene.line(0.07))
 
 
@@ -194,7 +161,7 @@ def _infograph(rng: np.random.Generator, scene: _Scene) -> Floats:
     bars = y < (-1 + height[:, np.clip(((x + 1) * 3).astype(int), 0, 5)])
     tint = _PALETTE[rng.integers(len(_PALETTE), size=n)][:, None]
     ground = _blend(ground, tint, 0.7 * bars[..., None].astype(np.float32))
-    picture = _blend(_clutter(rng, ground, 1, (0.06, 0.2)), np.float32(1), 0.6 * scene.cover(0.12))
+    picture = _blend(_clutter(rng, ground, 0.06, 0.2), np.float32(1), 0.6 * scene.cover(0.12))
     return _blend(picture, scene.paint, scene.inside)
 
 
@@ -218,7 +185,7 @@ def _photo(rng: np.random.Generator, scene: _Scene) -> Floats:
     n, (x, y) = len(scene.distance), _grid()
     tint = _uniform(rng, 0.2, 0.8, n, 1, 1) + _uniform(rng, -0.15, 0.15, n, 1, 3)
     ground = tint + 0.08 * _haze(rng, n, 4, 3) + 0.06 * _haze(rng, n, 16)
-    ground = _clutter(rng, ground.astype(np.float32), 1, (0.1, 0.25))
+    ground = _clutter(rng, ground.astype(np.float32), 0.1, 0.25)
     shadow = np.roll(scene.inside.reshape(n, SIDE, SIDE, 1), (2, 2), axis=(1, 2)).reshape(n, -1, 1)
     picture = _blend(_blend(ground, np.float32(0), 0.4 * shadow), scene.paint, scene.inside)
     light = 1 + _uniform(rng, -0.35, 0.35, n, 1) * x + _uniform(rng, -0.35, 0.35, n, 1) * y
@@ -236,15 +203,27 @@ def _sketch(rng: np.random.Generator, scene: _Scene) -> Floats:
     return _blend(picture, pencil, scene.line(0.07) * np.clip(0.75 + 0.3 * _haze(rng, n, 9), 0, 1))
 
 
-_PAINT: dict[str, Callable[[np.random.Generator, _Scene], Floats]] = {
-    "clipart": _clipart,
-    "infograph": _infograph,
-    "painting": _painting,
-    "quickdraw": _quickdraw,
-    "photo": _photo,
-    "sketch": _sketch,
+@dataclass(frozen=True)
+class _Style:
+    """A style and its difficulty."""
+
+    paint: Callable[[np.random.Generator, _Scene], Floats]
+    radius: tuple[float, float]
+    turn: float  # the largest, in radians
+    wobble: float  # of edges
+    cropped: float  # share of shapes
+    noise: float
+
+
+_STYLES = {
+    "clipart": _Style(_clipart, (0.55, 0.90), 0.25, 0.00, 0.15, 0.02),
+    "infograph": _Style(_infograph, (0.55, 0.85), 0.20, 0.00, 0.10, 0.03),
+    "painting": _Style(_painting, (0.55, 0.90), 0.30, 0.03, 0.15, 0.04),
+    "quickdraw": _Style(_quickdraw, (0.50, 0.90), 0.40, 0.08, 0.15, 0.01),
+    "photo": _Style(_photo, (0.55, 0.90), 0.25, 0.00, 0.08, 0.025),
+    "sketch": _Style(_sketch, (0.55, 0.90), 0.25, 0.02, 0.10, 0.05),
 }
-STYLES = tuple(_PAINT)
+STYLES = tuple(_STYLES)
 
 
 def render(style: str, what: Attributes, rng: np.random.Generator) -> NDArray[np.uint8]:
@@ -258,7 +237,7 @@ def render(style: str, what: Attributes, rng: np.random.Generator) -> NDArray[np
     Returns:
         RGB images [n, 32, 32, 3].
     """
-    look = _LOOKS[style]
-    picture = _PAINT[style](rng, _place(rng, look, what))
+    look = _STYLES[style]
+    picture = look.paint(rng, _place(rng, look, what))
     picture = picture + look.noise * _normal(rng, *picture.shape)
     return (np.clip(picture, 0, 1) * 255 + 0.5).astype(np.uint8).reshape(-1, SIDE, SIDE, 3)

@@ -6,6 +6,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -37,9 +38,6 @@ class PromptMemory:
             self._features.move_to_end(key)
         return found
 
-    def __getitem__(self, key: str) -> Tensor:
-        return self._features[key]
-
     def put(self, key: str, value: Tensor) -> None:
         self._features[key] = value
         self._held += value.nbytes
@@ -60,14 +58,12 @@ class Classes:
     plain: bool = False
     """Encode by open_clip's own modules and remember nothing: the reference."""
     _sentences: dict[Any, Sentences] = field(default_factory=dict)
-    _hand: Tensor | None = None
     _raw: dict[str, Tensor] = field(default_factory=dict)
 
+    @cached_property
     def hand_text(self) -> Tensor:
         """[K, D] unit features of the hand-written prompts."""
-        if self._hand is None:
-            self._hand = unit(self.templates([self.template])[0])
-        return self._hand
+        return unit(self.templates([self.template])[0])
 
     def templates(self, templates: Sequence[str], *, inside: Inside | None = None) -> Tensor:
         """Raw features [m, K, D], or [C, m, K, D] with `inside`; see `fpl_tune.method.Task.sentences`."""
@@ -133,17 +129,17 @@ class Classes:
         kind = (per_class, label, deeper is not None, inside and inside.key)
         parts = [rows, *([] if deeper is None else [deeper]), *(inside.leaf.values() if inside else ())]
         keys = _digests(repr(kind), parts)
-        first = {key: i for i, key in reversed(list(enumerate(keys)))}
-        missing = sorted(i for key, i in first.items() if self.memory.get(key) is None)
-        fresh: dict[str, Tensor] = {}
+        held = {key: value for key in keys if (value := self.memory.get(key)) is not None}
+        first = {key: i for i, key in reversed(list(enumerate(keys))) if key not in held}
+        missing = sorted(first.values())
         if missing:
             some = None if deeper is None else deeper[missing]
             own = None if inside is None else inside.each(lambda leaf: leaf[missing])
             features = self.towers.encode_prompts(rows[missing], sentences, per_class=per_class, deep=some, inside=own)
-            fresh = {keys[i]: features[j] for j, i in enumerate(missing)}
-        found = torch.stack([fresh[key] if key in fresh else self.memory[key] for key in keys])
-        for key, value in fresh.items():
-            self.memory.put(key, value.clone())  # a row of its own: a view would keep the whole batch alive
+            for i, value in zip(missing, features, strict=True):
+                held[keys[i]] = value
+                self.memory.put(keys[i], value.clone())  # a row of its own: a view would keep the whole batch alive
+        found = torch.stack([held[key] for key in keys])
         return found.view(*lead, *found.shape[1:])
 
 

@@ -62,7 +62,7 @@ class ClientTask:
 
     @property
     def hand_text(self) -> Tensor:
-        return self.known.hand_text().to(self.dtype)
+        return self.known.hand_text.to(self.dtype)
 
     def text(self, context: Tensor, **how: Any) -> Tensor:
         return self.known.encode(context, **how)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from fpl_tune.clip import Towers
 from fpl_tune.method import Batch, Table
@@ -68,14 +69,13 @@ class ClientData:
         self.same_for_all = len(index) > 1 and all(held is index[0] for held in index)
         self.sizes = [len(rows) for rows in index]
         self.size = torch.tensor(self.sizes, device=self.device)
-        width = max(self.sizes, default=0) + 1
-        rows = torch.zeros(len(index), width, dtype=torch.int64)
-        labels, mask = torch.zeros_like(rows), torch.zeros(len(index), width, dtype=torch.bool)
-        for client, (held, truth) in enumerate(zip(index, label, strict=True)):
-            rows[client, : len(held)] = torch.as_tensor(np.asarray(held))
-            labels[client, : len(held)] = torch.as_tensor(np.asarray(truth))
-            mask[client, : len(held)] = True
-        self.rows, self.label, self.mask = rows.to(self.device), labels.to(self.device), mask.to(self.device)
+        self.rows, self.label = self._padded(index), self._padded(label)
+        self.mask = torch.arange(self.rows.shape[1], device=self.device) < self.size[:, None]
+
+    def _padded(self, parts: Sequence[np.ndarray]) -> Tensor:
+        """[N, R] numbers of each client, then zeros, at least one for the spare row."""
+        whole = pad_sequence([torch.as_tensor(np.asarray(part), dtype=torch.int64) for part in parts], batch_first=True)
+        return F.pad(whole, (0, 1)).to(self.device)
 
     @property
     def spare(self) -> int:
@@ -84,11 +84,8 @@ class ClientData:
 
     def widen(self, width: int) -> None:
         """Gives every client's table `width` rows, so that tables of several seeds lie side by side."""
-        more = width - self.rows.shape[1]
-        if more > 0:
-            self.rows = F.pad(self.rows, (0, more))
-            self.mask = F.pad(self.mask, (0, more))
-            self.label = F.pad(self.label, (0, more))
+        more = (0, max(0, width - self.rows.shape[1]))
+        self.rows, self.mask, self.label = F.pad(self.rows, more), F.pad(self.mask, more), F.pad(self.label, more)
 
     def pick(self, who: Tensor, index: Tensor, draw: Tensor | None = None) -> Picked:
         """Images `index` [C, ...] of the tables of the clients `who` [C], for `take`."""
@@ -124,12 +121,8 @@ class ClientData:
         which = draw % len(views)
         image = self._gather(views[0], rows)
         for number in range(1, len(views)):
-            drawn = which == number
-            if self.device.type == "cpu":
-                image[drawn] = self._gather(views[number], rows[drawn])
-            else:  # a boolean index would wait for the device
-                here = drawn.view(*drawn.shape, *([1] * (image.ndim - drawn.ndim)))
-                image = torch.where(here, self._gather(views[number], rows), image)
+            here = (which == number).view(*which.shape, *([1] * (image.ndim - which.ndim)))
+            image = torch.where(here, self._gather(views[number], rows), image)
         return image
 
     def _gather(self, images: Tensor, rows: Tensor) -> Tensor:
