@@ -81,9 +81,8 @@ def _classes(request: Request) -> Deal:
 
 
 def _domain(request: Request) -> Deal:
-    client_of = np.full(max(request.domains) + 1, -1, dtype=np.int64)
-    client_of[request.domains] = np.arange(len(request.domains))
-    return Deal(*(partition.by_domain(domain, client_of) for domain in request.domain))
+    owners = [np.searchsorted(request.domains, domain) for domain in request.domain]
+    return Deal(*(Shares(np.arange(len(owner)), owner) for owner in owners))
 
 
 def _iid(request: Request) -> Deal:

@@ -127,13 +127,6 @@ def some_by_class(owns: NDArray[np.bool_], label: Ints, most: int, rng: np.rando
     return pairs.at(np.argsort(pairs.client, kind="stable"))
 
 
-def by_domain(domain: Ints, client_of: Ints) -> Shares:
-    """Every image goes to the client of its domain; -1 in `client_of` [number of domains] means none."""
-    client = client_of[domain]
-    row = np.flatnonzero(client >= 0)
-    return Shares(row, client[row])
-
-
 def iid(n: int, n_clients: int, rng: np.random.Generator) -> Shares:
     """Shuffles all images and cuts them into parts whose sizes differ by at most one."""
     return Shares(rng.permutation(n), np.arange(n) * n_clients // max(n, 1))

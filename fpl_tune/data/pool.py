@@ -168,9 +168,7 @@ def read_image(path: Path) -> Image.Image:
             if image.mode in ("P", "PA") or "transparency" in image.info:
                 return image.convert("RGBA").convert("RGB")
             return image.convert("RGB")
-    except Image.DecompressionBombError as error:
-        raise EnvironmentProblem(f"Image {path} is too large to be read safely ({error}). Make it smaller.") from None
-    except (OSError, ValueError, SyntaxError) as error:
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         reason = "the file is empty" if path.is_file() and not path.stat().st_size else str(error)
         raise EnvironmentProblem(
             f"Cannot read image {path}: {reason}. `fpl-tune data check` lists all such files; "

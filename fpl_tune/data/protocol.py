@@ -88,7 +88,7 @@ def split(dataset: Dataset, data: DataSpec, partition: PartitionSpec, seed: int)
         (own,), (own_label,) = _scrambled(dataset.test, (own,), scramble)
     domain = np.array([_commonest(dataset.train.domain[i]) for i in train], dtype=np.int64)
     tests = _tests(dataset, spec, known, TestSet(own, known, own_label), domain)
-    _assert_sound(train, val, tests)
+    _check_sizes(train, tests)
     name = identity(dataset, (train, train_label), (val, val_label), tests, known)
     return Split(train, val, tests, known, domain, train_label, val_label, name)
 
@@ -145,14 +145,13 @@ def _tests(dataset: Dataset, spec: PartitionSpec, known: Ints, own: TestSet, dom
     return {"test": own}
 
 
-def _assert_sound(train: list[Ints], val: list[Ints], tests: dict[str, TestSet]) -> None:
+def _check_sizes(train: list[Ints], tests: dict[str, TestSet]) -> None:
     """Raises `ConfigError` if a client has no training or test images."""
-    for client, (mine, held) in enumerate(zip(train, val, strict=True)):
-        if not len(mine):
+    for client, rows in enumerate(train):
+        if not len(rows):
             raise ConfigError(
                 f"Client {client} of {len(train)} has no training image. Lower partition.n_clients or raise data.shots."
             )
-        assert not np.isin(mine, held, assume_unique=True).any(), f"client {client} validates on training images"
     for name, test in tests.items():
         empty = [client for client, rows in enumerate(test.index) if not len(rows)]
         if empty:

@@ -26,13 +26,13 @@ class Overview:
     hash: str
     classes: tuple[str, ...]
     domains: tuple[str, ...]
-    label: Ints
+    clients_by_classes: Ints
     """[N, K] training images"""
-    domain: Ints
+    clients_by_domains: Ints
     """[N, D] training images"""
     sizes: dict[str, list[int]]
     """N numbers of images by "train", "val" and each test set's name"""
-    top_share: float
+    constant_prediction: float
     """Mean over clients of the share of the client's most frequent training class in its test labels.
 
     The accuracy of a model that predicts this class for every image.
@@ -40,24 +40,17 @@ class Overview:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {
-            "dataset": self.dataset,
-            "hash": self.hash,
-            "classes": list(self.classes),
-            "domains": list(self.domains),
-            "clients_by_classes": self.label.tolist(),
-            "clients_by_domains": self.domain.tolist(),
-            "sizes": self.sizes,
-            "constant_prediction": round(self.top_share, 6),
-        }
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(self).items()}
 
     def table(self) -> Table:
         """For the terminal: a row per client, the first forty."""
-        more = len(self.label) - _ROWS
+        more = len(self.clients_by_classes) - _ROWS
         caption = f"{counted(more, 'more client')}. " if more > 0 else ""
-        caption += f"A constant prediction reaches {self.top_share:.1%} on the clients' own test images."
+        caption += f"A constant prediction reaches {self.constant_prediction:.1%} on the clients' own test images."
         shown = Table("client", *self.sizes, "classes", "domains", "most frequent", title=self._title, caption=caption)
-        for client, (held, where) in enumerate(zip(self.label[:_ROWS], self.domain[:_ROWS], strict=True)):
+        for client, (held, where) in enumerate(
+            zip(self.clients_by_classes[:_ROWS], self.clients_by_domains[:_ROWS], strict=True)
+        ):
             most = [f"{self.classes[k]} {held[k]}" for k in np.argsort(-held, kind="stable")[:3] if held[k]]
             names = [self.domains[d] for d in np.flatnonzero(where)]
             shown.add_row(
@@ -71,7 +64,7 @@ class Overview:
 
     @property
     def _title(self) -> str:
-        sizes = f"{counted(len(self.label), 'client')}, {counted(len(self.classes), 'class', 'classes')}"
+        sizes = f"{counted(len(self.clients_by_classes), 'client')}, {counted(len(self.classes), 'class', 'classes')}"
         return f"{self.dataset}: {sizes}, split {self.hash}"
 
     def figure(self) -> Figure:
@@ -79,22 +72,22 @@ class Overview:
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
 
-        n_clients, n_classes = self.label.shape
+        n_clients, n_classes = self.clients_by_classes.shape
         size = (np.clip(3 + 0.12 * n_classes, 7, 16), np.clip(3.5 + 0.08 * n_clients, 5, 12))
         figure = Figure(figsize=size, layout="constrained")
         parts = figure.subplot_mosaic("LD;HD", width_ratios=[5, 1], height_ratios=[1, 4])
         labels, heat, domains = parts["L"], parts["H"], parts["D"]
-        image = heat.imshow(self.label, aspect="auto", cmap="viridis", interpolation="nearest")
+        image = heat.imshow(self.clients_by_classes, aspect="auto", cmap="viridis", interpolation="nearest")
         heat.set(xlabel="class", ylabel="client")
         heat.yaxis.set_major_locator(MaxNLocator(integer=True))
         if n_classes <= 40:
             heat.set_xticks(range(n_classes), self.classes, rotation=90, fontsize=7)
         figure.colorbar(image, ax=heat, label="training images")
         labels.sharex(heat)
-        labels.bar(range(n_classes), self.label.sum(0), width=0.9)
+        labels.bar(range(n_classes), self.clients_by_classes.sum(0), width=0.9)
         labels.set(ylabel="images", title=self._title)
         labels.tick_params(labelbottom=False)
-        domains.barh(self.domains, self.domain.sum(0))
+        domains.barh(self.domains, self.clients_by_domains.sum(0))
         domains.tick_params("y", labelsize=8)
         domains.set(xlabel="images", title="domains")
         domains.invert_yaxis()
@@ -110,5 +103,5 @@ def overview(drawn: Split, dataset: Dataset) -> Overview:
     reached = [float((test == k).mean()) for test, k in zip(own.label, label.argmax(1), strict=True)]
     held = {"train": drawn.train, "val": drawn.val} | {name: test.index for name, test in drawn.tests.items()}
     sizes = {name: [len(rows) for rows in clients] for name, clients in held.items()}
-    top_share = float(np.mean(reached))
-    return Overview(dataset.name, drawn.hash, dataset.classes, dataset.domains, label, domain, sizes, top_share)
+    constant = round(float(np.mean(reached)), 6)
+    return Overview(dataset.name, drawn.hash, dataset.classes, dataset.domains, label, domain, sizes, constant)

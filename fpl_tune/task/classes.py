@@ -99,35 +99,26 @@ class Classes:
         inside: Inside | None = None,
         remember: bool = True,
     ) -> Tensor:
-        """Raw features [..., K, D]; what carries no gradient is remembered under its numbers and `label`."""
+        """Raw features [..., K, D].
+
+        What carries no gradient is remembered row by row (prompt by prompt) under its numbers and `label`; what is
+        missing is encoded as one batch, equal rows once.
+        """
         branch = [] if inside is None else list(inside.leaf.values())
         given = [context, *([] if deep is None else [deep]), *branch]
         learning = torch.is_grad_enabled() and any(leaf.requires_grad for leaf in given)
         if learning or self.plain or not remember:
             more = {"per_class": per_class, "deep": deep, "inside": inside, "plain": self.plain}
             return self.towers.encode_prompts(context, sentences, **more)
-        return self._remembered(context, sentences, label, per_class, deep, inside)
-
-    @torch.no_grad()
-    def _remembered(
-        self,
-        context: Tensor,
-        sentences: Sentences,
-        label: str,
-        per_class: bool,
-        deep: Tensor | None,
-        inside: Inside | None,
-    ) -> Tensor:
-        """Row by row (prompt by prompt) from memory; what is missing is encoded as one batch, equal rows once."""
         n_own = 3 if per_class else 2
         lead = context.shape[:-n_own]
-        if inside is not None and not lead:
-            lead = (len(next(iter(inside.leaf.values()))),)
+        if branch and not lead:
+            lead = (len(branch[0]),)
         own_shape = context.shape[-n_own:]
         rows = context.expand(*lead, *own_shape).reshape(math.prod(lead), *own_shape)
         deeper = None if deep is None else deep.expand(*lead, *deep.shape[-3:]).reshape(-1, *deep.shape[-3:])
         kind = (per_class, label, deeper is not None, inside and inside.key)
-        parts = [rows, *([] if deeper is None else [deeper]), *(inside.leaf.values() if inside else ())]
+        parts = [rows, *([] if deeper is None else [deeper]), *branch]
         keys = _digests(repr(kind), parts)
         held = {key: value for key in keys if (value := self.memory.get(key)) is not None}
         first = {key: i for i, key in reversed(list(enumerate(keys))) if key not in held}

@@ -78,7 +78,6 @@ class World:
     clip: ClipSpec
     train_images: Tensor
     test_images: Tensor
-    dtype: torch.dtype
     views: Sequence[Tensor] = ()
     second: Sequence[Tensor] = ()
     _classes: dict[tuple[int, ...], Classes] = field(default_factory=dict)
@@ -109,7 +108,7 @@ class World:
         ]
         train, test, *views = _placed(tables, towers.device)
         first, second = views[: data.views], views[data.views :]
-        return cls(towers, dataset, clip, train, test, torch.float32, first, second)
+        return cls(towers, dataset, clip, train, test, first, second)
 
     def classes(self, ids: np.ndarray) -> Classes:
         key = tuple(int(i) for i in ids)
@@ -131,12 +130,12 @@ class World:
             index: Sequence[np.ndarray],
             label: Sequence[np.ndarray],
             ids: np.ndarray,
-            **views: Sequence[Tensor],
+            **views: Any,
         ) -> ClientData:
             place = np.zeros(len(self.dataset.classes), dtype=np.int64)
             place[ids] = np.arange(len(ids))
             held = [place[labels] for labels in label]
-            return ClientData(images, index, held, towers=self.towers, dtype=self.dtype, device=device, **views)
+            return ClientData(images, index, held, towers=self.towers, device=device, **views)
 
         tests = {
             name: (self.classes(t.classes), clients(self.test_images, t.index, t.label, t.classes))

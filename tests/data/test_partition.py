@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fpl_tune.data.partition import assign_classes, assign_disjoint, by_class, by_domain, iid, some_by_class
+from fpl_tune.data.partition import assign_classes, assign_disjoint, by_class, iid, some_by_class
 from fpl_tune.errors import ConfigError
 
 
@@ -73,11 +73,6 @@ def test_owners_of_few_images_get_all_and_of_many_a_fair_draw_of_their_own() -> 
 def test_a_class_without_images_gives_its_owner_nothing() -> None:
     shares = by_class(np.array([[True, False], [False, True]]), np.array([0, 0]))
     assert shares.client.tolist() == [0, 0]
-
-
-def test_domains_without_a_client_are_not_dealt() -> None:
-    shares = by_domain(np.array([0, 1, 2, 1]), np.array([0, -1, 1]))
-    assert (shares.row.tolist(), shares.client.tolist()) == ([0, 2], [0, 1])
 
 
 def test_iid_parts_differ_by_one_at_most_and_hold_everything() -> None:

@@ -17,16 +17,16 @@ DATA = load(SMALL)
 def test_counts_are_those_of_the_split() -> None:
     drawn = split(DATA, SMALL, PartitionSpec("disjoint", n_clients=10), 0)
     seen = overview(drawn, DATA)
-    assert seen.label.shape == (10, 20)
-    assert (seen.label.sum(0) == 2).all()
-    assert ((seen.label > 0).sum(1) == 2).all()
-    assert (seen.domain.sum(1) == 4).all()
+    assert seen.clients_by_classes.shape == (10, 20)
+    assert (seen.clients_by_classes.sum(0) == 2).all()
+    assert ((seen.clients_by_classes > 0).sum(1) == 2).all()
+    assert (seen.clients_by_domains.sum(1) == 4).all()
     assert seen.sizes == {
         "train": [4] * 10,
         "val": [2] * 10,
         "test": [24] * 10,
     }
-    assert seen.top_share == 0.5  # two classes of equal size
+    assert seen.constant_prediction == 0.5  # two classes of equal size
     assert json.loads(json.dumps(seen.to_dict()))["hash"] == drawn.hash
 
 
@@ -48,8 +48,8 @@ def test_the_figure_shows_clients_by_classes_and_both_histograms() -> None:
     figure = seen.figure()
     figure.draw_without_rendering()
     labels, domains, heat, scale = figure.axes
-    assert np.array_equal(np.asarray(heat.images[0].get_array()), seen.label)
+    assert np.array_equal(np.asarray(heat.images[0].get_array()), seen.clients_by_classes)
     upright, lying = ([bar for bar in axes.patches if isinstance(bar, Rectangle)] for axes in (labels, domains))
-    assert [bar.get_height() for bar in upright] == seen.label.sum(0).tolist()
-    assert [bar.get_width() for bar in lying] == seen.domain.sum(0).tolist()
+    assert [bar.get_height() for bar in upright] == seen.clients_by_classes.sum(0).tolist()
+    assert [bar.get_width() for bar in lying] == seen.clients_by_domains.sum(0).tolist()
     assert scale.get_ylabel() == "training images"
