@@ -5,8 +5,7 @@ without a batch left keep what they have, batches are as wide as the plan, and t
 device. The eager path of `fpl_tune.engine` is the reference that this one is tested against; and what is recorded is
 compared with the same steps run eagerly before it is used.
 
-A device that has `CUDAGraph`, `graph` and streams as `torch.cuda` has them can record; elsewhere, as on the CPU, the
-same step runs eagerly.
+CUDA can record, and the simulated device of `fpl_tune.testing`; elsewhere, as on the CPU, the same step runs eagerly.
 """
 
 from __future__ import annotations
@@ -25,6 +24,8 @@ from fpl_tune.method import Local, Method, Task, Tree
 from fpl_tune.optim import OptimSpec, OptimState
 from fpl_tune.task import ClientTask, Picked
 
+MODULES: dict[str, Any] = {"cuda": torch.cuda}
+"""What records graphs, by the type of the device."""
 _KEPT = 4  # recorded steps: cohorts and blocks of other sizes have graphs of their own
 WASTE = 0.25
 """Share of a round's client-steps up to which `auto` lets clients without a batch left take part."""
@@ -42,11 +43,11 @@ def capture(step: Callable[[], object], device: torch.device) -> Callable[[], ob
 
     Args:
         step: reads and writes tensors of the device only, neither waits nor copies; called twice.
-        device: one whose module has graphs, as CUDA's; on any other, `step` itself is returned.
+        device: one of `MODULES`; on any other, `step` itself is returned.
     """
-    module: Any = None if device.type == "cpu" else torch.get_device_module(device)
-    if not hasattr(module, "CUDAGraph"):
+    if device.type not in MODULES:
         return step
+    module = MODULES[device.type]
     side = module.Stream()
     side.wait_stream(module.current_stream())
     with module.stream(side):

@@ -33,10 +33,7 @@ from fpl_tune.study.cells import expand
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
 from fpl_tune.testing import toys
-from fpl_tune.testing.sim import sim_device, why_not
-
-if not why_not():
-    sim_device()  # before the first backward pass of the process, so that tests may run in any order
+from fpl_tune.testing.sim import simulated
 
 settings.register_profile("beside others", deadline=None)  # how long an example takes says how busy the machine is
 settings.load_profile("beside others")
@@ -66,7 +63,6 @@ SYSTEM = (
     "cli/test_examples.py",
     "cli/test_retry.py",
     "cli/test_ui.py::test_the_link_appears_when_the_server_answers_and_sigterm_ends_it",
-    "clip/test_load.py::test_the_activation_of_random_weights_may_be_named",  # half a gigabyte of weights
     "clip/test_text.py::test_a_thousand_names_are_kept_whole_in_two_gigabytes",
     "clip/test_text.py::test_packed_equals_plain_in_towers_of_true_size[RN50",  # toy towers are in the first tier
     "clip/test_text.py::test_towers_of_true_size",
@@ -101,6 +97,13 @@ def feature_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One folder of features for all processes of a test run, and for no other run."""
     base = tmp_path_factory.getbasetemp()
     return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "features"
+
+
+@pytest.fixture
+def sim() -> Iterator[torch.device]:
+    """The simulated accelerator."""
+    with simulated() as device:
+        yield device
 
 
 @pytest.fixture(autouse=True)

@@ -18,11 +18,9 @@ from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.optim import OptimSpec
 from fpl_tune.testing import play, toy_task
-from fpl_tune.testing.sim import counting, sim_device, why_not
+from fpl_tune.testing.sim import counting
 from fpl_tune.trial import Trial
 from fpl_tune.wrappers.finetuned import FineTuned
-
-needs_sim = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
 SMALL = (
     "method=coop",
@@ -47,7 +45,6 @@ def _played(method: Method, device: torch.device, spec: OptimSpec, **more: Any) 
     return after
 
 
-@needs_sim
 @pytest.mark.parametrize(
     ("method", "spec", "more", "tolerance"),
     [
@@ -59,25 +56,26 @@ def _played(method: Method, device: torch.device, spec: OptimSpec, **more: Any) 
     ids=["views and AdamW", "ResNet and cosine", "bfloat16", "float16"],
 )
 def test_rounds_and_stages_end_where_they_end_on_the_cpu(
-    method: Method, spec: dict[str, Any], more: dict[str, Any], tolerance: float
+    sim: torch.device, method: Method, spec: dict[str, Any], more: dict[str, Any], tolerance: float
 ) -> None:
     optimiser = OptimSpec(**{"lr": 0.02, "batch": 4, **spec})
-    found, wanted = (_played(method, where, optimiser, **more) for where in (sim_device(), torch.device("cpu")))
+    found, wanted = (_played(method, where, optimiser, **more) for where in (sim, torch.device("cpu")))
     for tree, other in zip(found, wanted, strict=True):
         for name, leaf in other.items():
             torch.testing.assert_close(tree[name].cpu(), leaf, rtol=tolerance, atol=tolerance)
 
 
-def _trial(cache: Path, device: str, *overrides: str) -> Trial:
-    return Trial(config.compose_run([*SMALL, *overrides]), (1,), cache_dir=cache, device=device)
+def _trial(cache: Path, device: torch.device, *overrides: str, **more: Any) -> Trial:
+    run = config.compose_run([*SMALL, *overrides])
+    on_cpu = Trial(run, (1,), cache_dir=cache)  # encodes images: its threads have no simulated device
+    return on_cpu if device.type == "cpu" else Trial(run, (1,), cache_dir=cache, device=str(device), **more)
 
 
-@needs_sim
-def test_a_round_waits_a_few_times_whatever_its_number_of_steps(feature_cache: Path) -> None:
+def test_a_round_waits_a_few_times_whatever_its_number_of_steps(sim: torch.device, feature_cache: Path) -> None:
     """With everything around the training: evaluation, the check of what was learned, records."""
     waits = []
     for epochs in (1, 3):
-        trial = _trial(feature_cache, str(sim_device()), f"protocol.epochs={epochs}", "protocol.rounds=2")
+        trial = _trial(feature_cache, sim, f"protocol.epochs={epochs}", "protocol.rounds=2")
         trial.step()
         with counting() as seen:
             trial.step()
@@ -85,9 +83,8 @@ def test_a_round_waits_a_few_times_whatever_its_number_of_steps(feature_cache: P
     assert waits[0] == waits[1] <= 15, waits
 
 
-@needs_sim
 def test_a_round_without_memory_begins_again_with_half_the_clients(
-    feature_cache: Path, monkeypatch: pytest.MonkeyPatch
+    sim: torch.device, feature_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[int] = []
     fits = 1
@@ -99,18 +96,17 @@ def test_a_round_without_memory_begins_again_with_half_the_clients(
         return engine.run_round(*args, block=block, **more)
 
     monkeypatch.setattr("fpl_tune.trial.run_round", run_round)
-    trial = _trial(feature_cache, str(sim_device()), "protocol.rounds=2")
+    trial = _trial(feature_cache, sim, "protocol.rounds=2")
     trial.run_all()
     assert tried[0] >= 2
     assert tried[1:] == [1, 1], "two clients, then one; the second round knows"
     fits = 0
     with pytest.raises(OutOfMemory, match=r"one step of one client does not fit.*lower optim.batch \(now 4\)"):
-        _trial(feature_cache, str(sim_device())).run_all()
+        _trial(feature_cache, sim).run_all()
 
 
-@needs_sim
 def test_a_trial_whose_steps_cannot_be_recorded_says_so_once(
-    feature_cache: Path, monkeypatch: pytest.MonkeyPatch
+    sim: torch.device, feature_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over its rounds and stages; its figures are those of eager steps."""
     stages = ["stages=[{method:{name:promptfl,n_ctx:2},rounds:2,epochs:1},{method:null,rounds:1,epochs:1}]"]
@@ -123,17 +119,16 @@ def test_a_trial_whose_steps_cannot_be_recorded_says_so_once(
     monkeypatch.setattr("fpl_tune.graphs.capture", broken)
     monkeypatch.setattr(Graphs, "suit", lambda self, *_: not self.refused)
     told: list[str] = []
-    run = config.compose_run([*SMALL, *stages])
-    found = Trial(run, (1,), cache_dir=feature_cache, device=str(sim_device()), warn=told.append).run_all()
+    found = _trial(feature_cache, sim, *stages, warn=told.append).run_all()
     assert told == ["Steps run eagerly, as one cannot be recorded as a CUDA graph: capture failed"]
     assert len(asked) == 1
-    eager = Trial(run, (1,), cache_dir=feature_cache, device=str(sim_device()), graphs=False).run_all()
+    eager = _trial(feature_cache, sim, *stages, graphs=False).run_all()
     assert [record["train/loss"] for record in found[0]] == [record["train/loss"] for record in eager[0]]
 
 
 def test_all_seeds_have_the_domains_of_the_data_set(feature_cache: Path) -> None:
     """A domain counts where no client has most of its images from it, but not where it is held out."""
-    trial = _trial(feature_cache, "cpu", "data.domains=[photo,clipart,sketch]")
+    trial = _trial(feature_cache, torch.device("cpu"), "data.domains=[photo,clipart,sketch]")
     world, run = trial.world, trial.run
     assert trial.tasks[0].n_domains == 3
     only = replace(world.dataset.train, domain=np.zeros_like(world.dataset.train.domain))

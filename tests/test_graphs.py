@@ -18,9 +18,8 @@ from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.optim import OptimSpec
 from fpl_tune.testing import assert_same, play, toy_task
-from fpl_tune.testing.sim import CaptureError, counting, sim_device, why_not
+from fpl_tune.testing.sim import CaptureError, counting
 
-needs_sim = pytest.mark.skipif(bool(why_not()), reason=why_not())
 SPEC = OptimSpec(lr=0.02, batch=4, name="adamw", schedule="cosine")
 METHOD = PFedMoAP(n_ctx=2, experts=3, heads=3, d_gating=12)
 COHORTS = ((0, 2), (2, 1), (1, 3))
@@ -36,8 +35,9 @@ def test_static_steps_end_where_shrinking_ones_end(sizes: tuple[int, ...]) -> No
     assert_same(static, eager, tolerance=1e-8)
 
 
-@needs_sim
-def test_a_replayed_step_is_one_launch_and_a_graph_serves_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replayed_step_is_one_launch_and_a_graph_serves_all_rounds(
+    sim: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorded = 0
 
     def counted(*args: Any) -> Any:
@@ -47,7 +47,7 @@ def test_a_replayed_step_is_one_launch_and_a_graph_serves_all_rounds(monkeypatch
 
     monkeypatch.setattr("fpl_tune.graphs.capture", counted)
     graphs, launches = Graphs(always=True), []
-    task = toy_task(sizes=(8, 8, 8, 8), device=sim_device())
+    task = toy_task(sizes=(8, 8, 8, 8), device=sim)
     (state,) = play(METHOD, [task], cohorts=COHORTS, spec=SPEC, epochs=3, graphs=graphs)[-1]
     for epochs in (2, 2, 3):  # the first one encodes experts that the others remember
         with counting() as seen:
@@ -65,9 +65,8 @@ class _Waning(PromptFL):
         return loss / task.round, fixed
 
 
-@needs_sim
-def test_a_loss_that_reads_the_round_is_recorded_in_each() -> None:
-    task = toy_task(device=sim_device())
+def test_a_loss_that_reads_the_round_is_recorded_in_each(sim: torch.device) -> None:
+    task = toy_task(device=sim)
     eager, static = (
         play(_Waning(n_ctx=2), [task], cohorts=COHORTS, graphs=graphs)[-1][0] for graphs in (None, Graphs(always=True))
     )
@@ -84,9 +83,8 @@ class _Reads(PromptFL):
         return (loss * 2 if float(loss.detach().sum()) < 0 else loss), fixed
 
 
-@needs_sim
-def test_a_step_that_waits_is_refused_or_runs_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = toy_task(device=sim_device())
+def test_a_step_that_waits_is_refused_or_runs_eagerly(sim: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = toy_task(device=sim)
     with pytest.raises(CaptureError, match=r"not permitted.*test_graphs\.py"):
         play(_Reads(n_ctx=2), [task], cohorts=[(0, 2)], graphs=Graphs(always=True))
     graphs = Graphs()
@@ -108,10 +106,11 @@ class _Differs(PromptFL):
         return loss * (2 if calls == 2 else 1), fixed
 
 
-@needs_sim
-def test_a_replay_that_differs_from_the_step_is_refused_or_runs_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_that_differs_from_the_step_is_refused_or_runs_eagerly(
+    sim: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is compared once, and the steps that were compared are not counted."""
-    task, cohorts = toy_task(device=sim_device()), [(0, 2), (1, 2)]
+    task, cohorts = toy_task(device=sim), [(0, 2), (1, 2)]
     with pytest.raises(Disagrees, match=r"replayed, it changes trained prompt, .*loss in another way"):
         play(_Differs(n_ctx=2), [task], cohorts=cohorts, graphs=Graphs(always=True))
     told: list[str] = []
@@ -123,10 +122,9 @@ def test_a_replay_that_differs_from_the_step_is_refused_or_runs_eagerly(monkeypa
     assert_same(found, wanted, tolerance=1e-9)
 
 
-@needs_sim
-def test_an_error_of_the_device_is_not_taken_for_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_device_is_not_taken_for_a_refusal(sim: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Out of memory makes blocks smaller, and a lost context ends the process."""
-    task, graphs = toy_task(device=sim_device()), Graphs()
+    task, graphs = toy_task(device=sim), Graphs()
     monkeypatch.setattr(graphs, "suit", lambda *_: True)
     for text in ("CUDA out of memory. Tried to allocate 2 GiB", "CUDA error: an illegal memory access"):
 
@@ -138,7 +136,6 @@ def test_an_error_of_the_device_is_not_taken_for_a_refusal(monkeypatch: pytest.M
             play(METHOD, [task], cohorts=[(0, 2)], graphs=graphs)
 
 
-@needs_sim
 def test_methods_whose_clients_take_turns_are_not_recorded() -> None:
     seen: list[bool] = []
     for method in (PromptFL(n_ctx=2), FullModel()):
@@ -149,9 +146,8 @@ def test_methods_whose_clients_take_turns_are_not_recorded() -> None:
     assert seen == [True, False]
 
 
-@needs_sim
-def test_a_capture_may_neither_copy_nor_read() -> None:
-    x = torch.ones(3, device=sim_device())
+def test_a_capture_may_neither_copy_nor_read(sim: torch.device) -> None:
+    x = torch.ones(3, device=sim)
     steps: list[Callable[[], object]] = [lambda: x.copy_(torch.zeros(3)), lambda: x.nonzero(), lambda: x[x > 0]]
     for step in steps:
         with pytest.raises(CaptureError):

@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fpl_tune.testing.sim import Counts, DeviceMix, counting, sim_device, why_not
-
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+from fpl_tune.testing.sim import Counts, DeviceMix, counting, simulated
 
 
 def _counted(action: Callable[[Tensor], object]) -> Counts:
-    here = torch.arange(6.0).view(2, 3).to(sim_device())
-    with counting() as seen:
+    with simulated() as device, counting() as seen:
+        here = torch.arange(6.0).view(2, 3).to(device)
+        seen.copies.clear()
         action(here)
     return seen
 
@@ -70,7 +69,7 @@ def test_launches_are_counted_and_views_are_free() -> None:
     assert seen.launches == {"exp": 1, "mul": 1, "gt": 1, "masked_fill_": 2}
 
 
-def test_gradients_and_figures_are_the_cpus() -> None:
+def test_gradients_and_figures_are_the_cpus(sim: torch.device) -> None:
     def trained(device: torch.device) -> Tensor:
         torch.manual_seed(0)
         layer = torch.nn.Linear(3, 2).to(device)
@@ -80,11 +79,11 @@ def test_gradients_and_figures_are_the_cpus() -> None:
         assert layer.weight.grad.device.type == device.type
         return layer.weight.grad.cpu()
 
-    assert torch.equal(trained(sim_device()), trained(torch.device("cpu")))
+    assert torch.equal(trained(sim), trained(torch.device("cpu")))
 
 
-def test_factories_have_their_size() -> None:
-    device = sim_device()
+def test_factories_have_their_size(sim: torch.device) -> None:
+    device = sim
     for made in (
         torch.arange(3, device=device),
         torch.randperm(3, device=device),
@@ -95,8 +94,8 @@ def test_factories_have_their_size() -> None:
     assert torch.eye(2, device=device).tolist() == [[1, 0], [0, 1]]
 
 
-def test_counters_nest_and_end() -> None:
-    here = torch.ones(2).to(sim_device())
+def test_counters_nest_and_end(sim: torch.device) -> None:
+    here = torch.ones(2).to(sim)
     with counting() as outer:
         with counting() as inner:
             here.sum()

@@ -16,17 +16,16 @@ longer of one alone and of the operations and bytes of both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from fpl_tune.bench.gpu import Size, StepsOfRounds, text_towers
 from fpl_tune.bench.measure import Progress, Row, Steps
 from fpl_tune.clip.text import cost
-from fpl_tune.errors import EnvironmentProblem
 from fpl_tune.formatting import counted
 from fpl_tune.graphs import Graphs, capture
-from fpl_tune.testing.sim import Counts, Work, counting, idle, recorded_work, sim_device, why_not
+from fpl_tune.testing.sim import Counts, Work, counting, simulated
 
 _RATE, _ATTENTION = 0.6 * 989e12, 150e12  # operations a second
 _BANDWIDTH, _KERNEL, _LAUNCH = 0.8 * 4.8e12, 2e-6, 4e-6  # bytes a second; seconds
@@ -44,12 +43,7 @@ def simulate_gpu(progress: Progress | None = None, size: Size | None = None) -> 
     Args:
         progress: called as the counting advances.
         size: of the steps whose time is predicted.
-
-    Raises:
-        EnvironmentProblem: this PyTorch cannot simulate a device.
     """
-    if reason := why_not():
-        raise EnvironmentProblem(f"bench gpu --simulate cannot run: {reason}.")
     size = size or Size()
     steps = Steps(4, progress)
     steps("launches of a step")
@@ -92,9 +86,10 @@ def _counted_step() -> Row:
     `graphed_launches` is the count of a replayed step.
     """
     size = Size(names=Size().names[:3], width=32, embed=512)
-    trial = StepsOfRounds(size, 2, torch.float32, sim_device())
-    trial.round(1)
-    eager, graphed = (_difference(trial, graphs) for graphs in (None, Graphs(always=True)))
+    with simulated() as device:
+        trial = StepsOfRounds(size, 2, torch.float32, device)
+        trial.round(1)
+        eager, graphed = (_difference(trial, graphs) for graphs in (None, Graphs(always=True)))
     found = {what: getattr(eager, what).total() for what in ("launches", "syncs", "copies")}
     return {**found, "graphed_launches": graphed.launches.total()}
 
@@ -113,27 +108,24 @@ def _difference(trial: StepsOfRounds, graphs: Graphs | None) -> Counts:
 
 def _work(size: Size, n_clients: int) -> list[Work]:
     """The kernels of a step at its true size, in order."""
-    trial = StepsOfRounds(size, 1, torch.bfloat16, sim_device(), n_clients)
-    return _recorded(lambda: trial.round(1, Graphs(always=True, check=False)))
+    with simulated(idle=True) as device, counting() as seen:
+        StepsOfRounds(size, 1, torch.bfloat16, device, n_clients).round(1, Graphs(always=True, check=False))
+    return seen.graphs[0].works()
 
 
 def _text_work(size: Size, n_prompts: int) -> list[Work]:
     """The kernels of encoding prompts and of their gradient."""
-    towers = text_towers(size, torch.bfloat16, sim_device())
-    sentences = towers.sentences(size.names, _N_CTX)
-    context = torch.zeros(n_prompts, _N_CTX, size.width, device=sim_device()).requires_grad_()
-    above = torch.zeros(n_prompts, len(sentences), size.embed, device=sim_device())
 
     def step() -> None:
         torch.autograd.grad(towers.encode_prompts(context, sentences), context, above)
 
-    return _recorded(lambda: capture(step, sim_device()))
-
-
-def _recorded(action: Callable[[], object]) -> list[Work]:
-    with idle(), recorded_work() as found:
-        action()
-    return found
+    with simulated(idle=True) as device, counting() as seen:
+        towers = text_towers(size, torch.bfloat16, device)
+        sentences = towers.sentences(size.names, _N_CTX)
+        context = torch.zeros(n_prompts, _N_CTX, size.width, device=device).requires_grad_()
+        above = torch.zeros(n_prompts, len(sentences), size.embed, device=device)
+        capture(step, device)
+    return seen.graphs[0].works()
 
 
 def _predicted(works: Sequence[Sequence[Work]], n_clients: int) -> tuple[float, float]:

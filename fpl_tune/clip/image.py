@@ -21,12 +21,7 @@ Place = Literal["front", "end"]
 
 def is_vit(visual: Any) -> bool:
     """Whether the image half is open_clip's own vision transformer, its [cls] token projected."""
-    return (
-        hasattr(visual, "class_embedding")
-        and hasattr(visual, "transformer")
-        and getattr(visual, "attn_pool", None) is None
-        and visual.pool_type == "tok"
-    )
+    return getattr(visual, "pool_type", None) == "tok"
 
 
 def require_vit(visual: Any) -> None:
@@ -40,7 +35,7 @@ def require_vit(visual: Any) -> None:
 
 def is_resnet(visual: Any) -> bool:
     """Whether the image half is a ResNet with CLIP's attention pool."""
-    return hasattr(visual, "attnpool") and hasattr(visual, "stem")
+    return hasattr(visual, "attnpool")
 
 
 def sizes(visual: Any) -> tuple[int, int | None]:
@@ -48,9 +43,8 @@ def sizes(visual: Any) -> tuple[int, int | None]:
     if is_resnet(visual):
         positions, width = visual.attnpool.positional_embedding.shape
         return width, positions - 1
-    if hasattr(visual, "conv1"):
-        patches = math.prod(visual.grid_size) if is_vit(visual) else None
-        return visual.conv1.out_channels, patches
+    if is_vit(visual):
+        return visual.conv1.out_channels, math.prod(visual.grid_size)
     return int(getattr(visual.trunk, "num_features", 0)), None
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Protocol
 
 import torch
-from torch import Tensor
 
 from fpl_tune.clip.layout import Layout, lay_out
 from fpl_tune.errors import ConfigError
@@ -48,9 +47,6 @@ class Sentences:
     _layouts: dict[tuple[bool, torch.device, torch.dtype, bool], Layout] = field(
         default_factory=dict, compare=False, repr=False
     )
-    _parts: dict[tuple[int, bool, torch.device], list[tuple[Tensor, Sentences]]] = field(
-        default_factory=dict, compare=False, repr=False
-    )
 
     def __len__(self) -> int:
         return len(self.names)
@@ -77,35 +73,6 @@ class Sentences:
         if key not in self._layouts:
             self._layouts[key] = lay_out(self.slots, per_class=per_class, blocks=blocks).to(device, dtype)
         return self._layouts[key]
-
-    def parts(self, tokens: int, per_class: bool, device: torch.device) -> Sequence[tuple[Tensor, Sentences]]:
-        """The classes, shortest names first, in parts of at most so many tokens to compute (but at least one class).
-
-        Returns:
-            The class ids of each part, on the device, and their sentences; the same objects at every call.
-        """
-        key = (tokens, per_class, device)
-        if key not in self._parts:
-            n_prefix = self.layout(per_class=per_class, device=device).n_prefix
-            found: list[list[int]] = []
-            held = tokens
-            for k in sorted(range(len(self)), key=self.lengths.__getitem__):
-                length = self.lengths[k] - n_prefix
-                if held + length > tokens:
-                    found.append([])
-                    held = n_prefix
-                found[-1].append(k)
-                held += length
-            several = len(found) > 1
-            self._parts[key] = [
-                (torch.tensor(part, device=device), self._of(part) if several else self)
-                for part in (found if several else [range(len(self))])
-            ]
-        return self._parts[key]
-
-    def _of(self, classes: Sequence[int]) -> Sentences:
-        names, slots = (tuple(held[k] for k in classes) for held in (self.names, self.slots))
-        return replace(self, names=names, slots=slots, _layouts={}, _parts={})
 
 
 def tokenise(

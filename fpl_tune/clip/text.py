@@ -10,8 +10,8 @@ EOT tokens only.
 
 from __future__ import annotations
 
-import os
 from functools import cached_property, partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +24,6 @@ from fpl_tune.clip.layout import Layout
 from fpl_tune.clip.opened import run_block
 from fpl_tune.clip.sentences import Sentences
 from fpl_tune.device import activation_bytes
-from fpl_tune.errors import ConfigError
 from fpl_tune.method import Inside
 
 _AT_ONCE = 16384  # tokens per pass without gradients; more is not faster
@@ -55,9 +54,7 @@ class TextTower(nn.Module):
         self.positional_embedding: Tensor = text.positional_embedding
         self.transformer: Any = text.transformer
         self.ln_final: nn.LayerNorm = text.ln_final
-        self.projection: nn.Linear | Tensor | None = text.text_projection
-        self.pool: str = getattr(text, "text_pool_type", None) or text.pool_type
-        self.pad_id: int = getattr(text, "pad_id", 0)
+        self.projection: Tensor = text.text_projection
         self.mask: Tensor | None
         self.register_buffer("mask", text.attn_mask, persistent=False)
 
@@ -69,16 +66,14 @@ class TextTower(nn.Module):
     @property
     def embed_dim(self) -> int:
         """D, of a feature."""
-        if isinstance(self.projection, nn.Linear):
-            return self.projection.out_features
-        return self.width if self.projection is None else self.projection.shape[1]
+        return self.projection.shape[1]
 
     @cached_property
     def blocks(self) -> list[Block]:
         """The blocks of the packed path; none if attention is not causal, or blocks are not the usual ones."""
         blocks = [Block.of(module) for module in self.transformer.resblocks]
-        usual = self.mask is not None and self.pool in ("argmax", "eos") and len(blocks) > 1
-        return [block for block in blocks if block is not None] if usual and None not in blocks else []
+        usual = self.mask is not None and len(blocks) > 1 and None not in blocks
+        return [block for block in blocks if block is not None] if usual else []
 
     def forward(
         self,
@@ -108,26 +103,15 @@ class TextTower(nn.Module):
         if len(context) * tokens <= block:
             return self._run(context, deep, inside, sentences, plain)
         at_once = max(1, block // _TURNS) if wants_grad else block
-        own, device = context.dim() == 4, context.device
-        parts = sentences.parts(len(sentences) * tokens if plain else at_once, own, device)
-        turn = max(1, at_once // tokens)
-        kept, found = at_once, []
+        turn, kept, found = max(1, at_once // tokens), at_once, []
         for first in range(0, len(context), turn):
             rows = slice(first, first + turn)
-            some = None if inside is None else inside.each(lambda leaf, rows=rows: leaf[rows])
-            features = []
-            for classes, part in parts:
-                contexts = context[rows].index_select(1, classes) if own else context[rows]
-                kept += len(contexts) * tokens // len(parts)
-                again = wants_grad and kept > block
-                run = partial(checkpoint, self._run, use_reentrant=False, preserve_rng_state=False)
-                args = (contexts, None if deep is None else deep[rows], some, part, plain)
-                features.append(run(*args) if again else self._run(*args))
-            found.append(torch.cat(features, 1) if len(features) > 1 else features[0])
-        features = torch.cat(found) if len(found) > 1 else found[0]
-        if len(parts) == 1:
-            return features
-        return features.index_select(1, torch.cat([classes for classes, _ in parts]).argsort())
+            branch = None if inside is None else inside.each(itemgetter(rows))
+            args = (context[rows], None if deep is None else deep[rows], branch, sentences, plain)
+            kept += len(args[0]) * tokens
+            again = partial(checkpoint, self._run, use_reentrant=False, preserve_rng_state=False)
+            found.append(again(*args) if wants_grad and kept > block else self._run(*args))
+        return torch.cat(found)
 
     def _run(
         self, context: Tensor, deep: Tensor | None, inside: Inside | None, sentences: Sentences, plain: bool
@@ -150,46 +134,21 @@ class TextTower(nn.Module):
         kept = int(per_token * self.width) * len(blocks) * like.element_size()
         return activation_bytes(like.device, cpu=_KEPT_CPU, share=_KEPT_SHARE) // kept
 
-    def _project(self, x: Tensor) -> Tensor:
-        if isinstance(self.projection, nn.Linear):
-            return self.projection(x)
-        return x if self.projection is None else x @ self.projection
-
-    def _words(self, sentences: Sentences, length: int) -> Tensor:
-        """Embedded tokens [K, length, d] with their positions; context tokens hold their position only."""
-        device = self.token_embedding.weight.device
-        ids = torch.full((len(sentences), length), self.pad_id, dtype=torch.long)
-        for k, slots in enumerate(sentences.slots):
-            ids[k, : len(slots)] = torch.tensor(slots)
-        ids = ids.to(device)
-        words = self.token_embedding(ids.clamp(min=0))
-        return torch.where(ids[..., None] < 0, 0.0, words) + self.positional_embedding[:length]
-
     # ------------------------------------------------------------------------------------------- plain path
 
     def _plain(self, context: Tensor, sentences: Sentences, deep: Tensor | None, inside: Inside | None) -> Tensor:
-        n_prompts, n_classes, length = len(context), len(sentences), len(self.positional_embedding)
-        words = self._words(sentences, length)
+        n_classes, length = len(sentences), len(self.positional_embedding)
+        slots = torch.tensor([[*tokens, *[0] * (length - len(tokens))] for tokens in sentences.slots])
+        slots = slots.to(context.device)
         if context.dim() == 3:
             context = context[:, None].expand(-1, n_classes, -1, -1)
-        slots = torch.zeros(n_classes, length, dtype=torch.long, device=context.device)
-        for k, sentence in enumerate(sentences.slots):
-            slots[k, : len(sentence)] = torch.tensor([max(0, -slot) for slot in sentence])
-        is_context = (slots > 0)[..., None]
-        index = (slots - 1).clamp(min=0)[None, ..., None].expand(n_prompts, -1, -1, self.width)
-        x = words + _placed(context, index, is_context, torch.zeros_like(words))
+        x = _placed(self.token_embedding(slots.clamp(min=0)), context, slots) + self.positional_embedding
         for j, block in enumerate(self.transformer.resblocks):
             if deep is not None and 1 <= j <= deep.shape[1]:
-                tokens = deep[:, j - 1, None].expand(-1, n_classes, -1, -1)
-                x = _placed(tokens, index, is_context, x)
+                x = _placed(x, deep[:, j - 1, None].expand(-1, n_classes, -1, -1), slots)
             x = run_block(block, x, None if inside is None else inside.at(j), self.mask)
-        return self._project(self._pooled(self.ln_final(x), sentences))
-
-    def _pooled(self, x: Tensor, sentences: Sentences) -> Tensor:
-        if self.pool in ("first", "last"):
-            return x[:, :, 0 if self.pool == "first" else -1]
         ends = torch.tensor(sentences.lengths, device=x.device) - 1
-        return x[:, torch.arange(x.shape[1], device=x.device), ends]
+        return self.ln_final(x)[:, torch.arange(n_classes, device=x.device), ends] @ self.projection
 
     # ------------------------------------------------------------------------------------------ packed path
 
@@ -208,7 +167,7 @@ class TextTower(nn.Module):
                 x = x.index_copy(1, layout.context, deep[:, j - 1, layout.slot])
             run = block if block is not last else block.last
             x = run(x, layout, branches[j])
-        return self._project(self.ln_final(x).index_select(1, layout.inverse))
+        return self.ln_final(x).index_select(1, layout.inverse) @ self.projection
 
     @torch.no_grad()
     def _constants(self, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
@@ -221,20 +180,12 @@ class TextTower(nn.Module):
         return layout.kept[1]
 
 
-def block_of_environment() -> int | None:
-    value = os.environ.get("FPL_TUNE_TEXT_BLOCK")
-    if not value:
-        return None
-    if not value.isdigit() or int(value) < 1:
-        raise ConfigError(f"FPL_TUNE_TEXT_BLOCK must be a number of tokens >= 1, but is {value!r}.")
-    return int(value)
-
-
-def _placed(context: Tensor, index: Tensor, is_context: Tensor, x: Tensor) -> Tensor:
-    """x, [P, K, L, d] or the same [K, L, d] for all, with context tokens [P, K, l, d] at their places."""
+def _placed(x: Tensor, context: Tensor, slots: Tensor) -> Tensor:
+    """x, [P, K, L, d] or the same [K, L, d] for all, with context tokens [P, K, l, d] where `slots` [K, L] says."""
     if context.shape[-2] == 0:
         return x.expand(len(context), -1, -1, -1)
-    return torch.where(is_context, context.gather(2, index), x)
+    index = (-1 - slots).clamp(min=0)[None, ..., None].expand(len(context), -1, -1, x.shape[-1])
+    return torch.where(slots[..., None] < 0, context.gather(2, index), x)
 
 
 def cost(
@@ -245,30 +196,19 @@ def cost(
     Weights are frozen, so the backward pass of a linear layer costs as much as its forward pass, and that of
     attention (two products become four) twice as much. `plain` counts the reference path.
     """
+    width, modules, n_classes = tower.width, tower.transformer.resblocks, len(sentences)
+    qkv, rest = 3 * width**2, width**2 + 2 * width * modules[0].mlp.c_fc.out_features
     if plain or not tower.blocks:
-        return _plain_cost(tower, sentences, n_prompts)
-    layout = sentences.layout(per_class=per_class)  # without rows that pad
-    n_classes, n_rows, width = len(sentences), layout.n_tokens, tower.width
-    n_blocks, hidden = len(tower.blocks), len(tower.blocks[0].up[0])
-    qkv, rest = 3 * width**2, width**2 + 2 * width * hidden
-    linear = n_prompts * ((n_blocks - 1) * n_rows * (qkv + rest) + n_classes * rest)
-    linear += n_prompts * n_classes * width * tower.embed_dim
-    fresh = n_prompts * len(layout.context) * qkv  # of the first block, only context rows depend on the prompt
-    linear += fresh
-    own = sum(group.n_classes * group.length**2 for group in layout.groups)
-    own_last = sum(group.n_classes * group.length for group in layout.groups)
-    pairs = (n_blocks - 1) * (n_rows * layout.n_prefix + own) + n_classes * layout.n_prefix + own_last
-    attention = 2 * n_prompts * pairs * width
-    forward = linear + n_rows * qkv + attention
-    return Cost(n_prompts * n_rows, 2 * forward, 2 * (linear + 2 * attention))
-
-
-def _plain_cost(tower: TextTower, sentences: Sentences, n_prompts: int) -> Cost:
-    length, width = tower.positional_embedding.shape
-    n_sentences = n_prompts * len(sentences)
-    modules = tower.transformer.resblocks
-    hidden = modules[0].mlp.c_fc.weight.shape[0]
-    linear = len(modules) * length * (4 * width**2 + 2 * width * hidden) + width * tower.embed_dim
-    attention = len(modules) * 2 * length**2 * width
-    forward, backward = linear + attention, linear + 2 * attention
-    return Cost(n_sentences * length, 2 * n_sentences * forward, 2 * n_sentences * backward)
+        n_rows = n_classes * len(tower.positional_embedding)
+        linear, constant = len(modules) * n_rows * (qkv + rest), 0
+        pairs = len(modules) * n_rows * len(tower.positional_embedding)
+    else:
+        layout = sentences.layout(per_class=per_class)  # without rows that pad
+        n_rows, n_blocks = layout.n_tokens, len(modules) - 1  # the last block is one of EOT tokens
+        constant = n_rows * qkv  # of the first block, only context rows depend on the prompt
+        linear = n_blocks * n_rows * (qkv + rest) + n_classes * rest + len(layout.context) * qkv
+        own = sum(group.n_classes * group.length * (n_blocks * group.length + 1) for group in layout.groups)
+        pairs = (n_blocks * n_rows + n_classes) * layout.n_prefix + own
+    linear += n_classes * width * tower.embed_dim
+    forward, backward = n_prompts * (linear + 2 * pairs * width), n_prompts * (linear + 4 * pairs * width)
+    return Cost(n_prompts * n_rows, 2 * (forward + constant), 2 * backward)

@@ -9,7 +9,7 @@ import hashlib
 import math
 import warnings
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fpl_tune.clip import image
 from fpl_tune.clip.sentences import Position, Sentences, Tokenizer, tokenise
-from fpl_tune.clip.text import TextTower, block_of_environment
+from fpl_tune.clip.text import TextTower
 from fpl_tune.device import usable_bytes
 from fpl_tune.errors import ConfigError
 from fpl_tune.method import Inside
@@ -62,11 +62,12 @@ class Towers:
         """Freezes `model`.
 
         Raises:
-            ConfigError: the model's text half has no token and positional embeddings to put a context into.
+            ConfigError: the model's text half is not CLIP's: embeddings to put a context into, features of EOT tokens.
         """
         self.model: Any = model.eval().requires_grad_(False)
         text = model if hasattr(model, "token_embedding") else getattr(model, "text", None)
-        if not hasattr(text, "token_embedding") or getattr(text, "cls_emb", None) is not None:
+        pool = getattr(text, "text_pool_type", None) or getattr(text, "pool_type", None)
+        if not hasattr(text, "token_embedding") or pool != "argmax":
             raise ConfigError(
                 f"The text tower of {name!r} is not CLIP's, so a context cannot be put into its sentences: "
                 "use a CLIP-style model such as RN50, ViT-B-16, ViT-B-32 or compact."
@@ -96,7 +97,7 @@ class Towers:
     @cached_property
     def fingerprint(self) -> str:
         """64 hex digits over weights, sizes and pixel normalisation; equal towers give equal features."""
-        digest = hashlib.sha256(f"{self.mean} {self.std} {self.text.pool} {_activation(self.model)}".encode())
+        digest = hashlib.sha256(f"{self.mean} {self.std} argmax {_activation(self.model)}".encode())
         for key, value in self.model.state_dict().items():
             digest.update(f"{key} {tuple(value.shape)} {value.dtype}".encode())
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -139,9 +140,9 @@ class Towers:
             inside: a branch of each client's in the blocks, leaves [C, J, ...]; `context` is then [C, l, d] or one for
                 all clients, and features are [C, K, D].
             plain: run open_clip's own modules on whole sentences; slow, the reference of the fast path.
-            block: tokens run at once; None takes the environment's FPL_TUNE_TEXT_BLOCK, or what 1.5 GB of
-                activations hold (30 % of a GPU's memory). With gradients, more tokens than that are run in turns and a
-                second time in the backward pass: memory for time. The result is the same.
+            block: tokens run at once; None takes what 1.5 GB of activations hold (30 % of a GPU's memory). With
+                gradients, more tokens than that are run in turns and a second time in the backward pass: memory for
+                time. The result is the same.
 
         Returns:
             [..., K, D], differentiable in `context`, `deep` and the leaves of `inside`.
@@ -160,7 +161,6 @@ class Towers:
             inside = inside.each(lambda leaf: leaf.to(self.dtype))
         tail = context.shape[context.dim() - 2 - own :]
         rows = context.expand(*lead, *tail).reshape(math.prod(lead), *tail).to(self.dtype)
-        block = block or block_of_environment()
         features = self.text(rows, sentences, deep=deep, inside=inside, plain=plain or not self._fast, block=block)
         return features.to(context.dtype).unflatten(0, lead) if lead else features[0].to(context.dtype)
 
@@ -175,31 +175,26 @@ class Towers:
         return bool(self.text.blocks)
 
     def _check(self, context: Tensor, sentences: Sentences, own: int, deep: Tensor | None) -> None:
-        expected = (sentences.n_ctx, self.text_width)
-        found = tuple(context.shape)
-        if found[-2:] != expected or (own and found[-3:-2] != (len(sentences),)):
-            shape = "[..., K, l, d]" if own else "[..., l, d]"
+        own_shape = (len(sentences), sentences.n_ctx, self.text_width)[1 - own :]
+        if tuple(context.shape[-2 - own :]) != own_shape:
+            said = f"{'K, ' * own}l, d] with K={len(sentences)}, l={sentences.n_ctx}, d={self.text_width}"
+            raise ConfigError(f"A context is [..., {said}, not of shape {tuple(context.shape)}.")
+        fits = deep is None or (deep.shape[-2:] == own_shape[own:] and deep.shape[-3] < self.n_text_blocks)
+        if not fits:
             raise ConfigError(
-                f"A context is {shape} with K={len(sentences)}, l={expected[0]}, d={expected[1]}, not of shape {found}."
+                f"Deep prompts are [..., J, l, d] with J < {self.n_text_blocks} blocks, l={sentences.n_ctx}, "
+                f"d={self.text_width}, not of shape {tuple(deep.shape)}."
             )
-        if deep is not None:
-            n_blocks = len(self.text.transformer.resblocks)
-            if tuple(deep.shape[-2:]) != expected or deep.dim() < 3 or deep.shape[-3] >= n_blocks:
-                raise ConfigError(
-                    f"Deep prompts are [..., J, l, d] with J < {n_blocks} blocks, l={expected[0]}, "
-                    f"d={expected[1]}, not of shape {tuple(deep.shape)}."
-                )
 
     @staticmethod
     def _clients(inside: Inside, n_blocks: int, lead: tuple[int, ...]) -> tuple[int, ...]:
         """The leading axis (C,) of a branch in a tower of `n_blocks`, checked against that of what it is added to."""
         sizes = {tuple(leaf.shape[:2]) for leaf in inside.leaf.values()}
         n_clients, n_own = next(iter(sizes), (0, 0))
-        if len(sizes) != 1 or lead not in ((), (n_clients,)):
-            raise ConfigError(f"Leaves inside a tower are [C, J, ...] with C of {lead}, not {sorted(sizes)}.")
-        if not 0 <= inside.first <= inside.first + n_own <= n_blocks:
+        if len(sizes) != 1 or lead not in ((), (n_clients,)) or not 0 <= inside.first <= n_blocks - n_own:
             raise ConfigError(
-                f"Leaves inside a tower are of at most its {n_blocks} blocks, not of {n_own} from block {inside.first}."
+                f"Leaves inside a tower are [C, J, ...] with C of {lead} and J of at most its {n_blocks} blocks, not "
+                f"{sorted(sizes)} from block {inside.first}."
             )
         return (n_clients,)
 
@@ -242,11 +237,9 @@ class Towers:
         limit = _PIXELS_CPU
         if self.device.type != "cpu":
             limit = min(_PIXELS_GPU, usable_bytes(self.device) // _BYTES_PER_PIXEL)
-        at_once = max(1, limit // math.prod(pixels.shape[-2:]))
-        parts = []
-        for part in rows.to(self.dtype).split(at_once):
-            parts.append(image.patches(self.model.visual, part) if patches else self.model.encode_image(part))
-        features = torch.cat(parts).to(pixels.dtype)
+        encode = partial(image.patches, self.model.visual) if patches else self.model.encode_image
+        parts = rows.to(self.dtype).split(max(1, limit // math.prod(pixels.shape[-2:])))
+        features = torch.cat([encode(part) for part in parts]).to(pixels.dtype)
         return features.reshape(*pixels.shape[:-3], *features.shape[1:])
 
     def encode_prompted_images(
@@ -268,13 +261,17 @@ class Towers:
         Raises:
             ConfigError: the image tower is not a ViT.
         """
-        deep = None if deep is None else deep.to(self.dtype)
         if inside is not None:
             self._clients(inside, self.n_vision_blocks or 0, (len(pixels),))
             inside = inside.each(lambda leaf: leaf.to(self.dtype))
-        pixels, prompts = pixels.to(self.dtype), tokens.to(self.dtype)
         features, looks = image.prompted(
-            self.model.visual, pixels, prompts, deep=deep, place=place, cosine=cosine, inside=inside
+            self.model.visual,
+            pixels.to(self.dtype),
+            tokens.to(self.dtype),
+            deep=None if deep is None else deep.to(self.dtype),
+            place=place,
+            cosine=cosine,
+            inside=inside,
         )
         return features.to(tokens.dtype), looks.to(tokens.dtype)
 

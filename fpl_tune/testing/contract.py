@@ -17,7 +17,7 @@ from fpl_tune.graphs import Graphs
 from fpl_tune.method import Local, Method, State, generator, trees_like
 from fpl_tune.task import ClientTask
 from fpl_tune.testing.rounds import COHORTS, SIZES, Toy, assert_same, play, toy
-from fpl_tune.testing.sim import Counts, counting, registered, sim_device
+from fpl_tune.testing.sim import Counts, counting, simulated
 from fpl_tune.testing.toys import Kind, toy_task
 
 
@@ -196,13 +196,14 @@ def a_step_waits_for_nothing(case: Toy) -> None:
     """On a GPU, steps make neither copies nor synchronisations, and a round makes few.
 
     Two seeds, blocks of two clients whose steps are recorded and replayed, and a restored state end where they end on
-    the CPU. Checked on the simulated accelerator
-    (`fpl_tune.testing.sim`) where it is registered: importing `fpl_tune.testing` does so without CUDA and with
-    torch >= 2.11. It is not registered here, as PyTorch refuses a device that is new after a first backward pass.
+    the CPU. Checked on the simulated accelerator (`fpl_tune.testing.sim`).
     """
-    if not registered():
-        return
-    method, device = case.method, sim_device()
+    with simulated() as device:
+        _check_steps(case, device)
+
+
+def _check_steps(case: Toy, device: torch.device) -> None:
+    method = case.method
     here = tuple(toy_task(method.needs, kind=case.kind, seed=s, sizes=z, device=device) for s, z in enumerate(SIZES))
     stored = _moved(case.history[-2], device), _moved(case.history[-2], device)
     last = {"cohorts": COHORTS[-1:], "first": len(COHORTS), "states": stored}

@@ -1,7 +1,6 @@
-"""A simulated accelerator: a torch device `sim` that computes on the CPU and is as strict as a GPU beside it.
+"""A simulated accelerator: in `simulated()`, tensors of a device compute on the CPU and are as strict as a GPU's.
 
-    device = sim_device()
-    with counting() as seen:
+    with simulated() as device, counting() as seen:
         step(model.to(device), batch)
     assert not seen.syncs and not seen.copies, seen
 
@@ -11,78 +10,173 @@
   that depend on values (`nonzero`, `unique`, boolean indices), copies from and to the CPU.
 * Operations that launch kernels are counted by name. The count is a lower bound; `_LAUNCHES` lists the operations
   that need more than one. Fused attention is one launch, its gradient two.
-* `torch.sim.CUDAGraph` and `torch.sim.graph` are those of `torch.cuda`: what is recorded may neither wait nor copy, and
-  a replay runs the recorded operations, as one launch, on the tensors that they had. `recorded_work` counts what
-  each does.
+* `fpl_tune.graphs.capture` records graphs: what is recorded may neither wait nor copy, and a replay runs the recorded
+  operations, as one launch, on the tensors that they had. `Graph.works` counts what each does.
 
-Autograd, `Module.to`, factories and checkpointing take the paths that they take for CUDA, but `device.type == "cuda"`
-is False, and kernels and figures are the CPU's. PyTorch has no public way to write a device in Python: this file alone
-uses its experimental one (`_setup_privateuseone_for_python_backend`, torch >= 2.11).
+The device is PyTorch's `meta`, whose tensors hold no numbers elsewhere; here they are `SimTensor`s, which do. Autograd,
+`Module.to`, factories and checkpointing take the paths that they take for CUDA, but kernels and figures are the CPU's.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from unittest.mock import Mock, patch
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils import backend_registration
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from fpl_tune.testing.counts import (
-    GRAPHS,
-    IDLE,
-    WORKS,
-    CaptureError,
-    Counts,
-    Work,
-    counting,
-    idle,
-    line_of,
-    note,
-    recorded_work,
-)
-from fpl_tune.testing.device_module import Module
+from fpl_tune import graphs
 
-__all__ = [
-    "CaptureError",
-    "Counts",
-    "DeviceMix",
-    "Work",
-    "counting",
-    "idle",
-    "recorded_work",
-    "registered",
-    "sim_device",
-    "why_not",
-]
-
-NAME = "sim"
+DEVICE, CPU = torch.device("meta"), torch.device("cpu")
 
 _TWICE = ("masked_fill", "index_copy", "index_put", "index_fill", "scatter", "constant_pad_nd", "topk")
-_LAUNCHES = dict.fromkeys((*_TWICE, "nll_loss_backward"), 2) | {
-    "sort": 3,
-    "nonzero": 4,
-    "_unique2": 6,
-    "unique_dim": 10,
-}
+_LAUNCHES = dict.fromkeys((*_TWICE, "nll_loss_backward"), 2)
+_LAUNCHES |= {"sort": 3, "nonzero": 4, "_unique2": 6, "unique_dim": 10}
 _READ = "_local_scalar_dense"  # item, bool, float
 _FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", _READ}
 _WAITS = {_READ, "equal", "is_nonzero", "nonzero", "masked_select", "unique_dim", "_unique2", "unique_consecutive"}
 _COPIES = {"copy_", "_to_copy"}
-_EMPTY = ("empty.memory_format", "empty_strided")
-_FACTORIES = (*_EMPTY, "arange", "arange.start", "arange.start_step", "eye", "eye.m", "randperm", "randperm.generator")
 
 
 class DeviceMix(RuntimeError):
     """Tensors of two devices in an operation that CUDA refuses."""
 
 
-_registered: list[torch.library.Library] = []
+class CaptureError(RuntimeError):
+    """An operation that waits or copies while a graph is recorded."""
+
+
+class Work(NamedTuple):
+    """What a kernel does."""
+
+    name: str
+    operations: int
+    """A multiplication and an addition are two; of matrix products and attention alone."""
+    moved: int
+    """Bytes read and written."""
+
+
+class _Kernel(NamedTuple):
+    name: str
+    func: Callable[..., Any]
+    args: Any
+    kwargs: dict[str, Any]
+    out: Any
+
+    def work(self) -> Work:
+        products = {_attend: 2, _attend_backward: 5}.get(self.func, 0)
+        operations = 2 * products * self.args[0].numel() * self.args[1].shape[-2] if products else 0
+        if formula := flop_registry.get(getattr(self.func, "overloadpacket", self.func)):
+            operations = formula(*self.args, **self.kwargs, out_val=self.out)
+        seen = {id(x): x for x in _tensors([self.args, list(self.kwargs.values()), self.out])}
+        return Work(self.name, operations, sum(map(_bytes, seen.values())))
+
+
+class Graph:
+    """A recorded series of kernels, as `torch.cuda.CUDAGraph`."""
+
+    def __init__(self) -> None:
+        """Nothing is recorded yet."""
+        self.kernels: list[_Kernel] = []
+
+    def replay(self) -> None:
+        """Runs the kernels again on the memory that they had, as one launch; none while the device is idle."""
+        _note("launches", "graph")
+        for _, func, args, kwargs, out in self.kernels if not _idle else ():
+            for now, then in zip(_tensors(func(*args, **kwargs)), _tensors(out), strict=True):
+                if now is not then:
+                    then.copy_(now)
+
+    def works(self) -> list[Work]:
+        """What each kernel does."""
+        return [kernel.work() for kernel in self.kernels]
+
+
+@dataclass
+class Counts:
+    """What happened on the device: `syncs` and `copies` by operation and line, `launches` by operation."""
+
+    launches: Counter[str] = field(default_factory=Counter)
+    syncs: Counter[str] = field(default_factory=Counter)
+    copies: Counter[str] = field(default_factory=Counter)
+    graphs: list[Graph] = field(default_factory=list)
+    """Those recorded."""
+
+    @property
+    def waits(self) -> int:
+        """How often the program waited for the device: synchronisations and copies."""
+        return self.syncs.total() + self.copies.total()
+
+
+_open: list[Counts] = []
+_recording: list[Graph] = []
+_idle: list[bool] = []
+
+
+@contextmanager
+def simulated(*, idle: bool = False) -> Iterator[torch.device]:
+    """The simulated device, until the block ends.
+
+    Args:
+        idle: matrix products and attention are counted and give zeros: true sizes in little time.
+    """
+    module = SimpleNamespace(CUDAGraph=Graph, graph=_record, stream=nullcontext, Stream=Mock, current_stream=Mock)
+    _idle.extend([True] * idle)
+    try:
+        with patch.dict(graphs.MODULES, {DEVICE.type: module}), _Literals(), _Kernels():
+            yield DEVICE
+    finally:
+        _idle.clear()
+
+
+@contextmanager
+def counting() -> Iterator[Counts]:
+    """Counts what happens on the device until the block ends. May be nested."""
+    _open.append(seen := Counts())
+    try:
+        yield seen
+    finally:
+        _open[:] = [other for other in _open if other is not seen]
+
+
+@contextmanager
+def _record(graph: Graph) -> Iterator[None]:
+    _recording.append(graph)
+    try:
+        yield
+    finally:
+        _recording.remove(graph)
+    for seen in _open:
+        seen.graphs.append(graph)
+
+
+def _note(what: str, name: str, times: int = 1, *, waits: bool = False) -> None:
+    """Counts an operation in all open blocks, with its line where it waits."""
+    if waits and _recording:
+        raise CaptureError(f"operation not permitted when stream is capturing: {name} at {_line()}")
+    key = f"{name} at {_line()}" if waits and _open else name
+    for seen in _open:
+        getattr(seen, what)[key] += times
+
+
+def _line() -> str:
+    """The innermost line that belongs neither to this file nor to PyTorch."""
+    for frame, number in traceback.walk_stack(None):
+        file = frame.f_code.co_filename
+        if file != __file__ and "/torch/" not in file and not file.endswith("traceback.py"):
+            return f"{'/'.join(file.split('/')[-2:])}:{number}"
+    return "autograd"
 
 
 class SimTensor(Tensor):
@@ -93,7 +187,7 @@ class SimTensor(Tensor):
     @staticmethod
     def __new__(cls: Any, raw: Tensor) -> Any:
         shape = {"strides": raw.stride(), "storage_offset": raw.storage_offset(), "dtype": raw.dtype}
-        made = Tensor._make_wrapper_subclass(cls, raw.shape, device=torch.device(NAME, 0), **shape)
+        made = Tensor._make_wrapper_subclass(cls, raw.shape, device=DEVICE, **shape)
         made.raw = raw
         return made
 
@@ -101,12 +195,13 @@ class SimTensor(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.scaled_dot_product_attention:
             return _attention(*args, **(kwargs or {}))
-        with torch._C.DisableTorchFunctionSubclass():  # pyright: ignore[reportPrivateUsage] - as PyTorch's documentation does
-            return func(*args, **(kwargs or {}))
+        if func is Tensor.__getitem__:
+            args = args[0], _each(lambda x: torch.tensor(x) if isinstance(x, list) else x, args[1], tuple)
+        return Tensor.__torch_function__(func, (), args, kwargs)  # Tensor's own: results stay of the type that they are
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _run(func, *args, **(kwargs or {}))
+        return _run(func, args, kwargs or {})
 
     def tolist(self) -> Any:
         return self.cpu().tolist()
@@ -118,72 +213,100 @@ class SimTensor(Tensor):
         return f"SimTensor({tuple(self.shape)}, {self.dtype})"
 
 
-def _run(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """An operation that has a tensor of the device among its arguments, or that makes one."""
+class _Kernels(TorchDispatchMode):
+    """Factories and copies to the device, which no tensor leads to `SimTensor`."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _run(func, args, kwargs or {})
+
+
+class _Literals(TorchFunctionMode):
+    """Tensors of Python's numbers: PyTorch would make meta tensors of them, and lose the numbers."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        numbers = func in (torch.tensor, torch.as_tensor) and not isinstance(args[0], Tensor)
+        if numbers and torch.device(kwargs.get("device") or CPU) == DEVICE:
+            return func(*args, **{**kwargs, "device": CPU}).to(DEVICE)
+        return func(*args, **kwargs)
+
+
+def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """An operation; one that has a tensor of the device among its arguments, or that makes one, is counted."""
+    tensors = _tensors([args, list(kwargs.values())])
+    made = {id(x.raw): x for x in tensors if isinstance(x, SimTensor)}
+    assert not any(x.device == DEVICE for x in tensors if not isinstance(x, SimTensor)), func
+    device = torch.device(kwargs.get("device") or (DEVICE if made else CPU))
+    if not made and device != DEVICE:
+        return func(*args, **kwargs)
     name = func.name().removeprefix("aten::").partition(".")[0]
-    made: dict[int, SimTensor] = {}
-    strangers: list[Tensor] = []
-
-    def raw(value: Any) -> Any:
-        if isinstance(value, SimTensor):
-            made[id(value.raw)] = value
-            return value.raw
-        if isinstance(value, Tensor):
-            strangers.append(value)
-        return value
-
-    raws, options = _each(raw, args), {key: _each(raw, value) for key, value in kwargs.items()}
-    ours = torch.device(kwargs.get("device") or NAME).type == NAME  # whether the result is on the device
     if name in _COPIES:
-        source = args[0] if name == "_to_copy" else args[1]
-        ours = ours if name == "_to_copy" else isinstance(args[0], SimTensor)
-        within = isinstance(source, SimTensor) == ours or (name == "copy_" and ours and not source.dim())
-        note("launches", name) if within else note("copies", name, line=True)
+        source, to = (args[0], device) if name == "_to_copy" else (args[1], args[0].device)
+        within = source.device == to or (name == "copy_" and to == DEVICE and not source.dim())
+        _note("launches" if within else "copies", name, waits=not within)
+        device = to
     else:
         if not func.is_view and name not in _FREE:
-            note("launches", name, _LAUNCHES.get(name.rstrip("_"), 1))
-        strangers = _indexed(name, args, strangers)
+            _note("launches", name, _LAUNCHES.get(name.rstrip("_"), 1))
+        strangers = _indexed(name, args, [x for x in tensors if not isinstance(x, SimTensor)])
         if any(x.dim() or torch.Tag.pointwise not in func.tags for x in strangers):
             shapes = [tuple(x.shape) for x in strangers]
-            raise DeviceMix(f"{name} of tensors on {NAME} and of {shapes} on cpu, at {line_of()}")
+            raise DeviceMix(f"{name} of tensors on the device and of {shapes} on cpu, at {_line()}")
+    raws, options = _each(_raw, args), {key: _each(_raw, value) for key, value in kwargs.items()}
     if "device" in options:
-        options["device"] = torch.device("cpu")
-    out = _zeros(func, raws, options) if IDLE and func.overloadpacket in flop_registry else func(*raws, **options)
+        options["device"] = CPU
+    idle = _idle and func.overloadpacket in flop_registry
+    out = _zeros(func, raws, options) if idle else func(*raws, **options)
     if not func.is_view and name not in _FREE:
         _ran(name, func, raws, options, out)
-    return _each(partial(_wrapped, made), out) if ours else out
+    return _wrapped(out, made) if device == DEVICE else out
+
+
+def _indexed(name: str, args: Any, strangers: list[Tensor]) -> list[Tensor]:
+    """CPU tensors that CUDA refuses: not those that index one of the device, which are copied to it."""
+    index = [x for x in args[1] if x is not None] if "index" in name and isinstance(args[1], list | tuple) else []
+    if name in _WAITS or any(x.dtype == torch.bool for x in index):
+        _note("syncs", name, waits=True)
+    copied = {id(x) for x in index if not isinstance(x, SimTensor)} if isinstance(args[0], SimTensor) else set()
+    for _ in copied:
+        _note("copies", name, waits=True)
+    return [x for x in strangers if id(x) not in copied]
 
 
 def _zeros(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Zeros in the shape of a product; what it would write into stays as it is."""
     if "out" in kwargs:
         return kwargs["out"]
-    shape = func(*_each(_meta, args), **kwargs)
+    shape = func(*_each(lambda x: x.to("meta") if isinstance(x, Tensor) else x, args), **kwargs)
     return torch.zeros(shape.shape, dtype=shape.dtype)
-
-
-def _meta(value: Any) -> Any:
-    return value.to("meta") if isinstance(value, Tensor) else value
 
 
 def _ran(name: str, func: Callable[..., Any], args: Any, kwargs: dict[str, Any], out: Any) -> None:
     """A kernel has run: a graph that records keeps it."""
-    for graph in GRAPHS:
-        graph.kernels.append((func, args, kwargs, out))
-    if not GRAPHS or not WORKS:
-        return
-    formula = flop_registry.get(getattr(func, "overloadpacket", func))
-    operations = formula(*args, **kwargs, out_val=out) if formula else _attention_operations(func, args)
+    for graph in _recording:
+        graph.kernels.append(_Kernel(name, func, args, kwargs, out))
+
+
+def _each(action: Callable[[Any], Any], value: Any, nested: Any = (list, tuple)) -> Any:
+    """`action` of every value in nested lists and tuples."""
+    return type(value)([_each(action, x, nested) for x in value]) if isinstance(value, nested) else action(value)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """The tensors in nested lists and tuples."""
     found: list[Tensor] = []
-    _each(lambda x: found.append(x) if isinstance(x, Tensor) else None, [args, list(kwargs.values()), out])
-    for works in WORKS:
-        works.append(Work(name, operations, sum({id(x): _bytes(x) for x in found}.values())))
+    _each(lambda x: found.append(x) if isinstance(x, Tensor) else None, value)
+    return found
 
 
-def _attention_operations(func: Callable[..., Any], args: Any) -> int:
-    """Two products forward, five backward; 0 of anything else."""
-    products = {_attend: 2, _attend_backward: 5}.get(func, 0)
-    return 2 * products * args[0].numel() * args[1].shape[-2] if products else 0
+def _raw(value: Any) -> Any:
+    return value.raw if isinstance(value, SimTensor) else value
+
+
+def _wrapped(value: Any, made: dict[int, SimTensor] | None = None) -> Any:
+    """Tensors of the device; in-place operations return the very tensor that they were given, one of `made`."""
+    made = made or {}
+    return _each(lambda x: made[id(x)] if id(x) in made else SimTensor(x) if isinstance(x, Tensor) else x, value)
 
 
 def _bytes(x: Tensor) -> int:
@@ -210,15 +333,15 @@ class _Attention(torch.autograd.Function):
 
 
 def _fused(name: str, launches: int, func: Callable[..., Any], inputs: Any) -> Any:
-    raws = _each(_raw, tuple(inputs))
     if any(isinstance(x, Tensor) and not isinstance(x, SimTensor) for x in inputs):
-        raise DeviceMix(f"{name} of tensors on two devices, at {line_of()}")
-    note("launches", name, launches)
+        raise DeviceMix(f"{name} of tensors on two devices, at {_line()}")
+    _note("launches", name, launches)
+    raws = _each(_raw, tuple(inputs))
     with torch.no_grad():
-        zeros = [_heads_inside(torch.zeros_like(x)) for x in raws[:3]] if IDLE else []
-        out = func(*raws) if not IDLE else tuple(zeros) if func is _attend_backward else zeros[0]
+        zeros = [_heads_inside(torch.zeros_like(x)) for x in raws[:3]] if _idle else []
+        out = func(*raws) if not _idle else tuple(zeros) if func is _attend_backward else zeros[0]
     _ran(name, func, raws, {}, out)
-    return _each(partial(_wrapped, {}), out)
+    return _wrapped(out)
 
 
 def _attend(*inputs: Any) -> Tensor:
@@ -236,63 +359,3 @@ def _attend_backward(*inputs: Any) -> tuple[Tensor, ...]:
 def _heads_inside(x: Tensor) -> Tensor:
     """[n, H, s, w], in memory as CUDA's kernels write it: heads side by side."""
     return x.transpose(1, 2).contiguous().transpose(1, 2)
-
-
-def _indexed(name: str, args: Any, strangers: list[Tensor]) -> list[Tensor]:
-    """Counts what an operation waits for; returns the CPU tensors that are not indices."""
-    index = [x for x in args[1] if x is not None] if "index" in name and isinstance(args[1], list | tuple) else []
-    if name in _WAITS or any(x.dtype == torch.bool for x in index):
-        note("syncs", name, line=True)
-    copied = {id(x) for x in index if not isinstance(x, SimTensor)} if isinstance(args[0], SimTensor) else set()
-    for _ in copied:
-        note("copies", name, line=True)
-    return [x for x in strangers if id(x) not in copied]
-
-
-def _each(action: Callable[[Any], Any], value: Any) -> Any:
-    """`action` of every value in nested lists and tuples."""
-    return type(value)([_each(action, x) for x in value]) if isinstance(value, (list, tuple)) else action(value)
-
-
-def _raw(value: Any) -> Any:
-    return value.raw if isinstance(value, SimTensor) else value
-
-
-def _wrapped(made: dict[int, SimTensor], value: Any) -> Any:
-    """In-place operations return the very tensor that they were given."""
-    if id(value) in made:
-        return made[id(value)]
-    return SimTensor(value) if isinstance(value, Tensor) else value
-
-
-def why_not() -> str:
-    """Why this PyTorch cannot simulate a device; empty where it can."""
-    if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
-        return f"a device in Python needs torch >= 2.11, this is {torch.__version__}"
-    other = torch.device("privateuseone").type
-    return "" if other in ("privateuseone", NAME) else f"PyTorch has room for one such device, and there is {other!r}"
-
-
-def registered() -> bool:
-    """Whether this process has called `sim_device`."""
-    return bool(_registered)
-
-
-def sim_device() -> torch.device:
-    """The device, registered by the first call, which must come before the process's first backward pass.
-
-    Raises:
-        RuntimeError: this PyTorch cannot simulate one.
-    """
-    if not _registered:
-        if reason := why_not():
-            raise RuntimeError(reason)
-        backend_registration._setup_privateuseone_for_python_backend(NAME, Module())  # pyright: ignore[reportPrivateUsage]
-        library = torch.library.Library("aten", "IMPL")
-        library.impl("_copy_from", lambda x, to, _=False: _run(torch.ops.aten.copy_.default, to, x), "PrivateUse1")
-        for name in _FACTORIES:  # no tensor argument leads to `SimTensor`
-            base, _, overload = name.partition(".")
-            factory = getattr(getattr(torch.ops.aten, base), overload or "default")
-            library.impl(factory, partial(_run, factory), "PrivateUse1")
-        _registered.append(library)
-    return torch.device(NAME, 0)

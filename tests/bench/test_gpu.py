@@ -9,10 +9,9 @@ from fpl_tune import bench
 from fpl_tune.bench import gpu, simulated_gpu
 from fpl_tune.bench.texts import CALTECH101
 from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.testing.sim import Work, why_not
+from fpl_tune.testing.sim import Work
 
 
-@pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_a_step_waits_for_nothing_and_launches_as_often_for_three_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Launches are those of 12 blocks; times are predicted for narrower ones."""
     size = gpu.Size(names=CALTECH101[:20], layers=2, width=128)

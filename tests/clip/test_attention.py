@@ -12,7 +12,7 @@ from torch import Tensor
 from fpl_tune.clip import Sentences, Towers, attention
 from fpl_tune.clip.layout import Layout
 from fpl_tune.testing import toy_towers
-from fpl_tune.testing.sim import counting, sim_device, why_not
+from fpl_tune.testing.sim import counting
 
 NAMES = ("cat", "red_star", "accordion", "yin yang", "a very long name of a class", "dog", "sea lion", "saxophone")
 
@@ -90,10 +90,9 @@ def _moved(towers: Towers, device: torch.device) -> Towers:
     return Towers(towers.model.to(device), towers.tokenizer, name=towers.name)
 
 
-@pytest.mark.skipif(bool(why_not()), reason=why_not())
-def test_an_accelerator_launches_as_many_kernels_whatever_the_lengths() -> None:
+def test_an_accelerator_launches_as_many_kernels_whatever_the_lengths(sim: torch.device) -> None:
     """At most 26 per layer, forward and backward, without a copy or a synchronisation; and the CPU's figures."""
-    context, sim = _draw((2, 4, 32), 3), sim_device()
+    context = _draw((2, 4, 32), 3)
     here, found = toy_towers(quick_gelu=True), []
     reference = _with_gradient(lambda x: here.encode_prompts(x, here.sentences(NAMES, 4)), context)
     towers = _moved(toy_towers(quick_gelu=True), sim)
@@ -113,10 +112,9 @@ def test_an_accelerator_launches_as_many_kernels_whatever_the_lengths() -> None:
     torch.testing.assert_close(gradient.cpu(), reference[1], rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.skipif(bool(why_not()), reason=why_not())
-def test_what_a_layer_keeps_on_an_accelerator_is_what_is_estimated() -> None:
+def test_what_a_layer_keeps_on_an_accelerator_is_what_is_estimated(sim: torch.device) -> None:
     """Queries, keys and values, by hooks; the fused kernel keeps its output and a sum for each row and head besides."""
-    towers, sim = toy_towers(), sim_device()
+    towers = toy_towers()
     layout = towers.sentences(NAMES, 4).layout(per_class=False, device=sim, dtype=torch.float64)
     kept: dict[int, int] = {}
 

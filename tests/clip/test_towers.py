@@ -88,3 +88,5 @@ def test_a_text_tower_that_takes_no_context_is_refused(vit):
     model.add_module("text", torch.nn.Linear(2, 2))
     with pytest.raises(ConfigError, match="not CLIP's"):
         Towers(model, vit.tokenizer, name="strange")
+    with pytest.raises(ConfigError, match="not CLIP's"):
+        toy_towers(pool_type="last")
