@@ -141,8 +141,7 @@ def usable_bytes(device: torch.device) -> int:
     """
     if device.type != "cuda":
         return _ASSUMED
-    share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)(device)  # torch >= 2.6
-    return int(share * _total(device))
+    return int(torch.cuda.get_per_process_memory_fraction(device) * _total(device))
 
 
 @cache

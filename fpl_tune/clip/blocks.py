@@ -146,7 +146,8 @@ def _in_rows(constant: Tensor, context: Tensor, layout: Layout) -> Tensor:
     constant = constant.expand(len(context), -1, -1)
     if layout.at is None:
         return constant.index_copy(1, layout.context, context)
-    return torch.cat([constant[:, : layout.at], context, constant[:, layout.at + context.shape[1] :]], 1)
+    before, after = constant[:, : layout.at], constant[:, layout.at + context.shape[1] :]
+    return torch.cat([before, context, after], 1)
 
 
 def _linear(x: Tensor, weights: tuple[Tensor, Tensor], onto: Tensor | None = None) -> Tensor:

@@ -62,7 +62,7 @@ class Layout(NamedTuple):
     packing: Packing | None
     """How rows lie in blocks; None: group by group, without rows that pad."""
     in_order: bool  # whether `slot` lists each context token once, in order
-    at: int | None  # first of the context's rows where they follow one another, else None: one kernel less
+    at: int | None  # first of the context's rows where they follow one another, else None
     kept: list[Any]  # a tower, and what it made of this layout
 
     @property
