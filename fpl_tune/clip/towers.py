@@ -179,8 +179,7 @@ class Towers:
         if tuple(context.shape[-2 - own :]) != own_shape:
             said = f"{'K, ' * own}l, d] with K={len(sentences)}, l={sentences.n_ctx}, d={self.text_width}"
             raise ConfigError(f"A context is [..., {said}, not of shape {tuple(context.shape)}.")
-        fits = deep is None or (deep.shape[-2:] == own_shape[own:] and deep.shape[-3] < self.n_text_blocks)
-        if not fits:
+        if deep is not None and (deep.shape[-2:] != own_shape[own:] or deep.shape[-3] >= self.n_text_blocks):
             raise ConfigError(
                 f"Deep prompts are [..., J, l, d] with J < {self.n_text_blocks} blocks, l={sentences.n_ctx}, "
                 f"d={self.text_width}, not of shape {tuple(deep.shape)}."

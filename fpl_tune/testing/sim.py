@@ -41,8 +41,8 @@ from fpl_tune import graphs
 DEVICE, CPU = torch.device("meta"), torch.device("cpu")
 
 _TWICE = ("masked_fill", "index_copy", "index_put", "index_fill", "scatter", "constant_pad_nd", "topk")
-_LAUNCHES = dict.fromkeys((*_TWICE, "nll_loss_backward"), 2)
-_LAUNCHES |= {"sort": 3, "nonzero": 4, "_unique2": 6, "unique_dim": 10}
+_MORE = {"sort": 3, "nonzero": 4, "_unique2": 6, "unique_dim": 10}
+_LAUNCHES = dict.fromkeys((*_TWICE, "nll_loss_backward"), 2) | _MORE
 _READ = "_local_scalar_dense"  # item, bool, float
 _FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", _READ}
 _WAITS = {_READ, "equal", "is_nonzero", "nonzero", "masked_select", "unique_dim", "_unique2", "unique_consecutive"}
