@@ -7,11 +7,12 @@ from torch import Generator, Tensor
 
 import fpl_tune.method as fl
 from fpl_tune.method import Sizes, Task, Tree
-from fpl_tune.methods._blocks import word_context
+from fpl_tune.methods._blocks import require_vit, word_context
 
 
-def require_depth(sizes: Sizes, depth: int, *, text: bool) -> None:
-    """Raises `ConfigError` if there are more prompts than blocks of the towers that they enter."""
+def require_blocks(sizes: Sizes, method: str, depth: int, *, text: bool = True) -> None:
+    """Raises `ConfigError` if there are more prompts than blocks of the towers, or the image tower has no blocks."""
+    require_vit(sizes, method)
     blocks = sizes.n_vision_blocks or 0
     blocks = min(blocks, sizes.n_text_blocks) if text else blocks
     rule = f"must be at most {blocks}, the number of blocks of the shallower tower"
@@ -57,6 +58,7 @@ def see(task: Task, pixels: Tensor, visual: Tensor) -> Tensor:
     return task.see(pixels, visual[:, 0], deep=deep, place="end")[0]
 
 
-def both_features(task: Task, leaf: Tree, pixels: Tensor, tail: str) -> tuple[Tensor, Tensor]:
+def both_features(task: Task, leaf: Tree, pixels: Tensor, words: str) -> tuple[Tensor, Tensor]:
     """Raw image features [C, B, D] and unit text features [C, K, D] under each client's own prompts."""
+    tail = frozen_words(words, leaf["text"].shape[-2])
     return see(task, pixels, leaf["visual"]), task.text(leaf["text"], deep=leaf.get("deep"), tail=tail)

@@ -76,11 +76,10 @@ class DPFPL(FederatedAveraging):
             zero = {"own": torch.zeros_like(leaves["prompt"])}
             value = fl.cross_entropy(self.logits(task, Local({**leaves, **zero}, {}), batch), batch)
             (gradient,) = torch.autograd.grad(value.sum(), [leaves["prompt"]])
-        keys = {name: local.fixed[name] for name in ("key", "drawn")}
-        std = self._std(batch)
+        keys, std = local.fixed, self._std(batch)
         moves = {"own": self.personal_gradient(gradient, local.train["own"].detach(), keys, std)}
         moves["prompt"] = self._noised(gradient, keys, 1, std / math.sqrt(task.n_clients))
-        return with_gradient(value, local.train, moves), {**local.fixed, "drawn": keys["drawn"] + 1}
+        return with_gradient(value, local.train, moves), {**keys, "drawn": keys["drawn"] + 1}
 
     def _std(self, batch: Batch) -> Tensor:
         """[C] deviation of the released noise: 0 without."""

@@ -18,8 +18,8 @@ from torch import Generator, Tensor
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._blocks import new_linear, require_vit
-from fpl_tune.methods._deep import frozen_words, require_depth, see, starting_words
+from fpl_tune.methods._blocks import new_linear
+from fpl_tune.methods._deep import frozen_words, require_blocks, see, starting_words
 
 
 @dataclass(frozen=True, config=fl.SPEC)
@@ -40,8 +40,7 @@ class FedMaPLe(FederatedAveraging):
     behind: Literal["frozen", "dropped"] = "frozen"
 
     def check(self, sizes: Sizes) -> None:
-        require_vit(sizes, "fedmaple")
-        require_depth(sizes, self.depth, text=True)
+        require_blocks(sizes, "fedmaple", self.depth)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         shared: Tree = {"prompt": starting_words(task, self.words, self.n_ctx, rng)}

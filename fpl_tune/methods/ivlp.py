@@ -15,8 +15,7 @@ from torch import Generator, Tensor
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._blocks import require_vit
-from fpl_tune.methods._deep import both_features, both_prompts, frozen_words, require_depth
+from fpl_tune.methods._deep import both_features, both_prompts, require_blocks
 
 
 @dataclass(frozen=True, config=fl.SPEC)
@@ -37,13 +36,11 @@ class IVLP(FederatedAveraging):
     words: str = "a photo of a"
 
     def check(self, sizes: Sizes) -> None:
-        require_vit(sizes, "ivlp")
-        require_depth(sizes, self.depth, text=True)
+        require_blocks(sizes, "ivlp", self.depth)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         shared = both_prompts(task, self.n_ctx, self.n_tokens, self.depth, self.words, rng)
         return State(shared, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        tail = frozen_words(self.words, self.n_ctx)
-        return fl.cosine_logits(task.scale, *both_features(task, local.train, batch.image, tail))
+        return fl.cosine_logits(task.scale, *both_features(task, local.train, batch.image, self.words))

@@ -20,8 +20,8 @@ from torch import Generator, Tensor
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._blocks import Template, require_vit
-from fpl_tune.methods._deep import both_features, both_prompts, frozen_words, require_depth
+from fpl_tune.methods._blocks import Template
+from fpl_tune.methods._deep import both_features, both_prompts, require_blocks
 
 _NEVER = -1e30
 """Logarithm of a weight of zero that is a number."""
@@ -60,8 +60,7 @@ class PromptSRC(FederatedAveraging):
     spread: fl.Positive = 0.05
 
     def check(self, sizes: Sizes) -> None:
-        require_vit(sizes, "promptsrc")
-        require_depth(sizes, self.depth, text=True)
+        require_blocks(sizes, "promptsrc", self.depth)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         shared = both_prompts(task, self.n_ctx, self.n_tokens, self.depth, self.words, rng)
@@ -78,14 +77,11 @@ class PromptSRC(FederatedAveraging):
             return self.start(task, state, who)
         return Local(train={name: fl.spread(state.server[f"mean.{name}"], len(who)) for name in state.shared}, fixed={})
 
-    def _features(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tensor]:
-        return both_features(task, local.train, batch.image, frozen_words(self.words, self.n_ctx))
-
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return fl.cosine_logits(task.scale, *self._features(task, local, batch))
+        return fl.cosine_logits(task.scale, *both_features(task, local.train, batch.image, self.words))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
-        image, text = self._features(task, local, batch)
+        image, text = both_features(task, local.train, batch.image, self.words)
         logits = fl.cosine_logits(task.scale, image, text)
         with torch.no_grad():
             still = fl.unit(task.sentences(self.templates or (task.template,)).mean(0))

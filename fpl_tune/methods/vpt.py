@@ -13,8 +13,8 @@ from torch import Generator, Tensor
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._blocks import hand_logits, require_vit
-from fpl_tune.methods._deep import require_depth, see, visual_prompts
+from fpl_tune.methods._blocks import hand_logits
+from fpl_tune.methods._deep import require_blocks, see, visual_prompts
 
 
 @dataclass(frozen=True, config=fl.SPEC)
@@ -31,8 +31,7 @@ class VPT(FederatedAveraging):
     depth: fl.AtLeastOne = 1
 
     def check(self, sizes: Sizes) -> None:
-        require_vit(sizes, "vpt")
-        require_depth(sizes, self.depth, text=False)
+        require_blocks(sizes, "vpt", self.depth, text=False)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State({"visual": visual_prompts(task, self.n_tokens, self.depth, rng)}, personal={}, server={})

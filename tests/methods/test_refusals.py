@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,121 +12,59 @@ import pytest
 from fpl_tune import methods
 from fpl_tune.errors import ConfigError
 
-OPTIONS: list[tuple[str, dict[str, Any], str]] = [
-    ("capt", {"n_own": 0}, "n_own must be >= 1, but is 0"),
-    ("capt", {"prior": -1.0}, "prior must be >= 0"),
-    ("capt", {"align": math.nan}, "align must be a finite number"),
-    ("capt", {"temperature": 0}, "temperature must be > 0"),
-    ("clip_fc", {"start_from": "zeros"}, "start_from 'zeros'"),
-    ("coop", {"n_ctx": 0}, "n_ctx must be >= 1, but is 0"),
-    ("dpfpl", {"rank": 17}, "rank must be 'full' or lie between 1 and method.n_ctx = 16, but is 17"),
-    ("dpfpl", {"noise": 0.0}, "noise must be > 0"),
-    ("dpfpl", {"clip": 0.0}, "clip must be > 0"),
-    ("dpfpl", {"clip": math.inf}, "clip must be a finite number"),
-    ("dpfpl", {"n_ctx": 0}, "n_ctx must be >= 1"),
-    ("fedamp", {"lam": -1.0}, "lam must be >= 0"),
-    ("fedamp", {"alpha": 0.0}, "alpha must be > 0"),
-    ("fedamp", {"sigma": 0.0}, "sigma must be > 0"),
-    ("fedapt", {"n_ctx": 0}, "n_ctx must be >= 1"),
-    ("fedapt", {"temperature": -1.0}, "temperature must be > 0"),
-    ("fedapt", {"keys": "ones"}, "keys 'ones'"),
-    ("fedapt_unsupervised", {"n_ctx": 0}, "n_ctx must be >= 1"),
-    ("fedapt_unsupervised", {"phase": 3}, "phase '3'"),
-    ("fedapt_unsupervised", {"threshold": 1.0}, "threshold must be < 1"),
-    ("fedapt_unsupervised", {"neighbours": -1}, "neighbours must be >= 0"),
-    ("fedapt_unsupervised", {"disperse": -0.5}, "disperse must be >= 0"),
-    ("fedapt_unsupervised", {"disperse": math.inf}, "disperse must be a finite number"),
-    ("fedapt_unsupervised", {"temperature": 0.0}, "temperature must be > 0"),
-    ("fedclip", {"form": "tanh"}, "form 'tanh'"),
-    ("fedclip", {"objective": "mse"}, "objective 'mse'"),
-    ("fedclip", {"weights": "median"}, "weights 'median'"),
-    ("fedclip_unsupervised", {"phase": 3}, "phase '3'"),
-    ("fedclip_unsupervised", {"threshold": 1.0}, "threshold must be < 1"),
-    ("fedclip_unsupervised", {"neighbours": -1}, "neighbours must be >= 0"),
-    ("fedclip_unsupervised", {"disperse": -1}, "disperse must be >= 0"),
-    ("fedcocoop", {"n_ctx": 0}, "n_ctx must be >= 1"),
-    ("fedcocoop", {"reduction": 0}, "reduction must be >= 1"),
-    ("feddpt", {"n_ctx": 0}, "n_ctx must be >= 1"),
-    ("feddpt", {"temperature": 0.0}, "temperature must be > 0"),
-    ("feddpt", {"momentum": 1.0}, "momentum must be < 1"),
-    ("feddpt", {"visual_momentum": -0.1}, "visual_momentum must be >= 0"),
-    ("feddpt", {"visual": "none"}, "text must be shared or hand where visual is none"),
-    ("feddpt", {"attention": "euclid"}, "attention 'euclid'"),
-    ("fedlora", {"rank": 0}, "rank must be >= 1"),
-    ("fedlora", {"alpha": -1.0}, "alpha must be >= 0"),
-    ("fedmaple", {"n_ctx": 0}, "n_ctx must be >= 1"),
-    ("fedmaple", {"depth": 0}, "depth must be >= 1"),
-    ("fedmgp", {"groups": 0}, "groups must be >= 1"),
-    ("fedmgp", {"select": 6}, "select must be at most method.groups = 5, but is 6"),
-    ("fedmgp", {"temperature": 0.0}, "temperature must be > 0"),
-    ("fedmgp", {"lam": -1.0}, "lam must be >= 0"),
-    ("fedmgp", {"n_ctx": 0}, "n_ctx must be >= 1"),
-    ("fedmgp", {"words": ""}, "words must not be empty"),
-    ("fedmvp", {"n_tokens": 0}, "n_tokens must be >= 1"),
-    ("fedmvp", {"consistency": -1.0}, "consistency must be >= 0"),
-    ("fedmvp", {"attributes": ["red"]}, "attributes.0 must have {} for the class name, but is 'red'"),
-    ("fedotp", {"gamma": 1.1}, "gamma must be <= 1, but is 1.1"),
-    ("fedotp", {"epsilon": 0.0}, "epsilon must be >= 0.005, but is 0.0"),
-    ("fedotp", {"iterations": 0}, "iterations must be >= 1"),
-    ("fedper", {"n_own": 17}, "n_own must be at most method.n_ctx = 16, but is 17"),
-    ("fedper", {"n_own": -1}, "n_own must be >= 0"),
-    ("fedper", {"n_ctx": 0}, "n_ctx must be >= 1"),
-    ("fedpgp", {"mu": -1.0}, "mu must be >= 0"),
-    ("fedpgp", {"temperature": 0.0}, "temperature must be > 0, but is 0.0"),
-    ("fedpgp", {"copies": 0}, "copies must be >= 1, but is 0"),
-    ("fedpgp", {"signs": "printed"}, "signs must be 'meant' unless method.pairs is negative or positive"),
-    ("fedpgp", {"rank": 17}, "rank must be 'full' or lie between 0 and method.n_ctx = 16, but is 17"),
-    ("fedpha", {"alpha": 2.5}, "alpha must be <= 2, but is 2.5"),
-    ("fedpha", {"ratio": 0.0}, "ratio must be > 0"),
-    ("fedpha", {"pull": -1.0}, "pull must be >= 0"),
-    ("fedpha", {"n_ctx": 0}, "n_ctx must be >= 1"),
-    ("fedpha", {"lengths": [4, 0]}, "lengths.1 must be >= 1, but is 0"),
-    ("fedtpg", {"n_ctx": 0}, "n_ctx must be >= 1"),
-    ("fedtpg", {"heads": 0}, "heads must be >= 1"),
-    ("ivlp", {"n_ctx": 0}, "n_ctx must be >= 1"),
-    ("ivlp", {"n_tokens": 0}, "n_tokens must be >= 1"),
-    ("ivlp", {"depth": 0}, "depth must be >= 1"),
-    ("kgcoop", {"w": -1.0}, "w must be >= 0"),
-    ("kgcoop", {"n_ctx": 0}, "n_ctx must be >= 1"),
-    ("pfedmma", {"blocks": 0}, "blocks must be >= 1"),
-    ("pfedmma", {"rank": 0}, "rank must be >= 1"),
-    ("pfedmma", {"alpha": -1.0}, "alpha must be >= 0"),
-    ("pfedmoap", {"lam": -0.1}, "lam must be >= 0, but is -0.1"),
-    ("pfedmoap", {"experts": 1}, "experts must be >= 2"),
-    ("pfedmoap", {"heads": 5, "d_gating": 128}, "d_gating must be a multiple of method.heads = 5"),
-    ("pfedmoap", {"n_ctx": 0}, "n_ctx must be >= 1"),
-    ("pfedmoap", {"attention_scale": math.inf}, "attention_scale must be a finite number, but is inf"),
-    ("pfedprompt", {"alpha": -1.0}, "alpha must be >= 0, but is -1.0"),
-    ("pfedprompt", {"n_ctx": 0}, "n_ctx must be >= 1"),
-    ("plot", {"prompts": 0}, "prompts must be >= 1, but is 0"),
-    ("plot", {"epsilon": 0.001}, "epsilon must be >= 0.005"),
-    ("plot", {"iterations": 0}, "iterations must be >= 1"),
-    ("plot", {"n_ctx": 0}, "n_ctx must be >= 1"),
-    ("prograd", {"lam": 1.5}, "lam must be <= 1, but is 1.5"),
-    ("prograd", {"temperature": 0.0}, "temperature must be > 0"),
-    ("prograd", {"n_ctx": 0}, "n_ctx must be >= 1"),
-    ("promptfl", {"n_ctx": 0}, "n_ctx must be >= 1, but is 0"),
-    ("promptfolio", {"theta": 1.5}, "theta must be <= 1, but is 1.5"),
-    ("promptfolio", {"n_ctx": 0}, "n_ctx must be >= 1"),
-    ("promptsrc", {"n_ctx": 0}, "n_ctx must be >= 1"),
-    ("promptsrc", {"text": -1.0}, "text must be >= 0"),
-    ("promptsrc", {"agreement": math.inf}, "agreement must be a finite number"),
-    ("promptsrc", {"spread": 0.0}, "spread must be > 0"),
-    ("promptsrc", {"templates": ["a photo"]}, "templates.0 must have {} for the class name"),
-    ("promptsrc", {"gaussian": "broadcast"}, "gaussian 'broadcast'"),
-    ("tofa", {"alpha": -1.0}, "alpha must be >= 0"),
-    ("tofa", {"shrink": 0.0}, "shrink must be > 0"),
-    ("vpt", {"n_tokens": 0}, "n_tokens must be >= 1"),
-    ("vpt", {"depth": 0}, "depth must be >= 1"),
-    ("private", {"epsilon": 0.0}, "epsilon must be > 0"),
-    ("private", {"delta": 1.0}, "delta must be < 1, but is 1.0"),
-    ("private", {"clip": 0.0}, "clip must be > 0"),
-    ("private", {"clip": math.inf}, "clip must be finite where epsilon is"),
-    ("private", {"rounds": 8}, "rounds must be 1 where calibration is classical, but is 8. Set method.cal"),
-    ("private", {"sampling": 0.1}, "sampling must be 1 where calibration is classical"),
-    ("private", {"sampling": 1.5, "calibration": "accountant"}, "sampling must be <= 1"),
-    ("proximal", {"mu": -1.0}, "mu must be >= 0, but is -1.0"),
+INF = math.inf
+SIZES = """
+    capt.n_own coop.n_ctx dpfpl.n_ctx fedamp.n_ctx fedapt.n_ctx fedapt_unsupervised.n_ctx fedcocoop.n_ctx
+    fedcocoop.reduction feddpt.n_ctx fedlora.rank fedmaple.n_ctx fedmaple.depth fedmgp.groups fedmgp.select fedmgp.n_ctx
+    fedmvp.n_tokens fedmvp.heads fedotp.iterations fedotp.n_ctx fedper.n_ctx fedpgp.n_ctx fedpgp.copies fedpha.n_ctx
+    fedtpg.n_ctx fedtpg.heads ivlp.n_ctx ivlp.n_tokens ivlp.depth kgcoop.n_ctx pfedmma.blocks pfedmma.rank
+    pfedmoap.heads pfedmoap.n_ctx pfedprompt.n_ctx plot.prompts plot.iterations plot.n_ctx private.rounds prograd.n_ctx
+    promptfl.n_ctx promptfolio.n_ctx promptsrc.n_ctx promptsrc.n_tokens promptsrc.depth vpt.n_tokens vpt.depth
+"""
+WEIGHTS = """
+    capt.prior capt.align fedamp.lam fedapt_unsupervised.disperse fedclip_unsupervised.disperse fedlora.alpha fedmgp.lam
+    fedmvp.consistency fedpgp.mu fedpha.pull fedpha.push kgcoop.w pfedmma.alpha pfedmoap.lam pfedprompt.alpha
+    promptsrc.text promptsrc.image promptsrc.agreement proximal.mu
+"""
+POSITIVE = """
+    capt.temperature dpfpl.clip dpfpl.noise fedamp.alpha fedamp.sigma fedapt.temperature fedapt_unsupervised.temperature
+    feddpt.temperature fedmgp.temperature fedotp.gamma fedpgp.temperature fedpha.ratio private.epsilon private.clip
+    private.delta private.sampling prograd.temperature promptsrc.spread tofa.shrink
+"""
+THRESHOLDS = "fedapt_unsupervised.threshold fedclip_unsupervised.threshold"
+CHOICES = "clip_fc.start_from fedapt.keys fedclip.form fedclip.objective fedclip.weights feddpt.attention"
+RANGES: list[tuple[str, Any, str]] = [
+    (SIZES, 0, "must be >= 1, but is 0"),
+    (WEIGHTS, -0.5, "must be >= 0, but is -0.5"),
+    (WEIGHTS, INF, "must be a finite number, but is inf"),
+    (WEIGHTS, math.nan, "must be a finite number, but is nan"),
+    (POSITIVE, 0.0, "must be > 0, but is 0.0"),
+    (CHOICES, "none?", "'none?'"),
+    ("fedclip_unsupervised.form promptsrc.gaussian", "none?", "'none?'"),
+    (THRESHOLDS, -0.5, "must be >= 0, but is -0.5"),
+    (f"{THRESHOLDS} feddpt.momentum private.delta", 1.0, "must be < 1, but is 1.0"),
+    ("fedotp.gamma fedpha.ratio private.sampling prograd.lam promptfolio.theta tofa.shrink", 1.5, "must be <= 1"),
+    ("feddpt.visual_momentum fedpha.alpha prograd.lam promptfolio.theta tofa.alpha", -0.5, "must be >= 0"),
+    ("fedapt_unsupervised.neighbours fedclip_unsupervised.neighbours fedper.n_own", -1, "must be >= 0, but is -1"),
+    ("fedotp.epsilon plot.epsilon", 0.001, "must be >= 0.005, but is 0.001"),
+    ("dpfpl.clip pfedmoap.attention_scale prograd.temperature promptsrc.mean", INF, "must be a finite number"),
+    ("fedapt_unsupervised.phase fedclip_unsupervised.phase", 3, "'3'"),
+    ("fedpha.alpha", 2.5, "must be <= 2, but is 2.5"),
+    ("fedpha.lengths", [4, 0], ".1 must be >= 1, but is 0"),
+    ("fedmgp.words", "", "must not be empty, but is ''"),
+    ("fedmvp.attributes promptsrc.templates", ["red"], ".0 must have {} for the class name, but is 'red'"),
+    ("dpfpl.rank", 17, "must be 'full' or lie between 1 and method.n_ctx = 16, but is 17"),
+    ("fedpgp.rank", 17, "must be 'full' or lie between 0 and method.n_ctx = 16, but is 17"),
+    ("fedper.n_own", 17, "must be at most method.n_ctx = 16, but is 17"),
+    ("fedmgp.select", 6, "must be at most method.groups = 5, but is 6"),
+    ("fedpgp.signs", "printed", "must be 'meant' unless method.pairs is negative or positive"),
+    ("pfedmoap.experts", 1, "must be >= 2, but is 1"),
+    ("pfedmoap.d_gating", 12, "must be a multiple of method.heads = 8, but is 12"),
+    ("private.clip", INF, "must be finite where epsilon is"),
+    ("private.rounds", 8, "must be 1 where calibration is classical, but is 8. Set method.calibration=accountant."),
+    ("private.sampling", 0.1, "must be 1 where calibration is classical"),
 ]
+OPTIONS = [(field, value, rule) for fields, value, rule in RANGES for field in fields.split()]
 
 NO_VIT = {"vision_width": None, "n_vision_blocks": None}
 NOVEL = {"same_classes": False}
@@ -163,12 +102,18 @@ TASKS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "fields", "rule"), OPTIONS, ids=lambda value: str(value))
-def test_options_out_of_range_are_refused(name: str, fields: dict[str, Any], rule: str) -> None:
+@pytest.mark.parametrize(("option", "value", "rule"), OPTIONS)
+def test_options_out_of_range_are_refused(option: str, value: Any, rule: str) -> None:
+    name, field = option.split(".")
     inner = {"inner": {"name": "promptfl"}} if name in {"private", "proximal"} else {}
     with pytest.raises(ConfigError) as refused:
-        methods.build({"name": name, **inner, **fields})
-    assert rule in str(refused.value)
+        methods.build({"name": name, **inner, field: value})
+    assert re.search(rf"\b{field}\b.*{re.escape(rule)}", str(refused.value))
+
+
+def test_visual_tokens_weigh_the_domains_prompts() -> None:
+    with pytest.raises(ConfigError, match="text must be shared or hand where visual is none"):
+        methods.build({"name": "feddpt", "visual": "none"})
 
 
 @pytest.mark.parametrize(("name", "fields", "sizes", "rule"), TASKS, ids=lambda value: str(value)[:40])
