@@ -166,14 +166,12 @@ class _Job:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        n, towers = len(self.pool), self.towers
-        if self.needs == "pooled":
-            return n, towers.embed_dim
-        if self.needs == "pixels":
-            return n, 3, towers.image_size, towers.image_size
-        if towers.n_patches is None:
+        towers = self.towers
+        if self.needs == "patches" and towers.n_patches is None:
             raise ConfigError(f"Towers {towers.name} have no patch features. Choose a ResNet or ViT CLIP such as RN50.")
-        return n, towers.n_patches, towers.embed_dim
+        side, width = towers.image_size, towers.embed_dim
+        one = {"pooled": (width,), "patches": (towers.n_patches or 0, width), "pixels": (3, side, side)}
+        return len(self.pool), *one[self.needs]
 
     def run(self, into: NDArray[Any]) -> NDArray[Any]:
         """Fills `into` batch by batch; files are read by several threads, one batch at a time."""

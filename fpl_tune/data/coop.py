@@ -25,6 +25,7 @@ from fpl_tune.data.files import (
     label_in,
     lines_of,
     locate,
+    needed,
     read_json,
     subfolders,
 )
@@ -156,9 +157,7 @@ def _cars(folder: Path, layout: Layout, seed: int) -> Listed:
 def _matlab(path: Path, field: str, layout: Layout) -> list[Any]:
     from scipy.io import loadmat
 
-    if not path.is_file():
-        raise EnvironmentProblem(f"There is no {path}. {layout.origin}")
-    return list(loadmat(path, simplify_cells=True)[field])
+    return list(loadmat(needed(path, layout), simplify_cells=True)[field])
 
 
 def _aircraft(folder: Path, layout: Layout, seed: int) -> Listed:

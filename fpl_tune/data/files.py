@@ -187,11 +187,16 @@ def _present(rows: Rows, root: Path, spec: DataSpec, listed_in: str) -> Rows:
     return kept
 
 
-def lines_of(path: Path, layout: Layout) -> list[str]:
-    """The lines of a list that are neither blank nor comments. Raises `EnvironmentProblem` if there is no such file."""
-    if not path.is_file():
+def needed(path: Path, layout: Layout) -> Path:
+    """The path of a file or folder. Raises `EnvironmentProblem`, which names its origin, if it does not exist."""
+    if not path.exists():
         raise EnvironmentProblem(f"There is no {path}. {layout.origin}")
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    return path
+
+
+def lines_of(path: Path, layout: Layout) -> list[str]:
+    """The lines of a list that are neither blank nor comments."""
+    lines = (line.strip() for line in needed(path, layout).read_text(encoding="utf-8").splitlines())
     return [line for line in lines if line and not line.startswith("#")]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fpl_tune.data.files import Group, Layout, assemble, divide, images_in, lines_of, locate, plain, subfolders
+from fpl_tune.data.files import Group, Layout, assemble, divide, images_in, lines_of, locate, needed, plain, subfolders
 from fpl_tune.data.pool import Dataset
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.errors import ConfigError, EnvironmentProblem
@@ -84,12 +84,9 @@ def load_imagenet(spec: DataSpec, layout: Layout) -> Dataset:
         EnvironmentProblem: a folder or `classnames.txt` is missing, or they name different classes.
     """
     root = locate(spec, layout, ("classnames.txt", "images"))
-    names, parts = root / "classnames.txt", [root / "images" / part for part in ("train", "val")]
-    for path in (*parts, names):
-        if not path.exists():
-            raise EnvironmentProblem(f"{path} is missing. {layout.origin}")
+    names = root / "classnames.txt"
     named = dict(line.split(maxsplit=1) for line in lines_of(names, layout) if " " in line)
-    train, test = map(subfolders, parts)
+    train, test = (subfolders(needed(root / "images" / part, layout)) for part in ("train", "val"))
     for identifier in (*train, *test):
         if identifier not in named:
             raise EnvironmentProblem(f"{names} has no name for {identifier}, a folder of images/. {layout.origin}")

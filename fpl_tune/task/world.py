@@ -57,6 +57,7 @@ class ClipSpec:
         return load_towers(self.name, self.pretrained, quick_gelu=self.quick_gelu, device=device, dtype=kind)
 
 
+_Arrays = Sequence[np.ndarray]
 _TABLES_SHARE = 0.25
 """Of an accelerator's memory, for tables of images."""
 
@@ -101,7 +102,6 @@ class World:
         keep_freed_memory()
         towers = clip.load(device)
         dataset = load(data)
-
         tables = [
             features(pool, towers, needs, cache_dir=cache_dir, view=look, progress=progress)
             for pool, look in pools_and_views(dataset, data.views, view)
@@ -114,9 +114,8 @@ class World:
         key = tuple(int(i) for i in ids)
         if key not in self._classes:
             names = tuple(self.dataset.classes[i] for i in key)
-            template = {"generic": GENERIC_TEMPLATE, "dataset": self.dataset.template}.get(
-                self.clip.template, self.clip.template
-            )
+            template = self.clip.template
+            template = {"generic": GENERIC_TEMPLATE, "dataset": self.dataset.template}.get(template, template)
             self._classes[key] = Classes(self.towers, names, template, self.clip.class_position)
         return self._classes[key]
 
@@ -125,18 +124,13 @@ class World:
         drawn: Split = split(self.dataset, data, partition, seed)
         device = self.towers.device
 
-        def clients(
-            images: Tensor,
-            index: Sequence[np.ndarray],
-            label: Sequence[np.ndarray],
-            ids: np.ndarray,
-            **views: Any,
-        ) -> ClientData:
+        def clients(images: Tensor, index: _Arrays, label: _Arrays, ids: np.ndarray, **views: Any) -> ClientData:
             place = np.zeros(len(self.dataset.classes), dtype=np.int64)
             place[ids] = np.arange(len(ids))
             held = [place[labels] for labels in label]
             return ClientData(images, index, held, towers=self.towers, device=device, **views)
 
+        views = {"views": self.views, "second": self.second}
         tests = {
             name: (self.classes(t.classes), clients(self.test_images, t.index, t.label, t.classes))
             for name, t in drawn.tests.items()
@@ -148,14 +142,7 @@ class World:
         return ClientTask(
             towers=self.towers,
             known=self.classes(drawn.classes),
-            train=clients(
-                self.train_images,
-                drawn.train,
-                drawn.train_label,
-                drawn.classes,
-                views=self.views,
-                second=self.second,
-            ),
+            train=clients(self.train_images, drawn.train, drawn.train_label, drawn.classes, **views),
             val=clients(self.train_images, drawn.val, drawn.val_label, drawn.classes),
             tests=tests,
             domain=torch.as_tensor(np.searchsorted(domains, drawn.domain), device=device),
