@@ -26,7 +26,6 @@ def quiet() -> None:
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DO_NOT_TRACK": "true",
         "GIT_PYTHON_REFRESH": "quiet",
-        "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
         "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",

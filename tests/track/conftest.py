@@ -53,6 +53,12 @@ def runs_of() -> Callable[..., list[Any]]:
 
 
 @pytest.fixture
+def keyed() -> Callable[..., dict[str, Any]]:
+    """keyed(uri, name="toy"): the same by their keys."""
+    return lambda uri, name="toy": {run.data.tags["fpl.key"]: run for run in _runs_of(uri, name)}
+
+
+@pytest.fixture
 def picture() -> Picture:
     """picture(uri, store): all that a SQLite database says of a store's live runs."""
     return _picture

@@ -18,7 +18,7 @@ from fpl_tune.trial import Trial
 
 
 @pytest.mark.filterwarnings("ignore:.*Any type hint is inferred:UserWarning")  # of mlflow.pyfunc, while it loads
-def test_the_best_cell_is_served(compose: Any, uri: str, runs_of: Any, tmp_path: Path, feature_cache: Path) -> None:
+def test_the_best_cell_is_served(compose: Any, uri: str, tmp_path: Path, feature_cache: Path, keyed) -> None:
     spec, node = compose(
         "axes: {optim: {lr: [0.01]}}", "seeds=1", "protocol.rounds=1", "tracking.register=shapes", name="toy"
     )
@@ -33,7 +33,7 @@ def test_the_best_cell_is_served(compose: Any, uri: str, runs_of: Any, tmp_path:
     for _ in range(2):
         track.sync(store, uri)
     (version,) = server.connect(uri).search_model_versions("name = 'shapes'")
-    run = next(r for r in runs_of(uri) if r.data.tags["fpl.key"] == "study")
+    run = keyed(uri)["study"]
     assert (version.run_id, version.version) == (run.info.run_id, 1)
     from mlflow import pyfunc, set_tracking_uri
 

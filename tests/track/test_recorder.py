@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,16 +21,10 @@ SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
 DONE = Outcome(2, 0, 0, 0, 1.0, 0)
 
 
-def experiment_id(client: Any) -> str:
-    found = client.get_experiment_by_name("toy")
-    assert found is not None
-    return found.experiment_id
-
-
-def statuses(uri: str) -> dict[str, str]:
-    client = server.connect(uri)
-    found = client.search_runs([experiment_id(client)])
-    return {run.data.tags["fpl.key"]: run.info.status for run in found}
+@pytest.fixture
+def statuses(keyed) -> Callable[[str], dict[str, str]]:
+    """statuses(uri): the status of each run by key."""
+    return lambda uri: {key: run.info.status for key, run in keyed(uri).items()}
 
 
 def follow(recorder: track.Recorder, store: Store, outcome: Outcome = DONE) -> None:
@@ -43,20 +38,18 @@ def follow(recorder: track.Recorder, store: Store, outcome: Outcome = DONE) -> N
     recorder.on_study_end(store, outcome)
 
 
-def test_follows_a_study(make_store, uri, tmp_path):
+def test_follows_a_study(make_store, uri, tmp_path, keyed, statuses):
     store = make_store(body=SMALL)
     (store.folder / "report.html").write_text("<!doctype html>")
     warnings: list[str] = []
     follow(track.Recorder(warn=warnings.append), store)
     assert warnings == []
     assert statuses(uri) == {"study": "FINISHED", **{cell.id: "FINISHED" for cell in store.cells()}}
-    client = server.connect(uri)
-    runs = client.search_runs([experiment_id(client)])
-    parent = next(run for run in runs if run.data.tags["fpl.kind"] == "study")
-    assert "report.html" in {f.path for f in client.list_artifacts(parent.info.run_id)}
+    parent = keyed(uri)["study"].info.run_id
+    assert "report.html" in {f.path for f in server.connect(uri).list_artifacts(parent)}
 
 
-def test_the_driver_does_not_wait_for_mlflow(make_store, uri, tmp_path, monkeypatch):
+def test_the_driver_does_not_wait_for_mlflow(make_store, uri, tmp_path, monkeypatch, statuses):
     """The recorder hears of every cell while nothing can be written."""
     store = make_store(body=SMALL)
     write, told = recording.Writer.cell, threading.Event()
@@ -95,7 +88,7 @@ def test_mlflow_waits_for_the_first_trial(make_store, tmp_path, monkeypatch):
     recorder.on_abort()
 
 
-def test_ctrl_c_before_mlflow_is_open_leaves_it_to_the_next_run(make_store, uri, tmp_path, monkeypatch):
+def test_ctrl_c_before_mlflow_is_open_leaves_it_to_the_next_run(make_store, uri, tmp_path, monkeypatch, statuses):
     store = make_store(body=SMALL)
     recorder = track.Recorder()
     opened: list[bool] = []
@@ -109,7 +102,7 @@ def test_ctrl_c_before_mlflow_is_open_leaves_it_to_the_next_run(make_store, uri,
     assert len(statuses(uri)) == 3
 
 
-def test_a_stopped_study_is_closed_as_killed_and_finished_later(make_store, uri, tmp_path):
+def test_a_stopped_study_is_closed_as_killed_and_finished_later(make_store, uri, tmp_path, statuses):
     store = make_store(body=SMALL, fill=lambda cell, seed: cell.number == 0)
     follow_some = Outcome(1, 0, 0, 1, 1.0, 130)
     recorder = track.Recorder()
@@ -123,26 +116,24 @@ def test_a_stopped_study_is_closed_as_killed_and_finished_later(make_store, uri,
     assert set(statuses(uri).values()) == {"FINISHED"}
 
 
-def test_nothing_is_written_for_a_finished_study(make_store, uri, tmp_path):
+def test_nothing_is_written_for_a_finished_study(make_store, uri, tmp_path, runs_of):
     store = make_store(body=SMALL)
     track.sync(store)
-    client = server.connect(uri)
-    before = [run.to_dictionary() for run in client.search_runs([experiment_id(client)])]
+    before = [run.to_dictionary() for run in runs_of(uri)]
     recorder = track.Recorder()
     recorder.on_study_start(store, store.cells(), [])
     recorder.on_study_end(store, Outcome(0, 0, 2, 0, 0.1, 0))
-    assert [run.to_dictionary() for run in client.search_runs([experiment_id(client)])] == before
+    assert [run.to_dictionary() for run in runs_of(uri)] == before
 
 
-def test_inspect_names_what_differs_and_repair_mends_it(make_store, uri):
+def test_inspect_names_what_differs_and_repair_mends_it(make_store, uri, keyed, statuses):
     store = make_store()
     cells = store.cells()
     assert {f.kind for f in track.inspect(store)} == {"missing"}
     track.sync(store)
     assert track.inspect(store) == []
-    client = server.connect(uri)
-    experiment = experiment_id(client)
-    runs = {r.data.tags["fpl.key"]: r for r in client.search_runs([experiment])}
+    client, runs = server.connect(uri), keyed(uri)
+    experiment = runs["study"].info.experiment_id
 
     client.update_run(runs["study"].info.run_id, status="RUNNING")  # the driver was killed
     client.delete_run(runs[cells[0].id].info.run_id)  # someone deleted a run
@@ -166,7 +157,7 @@ def test_inspect_names_what_differs_and_repair_mends_it(make_store, uri):
     assert set(statuses(uri)) == {"study", *(cell.id for cell in cells)}
 
 
-def test_a_study_moves_as_one_folder(make_store, uri, tmp_path, blank_database):
+def test_a_study_moves_as_one_folder(make_store, uri, tmp_path, blank_database, statuses):
     store = make_store(body=SMALL)
     track.sync(store)
     parcel = transfer.export_study(store, tmp_path / "parcel")

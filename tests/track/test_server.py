@@ -26,17 +26,14 @@ def address(tmp_path_factory: pytest.TempPathFactory, blank_database: Path, mlfl
         yield address
 
 
-def test_a_study_lies_on_the_server_with_its_artifacts(make_store, address, tmp_path, monkeypatch):
+def test_a_study_lies_on_the_server_with_its_artifacts(make_store, address, tmp_path, monkeypatch, keyed):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     store = make_store(body=SMALL)
     (store.folder / "report.html").write_text("<!doctype html>")
     track.sync(store)
     track.sync(store)
     assert track.inspect(store) == []
-    client = server.connect(address)
-    experiment = client.get_experiment_by_name("toy")
-    assert experiment is not None
-    runs = {r.data.tags["fpl.key"]: r for r in client.search_runs([experiment.experiment_id])}
+    client, runs = server.connect(address), keyed(address)
     assert set(runs) == {"study", *(cell.id for cell in store.cells())}
     report = client.download_artifacts(runs["study"].info.run_id, "report.html", str(tmp_path))
     assert Path(report).read_text() == "<!doctype html>"

@@ -24,10 +24,10 @@ SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
 # -- what is written -----------------------------------------------------------------------------------------
 
 
-def test_one_parent_and_one_child_per_cell(make_store, uri, runs_of):
+def test_one_parent_and_one_child_per_cell(make_store, uri, keyed):
     store = make_store()
     track.sync(store)
-    runs = {run.data.tags["fpl.key"]: run for run in runs_of(uri)}
+    runs = keyed(uri)
     assert set(runs) == {"study", *(cell.id for cell in store.cells())}
     parent = runs.pop("study")
     assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
@@ -39,12 +39,12 @@ def test_one_parent_and_one_child_per_cell(make_store, uri, runs_of):
     assert "report.html" in experiment.tags["mlflow.note.content"]
 
 
-def test_a_child_holds_curves_and_aggregates_over_seeds(make_store, uri, runs_of):
+def test_a_child_holds_curves_and_aggregates_over_seeds(make_store, uri, keyed):
     store = make_store(rounds=3)
     track.sync(store)
     cell = store.cells()[1]
     client = server.connect(uri)
-    run = next(r for r in runs_of(uri) if r.data.tags["fpl.key"] == cell.id)
+    run = keyed(uri)[cell.id]
     histories = [store.history(cell, seed) for seed in (1, 2, 3)]
     curve = client.get_metric_history(run.info.run_id, "test/acc_mean")
     assert [p.step for p in curve] == [1, 2, 3]
@@ -70,12 +70,12 @@ def test_a_child_holds_curves_and_aggregates_over_seeds(make_store, uri, runs_of
     assert {d.dataset.digest for d in run.inputs.dataset_inputs} == {"split1", "split2", "split3"}
 
 
-def test_artifacts_of_a_cell_can_be_used(make_store, uri, tmp_path, runs_of):
+def test_artifacts_of_a_cell_can_be_used(make_store, uri, tmp_path, keyed):
     store = make_store()
     track.sync(store)
     cell = store.cells()[0]
     client = server.connect(uri)
-    run = next(r for r in runs_of(uri) if r.data.tags["fpl.key"] == cell.id)
+    run = keyed(uri)[cell.id]
     folder = Path(client.download_artifacts(run.info.run_id, "", str(tmp_path / "down")))
     prompts = load_file(folder / "prompts" / "seed=2.safetensors")
     assert torch.equal(prompts["shared.context"], torch.zeros(2, 3))

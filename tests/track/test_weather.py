@@ -201,14 +201,14 @@ def test_an_experiment_that_someone_deleted_comes_back(make_store, uri, undistur
     assert picture(uri, store) == expected
 
 
-def test_a_deleted_parent_is_made_again_and_children_hang_on_it(make_store, uri, runs_of):
+def test_a_deleted_parent_is_made_again_and_children_hang_on_it(make_store, uri, keyed):
     store = make_store(body=SMALL)
     track.sync(store)
     client = server.connect(uri)
-    parent = next(r for r in runs_of(uri) if r.data.tags["fpl.key"] == "study")
+    parent = keyed(uri)["study"]
     client.delete_run(parent.info.run_id)
     track.sync(store)
-    runs = {r.data.tags["fpl.key"]: r for r in runs_of(uri)}
+    runs = keyed(uri)
     assert len(runs) == 3
     for cell in store.cells():
         assert runs[cell.id].data.tags["mlflow.parentRunId"] == runs["study"].info.run_id
@@ -224,7 +224,7 @@ def test_a_stray_run_id_in_the_environment_does_not_matter(make_store, uri, monk
 # -- names and secrets ---------------------------------------------------------------------------------------
 
 
-def test_names_that_mlflow_refuses_are_changed_and_none_is_lost(make_store, uri, runs_of):
+def test_names_that_mlflow_refuses_are_changed_and_none_is_lost(make_store, uri, keyed):
     body = (
         f"axes: {{bundle: [{{label: {'x' * 400}, method.n_ctx: 2}}, {{label: 'é/..:%', method.n_ctx: 4}}]}}\nseeds: 1\n"
     )
@@ -235,7 +235,7 @@ def test_names_that_mlflow_refuses_are_changed_and_none_is_lost(make_store, uri,
         history = [{**record, **odd} for record in store.history(cell, 1)]
         store.put(cell, 1, history, make_result("done", history, split_hash="x" * 60))
     track.sync(store)
-    runs = {r.data.tags["fpl.key"]: r for r in runs_of(uri)}
+    runs = keyed(uri)
     assert len(runs) == 3
     for cell in store.cells():
         run = runs[cell.id]
