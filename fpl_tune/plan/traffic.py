@@ -55,7 +55,7 @@ def hollow_task(run: RunSpec, seed: int, towers: Towers, dataset: Dataset) -> Cl
     }[needs]
     dtype = torch.uint8 if needs == "pixels" else torch.float32
     images = [torch.zeros(1, dtype=dtype).expand(max(1, len(pool)), *shape) for pool in (dataset.train, dataset.test)]
-    world = World(towers, dataset, run.clip, images[0], images[1], torch.float32)
+    world = World(towers, dataset, run.clip, images[0], images[1])
     return world.task(run.data, run.partition, seed)
 
 
