@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -14,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from fpl_tune.data import DataSpec, Pool, cache, features, load, shapes
+from fpl_tune.data import DataSpec, Pool, cache, features, load, reading, shapes
+from fpl_tune.data.reading import read_in_threads
 from fpl_tune.errors import ConfigError, EnvironmentProblem
 
 
@@ -280,3 +282,24 @@ def test_tf32_is_part_of_the_key_where_it_changes_figures(
         keys.append(cache._key(job))
     matmul.allow_tf32 = before
     assert (keys[0] != keys[1]) is changes
+
+
+def test_results_come_in_the_order_of_the_rows() -> None:
+    found = list(read_in_threads(lambda row: row**2, [f"{i}.png" for i in range(10)], 4))
+    assert found == [[0, 1, 4, 9], [16, 25, 36, 49], [64, 81]]
+
+
+def test_an_image_whose_storage_hangs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "READ_SECONDS", 0.2)
+    answered = threading.Event()
+
+    def work(row: int) -> int:
+        if row == 2:
+            answered.wait(60)
+        return row
+
+    try:
+        with pytest.raises(EnvironmentProblem, match=r"^c\.png was not read within 0\.2 s: its storage"):
+            list(read_in_threads(work, ["a.png", "b.png", "c.png"], 128))
+    finally:
+        answered.set()

@@ -61,16 +61,6 @@ def test_small_alpha_is_skewed_and_infinite_alpha_is_not() -> None:
     assert share_of_top(0.05) > 0.3
 
 
-def test_the_draw_is_a_function_of_the_generator() -> None:
-    label = labels(5, 50)
-    first, again, other = (
-        dirichlet.by_label(label, label, 4, 0.5, 2, np.random.default_rng(seed)).train for seed in (1, 1, 2)
-    )
-    assert np.array_equal(first.row, again.row)
-    assert np.array_equal(first.client, again.client)
-    assert not np.array_equal(first.row, other.row)
-
-
 def test_more_minimum_than_images_is_refused_before_drawing() -> None:
     with pytest.raises(ConfigError, match=r"40 test images cannot give 9 clients 5 each"):
         dirichlet.by_label(labels(4, 100), labels(4, 10), 9, 0.5, 5, np.random.default_rng(0))
