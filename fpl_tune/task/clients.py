@@ -65,7 +65,6 @@ class ClientData:
         self.images, self.towers, self.dtype = images, towers, dtype
         self.views, self.second = tuple(views), tuple(second)
         self.device = torch.device(device)
-        self.beside: tuple[list[ClientData], ClientData, list[int]] | None = None  # see `side_by_side`
         self.same_for_all = len(index) > 1 and all(held is index[0] for held in index)
         self.sizes = [len(rows) for rows in index]
         self.size = torch.tensor(self.sizes, device=self.device)
@@ -136,17 +135,12 @@ class ClientData:
 def side_by_side(data: Sequence[ClientData]) -> tuple[ClientData, list[int]]:
     """What `take` gathers the images of several seeds from, and where each seed's rows begin in it.
 
-    Seeds of one world have the same tables: nothing is copied. Else the copy is made once.
+    Seeds of one world have the same tables: nothing is copied.
     """
-    first = data[0]
-    if first.beside is not None and list(map(id, first.beside[0])) == list(map(id, data)):
-        return first.beside[1:]
     tables = [(held.images, *held.views, *held.second) for held in data]
     if all(x is y for other in tables for x, y in zip(tables[0], other, strict=True)):
-        return first, [0] * len(data)
-    whole = copy(first)
+        return data[0], [0] * len(data)
+    whole = copy(data[0])
     whole.images, *more = (torch.cat(parts) for parts in zip(*tables, strict=True))
-    whole.views, whole.second = tuple(more[: len(first.views)]), tuple(more[len(first.views) :])
-    starts = np.cumsum([0, *(len(held.images) for held in data[:-1])])
-    first.beside = (list(data), whole, starts.tolist())
-    return first.beside[1:]
+    whole.views, whole.second = tuple(more[: len(whole.views)]), tuple(more[len(whole.views) :])
+    return whole, np.cumsum([0, *(len(held.images) for held in data[:-1])]).tolist()
