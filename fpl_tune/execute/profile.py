@@ -86,16 +86,11 @@ def kinds_of(runs: Sequence[RunSpec]) -> dict[str, RunSpec]:
 
     Each method has a kind among them.
     """
-    kinds: dict[str, RunSpec] = {}
-    often: Counter[str] = Counter()
-    for run in runs:
-        key = cost_key(run)
-        kinds.setdefault(key, run)
-        often[key] += 1
-    first: dict[str, str] = {}
-    for key in sorted(kinds, key=lambda k: -often[k]):
-        first.setdefault(_method(kinds[key]), key)
-    order = [*first.values(), *(k for k in kinds if k not in first.values())]
+    keys = [cost_key(run) for run in runs]
+    kinds = dict(zip(reversed(keys), reversed(runs), strict=True))
+    frequent = [key for key, _ in Counter(keys).most_common()]
+    first = list({_method(kinds[key]): key for key in reversed(frequent)}.values())
+    order = [*first, *(key for key in frequent if key not in first)]
     return {key: kinds[key] for key in order[: max(_PROFILES, len(first))]}
 
 
@@ -124,7 +119,13 @@ def measure(
             are read from its `cache_dir`.
         progress: called with (kinds measured, all kinds).
     """
-    costs, boot = _read(runs, seeds, setup)
+    costs, boot = {}, 0.0
+    for key, run in runs.items():
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            path = _path(key, run, seeds, setup)
+            if 0 <= time.time() - path.stat().st_mtime < KEPT_SECONDS:
+                node = json.loads(path.read_text())
+                costs[key], boot = Cost(**node["cost"]), max(boot, node["boot"])
     new = {key: run for key, run in runs.items() if key not in costs}
     if new:
         began = time.perf_counter()
@@ -140,7 +141,10 @@ def measure(
             for done, (key, futures) in enumerate(asked.items()):
                 if progress is not None:
                     progress(done, len(new))
-                costs[key] = _mean([future.result() for future in futures])
+                found = [asdict(future.result()) for future in futures]
+                mean = {name: sum(cost[name] for cost in found) / len(found) for name in found[0]}
+                peak = max(cost["peak_memory_bytes"] for cost in found)
+                costs[key] = Cost(**{**mean, "peak_memory_bytes": peak})
         for key, run in new.items():
             with suppress(OSError):  # else it is measured again
                 write_text(_path(key, run, seeds, setup), json.dumps({"cost": asdict(costs[key]), "boot": boot}))
@@ -149,8 +153,8 @@ def measure(
 
 def visible_gpus(count: int) -> list[str]:
     """The GPUs that this process sees, as CUDA_VISIBLE_DEVICES names them."""
-    given = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    return (given or [str(number) for number in range(count)])[:count]
+    given = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
+    return [name.strip() for name in given.split(",")][:count]
 
 
 def workers(processes: int, gpus: Sequence[str], context: Any) -> ProcessPoolExecutor:
@@ -158,7 +162,7 @@ def workers(processes: int, gpus: Sequence[str], context: Any) -> ProcessPoolExe
     if not gpus:
         return ProcessPoolExecutor(processes, mp_context=context)
     left = context.Queue()
-    for gpu in gpus[:processes]:
+    for gpu in gpus:
         left.put(gpu)
     return ProcessPoolExecutor(processes, mp_context=context, initializer=_take_gpu, initargs=(left,))
 
@@ -168,31 +172,10 @@ def _take_gpu(left: Any) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = left.get()
 
 
-def _mean(found: Sequence[Cost]) -> Cost:
-    parts = (sum(getattr(c, name) for c in found) / len(found) for name in ("setup", "first", "later"))
-    return Cost(*parts, peak_memory_bytes=max(c.peak_memory_bytes for c in found))
-
-
-def known(runs: dict[str, RunSpec], seeds: Sequence[int], setup: Setup) -> dict[str, Cost]:
-    """Costs of runs by key that were measured here within `KEPT_SECONDS` under the same conditions."""
-    return _read(runs, seeds, setup)[0]
-
-
-def _read(runs: dict[str, RunSpec], seeds: Sequence[int], setup: Setup) -> tuple[dict[str, Cost], float]:
-    """Known costs, and the seconds that their processes took to start."""
-    found, boot = {}, 0.0
-    for key, run in runs.items():
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            path = _path(key, run, seeds, setup)
-            if 0 <= time.time() - path.stat().st_mtime < KEPT_SECONDS:
-                node = json.loads(path.read_text())
-                found[key], boot = Cost(**node["cost"]), max(boot, node["boot"])
-    return found, boot
-
-
 def _path(key: str, run: RunSpec, seeds: Sequence[int], setup: Setup) -> Path:
     """The file of a cost; its name is a digest of all that the cost depends on."""
-    how = [setup.parallel, setup.threads, setup.device, setup.block, setup.graphs, len(seeds)]
+    execution = setup.execution
+    how = [setup.parallel, setup.threads, setup.device, execution.block, execution.graphs, len(seeds)]
     text = json.dumps([key, [socket.gethostname(), *how], method_source(run), versions()])
     return setup.cache_dir / "costs" / f"{digest(text, 10)}.json"
 

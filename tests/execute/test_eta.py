@@ -1,4 +1,4 @@
-"""The ETA of a study: from a plan's measurement, from the records of the run, and for other processes."""
+"""The ETA of a study: from the records of the run, and for other processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from fpl_tune.execute import manage
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.eta import Eta, seconds_left
 from fpl_tune.execute.job import Job
-from fpl_tune.execute.profile import Cost, cost_key
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
@@ -32,9 +31,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
-def study(compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Store, list[Cell]]:
-    """Two cells of four rounds and two seeds without any measurement."""
-    monkeypatch.setattr(eta_module, "known", lambda runs, seeds, setup: {})
+def study(compose, tmp_path: Path) -> tuple[Store, list[Cell]]:
+    """Two cells of four rounds and two seeds."""
     spec, node = compose(TWO_METHODS, "protocol.rounds=4")
     store, cells = Store(tmp_path, spec.name), expand(spec, node)
     store.begin(node, cells)
@@ -63,8 +61,7 @@ def test_one_round_gives_an_estimate_for_all(study: tuple[Store, list[Cell]], cl
     assert left.seconds == pytest.approx(3 * 6 + 4 * 6 - 5), "the clock goes on"
 
 
-def test_a_zero_shot_cell_says_nothing_of_the_others(compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eta_module, "known", lambda runs, seeds, setup: {})
+def test_a_zero_shot_cell_says_nothing_of_the_others(compose, tmp_path: Path) -> None:
     spec, node = compose("axes: {method: [promptfl, zeroshot]}\n", "protocol.rounds=4")
     store, (one, zero) = Store(tmp_path, spec.name), expand(spec, node)
     store.begin(node, [one, zero])
@@ -89,26 +86,6 @@ def test_a_study_begins_with_cells_that_need_no_training(compose, tmp_path: Path
     run_study(spec, node, root=tmp_path, callbacks=[Listed()])
     assert order == ["zeroshot", "promptfl"]
     assert [cell.label for cell in Store.open(tmp_path, spec.name).cells()] == ["promptfl", "zeroshot"]
-
-
-def test_a_plan_is_scaled_by_the_measured_pace(
-    study: tuple[Store, list[Cell]], clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, (one, other) = study
-    costs = {cost_key(one.run): Cost(0, 1.0, 1.0, 0), cost_key(other.run): Cost(0, 10.0, 10.0, 0)}
-    monkeypatch.setattr(eta_module, "known", lambda runs, seeds, setup: costs)
-    left = Eta()
-    left.on_study_start(store, [one, other], jobs([one, other]))
-    assert left.seconds == pytest.approx(4 * 1 + 4 * 10), "before anything has begun"
-    left.on_job_start(one, SEEDS)
-    clock[0] += 3
-    left.on_round_end(one, records(1, 1.5))  # three times as slow as planned
-    assert left.seconds == pytest.approx(3 * (3 * 1 + 4 * 10))
-    left.on_round_end(one, records(4, 6.0))
-    left.on_cell_end(one, {})
-    left.on_job_start(other, SEEDS)
-    left.on_round_end(other, records(2, 4.0))  # but the other one is faster
-    assert left.seconds == pytest.approx(2 * 4)
 
 
 def test_stored_results_give_the_pace(study: tuple[Store, list[Cell]], clock: list[float]) -> None:
@@ -146,10 +123,7 @@ def test_a_job_split_by_seed_counts_once(study: tuple[Store, list[Cell]], clock:
     assert left.seconds == 0
 
 
-def test_trials_to_come_cost_as_much_as_the_others(
-    compose, tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(eta_module, "known", lambda runs, seeds, setup: {})
+def test_trials_to_come_cost_as_much_as_the_others(compose, tmp_path: Path, clock: list[float]) -> None:
     spec, node = compose("axes: {optim: {lr: [0.01, 0.1]}}\n")
     store, cells = Store(tmp_path, spec.name), expand(spec, node)
     trials = [Cell(c.id, c.number, c.label, "trial", c.varied, c.run) for c in cells]
