@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, get_args
@@ -49,6 +49,12 @@ def trust(overrides: Iterable[str]) -> None:
 def _trust(*modules: str) -> None:
     if new := [name for name in dict.fromkeys(modules) if name not in trusted()]:
         os.environ[VARIABLE] = ",".join([*trusted(), *new])
+
+
+def modules() -> set[str]:
+    """Top-level modules of all plug-ins."""
+    points = (point for kind in get_args(Kind) for point in entry_points(group=f"fpl_tune.{kind}"))
+    return {*trusted(), *(point.value.partition(":")[0].partition(".")[0].strip() for point in points)}
 
 
 def module_of(name: str, field: str) -> ModuleType:
@@ -125,9 +131,7 @@ def where(problem: BaseException) -> str:
         return f"{problem.filename}:{problem.lineno}"
     if found := getattr(problem, _PLACE, ""):
         return str(found)
-    points = (point for kind in get_args(Kind) for point in entry_points(group=f"fpl_tune.{kind}"))
-    theirs = {*trusted(), *map(_top, points)}
-    found = ""
+    theirs, found = modules(), ""
     for frame, line in traceback.walk_tb(problem.__traceback__):
         if str(frame.f_globals.get("__name__")).partition(".")[0] in theirs:
             found = f"{frame.f_code.co_filename}:{line}"
@@ -142,8 +146,3 @@ def located() -> Iterator[None]:
     except Exception as problem:
         setattr(problem, _PLACE, where(problem))
         raise
-
-
-def _top(point: EntryPoint) -> str:
-    """The top-level module of an entry point."""
-    return point.value.partition(":")[0].partition(".")[0].strip()

@@ -68,7 +68,7 @@ SYSTEM = (
     "clip/test_text.py::test_towers_of_true_size",
     "execute/ray/test_apart.py",
     "execute/ray/test_execute.py::test_stopped_in_ray_and_continued_inline_equals_undisturbed",
-    "execute/ray/test_slots.py::test_a_server_that_is_not_ray_is_named_in_bounded_time",
+    "execute/ray/test_connect.py::test_a_server_that_is_not_ray_is_named_in_bounded_time",
     "execute/ray/test_trainable.py::test_tuner",
     "faults/test_hostile_commands.py::test_every_verb_refuses_the_whole_corpus_in_one_line",
     "faults/test_killed_driver.py",

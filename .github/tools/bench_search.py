@@ -17,7 +17,7 @@ import yaml
 
 from fpl_tune import config
 from fpl_tune.bench.measure import Progress, Steps
-from fpl_tune.execute.job import Job, JobOutput, Setup
+from fpl_tune.execute.job import Job, JobOutput, Report, Setup
 from fpl_tune.execute.runner import run_study
 from fpl_tune.execute.scheduler import Scheduler
 from fpl_tune.study.cells import Cell
@@ -70,7 +70,7 @@ class VirtualCluster:
                 ready = max(now, ready) + time.perf_counter() - began  # one job is made after the other
                 done = reached.get((job.cell.id, job.seeds), 0)
                 if done:
-                    scheduler.report(job, [self._records(job, r) for r in range(1, done + 1)])
+                    scheduler.receive(job, Report([self._records(job, r) for r in range(1, done + 1)], last=False))
                 heapq.heappush(events, (ready + self._round(job), next(number), job, done + 1))
                 spans.append((ready, ready))
                 self.span, free = max(self.span, ready), free - 1
@@ -80,12 +80,12 @@ class VirtualCluster:
             reached[job.cell.id, job.seeds] = done
             self.rounds, self.busy = self.rounds + 1, self.busy + self._round(job)
             spans.append((now - self._round(job), now))
-            goes_on = scheduler.report(job, [self._records(job, done)])
+            goes_on = scheduler.receive(job, Report([self._records(job, done)], last=False))
             if goes_on and done < job.cell.run.rounds:
                 heapq.heappush(events, (now + self._round(job), next(number), job, done + 1))
                 continue
             if goes_on:
-                scheduler.complete(job, JobOutput({}, dict.fromkeys(job.seeds, ""), 0))
+                scheduler.receive(job, Report([], JobOutput({}, dict.fromkeys(job.seeds, ""), 0)))
             free += 1
         self.end = now
         self.busy_in_span = math.fsum(max(0.0, min(end, self.span) - begin) for begin, end in spans)

@@ -1,11 +1,10 @@
-"""Callbacks of a study, their notifier, and the outcome of a study."""
+"""Callbacks of a study, and the outcome of a study."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 from fpl_tune.execute.job import Job
 from fpl_tune.study.cells import Cell
@@ -79,33 +78,3 @@ class Outcome:
     """0 done, 1 some cells failed, 4 the budget ended, 130 or 143 stopped by a signal."""
     failures: tuple[str, ...] = ()
     """Label, seed and error of each failed seed."""
-
-
-P = ParamSpec("P")
-
-
-class Notifier:
-    """Calls the callbacks of a study."""
-
-    def __init__(self, callbacks: Iterable[Callback]) -> None:
-        self._callbacks = list(callbacks)
-
-    def __call__(self, event: Callable[Concatenate[Callback, P], None], *values: P.args, **named: P.kwargs) -> None:
-        """Calls a method of all callbacks."""
-        for callback in self._callbacks:
-            getattr(callback, event.__name__)(*values, **named)
-
-    @contextmanager
-    def ending(self, store: Store, outcome: Callable[[], Outcome]) -> Iterator[None]:
-        """Ends the callbacks if the block raises, so that no record stays open; the block's error comes first."""
-        try:
-            yield
-        except Exception:
-            found = outcome()
-            for callback in self._callbacks:
-                with suppress(Exception):
-                    callback.on_study_end(store, found)
-            raise
-        except BaseException:
-            self(Callback.on_abort)
-            raise

@@ -7,9 +7,6 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
-
-import fpl_tune
 
 SECONDS = 60.0
 """Time limit: PyTorch is imported, perhaps over a network."""
@@ -18,12 +15,10 @@ _ASK = "import json; from fpl_tune.device import gpus; print(json.dumps([(gpu.to
 
 def gpus_here() -> tuple[tuple[int, int], ...]:
     """Total and free bytes of each GPU that PyTorch sees here."""
-    package = str(Path(fpl_tune.__file__).parent.parent)
-    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     with suppress(OSError, subprocess.SubprocessError, ValueError):
         done = subprocess.run(
             [sys.executable, "-c", _ASK],
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             capture_output=True,
             text=True,
             timeout=SECONDS,

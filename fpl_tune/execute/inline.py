@@ -6,16 +6,20 @@ from collections.abc import Callable
 
 import torch
 
-from fpl_tune.config import RunSpec
 from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.execute.job import Job, JobRun, Setup
+from fpl_tune.execute.job import JobRun, Setup
 from fpl_tune.execute.scheduler import Scheduler
-from fpl_tune.execute.step import Failure, attempt, step
 
 
-def execute(scheduler: Scheduler, setup: Setup) -> None:
-    """Runs all jobs of the scheduler."""
-    _run_while(lambda: True, scheduler, setup)
+def execute(scheduler: Scheduler, setup: Setup, going: Callable[[], bool] = lambda: True) -> None:
+    """Runs the jobs of the scheduler, as long as `going`."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(setup.threads)
+    try:
+        while not scheduler.stopping and going() and (job := scheduler.next_job()) is not None:
+            _run(scheduler, JobRun(job, setup))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def run_first(scheduler: Scheduler, setup: Setup) -> None:
@@ -23,53 +27,28 @@ def run_first(scheduler: Scheduler, setup: Setup) -> None:
 
     The image features that they leave in the cache are those of the other cells.
     """
+
+    def takes_a_second() -> bool:
+        run = scheduler.queue[0].cell.run if scheduler.queue else None
+        return run is not None and run.clip.name == "compact" and not run.learns
+
     if setup.address is None and setup.device == "cpu":
-        queue = scheduler.queue
-        _run_while(lambda: bool(queue) and _takes_a_second(queue[0].cell.run), scheduler, setup)
+        execute(scheduler, setup, takes_a_second)
 
 
-def _takes_a_second(run: RunSpec) -> bool:
-    return run.clip.name == "compact" and not run.learns
-
-
-def _run_while(going: Callable[[], bool], scheduler: Scheduler, setup: Setup) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(setup.threads)
-    try:
-        while not scheduler.stopping and going() and (job := scheduler.next_job()) is not None:
-            _run(scheduler, job, setup)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _run(scheduler: Scheduler, job: Job, setup: Setup) -> None:
-    running = attempt(lambda: JobRun(job, setup))
-    if isinstance(running, Failure):
-        _fail(scheduler, job, running)
-        return
+def _run(scheduler: Scheduler, run: JobRun) -> None:
     while True:
-        report = step(running, 0.0, lambda: scheduler.stopping)
-        for text in report.warnings:
-            scheduler.warn(job, text)
-        if not scheduler.report(job, report.rounds):
+        report = run.step(0.0, lambda: scheduler.stopping)
+        goes_on = scheduler.receive(run.job, report)
+        if report.failure is not None and report.failure.kind == "died":
+            raise EnvironmentProblem(
+                f"the CUDA context is lost ({report.failure.error}); every later trial of this process would fail. "
+                "Run the same command to continue."
+            )
+        if goes_on and scheduler.stopping:  # since the round's events
+            run.checkpoint()
+            for text in run.warnings():
+                scheduler.warn(run.job, text)
             return
-        if report.failure is not None:
-            _fail(scheduler, job, report.failure)
+        if not goes_on:
             return
-        if report.output is not None:
-            scheduler.complete(job, report.output)
-            return
-        if scheduler.stopping:
-            running.checkpoint()
-            for text in running.warnings():
-                scheduler.warn(job, text)
-            return
-
-
-def _fail(scheduler: Scheduler, job: Job, failure: Failure) -> None:
-    scheduler.fail(job, failure)
-    if failure.kind == "died":
-        raise EnvironmentProblem(
-            f"the CUDA context is lost ({failure.error}); every later trial of this process would fail. Run the same "
-            "command to continue."
-        )

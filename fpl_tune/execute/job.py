@@ -1,4 +1,4 @@
-"""Jobs, the seeds of a cell that are run together, and how every executor runs one."""
+"""Jobs, the seeds of a cell that are run together, and how every executor runs one step by step."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import os
 import resource
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from fpl_tune import checkpoint
+from fpl_tune import checkpoint, plugins
 from fpl_tune.checkpoint import Damaged, Snapshot
-from fpl_tune.config import RunSpec
-from fpl_tune.errors import ConfigError
+from fpl_tune.config import ExecutionSpec, RunSpec
+from fpl_tune.device import is_out_of_memory, is_poisoned
+from fpl_tune.divergence import Diverged
+from fpl_tune.errors import ConfigError, FplTuneError
 from fpl_tune.execute.remote import RemoteStorage
-from fpl_tune.files import atomic_write, digest, save_tensors
+from fpl_tune.files import atomic_write, digest, refused, save_tensors
 from fpl_tune.study.cells import Cell
 from fpl_tune.trial import Record, Trial
 
@@ -35,7 +39,7 @@ class Job:
     attempt: int = 0
     """Failed attempts so far."""
     reached: int = 0
-    """Rounds reported before its process last died."""
+    """Rounds reported before it was paused or its process died."""
     alone: bool = False
     """Runs without other trials on its device, after an out-of-memory error beside some."""
 
@@ -63,23 +67,15 @@ class Setup:
     folder: Path
     """The study's."""
     cache_dir: Path
+    execution: ExecutionSpec = field(default_factory=ExecutionSpec)
+    """As the user set it; the fields below are resolved for this machine or cluster."""
     device: str = "cpu"
     threads: int = 1
-    threads_given: bool = False
-    """`threads` was set by the user; otherwise a trial on a GPU gets one core."""
     parallel: int = 1
     """Trials at once on this machine."""
-    parallel_given: bool = False
-    """`parallel` was set by the user; otherwise a cluster runs as many trials as it has cores for."""
     gpus: float | None = 0.0
     """GPUs per trial; None: a share by measured memory."""
-    block: int | None = None
-    graphs: bool | None = None
-    """Whether steps are recorded and replayed; None: where that saves time."""
-    checkpoint_every: int = 5
     address: str | None = None
-    checkpoints: str | None = None
-    """fsspec URL of checkpoints and prompts; None: the study's folder, which all nodes share."""
     data_roots: tuple[str, ...] = ()
     rungs: tuple[int, ...] = ()
     """Rounds after which a job may be paused: it writes a checkpoint and reports at once."""
@@ -88,10 +84,22 @@ class Setup:
     def study(self) -> str:
         return self.folder.name
 
+    @property
+    def storage(self) -> str:
+        """Folder or fsspec URL of checkpoints and prompts, which all nodes share."""
+        return self.execution.checkpoints or str(self.folder)
+
     def trial(self, run: RunSpec, seeds: Sequence[int], warn: Callable[[str], object] = warnings.warn) -> Trial:
         """A trial with these settings, at its beginning."""
+        graphs = None if self.execution.graphs == "auto" else self.execution.graphs
         return Trial(
-            run, seeds, cache_dir=self.cache_dir, device=self.device, block=self.block, graphs=self.graphs, warn=warn
+            run,
+            seeds,
+            cache_dir=self.cache_dir,
+            device=self.device,
+            block=self.execution.block,
+            graphs=graphs,
+            warn=warn,
         )
 
 
@@ -99,63 +107,141 @@ class Setup:
 class JobOutput:
     """The results of a finished job besides its records."""
 
-    prompts: dict[int, Path]
-    """File with the learned parameters, by seed."""
+    prompts: dict[int, str]
+    """Name of the file with the learned parameters in the job's folder, by seed."""
     split_hash: dict[int, str]
     peak_memory_bytes: int
     """Largest resident size of the process so far."""
 
 
+Kind = Literal["error", "diverged", "memory", "died", "disk", "declined"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a job ended early."""
+
+    error: str
+    kind: Kind = "error"
+    """error: an exception; diverged: NaN or inf; memory: out of memory; died: the process ended; disk: a full or
+    read-only disk; declined: the node cannot run trials, and nothing was done."""
+    trace: str = ""
+    """The traceback."""
+
+    @classmethod
+    def of(cls, problem: Exception) -> Failure:
+        """The failure by an exception: one line, with the place of a plug-in."""
+        error = " ".join(str(problem).split()) if isinstance(problem, FplTuneError) else plugins.told(problem)
+        kinds: dict[Kind, bool] = {
+            "diverged": isinstance(problem, Diverged),
+            "died": is_poisoned(problem),
+            "memory": is_out_of_memory(problem),
+            "disk": refused(problem),
+            "error": True,
+        }
+        kind: Kind = next(kind for kind, holds in kinds.items() if holds)
+        return cls(error, kind, "".join(traceback.format_exception(problem)))
+
+
+@dataclass(frozen=True)
+class Report:
+    """The report of a step."""
+
+    rounds: list[list[Record]]
+    """Records by round, one per seed in each; none was reported before."""
+    output: JobOutput | None = None
+    failure: Failure | None = None
+    warnings: list[str] = field(default_factory=list)
+    last: bool = True
+    """No step follows."""
+    peak_device_bytes: int = 0
+    """Largest GPU memory so far; 0 where it is not known."""
+    node: str = ""
+    """Id of the node that declined the job."""
+
+
 class JobRun:
-    """Runs a job: resumes from its checkpoint, keeps its history, writes checkpoints. Raises what `Trial` raises."""
+    """Runs a job: resumes from its checkpoint, keeps its history, writes checkpoints."""
 
     def __init__(self, job: Job, setup: Setup) -> None:
         self.job, self.setup = job, setup
         self.folder = setup.folder / job.path
-        self._place = RemoteStorage(setup.checkpoints) if setup.checkpoints else None
-        if self._place:
-            self._place.pull(f"{setup.study}/{job.path}", self.folder)
+        self.trial: Trial | None = None
+        self.history: list[list[Record]] = []
+        self.ran = 0
+        """Rounds that this process has run."""
+        self._storage: RemoteStorage | None = None
         self._warnings: list[str] = []
-        self.trial = setup.trial(job.cell.run, job.seeds, lambda text: self._warnings.append(text))
-        self.history = self._resume()
         self._reported = 0
 
-    @property
-    def done(self) -> bool:
-        return self.trial.done
-
-    def advance(self, seconds: float, stopping: Callable[[], bool] = lambda: False) -> list[list[Record]]:
+    def step(self, seconds: float, stopping: Callable[[], bool]) -> Report:
         """Runs rounds until `seconds` have passed, at least one.
+
+        The first step loads the trial. Where it finds a checkpoint, it only reports the checkpoint's rounds, after
+        which the scheduler may pause or stop the job.
 
         Args:
             seconds: time after which no further round starts.
             stopping: whether to stop after this round with a checkpoint.
 
         Returns:
-            Records that were not returned before, by round.
+            The report. Failures are in it, not raised.
         """
-        until = time.perf_counter() + seconds
-        while not self.trial.done:
-            self.history.append(self.trial.step())
-            halt = stopping() or self.trial.round in self.setup.rungs
-            if not self.trial.done and (halt or self.trial.round % self.setup.checkpoint_every == 0):
-                self.checkpoint()
-            if halt or time.perf_counter() >= until:
-                break
-        return self.unreported()
-
-    def unreported(self) -> list[list[Record]]:
-        """Records that were not returned before, by round."""
+        if self.trial is None and stopping():
+            return Report([])
+        output = failure = None
+        stopped = False
+        try:
+            resumed = self.trial is None
+            trial = self.trial or self._begin()
+            resumed = resumed and trial.round > 0
+            until = time.perf_counter() + seconds
+            while not trial.done and not resumed:
+                self.history.append(trial.step())
+                self.ran += 1
+                stopped = stopping()
+                at_rung = trial.round in self.setup.rungs
+                if not trial.done and (stopped or at_rung or trial.round % self.setup.execution.checkpoint_every == 0):
+                    self.checkpoint()
+                if stopped or at_rung or time.perf_counter() >= until:
+                    break
+            if trial.done:
+                output = self._output(trial)
+        except Exception as problem:
+            failure = Failure.of(problem)
         fresh, self._reported = self.history[self._reported :], len(self.history)
-        return fresh
+        return Report(fresh, output, failure, self.warnings(), last=stopped or bool(output or failure))
 
     def warnings(self) -> list[str]:
         """Problems that did not stop the job and were not returned before."""
         fresh, self._warnings = self._warnings, []
         return fresh
 
+    def _begin(self) -> Trial:
+        """Loads the trial, and the newest usable checkpoint with its history."""
+        if url := self.setup.execution.checkpoints:
+            self._storage = RemoteStorage(url)
+            self._storage.pull(f"{self.setup.study}/{self.job.path}", self.folder)
+        trial = self.setup.trial(self.job.cell.run, self.job.seeds, self._warnings.append)
+        for found in checkpoint.usable(self.folder):
+            try:
+                if isinstance(found, Damaged):
+                    raise found
+                if found.meta["fingerprint"] == self.job.fingerprint:
+                    rounds, number = found.meta["rounds"], found.meta["round"]
+                    if not isinstance(rounds, list) or len(rounds) != number:
+                        raise ValueError(f"its history does not have {number} rounds")
+                    trial.restore(found)
+                    self.history = rounds
+                    break
+            except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as problem:
+                self._warnings.append(f"skipped a checkpoint that cannot be used: {problem}")
+        self.trial = trial
+        return trial
+
     def checkpoint(self) -> None:
         """Writes a checkpoint. If that fails, older checkpoints stay and a warning is kept."""
+        assert self.trial is not None
         tensors, meta = self.trial.snapshot()
         meta |= {"fingerprint": self.job.fingerprint, "rounds": self.history}
         try:
@@ -168,38 +254,22 @@ class JobRun:
             )
 
     def _send(self) -> None:
-        if self._place and self.folder.is_dir():
-            self._place.push(self.folder, f"{self.setup.study}/{self.job.path}")
+        if self._storage and self.folder.is_dir():
+            self._storage.push(self.folder, f"{self.setup.study}/{self.job.path}")
 
-    def _resume(self) -> list[list[Record]]:
-        """Loads the newest usable checkpoint. Returns its history, empty if there is none."""
-        for found in checkpoint.usable(self.folder):
-            try:
-                if isinstance(found, Damaged):
-                    raise found
-                if found.meta["fingerprint"] == self.job.fingerprint:
-                    rounds, number = found.meta["rounds"], found.meta["round"]
-                    if not isinstance(rounds, list) or len(rounds) != number:
-                        raise ValueError(f"its history does not have {number} rounds")
-                    self.trial.restore(found)
-                    return rounds
-            except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as problem:
-                self._warnings.append(f"skipped a checkpoint that cannot be used: {problem}")
-        return []
-
-    def output(self) -> JobOutput:
+    def _output(self, trial: Trial) -> JobOutput:
         """Writes the learned parameters beside the checkpoint, from where the driver moves them to the store."""
-        files = {}
-        deployed = self.trial.deployed()
-        for seed, tensors in self.trial.prompts().items():
+        names = {}
+        deployed = trial.deployed()
+        for seed, tensors in trial.prompts().items():
             leaves, facts = deployed[seed]
             if tensors:
-                files[seed] = self.folder / f"prompts-{seed}.safetensors"
-                with atomic_write(files[seed]) as temporary:
+                names[seed] = f"prompts-{seed}.safetensors"
+                with atomic_write(self.folder / names[seed]) as temporary:
                     save_tensors({**tensors, **leaves}, temporary, facts)
         self._send()
-        hashes = {seed: task.split_hash for seed, task in zip(self.trial.seeds, self.trial.tasks, strict=True)}
-        return JobOutput(files, hashes, peak_memory())
+        hashes = {seed: task.split_hash for seed, task in zip(trial.seeds, trial.tasks, strict=True)}
+        return JobOutput(names, hashes, peak_memory())
 
 
 def peak_memory() -> int:

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,28 +31,6 @@ def kind_of(job: Job) -> str:
     return digest(f"{cost_key(job.cell.run)} x {len(job.seeds)}", 10)
 
 
-@dataclass
-class Memory:
-    """Measured peaks by kind, kept in the cache folder for the next study."""
-
-    path: Path
-    peaks: dict[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def load(cls, folder: Path) -> Memory:
-        memory = cls(folder / "gpu-memory.json")
-        with suppress(OSError, ValueError, AttributeError):
-            read = json.loads(memory.path.read_text())
-            memory.peaks = {str(k): int(v) for k, v in read.items()}
-        return memory
-
-    def note(self, kind: str, peak: int) -> None:
-        if peak > self.peaks.get(kind, 0):
-            self.peaks[kind] = peak
-            with suppress(OSError):  # else it is measured again
-                write_text(self.path, json.dumps(self.peaks, indent=0))
-
-
 class Slice(NamedTuple):
     """A GPU that trials may use."""
 
@@ -72,22 +50,33 @@ class Placement(NamedTuple):
     node: str
 
 
-class Packing:
-    """Places jobs on GPUs.
+@dataclass
+class _Node:
+    """The GPUs of a node. Ray chooses the GPU within a node, so they count as its smallest."""
 
-    A share is of a GPU's total memory. Ray chooses the GPU within a node, so the GPUs of a node count as its smallest;
-    nodes differ.
+    size: int
+    """Bytes of a GPU."""
+    capacity: float
+    """Share of a GPU that no other program holds."""
+    free: list[float]
+    """Share that is free, by GPU."""
+
+
+class Packing:
+    """Places jobs on GPUs. A share is of a GPU's total memory.
 
     Args:
         slices: the GPUs.
-        memory: peaks measured before.
+        cache: folder of the measured peaks, which are kept for the next study.
     """
 
-    def __init__(self, slices: Sequence[Slice], memory: Memory) -> None:
-        self.memory = memory
-        self._size: dict[str, int] = {}
-        self._capacity: dict[str, float] = {}
-        self._free: dict[str, list[float]] = {}
+    def __init__(self, slices: Sequence[Slice], cache: Path) -> None:
+        self._path = cache / "gpu-memory.json"
+        self.peaks: dict[str, int] = {}
+        """Largest measured bytes by kind of job."""
+        with suppress(OSError, ValueError, AttributeError):
+            self.peaks = {str(kind): int(peak) for kind, peak in json.loads(self._path.read_text()).items()}
+        self._nodes: dict[str, _Node] = {}
         self._placed: dict[int, tuple[str, int, float, str]] = {}
         self._passed: dict[int, int] = {}
         self.add(slices)
@@ -96,34 +85,32 @@ class Packing:
         """Adds the GPUs of nodes that have joined."""
         for node in {gpu.node for gpu in slices}:
             own = [gpu for gpu in slices if gpu.node == node]
-            self._size[node] = min(gpu.total for gpu in own)
-            self._capacity[node] = math.floor(100 * min(gpu.free / gpu.total for gpu in own)) / 100
-            self._free[node] = [self._capacity[node]] * len(own)
+            capacity = math.floor(100 * min(gpu.free / gpu.total for gpu in own)) / 100
+            self._nodes[node] = _Node(min(gpu.total for gpu in own), capacity, [capacity] * len(own))
 
     def keep(self, nodes: Collection[str]) -> None:
         """Removes the GPUs of all other nodes, which are lost."""
-        for node in self._free.keys() - set(nodes):
-            del self._free[node], self._size[node], self._capacity[node]
+        self._nodes = {node: gpus for node, gpus in self._nodes.items() if node in nodes}
 
     @property
     def nodes(self) -> set[str]:
-        return set(self._free)
+        return set(self._nodes)
 
     @property
     def count(self) -> int:
         """Number of GPUs."""
-        return sum(map(len, self._free.values()))
+        return sum(len(gpus.free) for gpus in self._nodes.values())
 
     def share(self, job: Job, node: str) -> float:
         """Share of a GPU of a node: by the measured peak of the job's kind, or all that is free.
 
         A job gets all that is free to be measured, or to run alone after an out-of-memory error.
         """
-        peak = self.memory.peaks.get(kind_of(job))
+        peak, gpus = self.peaks.get(kind_of(job)), self._nodes[node]
         if job.alone or peak is None:
-            return self._capacity[node]
-        part = (SLACK * peak + CONTEXT_BYTES) / self._size[node]
-        return min(self._capacity[node], max(SMALLEST, math.ceil(100 * part) / 100))
+            return gpus.capacity
+        part = (SLACK * peak + CONTEXT_BYTES) / gpus.size
+        return min(gpus.capacity, max(SMALLEST, math.ceil(100 * part) / 100))
 
     def place(self, waiting: Sequence[Job]) -> Placement | None:
         """The job that goes next, its share and its node; None if none fits now.
@@ -131,22 +118,23 @@ class Packing:
         The largest that fits goes first, to the fullest GPU that takes it, so that small jobs fill what large ones
         leave. While a kind is being measured its other jobs wait.
         """
-        if not self._free:
+        if not self._nodes:
             return None
-        measuring = {kind for *_, kind in self._placed.values() if kind not in self.memory.peaks}
+        measuring = {kind for *_, kind in self._placed.values() if kind not in self.peaks}
         candidates = [job for job in waiting if job.alone or kind_of(job) not in measuring]
         if candidates and self._passed.get(id(candidates[0]), 0) >= PATIENCE:
             candidates = candidates[:1]
-        for job in sorted(candidates, key=lambda job: max(self.share(job, node) for node in self._free), reverse=True):
+        for job in sorted(candidates, key=lambda job: max(self.share(job, node) for node in self._nodes), reverse=True):
             fitting = [
-                (free, node, i, self.share(job, node))
-                for node, gpus in self._free.items()
-                for i, free in enumerate(gpus)
-                if free >= self.share(job, node) - 1e-9 and free > 0
+                (free, node, i, share)
+                for node, gpus in self._nodes.items()
+                for share in [self.share(job, node)]
+                for i, free in enumerate(gpus.free)
+                if free >= share - 1e-9 and free > 0
             ]
             if fitting:
                 _, node, i, share = min(fitting)
-                self._free[node][i] -= share
+                self._nodes[node].free[i] -= share
                 self._placed[id(job)] = (node, i, share, kind_of(job))
                 self._passed.pop(id(job), None)
                 if job is not candidates[0]:
@@ -155,13 +143,15 @@ class Packing:
         return None
 
     def measured(self, job: Job, peak: int) -> None:
-        """The peak of a running job; from its second round on other jobs of its kind can be placed by it."""
-        if peak:
-            self.memory.note(kind_of(job), peak)
+        """Bytes of a running job so far; from its second round on other jobs of its kind can be placed by them."""
+        kind = kind_of(job)
+        if peak > self.peaks.get(kind, 0):
+            self.peaks[kind] = peak
+            with suppress(OSError):  # else it is measured again
+                write_text(self._path, json.dumps(self.peaks, indent=0))
 
-    def ended(self, job: Job, peak: int = 0) -> None:
-        """A placed job has ended; `peak` bytes if it was measured."""
+    def ended(self, job: Job) -> None:
+        """A placed job has ended."""
         node, i, share, _ = self._placed.pop(id(job))
-        if node in self._free:
-            self._free[node][i] += share
-        self.measured(job, peak)
+        if node in self._nodes:
+            self._nodes[node].free[i] += share

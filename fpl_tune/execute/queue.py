@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from fpl_tune import checkpoint
 from fpl_tune.checkpoint import Snapshot
 from fpl_tune.config import StudySpec
-from fpl_tune.execute.job import Job
-from fpl_tune.execute.step import Failure
-from fpl_tune.files import write_text
+from fpl_tune.execute.job import Failure, Job
 from fpl_tune.search.race import Race
 from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.results import make_result
@@ -24,39 +20,26 @@ from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Record
 
-_PAUSED = "paused.json"
 _CRASHES = 3  # of a job's process in a row without a new round
 
 
-class _Waiting(NamedTuple):
-    cell: Cell
-    batch: int
-    fingerprint: str
-
-
-class JobQueue:
+class JobQueue(deque[Job]):
     """Jobs in their order, and the seeds that wait for a later batch of a race.
 
     A batch begins when nothing else runs, so that eliminations do not depend on the order in which jobs end.
     """
 
     def __init__(self, store: Store, spec: StudySpec) -> None:
+        super().__init__()
         self.store, self.spec = store, spec
-        self.jobs: deque[Job] = deque()
         self.open: dict[str, set[int]] = {}
         """Cell id -> seeds without a final result."""
         self._race: Race | None = None
         if spec.prune.seeds is not None:
             rule = selecting_rule(spec.report.rule)
             self._race = Race(spec.prune, spec.seed_list(), list(axes_of(spec.axes)), rule)
-        self._waiting: dict[str, _Waiting] = {}
-        self.resumable: dict[tuple[str, tuple[int, ...]], list[list[Record]]] = {}
-        """Rounds in the checkpoint of a queued job, by cell and seeds."""
-
-    @property
-    def waiting(self) -> bool:
-        """Cells wait for their next batch."""
-        return bool(self._waiting)
+        self.waiting: list[tuple[Cell, int, str]] = []
+        """Cells that wait for their next batch, with its number and the fingerprint of their jobs."""
 
     def add(self, cell: Cell, fingerprint: str) -> bool:
         """Queues the missing seeds of a cell. Returns whether there are any."""
@@ -88,9 +71,9 @@ class JobQueue:
         for number, batch in enumerate(race.batches if race else [tuple(self.spec.seed_list())]):
             left = [seed for seed in batch if seed in self.open[cell.id]]
             if left and number == 0:
-                self.jobs.extend(self._jobs(cell, left, fingerprint))
+                self.extend(self._jobs(cell, left, fingerprint))
             elif left:
-                self._waiting[cell.id] = _Waiting(cell, number, fingerprint)
+                self.waiting.append((cell, number, fingerprint))
             if left:
                 return
 
@@ -101,23 +84,14 @@ class JobQueue:
         """
         jobs, left = [], set(missing)
         for slot in sorted(self.store.folder.glob(f"cells/{cell.id}/ckpt-*")):
-            found = next((s.meta for s in checkpoint.usable(slot) if isinstance(s, Snapshot)), None) or _paused(slot)
-            seeds = found.get("seeds", [])
+            seeds = next((s.meta["seeds"] for s in checkpoint.usable(slot) if isinstance(s, Snapshot)), [])
             job = Job(cell, tuple(seeds), fingerprint)
             if left & set(seeds) and set(seeds) <= set(self.spec.seed_list()) and job.slot == slot.name:
                 jobs.append(job)
-                if found.get("fingerprint") == fingerprint:
-                    self.resumable[job.key] = found.get("rounds", [])
                 left -= set(seeds)
             else:
                 shutil.rmtree(slot, ignore_errors=True)
         return [*jobs, *([Job(cell, tuple(s for s in missing if s in left), fingerprint)] if left else [])]
-
-    def pause(self, job: Job, rounds: list[list[Record]]) -> None:
-        """Stores the rounds of a paused job where its checkpoint is not in the study's folder but at a URL."""
-        if self.spec.execution.checkpoints:
-            node = {"seeds": list(job.seeds), "fingerprint": job.fingerprint, "rounds": rounds}
-            write_text(self.store.folder / job.path / _PAUSED, json.dumps(node))
 
     def stored(self, cell: Cell, seed: int, result: Mapping[str, Any], history: Sequence[Record]) -> None:
         """A seed has its result."""
@@ -137,20 +111,20 @@ class JobQueue:
             failure: why it failed.
             reached: rounds that it had reported.
         """
-        further = failure.kind == "died" and reached > job.reached  # attempts count from 0 again
-        again = replace(job, attempt=0 if further else job.attempt + 1)
-        if failure.kind == "died":
-            again = replace(again, reached=max(reached, job.reached))
+        crashed, again = failure.kind == "died", job
         if failure.kind == "memory" and not job.alone:
             again = replace(job, alone=True)
-        elif failure.kind != "died" or again.attempt > _CRASHES:
-            if len(job.seeds) > 1:
-                left = [seed for seed in reversed(job.seeds) if seed in self.open[job.cell.id]]
-                self.jobs.extendleft(Job(job.cell, (seed,), job.fingerprint) for seed in left)
-                return "split"
-            if failure.kind in ("diverged", "memory") or again.attempt > self.spec.execution.retries:
-                return "give up"
-        self.jobs.appendleft(again)
+        elif failure.kind != "declined":
+            further = crashed and reached > job.reached  # attempts count from 0 again
+            again = replace(job, attempt=0 if further else job.attempt + 1, reached=max(reached * crashed, job.reached))
+            if not crashed or again.attempt > _CRASHES:
+                if len(job.seeds) > 1:
+                    left = [seed for seed in reversed(job.seeds) if seed in self.open[job.cell.id]]
+                    self.extendleft(Job(job.cell, (seed,), job.fingerprint) for seed in left)
+                    return "split"
+                if failure.kind in ("diverged", "memory") or again.attempt > self.spec.execution.retries:
+                    return "give up"
+        self.appendleft(again)
         return "resume"
 
     def over(self, job: Job, running: bool) -> bool:
@@ -158,33 +132,25 @@ class JobQueue:
         if not self.open[job.cell.id]:
             del self.open[job.cell.id]
             return True
-        if not running and all(other.cell.id != job.cell.id for other in self.jobs):
+        if not running and all(other.cell.id != job.cell.id for other in self):
             self._queue(job.cell, job.fingerprint)
         return False
 
     def release(self) -> list[Cell]:
         """Begins the earliest batch that cells wait for. Returns the cells that were eliminated before it."""
         assert self._race is not None
-        first = min(waiting.batch for waiting in self._waiting.values())
-        due = [waiting for waiting in self._waiting.values() if waiting.batch == first]
+        first = min(batch for _, batch, _ in self.waiting)
+        due = [waiting for waiting in self.waiting if waiting[1] == first]
+        self.waiting = [waiting for waiting in self.waiting if waiting[1] != first]
         eliminated = []
         for cell, batch, fingerprint in due:
-            del self._waiting[cell.id]
             elimination = self._race.judge(cell, batch)
             if elimination is None:
                 left = [seed for seed in self._race.batches[batch] if seed in self.open[cell.id]]
-                self.jobs.extend(self._jobs(cell, left, fingerprint))
+                self.extend(self._jobs(cell, left, fingerprint))
             else:
                 for seed in sorted(self.open.pop(cell.id)):
                     result = make_result(Status.ELIMINATED, [], error=str(elimination))
                     self.store.put(cell, seed, [], result)
                 eliminated.append(cell)
         return eliminated
-
-
-def _paused(slot: Path) -> dict[str, Any]:
-    """Reads what `pause` stored; empty if it stored nothing."""
-    try:
-        return json.loads((slot / _PAUSED).read_text())
-    except (OSError, ValueError):
-        return {}

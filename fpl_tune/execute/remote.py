@@ -25,7 +25,7 @@ class RemoteStorage:
 
         self.url = url
         try:
-            self.fs, self.root = fsspec.core.url_to_fs(url)
+            self.fs, self.root = fsspec.core.url_to_fs(url, use_listings_cache=False)  # other nodes write, too
         except ImportError as problem:
             raise EnvironmentProblem(
                 f"execution.checkpoints={url} needs a package that is missing: {problem}"
@@ -51,14 +51,14 @@ class RemoteStorage:
                 with path.open("rb") as source, self.fs.open(f"{there}/{path.name}", "wb") as target:
                     shutil.copyfileobj(source, target, 1 << 20)
         for path in [old for old in self._sent if old.parent == folder and old not in files]:
-            self._remove(f"{there}/{path.name}")
+            with suppress(FileNotFoundError):
+                self.fs.rm(f"{there}/{path.name}")
             del self._sent[path]
         self._sent.update({path: files[path] for path in fresh})
 
     def pull(self, name: str, folder: Path) -> None:
         """Downloads a folder, if it exists."""
         there = self.at(name)
-        self.fs.invalidate_cache()
         if not self.fs.isdir(there):
             return
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,26 +68,33 @@ class RemoteStorage:
             self._sent[target] = (target.stat().st_size, target.stat().st_mtime_ns)
 
     def drop(self, name: str) -> None:
-        """Removes a folder, if it exists."""
-        self._remove(self.at(name))
+        """Removes a folder or a file, if it exists.
+
+        Raises:
+            EnvironmentProblem: the storage cannot be used.
+        """
+        try:
+            self.fs.rm(self.at(name), recursive=True)
+        except FileNotFoundError:
+            pass
+        except Exception as problem:
+            why = " ".join(str(problem).split())[:160]
+            raise EnvironmentProblem(
+                f"execution.checkpoints={self.url} cannot be used ({why}). Name another one."
+            ) from None
 
     def write(self, name: str, text: str) -> None:
-        self.fs.makedirs(self.root, exist_ok=True)
-        self.fs.pipe_file(self.at(name), text.encode())
+        path = self.at(name)
+        self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        self.fs.pipe_file(path, text.encode())
 
     def read(self, name: str) -> str:
         """Reads a text file; raises `FileNotFoundError` if it does not exist."""
-        self.fs.invalidate_cache()
         return self.fs.cat_file(self.at(name)).decode()
 
     def holds(self, name: str) -> bool:
-        self.fs.invalidate_cache()
         return bool(self.fs.exists(self.at(name)))
 
     def at(self, name: str) -> str:
         """The path of a name in the file system."""
         return f"{self.root.rstrip('/')}/{name}"
-
-    def _remove(self, path: str) -> None:
-        with suppress(FileNotFoundError):
-            self.fs.rm(path, recursive=True)

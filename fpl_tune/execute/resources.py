@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -38,42 +37,35 @@ def setup_of(spec: StudySpec, folder: Path) -> Setup:
         )
     address = (execution.address or os.environ.get("RAY_ADDRESS")) if execution.executor == "ray" else None
     wide = threads_of(spec)
-    common = Setup(
+    device, threads = execution.device, execution.threads or wide
+    parallel, gpus = execution.parallel or 1, execution.gpus
+    if address is not None:
+        head_of(address)  # the nodes' resources decide the rest
+    else:
+        device = resolve(execution.device)
+        n_gpus = torch.cuda.device_count() if device == "cuda" else 0
+        wide = 1 if n_gpus else wide  # on a GPU a trial's CPU only feeds it
+        if execution.gpus and not n_gpus:
+            raise EnvironmentProblem(
+                f"execution.gpus={execution.gpus:g} asks for GPUs, but trials run on the CPU"
+                f"{': PyTorch sees no GPU' if execution.device != 'cpu' else ' (execution.device=cpu)'}. "
+                "Leave execution.gpus out, or set it to 0."
+            )
+        parallel = execution.parallel or max(1, cores() // wide)
+        threads = execution.threads or (1 if wide == 1 else max(1, cores() // parallel))
+        parallel = parallel if execution.executor == "ray" else 1
+        gpus = execution.gpus if n_gpus else 0.0
+    return Setup(
         folder=folder,
         cache_dir=cache_root(),
-        block=execution.block,
-        graphs=None if execution.graphs == "auto" else execution.graphs,
-        checkpoint_every=execution.checkpoint_every,
-        address=address,
-        checkpoints=execution.checkpoints,
-        data_roots=(spec.data.root,) if spec.data.root else (),
-        parallel=execution.parallel or 1,
-        parallel_given=execution.parallel is not None,
-        gpus=execution.gpus,
-        threads=execution.threads or wide,
-        threads_given=execution.threads is not None,
-        device=execution.device,
-        rungs=rungs(spec.prune, _MOST_ROUNDS),
-    )
-    if address is not None:
-        head_of(address)
-        return common  # the nodes' resources decide the rest
-    device = resolve(execution.device)
-    n_gpus = torch.cuda.device_count() if device == "cuda" else 0
-    wide = 1 if n_gpus else wide  # on a GPU a trial's CPU only feeds it
-    if execution.gpus and not n_gpus:
-        raise EnvironmentProblem(
-            f"execution.gpus={execution.gpus:g} asks for GPUs, but trials run on the CPU"
-            f"{': PyTorch sees no GPU' if execution.device != 'cpu' else ' (execution.device=cpu)'}. "
-            "Leave execution.gpus out, or set it to 0."
-        )
-    parallel = execution.parallel or max(1, cores() // wide)
-    return replace(
-        common,
+        execution=execution,
         device=device,
-        threads=execution.threads or (1 if wide == 1 else max(1, cores() // parallel)),
-        parallel=parallel if execution.executor == "ray" else 1,
-        gpus=execution.gpus if n_gpus else 0.0,
+        threads=threads,
+        parallel=parallel,
+        gpus=gpus,
+        address=address,
+        data_roots=(spec.data.root,) if spec.data.root else (),
+        rungs=rungs(spec.prune, _MOST_ROUNDS),
     )
 
 

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ def run_study(
             if preflight is not None:
                 queued = [job.cell for job in scheduler.queue]
                 preflight([c.run for c in queued], len(spec.seed_list()), setup, [c.label for c in queued])
-            with _signals(scheduler), scheduler.notify.ending(store, scheduler.outcome):
+            with _signals(scheduler), _callbacks_ended(scheduler):
                 executor(scheduler, setup)
         return scheduler.finish()
 
@@ -91,6 +91,22 @@ def _disk_errors(folder: Path) -> Iterator[None]:
     except OSError as problem:
         if refused(problem):
             raise no_room(f"{problem.strerror}: {problem.filename or folder}") from None
+        raise
+
+
+@contextmanager
+def _callbacks_ended(scheduler: Scheduler) -> Iterator[None]:
+    """Ends the callbacks if the block raises, so that no record stays open; the block's error comes first."""
+    try:
+        yield
+    except Exception:
+        outcome = scheduler.outcome()
+        for callback in scheduler.callbacks:
+            with suppress(Exception):
+                callback.on_study_end(scheduler.store, outcome)
+        raise
+    except BaseException:
+        scheduler.notify(Callback.on_abort)
         raise
 
 

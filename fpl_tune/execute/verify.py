@@ -14,7 +14,6 @@ from fpl_tune.execute.resources import setup_of
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import LEARNED
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Record
 
 
 @dataclass(frozen=True)
@@ -59,30 +58,25 @@ def verify(
     torch.set_num_threads(setup.threads)
     try:
         trial = setup.trial(cell.run, seeds)
-        worst, where, done = 0.0, "", 0
-        while not trial.done and done < rounds:
+        rounds, worst, where = min(rounds, trial.rounds), 0.0, ""
+        for number in range(1, rounds + 1):
             for record in trial.step():
-                stored = store.history(cell, record["seed"])[done]
-                for name, difference in _differences(record, stored):
+                stored = store.history(cell, record["seed"])[number - 1]
+                for name in sorted({*record, *stored} - {LEARNED}):  # a count that older stores lack
+                    difference = 0.0 if name.startswith("time/") else _difference(record.get(name), stored.get(name))
                     if not difference <= worst:
-                        worst, where = difference, f"{name}, seed {record['seed']}, round {done + 1}"
-            done += 1
+                        worst, where = difference, f"{name}, seed {record['seed']}, round {number}"
             if progress is not None:
-                progress(done, min(rounds, trial.rounds))
+                progress(number, rounds)
     finally:
         torch.set_num_threads(before)
-    return Verification(cell, done, worst, where, worst <= tolerance)
-
-
-def _differences(a: Record, b: Record) -> list[tuple[str, float]]:
-    """Absolute differences of all figures but times and a count that older stores lack; infinite if one is missing."""
-    names = sorted(name for name in {*a, *b} - {LEARNED} if not name.startswith("time/"))
-    return [(name, _difference(a.get(name), b.get(name))) for name in names]
+    return Verification(cell, rounds, worst, where, worst <= tolerance)
 
 
 def _difference(x: Any, y: Any) -> float:
+    """The largest absolute difference of two figures or lists of them; infinite if one is missing."""
     if isinstance(x, Sequence) and isinstance(y, Sequence) and len(x) == len(y):
-        return max((_difference(i, j) for i, j in zip(x, y, strict=True)), default=0.0)
+        return max(map(_difference, x, y), default=0.0)
     if isinstance(x, int | float) and isinstance(y, int | float):
         return 0.0 if x == y or (math.isnan(x) and math.isnan(y)) else abs(x - y)
     return math.inf

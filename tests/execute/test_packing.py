@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fpl_tune.execute.job import Job
-from fpl_tune.execute.packing import CONTEXT_BYTES, PATIENCE, SLACK, SMALLEST, Memory, Packing, Slice, kind_of
+from fpl_tune.execute.packing import CONTEXT_BYTES, PATIENCE, SLACK, SMALLEST, Packing, Slice, kind_of
 from fpl_tune.study.cells import expand
 
 GB = 1 << 30
@@ -73,7 +73,8 @@ def simulate(packing: Packing, waiting: list[Job], truth: dict[str, int], sizes:
         now, _, device, job, share, need = heapq.heappop(running)
         free[device] += share
         used[device] -= need
-        packing.ended(job, truth[kind_of(job)])
+        packing.measured(job, truth[kind_of(job)])
+        packing.ended(job)
         found["done"] += 1
     return {**found, "seconds": now}
 
@@ -81,30 +82,30 @@ def simulate(packing: Packing, waiting: list[Job], truth: dict[str, int], sizes:
 def test_small_trials_fill_what_large_ones_leave(jobs: Make, tmp_path: Path) -> None:
     waiting = jobs([2] * 12 + [16] * 4)
     truth = {kind_of(waiting[0]): 1 * GB, kind_of(waiting[-1]): 12 * GB}
-    memory = Memory(tmp_path / "m.json")
-    found = simulate(Packing(slices([24 * GB]), memory), waiting, truth, [24 * GB])
+    packing = Packing(slices([24 * GB]), tmp_path)
+    found = simulate(packing, waiting, truth, [24 * GB])
     assert (found["done"], found["oom"]) == (16, [])
     # A second each to measure the two kinds alone; then the large ones one at a time, small ones beside each.
     assert found["seconds"] == 2 + 3
     assert found["most"] >= 4
-    assert memory.peaks == truth
-    again = simulate(Packing(slices([24 * GB]), Memory.load(tmp_path)), jobs([16, 2, 2, 2]), truth, [24 * GB])
+    assert packing.peaks == truth
+    again = simulate(Packing(slices([24 * GB]), tmp_path), jobs([16, 2, 2, 2]), truth, [24 * GB])
     assert again["seconds"] >= 1
 
 
 def test_the_share_is_the_measured_peak_with_slack(jobs: Make, tmp_path: Path) -> None:
     (job,) = jobs([4])
-    packing = Packing(slices([80 * GB, 40 * GB]), Memory(tmp_path / "m.json"))
+    packing = Packing(slices([80 * GB, 40 * GB]), tmp_path)
     assert packing.share(job, "") == 1.0, "unknown: measured alone"
-    packing.memory.note(kind_of(job), 10 * GB)
+    packing.measured(job, 10 * GB)
     wanted = (SLACK * 10 * GB + CONTEXT_BYTES) / (40 * GB)
     assert wanted <= packing.share(job, "") < wanted + 0.01, "of the smallest device"
     assert packing.share(replace(job, alone=True), "") == 1.0
-    packing.memory.note(kind_of(job), 3)
-    assert packing.memory.peaks[kind_of(job)] == 10 * GB, "the largest of what was seen"
-    small = Packing(slices([1 << 50]), packing.memory)
+    packing.measured(job, 3)
+    assert packing.peaks[kind_of(job)] == 10 * GB, "the largest of what was seen"
+    small = Packing(slices([1 << 50]), tmp_path)
     assert small.share(job, "") == SMALLEST
-    assert json.loads((tmp_path / "m.json").read_text()) == packing.memory.peaks
+    assert json.loads((tmp_path / "gpu-memory.json").read_text()) == packing.peaks
 
 
 def test_more_seeds_are_another_kind(jobs: Make) -> None:
@@ -115,40 +116,45 @@ def test_more_seeds_are_another_kind(jobs: Make) -> None:
 
 def test_out_of_memory_goes_alone_once_then_fails(jobs: Make, tmp_path: Path) -> None:
     small, large = jobs([2, 8])
-    memory = Memory(tmp_path / "m.json", {kind_of(small): 1 * GB, kind_of(large): 1 * GB})  # the second is wrong
+    packing = Packing(slices([24 * GB]), tmp_path)
+    for job in (small, large):  # the second is wrong
+        packing.measured(job, 1 * GB)
     truth = {kind_of(small): 1 * GB, kind_of(large): 9 * GB}
-    found = simulate(Packing(slices([24 * GB]), memory), [small, large], truth, [24 * GB])
+    found = simulate(packing, [small, large], truth, [24 * GB])
     assert found["done"] == 2
     assert [job.alone for job in found["oom"]] == [False]
-    assert memory.peaks[kind_of(large)] == 9 * GB, "and is known from then on"
+    assert packing.peaks[kind_of(large)] == 9 * GB, "and is known from then on"
     truth[kind_of(large)] = 30 * GB
-    found = simulate(Packing(slices([24 * GB]), memory), [small, large], truth, [24 * GB])
+    found = simulate(Packing(slices([24 * GB]), tmp_path), [small, large], truth, [24 * GB])
     assert [job.alone for job in found["oom"]] == [False, True]
     assert [job.cell.id for job in found["failed"]] == [large.cell.id]
     assert found["done"] == 1
 
 
 def test_a_kind_that_is_being_measured_waits_for_its_figure(jobs: Make, tmp_path: Path) -> None:
-    packing = Packing(slices([24 * GB, 24 * GB]), Memory(tmp_path / "m.json"))
+    packing = Packing(slices([24 * GB, 24 * GB]), tmp_path)
     first, second, other = jobs([2, 2, 4])
     placed = packing.place([first, second, other])
     assert placed == (first, 1.0, "")
     assert packing.place([second, other]) == (other, 1.0, "")
     assert packing.place([second]) is None
-    packing.ended(first, GB)
+    packing.measured(first, GB)
+    packing.ended(first)
     assert packing.place([second]) == (second, packing.share(second, ""), "")
 
 
 def test_nobody_waits_for_ever(jobs: Make, tmp_path: Path) -> None:
     large, *small = jobs([16] + [2] * 40)
-    memory = Memory(tmp_path / "m.json", {kind_of(large): 20 * GB, kind_of(small[0]): 2 * GB})
-    packing = Packing(slices([24 * GB]), memory)
+    packing = Packing(slices([24 * GB]), tmp_path)
+    packing.measured(large, 20 * GB)
+    packing.measured(small[0], 2 * GB)
     assert packing.place([small[0]]) is not None
     waiting, running = [large, *small[1:]], [small[0]]
     for _ in range(3 * PATIENCE):
         placed = packing.place(waiting)
         if placed is None:
-            packing.ended(running.pop(0), 2 * GB)
+            packing.measured(running[0], 2 * GB)
+            packing.ended(running.pop(0))
             continue
         waiting.remove(placed[0])
         running.append(placed[0])
@@ -165,23 +171,22 @@ def test_any_mixture_ends_and_never_overfills(jobs: Make, tmp_path: Path, seed: 
     truth = {kind_of(job): int(rng.uniform(0.2, 20) * GB) for job in kinds}
     waiting = [replace(kinds[rng.randrange(5)], attempt=1) for _ in range(60)]
     sizes = [rng.choice([24, 40]) * GB for _ in range(rng.randint(1, 4))]
-    found = simulate(Packing(slices(sizes), Memory(tmp_path / "m.json")), waiting, truth, sizes)
+    found = simulate(Packing(slices(sizes), tmp_path), waiting, truth, sizes)
     assert found["done"] == 60
     assert not found["failed"]
 
 
 def test_nodes_differ_and_other_programs_count(jobs: Make, tmp_path: Path) -> None:
     (job,) = jobs([4])
-    memory = Memory(tmp_path / "m.json")
-    packing = Packing([Slice("small", 24 * GB, 24 * GB), Slice("large", 80 * GB, 60 * GB)], memory)
+    packing = Packing([Slice("small", 24 * GB, 24 * GB), Slice("large", 80 * GB, 60 * GB)], tmp_path)
     assert packing.share(job, "large") == 0.75, "what other programs left"
-    memory.note(kind_of(job), 10 * GB)
+    packing.measured(job, 10 * GB)
     assert packing.share(job, "large") < packing.share(job, "small") < 0.53
     first = packing.place([job])
     assert first is not None
     packing.ended(first.job)
 
-    memory.peaks[kind_of(job)] = 40 * GB
+    packing.measured(job, 40 * GB)
     placed = packing.place([replace(job, attempt=1)])
     assert placed is not None
     assert placed.node == "large", "it does not fit elsewhere"
@@ -196,7 +201,7 @@ def test_nodes_differ_and_other_programs_count(jobs: Make, tmp_path: Path) -> No
 
 def test_a_kind_is_known_while_its_first_trial_runs(jobs: Make, tmp_path: Path) -> None:
     first, *others = jobs([4, 4, 4])
-    packing = Packing(slices([24 * GB, 24 * GB]), Memory(tmp_path / "m.json"))
+    packing = Packing(slices([24 * GB, 24 * GB]), tmp_path)
     assert packing.place([first, *others]) == (first, 1.0, "")
     assert packing.place(others) is None, "its kind is being measured"
     packing.measured(first, 5 * GB)

@@ -10,7 +10,7 @@ import torch
 
 from fpl_tune.api import start_study as run_study
 from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.execute.step import Failure, attempt
+from fpl_tune.execute.job import Failure, Report
 from fpl_tune.study.store import Store
 from fpl_tune.trial import Trial
 
@@ -95,12 +95,7 @@ def test_a_cell_that_fails_diverges_or_has_no_memory_leaves_the_others_alone(
     ],
 )
 def test_kinds_of_failures(problem: Exception, kind: str) -> None:
-    def work() -> None:
-        raise problem
-
-    failure = attempt(work)
-    assert isinstance(failure, Failure)
-    assert failure.kind == kind
+    assert Failure.of(problem).kind == kind
 
 
 def test_a_dead_process_continues_its_job_and_is_given_up_where_it_comes_no_further(
@@ -114,8 +109,9 @@ def test_a_dead_process_continues_its_job_and_is_given_up_where_it_comes_no_furt
         while (job := scheduler.next_job()) is not None:
             rounds = next(reach)
             heard.append((job.seeds, rounds))
-            assert scheduler.report(job, [[{"seed": s, "round": r + 1} for s in job.seeds] for r in range(rounds)])
-            scheduler.fail(job, Failure("The process of the trial died.", "died"))
+            records = [[{"seed": s, "round": r + 1} for s in job.seeds] for r in range(rounds)]
+            failure = Failure("The process of the trial died.", "died")
+            assert not scheduler.receive(job, Report(records, failure=failure))
 
     monkeypatch.setattr("fpl_tune.execute.inline.execute", execute)
     outcome = run_study(*compose("axes: {optim: {lr: [0.1]}}"), root=tmp_path)

@@ -45,7 +45,7 @@ def offer(setup: Setup) -> Setup:
     """
     from fpl_tune.execute.ray.connect import connected
     from fpl_tune.execute.ray.executor import settle
-    from fpl_tune.execute.ray.slots import carried
+    from fpl_tune.execute.ray.nodes import carried
 
     with connected(setup.address):
         setup, _ = settle(setup)

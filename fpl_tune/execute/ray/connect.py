@@ -6,7 +6,6 @@ import inspect
 import logging
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -24,12 +23,11 @@ import psutil
 import ray
 
 import fpl_tune
+from fpl_tune import plugins
 from fpl_tune.errors import EnvironmentProblem, FplTuneError
 from fpl_tune.execute.ray.nodes import ANSWER_SECONDS
 from fpl_tune.execute.ray.watch import CONNECT_SECONDS, RayGone
 from fpl_tune.execute.resources import cores, head_of
-from fpl_tune.method import Method
-from fpl_tune.plugins import VARIABLE
 
 JOIN_SECONDS = max(60.0, ANSWER_SECONDS)
 """Time limit of joining a cluster: 5 s on an idle machine. Ray itself tries for minutes."""
@@ -49,17 +47,19 @@ ENVIRONMENT = {
 }
 """Ray's settings while a study runs; those that the user has set stay."""
 
-_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
 _JOIN = "import sys, ray; ray.init(address=sys.argv[1], namespace='fpl-tune', log_to_driver=False)"
 
 
 @contextmanager
-def connected(address: str | None, *, ship: bool = True) -> Iterator[None]:
+def connected(address: str | None, *, ship: bool = True) -> Iterator[str]:
     """Starts Ray on this machine, or joins a cluster.
 
     Args:
         address: of the cluster's head, `auto`, or None to start Ray.
         ship: whether the cluster's workers run the code of this process.
+
+    Yields:
+        A temporary folder.
 
     Raises:
         EnvironmentProblem: Ray cannot be started or joined.
@@ -67,33 +67,29 @@ def connected(address: str | None, *, ship: bool = True) -> Iterator[None]:
     """
     for name in ("ray", "ray.tune", "ray.data", "ray.air"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    gone = False
-    with _environment(address is None):
+    with _environment(address is None) as folder:
         try:
+            options: dict[str, Any] = {"address": "local", "num_cpus": cores(), "include_dashboard": False}
             if address is None:
                 _private_token()
-                with _signals_kept():
-                    ray.init(address="local", num_cpus=cores(), include_dashboard=False, **_QUIET)
             else:
                 _check_joining(address)
-                with _signals_kept():
-                    shipped = runtime_env() if ship else None
-                    ray.init(address=address, namespace="fpl-tune", runtime_env=shipped, **_QUIET)
+                options = {"address": address, "namespace": "fpl-tune", "runtime_env": runtime_env() if ship else None}
+            with _signals_kept():
+                ray.init(**options, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
         except FplTuneError:
             raise
         except (Exception, SystemExit) as problem:  # Ray exits if the head does not answer
             raise _unreachable(address, str(problem)) from None
         try:
-            yield
-        except RayGone:
-            gone = True
-            raise
+            yield folder
         finally:
-            if not gone:
-                if address is None:
-                    _end_own()
-                else:
-                    ray.shutdown()
+            if isinstance(sys.exc_info()[1], RayGone):
+                pass  # it can no longer be shut down
+            elif address is None:
+                _end_own()
+            else:
+                ray.shutdown()
 
 
 _TO_DISCONNECT = 0.3  # seconds in which the driver leaves its raylet after Ray counts as shut down
@@ -130,16 +126,15 @@ def _environment(own: bool) -> Iterator[str]:
 
     The folder's path is short, since the paths of Ray's sockets are limited to 107 characters.
     """
-    before = dict(os.environ)
-    home = tempfile.mkdtemp(prefix=f"fpl-{os.getpid()}-", dir="/tmp" if os.path.isdir("/tmp") else None)
-    for name, value in {**ENVIRONMENT, **({"RAY_TMPDIR": home} if own else {})}.items():
-        os.environ.setdefault(name, value)
-    try:
-        yield home
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
-        os.environ.clear()
-        os.environ.update(before)
+    before, short = dict(os.environ), "/tmp" if os.path.isdir("/tmp") else None
+    with tempfile.TemporaryDirectory(prefix=f"fpl-{os.getpid()}-", dir=short, ignore_cleanup_errors=True) as home:
+        for name, value in {**ENVIRONMENT, **({"RAY_TMPDIR": home} if own else {})}.items():
+            os.environ.setdefault(name, value)
+        try:
+            yield home
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
 
 
 @contextmanager
@@ -221,28 +216,16 @@ def runtime_env() -> dict[str, Any]:
     package = Path(inspect.getfile(fpl_tune)).parent
     variables = {
         name: os.environ[name]
-        for name in (VARIABLE, "RAY_CHDIR_TO_TRIAL_DIR", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO")
+        for name in (plugins.VARIABLE, "RAY_CHDIR_TO_TRIAL_DIR", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO")
         if name in os.environ
     }
     return {"py_modules": [str(package), *_plugins()], "excludes": ["**/__pycache__/", "*.pyc"], "env_vars": variables}
 
 
 def _plugins() -> list[str]:
-    """Files and packages that define methods and are not installed, such as those in the user's folder."""
+    """Files and packages of plug-ins that are imported and not installed, such as those in the user's folder."""
     installed = [Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib", "stdlib")]
-    found = set()
-    for kind in _subclasses(Method):
-        top = sys.modules.get(kind.__module__.partition(".")[0])
-        file = getattr(top, "__file__", None)
-        if file is None or top is fpl_tune or kind.__module__ == "__main__":
-            continue
-        path = Path(file).resolve()
-        if not any(path.is_relative_to(folder) for folder in installed):
-            found.add(str(path.parent if path.name == "__init__.py" else path))
-    return sorted(found)
-
-
-def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
-    for sub in kind.__subclasses__():
-        yield sub
-        yield from _subclasses(sub)
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in plugins.modules()]
+    paths = {Path(file).resolve() for file in files if file}
+    own = [path for path in paths if not any(path.is_relative_to(folder) for folder in installed)]
+    return sorted(str(path.parent if path.name == "__init__.py" else path) for path in own)

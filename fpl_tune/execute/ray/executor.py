@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ray import tune
@@ -16,14 +12,12 @@ from ray import tune
 from fpl_tune.errors import EnvironmentProblem
 from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.job import Setup
-from fpl_tune.execute.packing import Memory, Packing, Slice
+from fpl_tune.execute.packing import Packing, Slice
 from fpl_tune.execute.ray.bridge import Bridge, ReportScheduler
 from fpl_tune.execute.ray.connect import connected
-from fpl_tune.execute.ray.nodes import Node, check, slices, storage_of, survey
-from fpl_tune.execute.ray.slots import NodeRefused, Slots
-from fpl_tune.execute.ray.trainable import FederatedTrainable
+from fpl_tune.execute.ray.nodes import check, slices, survey
+from fpl_tune.execute.ray.study_job import StudyTrainable
 from fpl_tune.execute.ray.watch import RayGone, watched
-from fpl_tune.execute.resources import cores
 from fpl_tune.execute.scheduler import Scheduler
 
 
@@ -34,14 +28,12 @@ def run(scheduler: Scheduler, setup: Setup) -> None:
         EnvironmentProblem: Ray cannot be started or joined, or a node cannot run trials.
         ConfigError: a trial asks for what no node has.
     """
-    with connected(setup.address), _scratch(setup.folder) as scratch:
+    with connected(setup.address) as folder:
         if scheduler.stopping:
             return
-        setup, packing = settle(setup)
-        slots = Slots(setup)
-        bridge = Bridge(scheduler, slots, packing)
+        bridge = Bridge(scheduler, *settle(setup))
         tuner = tune.Tuner(
-            tune.with_resources(FederatedTrainable, _resources(slots)),
+            tune.with_resources(StudyTrainable, _resources),
             tune_config=tune.TuneConfig(
                 num_samples=-1,
                 search_alg=bridge,
@@ -52,20 +44,19 @@ def run(scheduler: Scheduler, setup: Setup) -> None:
             ),
             run_config=tune.RunConfig(
                 name=f"{setup.study}-{os.getpid()}",  # unique on a cluster that others use too
-                storage_path=str(scratch),
+                storage_path=folder,  # for Tune's own files, which are not read
                 verbose=0,
                 failure_config=tune.FailureConfig(max_failures=0),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # jobs write their own
             ),
         )
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                warnings.simplefilter("always", NodeRefused)
                 watched(setup.address, tuner.fit)
         except RayGone as problem:
             bridge.problem = problem  # ignores what Tune's thread may still report
             raise
-        slots.close()
         if bridge.problem is not None:
             raise bridge.problem
 
@@ -80,54 +71,27 @@ def settle(setup: Setup) -> tuple[Setup, Packing | None]:
     if setup.address is None:
         found = [Slice("", *gpu) for gpu in gpus_here()] if setup.device == "cuda" and setup.gpus is None else []
     else:
-        nodes = survey(storage_of(setup), setup.cache_dir, setup.data_roots)
-        setup = _on_cluster(setup, nodes)
+        nodes = survey(setup.storage, setup.cache_dir, setup.data_roots)
+        if setup.device == "auto":
+            setup = replace(setup, device="cuda" if any(node.gpus for node in nodes) else "cpu")
+        if setup.device == "cpu":
+            setup = replace(setup, gpus=setup.gpus or 0.0)
+        elif setup.execution.threads is None:
+            setup = replace(setup, threads=1)
+        check(nodes, setup.storage, setup.threads, 0.01 if setup.gpus is None else setup.gpus)  # any share of a GPU
         found = slices(nodes) if setup.gpus is None else []
+        if setup.gpus is None and not found:
+            raise EnvironmentProblem(
+                "PyTorch sees no GPU on any node that has GPUs. Install a PyTorch with CUDA there, or use "
+                "execution.device=cpu."
+            )
     if not found:
         return replace(setup, gpus=setup.gpus or 0.0), None
-    return setup, Packing(found, Memory.load(setup.cache_dir))
+    return setup, Packing(found, setup.cache_dir)
 
 
-def _on_cluster(setup: Setup, nodes: Sequence[Node]) -> Setup:
-    if setup.device == "auto":
-        setup = replace(setup, device="cuda" if any(node.gpus for node in nodes) else "cpu")
-    if setup.device == "cuda" and not setup.threads_given:
-        setup = replace(setup, threads=1)
-    if setup.device == "cpu":
-        setup = replace(setup, gpus=setup.gpus or 0.0)
-    asked = setup.gpus if setup.gpus is not None else 0.01  # any share of one
-    check(nodes, storage_of(setup), setup.threads, asked)
-    if setup.gpus is None and not any(node.facts and node.facts.gpus for node in nodes):
-        raise EnvironmentProblem(
-            "PyTorch sees no GPU on any node that has GPUs. Install a PyTorch with CUDA there, or use "
-            "execution.device=cpu."
-        )
-    return setup
-
-
-def _resources(slots: Slots) -> Any:
-    """The function by which Tune derives a trial's resources from its configuration."""
-    setup = slots.setup
-    own = setup.address is None
-    threads = min(float(setup.threads), cores() / setup.parallel) if own else float(setup.threads)
-
-    def request(config: dict[str, Any]) -> tune.PlacementGroupFactory:
-        cpus = float(cores()) if own and config["alone"] and not config["gpus"] else threads
-        share = {"CPU": cpus, "GPU": config["gpus"]} if config["gpus"] else {"CPU": cpus}
-        label = config["node"] or (f"!in({','.join(slots.refused)})" if slots.refused else "")
-        selector = [{"ray.io/node-id": label}] if label else None
-        return tune.PlacementGroupFactory([share], bundle_label_selector=selector)
-
-    return request
-
-
-@contextmanager
-def _scratch(folder: Path) -> Iterator[Path]:
-    """A folder for Tune's own files, which are not read."""
-    scratch = folder / ".ray"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+def _resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+    """The resources of a trial from its configuration, which `Bridge` suggests."""
+    share = {"CPU": config["cpus"], "GPU": config["gpus"]} if config["gpus"] else {"CPU": config["cpus"]}
+    selector = [{"ray.io/node-id": config["node"]}] if config["node"] else None
+    return tune.PlacementGroupFactory([share], bundle_label_selector=selector)

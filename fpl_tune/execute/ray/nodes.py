@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +42,7 @@ class Facts:
     missing: tuple[str, ...]
     """Data roots that are not there."""
     gpus: tuple[tuple[int, int], ...] = ()
-    """Total and free bytes of each; none where PyTorch has not answered yet."""
+    """Total and free bytes of each; none where PyTorch does not answer."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +62,19 @@ class Node:
         return self.cpus >= cpus and self.gpus >= gpus
 
 
-def look(storage: str, token: str, cache_dir: Path, data_roots: Sequence[str]) -> Facts:
+def look(storage: str, token: str, cache_dir: Path, data_roots: Sequence[str], gpus: bool) -> Facts:
     """Runs on a node.
 
     Args:
         storage: folder or fsspec URL that all nodes share.
-        token: name of a file that the driver wrote there, and its content.
+        token: name of a folder that the driver made there.
         cache_dir: the driver's feature cache.
         data_roots: folders of data sets.
+        gpus: whether the node has GPUs.
     """
-    cache = node_cache(cache_dir)
-    return Facts(versions(), _storage_problem(storage, token), str(cache), _free(cache), _missing(data_roots))
+    cache, missing = node_cache(cache_dir), _missing(data_roots)
+    problem = _storage_problem(storage, token)
+    return Facts(versions(), problem, str(cache), _free(cache), missing, gpus_here() if gpus else ())
 
 
 def _missing(data_roots: Sequence[str]) -> tuple[str, ...]:
@@ -94,7 +95,7 @@ def unfit(setup: Setup, drivers: Mapping[str, str]) -> str:
         return ""
     if different := _differing(versions(), drivers):
         return f"has {different}"
-    if setup.checkpoints is None and not os.access(setup.folder, os.W_OK):
+    if setup.execution.checkpoints is None and not os.access(setup.folder, os.W_OK):
         return f"cannot write {setup.folder}"
     return next((f"has no data.root={root}" for root in _missing(setup.data_roots)), "")
 
@@ -107,9 +108,8 @@ def _storage_problem(storage: str, token: str) -> str:
     """Empty where the node sees what the driver wrote, and can write beside it."""
     try:
         place = RemoteStorage(storage)
-        if place.read(f".{token}") != token:
-            return "holds another file than the driver wrote"
-        place.write(f".{token}-{uuid.uuid4().hex[:8]}", "")
+        place.read(f"{token}/driver")
+        place.write(f"{token}/{uuid.uuid4().hex[:8]}", "")
     except FileNotFoundError:
         return "does not hold what the driver wrote there: it is not shared with the driver"
     except Exception as problem:
@@ -135,14 +135,14 @@ def slices(nodes: Sequence[Node]) -> list[Slice]:
 
 @contextmanager
 def _token(storage: str) -> Iterator[str]:
-    """A file in the storage while nodes look for it.
+    """A folder in the storage while nodes look for the driver's file in it.
 
     Raises:
         EnvironmentProblem: the driver itself cannot write there.
     """
-    place, token = RemoteStorage(storage), f"nodes-{uuid.uuid4().hex[:12]}"
+    place, token = RemoteStorage(storage), f".nodes-{uuid.uuid4().hex[:12]}"
     try:
-        place.write(f".{token}", token)
+        place.write(f"{token}/driver", token)
     except Exception as problem:
         raise EnvironmentProblem(
             f"Checkpoints and results need storage that can be written, but {storage} cannot from this machine "
@@ -152,71 +152,58 @@ def _token(storage: str) -> Iterator[str]:
         yield token
     finally:
         with suppress(Exception):
-            for path in place.fs.glob(place.at(f".{token}*")):
-                place.fs.rm(path)
+            place.drop(token)
 
 
 def survey(
     storage: str, cache_dir: Path, data_roots: Sequence[str] = (), only: Collection[str] | None = None
 ) -> list[Node]:
-    """Runs the check on every living node, or on those of `only`, in parallel; takes at most `ANSWER_SECONDS`.
+    """Runs the check on every living node, or on those of `only`, in parallel.
 
-    PyTorch on nodes with GPUs may need longer to report them. Nodes that have not reported by then count as without
-    GPUs, unless no node has; `Bridge` checks them again. Nodes that die meanwhile are left out.
+    It takes at most `ANSWER_SECONDS`, on nodes with GPUs `gpus.SECONDS` longer. Nodes that die meanwhile are left out.
 
     Raises:
         EnvironmentProblem: the driver itself cannot write the storage.
     """
-    alive = [node for node in _alive() if only is None or node["NodeID"] in only]
-    began = time.monotonic()
+    alive = [node for node in ray.nodes() if node["Alive"] and (only is None or node["NodeID"] in only)]
+    has_gpus = [bool(info["Resources"].get("GPU")) for info in alive]
+    limit = ANSWER_SECONDS + (SECONDS if any(has_gpus) else 0.0)
     with _token(storage) as token:
-        sizes = {info["NodeID"]: _on(info, gpus_here) for info in alive if info["Resources"].get("GPU")}
-        refs = [_on(info, look, storage, token, cache_dir, tuple(data_roots)) for info in alive]
-        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=ANSWER_SECONDS)
-        nodes = [_node(info, ref if ref in ready else None) for info, ref in zip(alive, refs, strict=True)]
-    known = answered(list(sizes.values()), began + ANSWER_SECONDS)
-    for i, node in enumerate(nodes):
-        if node.facts is not None and sizes.get(node.id) in known:
-            with suppress(Exception):  # the node has died, and is left out below
-                nodes[i] = replace(node, facts=replace(node.facts, gpus=ray.get(sizes[node.id])))
-    left = {info["NodeID"] for info in _alive()}
+        task = ray.remote(num_cpus=0, max_retries=0)(look)
+        refs = [
+            task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(info["NodeID"], soft=False)).remote(
+                storage, token, cache_dir, tuple(data_roots), gpus
+            )
+            for info, gpus in zip(alive, has_gpus, strict=True)
+        ]
+        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=limit) if refs else ([], [])
+        nodes = [_node(info, ref if ref in ready else None, limit) for info, ref in zip(alive, refs, strict=True)]
+    left = {info["NodeID"] for info in ray.nodes() if info["Alive"]}
     return [node for node in nodes if node.id in left or node.facts is not None]
 
 
-def answered(refs: list[Any], until: float) -> list[Any]:
-    """References with a result before `until` (monotonic clock); if there are none, the first that gets one."""
-    if not refs:
-        return []
-    ready, late = ray.wait(refs, num_returns=len(refs), timeout=max(0.0, until - time.monotonic()))
-    return ready or ray.wait(late, num_returns=1, timeout=SECONDS)[0]
-
-
-def _on(info: dict[str, Any], work: Callable[..., Any], *args: Any) -> Any:
-    """A call of `work` on a node."""
-    there = NodeAffinitySchedulingStrategy(info["NodeID"], soft=False)
-    return ray.remote(num_cpus=0, max_retries=0)(work).options(scheduling_strategy=there).remote(*args)
-
-
-def storage_of(setup: Setup) -> str:
-    """The folder or URL that all nodes must share."""
-    return setup.checkpoints or str(setup.folder)
-
-
-def _alive() -> list[dict[str, Any]]:
-    return [node for node in ray.nodes() if node["Alive"]]
-
-
-def _node(info: dict[str, Any], ref: Any) -> Node:
+def _node(info: dict[str, Any], ref: Any, limit: float) -> Node:
     name = f"{info['NodeManagerHostname']} ({info['NodeManagerAddress']}, {info['NodeID'][:6]})"
     resources = info["Resources"]
     facts: Any = None
-    problem = f"no worker answered within {ANSWER_SECONDS:.0f} s"
+    problem = f"no worker answered within {limit:.0f} s"
     if ref is not None:
         try:
             facts, problem = ray.get(ref), ""
         except Exception as failure:
             problem = " ".join(str(failure).split())[-300:]
     return Node(info["NodeID"], name, resources.get("CPU", 0.0), resources.get("GPU", 0.0), facts, problem)
+
+
+def carried(setup: Setup, refused: Collection[str] = ()) -> int:
+    """Trials that the living nodes can run at once, without the refused nodes."""
+    count = 0
+    for node in ray.nodes():
+        if node["Alive"] and node["NodeID"] not in refused:
+            has = node["Resources"]
+            by_cpu = int(has.get("CPU", 0) // setup.threads)
+            count += min(by_cpu, int(has.get("GPU", 0) / setup.gpus + 1e-6)) if setup.gpus else by_cpu
+    return min(count, setup.execution.parallel or count)
 
 
 def findings(nodes: Sequence[Node], storage: str) -> list[tuple[Node, str, str]]:

@@ -1,12 +1,10 @@
-"""A federated simulation as a Ray Tune trainable: for anybody's `tune.Tuner`, and for studies."""
+"""A federated simulation as a Ray Tune trainable, for anybody's `tune.Tuner`; those of studies: `study_job`."""
 
 from __future__ import annotations
 
 import gc
 import math
-import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
@@ -18,10 +16,10 @@ from ray import tune
 
 from fpl_tune import checkpoint, config, plugins
 from fpl_tune.checkpoint import Damaged, Snapshot
-from fpl_tune.config import RunSpec, StudySpec
+from fpl_tune.config import ExecutionSpec, RunSpec, StudySpec
 from fpl_tune.device import resolve
 from fpl_tune.errors import ConfigError, unknown
-from fpl_tune.execute.ray.study_job import REPORT, STUDY, StudyWork
+from fpl_tune.execute.job import Setup
 from fpl_tune.paths import cache_root
 from fpl_tune.study.cells import Composer
 from fpl_tune.trial import Record, Trial
@@ -52,16 +50,14 @@ class FederatedTrainable(tune.Trainable):
     """
 
     @classmethod
-    def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory | None:
+    def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
         """CPU threads and GPUs of a trial. Called by Tune before a trial starts, so wrong fields are refused here.
 
         Raises:
             ConfigError: an unknown field, or a value that its field refuses.
         """
-        if STUDY in config:
-            return None
-        settings = Settings.of(config)
-        return tune.PlacementGroupFactory([{"CPU": float(settings.threads), "GPU": float(settings.device == "cuda")}])
+        *_, setup = parse(config)
+        return tune.PlacementGroupFactory([{"CPU": float(setup.threads), "GPU": float(setup.device == "cuda")}])
 
     def setup(self, config: dict[str, Any]) -> None:
         """Loads towers and data, and begins the run.
@@ -69,13 +65,9 @@ class FederatedTrainable(tune.Trainable):
         Raises:
             ConfigError: an unknown field, or a value that its field refuses.
         """
-        self._study: StudyWork | None = None
-        if STUDY in config:
-            self._study = StudyWork(pickle.loads(config[STUDY]))
-            return
-        self._settings = Settings.of(config)
-        torch.set_num_threads(self._settings.threads)
-        self._trial = self._settings.begin()
+        run, seeds, setup = parse(config)
+        torch.set_num_threads(setup.threads)
+        self._trial = setup.trial(run, seeds)
         self._evaluated: dict[str, float] = {"val/acc_mean": math.nan, "test/acc_mean": math.nan}
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -90,19 +82,15 @@ class FederatedTrainable(tune.Trainable):
         Raises:
             Diverged: a loss or an accuracy is NaN or inf.
         """
-        if self._study is not None:
-            report = self._study.step()
-            return {REPORT: report, "done": report.last}
         figures = summarise(self._trial.step())
         self._evaluated = {**self._evaluated, **{k: v for k, v in figures.items() if "acc" in k}}
         return {**self._evaluated, **figures, "done": self._trial.done, "training_iteration": self._trial.round}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Writes the state after the last round. A study's jobs keep their checkpoints in the study's folder."""
-        if self._study is None:
-            tensors, meta = self._trial.snapshot()
-            meta |= {"run": config.as_dict(self._settings.run), "evaluated": self._evaluated}
-            checkpoint.write(Path(checkpoint_dir), Snapshot(tensors, meta))
+        """Writes the state after the last round."""
+        tensors, meta = self._trial.snapshot()
+        meta |= {"run": config.as_dict(self._trial.run), "evaluated": self._evaluated}
+        checkpoint.write(Path(checkpoint_dir), Snapshot(tensors, meta))
 
     def load_checkpoint(self, checkpoint: str) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Continues from a checkpoint.
@@ -110,57 +98,45 @@ class FederatedTrainable(tune.Trainable):
         Raises:
             ConfigError: it is damaged, or of a configuration that this one cannot continue.
         """
-        if self._study is None:
-            self._evaluated = restore(self._trial, Path(checkpoint))
+        self._evaluated = restore(self._trial, Path(checkpoint))
 
     def cleanup(self) -> None:
         """Frees the run, so that the next one's peak memory does not include it."""
-        self._study = None
         self._trial: Any = None
         gc.collect()
 
 
-@dataclass(frozen=True)
-class Settings:
-    """A trainable's configuration, checked."""
-
-    run: RunSpec
-    seeds: tuple[int, ...]
-    device: str
-    threads: int
-    block: int | None
-
-    @classmethod
-    def of(cls, node: Mapping[str, Any]) -> Settings:
-        """Raises `ConfigError` for an unknown field or a value that its field refuses."""
-        fields = _flat(node)
-        seeds = fields.pop("seeds", 1)
-        seeds = config.changed(StudySpec(), {"seeds": list(seeds) if isinstance(seeds, tuple) else seeds}, "")
-        options = {name: fields.pop(name) for name in list(fields) if name.startswith("execution.")}
-        for name in options:
-            if name not in ("execution.device", "execution.threads", "execution.block"):
-                raise unknown("field", name, ["execution.device", "execution.threads", "execution.block"])
-        run = compose(fields)
-        threads, block = options.get("execution.threads") or threads_of(run), options.get("execution.block")
-        device = resolve(options.get("execution.device") or "auto")
-        return cls(run, tuple(seeds.seed_list()), device, int(threads), block)
-
-    def begin(self) -> Trial:
-        return Trial(self.run, self.seeds, cache_dir=cache_root(), device=self.device, block=self.block)
+_OPTIONS = {"execution.device", "execution.threads", "execution.block"}
 
 
-def compose(fields: Mapping[str, Any]) -> RunSpec:
-    """The run with these fields by dotted name, equal to that of the same overrides on the command line.
+def parse(node: Mapping[str, Any]) -> tuple[RunSpec, list[int], Setup]:
+    """The run, seeds and setup of a trainable's configuration.
 
     Raises:
         ConfigError: an unknown field, or a value that its field refuses.
     """
+    fields = _flat(node)
+    options = {name: fields.pop(name) for name in list(fields) if name.startswith("execution.")}
+    for name in options.keys() - _OPTIONS:
+        raise unknown("field", name, sorted(_OPTIONS))
+    execution = config.changed(ExecutionSpec(), {name.partition(".")[2]: v for name, v in options.items()}, "execution")
+    seeds = fields.pop("seeds", 1)
+    spec = config.changed(StudySpec(), {"seeds": list(seeds) if isinstance(seeds, tuple) else seeds}, "")
     plugins.trust([f"method={fields.get('method')}"])
-    return _composer().at(fields)
+    run = _composer().at(fields)
+    setup = Setup(
+        folder=Path(),
+        cache_dir=cache_root(),
+        execution=execution,
+        device=resolve(execution.device),
+        threads=execution.threads or threads_of(run),
+    )
+    return run, spec.seed_list(), setup
 
 
 @cache
 def _composer() -> Composer:
+    """Composes runs, equal to those of the same overrides on the command line."""
     return Composer(config.as_dict(config.compose_run()))
 
 

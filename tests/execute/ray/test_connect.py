@@ -1,16 +1,20 @@
-"""What starting Ray changes in this process and on this machine."""
+"""What starting Ray changes in this process and on this machine, and addresses where no cluster is."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from fpl_tune.errors import ConfigError, EnvironmentProblem
 from fpl_tune.execute.ray import connect
 
 
@@ -55,3 +59,40 @@ assert len(ours) > 5 and not alive, alive
 def test_nothing_of_our_ray_outlives_a_study() -> None:
     """Its processes block SIGTERM, so that a signal to the process group does not end them before trials do."""
     subprocess.run([sys.executable, "-c", _STARTS_AND_ENDS], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("reply", [b"HTTP/1.0 400 Bad Request\r\n\r\n", b""])
+def test_a_server_that_is_not_ray_is_named_in_bounded_time(reply: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "JOIN_SECONDS", 3.0)
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        closing = threading.Event()
+
+        def answer() -> None:
+            while not closing.is_set():
+                line, _ = listening.accept()
+                with line:
+                    line.sendall(reply)
+                    closing.wait(0.2)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        began = time.monotonic()
+        port = listening.getsockname()[1]
+        with (
+            pytest.raises(EnvironmentProblem, match=f"cannot join the Ray cluster at 127.0.0.1:{port}: ") as caught,
+            connect.connected(f"127.0.0.1:{port}"),
+        ):
+            pass
+        assert "\n" not in str(caught.value)
+        assert time.monotonic() - began < 60
+        closing.set()
+        socket.create_connection(("127.0.0.1", port)).close()
+        thread.join()
+
+
+def test_an_address_is_host_and_port() -> None:
+    for address in ("head:ray", "head", "head:99999", ""):
+        with pytest.raises(ConfigError, match="auto or host:port"), connect.connected(address):
+            pass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,54 +20,37 @@ class Cluster:
         self.late, self.waited = late, 0.0
 
     def nodes(self) -> list[dict[str, Any]]:
-        fields = {
-            "Alive": True,
-            "NodeManagerHostname": "h",
-            "NodeManagerAddress": "a",
-            "Resources": {"CPU": 1, "GPU": 1},
-        }
-        return [{"NodeID": name, **fields} for name in self.late]
+        fields = {"Alive": True, "NodeManagerHostname": "h", "NodeManagerAddress": "a"}
+        return [{"NodeID": name, "Resources": {"CPU": 1, "GPU": name != "cpu"}, **fields} for name in self.late]
 
-    def on(self, info: dict[str, Any], work: Callable[..., Any], *_: Any) -> Any:
-        if work is nodes.look:
-            return (0.1, info["NodeID"], nodes.Facts({}, "", "", 0, ()))
-        return (self.late[info["NodeID"]], info["NodeID"], ((80, 70),))
+    def remote(self, **_: Any) -> Any:
+        return lambda work: SimpleNamespace(options=self.options)
+
+    def options(self, scheduling_strategy: str) -> Any:
+        late = self.late[scheduling_strategy]
+        return SimpleNamespace(remote=lambda *args: (late, nodes.Facts({}, "", "", 0, (), ((80, 70),) * args[-1])))
 
     def wait(self, refs: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
-        until = self.waited + timeout
-        times = sorted(ref[0] for ref in refs)
-        self.waited = max(self.waited, min(until, times[num_returns - 1]))
-        ready = [ref for ref in refs if ref[0] <= self.waited]
-        return ready, [ref for ref in refs if ref not in ready]
+        self.waited = min(timeout, max(ref[0] for ref in refs))
+        return [ref for ref in refs if ref[0] <= timeout], [ref for ref in refs if ref[0] > timeout]
 
     def get(self, ref: Any) -> Any:
-        return ref[2]
+        return ref[1]
 
 
-@pytest.fixture
-def survey(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Callable[..., tuple[dict[str, int], float]]:
-    def surveyed(**late: float) -> tuple[dict[str, int], float]:
+def test_nodes_with_gpus_have_more_time_to_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Their PyTorch may be read over a network."""
+
+    def survey(**late: float) -> tuple[dict[str, int | str], float]:
         cluster = Cluster(**late)
         monkeypatch.setattr(nodes, "ray", cluster)
-        monkeypatch.setattr(nodes, "_on", cluster.on)
-        monkeypatch.setattr(nodes, "time", SimpleNamespace(monotonic=lambda: cluster.waited))
+        monkeypatch.setattr(nodes, "NodeAffinitySchedulingStrategy", lambda node, soft: node)
         found = nodes.survey(str(tmp_path), tmp_path)
-        return {node.id: len(node.facts.gpus) if node.facts else -1 for node in found}, cluster.waited
+        return {node.id: len(node.facts.gpus) if node.facts else node.problem for node in found}, cluster.waited
 
-    return surveyed
-
-
-def test_a_node_whose_gpus_answer_late_is_not_waited_for(survey: Callable[..., Any]) -> None:
-    """It gets trials once it has answered (`Bridge`)."""
-    assert survey(fast=3.0, hung=1e9) == ({"fast": 1, "hung": 0}, nodes.ANSWER_SECONDS)
-    assert survey(fast=3.0, slow=5.0) == ({"fast": 1, "slow": 1}, 5.0)
-
-
-def test_where_no_gpu_has_answered_the_first_one_is_waited_for(survey: Callable[..., Any]) -> None:
-    assert survey(slow=40.0, hung=1e9) == ({"slow": 1, "hung": 0}, 40.0)
-    found, seconds = survey(hung=1e9)
-    assert found == {"hung": 0}
-    assert seconds == nodes.ANSWER_SECONDS + gpus.SECONDS
+    assert survey(fast=3.0, slow=40.0, cpu=1.0) == ({"fast": 1, "slow": 1, "cpu": 0}, 40.0)
+    assert survey(fast=3.0, hung=1e9) == ({"fast": 1, "hung": "no worker answered within 72 s"}, 72.0)
+    assert survey(cpu=40.0) == ({"cpu": "no worker answered within 12 s"}, 12.0)
 
 
 def test_a_machine_that_does_not_answer_has_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from fpl_tune import FederatedTrainable, config
 from fpl_tune.errors import ConfigError
-from fpl_tune.execute.ray.trainable import Settings, summarise
+from fpl_tune.execute.ray.trainable import parse, summarise
 
 DATA = {"train_per_class": 8, "test_per_class": 2, "shots": 2, "domains": ["clipart"]}
 TINY: dict[str, Any] = {
@@ -37,13 +37,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pyte
 
 def test_fields_make_the_run_that_overrides_make() -> None:
     fields = {name: value for name, value in TINY.items() if name not in ("seeds", "execution.device")}
-    settings = Settings.of({**fields, "optim.lr": np.float64(0.03), "execution": {"threads": 2}, "seeds": [4, 7]})
-    assert config.identity(settings.run) == config.identity(config.compose_run([*OVERRIDES, "optim.lr=0.03"]))
-    assert (settings.seeds, settings.threads) == ((4, 7), 2)
+    run, seeds, setup = parse({**fields, "optim.lr": np.float64(0.03), "execution": {"threads": 2}, "seeds": [4, 7]})
+    assert config.identity(run) == config.identity(config.compose_run([*OVERRIDES, "optim.lr=0.03"]))
+    assert (seeds, setup.threads) == ([4, 7], 2)
     wanted = config.compose_run(["method=pfedmoap", "method.lam=0.5", "protocol=quick", "data.shots=4"])
     named = {"method": {"name": "pfedmoap", "lam": 0.5}, "protocol": "quick", "data": {"shots": 4}}
-    found = Settings.of(named).run
-    assert config.identity(found) == config.identity(wanted)
+    assert config.identity(parse(named)[0]) == config.identity(wanted)
 
 
 @pytest.mark.parametrize(
