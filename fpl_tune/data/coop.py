@@ -52,21 +52,17 @@ def load_coop(spec: DataSpec, layout: Layout) -> Dataset:
     folder = locate(spec, layout, (layout.split, marker))
     if not (folder / marker).is_dir():
         raise EnvironmentProblem(f"{folder} has {layout.split} but no {marker}/. {layout.origin}")
-    path, coops = folder / layout.split, layout.split.endswith(".json")
-    if coops and path.is_file():
+    path = folder / layout.split
+    coops = path.suffix == ".json"
+    listed = coops and path.is_file()
+    if listed:
         train, test, names = read_list(path)
-        return assemble(spec, layout, folder / layout.images, names, (train, test), listed_in=path.name)
-    train, test, names = _OWN.get(spec.name, _folders)(folder, layout, spec.split_seed)
+    else:
+        train, test, names = _OWN.get(spec.name, _folders)(folder, layout, spec.split_seed)
     note = f"{path.name} is missing: split again, seed {spec.split_seed}; not the papers' split"
-    return assemble(
-        spec,
-        layout,
-        folder / layout.images,
-        names,
-        (train, test),
-        notes=(note,) if coops else (),
-        listed_in="the data set's own list",
-    )
+    notes = (note,) if coops and not listed else ()
+    listed_in = path.name if listed else "the data set's own list"
+    return assemble(spec, layout, folder / layout.images, names, (train, test), notes=notes, listed_in=listed_in)
 
 
 def read_list(path: Path) -> Listed:

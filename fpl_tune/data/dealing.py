@@ -71,13 +71,14 @@ def _disjoint(request: Request) -> Deal:
 def _classes(request: Request) -> Deal:
     rng = np.random.default_rng(request.spec.seed)
     owns = partition.assign_classes(request.n_classes, request.n_clients, request.spec.classes_per_client, rng)
-    train, test = (by_class(owns, label) for label in request.label)
-    if request.wanted is not None:  # of each part all that a client may draw
-        parts = [np.flatnonzero(~request.reserved), np.flatnonzero(request.reserved)]
-        label, most = request.label[0], request.wanted
-        drawn = [partition.some_by_class(owns, label[rows], most, request.rng).within(rows) for rows in parts]
-        train = joined(drawn)
-    return Deal(train, test)
+    label, test = request.label
+    if request.wanted is None:
+        return Deal(by_class(owns, label), by_class(owns, test))
+    drawn: list[Shares] = []
+    for part in (~request.reserved, request.reserved):  # of each part all that a client may draw
+        rows = np.flatnonzero(part)
+        drawn.append(partition.some_by_class(owns, label[rows], request.wanted, request.rng).within(rows))
+    return Deal(joined(drawn), by_class(owns, test))
 
 
 def _domain(request: Request) -> Deal:
