@@ -86,11 +86,13 @@ def split(dataset: Dataset, data: DataSpec, partition: PartitionSpec, seed: int)
         scramble = rng("scramble")
         (train, val), (train_label, val_label) = _scrambled(dataset.train, (train, val), scramble)
         (own,), (own_label,) = _scrambled(dataset.test, (own,), scramble)
-    domain = np.array([_commonest(dataset.train.domain[i]) for i in train], dtype=np.int64)
+    _require_images(train, "training image", "data.shots")
+    domain = np.array([np.bincount(dataset.train.domain[i]).argmax() for i in train], dtype=np.int64)
     tests = _tests(dataset, spec, known, TestSet(own, known, own_label), domain)
-    _check_sizes(train, tests)
-    name = identity(dataset, (train, train_label), (val, val_label), tests, known)
-    return Split(train, val, tests, known, domain, train_label, val_label, name)
+    for name, test in tests.items():
+        _require_images(test.index, f"image in {name!r}", "data.max_test")
+    digest = identity(dataset, (train, train_label), (val, val_label), tests, known)
+    return Split(train, val, tests, known, domain, train_label, val_label, digest)
 
 
 def _mislabelled(labels: list[Ints], most: float, known: Ints, rng: np.random.Generator) -> list[Ints]:
@@ -118,10 +120,6 @@ def _scrambled(
     return [list(part) for part in zip(*rows, strict=True)], [list(part) for part in zip(*labels, strict=True)]
 
 
-def _commonest(values: Ints) -> int:
-    return int(np.bincount(values).argmax()) if len(values) else 0
-
-
 def _tests(dataset: Dataset, spec: PartitionSpec, known: Ints, own: TestSet, domain: Ints) -> dict[str, TestSet]:
     """The protocol's test sets, the main one first."""
     n_clients, pool = len(own.index), dataset.test
@@ -145,17 +143,11 @@ def _tests(dataset: Dataset, spec: PartitionSpec, known: Ints, own: TestSet, dom
     return {"test": own}
 
 
-def _check_sizes(train: list[Ints], tests: dict[str, TestSet]) -> None:
-    """Raises `ConfigError` if a client has no training or test images."""
-    for client, rows in enumerate(train):
-        if not len(rows):
-            raise ConfigError(
-                f"Client {client} of {len(train)} has no training image. Lower partition.n_clients or raise data.shots."
-            )
-    for name, test in tests.items():
-        empty = [client for client, rows in enumerate(test.index) if not len(rows)]
-        if empty:
-            raise ConfigError(
-                f"{len(empty)} of {len(train)} clients have no image in {name!r}, first client {empty[0]}. "
-                "Lower partition.n_clients or raise data.max_test."
-            )
+def _require_images(rows: list[Ints], kind: str, remedy: str) -> None:
+    """Raises `ConfigError` if a client has no image."""
+    empty = [client for client, mine in enumerate(rows) if not len(mine)]
+    if empty:
+        raise ConfigError(
+            f"{len(empty)} of {len(rows)} clients have no {kind}, first client {empty[0]}. "
+            f"Lower partition.n_clients or raise {remedy}."
+        )

@@ -228,7 +228,7 @@ def test_defects_are_silent_when_off(shapes: Dataset) -> None:
         ({"evaluation": "everything"}, "Known: base_to_novel"),
         ({"name": "domain", "held_out": ["phot"]}, "Did you mean 'photo'"),
         ({"name": "iid", "n_clients": 1000}, "no image in 'test'"),
-        ({"name": "iid", "n_clients": 3000}, "has no training image"),
+        ({"name": "iid", "n_clients": 3000}, "have no training image"),
         ({"name": "file"}, r"partition\.file"),
         ({"name": "disjoint", "n_clients": 5, "compat_fixed_split": True}, "defect of Dirichlet"),
     ],
