@@ -72,15 +72,15 @@ def whole(task: ClientTask, whole_batch: Callable[[ClientTask], Batch]) -> Batch
 
 @pytest.fixture
 def assert_equal_to_clients_alone(whole_batch: Callable[[ClientTask], Batch]) -> Callable[..., None]:
-    """Compares a method's loss of all training images and its gradient with those of one client after another.
+    """Compares a method's loss of all training images (or of `batch`) and its gradient with those of clients alone.
 
     `plain(client, leaves, images, labels)` is the loss of a client, written out.
     """
 
     def compare(
-        method: Method, task: ClientTask, local: Local, plain: Callable[..., Tensor], rtol: float = 1e-6
+        method: Method, task: ClientTask, local: Local, plain: Callable[..., Tensor], rtol: float = 1e-6, **of: Batch
     ) -> None:
-        leaves, batch = local.train, whole_batch(task)
+        leaves, batch = local.train, of.get("batch", whole_batch(task))
         for leaf in leaves.values():
             leaf.requires_grad_()
         loss, _ = method.loss(task, local, batch)
