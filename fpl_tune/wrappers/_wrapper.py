@@ -7,6 +7,7 @@ what the server sent.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any
 
 from torch import Generator, Tensor
@@ -27,17 +28,9 @@ class Wrapper(Method):
         """The state of `inner`, without the wrapper's leaves: a method may go through all of its own."""
         return State(*({n: leaf for n, leaf in tree.items() if not n.startswith(self.adds)} for tree in state))
 
-    @property
-    def needs(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.inner.needs
-
-    @property
-    def view(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.inner.view
-
-    @property
-    def batched(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.inner.batched
+    needs: Any = property(attrgetter("inner.needs"))
+    view: Any = property(attrgetter("inner.view"))
+    batched: Any = property(attrgetter("inner.batched"))
 
     def check(self, sizes: Sizes) -> None:
         inner = self.inner
