@@ -58,7 +58,7 @@ class Store:
         self.folder = root / name
         self.damage: dict[Path, DamagedFile] = {}
         """Damaged files that were met so far."""
-        self._node: dict[str, Any] | None = None
+        self._node: tuple[tuple[int, int], dict[str, Any]] = (0, 0), {}
         self._cells: dict[str, Cell] = {}
         self._results: dict[tuple[str, int], dict[str, Any]] = {}
 
@@ -106,7 +106,6 @@ class Store:
         for part in ("tracking", "execution"):
             node[part] = {k: redact(v) if isinstance(v, str) else v for k, v in node[part].items()}
         write_text(self.folder / "study.yaml", as_yaml({"schema": SCHEMA, **node}))
-        self._node = None
         for cell in cells:
             self.stamp(cell)
         self._order()  # names the file if it is damaged
@@ -138,9 +137,12 @@ class Store:
         Raises:
             ConfigError: its file is damaged, or of a later release.
         """
-        if self._node is None:
-            self._node = schema.read_study(self.folder / "study.yaml")
-        return dict(self._node)
+        path = self.folder / "study.yaml"
+        stat = path.stat()
+        stamp = stat.st_mtime_ns, stat.st_ino
+        if self._node[0] != stamp:  # another process may run the study again
+            self._node = stamp, schema.read_study(path)
+        return dict(self._node[1])
 
     # -- cells -----------------------------------------------------------------------------------------------
 
