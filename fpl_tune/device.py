@@ -7,6 +7,7 @@ as they will in training.
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from functools import cache
@@ -20,32 +21,14 @@ WANTED = ("auto", "cpu", "cuda")
 _ASSUMED = 16 << 30
 """Bytes of an accelerator that PyTorch cannot be asked about."""
 
-_NO_MEMORY = (
-    "CUDA out of memory",
-    "CUDA error: out of memory",
-    "cudaErrorMemoryAllocation",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
-    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
-    "CUSOLVER_STATUS_ALLOC_FAILED",
-    "CUSPARSE_STATUS_ALLOC_FAILED",
-    "DefaultCPUAllocator",
+_NO_MEMORY = re.compile(
+    r"CUDA (error: )?out of memory|cudaErrorMemoryAllocation|STATUS_ALLOC_FAILED|"
+    r"CUDNN_STATUS_INTERNAL_ERROR_(HOST|DEVICE)_ALLOCATION_FAILED|DefaultCPUAllocator"
 )
-_POISONED = (
-    "illegal memory access",
-    "device-side assert",
-    "unspecified launch failure",
-    "misaligned address",
-    "illegal instruction",
-    "invalid program counter",
-    "hardware stack error",
-    "uncorrectable ECC error",
-    "launch timed out",
-    "CUDA error: unknown error",
-    "context is destroyed",
-    "cudaErrorContained",
-    "device is lost",
+_POISONED = re.compile(
+    "illegal memory access|device-side assert|unspecified launch failure|misaligned address|illegal instruction|"
+    "invalid program counter|hardware stack error|uncorrectable ECC error|launch timed out|CUDA error: unknown error|"
+    "context is destroyed|cudaErrorContained|device is lost"
 )
 
 
@@ -113,17 +96,16 @@ def gpus() -> list[Gpu]:
     found = []
     for index in range(torch.cuda.device_count()):
         try:
-            free, total = torch.cuda.mem_get_info(index)
-            found.append(Gpu(index, torch.cuda.get_device_name(index), total, free))
+            free, _ = torch.cuda.mem_get_info(index)
         except RuntimeError as problem:
-            if is_out_of_memory(problem):  # other programs hold so much that not even a context fits
-                total = torch.cuda.get_device_properties(index).total_memory
-                found.append(Gpu(index, torch.cuda.get_device_name(index), total, 0))
-                continue
-            raise EnvironmentProblem(
-                f"GPU {index} does not answer ({_first_sentence(problem)}). Check it with nvidia-smi, "
-                "or leave it out of CUDA_VISIBLE_DEVICES."
-            ) from problem
+            if not is_out_of_memory(problem):
+                raise EnvironmentProblem(
+                    f"GPU {index} does not answer ({_first_sentence(problem)}). Check it with nvidia-smi, "
+                    "or leave it out of CUDA_VISIBLE_DEVICES."
+                ) from problem
+            free = 0  # other programs hold so much that not even a context fits
+        total = torch.cuda.get_device_properties(index).total_memory
+        found.append(Gpu(index, torch.cuda.get_device_name(index), total, free))
     return found
 
 
@@ -157,18 +139,17 @@ def activation_bytes(device: torch.device, *, cpu: int, share: float) -> int:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error, or one that it was raised from, says that memory did not suffice: the process can go on with
     less. On CUDA that has many forms; `torch.cuda.OutOfMemoryError` is one."""
-    return any(
-        isinstance(found, MemoryError | OutOfMemory | torch.cuda.OutOfMemoryError)
-        or (isinstance(found, RuntimeError) and any(text in str(found) for text in _NO_MEMORY))
-        for found in _chain(error)
-    )
+    no_memory = (MemoryError, OutOfMemory, torch.cuda.OutOfMemoryError)
+    return any(isinstance(found, no_memory) for found in _chain(error)) or _mentions(_NO_MEMORY, error)
 
 
 def is_poisoned(error: BaseException) -> bool:
     """Whether an error leaves the process's CUDA context useless: every later call fails, so the process must end."""
-    return any(
-        isinstance(found, RuntimeError) and any(text in str(found) for text in _POISONED) for found in _chain(error)
-    )
+    return _mentions(_POISONED, error)
+
+
+def _mentions(text: re.Pattern[str], error: BaseException) -> bool:
+    return any(isinstance(found, RuntimeError) and text.search(str(found)) for found in _chain(error))
 
 
 def free_cache() -> None:

@@ -21,7 +21,7 @@ from torch import Tensor
 from fpl_tune import optim
 from fpl_tune.batches import Cohort, Plan, plan_round
 from fpl_tune.graphs import Graphs
-from fpl_tune.method import Local, Method, State, Task, Traffic, Tree, derive, in_place
+from fpl_tune.method import Local, Method, State, Task, Traffic, derive, in_place
 from fpl_tune.optim import OptimSpec, OptimState
 from fpl_tune.task import ClientTask
 
@@ -67,8 +67,9 @@ def run_round(
     Returns:
         The next states [S], and what was measured.
     """
+    stage = stage or range(cohorts[0].round, cohorts[0].round + 1)
     tasks = [
-        task.during(*_position(cohort.round, stage), derive("method", cohort.seed, cohort.round))
+        task.during(stage.index(cohort.round) + 1, len(stage), derive("method", cohort.seed, cohort.round))
         for task, cohort in zip(tasks, cohorts, strict=True)
     ]
     sizes = [len(c.who) for c in cohorts]
@@ -92,11 +93,6 @@ def run_round(
     up, down = _scalars(sent, sizes)
     learned = sum(leaf[0].numel() for leaf in local.train.values())
     return states_after, RoundReport(None if loss is None else list(loss.split(sizes)), up, down, learned)
-
-
-def _position(round_: int, stage: range | None) -> tuple[int, int]:
-    """The number of a round in its stage, counted from 1, and the number of rounds of the stage."""
-    return (1, 1) if stage is None else (stage.index(round_) + 1, len(stage))
 
 
 def _scalars(sent: Sequence[Traffic], n_clients: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -149,16 +145,14 @@ def kept_bytes(method: Method, task: ClientTask, state: State, spec: OptimSpec) 
 class _Training(NamedTuple):
     """Clients between two steps; every leaf [C, ...]."""
 
-    train: Tree
-    fixed: Tree
+    local: Local
     optim: OptimState
     total: Tensor
     """[C] sum of the losses of the last epoch so far."""
 
     def at(self, rows: Tensor) -> _Training:
-        train, fixed = Local(self.train, self.fixed).at(rows)
         first, second = Local(self.optim.first, self.optim.second).at(rows)
-        return _Training(train, fixed, self.optim._replace(first=first, second=second), self.total[rows])
+        return _Training(self.local.at(rows), self.optim._replace(first=first, second=second), self.total[rows])
 
 
 def _train(
@@ -185,7 +179,7 @@ def _eager(method: Method, task: Task, local: Local, plan: Plan, spec: OptimSpec
         What the clients hold, and the sum [C] of their losses in the last epoch.
     """
     zeros = torch.zeros(len(plan.last), device=plan.last.device)
-    now = _Training(local.train, local.fixed, optim.start(spec, local.train), zeros)
+    now = _Training(local, optim.start(spec, local.train), zeros)
     done = 0
     phases, order = _phases(plan)
     ended: list[_Training] = []
@@ -198,7 +192,7 @@ def _eager(method: Method, task: Task, local: Local, plan: Plan, spec: OptimSpec
         else:
             ended.append(now.at(leave))
             now, plan = now.at(stay), plan.at(stay)
-    after = Local.joined([Local(part.train, part.fixed) for part in ended])
+    after = Local.joined([part.local for part in ended])
     total = torch.cat([part.total for part in ended])
     if order is not None:
         after, total = after.at(order), total[order]
@@ -227,13 +221,9 @@ def _phases(plan: Plan) -> tuple[list[tuple[int, Tensor | None, Tensor]], Tensor
 
 def _step(method: Method, task: Task, now: _Training, plan: Plan, t: int, spec: OptimSpec) -> _Training:
     """Step number `t` of all clients of the plan."""
-    leaves = {name: leaf.detach().requires_grad_() for name, leaf in now.train.items()}
-    loss, moved = method.loss(task, Local(leaves, now.fixed), plan.batch(t))
-    grads = torch.autograd.grad(loss, list(leaves.values()), torch.ones_like(loss), allow_unused=True)
-    with torch.no_grad():
-        factor = None if plan.factor is None else plan.factor[:, t]
-        train, state = optim.step(spec, now.train, dict(zip(leaves, grads, strict=True)), now.optim, factor)
-        total = now.total
-        if plan.ends[t]:
-            total = torch.where(plan.last[:, t], total + loss.detach().to(total.dtype), total)
-        return _Training(train, {name: leaf.detach() for name, leaf in moved.items()}, state, total)
+    factor = None if plan.factor is None else plan.factor[:, t]
+    loss, local, state = optim.descend(spec, method, task, now.local, plan.batch(t), now.optim, factor)
+    total = now.total
+    if plan.ends[t]:
+        total = torch.where(plan.last[:, t], total + loss.to(total.dtype), total)
+    return _Training(local, state, total)

@@ -207,18 +207,13 @@ class _Step:
 
     def __call__(self) -> None:
         now = self.inputs.map(lambda x: x.index_select(1, self.t).squeeze(1))
-        leaves = {name: leaf.detach().requires_grad_() for name, leaf in self.local.train.items()}
-        loss, fixed = self.method.loss(
-            cast(Task, self.task), Local(leaves, self.local.fixed), self.data.take(now.picked)
+        batch, state = self.data.take(now.picked), OptimState(self.first, self.second, self.t[0].double())
+        loss, after, state = optim.descend(
+            self.spec, self.method, cast(Task, self.task), self.local, batch, state, now.factor
         )
-        grads = torch.autograd.grad(loss, list(leaves.values()), torch.ones_like(loss), allow_unused=True)
         with torch.no_grad():
-            state = OptimState(self.first, self.second, self.t[0].double())
-            by_name = dict(zip(leaves, grads, strict=True))
-            train, after = optim.step(self.spec, self.local.train, by_name, state, now.factor)
             total = self.total + torch.where(now.last, loss.to(self.total.dtype), 0)
-            trees = ((self.local.train, train), (self.local.fixed, fixed))
-            for kept, moved in (*trees, (self.first, after.first), (self.second, after.second)):
+            for kept, moved in zip((*self.local, self.first, self.second), (*after, *state[:2]), strict=True):
                 _keep(kept, moved, now.active)
             self.total.copy_(total)
             self.t.add_(1)

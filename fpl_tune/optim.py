@@ -17,7 +17,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fpl_tune.method import Tree
+from fpl_tune.method import Batch, Local, Method, Task, Tree
 from fpl_tune.spec import SPEC, AtLeastOne, Rate
 
 
@@ -113,6 +113,25 @@ def step(
             by_client = factor.to(leaf.dtype).view(-1, *([1] * (leaf.ndim - 1)))
             moved[name] = leaf.addcmul(update, by_client, value=-rate)
     return moved, OptimState(first, second, steps)
+
+
+def descend(
+    spec: OptimSpec,
+    method: Method,
+    task: Task,
+    local: Local,
+    batch: Batch,
+    state: OptimState,
+    factor: Tensor | None,
+) -> tuple[Tensor, Local, OptimState]:
+    """One step of local training: the losses [C], the leaves after it, and the optimiser's next state."""
+    leaves = {name: leaf.detach().requires_grad_() for name, leaf in local.train.items()}
+    loss, fixed = method.loss(task, Local(leaves, local.fixed), batch)
+    grads = torch.autograd.grad(loss, list(leaves.values()), torch.ones_like(loss), allow_unused=True)
+    with torch.no_grad():
+        train, state = step(spec, local.train, dict(zip(leaves, grads, strict=True)), state, factor)
+    fixed = {name: leaf.detach() if leaf.requires_grad else leaf for name, leaf in fixed.items()}
+    return loss.detach(), Local(train, fixed), state
 
 
 def rate_factor(schedule: str, epoch: int, epochs: int, before: int = 0, round_: int = 1, rounds: int = 1) -> float:

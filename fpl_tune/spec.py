@@ -42,12 +42,7 @@ _KINDS = {
     "dataclass": "must be a mapping of its fields",
     "finite": "must be a finite number",
 }
-_BOUNDS = {
-    "greater_than_equal": (">=", "ge"),
-    "greater_than": (">", "gt"),
-    "less_than_equal": ("<=", "le"),
-    "less_than": ("<", "lt"),
-}
+_SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 60
 
@@ -88,10 +83,9 @@ def refusal(problem: ValidationError, where: str) -> ConfigError:
         return ConfigError(f"{name} is missing. Give it a value.")
     if kind == "value_error":
         return ConfigError(f"{name} {details['error']}, but is {shown(value)}." if name else str(first["msg"]))
-    if kind in _BOUNDS:
-        sign, bound = _BOUNDS[kind]
+    for bound in _SIGNS.keys() & details.keys():
         limit = details[bound] if isinstance(details[bound], int) else f"{details[bound]:g}"
-        return ConfigError(f"{name} must be {sign} {limit}, but is {shown(value)}.")
+        return ConfigError(f"{name} must be {_SIGNS[bound]} {limit}, but is {shown(value)}.")
     if value is None:
         return ConfigError(f"{name} cannot be null. Leave it out, or take it away: '~{name}'.")
     rule = _KINDS.get("int" if kind == "int_from_float" else kind.partition("_")[0])
