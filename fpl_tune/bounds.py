@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from fpl_tune import formatting
 from fpl_tune.config import RunSpec, Stage
@@ -59,9 +58,10 @@ def check_state(state: State, seeds: int, memory: int | None) -> None:
     Raises:
         ConfigError: the states need more.
     """
-    needed = seeds * sum(size for _, size in _leaves(state))
+    sizes = [(leaf.nbytes, name) for tree in state for name, leaf in tree.items()]
+    needed = seeds * sum(size for size, _ in sizes)
     if memory is not None and needed > SHARE * memory:
-        name, _ = max(_leaves(state), key=lambda leaf: leaf[1])
+        _, name = max(sizes)
         raise ConfigError(
             f"{_too_much('What is learned', needed, memory, seeds)}; its largest part is {name}. Lower the number of "
             "seeds or clients, or a size of the method."
@@ -71,12 +71,6 @@ def check_state(state: State, seeds: int, memory: int | None) -> None:
 def _steps(stage: Stage, images: int, batch: int) -> int:
     """Training steps of a client in one round."""
     return math.ceil(stage.epochs) * -(-images // batch)
-
-
-def _leaves(state: State) -> Iterator[tuple[str, int]]:
-    for tree in state:
-        for name, leaf in tree.items():
-            yield name, leaf.numel() * leaf.element_size()
 
 
 def _too_much(what: str, needed: int, memory: int, seeds: int) -> str:

@@ -77,6 +77,10 @@ class Graphs:
         self._steps: dict[Any, _Step] = {}
         self.refused = False
 
+    def clear(self) -> None:
+        """Forgets the recorded steps, which hold memory."""
+        self._steps.clear()
+
     def suit(self, method: Method, plan: Plan) -> bool:
         """Whether a replay saves time: on CUDA, where few clients are done long before the others."""
         if self.always or self.refused or not method.batched:
@@ -107,7 +111,7 @@ class Graphs:
                 if self.always or is_out_of_memory(problem) or is_poisoned(problem):
                     raise
                 self.refused = True
-                self._steps.clear()
+                self.clear()
                 self._warn(f"Steps run eagerly, as one cannot be recorded as a CUDA graph: {problem}")
                 return None
         self._steps[key] = step

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,14 @@ class Trial:
         bounds.check(run, first, len(self.seeds), memory() if device == "cpu" else None)
         self.tasks: list[ClientTask] = [first]
         self.tasks += [self.world.task(run.data, run.partition, seed) for seed in self.seeds[1:]]
-        _widen(self.tasks)
+        width = max(task.train.rows.shape[1] for task in self.tasks)
+        for task in self.tasks:
+            task.train.widen(width)  # the tables of all seeds lie side by side
         for stage in self.stages:
             stage.method.check(self.tasks[0])
+        ends = [0, *accumulate(stage.rounds for stage in self.stages)]
+        self._spans = [range(first + 1, end + 1) for first, end in pairwise(ends)]
+        """The rounds of each stage, counted from 1 over all stages."""
         self.rounds = run.rounds
         self.round = 0
         self.totals: list[dict[str, float]] = [{"up": 0, "down": 0, "seconds": 0.0} for _ in self.seeds]
@@ -79,9 +84,7 @@ class Trial:
         self.states = self._begin(self.stages[0].method, None)
         self.block = block
         self._blocks: dict[int, int] = {}  # by stage
-        self._wants_graphs, self._warn = graphs, warn
-        self._graphs: Graphs | None = None
-        self._graphs = self._no_graphs()
+        self._graphs = None if graphs is False else Graphs(always=graphs is True, warn=warn)
 
     def _block(self) -> int:
         """Largest block of clients that fits, by the configuration and the device's memory size alone: figures repeat.
@@ -100,12 +103,6 @@ class Trial:
             room = activation_bytes(where, cpu=BLOCK_BYTES, share=BLOCK_SHARE)
             self._blocks[self._held] = max(1, room // max(1, kept))
         return self._blocks[self._held]
-
-    def _no_graphs(self) -> Graphs | None:
-        """An empty recorder of a stage's steps; None, or the refusing one, where this trial records no steps."""
-        if self._wants_graphs is False or (self._graphs is not None and self._graphs.refused):
-            return self._graphs
-        return Graphs(always=self._wants_graphs is True, warn=self._warn)
 
     def _too_small(self) -> OutOfMemory:
         size = formatting.size(usable_bytes(self.tasks[0].device))
@@ -132,7 +129,7 @@ class Trial:
                     epochs=epochs,
                     spec=self.run.optim,
                     block=block,
-                    stage=self._rounds(self._held),
+                    stage=self._spans[self._held],
                     graphs=self._graphs,
                     reuse=where.type == "cpu",
                 )
@@ -143,8 +140,13 @@ class Trial:
                     raise
                 if not block:
                     raise self._too_small() from problem
-            self._blocks[self._held], self._graphs = block, self._no_graphs()
+            self._blocks[self._held] = block
+            self._forget_graphs()
             free_cache()
+
+    def _forget_graphs(self) -> None:
+        if self._graphs is not None:
+            self._graphs.clear()
 
     def _begin(self, method: Method, before: list[State] | None) -> list[State]:
         begun = []
@@ -158,16 +160,6 @@ class Trial:
     def done(self) -> bool:
         return self.round >= self.rounds
 
-    def _rounds(self, stage: int) -> range:
-        """The rounds of a stage, counted from 1 over all stages."""
-        first = 1 + sum(held.rounds for held in self.stages[:stage])
-        return range(first, first + self.stages[stage].rounds)
-
-    def _next_stage(self) -> int:
-        """The number of the stage that the next round belongs to."""
-        ends = accumulate(stage.rounds for stage in self.stages)
-        return next(i for i, end in enumerate(ends) if self.round < end)
-
     def step(self) -> list[Record]:
         """One round of every seed. Returns a record per seed.
 
@@ -175,11 +167,11 @@ class Trial:
             Diverged: a loss is NaN or out of range, or what was learned is NaN or inf.
         """
         began = time.perf_counter()
-        coming = self._next_stage()
+        coming = next(i for i, span in enumerate(self._spans) if self.round + 1 in span)
         stage = self.stages[coming]
         if coming != self._held:
             self.states, self._held = self._begin(stage.method, self.states), coming
-            self._graphs = self._no_graphs()
+            self._forget_graphs()
         number = self.round + 1
         cohorts = self._cohorts(number)
         report = self._round(stage.method, cohorts, stage.epochs)
@@ -211,7 +203,7 @@ class Trial:
 
     def _cohorts(self, number: int) -> list[Cohort]:
         """The cohort of a round, for every seed."""
-        first = self._rounds(self._held)[0]
+        first = self._spans[self._held][0]
         return [cohort_of(self.run, task, s, number, first) for s, task in zip(self.seeds, self.tasks, strict=True)]
 
     def _figures(self, i: int, scores: Mapping[str, Score]) -> Record:
@@ -289,10 +281,3 @@ class Trial:
             states = self._begin(s.method, states)
         assert states is not None
         return states
-
-
-def _widen(tasks: Sequence[ClientTask]) -> None:
-    """The same number of table rows for every seed, so that their tables can lie side by side."""
-    width = max(task.train.rows.shape[1] for task in tasks)
-    for task in tasks:
-        task.train.widen(width)

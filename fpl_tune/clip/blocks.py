@@ -124,13 +124,9 @@ class Block(NamedTuple):
         x = _in_rows(words, context, layout)
         return self._rest(x, _in_rows(qkv, self.projected(context), layout), layout, inside)
 
-    def __call__(self, x: Tensor, layout: Layout, inside: Inside | None = None) -> Tensor:
-        """Tokens [P, R, d] after the block."""
-        return self._rest(x, self.projected(x), layout, inside)
-
-    def last(self, x: Tensor, layout: Layout, inside: Inside | None = None) -> Tensor:
-        """The EOT tokens [P, K, d] after the block, in the order of the layout."""
-        return self._rest(x, self.projected(x), layout, inside, ends=True)
+    def __call__(self, x: Tensor, layout: Layout, inside: Inside | None = None, *, ends: bool = False) -> Tensor:
+        """Tokens [P, R, d] after the block; with `ends` the EOT tokens [P, K, d] alone, in the order of the layout."""
+        return self._rest(x, self.projected(x), layout, inside, ends=ends)
 
     def _rest(self, x: Tensor, qkv: Tensor, layout: Layout, inside: Inside | None, *, ends: bool = False) -> Tensor:
         mixed = attend(qkv, layout, self.n_heads, ends=ends)

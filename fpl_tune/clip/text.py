@@ -157,16 +157,15 @@ class TextTower(nn.Module):
             own = context[:, layout.owner, layout.slot]
         else:
             own = context if layout.in_order else context[:, layout.slot]
-        first, *blocks, last = self.blocks
+        first, *rest = self.blocks
         words, qkv, places = self._constants(layout)
         layout = for_prompts(layout, len(context))
         branches = [None if inside is None else inside.at(j) for j in range(len(self.blocks))]
         x = first.first(words, qkv, own + places, layout, branches[0])
-        for j, block in enumerate([*blocks, last], start=1):
+        for j, block in enumerate(rest, start=1):
             if deep is not None and j <= deep.shape[1]:
                 x = x.index_copy(1, layout.context, deep[:, j - 1, layout.slot])
-            run = block if block is not last else block.last
-            x = run(x, layout, branches[j])
+            x = block(x, layout, branches[j], ends=block is rest[-1])
         return self.ln_final(x).index_select(1, layout.inverse) @ self.projection
 
     @torch.no_grad()

@@ -21,13 +21,13 @@ from fpl_tune.testing.sim import Counts, counting, simulated
 from fpl_tune.testing.toys import Kind, toy_task
 
 
-def _copy(state: State) -> State:
-    return State(*({name: leaf.clone() for name, leaf in tree.items()} for tree in state))
+def _each(state: State, action: Callable[[torch.Tensor], torch.Tensor]) -> State:
+    return State(*({name: action(leaf) for name, leaf in tree.items()} for tree in state))
 
 
 def _later(case: Toy) -> dict[str, Any]:
     """Arguments of `play` for the rounds after the first: clients of the first one take part in them, and a new one."""
-    return {"states": [_copy(case.history[1])], "cohorts": COHORTS[1:], "first": 2}
+    return {"states": [_each(case.history[1], torch.clone)], "cohorts": COHORTS[1:], "first": 2}
 
 
 def one_batch_equals_clients_alone(case: Toy) -> None:
@@ -102,7 +102,7 @@ def shapes_never_change(case: Toy) -> None:
 def arguments_are_not_written_to(case: Toy) -> None:
     """A round and an evaluation leave the state they were given as it was."""
     for state in (case.history[0], case.history[-1]):
-        copied = _copy(state)
+        copied = _each(state, torch.clone)
         play(case.method, case.tasks[:1], states=[state], cohorts=COHORTS[-1:])
         evaluate(case.method, case.tasks[:1], [state])
         assert_same(state, copied)
@@ -205,7 +205,7 @@ def a_step_waits_for_nothing(case: Toy) -> None:
 def _check_steps(case: Toy, device: torch.device) -> None:
     method = case.method
     here = tuple(toy_task(method.needs, kind=case.kind, seed=s, sizes=z, device=device) for s, z in enumerate(SIZES))
-    stored = _moved(case.history[-2], device), _moved(case.history[-2], device)
+    stored = [_each(case.history[-2], lambda leaf: leaf.to(device)) for _ in range(2)]
     last = {"cohorts": COHORTS[-1:], "first": len(COHORTS), "states": stored}
     local = method.start(here[0], stored[0], torch.arange(2, device=device))  # of one client, copies are views
     alone = _launches(method, here[0], local) if local.train else 0  # fills caches
@@ -218,7 +218,7 @@ def _check_steps(case: Toy, device: torch.device) -> None:
 
     with counting() as seen, patch.object(type(method), "loss", counted):
         (*_, (after, _)) = play(method, here, **last)
-    assert_same(_moved(after, torch.device("cpu")), case.history[-1], tolerance=1e-8)
+    assert_same(_each(after, torch.Tensor.cpu), case.history[-1], tolerance=1e-8)
     assert seen.waits <= _WAITS, f"a round waits {seen.waits} times: {seen.syncs}, {seen.copies}"
     assert bool(began) == bool(local.train)
     if began:
@@ -231,7 +231,7 @@ def _check_steps(case: Toy, device: torch.device) -> None:
         assert found <= most, f"a step of six clients launches {found:.0f} kernels; that of two, {alone}"
     graphs = Graphs(always=True) if method.batched else None
     (blocks,) = play(method, here[:1], block=2, graphs=graphs, **{**last, "states": stored[:1]})[-1]
-    assert_same(_moved(blocks, torch.device("cpu")), case.history[-1], tolerance=1e-8)
+    assert_same(_each(blocks, torch.Tensor.cpu), case.history[-1], tolerance=1e-8)
 
 
 def _launches(method: Method, task: ClientTask, local: Local) -> int:
@@ -243,10 +243,6 @@ def _launches(method: Method, task: ClientTask, local: Local) -> int:
         loss, _ = method.loss(task, Local(leaves, local.fixed), batch)
         torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True)
     return seen.launches.total()
-
-
-def _moved(state: State, device: torch.device) -> State:
-    return State(*({name: leaf.to(device) for name, leaf in tree.items()} for tree in state))
 
 
 CONTRACT: tuple[Callable[[Toy], None], ...] = (
