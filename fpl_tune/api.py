@@ -229,16 +229,7 @@ def load_study(name: str) -> StudyFrames:
         >>> import fpl_tune
         >>> fpl_tune.load_study("lambda_sweep").summary(rule="best_val")
     """
-    return StudyFrames(stored(name))
-
-
-def stored(name: str) -> Store:
-    """Opens the store of a study that has results.
-
-    Raises:
-        ConfigError: there is none of that name.
-    """
     from fpl_tune.study.store import Store
 
     check_stored(name)
-    return Store.open(output_root(), name)
+    return StudyFrames(Store.open(output_root(), name))

@@ -104,11 +104,11 @@ def figure(value: float | None, metric: str, digits: int = 2) -> str:
     return f"{100 * value:.{digits}f}" if percent(metric) else f"{value:.4g}"
 
 
-def plus_minus(mean: float, spread: float | None, metric: str) -> str:
+def plus_minus(mean: float | None, spread: float | None, metric: str, digits: int = 2) -> str:
     """`97.61 ± 0.11`; without a spread the mean alone."""
     if spread is None or math.isnan(spread):
-        return figure(mean, metric)
-    return f"{figure(mean, metric)} ± {figure(spread, metric)}"
+        return figure(mean, metric, digits)
+    return f"{figure(mean, metric, digits)} ± {figure(spread, metric, digits)}"
 
 
 def signed(value: float, metric: str) -> str:

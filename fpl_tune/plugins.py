@@ -47,14 +47,14 @@ def trust(overrides: Iterable[str]) -> None:
 
 
 def _trust(*modules: str) -> None:
-    if new := [name for name in dict.fromkeys(modules) if name not in trusted()]:
-        os.environ[VARIABLE] = ",".join([*trusted(), *new])
+    if not set(modules) <= set(trusted()):
+        os.environ[VARIABLE] = ",".join(dict.fromkeys([*trusted(), *modules]))
 
 
 def modules() -> set[str]:
     """Top-level modules of all plug-ins."""
     points = (point for kind in get_args(Kind) for point in entry_points(group=f"fpl_tune.{kind}"))
-    return {*trusted(), *(point.value.partition(":")[0].partition(".")[0].strip() for point in points)}
+    return {*trusted(), *(point.module.partition(".")[0] for point in points)}
 
 
 def module_of(name: str, field: str) -> ModuleType:

@@ -14,7 +14,6 @@ import torch
 from fpl_tune import checkpoint, config
 from fpl_tune.batches import plan_round
 from fpl_tune.checkpoint import Snapshot
-from fpl_tune.cli.common import Format
 from fpl_tune.cli.data import data_prepare
 from fpl_tune.divergence import Diverged
 from fpl_tune.engine import kept_bytes
@@ -246,7 +245,7 @@ def test_a_trial_encodes_nothing_after_prepare(
     monkeypatch.setenv("FPL_TUNE_CACHE", str(tmp_path))
     overrides = [method, "clip.dtype=bfloat16", "data.views=2", "data.train_per_class=2", "data.test_per_class=1"]
     overrides += ["partition.n_clients=2", "data.shots=1", "data.domains=[photo]"]
-    data_prepare(overrides, Format.json)
+    data_prepare(overrides, "json")
     views = [row["view"] for row in json.loads(capsys.readouterr().out)]
     assert views[:4] == ["", "", "crop-0", "crop-1"]
     held = set(tmp_path.glob("*.npy"))

@@ -9,12 +9,6 @@ Exit codes: 0 done; 1 finished with failed cells; 2 usage, configuration or an i
 
 from __future__ import annotations
 
-import time
-
-_LOADED = [time.monotonic()]
-"""When the process of the command began; empty once a command has run."""
-
-# ruff: noqa: E402
 import gc
 import logging
 import os
@@ -23,84 +17,88 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from fpl_tune.cli import complete
+from fpl_tune import plugins
+from fpl_tune.cli import answers, complete, output
 from fpl_tune.cli.common import app
+from fpl_tune.errors import FplTuneError, Notice
 
 # isort: off
 from fpl_tune.cli import study, plan, run, bench
 from fpl_tune.cli import status, show, report, compare, ui, verify, replay
 from fpl_tune.cli import stop, doctor, export, import_study
-from fpl_tune.cli import new, ls, data, cluster, deprecated
+from fpl_tune.cli import new, ls, data, cluster
 # isort: on
 
 _VERBS = (study, plan, run, bench, status, show, report, compare, ui, verify, replay, stop, doctor, export,
-          import_study, new, ls, data, cluster, deprecated)  # fmt: skip
+          import_study, new, ls, data, cluster)  # fmt: skip
 """Importing a verb registers it."""
+
+_OLD = {
+    "diff": "plan",
+    "best --export": "export --cell best",
+    "best": "show --best",
+    "retry --failed": "study",
+    "retry": "study --retry",
+    "ls results": "status",
+    "data ls": "ls data",
+}
+"""Old spellings, which work for one release: verb and words -> the new ones."""
+_LONG_WORD = r"\S{200,}"
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Entry point of the console script: an expected error is one line and a documented exit code."""
-    from fpl_tune.cli import answers, output
-    from fpl_tune.errors import FplTuneError, Notice
-
     answers.begin()
-    output.begin(_LOADED.pop() if _LOADED else time.monotonic())
     complete.join_words()
     logging.getLogger("fpl_tune").addHandler(_WARNINGS)
     with warnings.catch_warnings():
         warnings.simplefilter("always", Notice)
         warnings.showwarning = _warn
         try:
-            code = app(words, prog_name="fpl-tune", standalone_mode=False)
-        except FplTuneError as problem:
-            if os.environ.get("FPL_TUNE_FULL_ERROR"):
-                raise
-            code = _fail(str(problem), problem.exit_code)
+            code = app(_renamed(sys.argv[1:] if words is None else words), prog_name="fpl-tune", standalone_mode=False)
         except Exception as problem:
-            code = _usage_error(problem)
+            if os.environ.get("FPL_TUNE_FULL_ERROR") and not hasattr(problem, "format_message"):
+                raise
+            code = _report(problem)
         finally:
             gc.freeze()  # PyTorch and MLflow would take a second to be collected when the process ends
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _usage_error(problem: Exception) -> int:
-    """Prints what is wrong with the arguments; other exceptions go to `_unexpected`.
+def _renamed(words: Sequence[str]) -> list[str]:
+    """The words with an old spelling replaced, which a warning names."""
+    for old, now in _OLD.items():
+        verb, *options = old.split()
+        if verb in words[:1] and set(options) <= set(words):
+            output.warn(f"`fpl-tune {old}` is deprecated and goes with the next release; use `fpl-tune {now}`.")
+            return [*now.split(), *(word for word in words[1:] if word not in options)]
+    return list(words)
+
+
+def _report(problem: Exception) -> int:
+    """Prints an expected error as a line and returns the exit code; raises others again.
 
     Typer vendors click's exceptions under a path that changes between versions, so they are known by their methods.
     """
-    explain = getattr(problem, "format_message", None)
-    if explain is None:
-        return _unexpected(problem)
-    text = re.sub(r"Value error, |, unable to parse .*?(?=\.|$)", "", str(explain()))
-    if type(problem).__name__ == "NoArgsIsHelpError":
-        print(text)
-        return 0
-    called = getattr(getattr(problem, "ctx", None), "command_path", "fpl-tune")
-    return _fail(f"{text.rstrip('.?')}{'?' if text.endswith('?') else '.'} See {called} -h.", 2)
-
-
-def _unexpected(problem: Exception) -> int:
-    """Prints where a plug-in raised, or which file cannot be read or written; raises any other exception again."""
-    from fpl_tune import plugins
-
-    if os.environ.get("FPL_TUNE_FULL_ERROR"):
+    code = 2
+    if isinstance(problem, FplTuneError):
+        message, code = str(problem), problem.exit_code
+    elif explain := getattr(problem, "format_message", None):
+        message = re.sub(r"Value error, |, unable to parse .*?(?=\.|$)", "", str(explain()))
+        if type(problem).__name__ == "NoArgsIsHelpError":
+            print(message)
+            return 0
+        called = getattr(getattr(problem, "ctx", None), "command_path", "fpl-tune")
+        message = f"{message.rstrip('.?')}{'?' if message.endswith('?') else '.'} See {called} -h."
+    elif plugins.where(problem):
+        told, code = plugins.told(problem), 1
+        message = f"A plug-in raised {told}. Fix the plug-in; set FPL_TUNE_FULL_ERROR=1 for the traceback."
+    elif isinstance(problem, OSError) and problem.strerror:
+        path, code = problem.filename2 or problem.filename or "The output", 3
+        message = f"{path} cannot be read or written ({problem.strerror}). Fix that, or choose another path."
+    else:
         raise problem
-    if plugins.where(problem):
-        return _fail(
-            f"A plug-in raised {plugins.told(problem)}. Fix the plug-in; set FPL_TUNE_FULL_ERROR=1 for the traceback.",
-            1,
-        )
-    if isinstance(problem, OSError) and problem.strerror:
-        path = problem.filename2 or problem.filename or "The output"
-        return _fail(f"{path} cannot be read or written ({problem.strerror}). Fix that, or choose another path.", 3)
-    raise problem
-
-
-def _fail(message: str, code: int) -> int:
-    from fpl_tune.cli.output import warn
-
-    message = re.sub(r"\S{200,}", lambda word: f"{word.group()[:60]}...", message)
-    warn(f"fpl-tune: {message}", "red")
+    output.warn(f"fpl-tune: {re.sub(_LONG_WORD, lambda word: f'{word.group()[:60]}...', message)}", "red")
     return code
 
 
@@ -108,7 +106,7 @@ class _Warnings(logging.Handler):
     """Prints the package's own log, which holds warnings about a study's files."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        _warn(record.getMessage(), UserWarning)
+        output.warn(f"fpl-tune: {record.getMessage()}")
 
 
 _WARNINGS = _Warnings(logging.WARNING)
@@ -117,9 +115,7 @@ _WARNINGS = _Warnings(logging.WARNING)
 def _warn(message: Warning | str, category: type[Warning], *_: object) -> None:
     """Prints a `UserWarning` as one line; warnings of libraries to programmers are dropped."""
     if issubclass(category, UserWarning) and not issubclass(category, DeprecationWarning | FutureWarning):
-        from fpl_tune.cli.output import warn
-
-        warn(f"fpl-tune: {message}")
+        output.warn(f"fpl-tune: {message}")
 
 
 if __name__ == "__main__":

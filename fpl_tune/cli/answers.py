@@ -9,17 +9,16 @@ these differs, the verb works its answer out anew. Imports nothing heavy.
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import wraps
-from inspect import signature
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import TYPE_CHECKING, Any
 
 import fpl_tune
 from fpl_tune import paths
@@ -27,155 +26,123 @@ from fpl_tune.cli import output
 from fpl_tune.files import digest, stamp, stamps, write_text
 from fpl_tune.study.lock import owner
 
-P = ParamSpec("P")
-State = tuple[str, str]
-"""Digests of the study's folder and of everything else but the modules of plug-ins."""
+if TYPE_CHECKING:
+    from fpl_tune.config import StudySpec
 
 FILE = "answers.json"
-KEPT_SECONDS = 3600.0
-"""The answer of `plan` is not repeated after this time: costs depend on the machine's load."""
 _MOST = 64
 """Answers of a study at most; the oldest are dropped."""
 _VARIABLES = ("FPL_TUNE_", "MLFLOW_", "RAY_", "CUDA_", "PYTHONPATH", "XDG_CACHE_HOME", "HOME", "OMP_")
 _WORKING = (FILE, "study.lock", "study.left", "study.stop")
 """Files in a study's folder that hold no results."""
 
-
 _environment: list[tuple[str, str]] = []
 
 
 def begin() -> None:
     """Notes the environment before libraries add to it; called when the command begins."""
+    output.momentary.clear()
     _environment[:] = sorted((k, v) for k, v in os.environ.items() if k.startswith(_VARIABLES))
 
 
-def kept(verb: Callable[P, None]) -> Callable[P, None]:
-    """Makes a verb, whose first argument is a study, repeat its kept answer, or keep its answer unless it warns."""
-
-    @wraps(verb)
-    def answered(*args: P.args, **named: P.kwargs) -> None:
-        bound = signature(verb).bind(*args, **named)
-        bound.apply_defaults()
-        name, *options = bound.arguments.values()
-        question = Question(name, verb.__name__, *options)
-        if question.repeat():
-            return
-        with output.captured() as said:
-            verb(*args, **named)
-        question.keep(said)
-
-    return answered
-
-
 class Question:
-    """What is asked of a study.
+    """A verb with its options about a study.
 
     Args:
-        name: the study, or the path of its file; None: all studies, of which no answer is kept.
+        name: the study, or the path of its file.
         words: the verb and its options, plain values.
         files: files on which the answer to this question depends besides.
+        seconds: how long the answer holds.
     """
 
-    def __init__(self, name: str | None, *words: Any, files: Sequence[Path] = ()) -> None:
-        self._words, self._files = [name, *words, output.room()], files
-        self._folder = paths.output_folder() / Path(name or "").stem
-        self._extra = [Path(name).resolve().parent] if name and name.endswith((".yaml", ".yml")) else []
-        possible = name and "\0" not in name  # a name that no file can have is left to the verb to refuse
-        self._before = self._state() if possible and self._quiet() else None
+    def __init__(self, name: str, *words: Any, files: Sequence[Path] = (), seconds: float = math.inf) -> None:
+        self._words, self._files, self._seconds = [name, *words], files, seconds
+        if "table" in words:
+            self._words += output.terminal()
+        self._folder = paths.output_folder() / Path(name).stem
+        self._running = owner(self._folder) is not None
+        self._before = self._store(), self._surroundings()
 
-    def repeat(self) -> bool:
-        """Prints the kept answer; False if there is none, or what it was made from has changed."""
-        found = self._read() if self._before else {}
-        when, lines = found.get("answers", {}).get(self._key(), (0.0, None))
-        late = "plan" in self._words and time.time() - when > KEPT_SECONDS
-        if not self._before or lines is None or late or found["state"] != [*self._before, _digest(found["modules"])]:
-            return False
-        output.replay(lines)
-        return True
+    def answer(self) -> str | None:
+        """The kept answer; None if there is none, a process runs the study, or what it was made from has changed."""
+        found = self._read().get(self._key())
+        if found is None or self._running or time.time() - found["when"] > self._seconds:
+            return None
+        return found["text"] if found["state"] == [*self._before, _state(found["files"])] else None
 
-    def keep(self, lines: output.Lines, *, changed: bool = False) -> None:
-        """Keeps an answer, unless it cannot be replayed, or what it was made from has changed meanwhile.
+    def keep(self, text: str, *, changed: bool = False) -> None:
+        """Keeps an answer, unless it holds for now only, or what it was made from has changed meanwhile.
 
         Args:
-            lines: what was printed; see `output.captured`.
+            text: what was printed.
             changed: whether the verb itself has written the study's folder.
         """
-        if not self._before or not lines or ["once"] in lines or not self._quiet():
+        now = self._store(), self._surroundings()
+        running = self._running or owner(self._folder) is not None
+        if running or output.momentary or now[changed:] != self._before[changed:]:
             return
-        now = self._state()
-        if now[changed:] != self._before[changed:] or not (self._folder / "study.yaml").is_file():
+        if not (self._folder / "study.yaml").is_file():
             return
-        found, modules, answers = self._read(), sorted(_plugins()), {}
-        if found and found["state"] == [*now, _digest(found["modules"])]:
-            modules, answers = sorted({*modules, *found["modules"]}), found["answers"]
-        state = [*now, _digest(modules)]
-        answers = {**dict(list(answers.items())[1 - _MOST :]), self._key(): (time.time(), lines)}
+        files = sorted(_plugins())
+        found = {"when": time.time(), "state": [*now, _state(files)], "files": files, "text": text}
+        answers = {**dict(list(self._read().items())[1 - _MOST :]), self._key(): found}
         with suppress(OSError):  # a folder that cannot be written has no answers
-            write_text(self._folder / FILE, json.dumps({"state": state, "modules": modules, "answers": answers}))
-
-    def _quiet(self) -> bool:
-        """Whether no process runs the study."""
-        return owner(self._folder) is None
+            write_text(self._folder / FILE, json.dumps(answers))
 
     def _key(self) -> str:
         return json.dumps([*self._words, *map(stamp, self._files)])
 
     def _read(self) -> dict[str, Any]:
         try:
-            found = json.loads((self._folder / FILE).read_text())
-            return found if found.keys() == {"state", "modules", "answers"} else {}
-        except (OSError, ValueError, AttributeError):
+            return dict(json.loads((self._folder / FILE).read_text()))
+        except (OSError, ValueError, TypeError):
             return {}
 
-    def _state(self) -> State:
-        store = [found for found in stamps(self._folder) if Path(found[0]).name not in _WORKING]
-        package = Path(fpl_tune.__file__).parent
-        here = [package, *(paths.shipped(kind) for kind in ("studies", "search_spaces"))]
-        here += [*self._extra, *(Path.cwd() / kind for kind in ("studies", "search_spaces"))]
-        files = [found for folder in here for found in stamps(folder)]
+    def _store(self) -> str:
+        """Digest of the study's folder."""
+        return digest(json.dumps([found for found in stamps(self._folder) if Path(found[0]).name not in _WORKING]))
+
+    def _surroundings(self) -> str:
+        """Digest of all else but the modules of plug-ins."""
+        name, here = self._words[0], Path.cwd()
+        folders = [Path(fpl_tune.__file__).parent]
+        if name.endswith((".yaml", ".yml")):
+            folders.append(Path(name).resolve().parent)
+        for kind in ("studies", "search_spaces"):
+            folders += [paths.shipped(kind), here / kind]
+        files = [found for folder in folders for found in stamps(folder)]
         installed = [stamp(Path(sysconfig.get_path(kind))) for kind in ("purelib", "platlib")]
-        machine = [
-            platform.node(),
-            len(os.sched_getaffinity(0)),
-            sys.version,
-            sorted(str(p) for p in Path("/dev").glob("nvidia*")),
-        ]
-        rest = [files, _environment, installed, machine, str(Path.cwd())]
-        return digest(json.dumps(store)), digest(json.dumps(rest))
+        devices = sorted(map(str, Path("/dev").glob("nvidia*")))
+        machine = [platform.node(), len(os.sched_getaffinity(0)), sys.version, devices]
+        return digest(json.dumps([files, _environment, installed, machine, str(here)]))
 
 
-def lasting(node: Mapping[str, Any]) -> bool:
-    """Whether a study depends on nothing but the state of an answer: on no images, other study, cluster or server.
-
-    Args:
-        node: the composed study.
-    """
-    varied = {name for part in (node["axes"], *node["references"]) for name in _fields(part)}
-    foreign = {"data", "data.name", "data.root", "partition.file"}
-    search, execution, tracking = node["search"], node["execution"], node["tracking"]
-    others = [node["data"]["root"], node["partition"]["file"], search["warm_start"], execution["address"]]
-    others += [
-        os.environ.get("RAY_ADDRESS"),
-        tracking["enabled"] and (tracking["uri"] or os.environ.get("MLFLOW_TRACKING_URI")),
-    ]
-    return node["data"]["name"] == "shapes" and not foreign & varied and not any(others)
+def repeat(work: Callable[..., None], name: str, *words: Any, seconds: float = math.inf) -> None:
+    """Prints the kept answer to `work(name, *words)`, else calls it and keeps what it prints, for so many seconds."""
+    question = Question(name, work.__name__, *words, seconds=seconds)
+    if (text := question.answer()) is not None:
+        print(text, end="")
+        return
+    with output.captured() as printed:
+        work(name, *words)
+    question.keep(printed.getvalue())
 
 
-def _fields(part: Any, name: str = "") -> Iterator[str]:
-    """Dotted names of the fields that axes or references set, those within lists of bundles included."""
-    if isinstance(part, Mapping):
-        for key, value in part.items():
-            yield from _fields(value, f"{name}.{key}" if name else key)
-    else:
-        yield name
-        for bundle in part if isinstance(part, list) else ():
-            if isinstance(bundle, Mapping):
-                yield from _fields(bundle)
+def lasting(spec: StudySpec, node: dict[str, Any]) -> bool:
+    """Whether a composed study depends on nothing but the state of an answer: no images, other study, or server."""
+    from fpl_tune.study.cells import expand
+
+    runs = [cell.run for cell in expand(spec, node)]
+    server = spec.tracking.enabled and (spec.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI"))
+    elsewhere = spec.search.warm_start or spec.execution.address or os.environ.get("RAY_ADDRESS") or server
+    return not elsewhere and all(
+        run.data.name == "shapes" and not run.data.root and not run.partition.file for run in runs
+    )
 
 
-def _digest(modules: Sequence[str]) -> str:
-    """Digest of the files of plug-ins, as they are now."""
-    return digest(json.dumps([stamp(Path(file)) for file in modules]))
+def _state(files: Iterable[str]) -> str:
+    """Digest of files, as they are now."""
+    return digest(json.dumps([stamp(Path(file)) for file in files]))
 
 
 def _plugins() -> set[str]:

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from fpl_tune.cli.common import Format, FormatOption, Overrides, app
-
-
-class Bench(str, Enum):
-    """What `bench` measures."""
-
-    text = "text"
-    round = "round"
-    trial = "trial"
-    record = "record"
-    gpu = "gpu"
-    desk = "desk"  # these three for one release: they are scripts of the repository now
-    search = "search"
-    statistics = "statistics"
+from fpl_tune.cli import output
+from fpl_tune.cli.common import FormatOption, Overrides, app
+from fpl_tune.formatting import size
+from fpl_tune.paths import cache_root
 
 
 @app.command(epilog="Example: fpl-tune bench text --format json", rich_help_panel="Run")
 def bench(
-    kind: Annotated[Bench, typer.Argument(metavar="KIND", help="What to measure.")] = Bench.round,
+    kind: Annotated[
+        Literal["text", "round", "trial", "record", "gpu"], typer.Argument(metavar="KIND", help="What to measure.")
+    ] = "round",
     overrides: Overrides = None,
     simulate: Annotated[bool, typer.Option("--simulate", help="gpu: count and predict without a GPU.")] = False,
-    format: FormatOption = Format.table,
+    format: FormatOption = "table",
 ) -> None:
     """Measure what a step, a round or a trial costs, beside the plain path in the same run.
 
@@ -37,25 +28,20 @@ def bench(
     """
     from fpl_tune import bench as measure
     from fpl_tune import config
-    from fpl_tune.cli import output
-    from fpl_tune.cli.deprecated import moved_bench
     from fpl_tune.device import resolve
-    from fpl_tune.paths import cache_root
 
-    if kind in (Bench.desk, Bench.search, Bench.statistics):
-        raise typer.Exit(moved_bench(kind.value, overrides or [], format))
     run, device, cache = config.compose_run(overrides or []), resolve("auto"), cache_root()
     with output.progress("") as progress:
-        if kind is Bench.gpu:
+        if kind == "gpu":
             rows = measure.simulate_gpu(progress) if simulate else measure.bench_gpu(progress=progress)
-        elif kind is Bench.record:
+        elif kind == "record":
             rows = measure.bench_record(run, device, cache_dir=cache)
-        elif kind is Bench.text:
+        elif kind == "text":
             rows = measure.bench_text(run, device, progress=progress)
         else:
-            action = measure.bench_round if kind is Bench.round else measure.bench_trial
+            action = measure.bench_round if kind == "round" else measure.bench_trial
             rows = action(run, device, cache_dir=cache, progress=progress)
-    if format is not Format.table:
+    if format != "table":
         output.emit(rows, format)
         return
     for row in rows:
@@ -65,8 +51,6 @@ def bench(
 
 def _shown(key: str, value: Any) -> str:
     """A figure as the table prints it."""
-    from fpl_tune.formatting import size
-
     if key.endswith("_bytes"):
         return size(value)
     if key.endswith("_share"):

@@ -5,8 +5,8 @@ Imports nothing heavy: help and completion must be instant.
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -15,6 +15,8 @@ from fpl_tune.cli import complete
 
 if TYPE_CHECKING:
     from jinja2 import Template
+
+    from fpl_tune.study.store import Store
 
 app = typer.Typer(
     name="fpl-tune",
@@ -27,14 +29,7 @@ app = typer.Typer(
 )
 
 
-class Format(str, Enum):
-    """Output format."""
-
-    table = "table"
-    json = "json"
-    csv = "csv"
-
-
+Format = Literal["table", "json", "csv"]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
@@ -51,19 +46,23 @@ SeedsOption = Annotated[
 ]
 
 
-def _study(ctx: typer.Context, name: str) -> str:
-    """Refuses an unknown study before anything heavy is imported."""
-    if not ctx.resilient_parsing:
-        paths.study_file(name)
-    return name
+RuleOption = Annotated[
+    str | None, typer.Option("--rule", help="Reporting rule: final, best_val, best_test or mean_last5.")
+]
 
 
-def stored(ctx: typer.Context, name: str | None) -> str | None:
-    """Refuses a study without results before anything heavy is imported."""
-    if name is not None and not ctx.resilient_parsing:
-        paths.check_stored(name)
-    return name
+def _checked(check: Callable[[str], object]) -> Callable[[typer.Context, str | None], str | None]:
+    """A callback that refuses the name of a study before anything heavy is imported."""
 
+    def callback(ctx: typer.Context, name: str | None) -> str | None:
+        if name is not None and not ctx.resilient_parsing:
+            check(name)
+        return name
+
+    return callback
+
+
+check_results = _checked(lambda name: paths.check_stored(name))
 
 StudyName = Annotated[
     str,
@@ -71,15 +70,25 @@ StudyName = Annotated[
         metavar="STUDY",
         help="Name of a study, or the path of its YAML file.",
         autocompletion=complete.studies,
-        callback=_study,
+        callback=_checked(lambda name: paths.study_file(name)),
     ),
 ]
 StoredStudy = Annotated[
     str,
     typer.Argument(
-        metavar="STUDY", help="Name of a study that has results.", autocompletion=complete.results, callback=stored
+        metavar="STUDY",
+        help="Name of a study that has results.",
+        autocompletion=complete.results,
+        callback=check_results,
     ),
 ]
+
+
+def stored(name: str) -> Store:
+    """Opens the store of a study that has results."""
+    from fpl_tune.study.store import Store
+
+    return Store.open(paths.output_root(), name)
 
 
 def template(name: str, **options: Any) -> Template:

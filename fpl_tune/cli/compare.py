@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated
 
 import typer
 
-from fpl_tune.cli.common import Format, FormatOption, StoredStudy, app
+from fpl_tune.cli import output
+from fpl_tune.cli.common import FormatOption, StoredStudy, app, stored
+from fpl_tune.errors import ConfigError
+from fpl_tune.formatting import counted, figure, signed
 
 
 @app.command(epilog="Example: fpl-tune compare lambda_sweep lambda_sweep_rn50", rich_help_panel="Results")
@@ -16,13 +18,9 @@ def compare(
     b: StoredStudy,
     rule: Annotated[str, typer.Option(help="Reporting rule.")] = "final",
     anyway: Annotated[bool, typer.Option("--anyway", help="Compare although partitions differ.")] = False,
-    format: FormatOption = Format.table,
+    format: FormatOption = "table",
 ) -> None:
     """Differences of two studies, cell by cell, paired by seed."""
-    from fpl_tune.api import stored
-    from fpl_tune.cli import output
-    from fpl_tune.errors import ConfigError
-    from fpl_tune.formatting import counted
     from fpl_tune.report import compare as comparing
 
     one, other = stored(a), stored(b)
@@ -32,7 +30,7 @@ def compare(
         raise ConfigError(f"{found.warnings[0]} Compare nevertheless: --anyway.")
     for warning in found.warnings:
         output.warn(warning)
-    if format is not Format.table:
+    if format != "table":
         output.emit(found.rows, format)
         return
     rows = [
@@ -40,8 +38,8 @@ def compare(
             "cell": row["cell"],
             "A %": output.percent(row[one.name]),
             "B %": output.percent(row[other.name]),
-            "B − A": f"{100 * row['difference']:+.2f}",
-            "± sem": "–" if math.isnan(row["sem"]) else f"{100 * row['sem']:.2f}",
+            "B − A": signed(row["difference"], "acc"),
+            "± sem": figure(row["sem"], "acc"),
             "p": row["p"],
             "verdict": row["verdict"],
             "seeds": row["seeds"],

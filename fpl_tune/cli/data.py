@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from fpl_tune.cli import output
 from fpl_tune.cli.common import Format, FormatOption, Overrides, app
+from fpl_tune.errors import ConfigError
+from fpl_tune.paths import cache_root
 
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: check their files, fill the feature cache, show splits.")
 app.add_typer(
@@ -23,13 +25,12 @@ _FIGURES = (".png", ".pdf", ".svg")
 
 
 @data_app.command("check", epilog="Example: fpl-tune data check data=folder data.root=~/photos")
-def data_check(overrides: Overrides = None, format: FormatOption = Format.table) -> None:
+def data_check(overrides: Overrides = None, format: FormatOption = "table") -> None:
     """Read every image: counts against the published sizes, duplicates, unreadable files.
 
     Exit code 3 if the data differ from what was published or cannot be read.
     """
     from fpl_tune import config
-    from fpl_tune.cli import output
     from fpl_tune.data import check
 
     run = config.compose_run(overrides or [])
@@ -41,14 +42,12 @@ def data_check(overrides: Overrides = None, format: FormatOption = Format.table)
 
 
 @data_app.command("prepare", epilog="Example: fpl-tune data prepare data=folder data.root=~/photos")
-def data_prepare(overrides: Overrides = None, format: FormatOption = Format.table) -> None:
+def data_prepare(overrides: Overrides = None, format: FormatOption = "table") -> None:
     """Fill the feature cache before a study does: on its device, in its arithmetic, with its views."""
     from fpl_tune import config
-    from fpl_tune.cli import output
     from fpl_tune.data import load
     from fpl_tune.data.cache import prepare
     from fpl_tune.device import resolve
-    from fpl_tune.paths import cache_root
     from fpl_tune.worlds import needs_of
 
     run = config.compose_run(overrides or [])
@@ -65,23 +64,20 @@ def data_prepare(overrides: Overrides = None, format: FormatOption = Format.tabl
 )
 def data_show(
     overrides: Overrides = None,
-    seed: Annotated[int, typer.Option(help="Seed of the run whose split is shown.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the run whose split is shown.")] = 1,
     figure: Annotated[Path | None, typer.Option(help="Draw clients by classes to this file (png, pdf, svg).")] = None,
     export: Annotated[Path | None, typer.Option(help="Write the split to this file, for partition=file.")] = None,
-    format: FormatOption = Format.table,
+    format: FormatOption = "table",
 ) -> None:
     """What every client of a split holds, and the split's hash."""
     from fpl_tune import config
     from fpl_tune.data import export_split, load, split
     from fpl_tune.data.show import overview
-    from fpl_tune.errors import ConfigError
 
     if figure is not None and figure.suffix not in _FIGURES:
         raise ConfigError(f"--figure must end in {', '.join(_FIGURES)}, but is {str(figure)!r}.")
     if export is not None and not export.name:
         raise ConfigError(f"--export must name a file, but is {str(export)!r}.")
-    if seed < 0:
-        raise ConfigError(f"--seed must be >= 0, but is {seed}.")
     run = config.compose_run(overrides or [])
     dataset = load(run.data)
     drawn = split(dataset, run.data, run.partition, seed)
@@ -93,13 +89,8 @@ def data_show(
         export_split(drawn, dataset, export)
 
 
-def _print(value: dict[str, Any], tables: Sequence[Any], format: Format) -> None:
-    from fpl_tune.cli import output
-
-    if format is Format.table:
-        for table in tables:
-            output.console().print(table)
-    elif format is Format.json:
-        print(json.dumps(value, indent=1, ensure_ascii=False))
+def _print(value: Mapping[str, Any], tables: Sequence[Any], format: Format) -> None:
+    if format == "table":
+        output.console().print(*tables)
     else:
-        output.emit_object(value, format)
+        output.emit(value, format)

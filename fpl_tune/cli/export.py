@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fpl_tune.cli.common import StoredStudy, app
+from fpl_tune.cli.common import StoredStudy, app, stored
 
 
 @app.command(epilog="Example: fpl-tune export lambda_sweep best/ --cell best", rich_help_panel="Maintain")
@@ -20,7 +20,6 @@ def export(
     rule: Annotated[str, typer.Option(help="Rule by which --cell best selects: final or best_val.")] = "final",
 ) -> None:
     """Copy a study to a folder that `import` reads; or one cell: prompts, nearest words, a script that repeats it."""
-    from fpl_tune.api import stored
     from fpl_tune.study import export as exporting
     from fpl_tune.study import selection, transfer
 

@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
+from fpl_tune.cli import output
 from fpl_tune.cli.common import app
+from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.paths import output_root
 
 
 @app.command("import", epilog="Example: fpl-tune import ~/carry/sweep", rich_help_panel="Maintain")
@@ -16,9 +19,6 @@ def import_study(
 ) -> None:
     """Copy an exported study into the outputs here, and send it to MLflow."""
     from fpl_tune import track
-    from fpl_tune.cli import output
-    from fpl_tune.errors import EnvironmentProblem
-    from fpl_tune.paths import output_root
     from fpl_tune.study import transfer
 
     store = transfer.import_study(folder, output_root())

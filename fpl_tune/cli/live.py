@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.console import Group
@@ -27,11 +28,17 @@ from fpl_tune.trial import Record
 
 
 class Watcher(Callback):
-    """Shows cells, their rounds and the time left."""
+    """Shows cells, their rounds and the time left.
 
-    def __init__(self, quiet: bool = False) -> None:
+    Args:
+        eta: a callback of the same study, called before this one.
+        quiet: shows warnings alone.
+    """
+
+    def __init__(self, eta: Eta, quiet: bool = False) -> None:
+        self._eta = eta
         self._console = output.console()
-        self._quiet = quiet
+        self._console.quiet = quiet
         self._bars = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=28),
@@ -39,84 +46,67 @@ class Watcher(Callback):
         )
         self._tasks: dict[str, TaskID] = {}
         self._known: set[str] = set()
-        self._left = Eta()
         self._complete = self._failed = self._before = 0
         self._began = time.monotonic()
-        self._folder: Path | None = None
+        self._folder = Path()
         self._said = False  # that the study is ending
         self._candidates = Candidates()
         self._live: Live | None = None
         self._unasked = 0  # trials that the search has not suggested yet
 
     def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
-        self._left.on_study_start(store, cells, jobs)
         self._known = {job.cell.id for job in jobs}
-        self._before = sum(cell.id not in self._known for cell in cells)
+        finished = [cell for cell in cells if cell.id not in self._known]
+        self._before = len(finished)
         self._folder, self._candidates = store.folder, Candidates(axes_of(store.spec().axes))
         self._began = time.monotonic()
-        for cell in cells:
-            if cell.id not in self._known:
-                self._count_best(cell, [r for s in store.seeds(cell) if (r := store.result(cell, s))])
-        if self._quiet or not jobs:
-            return
-        if self._console.is_terminal:
+        for cell in finished:
+            self._count_best(cell, [r for s in store.seeds(cell) if (r := store.result(cell, s))])
+        if self._console.is_terminal and jobs and not self._console.quiet:
             self._live = Live(get_renderable=self._draw, console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
-        else:
-            left = counted(len(self._known) + self._unasked, "cell")
-            self._console.print(f"{left} to run, {self._before} done before")
+        elif jobs:
+            self._console.print(f"{counted(self._total, 'cell')} to run, {self._before} done before")
 
     def on_trials_remaining(self, trials: int) -> None:
         self._unasked = trials
-        self._left.on_trials_remaining(trials)
 
     def on_trials_queued(self, cells: Sequence[Cell]) -> None:
         self._known |= {cell.id for cell in cells}
-        self._left.on_trials_queued(cells)
 
     def on_stale(self, cell: Cell, reasons: Sequence[str]) -> None:
-        if not self._quiet:
-            self._console.print(f"{cell.label} runs again: {'; '.join(reasons)}", style="yellow")
+        self._console.print(f"{cell.label} runs again: {'; '.join(reasons)}", style="yellow")
 
     def on_job_start(self, cell: Cell, seeds: Sequence[int]) -> None:
         self._known.add(cell.id)
-        self._left.on_job_start(cell, seeds)
 
     def on_job_pause(self, cell: Cell, seeds: Sequence[int]) -> None:
-        self._left.on_job_pause(cell, seeds)
         if cell.id in self._tasks:
             self._bars.remove_task(self._tasks.pop(cell.id))
 
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         if cell.id not in self._tasks:
             self._tasks[cell.id] = self._bars.add_task(cell.label, total=cell.run.rounds, last="rounds")
-        number = max(record["round"] for record in records)
-        self._left.on_round_end(cell, records)
-        seen = [record[VAL] for record in records if VAL in record]
-        self._bars.update(self._tasks[cell.id], completed=number)
-        if seen:
-            self._bars.update(self._tasks[cell.id], last=f"{100 * sum(seen) / len(seen):.1f} %")
-        if self._ending and not (self._said or self._quiet or self._live):
+        self._bars.update(self._tasks[cell.id], completed=max(record["round"] for record in records))
+        if seen := [record[VAL] for record in records if VAL in record]:
+            self._bars.update(self._tasks[cell.id], last=f"{100 * fmean(seen):.1f} %")
+        if self._live is None and not self._said and stop_requested(self._folder):
             self._said = True
             self._console.print("Ending after the round, with a checkpoint.")
 
     def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
-        self._left.on_cell_end(cell, results)
-        if cell.id in self._tasks:
-            self._bars.remove_task(self._tasks.pop(cell.id))
+        self.on_job_pause(cell, list(results))
         good = self._count_best(cell, list(results.values()))
         self._complete += 1
         self._failed += any(r["status"] in FAILURES for r in results.values())
-        if not self._quiet and self._live is None:
+        if self._live is None:
             states = {str(r["status"]) for r in results.values()} - {str(Status.DONE)}
-            out = (r["error"].partition(":")[0] for r in results.values() if r["status"] == Status.ELIMINATED)
-            dropped = next(out, "")
             text = ", ".join(sorted(states)) if good is None else f"validation {100 * good:.1f} %"
-            text += f", {dropped}" if dropped else ""
-            total = counted(len(self._known) + self._unasked, "cell")
-            more = self._complete < len(self._known) + self._unasked
-            left = f", {self._eta()}" if more and self._left.seconds is not None else ""
-            self._console.print(f"{cell.label}: {text}  ({self._complete}/{total}{left})")
+            dropped = [r["error"].partition(":")[0] for r in results.values() if r["status"] == Status.ELIMINATED]
+            more = self._complete < self._total and self._eta.seconds is not None
+            left = f", {self._time_left()}" if more else ""
+            text = ", ".join([text, *dropped[:1]])
+            self._console.print(f"{cell.label}: {text}  ({self._complete}/{counted(self._total, 'cell')}{left})")
 
     def on_warning(self, cell: Cell, text: str) -> None:
         output.warn(f"{cell.label}: {text}")
@@ -125,10 +115,14 @@ class Watcher(Callback):
         self.on_abort()
 
     def on_abort(self) -> None:
-        self._left.on_abort()
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+    @property
+    def _total(self) -> int:
+        """Cells that this process runs."""
+        return len(self._known) + self._unasked
 
     def _count_best(self, cell: Cell, results: Sequence[dict[str, Any]]) -> float | None:
         """Mean validation accuracy of a cell, a candidate for the best; None if no seed is done."""
@@ -139,25 +133,19 @@ class Watcher(Callback):
         self._candidates.add(cell, mean)
         return mean
 
-    @property
-    def _ending(self) -> bool:
-        """Whether the study stops after this round: because of a signal, the budget or `fpl-tune stop`."""
-        return self._folder is not None and stop_requested(self._folder)
-
-    def _eta(self) -> str:
-        return time_left(self._left.seconds, ending=self._ending, again=" (Ctrl-C again: at once)")
+    def _time_left(self) -> str:
+        """The ETA, unless the study stops after this round: because of a signal, the budget or `fpl-tune stop`."""
+        return time_left(self._eta.seconds, ending=stop_requested(self._folder), again=" (Ctrl-C again: at once)")
 
     def _draw(self) -> Group:
         """Called by the display's own thread, so that the clock runs between events."""
-        total = self._before + len(self._known) + self._unasked
-        head = f"[bold]{self._before + self._complete}[/]/{counted(total, 'cell')} done"
+        head = f"[bold]{self._before + self._complete}[/]/{counted(self._before + self._total, 'cell')} done"
         if self._failed:
             head += f", [red]{self._failed} failed[/]"
-        head += f"   {self._eta()}   [dim]{duration(time.monotonic() - self._began)}[/]"
-        lines = [head]
+        lines = [f"{head}   {self._time_left()}   [dim]{duration(time.monotonic() - self._began)}[/]"]
         if best := self._candidates.choice():  # a line of its own, which folds instead of being cut
             lines.append(f"best on validation: [green]{100 * best.val:.1f} %[/] {escape(best.label)}")
-        if stalled := self._left.stalled:
+        if stalled := self._eta.stalled:
             lines.append(f"[yellow]{escape(no_progress(stalled))}[/]")
         return Group(*map(Text.from_markup, lines), *([self._bars] if self._tasks else []))
 
@@ -165,16 +153,12 @@ class Watcher(Callback):
 class ReportWriter(Callback):
     """Writes the report page when the study ends, before the recorder attaches it to the MLflow run."""
 
-    def __init__(self) -> None:
-        self.page: Path | None = None
-        """The page; None until it is written."""
-
     def on_study_end(self, store: Store, outcome: Outcome) -> None:
         if (outcome.done or outcome.skipped) and outcome.exit_code < 128:  # after Ctrl-C the command ends at once
             from fpl_tune import report  # takes its time to load
 
             with output.progress("writing the report") as progress:
-                self.page = report.build(store, progress=progress)
+                report.build(store, progress=progress)
 
 
 def no_progress(stalled: Mapping[str, float]) -> str:

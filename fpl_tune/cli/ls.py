@@ -2,132 +2,94 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Mapping
-from enum import Enum
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import typer
+import yaml
 
-from fpl_tune.cli.common import Format, FormatOption, app
-
-
-class Kind(str, Enum):
-    """What `ls` lists."""
-
-    methods = "methods"
-    data = "data"
-    studies = "studies"
-    towers = "towers"
-    results = "results"  # deprecated: `fpl-tune status`
+from fpl_tune import plugins
+from fpl_tune.cli import output
+from fpl_tune.cli.common import FormatOption, app
+from fpl_tune.cli.complete import headline, method_fields, method_files
+from fpl_tune.paths import list_studies, shipped
 
 
 @app.command(epilog="Example: fpl-tune ls methods", rich_help_panel="Set up")
 def ls(
-    kind: Annotated[Kind, typer.Argument(help="What to list.", metavar="methods|data|studies|towers")],
+    kind: Annotated[
+        Literal["methods", "data", "studies", "towers"],
+        typer.Argument(help="What to list.", metavar="methods|data|studies|towers"),
+    ],
     root: Annotated[str | None, typer.Option(help="With data: a data.root; lists what is in it.")] = None,
-    format: FormatOption = Format.table,
+    format: FormatOption = "table",
 ) -> None:
     """List methods, data sets (with the files they expect), studies, or CLIP towers."""
-    from fpl_tune.cli import output
-
-    if kind is Kind.results:
-        from fpl_tune.cli.deprecated import deprecated
-        from fpl_tune.cli.status import list_results
-
-        deprecated("ls results", "status")
-        list_results(format)
-    elif kind is Kind.data:
-        list_data(root, format)
-    elif kind is Kind.methods:
-        rows = _methods()
-        output.emit([_narrow(row) for row in rows] if format is Format.table else rows, format)
+    table = format == "table"
+    if kind == "data":
+        rows = _data(root, table)
+    elif kind == "methods":
+        rows = [_narrow(row) for row in _methods()] if table else _methods()
+    elif kind == "studies":
+        rows = [{"study": name, "what": headline(path)} for name, path in list_studies().items()]
     else:
-        output.emit(_studies() if kind is Kind.studies else _towers(), format)
-
-
-def list_data(root: str | None, format: Format) -> None:
-    """Prints all data sets and where their files are expected; with a root, which of them are there."""
-    from fpl_tune.cli import output
-    from fpl_tune.data import check
-
-    rows = check.catalogue(root)
-    if format is Format.table:
-        last = "files" if root is None else "there"
-        described = "description and default partition"
-        title = "expected below data.root" if root is None else "below data.root"
-        rows = [
-            {"data set": row["name"], described: f"{row['what']}\n{row['partition']}", title: row[last]} for row in rows
-        ]
+        rows = [_tower(path) for path in sorted(shipped("conf", "clip").glob("*.yaml"))]
     output.emit(rows, format)
 
 
-def _methods() -> list[dict[str, str]]:
+def _data(root: str | None, table: bool) -> list[dict[str, Any]]:
+    """All data sets and where their files are expected; with a root, which of them are there."""
+    from fpl_tune.data import check
+
+    rows = check.catalogue(root)
+    if not table:
+        return rows
+    files, title = ("files", "expected below data.root") if root is None else ("there", "below data.root")
+    described = "description and default partition"
+    return [
+        {"data set": row["name"], described: f"{row['what']}\n{row['partition']}", title: row[files]} for row in rows
+    ]
+
+
+def _methods() -> list[dict[str, Any]]:
     """The methods as their source describes them: nothing is imported, so that the list appears at once."""
-    from fpl_tune import plugins
-    from fpl_tune.cli.complete import headline, method_fields, method_files
-    from fpl_tune.paths import shipped
-
-    rows = []
+    rows: dict[str, dict[str, Any]] = {}
     for name, path in method_files().items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        text = ast.get_docstring(tree) or ""
-        url = re.search(r"https?://\S+?(?=[.,;)]*(?:\s|$))", text)
-        options = (field.removeprefix("method.") for field in method_fields(name))
-        rows.append(
-            {
-                "method": name,
-                "what": text.splitlines()[0].rstrip("."),
-                "needs": "depends on its options" if path.parent.name == "wrappers" else _needs(tree),
-                "options": ", ".join(options),
-                "paper": url.group(0) if url else "",
-            }
-        )
-    known = {row["method"] for row in rows}
-    for path in sorted(shipped("conf", "method").glob("*.yaml")):
-        if path.stem not in known:
-            parts = ", ".join(re.findall(r"name: (\w+)", path.read_text(encoding="utf-8")))
-            rows.append({"method": path.stem, "what": headline(path), "needs": "", "options": parts, "paper": ""})
-    for name in plugins.names("methods"):
-        rows.append({"method": name, "what": "plug-in", "needs": "", "options": "", "paper": ""})
-    return rows
+        text = path.read_text(encoding="utf-8")
+        doc = text.split('"""')[1]
+        needs = re.search(r'^    (?:needs.* = "(\w+)"|def needs\(self\))', text, re.MULTILINE)
+        url = re.search(r"https?://\S+?(?=[.,;)]*(?:\s|$))", doc)
+        varies = path.parent.name == "wrappers" or (needs and not needs[1])
+        rows[name] = {
+            "method": name,
+            "what": headline(path),
+            "needs": "depends on its options" if varies else needs[1] if needs else "pooled",
+            "options": ", ".join(field.removeprefix("method.") for field in method_fields(name)),
+            "paper": url[0] if url else "",
+        }
+    others = {path.stem: path for path in sorted(shipped("conf", "method").glob("*.yaml")) if path.stem not in rows}
+    for name, path in others.items():
+        parts = ", ".join(re.findall(r"name: (\w+)", path.read_text(encoding="utf-8")))
+        rows[name] = {"method": name, "what": headline(path), "needs": "", "options": parts, "paper": ""}
+    brought = [
+        {"method": n, "what": "plug-in", "needs": "", "options": "", "paper": ""} for n in plugins.names("methods")
+    ]
+    return [*rows.values(), *brought]
 
 
-def _needs(tree: ast.Module) -> str:
-    """What the images of a method's file are: its `needs`, which a property computes from other fields."""
-    found = "pooled"
-    for node in (node for kind in tree.body if isinstance(kind, ast.ClassDef) for node in kind.body):
-        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "needs" and node.value is not None:
-            found = str(ast.literal_eval(node.value))
-        elif isinstance(node, ast.FunctionDef) and node.name == "needs":
-            found = "depends on its options"
-    return found
-
-
-def _narrow(row: Mapping[str, str]) -> dict[str, str]:
+def _narrow(row: dict[str, str]) -> dict[str, str]:
     """A method in three columns for the terminal."""
     needs = "" if row["needs"] in ("pooled", "") else f"needs: {row['needs']}"
     what = "\n".join(filter(None, [row["what"], row["paper"].removeprefix("https://")]))
     return {"method": row["method"], "what": what, "options": "\n".join(filter(None, [row["options"], needs]))}
 
 
-def _studies() -> list[dict[str, str]]:
-    from fpl_tune.cli.complete import headline
-    from fpl_tune.paths import list_studies
-
-    return [{"study": name, "what": headline(path)} for name, path in list_studies().items()]
-
-
-def _towers() -> list[dict[str, Any]]:
-    import yaml
-
-    from fpl_tune.cli.complete import headline
-    from fpl_tune.paths import shipped
-
-    rows = []
-    for path in sorted(shipped("conf", "clip").glob("*.yaml")):
-        node = yaml.safe_load(path.read_text(encoding="utf-8"))
-        towers = {"towers": node["name"], "weights": node["pretrained"] or "shipped"}
-        rows.append({"clip": path.stem, **towers, "what": headline(path)})
-    return rows
+def _tower(path: Path) -> dict[str, Any]:
+    node = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return {
+        "clip": path.stem,
+        "towers": node["name"],
+        "weights": node["pretrained"] or "shipped",
+        "what": headline(path),
+    }

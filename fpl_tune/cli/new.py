@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import sys
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from fpl_tune.cli.common import app, template
 from fpl_tune.files import write_text
 
-
-class Kind(str, Enum):
-    """What `new` writes."""
-
-    method = "method"
-    study = "study"
-    data = "data"
-
-
 _NEXT = {
-    Kind.method: ["run method={name}:{kind}", "new study NAME --method {name}:{kind}"],
-    Kind.study: ["plan {name}", "study {name}"],
-    Kind.data: ["data show data.name={name}:source", "run data.name={name}:source"],
+    "method": ["run method={name}:{kind}", "new study NAME --method {name}:{kind}"],
+    "study": ["plan {name}", "study {name}"],
+    "data": ["data show data.name={name}:source", "run data.name={name}:source"],
 }
 
 
 @app.command(epilog="Example: fpl-tune new method server_momentum", rich_help_panel="Set up")
 def new(
-    kind: Annotated[Kind, typer.Argument(help="What to write.")],
+    kind: Annotated[Literal["method", "study", "data"], typer.Argument(help="What to write.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new file, without its ending.")],
     method: Annotated[
         str, typer.Option(help="Of a study: its method, a name or module:Class of a file in this folder.")
@@ -44,7 +34,7 @@ def new(
         print(f"next: fpl-tune {line.format(name=name, kind=class_name(name))}", file=sys.stderr)
 
 
-def render(kind: Kind, name: str, method: str = "promptfl") -> tuple[Path, str]:
+def render(kind: str, name: str, method: str = "promptfl") -> tuple[Path, str]:
     """Renders the file that `new` writes.
 
     Args:
@@ -65,10 +55,10 @@ def render(kind: Kind, name: str, method: str = "promptfl") -> tuple[Path, str]:
 
     if not (name.isascii() and name.isidentifier() and len(name) <= 60):
         raise ConfigError(f"NAME consists of letters, digits and '_', 60 at most, but is {name!r}.")
-    path = Path("studies", f"{name}.yaml") if kind is Kind.study else Path(f"{name}.py")
+    path = Path("studies", f"{name}.yaml") if kind == "study" else Path(f"{name}.py")
     if path.exists():
         raise ConfigError(f"{path} exists. Choose another name.")
-    if kind is Kind.study:
+    if kind == "study":
         from fpl_tune import methods, plugins
 
         plugins.trust([method])
@@ -77,7 +67,7 @@ def render(kind: Kind, name: str, method: str = "promptfl") -> tuple[Path, str]:
             raise ConfigError(f"{name} is a shipped study, which the new one would hide. Choose another name.")
     elif find_spec(name) is not None:
         raise ConfigError(f"{name} is the name of an installed module. Choose another name.")
-    return path, template(f"{kind.value}{path.suffix}.j2").render(name=name, kind=class_name(name), method=method)
+    return path, template(f"{kind}{path.suffix}.j2").render(name=name, kind=class_name(name), method=method)
 
 
 def class_name(name: str) -> str:

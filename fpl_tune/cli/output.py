@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import os
@@ -10,20 +11,19 @@ import re
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
+import psutil
 import yaml
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from fpl_tune.formatting import duration, plain
+from fpl_tune.formatting import duration, plain, plus_minus
 
 Row = Mapping[str, Any]
-Lines = list[list[Any]]
-"""What was printed: the name of a function of this module and its arguments."""
 
 _NARROW, _WIDE = 60, 100
 
@@ -32,6 +32,16 @@ def room() -> int:
     """0 on a narrow terminal, 1 on a usual one, 2 on a wide one: tables leave columns out where words would split."""
     width = console().width
     return (width >= _NARROW) + (width >= _WIDE)
+
+
+def elapsed() -> str:
+    """The wall time of the process so far."""
+    return duration(time.time() - psutil.Process().create_time())
+
+
+def terminal() -> list[Any]:
+    """What the look of a table depends on: width and colours."""
+    return [console().width, console().color_system]
 
 
 _PATIENCE = 2.0
@@ -54,70 +64,35 @@ def console(*, stderr: bool = False) -> Console:
     )
 
 
-_captures: list[Lines] = []
-"""Lists that receive what is printed."""
-_muted: list[bool] = []
+momentary: list[str] = []
+"""Warnings that were printed, and other reasons why what is printed holds for now only; see `answers`."""
+
+
+class Copy(io.StringIO):
+    """Collects what is printed, at the width and with the colours of standard output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stream = sys.stdout
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
 
 
 @contextmanager
-def captured(*, mute: bool = False) -> Iterator[Lines]:
-    """Lists what the block prints, for `replay`.
-
-    Args:
-        mute: nothing is printed.
-    """
-    lines: Lines = []
-    _captures.append(lines)
-    _muted.append(mute)
+def captured() -> Iterator[Copy]:
+    """Collects what the block prints, and prints it when the block ends."""
+    copy = Copy()
     try:
-        yield lines
+        with redirect_stdout(copy):
+            yield copy
     finally:
-        _captures.pop()
-        _muted.pop()
-
-
-def replay(lines: Lines) -> None:
-    """Prints lines again, at the width that the terminal has now."""
-    for name, *args in lines:
-        {"say": say, "emit": emit, "timed": timed}[name](*args)
-
-
-def _capture(*line: Any) -> bool:
-    """Adds a line to the lists that are open; returns whether it is printed."""
-    for lines in _captures:
-        lines.append(list(line))
-    return not any(_muted)
-
-
-def say(text: str) -> None:
-    """Prints lines of text on standard output; long ones are not broken."""
-    if _capture("say", text):
-        console().print(text, soft_wrap=True)
-
-
-_began = time.monotonic()
-
-
-def begin(at: float) -> None:
-    """Sets the time at which the command began; see `timed`."""
-    global _began
-    _began = at
-
-
-def timed(text: str, rest: str = "") -> None:
-    """Prints a line with the wall time of the whole command."""
-    if _capture("timed", text, rest):
-        console().print(f"{text}, in {duration(time.monotonic() - _began)}{rest}")
-
-
-def once() -> None:
-    """Marks what is printed as valid now only, so that it is not kept as an answer."""
-    _capture("once")
+        print(copy.getvalue(), end="")
 
 
 def warn(message: str, style: str = "yellow") -> None:
     """One line on standard error."""
-    once()
+    momentary.append(message)
     console(stderr=True).print(" ".join(message.split()), style=style, soft_wrap=True)
 
 
@@ -153,14 +128,16 @@ def progress(what: str) -> Iterator[Callable[..., None]]:
         bar.stop()
 
 
-def emit(rows: Sequence[Row], format: str, title: str = "", best: Collection[int] = (), caption: str = "") -> None:
-    """Prints rows: a table for people (rows `best` in bold), a JSON list, or CSV with a header."""
-    rows = [{k: plain(v) for k, v in row.items()} for row in rows]
-    if not _capture("emit", rows, format, title, list(best), caption):
-        return
+def emit(
+    rows: Sequence[Row] | Row, format: str, title: str = "", best: Collection[int] = (), caption: str = ""
+) -> None:
+    """Prints rows, or the fields of an object: a table for people (rows `best` in bold), JSON, or CSV with a header."""
     if format == "json":
-        print(json.dumps(rows, indent=1, ensure_ascii=False))
+        print(json.dumps(plain(rows), indent=1, ensure_ascii=False))
         return
+    if isinstance(rows, Mapping):
+        rows = [{"field": name, "value": _shown(value)} for name, value in rows.items()]
+    rows = [plain(row) for row in rows]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     if format == "csv":
         writer = csv.DictWriter(sys.stdout, fieldnames=columns, lineterminator="\n")
@@ -186,31 +163,14 @@ def _kept_whole(shown: Mapping[str, Sequence[str]], width: int) -> set[str]:
     return set(whole) if needed <= width else set()
 
 
-def emit_object(value: Mapping[str, Any], format: str) -> None:
-    """Prints one object: JSON, or `field  value` lines."""
-    if format == "json":
-        say(json.dumps({k: plain(v) for k, v in value.items()}, indent=1, ensure_ascii=False))
-        return
-    emit([{"field": k, "value": _shown(v)} for k, v in value.items()], format)
-
-
 def emit_config(node: Mapping[str, Any]) -> None:
     """Prints a resolved configuration as YAML, which can be read back."""
-    say(yaml.safe_dump(dict(node), sort_keys=False, allow_unicode=True).rstrip("\n"))
+    print(yaml.safe_dump(dict(node), sort_keys=False, allow_unicode=True), end="")
 
 
 def percent(mean: float | None, std: float | None = None) -> str:
     """Formats a share in percent, such as 87.3 ± 0.4; without a deviation if there is none."""
-    if mean is None or math.isnan(mean):
-        return "–"
-    if std is None or math.isnan(std):
-        return f"{100 * mean:.1f}"
-    return f"{100 * mean:.1f} ± {100 * std:.1f}"
-
-
-def measured(mean: float, std: float = math.nan) -> str:
-    """Formats a value that is not a share, such as 0.5234 ± 0.01."""
-    return _shown(mean) if math.isnan(std) else f"{_shown(mean)} ± {std:.2g}"
+    return plus_minus(mean, std, "acc", digits=1)
 
 
 def _shown(value: Any) -> str:

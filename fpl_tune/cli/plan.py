@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from fpl_tune.cli import answers
+from fpl_tune.cli import answers, output
 from fpl_tune.cli.common import (
     BudgetOption,
     ConfigOption,
@@ -16,47 +16,54 @@ from fpl_tune.cli.common import (
     app,
     with_options,
 )
+from fpl_tune.paths import output_folder, output_root
+
+KEPT_SECONDS = 3600.0
+"""A plan is not repeated after this time: costs depend on the machine's load."""
 
 
 @app.command(epilog="Example: fpl-tune plan lambda_sweep seeds=10 --format json", rich_help_panel="Run")
-@answers.kept
 def plan(
     name: StudyName,
     overrides: Overrides = None,
     budget: BudgetOption = None,
     seeds: SeedsOption = None,
-    format: FormatOption = Format.table,
+    format: FormatOption = "table",
     cfg: ConfigOption = False,
 ) -> None:
     """What a study would run and why: new, stale and finished cells, time, memory, exact bytes, what a budget drops.
 
     Exit code 2 if the study cannot run on this machine.
     """
-    from fpl_tune.cli import output
-    from fpl_tune.paths import output_folder
-    from fpl_tune.plan.overrides import compose
-
-    spec, node = compose(name, with_options(overrides, budget=budget, seeds=seeds), output_folder())
+    words = with_options(overrides, budget=budget, seeds=seeds)
     if cfg:
-        output.emit_config(node)
+        from fpl_tune.plan.overrides import compose
+
+        output.emit_config(compose(name, words, output_folder())[1])
         return
-    from fpl_tune.paths import output_root
+    answers.repeat(print_plan, name, words, format, seconds=KEPT_SECONDS)
+
+
+def print_plan(name: str, words: list[str], format: Format) -> None:
+    """Prints the plan of a study; ends the command if the study cannot run."""
+    from fpl_tune.plan.overrides import compose
     from fpl_tune.plan.plan import make_plan
 
+    spec, node = compose(name, words, output_folder())
     with output.progress("measuring") as progress:
         found = make_plan(spec, node, root=output_root(), progress=progress)
-    if not answers.lasting(node):
-        output.once()
+    if not answers.lasting(spec, node):
+        output.momentary.append("data, servers or clusters of others")
+    rows = found.rows()
     outside = [{"cell": cell.label, "status": state, "why": why} for cell, state, why in found.outside]
-    if format is Format.json:
-        output.emit_object({**found.totals(), "plan": [*found.rows(), *outside]}, format)
-    elif format is Format.csv:
-        output.emit([*found.rows(), *outside], format)
+    if format == "json":
+        output.emit({**found.totals(), "plan": [*rows, *outside]}, format)
+    elif format == "csv":
+        output.emit([*rows, *outside], format)
     else:
-        rows = found.rows()
         if not output.room():  # no column that would be folded
             rows = [{name: row[name] for name in ("cell", "status", "seconds")} for row in rows]
         output.emit(rows, format, title=f"Plan of {spec.name}")
-        output.say(found.sentence())
+        print(found.sentence())
     if not found.feasible:
         sys.exit(2)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpl_tune.cli import complete
-from fpl_tune.cli.common import Format, FormatOption, StoredStudy, app
+from fpl_tune.cli import complete, output
+from fpl_tune.cli.common import FormatOption, StoredStudy, app, stored
+from fpl_tune.errors import ConfigError
+from fpl_tune.formatting import duration
 
 if TYPE_CHECKING:
     from fpl_tune.config import PruneSpec
@@ -23,11 +25,9 @@ def replay(
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="Fields of prune.", autocompletion=complete.prune),
     ] = None,
-    format: FormatOption = Format.table,
+    format: FormatOption = "table",
 ) -> None:
     """What pruning, or a random or TPE search of fewer cells, would have saved and lost on a finished study."""
-    from fpl_tune.api import stored
-    from fpl_tune.cli import output
     from fpl_tune.search import replay as replaying
 
     store = stored(name)
@@ -38,9 +38,9 @@ def replay(
         cells = replaying.finished(store)
         found, orders = replaying.replay_pruning(cells, spec), replaying.replay_orders(cells, spec)
         samplers = {"random": replaying.replay_random(cells), "tpe": replaying.replay_tpe(cells, progress=progress)}
-    if format is Format.json:
-        output.emit_object({"pruning": found, "orders": orders, **samplers}, format)
-    elif format is Format.csv:
+    if format == "json":
+        output.emit({"pruning": found, "orders": orders, **samplers}, format)
+    elif format == "csv":
         rows = [{"sampler": sampler, **row} for sampler, table in samplers.items() for row in table]
         output.emit([{"sampler": f"pruning by {found['rule']}", **found}, *rows], format)
     else:
@@ -51,7 +51,6 @@ def replay(
 def _override(spec: PruneSpec, text: str) -> PruneSpec:
     """The prune settings with one field changed."""
     from fpl_tune import config
-    from fpl_tune.errors import ConfigError
 
     field, _, value = text.removeprefix("prune.").partition("=")
     known = [name for name in vars(spec) if name not in ("seeds", "level")]  # those of a race, which is not replayed
@@ -62,9 +61,6 @@ def _override(spec: PruneSpec, text: str) -> PruneSpec:
 
 def _print_pruning(name: str, found: Mapping[str, Any], orders: Mapping[str, float]) -> None:
     """Prints what pruning would have changed, in the order in which the cells ran and in random ones."""
-    from fpl_tune.cli import output
-    from fpl_tune.formatting import duration
-
     rule = found["rule"]
     both = {
         "rounds": (found["rounds"], found["kept"]),
@@ -79,13 +75,11 @@ def _print_pruning(name: str, found: Mapping[str, Any], orders: Mapping[str, flo
         f"In {orders['orders']} random orders of the cells {rule} ends with the same cell in "
         f"{100 * orders['same_winner']:.0f} % and runs {100 * orders['rounds']:.0f} % of the rounds."
     )
-    output.emit(rows, Format.table, title=f"Pruning of {name}, replayed", caption=caption)
+    output.emit(rows, "table", title=f"Pruning of {name}, replayed", caption=caption)
 
 
 def _print_samplers(samplers: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
     """Prints the expected result of searches that run fewer cells."""
-    from fpl_tune.cli import output
-
     n = len(samplers["random"])
     rows = []
     for k in sorted({round(1 + i * (n - 1) / (_ROWS - 1)) for i in range(_ROWS)}):
@@ -97,4 +91,4 @@ def _print_samplers(samplers: Mapping[str, Sequence[Mapping[str, float]]]) -> No
     caption = "Expected accuracy of the cell that validation chooses among so many of the study's own cells."
     if not samplers["tpe"]:
         caption += " TPE is replayed on grids only: its suggestions lie between the cells of a search."
-    output.emit(rows, Format.table, title="Searches of fewer cells, replayed", caption=caption)
+    output.emit(rows, "table", title="Searches of fewer cells, replayed", caption=caption)

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fpl_tune.cli.common import StoredStudy, app
+from fpl_tune.cli import output
+from fpl_tune.cli.common import RuleOption, StoredStudy, app, stored
 
 
 @app.command(epilog="Example: fpl-tune report lambda_sweep", rich_help_panel="Results")
@@ -15,15 +16,13 @@ def report(
     name: StoredStudy,
     out: Annotated[Path | None, typer.Option(help="Folder to write to; default: the study's own.")] = None,
     metric: Annotated[str | None, typer.Option(help="Metric to show, such as test/acc_worst10.")] = None,
-    rule: Annotated[str | None, typer.Option(help="Reporting rule: final, best_val, best_test, mean_last5.")] = None,
+    rule: RuleOption = None,
     reference: Annotated[
         str | None, typer.Option(help="What cells are tested against: a reference, a cell, or a value such as lam=0.")
     ] = None,
     figures: Annotated[bool, typer.Option("--figures", help="Also write every chart as SVG, PNG and PDF.")] = False,
 ) -> None:
     """Write the report page and tables (Markdown, LaTeX, CSV) of a study, and its figures if asked for."""
-    from fpl_tune.api import stored
-    from fpl_tune.cli import output
     from fpl_tune.report import build
 
     with output.progress("writing the report") as progress:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from fpl_tune.cli.common import ConfigOption, Format, FormatOption, Overrides, SeedsOption, app, with_options
+from fpl_tune.cli import output
+from fpl_tune.cli.common import ConfigOption, FormatOption, Overrides, SeedsOption, app, with_options
+from fpl_tune.paths import cache_root
 
 
 @app.command(epilog="Example: fpl-tune run method=pfedmoap method.d_gating=32 protocol=quick", rich_help_panel="Run")
 def run(
     overrides: Overrides = None,
     seeds: SeedsOption = None,
-    format: FormatOption = Format.table,
+    format: FormatOption = "table",
     cfg: ConfigOption = False,
 ) -> None:
     """One federated simulation in the terminal; nothing is recorded."""
     from fpl_tune import config
     from fpl_tune.api import round_line
-    from fpl_tune.cli import output
 
     given, chosen = config.take_seeds(with_options(overrides, seeds=seeds))
     spec = config.compose_run(given)
@@ -25,27 +24,25 @@ def run(
         output.emit_config(config.as_dict(spec))
         return
     from fpl_tune.device import resolve
-    from fpl_tune.paths import cache_root
     from fpl_tune.plan import preflight
     from fpl_tune.study.results import rules_of
-    from fpl_tune.trial import Trial
+    from fpl_tune.trial import Record, Trial
 
     preflight.check([spec])
     with output.progress("encoding images") as progress:
         trial = Trial(spec, chosen, cache_dir=cache_root(), device=resolve("auto"), progress=progress)
-    history: dict[int, list[dict[str, Any]]] = {seed: [] for seed in chosen}
+    history: list[Record] = []
     while not trial.done:
         records = trial.step()
-        for record in records:
-            history[record["seed"]].append(record)
-        if format is Format.table and "test/acc_mean" in records[0]:
-            output.console().print(round_line(records, trial))
+        history += records
+        if format == "table" and "test/acc_mean" in records[0]:
+            print(round_line(records, trial), flush=True)
     rows = [
         {"seed": seed, "rule": rule, **figures}
-        for seed, records in history.items()
-        for rule, figures in rules_of(records).items()
+        for seed in chosen
+        for rule, figures in rules_of([record for record in history if record["seed"] == seed]).items()
     ]
-    if format is Format.table:
+    if format == "table":
         shown = {"val/acc_mean": "validation %", "test/acc_mean": "test %"}
         rows = [{shown.get(k, k): output.percent(v) if k in shown else v for k, v in row.items()} for row in rows]
     output.emit(rows, format, title="By reporting rule; best_test and mean_last5 select on test figures")

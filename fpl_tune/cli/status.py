@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpl_tune.cli import complete
-from fpl_tune.cli.answers import kept
-from fpl_tune.cli.common import Format, FormatOption, app
-from fpl_tune.cli.common import stored as stored_study
+from fpl_tune.cli import answers, complete, output
+from fpl_tune.cli.common import Format, FormatOption, app, check_results, stored
+from fpl_tune.formatting import counted
+from fpl_tune.paths import output_folder, stored_studies
+from fpl_tune.study.lock import owner
+from fpl_tune.study.status import Status
 
 if TYPE_CHECKING:
     from fpl_tune.study.store import Store
 
 _WATCH_SECONDS = 2.0
-_LINE_SECONDS = 30.0  # between lines that differ in the ETA alone, without a terminal
+_LINE_SECONDS = 30.0  # between lines that differ in the ETA alone
 
 
 @app.command(epilog="Example: fpl-tune status lambda_sweep --watch", rich_help_panel="Results")
-@kept
 def status(
     name: Annotated[
         str | None,
@@ -30,41 +31,34 @@ def status(
             metavar="[STUDY]",
             help="A study that has results; default: all.",
             autocompletion=complete.results,
-            callback=stored_study,
+            callback=check_results,
         ),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Follow the study until no process runs it.")] = False,
-    format: FormatOption = Format.table,
+    format: FormatOption = "table",
 ) -> None:
     """Cells by state, finished seeds, and the process that runs a study; without a name, all studies with results."""
     if name is None:
         list_results(format)
-        return
-    from fpl_tune.api import stored
-    from fpl_tune.cli import output
+    elif watch and format == "table" and owner(output_folder() / name) is not None:
+        _watch(stored(name))
+    else:
+        answers.repeat(print_status, name, format)
+
+
+def print_status(name: str, format: Format) -> None:
+    """Prints how far a study is."""
     from fpl_tune.execute import manage
 
-    store = stored(name)
-    found, talk = manage.status(store), output.console()
-    if format is not Format.table:
-        output.emit_object(found, format)
-    elif not watch or found["run_by"] is None:
-        output.say(_sentence(found))
-    elif not talk.is_terminal:
-        _follow(store, lambda text: talk.print(text, soft_wrap=True), _LINE_SECONDS)
+    found = manage.status(stored(name))
+    if format == "table":
+        print(_sentence(found))
     else:
-        from rich.live import Live
-
-        with Live(console=talk, refresh_per_second=1) as live:
-            _follow(store, live.update)
+        output.emit(found, format)
 
 
 def list_results(format: Format) -> None:
     """Prints a row per study that has results; reads no results, so that the list appears at once."""
-    from fpl_tune.cli import output
-    from fpl_tune.paths import output_folder, stored_studies
-    from fpl_tune.study.lock import owner
-
     rows = []
     for name in stored_studies():
         folder = output_folder() / name
@@ -77,37 +71,39 @@ def list_results(format: Format) -> None:
         except (OSError, ValueError, TypeError):
             output.warn(f"The list of cells of {name} cannot be read. Repair it: fpl-tune doctor --fix.")
         row["running"] = owner(folder) is not None
-        if format is Format.table and not output.room():  # no column that would be folded
+        if format == "table" and not output.room():  # no column that would be folded
             row = {column: row[column] for column in ("study", "cells", "running")}
         rows.append(row)
-    if not rows and format is Format.table:
-        text = f"No results in {output_folder()}. Run a study first: fpl-tune study NAME."
-        output.console().print(text, soft_wrap=True)
-        return
-    output.emit(rows, format)
+    if rows or format != "table":
+        output.emit(rows, format)
+    else:
+        print(f"No results in {output_folder()}. Run a study first: fpl-tune study NAME.")
 
 
-def _follow(store: Store, show: Callable[[str], None], seconds: float = 0.0) -> None:
-    """Shows the status until no process runs the study: when it changes, and the ETA every so often."""
+def _watch(store: Store) -> None:
+    """Shows the status until no process runs the study: on a terminal a line that changes, else a line per change."""
+    from rich.live import Live
+
     from fpl_tune.execute import manage
 
-    shown, due = "", 0.0
-    while True:
-        found = manage.status(store)
-        state = _sentence({**found, "seconds_left": None, "stalled": dict.fromkeys(found["stalled"], 0.0)})
-        if state != shown or time.monotonic() >= due:
-            shown, due = state, time.monotonic() + seconds
-            show(_sentence(found))
-        if found["run_by"] is None:
-            return
-        time.sleep(_WATCH_SECONDS)
+    talk, shown, due = output.console(), "", 0.0
+    with Live(console=talk, refresh_per_second=1) if talk.is_terminal else nullcontext() as live:
+        while True:
+            found = manage.status(store)
+            state = _sentence({**found, "seconds_left": None, "stalled": dict.fromkeys(found["stalled"], 0.0)})
+            if live is not None:
+                live.update(_sentence(found))
+            elif state != shown or time.monotonic() >= due:
+                shown, due = state, time.monotonic() + _LINE_SECONDS
+                print(_sentence(found), flush=True)
+            if found["run_by"] is None:
+                return
+            time.sleep(_WATCH_SECONDS)
 
 
 def _sentence(found: dict[str, Any]) -> str:
     """A study's status in words."""
     from fpl_tune.cli.live import no_progress, time_left
-    from fpl_tune.formatting import counted
-    from fpl_tune.study.status import Status
 
     states = ", ".join(f"{found[name]} {name}" for name in map(str, Status) if found[name])
     by = "not running"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from fpl_tune.cli.common import StoredStudy, app
+from fpl_tune.cli.common import StoredStudy, app, stored
 
 
 @app.command(epilog="Example: fpl-tune stop lambda_sweep", rich_help_panel="Maintain")
 def stop(name: StoredStudy) -> None:
     """Ask the process that runs a study to end after the round, with a checkpoint."""
-    from fpl_tune.api import stored
-    from fpl_tune.cli import output
     from fpl_tune.execute import manage
 
     manage.stop(stored(name))
-    output.console().print("The study ends after the round, with a checkpoint. The same command continues it.")
+    print("The study ends after the round, with a checkpoint. The same command continues it.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,11 +22,8 @@ from fpl_tune.cli.common import (
     with_options,
 )
 from fpl_tune.paths import output_folder, output_root
-from fpl_tune.study.status import FAILURES
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from fpl_tune.config import StudySpec
     from fpl_tune.execute.callback import Callback, Outcome
     from fpl_tune.study.store import Store
@@ -43,7 +39,7 @@ def study(
     ] = False,
     budget: BudgetOption = None,
     seeds: SeedsOption = None,
-    format: FormatOption = Format.table,
+    format: FormatOption = "table",
     cfg: ConfigOption = False,
 ) -> None:
     """Run a study, or continue it: finished cells never run again."""
@@ -52,95 +48,86 @@ def study(
 
         plan(name, overrides, budget, seeds, format, cfg)
         return
-    words = with_options(overrides, budget=budget, seeds=seeds)
-    asked = answers.Question(name, "study", *words, format, files=[output_folder() / "mlflow.db"])
-    if not (retry or cfg) and asked.repeat():
+    words, table = with_options(overrides, budget=budget, seeds=seeds), format == "table"
+    question = answers.Question(name, "study", words, format, files=[output_folder() / "mlflow.db"])
+    if not (retry or cfg) and (text := question.answer()) is not None:
+        print(text, end=_took() if table else "")
         return
     if sys.stderr.isatty():  # before the imports, which take seconds
         print(f"{name}: loading", end="\r", file=sys.stderr, flush=True)
     from fpl_tune.plan.overrides import compose
+    from fpl_tune.study.store import Store
 
-    with output.captured() as said:
-        spec, node = compose(name, words, output_folder())
-        if cfg:
-            output.emit_config(node)
-            return
-        outcome = _run(spec, node, retry, format)
-    if outcome.exit_code == 0 and answers.lasting(node):
-        again = replace(outcome, done=0, skipped=outcome.done + outcome.skipped)
-        asked.keep([*said, ["timed", *_counts(again)]] if format is Format.table else said, changed=True)
-        _prepare(spec.name, name, overrides, budget, seeds)
-    if format is Format.table:
-        output.timed(*_counts(outcome))
+    spec, node = compose(name, words, output_folder())
+    if cfg:
+        output.emit_config(node)
+        return
+    store = Store(output_root(), spec.name)
+    outcome = _run(spec, node, store, retry, table)
+    with output.captured() as printed:
+        _summarise(store, outcome, format, spec.tracking.enabled)
+    if outcome.exit_code == 0 and not output.momentary and answers.lasting(spec, node):
+        again = _counts(replace(outcome, done=0, skipped=outcome.done + outcome.skipped)) if table else ""
+        question.keep(printed.getvalue() + again, changed=True)
+        _prepare(spec.name, name, words)
+    if table:
+        more = ". The same command continues." if outcome.pending else ""
+        print(_counts(outcome), end=_took(more))
     sys.exit(outcome.exit_code)
 
 
-def _prepare(stored: str, name: str, overrides: list[str] | None, budget: str | None, seeds: str | None) -> None:
+def _prepare(stored: str, name: str, words: list[str]) -> None:
     """Keeps the answers of the verbs that usually come next, while what they need is loaded."""
-    from fpl_tune.cli.plan import plan
-    from fpl_tune.cli.show import show
-    from fpl_tune.cli.status import status
-    from fpl_tune.evaluate import CHOICES, HABITS
+    from fpl_tune.cli.plan import KEPT_SECONDS, print_plan
+    from fpl_tune.cli.show import print_results
+    from fpl_tune.cli.status import print_status
 
-    with output.captured(mute=True):
-        for rule in (None, *CHOICES, *HABITS):
-            show(stored, rule=rule)
-        for rule in (None, *CHOICES):
-            show(stored, best=True, rule=rule)
-        for format in (Format.table, Format.json):
-            status(stored, format=format)
-            plan(name, overrides, budget, seeds, format)
-        show(stored, format=Format.json)
+    with redirect_stdout(output.Copy()):
+        formats: tuple[Format, ...] = ("table", "json")
+        for format in formats:
+            answers.repeat(print_results, stored, False, False, None, format)
+            answers.repeat(print_status, stored, format)
+            answers.repeat(print_plan, name, words, format, seconds=KEPT_SECONDS)
 
 
-def _run(spec: StudySpec, node: dict[str, Any], retry: bool, format: Format) -> Outcome:
-    """Runs a composed study and prints how it ended."""
+def _run(spec: StudySpec, node: dict[str, Any], store: Store, retry: bool, table: bool) -> Outcome:
+    """Runs a composed study."""
     from fpl_tune.api import start_study
     from fpl_tune.cli.live import ReportWriter, Watcher
-    from fpl_tune.study.store import Store
+    from fpl_tune.execute import manage
+    from fpl_tune.execute.eta import Eta
 
-    root, table = output_root(), format is Format.table
-    reporter = ReportWriter()
-    callbacks: list[Callback] = [Watcher(quiet=not table), reporter]
+    eta = Eta()
+    callbacks: list[Callback] = [eta, Watcher(eta, quiet=not table), ReportWriter()]
     if spec.tracking.enabled:
         from fpl_tune.track import Recorder
 
         callbacks.append(Recorder(spec.tracking.uri, warn=output.warn))
     if retry:
-        retry_failed(Store(root, spec.name), quiet=not table)
+        deleted = [f"retry {text}" for _, text in manage.retry_failed(store)]
+        if table:
+            print("\n".join(deleted) or "No seed has failed or diverged: nothing to retry.")
     # Ray prints notices of nodes, which are no part of JSON or CSV.
     with nullcontext() if table else redirect_stdout(sys.stderr):
-        outcome = start_study(spec, node, root=root, callbacks=callbacks)
-    _summarise(Store(root, spec.name), outcome, reporter.page, format, spec.tracking.enabled)
-    return outcome
+        return start_study(spec, node, root=store.root, callbacks=callbacks)
 
 
-def retry_failed(store: Store, states: Collection[str] = FAILURES, *, quiet: bool = False) -> None:
-    """Deletes the results of seeds in these states, and prints the error of each."""
-    from fpl_tune.execute import manage
-
-    deleted = manage.retry_failed(store, states)
-    if not quiet:
-        lines = [f"retry {text}" for _, text in deleted] or ["No seed has failed or diverged: nothing to retry."]
-        output.say("\n".join(lines))
-
-
-def _summarise(store: Store, outcome: Outcome, page: Path | None, format: Format, tracked: bool) -> None:
+def _summarise(store: Store, outcome: Outcome, format: Format, tracked: bool) -> None:
     """Prints the table, the failures, and where report, results and records are."""
     from fpl_tune.cli.results_table import results_table
     from fpl_tune.formatting import counted
 
-    table = format is Format.table
+    table = format == "table"
     if outcome.done or outcome.skipped:
         results_table(store, store.spec().report.rule, format)
         if table:
-            report = page or f"fpl-tune report {store.name}"
-            output.say(f"report   {report}\nresults  {store.folder / 'results.csv'}")
+            page = store.folder / "report.html" if outcome.exit_code < 128 else f"fpl-tune report {store.name}"
+            print(f"report   {page}\nresults  {store.folder / 'results.csv'}")
             if tracked:
-                output.say("MLflow   fpl-tune ui")
+                print("MLflow   fpl-tune ui")
     others = [cell for cell in store.left() if store.seeds(cell)]
     if others and table:
-        output.say(
+        print(
             f"{counted(len(others), 'cell')} with results of other settings {'is' if len(others) == 1 else 'are'} kept "
             "but not shown; the command that made them shows them again."
         )
@@ -148,12 +135,16 @@ def _summarise(store: Store, outcome: Outcome, page: Path | None, format: Format
         output.warn(failure)
 
 
-def _counts(outcome: Outcome) -> tuple[str, str]:
-    """The last line of a study, before and after its time."""
+def _counts(outcome: Outcome) -> str:
+    """The cells of a study by how they ended."""
     from fpl_tune.formatting import counted
 
-    text = (
+    return (
         f"{counted(outcome.done, 'cell')} run, {outcome.skipped} done before, {outcome.failed} failed, "
         f"{outcome.pending} left"
     )
-    return text, ". The same command continues." if outcome.pending else ""
+
+
+def _took(more: str = "") -> str:
+    """The end of the last line of a study."""
+    return f", in {output.elapsed()}{more}\n"

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fpl_tune.cli.common import Format, FormatOption, StoredStudy, app
+from fpl_tune.cli import output
+from fpl_tune.cli.common import FormatOption, StoredStudy, app, stored
 
 
 @app.command(epilog="Example: fpl-tune verify lambda_sweep --rounds 3", rich_help_panel="Results")
@@ -15,11 +16,9 @@ def verify(
     name: StoredStudy,
     cell: Annotated[str | None, typer.Option(help="Id, number or label of a cell; default: the best one.")] = None,
     rounds: Annotated[int, typer.Option(help="Rounds to run again.")] = 2,
-    format: FormatOption = Format.table,
+    format: FormatOption = "table",
 ) -> None:
     """Run the first rounds of a cell again and compare metrics; exit code 1 if they differ."""
-    from fpl_tune.api import stored
-    from fpl_tune.cli import output
     from fpl_tune.execute.verify import verify as verify_cell
     from fpl_tune.study import selection
 
@@ -27,6 +26,6 @@ def verify(
     chosen = store.cell(cell) if cell else selection.best(store).cell
     with output.progress("running again") as progress:
         found = verify_cell(store, chosen, rounds=rounds, progress=progress)
-    output.emit_object({**vars(found), "cell": found.cell.label}, format)
+    output.emit({**vars(found), "cell": found.cell.label}, format)
     if not found.agrees:
         sys.exit(1)

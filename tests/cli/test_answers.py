@@ -8,13 +8,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fpl_tune import cli
-from fpl_tune.cli import answers, output
+from fpl_tune.cli import answers, plan
 
 from .conftest import TINY, Command
 
@@ -28,7 +28,8 @@ except SystemExit:
     heavy = ("torch", "numpy", "scipy.ndimage", "pandas", "hydra", "ray", "mlflow", "optuna")
     print([name for name in heavy if name in sys.modules])
 """
-WORDS = ["study small", "show small", "status small", "plan small"]
+WORDS = ["study small", "show small", "status small", "plan small", "show small --format json",
+         "status small --format json", "plan small --format json"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -63,76 +64,50 @@ def answered(made: tuple[Path, Path], here: Path, feature_cache: Path, monkeypat
     return home
 
 
-@pytest.mark.parametrize("words", [*WORDS, "show small --format json"])
+@pytest.mark.parametrize("words", WORDS)
 def test_a_finished_study_is_answered_without_heavy_imports(words: str, answered: Path, command: Command) -> None:
-    first = command(*words.split())
     call = [sys.executable, "-c", REPEATED, json.dumps(words.split())]
     done = subprocess.run(call, capture_output=True, text=True, check=True, cwd=answered)
     *lines, imported = done.stdout.splitlines()
     assert imported == "[]"
-    assert [line.partition(", in ")[0] for line in lines] == [
-        line.partition(", in ")[0] for line in first.out.splitlines()
-    ]
+    (answered / "outputs" / "small" / answers.FILE).unlink()
+    fresh = command(*words.split()).out.splitlines()
+    assert [line.partition(", in ")[0] for line in lines] == [line.partition(", in ")[0] for line in fresh]
 
 
-LIKELY = ["show small --rule best_val", "show small --best", "plan small", "show small --format json",
-          "plan small --format json", "status --format json"]  # fmt: skip
+RESULT = "outputs/small/cells/*/seed=1/result.json"
+CHANGES = [("studies/small.yaml", "title: other\n"), ("search_spaces/pfedmoap.yaml", "method.lam: {low: 0, high: 1}\n"),
+           (RESULT, "\n"), (RESULT, None), ("outputs/small/report.html", None)]  # fmt: skip
+"""Files, and what is added to them; None: they are removed."""
+QUESTION = ["small", "print_results", False, False, None, "table"]
 
 
-@pytest.mark.parametrize("words", LIKELY)
-def test_what_is_likely_asked_next_is_answered_before_it_is_asked(words: str, answered: Path) -> None:
-    call = [sys.executable, "-c", REPEATED, json.dumps(words.split())]
-    done = subprocess.run(call, capture_output=True, text=True, check=True, cwd=answered)
-    assert len(done.stdout.splitlines()) > 3
-    assert done.stdout.splitlines()[-1] == "[]"
+def kept(*question: Any, **options: Any) -> bool:
+    """Whether the question has a kept answer, as a command that begins now sees it."""
+    answers.begin()
+    return answers.Question(*question, **options).answer() is not None
 
 
-def _touch_package(home: Path, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(answers.fpl_tune, "__file__", str(home / "fpl_tune" / "__init__.py"))
+@pytest.mark.parametrize(("files", "added"), CHANGES)
+def test_an_answer_is_not_repeated_after_a_change_of_files(files: str, added: str | None, answered: Path) -> None:
+    assert kept(*QUESTION)
+    path = next(answered.glob(files), answered / files)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"{path.read_text() if path.exists() else ''}{added}")
+    if added is None:
+        path.unlink()
+    assert not kept(*QUESTION)
 
 
-def _edit_study(home: Path, patch: pytest.MonkeyPatch) -> None:
-    path = home / "studies" / "small.yaml"
-    path.write_text(path.read_text() + "title: other\n")
-
-
-def _add_space(home: Path, patch: pytest.MonkeyPatch) -> None:
-    (home / "search_spaces").mkdir()
-    (home / "search_spaces" / "pfedmoap.yaml").write_text("method.lam: {low: 0, high: 1}\n")
-
-
-def _change_result(home: Path, patch: pytest.MonkeyPatch) -> None:
-    path = next((home / "outputs" / "small" / "cells").glob("*/seed=1/result.json"))
-    path.write_text(path.read_text() + "\n")
-
-
-def _remove_result(home: Path, patch: pytest.MonkeyPatch) -> None:
-    next((home / "outputs" / "small" / "cells").glob("*/seed=1/result.json")).unlink()
-
-
-def _remove_report(home: Path, patch: pytest.MonkeyPatch) -> None:
-    (home / "outputs" / "small" / "report.html").unlink()
-
-
-def _set_variable(home: Path, patch: pytest.MonkeyPatch) -> None:
-    patch.setenv("FPL_TUNE_CACHE", str(home / "cache"))
-
-
-CHANGES = [_touch_package, _edit_study, _add_space, _change_result, _remove_result, _remove_report, _set_variable]
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_an_answer_is_not_repeated_after_a_change(
-    change: Callable[[Path, pytest.MonkeyPatch], None], answered: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_answer_is_not_repeated_after_a_change_of_the_package_or_the_environment(
+    answered: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers.begin()
-    question = ["small", "show", False, False, None, "table"]
-    with output.captured(mute=True) as said:
-        assert answers.Question(*question).repeat()
-    assert said
-    change(answered, monkeypatch)
-    answers.begin()
-    assert not answers.Question(*question).repeat()
+    with monkeypatch.context() as patch:
+        patch.setenv("FPL_TUNE_CACHE", str(answered / "cache"))
+        assert not kept(*QUESTION)
+    assert kept(*QUESTION)
+    monkeypatch.setattr(answers.fpl_tune, "__file__", str(answered / "fpl_tune" / "__init__.py"))
+    assert not kept(*QUESTION)
 
 
 def test_another_question_has_another_answer(answered: Path, command: Command) -> None:
@@ -185,26 +160,24 @@ def test_the_costs_of_a_plan_are_measured_again_after_a_while(
     answered: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command("plan", "small")
-    answers.begin()
-    question = ["small", "plan", None, None, None, "table", False]
-    with output.captured(mute=True):
-        assert answers.Question(*question).repeat()
-        now = time.time()
-        monkeypatch.setattr(time, "time", lambda: now + answers.KEPT_SECONDS + 1)
-        assert not answers.Question(*question).repeat()
+    question = "small", "print_plan", [], "table"
+    assert kept(*question, seconds=plan.KEPT_SECONDS)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + plan.KEPT_SECONDS + 1)
+    assert not kept(*question, seconds=plan.KEPT_SECONDS)
 
 
 @pytest.mark.parametrize(
     ("override", "lasts"),
     [("seeds=2", True), ("data=officehome", False), ("axes.data=[shapes,pacs]", False), ("search.warm_start=x", False),
      ("tracking={enabled:true,uri:'http://x:1'}", False), ("axes.partition=[iid,dirichlet]", True),
-     ("axes.world=[{label:a,data:pacs}]", False), ("axes.partition.file=[a.json,b.json]", False)],
+     ("axes.world=[{label:a,data:pacs}]", False), ("partition=file partition.file=a.json", False)],
 )  # fmt: skip
 def test_what_depends_on_files_or_servers_elsewhere_is_not_kept(override: str, lasts: bool) -> None:
     from fpl_tune import config
 
-    _, node = config.compose_study("lambda_sweep", ["tracking.enabled=false", override])
-    assert answers.lasting(node) is lasts
+    composed = config.compose_study("lambda_sweep", ["tracking.enabled=false", *override.split()])
+    assert answers.lasting(*composed) is lasts
 
 
 def test_a_folder_that_cannot_be_written_has_no_answers(answered: Path, command: Command) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fpl_tune import contract, data, methods
-from fpl_tune.cli.new import Kind, class_name, render
+from fpl_tune.cli.new import class_name, render
 from fpl_tune.config import compose_study
 from fpl_tune.study.cells import expand
 from fpl_tune.testing import check_method
@@ -83,4 +83,4 @@ def test_a_name_that_cannot_be_is_refused(words: str, message: str, command: Com
 def test_the_documented_method_is_the_written_one(here: Path) -> None:
     name = "server_momentum"
     assert class_name(name) == "ServerMomentum"
-    assert f"```python\n{render(Kind.method, name)[1]}```" in DOCS.read_text(encoding="utf-8")
+    assert f"```python\n{render('method', name)[1]}```" in DOCS.read_text(encoding="utf-8")

@@ -212,10 +212,9 @@ def test_two_studies_are_judged_like_cells(make_store, tmp_path):
 
 
 def test_show_as_json_holds_the_comparisons(make_store, capsys):
-    from fpl_tune.cli.common import Format
     from fpl_tune.cli.results_table import results_table
 
-    results_table(make_store(), "final", Format.json)
+    results_table(make_store(), "final", "json")
     rows = json.loads(capsys.readouterr().out)
     assert {row.get("reference") for row in rows} == {"zeroshot", None}
     assert all({"verdict", "sentence", "difference_low", "p_signs_least"} <= row.keys() for row in rows[:3])
