@@ -6,7 +6,6 @@ import contextlib
 import importlib.metadata
 import platform
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -20,19 +19,17 @@ from fpl_tune.formatting import (
     megabytes,
     numeric,
     plus_minus,
-    points,
     quantity,
     short,
     signed,
     upper,
 )
 from fpl_tune.report import charts, figures, tables
-from fpl_tune.report.ablation import ablation
 from fpl_tune.report.blocks import Section, plain_table
 from fpl_tune.report.decisions import choice, claims, datasets, decisions, neighbours, variation
 from fpl_tune.report.facts import Facts
-from fpl_tune.report.paper import beside
-from fpl_tune.report.searches import matters, pairs, winners
+from fpl_tune.report.paper import paper
+from fpl_tune.report.searches import ablation, matters, pairs, winners
 from fpl_tune.report.trained import SHOWN, clients, diagnoses, domains, learning
 from fpl_tune.search.components import label_of
 from fpl_tune.study.cells import shown
@@ -54,10 +51,7 @@ def curve(facts: Facts, tests: pd.DataFrame) -> Section | None:
     if len(facts.axes) > 2 or facts.searched:
         section = Section("curve", "Along each field", ["One point per cell; the ring marks the best on validation."])
         for axis in axes[:_FIELDS]:
-            section.charts[f"slice_{short(axis)}"] = (
-                figures.slices(facts, axis),
-                f"By {axis}; {facts.basis}.",
-            )
+            section.charts[f"slice_{short(axis)}"] = figures.slices(facts, axis), f"By {axis}; {facts.basis}."
         return section
     section = Section("curve", f"Along {axis_name(x)}")
     spread = f"bands and bars are the standard deviation over seeds; {facts.basis}"
@@ -125,55 +119,16 @@ def honest(facts: Facts, tests: pd.DataFrame) -> Section | None:
     added = (habits["best_test"] - habits[facts.rule]).mean() if {"best_test", facts.rule} <= set(habits) else np.nan
     names = {"final": "last round", "best_val": "best validation round", "best_test": "best test round (habit)",
              "mean_last5": "mean of last five evaluated rounds (habit)"}  # fmt: skip
+    gain = f": picking the best test round would add {signed(added, facts.metric)} points on average"
     text = (
         "The first two rules read validation figures only. The other two are the papers' habits, shown for comparison"
-        + (
-            f": picking the best test round would add {signed(added, facts.metric)} points on average."
-            if added == added
-            else "."
-        )
+        f"{gain if added == added else ''}."
     )
     rows = [
         [label, *(figure(float(habits.loc[label, rule]), facts.metric) for rule in order)] for label in habits.index
     ]
     table = plain_table(["cell", *(names.get(rule, rule) for rule in order)], rows)  # type: ignore[arg-type]
     return Section("rules", "Reporting rules", [text], tables=[table])
-
-
-def paper(facts: Facts, tests: pd.DataFrame) -> Section | None:
-    """What does the paper print?"""
-    block = beside(facts)
-    if block is None:
-        return None
-    section = Section("paper", f"Beside the paper{': ' + block.source if block.source else ''}")
-    if block.expected:
-        section.texts.append(f"Expected: {block.expected}")
-    if block.parts and not any(row.comparable for part in block.parts for row in part.rows):
-        timed = all(part.unit == "s" for part in block.parts)
-        where = "on another machine" if timed else "on other data or another backbone"
-        section.texts.append(f"Ours ran {where} than the paper's, so no gap is given: compare order and trend.")
-    section.texts += block.notes
-    for part in block.parts:
-        if part.order == part.order:
-            section.texts.append(
-                f"Kendall's rank correlation with the printed figures, {part.name}: {part.order:+.2f}."
-            )
-        ours, printed = (f"{whose} ({part.unit})" if part.unit else whose for whose in ("ours", "printed"))
-        value = partial(points, digits=3 if part.unit in ("M", "s") else 2)
-        rows = [
-            [
-                r.label,
-                value(r.ours, r.spread if r.spread else np.nan),
-                r.method,
-                r.dataset,
-                value(r.mean, r.std),
-                value(r.gap),
-            ]
-            for r in part.rows
-        ]
-        section.tables.append(plain_table([part.name, ours, "printed as", "on", printed, "gap"], rows))
-    section.texts += [f"Known reason for a gap: {defect}" for defect in block.defects]
-    return section
 
 
 def tuned(facts: Facts, tests: pd.DataFrame) -> Section:

@@ -13,8 +13,8 @@ import pytest
 from fpl_tune.api import start_study as run_study
 from fpl_tune.errors import ConfigError
 from fpl_tune.plan.plan import make_plan
-from fpl_tune.report.ablation import ablation
 from fpl_tune.report.facts import Facts
+from fpl_tune.report.searches import ablation
 from fpl_tune.report.significance import against_reference
 from fpl_tune.search.ablation import _units, ablation_paths
 from fpl_tune.search.space import Param, Space
