@@ -121,7 +121,6 @@ def datasets(facts: Facts, tests: pd.DataFrame) -> Section | None:
     if frame.duplicated(["dataset", "cell", "seed"]).any():
         return None
     ranks, middle = analysis.mean_ranks(frame), analysis.iqm(frame)
-    matrix = analysis.multiple_comparison(frame)
     n = counted(ranks.datasets, "data set")
     texts = [f"Mean ranks over {n}; ranks that differ by less than {ranks.critical_difference:.2f} (Nemenyi) are not "
              f"told apart; Friedman's p = {p_value(ranks.p)}."]  # fmt: skip
@@ -137,14 +136,11 @@ def datasets(facts: Facts, tests: pd.DataFrame) -> Section | None:
     ]  # fmt: skip
     first = str(ranks.ranks.index[0]) if len(ranks.ranks) else ""
     against = []
-    for row in matrix.to_dict("records"):
-        if first not in (row["a"], row["b"]):
-            continue
-        sign, other = (1, row["b"]) if row["a"] == first else (-1, row["a"])
-        wins, losses = (row["wins"], row["losses"]) if sign == 1 else (row["losses"], row["wins"])
-        chance, low, high = analysis.improvement(frame, first, str(other))
-        against.append([str(other), signed(sign * row["difference"], facts.metric),
-                        f"{wins} / {row['ties']} / {losses}", p_value(row["p"]),
+    matrix = analysis.multiple_comparison(frame.sort_values("cell", key=lambda names: names != first, kind="stable"))
+    for row in matrix[matrix["a"] == first].to_dict("records"):
+        chance, low, high = analysis.improvement(frame, first, str(row["b"]))
+        against.append([str(row["b"]), signed(row["difference"], facts.metric),
+                        f"{row['wins']} / {row['ties']} / {row['losses']}", p_value(row["p"]),
                         f"{100 * chance:.0f} % ({100 * low:.0f} to {100 * high:.0f})"])  # fmt: skip
     tables = [plain_table(["cell", "mean rank", "interquartile mean (%)", "95 % band"], over)]
     if against:

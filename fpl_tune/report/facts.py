@@ -293,11 +293,9 @@ class Facts:
     @cached_property
     def _picked(self) -> tuple[str, str] | None:
         """An axis and its value, where the reference is all cells of that value: `promptfl`, `lam=0`."""
-        for axis, values in self._taken.items():
-            for value, name in values.items():
-                if self._named in (name, value) and self._named not in self.by_label:
-                    return axis, value
-        return None
+        taken = ((axis, value, name) for axis, values in self._taken.items() for value, name in values.items())
+        found = ((axis, value) for axis, value, name in taken if self._named in (name, value))
+        return next(found, None) if self._named not in self.by_label else None
 
     @cached_property
     def reference(self) -> str | None:
