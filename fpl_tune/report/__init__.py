@@ -1,8 +1,8 @@
 """Reports: one self-contained page, figures, and the table in Markdown, LaTeX and CSV.
 
 The room reads a study's store; nothing below imports it. Open `sections.py` first: a section is a function of the
-facts of a study and the tests against its reference. `charts.py` makes Vega-Lite specifications from rows, `figures.py`
-makes the rows, `vega.py` draws, `page.js` links table and charts.
+facts of a study and the tests against its reference. `figures.py` holds the figures, made of the layers of `charts.py`;
+`vega.py` draws them, `page.js` links table and charts.
 """
 
 from __future__ import annotations

@@ -97,6 +97,11 @@ class Facts:
         return [name for name in named if name.partition("/")[0] not in _USUAL and name != self.metric]
 
     @property
+    def whole(self) -> list[str]:
+        """Metrics of `extra` that have a column: those of a part, such as a domain, have none."""
+        return [name for name in self.extra if name.count("/") == 1]
+
+    @property
     def basis(self) -> str:
         """How many seeds and which round a figure of the page rests on, for captions."""
         n = sorted({int(n) for n in self.table["n"] if n})
@@ -182,7 +187,7 @@ class Facts:
         """The same by seed."""
         if metric in (results.VAL, self.metric):
             rows = self._ended[(self._ended["rule"] == self.rule) & (self._ended["cell"] == cell.id)]
-            found = {int(seed): float(value) for seed, value in zip(rows["seed"], rows[metric], strict=True)}
+            found = dict(zip(rows["seed"].astype(int), rows[metric].astype(float), strict=True))
         else:
             seeds = self.seeds(cell)
             found = {seed: results.figure(self.store.history(cell, seed), metric, self.rule) for seed in seeds}

@@ -17,11 +17,6 @@ from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.results import VAL
 
 
-def _extra(facts: Facts) -> list[str]:
-    """Metrics of methods that have a column: those of a part, such as a domain, have none."""
-    return [name for name in facts.extra if name.count("/") == 1]
-
-
 def _value(value: Any) -> tuple[str, float | str]:
     """A field's value in three digits, and its key of sorting."""
     if value is None or value != value:
@@ -77,7 +72,7 @@ def _columns(facts: Facts, cell: Cell, test: Mapping[Any, Any]) -> list[tuple[st
         ("p", p_value(p), p),
         ("MB", megabytes(row["bytes"]), row["bytes"]),
         ("time", duration(row["seconds"]), row["seconds"]),
-        *((quantity(name, over=""), figure(row[name], name), row[name]) for name in _extra(facts)),
+        *((quantity(name, over=""), figure(row[name], name), row[name]) for name in facts.whole),
     ]
     return [(name, Td(text, "" if key != key else key)) for name, text, key in found]
 

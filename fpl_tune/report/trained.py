@@ -33,15 +33,14 @@ def learning(facts: Facts, tests: pd.DataFrame) -> Section | None:
         return None
     which = "references, and the cells that validation puts first" if len(facts.cells) > len(cells) else "all cells"
     section = Section("learning", "Learning curves", [f"Mean over seeds and their standard deviation; {which}."])
-    whole = [name for name in facts.extra if name.count("/") == 1]
-    for name in dict.fromkeys([VAL, facts.metric, *whole]):
+    for name in dict.fromkeys([VAL, facts.metric, *facts.whole]):
         every = [(facts.name(cell), facts.keys[cell.id], facts.curve(cell, name)) for cell in cells]
         if curves := [one for one in every if len(one[2]) > 1]:
             file = {VAL: "learning_validation", facts.metric: "learning"}.get(
                 name, f"learning_{name.replace('/', '_')}"
             )
             section.charts[file] = figures.by_round(curves, name), _caption(name, curves)
-    parts = sorted(set(facts.extra) - set(whole))
+    parts = sorted(set(facts.extra) - set(facts.whole))
     ranked = [*([facts.best] if facts.best else []), *cells]
     for group, found in itertools.groupby(parts, key=lambda name: name.partition("/")[0]):
         names = list(found)
