@@ -137,7 +137,7 @@ def datasets(facts: Facts, tests: pd.DataFrame) -> Section | None:
     first = str(ranks.ranks.index[0]) if len(ranks.ranks) else ""
     against = []
     matrix = analysis.multiple_comparison(frame.sort_values("cell", key=lambda names: names != first, kind="stable"))
-    for row in matrix[matrix["a"] == first].to_dict("records"):
+    for row in matrix.loc[matrix["a"] == first].to_dict("records"):
         chance, low, high = analysis.improvement(frame, first, str(row["b"]))
         against.append([str(row["b"]), signed(row["difference"], facts.metric),
                         f"{row['wins']} / {row['ties']} / {row['losses']}", p_value(row["p"]),
