@@ -40,10 +40,7 @@ class Sentences:
 
     names: tuple[str, ...]
     n_ctx: int
-    position: Position
-    ending: str
     slots: tuple[tuple[int, ...], ...]
-    tail: str = ""
     _layouts: dict[tuple[bool, torch.device, torch.dtype, bool], Layout] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -91,12 +88,10 @@ def tokenise(
     learns two of the four words "a photo of a"). Underscores become spaces. `n_ctx=0` leaves the plain sentence.
 
     Raises:
-        ConfigError: no names, a negative `n_ctx`, an unknown position, or a sentence too long for the tower.
+        ConfigError: no names, an unknown position, or a sentence too long for the tower.
     """
     if position not in ("end", "middle", "front"):
         raise ConfigError(f"clip.class_position must be end, middle or front, but is {position!r}.")
-    if n_ctx < 0:
-        raise ConfigError(f"The number of context tokens must be at least 0, not {n_ctx}.")
     if not names:
         raise ConfigError("There are no class names to make sentences from; give at least one.")
     frozen = tokenizer.encode(tail) if tail else []
@@ -107,7 +102,7 @@ def tokenise(
                 f"The sentence of class {name!r} has {len(sentence)} tokens ({n_ctx} of them context), but "
                 f"the text tower reads at most {tokenizer.n_positions}: shorten the name or the context (method.n_ctx)."
             )
-    return Sentences(tuple(names), n_ctx, position, ending, slots, tail)
+    return Sentences(tuple(names), n_ctx, slots)
 
 
 def _slots(

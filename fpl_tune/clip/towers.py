@@ -41,7 +41,6 @@ class Towers:
         embed_dim: D, the width of text and image features.
         text_width: d, the width of a context token.
         vision_width: width of the image tower's tokens.
-        n_positions: tokens the text tower reads, SOS and EOT included.
         image_size: pixels along a side.
         n_patches: M, or None if the image tower has no patch features.
         n_text_blocks: transformer blocks of the text tower.
@@ -62,7 +61,7 @@ class Towers:
         """Freezes `model`.
 
         Raises:
-            ConfigError: the model's text half is not CLIP's: embeddings to put a context into, features of EOT tokens.
+            ConfigError: the model's text half is not CLIP's, with token embeddings and features of EOT tokens.
         """
         self.model: Any = model.eval().requires_grad_(False)
         text = model if hasattr(model, "token_embedding") else getattr(model, "text", None)
@@ -79,7 +78,6 @@ class Towers:
         size = visual.image_size
         self.image_size = int(size[0] if isinstance(size, Sequence) else size)
         self.text_width = self.text.width
-        self.n_positions = tokenizer.n_positions
         self.scale = math.exp(float(self.model.logit_scale))
         self.vision_width, self.n_patches = image.sizes(visual)
         self.embed_dim = self.text.embed_dim

@@ -79,7 +79,6 @@ def test_longest_sentence_fits_and_one_more_is_refused():
     ("names", "n_ctx", "position", "message"),
     [
         ([], 2, "end", "no class names"),
-        (["a"], -1, "end", "at least 0, not -1"),
         (["a"], 2, "back", "must be end, middle or front, but is 'back'"),
     ],
 )
