@@ -6,6 +6,7 @@ import os
 import re
 import time
 import warnings
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
@@ -32,6 +33,7 @@ Progress = Callable[[int, int, str], object]
 _VERSION = "1"  # of the file format; raising it invalidates all cached files
 _BATCH = 128  # images decoded, and held in memory, at a time
 _SMALL = 64  # pixels of a side up to which several batches are encoded at once
+_SUMMED = 1 << 30  # bytes; of larger files only header and length are checked, since reading them takes long
 _memory: dict[str, Tensor] = {}  # features that could not be written, by key
 
 
@@ -210,12 +212,13 @@ class _Job:
 
 def _read(path: Path, job: _Job) -> Tensor | None:
     """The features in a file, or None if it is missing or damaged."""
+    if not path.exists():
+        return None
     try:
         array = np.load(path, mmap_mode="c")
-        if (array.shape, array.dtype) == (job.shape, job.dtype):
+        intact = _kept_sum(path).read_text(errors="replace") == _checksum(path)
+        if intact and (array.shape, array.dtype) == (job.shape, job.dtype):
             return torch.from_numpy(array)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
     except (OSError, ValueError, EOFError):
         pass
     warnings.warn(f"Cached features {path} are damaged or cut short; computing them again.", stacklevel=3)
@@ -239,6 +242,7 @@ def _build(path: Path, job: _Job) -> Tensor | None:
                 _reserve(unfinished)
                 job.run(array)
                 array.flush()
+                _kept_sum(path).write_text(_checksum(unfinished))
         return _read(path, job)
     except OSError as error:
         warnings.warn(
@@ -247,6 +251,22 @@ def _build(path: Path, job: _Job) -> Tensor | None:
             stacklevel=3,
         )
         return None
+
+
+def _kept_sum(path: Path) -> Path:
+    """The file that keeps the checksum. Features without one are not trusted."""
+    return path.with_name(f"{path.name}.crc")
+
+
+def _checksum(path: Path) -> str:
+    """CRC-32 of a file, of a large one its size. Read in parts: pages of a memory map would count as memory in use."""
+    if (size := path.stat().st_size) > _SUMMED:
+        return f"{size} bytes"
+    found = 0
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            found = zlib.crc32(piece, found)
+    return f"{found:08x}"
 
 
 def _reserve(path: Path) -> None:

@@ -131,16 +131,20 @@ def test_other_towers_images_and_transforms_have_other_features(pool: Pool, tmp_
     assert len(list(tmp_path.glob("*.npy"))) == 4
 
 
-@pytest.mark.parametrize("damage", ["truncated", "garbage", "empty", "other"])
+@pytest.mark.parametrize("damage", ["no checksum", "truncated", "garbage", "empty", "other", "one bit"])
 def test_a_damaged_file_is_said_and_built_again(pool: Pool, tmp_path: Path, damage: str) -> None:
     eye = Eye()
     good = features(pool, eye, cache_dir=tmp_path).clone()
     (path,) = tmp_path.glob("*.npy")
-    if damage == "other":
+    if damage == "no checksum":
+        path.with_name(f"{path.name}.crc").unlink()
+    elif damage == "other":
         np.save(path, np.zeros((3, 3)))
     else:
         whole = path.read_bytes()
-        path.write_bytes({"truncated": whole[:-4], "garbage": b"x" * len(whole), "empty": b""}[damage])
+        flipped = whole[:-9] + bytes([whole[-9] ^ 4]) + whole[-8:]
+        damaged = {"truncated": whole[:-4], "garbage": b"x" * len(whole), "empty": b"", "one bit": flipped}
+        path.write_bytes(damaged[damage])
     with pytest.warns(UserWarning, match="damaged or cut short"):
         again = features(pool, eye, cache_dir=tmp_path)
     assert torch.equal(good, again)
