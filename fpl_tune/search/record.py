@@ -8,7 +8,6 @@ position among the reports (`reported_as`): every suggestion follows from both.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ import optuna
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, Trial
 from sqlalchemy import event
 
 from fpl_tune.search.components import quiet
@@ -24,19 +23,6 @@ from fpl_tune.study.schema import check_database
 
 WARM = "warm_start"
 """User attribute of trials that another study ran: its name."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The report on a trial to the sampler."""
-
-    state: TrialState
-    values: list[float] | None = None
-    """Values by objective of a complete trial."""
-    rounds: dict[int, float] = field(default_factory=dict)
-    """Round -> objective, where there is one objective."""
-    attrs: dict[str, Any] = field(default_factory=dict)
-    """User attributes. `constraints`: constraint -> by how much it is broken; 0 or less where it holds."""
 
 
 def open_storage(folder: Path) -> BaseStorage:
@@ -137,23 +123,30 @@ class TrialRecord:
         self._disk.take_attributes(self._memory)
         return trial.number, chosen
 
-    def report(self, number: int, verdict: Verdict, sampler: BaseSampler) -> None:
-        """Ends a trial. `sampler` may store attributes of its own."""
+    def report(self, number: int, over: FrozenTrial, sampler: BaseSampler) -> None:
+        """Ends a trial.
+
+        Args:
+            number: the trial's.
+            over: its state, values, intermediate values and user attributes; of these, `constraints` maps each
+                constraint to its violation, 0 or less where it holds.
+            sampler: may store attributes of its own.
+        """
         with quiet():  # a kill in between leaves attributes that are set again
             for copy in (self._memory, self._disk):
                 copy.study.sampler = RandomSampler()  # whose trial draws nothing when it is made
                 trial_id = copy.storage.get_trial_id_from_study_id_trial_number(copy.id, number)
                 trial = Trial(copy.study, trial_id)
-                for key, value in {**verdict.attrs, "reported_as": self.reported}.items():
+                for key, value in {**over.user_attrs, "reported_as": self.reported}.items():
                     trial.set_user_attr(key, value)
-                for step, value in verdict.rounds.items():
+                for step, value in over.intermediate_values.items():
                     trial.report(value, step)
                 if copy is self._memory:
-                    for name, excess in verdict.attrs.get("constraints", {}).items():
+                    for name, excess in over.user_attrs.get("constraints", {}).items():
                         trial.set_constraint(name, excess)
                     copy.study.sampler = sampler
                 else:  # what the sampler and the constraints left
                     for key, value in self.trials()[number].system_attrs.items():
                         copy.storage.set_trial_system_attr(trial_id, key, value)
-                copy.study.tell(trial, verdict.values, verdict.state)
+                copy.study.tell(trial, over.values, over.state)
         self.reported += 1

@@ -15,7 +15,7 @@ from typing import Any
 
 from optuna.samplers import RandomSampler
 from optuna.storages import BaseStorage
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from fpl_tune import config
 from fpl_tune.config import RunSpec, SearchSpec
@@ -23,7 +23,7 @@ from fpl_tune.errors import ConfigError
 from fpl_tune.method import derive
 from fpl_tune.search.objective import parse_constraint
 from fpl_tune.search.pruning import standard_error
-from fpl_tune.search.record import WARM, TrialRecord, Verdict
+from fpl_tune.search.record import WARM, TrialRecord
 from fpl_tune.search.samplers import SamplerFactory, directions_of, in_memory
 from fpl_tune.search.space import Space, stored
 from fpl_tune.study.cells import Cell, Composer, label
@@ -58,8 +58,8 @@ class Part:
     """Name in the database."""
     warm: Sequence[FrozenTrial] = ()
     """Trials of other studies."""
-    pending: dict[int, Verdict | None] = field(default_factory=dict)
-    """Running trials, and the verdict of those that are over but not reported yet."""
+    pending: dict[int, FrozenTrial | None] = field(default_factory=dict)
+    """Running trials, and the verdicts on those that are over but not reported yet."""
     paused: dict[int, float] = field(default_factory=dict)
     """Paused trials -> training seconds so far. Batches do not wait for them."""
 
@@ -115,7 +115,7 @@ class Part:
             if cell is not None:
                 cells.append((trial.number, cell))
             elif trial.number in self.pending:
-                self._settle(trial.number, Verdict(TrialState.FAIL))
+                self._settle(trial.number, create_trial(state=TrialState.FAIL))
         return cells
 
     def _trials(self) -> list[FrozenTrial]:
@@ -168,7 +168,7 @@ class Part:
             cell = self._cell(number, params)
             if cell is not None:
                 return number, cell
-            self._settle(number, Verdict(TrialState.FAIL))
+            self._settle(number, create_trial(state=TrialState.FAIL))
         return None
 
     def _cell(self, number: int, params: Mapping[str, Any]) -> Cell | None:
@@ -197,7 +197,7 @@ class Part:
         self.paused[number] = seconds
         self._flush()
 
-    def _settle(self, number: int, verdict: Verdict) -> None:
+    def _settle(self, number: int, verdict: FrozenTrial) -> None:
         self.pending[number] = verdict
         self._flush()
 
@@ -212,11 +212,11 @@ class Part:
             del self.pending[number]
             self._finish(number, done[number])
 
-    def _finish(self, number: int, verdict: Verdict) -> None:
+    def _finish(self, number: int, verdict: FrozenTrial) -> None:
         self.record.report(number, verdict, self.samplers.make(number - self._offset, self.key))
 
-    def verdict(self, cell: Cell, results: Results) -> Verdict:
-        """The verdict on a cell from its results, read at the round that the study's rule chooses."""
+    def verdict(self, cell: Cell, results: Results) -> FrozenTrial:
+        """What the sampler receives of a cell, as a trial without parameters: figures of the round of the rule."""
         states = {Status(result["status"]) for result, _ in results.values()}
         kept = [history for _, history in results.values() if history]
         attrs: dict[str, Any] = {
@@ -230,7 +230,7 @@ class Part:
             for name in sorted({*self.search.objectives, *(c.metric for c in constraints.values())})
         }
         if Status.FAILED in states or any(math.isnan(found["mean"]) for found in figures.values()):
-            return Verdict(TrialState.FAIL, attrs=attrs)
+            return create_trial(state=TrialState.FAIL, user_attrs=attrs)
         attrs["sem"] = {name: standard_error(name, found["sem"], kept) for name, found in figures.items()}
         attrs["n"] = len(kept)
         if constraints:
@@ -242,7 +242,12 @@ class Part:
             rounds = _by_round(self.search.objectives[0], kept)
             if early:  # Optuna takes the last round's value for the trial's
                 rounds[min(map(len, kept))] = values[0]
-        return Verdict(TrialState.PRUNED if early else TrialState.COMPLETE, None if early else values, rounds, attrs)
+        return create_trial(
+            state=TrialState.PRUNED if early else TrialState.COMPLETE,
+            values=None if early else values,
+            intermediate_values=rounds,
+            user_attrs=attrs,
+        )
 
 
 def _by_round(metric: str, histories: Sequence[Sequence[Record]]) -> dict[int, float]:

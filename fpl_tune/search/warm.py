@@ -63,5 +63,5 @@ def _trial(part: Part, cell: Cell, results: Results, name: str) -> FrozenTrial |
         values=verdict.values,
         params=stored(point),
         distributions={param.name: param.distribution for param in params if param.name in point},
-        user_attrs={**verdict.attrs, "params": point, WARM: name},
+        user_attrs={**verdict.user_attrs, "params": point, WARM: name},
     )
