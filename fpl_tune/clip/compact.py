@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,6 +65,7 @@ class CompactTokenizer:
         single = list(_bpe().byte_encoder.values())
         inventory = [*single, *(byte + "</w>" for byte in single)]
         inventory += [*sorted(pieces - set(inventory)), "<start_of_text>", "<end_of_text>"]
+        self._pieces = inventory
         self._ids = {piece: index for index, piece in enumerate(inventory)}
 
     @property
@@ -84,6 +86,13 @@ class CompactTokenizer:
         for piece in _pieces(text):
             ids.extend(self._ids[part] for part in ([piece] if piece in self._ids else _spell(piece)))
         return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, as open_clip's tokenizers give it: the words nearest to a prompt are named by it."""
+        text = "".join(self._pieces[index] for index in ids if index < self.sot).replace("</w>", " ")
+        decoder = _bpe().byte_decoder
+        letters = (b for c in text for b in ([decoder[c]] if c in decoder else c.encode()))
+        return bytes(letters).decode(errors="replace").strip()
 
 
 def _pieces(text: str) -> list[str]:
