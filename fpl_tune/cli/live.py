@@ -61,7 +61,7 @@ class Watcher(Callback):
         self._folder, self._candidates = store.folder, Candidates(axes_of(store.spec().axes))
         self._began = time.monotonic()
         for cell in finished:
-            self._count_best(cell, [r for s in store.seeds(cell) if (r := store.result(cell, s))])
+            self._count_best(cell, list(store.seed_results(cell).values()))
         if self._console.is_terminal and jobs and not self._console.quiet:
             self._live = Live(get_renderable=self._draw, console=self._console, refresh_per_second=4, transient=True)
             self._live.start()

@@ -55,8 +55,8 @@ class Eta(Callback):
         spec = store.spec()
         self._folder, self._seeds, self._reduction = store.folder, spec.seed_list(), spec.prune.reduction
         for cell in cells:
-            for seed in store.seeds(cell):
-                if (result := store.result(cell, seed)) and result["rounds"]:
+            for result in store.seed_results(cell).values():
+                if result["rounds"]:
                     self._rounds[self._kind(cell)] += result["rounds"]
                     self._spent[self._kind(cell)] += result["time/seconds"]
         for job in jobs:

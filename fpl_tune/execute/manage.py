@@ -63,9 +63,8 @@ def retry_failed(store: Store, states: Collection[str] = FAILURES) -> list[tuple
     named = []
     with locked(store.folder):
         for cell in store.cells():
-            for seed in store.seeds(cell):
-                result = store.result(cell, seed) or {}
-                if result.get("status") in states:
+            for seed, result in store.seed_results(cell).items():
+                if result["status"] in states:
                     store.forget(cell, seed)
                     named.append((cell, f"{cell.label}, seed {seed}: {result['error']}"))
     return named

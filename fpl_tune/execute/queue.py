@@ -56,8 +56,7 @@ class JobQueue(deque[Job]):
     def _report_to_race(self, cell: Cell, missing: Sequence[int]) -> Sequence[int]:
         """Reports stored seeds to the race. A cell that was eliminated before stays out, also of further seeds."""
         assert self._race is not None
-        for seed in self.store.seeds(cell):
-            result = self.store.result(cell, seed) or {}
+        for seed, result in self.store.seed_results(cell).items():
             if result["status"] == Status.ELIMINATED:
                 for left in missing:
                     self.store.put(cell, left, [], result)

@@ -100,9 +100,8 @@ def _pairs(a: Store, b: Store) -> list[tuple[Cell, Cell]]:
 def _values(store: Store, cell: Cell, rule: str) -> dict[int, tuple[float, str]]:
     """Test accuracy and partition of a cell's seeds that are done, by seed."""
     found = {}
-    for seed in store.seeds(cell):
-        result = store.result(cell, seed)
-        value = result["rules"].get(rule, {}).get(TEST) if result and result["status"] == "done" else None
-        if result and value is not None:
+    for seed, result in store.seed_results(cell).items():
+        value = result["rules"].get(rule, {}).get(TEST) if result["status"] == "done" else None
+        if value is not None:
             found[seed] = value, str(result.get("split_hash", ""))
     return found

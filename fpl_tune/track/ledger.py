@@ -154,7 +154,7 @@ def aggregates(results: Mapping[int, Mapping[str, Any]], rule: str, end: int) ->
 
 def study_entry(store: Store, spec: StudySpec, status: str) -> Entry:
     """The parent run: note and tags, no parameters or metrics, so that it can grow with the study."""
-    ends = [_times(r)[1] for cell in store.cells() for s in store.seeds(cell) if (r := store.result(cell, s))]
+    ends = [_times(result)[1] for cell in store.cells() for result in store.seed_results(cell).values()]
     note = f"## {spec.title or spec.name}\n\n{spec.note}\n\nThe artifact `report.html` shows curves and tables.\n"
     if (store.folder / "table.md").is_file():
         note += "\n" + (store.folder / "table.md").read_text()
