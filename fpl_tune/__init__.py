@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from fpl_tune.clip import load_towers
     from fpl_tune.execute.ray.trainable import FederatedTrainable
     from fpl_tune.search.objective_function import objective
-    from fpl_tune.serve import load_prompts
+    from fpl_tune.simulation.serve import load_prompts
 
 _HOME = {
     "encode_prompts": "api",
-    "load_prompts": "serve",
+    "load_prompts": "simulation.serve",
     "load_study": "api",
     "load_towers": "clip",
     "run": "api",

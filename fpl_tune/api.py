@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from fpl_tune import config
-from fpl_tune.device import resolve
-from fpl_tune.formatting import duration
-from fpl_tune.paths import cache_root, check_stored, output_folder, output_root
-from fpl_tune.trial import Record, Trial
+from fpl_tune.core.device import resolve
+from fpl_tune.core.formatting import duration
+from fpl_tune.core.paths import cache_root, check_stored, output_folder, output_root
+from fpl_tune.simulation.simulation import Record, Simulation
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,7 +89,7 @@ def run(
     more = [] if seeds is None else [f"seeds={seeds if isinstance(seeds, int) else list(seeds)}"]
     given, chosen = config.take_seeds([*overrides, *more])
     spec = config.compose_run(given)
-    trial = Trial(spec, chosen, cache_dir=cache_root(), device=resolve("auto"))
+    trial = Simulation(spec, chosen, cache_dir=cache_root(), device=resolve("auto"))
     history: list[Record] = []
     talks = sys.stderr.isatty() or hasattr(builtins, "__IPYTHON__") if progress is None else progress
     while not trial.done:
@@ -102,7 +102,7 @@ def run(
     return pd.DataFrame(sorted(history, key=lambda record: chosen.index(record["seed"])))
 
 
-def round_line(records: Sequence[Record], trial: Trial) -> str:
+def round_line(records: Sequence[Record], trial: Simulation) -> str:
     """Describes a round in a line: accuracies averaged over seeds where it was evaluated, time spent, the ETA."""
     text = f"round {trial.round}/{trial.rounds}"
     for split, title in (("val", "validation"), ("test", "test")):
@@ -189,7 +189,7 @@ def run_study(name: str, *overrides: str, callbacks: Iterable[Callback] = ()) ->
         >>> study.summary()
     """
     from fpl_tune.execute.eta import Eta
-    from fpl_tune.plan.overrides import compose
+    from fpl_tune.execute.plan.overrides import compose
 
     spec, node = compose(name, overrides, output_folder())
     start_study(spec, node, root=output_root(), callbacks=[Eta(), *callbacks])
@@ -203,8 +203,8 @@ def start_study(spec: StudySpec, node: dict[str, Any], *, root: Path, callbacks:
         ConfigError: the study is wrong or infeasible; nothing was started.
         EnvironmentProblem: the machine lacks something; finished results are stored.
     """
+    from fpl_tune.execute.plan import preflight
     from fpl_tune.execute.runner import run_study
-    from fpl_tune.plan import preflight
 
     if spec.execution.executor == "inline":
         from fpl_tune.execute.inline import execute

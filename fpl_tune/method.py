@@ -13,36 +13,62 @@ Notation of shapes, here and in every method:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from fpl_tune.inside import Inside
-from fpl_tune.seeds import derive, generator
-from fpl_tune.spec import SPEC, AtLeastOne, Fraction, Positive, Share, Weight
-from fpl_tune.tensors import (
+from fpl_tune.core.adapter import Adapter
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.seeds import derive, generator
+from fpl_tune.core.spec import SPEC, AtLeastOne, Fraction, Positive, Share, Weight
+from fpl_tune.core.tensors import (
     average,
     cosine_logits,
     count,
-    cross_entropy,
     in_place,
     mean_over,
-    new_context,
-    put,
+    normalize,
+    replicate,
     require,
-    same_leaves,
-    spread,
-    trees_like,
-    unit,
+    scatter_rows,
 )
 
 __all__ = [
-    "SPEC", "AtLeastOne", "Batch", "Fraction", "Inside", "Local", "Method", "Positive", "Share", "Sizes", "State",
-    "Table", "Task", "Traffic", "Tree", "Weight", "average", "cosine_logits", "count", "cross_entropy", "derive",
-    "generator", "in_place", "join", "mean_over", "new_context", "put", "require", "same_leaves", "spread",
-    "trees_like", "unit",
+    "SPEC",
+    "Adapter",
+    "AtLeastOne",
+    "Batch",
+    "Fraction",
+    "Local",
+    "Method",
+    "Positive",
+    "Share",
+    "Sizes",
+    "State",
+    "Table",
+    "Task",
+    "Traffic",
+    "Tree",
+    "Weight",
+    "average",
+    "cosine_logits",
+    "count",
+    "cross_entropy",
+    "derive",
+    "generator",
+    "in_place",
+    "join",
+    "mean_over",
+    "new_context",
+    "normalize",
+    "replicate",
+    "require",
+    "same_leaves",
+    "scatter_rows",
+    "trees_like",
 ]  # fmt: skip
 
 Tree = dict[str, Tensor]
@@ -62,9 +88,9 @@ class State(NamedTuple):
 class Local(NamedTuple):
     """The state during a round. Every leaf has a leading cohort axis [C, ...]."""
 
-    train: Tree
+    params: Tree
     """Moved by gradients, each client its own slice."""
-    fixed: Tree
+    buffers: Tree
     """Anchors, experts, banks: moved only by what `Method.loss` returns, never by gradients."""
 
     def at(self, rows: slice | Tensor) -> Local:
@@ -148,7 +174,7 @@ class Task(Sizes, Protocol):
     """The task of one seed, as a method receives it: towers, classes and clients' data.
 
     `logits` and `loss` receive the cohorts of several seeds side by side. They may use only what all seeds share:
-    sizes, towers, classes. Values that differ by client or seed are leaves of `Local.fixed`.
+    sizes, towers, classes. Values that differ by client or seed are leaves of `Local.buffers`.
     """
 
     scale: float
@@ -180,30 +206,30 @@ class Task(Sizes, Protocol):
         """[K, D] unit text features of the hand-written prompts."""
         ...
 
-    def text(
+    def encode_prompts(
         self,
         context: Tensor,
         *,
         per_class: bool = False,
         deep: Tensor | None = None,
         tail: str = "",
-        inside: Inside | None = None,
+        adapter: Adapter | None = None,
         remember: bool = True,
     ) -> Tensor:
         """Unit text features [..., K, D] of contexts [..., l, d] (or [..., K, l, d] if `per_class`).
 
         `deep` [..., J, l, d] replaces the context tokens at the input of blocks 1..J. `tail` are frozen words behind
-        the context. `inside` adds a branch to the blocks; contexts are then [C, l, d] or one [l, d] for all.
+        the context. `adapter` adds a branch to the blocks; contexts are then [C, l, d] or one [l, d] for all.
         Differentiable in all of them.
         Without gradients, features of contexts seen before are remembered; a context that changes at every call, as in
         a step or by image, takes `remember=False`: to look it up, it would have to be read from the device.
         """
         ...
 
-    def sentences(self, templates: Sequence[str], *, inside: Inside | None = None) -> Tensor:
-        """Raw text features [m, K, D] of m templates, {} standing for the class name; [C, m, K, D] with `inside`.
+    def sentences(self, templates: Sequence[str], *, adapter: Adapter | None = None) -> Tensor:
+        """Raw text features [m, K, D] of m templates, {} standing for the class name; [C, m, K, D] with `adapter`.
 
-        "{}" gives the bare names. Without `inside` they are computed once.
+        "{}" gives the bare names. Without `adapter` they are computed once.
         """
         ...
 
@@ -211,7 +237,7 @@ class Task(Sizes, Protocol):
         """[l, d] token embeddings of a text, to start a context from words."""
         ...
 
-    def see(
+    def encode_images(
         self,
         pixels: Tensor,
         tokens: Tensor,
@@ -219,11 +245,11 @@ class Task(Sizes, Protocol):
         deep: Tensor | None = None,
         place: Literal["front", "end"] = "front",
         cosine: bool = False,
-        inside: Inside | None = None,
+        adapter: Adapter | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Pixels [C, B, 3, H, W] through the image tower with prompt tokens [C, n, w].
 
-        `deep` [C, J, n, w] replaces the tokens at the input of blocks 1..J, `inside` adds a branch to the blocks.
+        `deep` [C, J, n, w] replaces the tokens at the input of blocks 1..J, `adapter` adds a branch to the blocks.
         Returns raw features [C, B, D] and the last block's q_cls · k_token, raw or the cosine [C, B, heads, n].
         """
         ...
@@ -244,7 +270,7 @@ class Task(Sizes, Protocol):
 class Method(ABC):
     """Abstract base of all methods. A subclass is final and a frozen dataclass; its fields are hyper-parameters.
 
-    Functions are pure. `who` [C] holds client ids (int64). No function may mix rows of a cohort but `merge`.
+    Functions are pure. `clients` [C] holds client ids (int64). No function may mix rows of a cohort but `merge`.
     """
 
     needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pooled"
@@ -268,8 +294,8 @@ class Method(ABC):
         """
 
     @abstractmethod
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        """The leaves [C, ...] that the cohort `who` [C] starts this round with."""
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        """The leaves [C, ...] that the cohort `clients` [C] starts this round with."""
 
     @abstractmethod
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
@@ -277,15 +303,15 @@ class Method(ABC):
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         """[C] losses, no term of which mixes clients, and the next `fixed`. Default: cross-entropy."""
-        return cross_entropy(self.logits(task, local, batch), batch), local.fixed
+        return cross_entropy(self.logits(task, local, batch), batch), local.buffers
 
     @abstractmethod
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        """The server's step: the next state. Only what this function reads leaves the clients `who` [C]."""
+    def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
+        """The server's step: the next state. Only what this function reads leaves the clients `clients` [C]."""
 
-    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        """The leaves [C, ...] that the clients `who` [C] are evaluated with. Default: those of `start`."""
-        return self.start(task, state, who)
+    def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
+        """The leaves [C, ...] that the clients `clients` [C] are evaluated with. Default: those of `start`."""
+        return self.start(task, state, clients)
 
     def diagnose(self, task: Task, local: Local, batch: Batch) -> dict[str, Tensor]:
         """Diagnostics of deployed models for reports: [C, n] shares by name, on validation images. Default: none."""
@@ -296,5 +322,46 @@ class Method(ABC):
         return {}
 
     @abstractmethod
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+    def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
         """Scalars that each client of a cohort receives before and sends after training, given the state before."""
+
+
+_IGNORED = -100  # label of an image that pads
+
+
+def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
+    """[C, B, K] -> [C]: mean cross-entropy of each client's real images."""
+    label = torch.where(batch.mask, batch.label, _IGNORED)
+    values = F.cross_entropy(logits.flatten(0, 1), label.flatten(), reduction="none", ignore_index=_IGNORED)
+    return values.view_as(label).sum(1) / batch.mask.sum(1).clamp(min=1)
+
+
+def new_context(task: Task, n_ctx: int, rng: Generator, *lead: int) -> Tensor:
+    """[*lead, l, d] learnable context, N(0, 0.02²) as in CoOp; the same numbers on every device."""
+    return (0.02 * torch.randn(*lead, n_ctx, task.text_width, generator=rng)).to(task.device, task.dtype)
+
+
+def same_leaves(one: State, other: State) -> bool:
+    """Whether two states have leaves of the same names and shapes."""
+    pairs = zip(one, other, strict=True)
+    return all({n: v.shape for n, v in a.items()} == {n: v.shape for n, v in b.items()} for a, b in pairs)
+
+
+def trees_like(state: State, trees: Mapping[str, Tree]) -> State:
+    """A state rebuilt from stored trees, checked against the names and shapes of a fresh one.
+
+    Raises:
+        ConfigError: a leaf is missing, unexpected or of another shape.
+    """
+    rebuilt = {}
+    for part, wanted in state._asdict().items():
+        found = trees.get(part, {})
+        if wanted.keys() != found.keys():
+            raise ConfigError(f"stored {part} state has leaves {sorted(found)}, the method has {sorted(wanted)}")
+        for name, leaf in wanted.items():
+            if leaf.shape != found[name].shape:
+                raise ConfigError(
+                    f"stored {part}.{name} is {tuple(found[name].shape)}, the method has {tuple(leaf.shape)}"
+                )
+        rebuilt[part] = {name: found[name].to(leaf.device, leaf.dtype) for name, leaf in wanted.items()}
+    return state._replace(**rebuilt)

@@ -26,9 +26,10 @@ import torch
 from hypothesis import settings
 from sqlalchemy import Engine, event
 
-from fpl_tune import config, worlds
+from fpl_tune import config
 from fpl_tune.clip.allocator import trim
 from fpl_tune.config import StudySpec
+from fpl_tune.simulation import worlds
 from fpl_tune.study.cells import expand
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store

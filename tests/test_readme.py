@@ -16,10 +16,11 @@ import pytest
 import torch
 import typer
 
-from fpl_tune import config, paths
+from fpl_tune import config
 from fpl_tune.cli.common import app
+from fpl_tune.core import paths
+from fpl_tune.core.paths import list_studies
 from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.paths import list_studies
 from fpl_tune.testing import assert_same, check_method, play, toy_task
 
 ROOT = Path(__file__).resolve().parent.parent

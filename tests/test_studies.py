@@ -17,17 +17,17 @@ from safetensors.torch import load_file
 
 from fpl_tune import config, methods
 from fpl_tune.config import RunSpec, StudySpec
-from fpl_tune.files import save_tensors
-from fpl_tune.paths import list_studies
-from fpl_tune.plan import preflight
-from fpl_tune.plan.overrides import compose
+from fpl_tune.core.files import save_tensors
+from fpl_tune.core.paths import list_studies
+from fpl_tune.execute.plan import preflight
+from fpl_tune.execute.plan.overrides import compose
 from fpl_tune.report.facts import without_data
 from fpl_tune.report.paper import BEST, over_sets, printed_results
 from fpl_tune.search.search import Search
+from fpl_tune.simulation.simulation import Record, Simulation
+from fpl_tune.simulation.worlds import needs_of
 from fpl_tune.study import claims
 from fpl_tune.study.cells import Cell, expand
-from fpl_tune.trial import Record, Trial
-from fpl_tune.worlds import needs_of
 
 PAPERS = """
 pfedmoap_t1 pfedmoap_t2 pfedmoap_t3 pfedmoap_t4 pfedmoap_t6 pfedmoap_t7 pfedmoap_t8 pfedmoap_t9 pfedmoap_f3 pfedmoap_f4
@@ -290,7 +290,7 @@ def one_round(cell: Cell, cache_dir: Path, folder: Path) -> tuple[list[Record], 
     run = tiny(cell.run)
     key = what_trains(run)
     if key not in _ran:
-        trial = Trial(run, [1], cache_dir=cache_dir)
+        trial = Simulation(run, [1], cache_dir=cache_dir)
         before = {name: leaf.clone() for name, leaf in trial.prompts()[1].items()}  # a round reuses their memory
         (records,) = trial.run_all()
         after = trial.prompts()[1]

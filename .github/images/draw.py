@@ -18,7 +18,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from fpl_tune.paths import output_root
+from fpl_tune.core.paths import output_root
 from fpl_tune.track import server, views
 
 HERE = Path(__file__).parent

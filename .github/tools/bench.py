@@ -14,8 +14,8 @@ from bench_search import bench_search
 from bench_statistics import bench_statistics
 
 from fpl_tune.cli import output
-from fpl_tune.device import resolve
-from fpl_tune.paths import cache_root
+from fpl_tune.core.device import resolve
+from fpl_tune.core.paths import cache_root
 
 
 def main() -> None:

@@ -16,14 +16,14 @@ from typing import Any
 import yaml
 
 from fpl_tune import config, methods
-from fpl_tune.bench.measure import Progress, Steps, images_progress, once
+from fpl_tune.core.formatting import counted
 from fpl_tune.execute import ray
 from fpl_tune.execute.runner import Callback, run_study
-from fpl_tune.formatting import counted
 from fpl_tune.search.search import Search
+from fpl_tune.simulation.simulation import Simulation
+from fpl_tune.simulation.worlds import world_of
 from fpl_tune.study.cells import Cell
-from fpl_tune.trial import Trial
-from fpl_tune.worlds import world_of
+from fpl_tune.testing.bench.measure import Progress, Steps, images_progress, once
 
 _WAIT = 600.0  # time limit of a study's first result in seconds
 _SPACE = {
@@ -167,7 +167,7 @@ def _added(root: Path, overrides: Sequence[str], device: str, cache_dir: Path, t
     run = config.compose_run(short)
 
     def alone() -> None:
-        Trial(run, [1], cache_dir=cache_dir, device=device).run_all()
+        Simulation(run, [1], cache_dir=cache_dir, device=device).run_all()
 
     alone()
     where = world_of(run, cache_dir=cache_dir, device=device).towers.device

@@ -16,13 +16,13 @@ from typing import Any
 import yaml
 
 from fpl_tune import config
-from fpl_tune.bench.measure import Progress, Steps
-from fpl_tune.execute.job import Job, JobOutput, Report, Setup
+from fpl_tune.execute.job import Job, JobOutput, Report, ExecutionContext
 from fpl_tune.execute.runner import run_study
 from fpl_tune.execute.scheduler import Scheduler
+from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Record
+from fpl_tune.testing.bench.measure import Progress, Steps
 
 _MEDIAN = 300.0  # seconds of a trial
 _SPREAD = 1.2  # standard deviation of the logarithm of its seconds: one trial in a hundred takes over 80 minutes
@@ -56,7 +56,7 @@ class VirtualCluster:
     """Seconds until the last job ended."""
     rounds: int = 0
 
-    def __call__(self, scheduler: Scheduler, setup: Setup) -> None:
+    def __call__(self, scheduler: Scheduler, setup: ExecutionContext) -> None:
         """Runs all jobs of the scheduler."""
         free, now, ready, number = self.workers, 0.0, 0.0, itertools.count()
         events: list[tuple[float, int, Job, int]] = []

@@ -18,7 +18,7 @@ from fpl_tune.analysis import Table
 from fpl_tune.analysis.compare import paired
 from fpl_tune.analysis.significance import equivalence
 from fpl_tune.analysis.tables import seed_means
-from fpl_tune.formatting import counted
+from fpl_tune.core.formatting import counted
 
 Floats = npt.NDArray[np.float64]
 Row = dict[str, Any]

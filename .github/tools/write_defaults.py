@@ -16,8 +16,8 @@ from collections import defaultdict
 import yaml
 
 from fpl_tune.cli.common import stored
-from fpl_tune.optim import OptimSpec
-from fpl_tune.paths import shipped
+from fpl_tune.config.specs import OptimSpec
+from fpl_tune.core.paths import shipped
 from fpl_tune.study.results import VAL
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 from fpl_tune.analysis.intervals import interval
 from fpl_tune.analysis.significance import equivalence, holm, paired_t, pooled_sd, seeds_needed, sign_flip
 from fpl_tune.analysis.tables import Floats, Table, present, read, seed_means
-from fpl_tune.formatting import counted
+from fpl_tune.core.formatting import counted
 
 Verdict = Literal["better", "worse", "equal", "undecided"]
 

@@ -17,10 +17,10 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from fpl_tune import plugins
 from fpl_tune.cli import answers, complete, output
 from fpl_tune.cli.common import app
-from fpl_tune.errors import FplTuneError, Notice
+from fpl_tune.core import plugins
+from fpl_tune.core.errors import FplTuneError, Notice
 
 # isort: off
 from fpl_tune.cli import study, plan, run, bench
@@ -91,7 +91,7 @@ def _report(problem: Exception) -> int:
         called = getattr(getattr(problem, "ctx", None), "command_path", "fpl-tune")
         message = f"{message.rstrip('.?')}{'?' if message.endswith('?') else '.'} See {called} -h."
     elif plugins.where(problem):
-        told, code = plugins.told(problem), 1
+        told, code = plugins.describe_error(problem), 1
         message = f"A plug-in raised {told}. Fix the plug-in; set FPL_TUNE_FULL_ERROR=1 for the traceback."
     elif isinstance(problem, OSError) and problem.strerror:
         path, code = problem.filename2 or problem.filename or "The output", 3

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fpl_tune
-from fpl_tune import paths
 from fpl_tune.cli import output
-from fpl_tune.files import digest, stamp, stamps, write_text
+from fpl_tune.core import paths
+from fpl_tune.core.files import digest, stamp, stamps, write_text
 from fpl_tune.study.lock import owner
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import typer
 
 from fpl_tune.cli import output
 from fpl_tune.cli.common import FormatOption, Overrides, app
-from fpl_tune.formatting import size
-from fpl_tune.paths import cache_root
+from fpl_tune.core.formatting import size
+from fpl_tune.core.paths import cache_root
 
 
 @app.command(epilog="Example: fpl-tune bench text --format json", rich_help_panel="Run")
@@ -26,9 +26,9 @@ def bench(
     `record` measures MLflow. `gpu` measures steps of pFedMoAP on a GPU; with --simulate it counts their launches,
     synchronisations and copies without one, and predicts their time.
     """
-    from fpl_tune import bench as measure
     from fpl_tune import config
-    from fpl_tune.device import resolve
+    from fpl_tune.core.device import resolve
+    from fpl_tune.testing import bench as measure
 
     run, device, cache = config.compose_run(overrides or []), resolve("auto"), cache_root()
     with output.progress("") as progress:

@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 import typer
 
 from fpl_tune.cli.common import Overrides, app, template
-from fpl_tune.errors import ConfigError, EnvironmentProblem
-from fpl_tune.formatting import counted
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem
+from fpl_tune.core.formatting import counted
 
 cluster_app = typer.Typer(
     no_args_is_help=True, help="Ray clusters: write the file that starts one, wait for its nodes."

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fpl_tune import __version__, paths
+from fpl_tune import __version__
 from fpl_tune.cli import complete
+from fpl_tune.core import paths
 
 if TYPE_CHECKING:
     from jinja2 import Template

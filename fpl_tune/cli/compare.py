@@ -8,8 +8,8 @@ import typer
 
 from fpl_tune.cli import output
 from fpl_tune.cli.common import FormatOption, StoredStudy, app, stored
-from fpl_tune.errors import ConfigError
-from fpl_tune.formatting import counted, figure, signed
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.formatting import counted, figure, signed
 
 
 @app.command(epilog="Example: fpl-tune compare lambda_sweep lambda_sweep_rn50", rich_help_panel="Results")

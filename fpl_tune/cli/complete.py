@@ -17,8 +17,8 @@ from pathlib import Path
 
 import typer
 
-from fpl_tune import plugins
-from fpl_tune.paths import list_studies, shipped, stored_studies
+from fpl_tune.core import plugins
+from fpl_tune.core.paths import list_studies, shipped, stored_studies
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _GROUPS = ("clip", "data", "partition", "optim", "protocol", "method")

@@ -11,8 +11,8 @@ import typer
 
 from fpl_tune.cli import output
 from fpl_tune.cli.common import Format, FormatOption, Overrides, app
-from fpl_tune.errors import ConfigError
-from fpl_tune.paths import cache_root
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.paths import cache_root
 
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: check their files, fill the feature cache, show splits.")
 app.add_typer(
@@ -45,13 +45,14 @@ def data_check(overrides: Overrides = None, format: FormatOption = "table") -> N
 def data_prepare(overrides: Overrides = None, format: FormatOption = "table") -> None:
     """Fill the feature cache before a study does: on its device, in its arithmetic, with its views."""
     from fpl_tune import config
+    from fpl_tune.core.device import resolve
     from fpl_tune.data import load
     from fpl_tune.data.cache import prepare
-    from fpl_tune.device import resolve
-    from fpl_tune.worlds import needs_of
+    from fpl_tune.simulation.task import towers_for
+    from fpl_tune.simulation.worlds import needs_of
 
     run = config.compose_run(overrides or [])
-    towers = run.clip.load(resolve("auto"))
+    towers = towers_for(run.clip, resolve("auto"))
     with output.progress("encoding") as progress:
         done = prepare(
             load(run.data), run.data.views, towers, *needs_of(run), cache_dir=cache_root(), progress=progress

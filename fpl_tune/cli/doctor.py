@@ -13,9 +13,9 @@ import typer
 
 from fpl_tune.cli import output
 from fpl_tune.cli.common import FormatOption, app, stored
-from fpl_tune.errors import EnvironmentProblem, FplTuneError
-from fpl_tune.formatting import counted, size
-from fpl_tune.paths import cache_root, output_root
+from fpl_tune.core.errors import EnvironmentProblem, FplTuneError
+from fpl_tune.core.formatting import counted, size
+from fpl_tune.core.paths import cache_root, output_root
 
 _LITTLE_SPACE = 2 << 30  # bytes
 

@@ -9,8 +9,8 @@ import typer
 
 from fpl_tune.cli import output
 from fpl_tune.cli.common import app
-from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.paths import output_root
+from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.core.paths import output_root
 
 
 @app.command("import", epilog="Example: fpl-tune import ~/carry/sweep", rich_help_panel="Maintain")

@@ -15,16 +15,16 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from fpl_tune.cli import output
+from fpl_tune.core.formatting import counted, duration
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.eta import Eta
 from fpl_tune.execute.job import Job, stop_requested
-from fpl_tune.formatting import counted, duration
+from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.results import VAL, aggregate
 from fpl_tune.study.selection import Candidates
 from fpl_tune.study.status import FAILURES, Status
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Record
 
 
 class Watcher(Callback):

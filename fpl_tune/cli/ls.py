@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 import typer
 import yaml
 
-from fpl_tune import plugins
 from fpl_tune.cli import output
 from fpl_tune.cli.common import FormatOption, app
 from fpl_tune.cli.complete import headline, method_fields, method_files
-from fpl_tune.paths import list_studies, shipped
+from fpl_tune.core import plugins
+from fpl_tune.core.paths import list_studies, shipped
 
 
 @app.command(epilog="Example: fpl-tune ls methods", rich_help_panel="Set up")

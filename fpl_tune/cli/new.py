@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from fpl_tune.cli.common import app, template
-from fpl_tune.files import write_text
+from fpl_tune.core.files import write_text
 
 _NEXT = {
     "method": ["run method={name}:{kind}", "new study NAME --method {name}:{kind}"],
@@ -50,8 +50,8 @@ def render(kind: str, name: str, method: str = "promptfl") -> tuple[Path, str]:
     """
     from importlib.util import find_spec
 
-    from fpl_tune.errors import ConfigError
-    from fpl_tune.paths import list_studies
+    from fpl_tune.core.errors import ConfigError
+    from fpl_tune.core.paths import list_studies
 
     if not (name.isascii() and name.isidentifier() and len(name) <= 60):
         raise ConfigError(f"NAME consists of letters, digits and '_', 60 at most, but is {name!r}.")
@@ -59,7 +59,8 @@ def render(kind: str, name: str, method: str = "promptfl") -> tuple[Path, str]:
     if path.exists():
         raise ConfigError(f"{path} exists. Choose another name.")
     if kind == "study":
-        from fpl_tune import methods, plugins
+        from fpl_tune import methods
+        from fpl_tune.core import plugins
 
         plugins.trust([method])
         methods.find(method)

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from fpl_tune.formatting import duration, plain, plus_minus
+from fpl_tune.core.formatting import duration, plain, plus_minus
 
 Row = Mapping[str, Any]
 

@@ -16,7 +16,7 @@ from fpl_tune.cli.common import (
     app,
     with_options,
 )
-from fpl_tune.paths import output_folder, output_root
+from fpl_tune.core.paths import output_folder, output_root
 
 KEPT_SECONDS = 3600.0
 """A plan is not repeated after this time: costs depend on the machine's load."""
@@ -37,7 +37,7 @@ def plan(
     """
     words = with_options(overrides, budget=budget, seeds=seeds)
     if cfg:
-        from fpl_tune.plan.overrides import compose
+        from fpl_tune.execute.plan.overrides import compose
 
         output.emit_config(compose(name, words, output_folder())[1])
         return
@@ -46,8 +46,8 @@ def plan(
 
 def print_plan(name: str, words: list[str], format: Format) -> None:
     """Prints the plan of a study; ends the command if the study cannot run."""
-    from fpl_tune.plan.overrides import compose
-    from fpl_tune.plan.plan import make_plan
+    from fpl_tune.execute.plan.overrides import compose
+    from fpl_tune.execute.plan.plan import make_plan
 
     spec, node = compose(name, words, output_folder())
     with output.progress("measuring") as progress:

@@ -9,8 +9,8 @@ import typer
 
 from fpl_tune.cli import complete, output
 from fpl_tune.cli.common import FormatOption, StoredStudy, app, stored
-from fpl_tune.errors import ConfigError
-from fpl_tune.formatting import duration
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.formatting import duration
 
 if TYPE_CHECKING:
     from fpl_tune.config import PruneSpec

@@ -8,7 +8,7 @@ from typing import Any
 
 from fpl_tune.cli import output
 from fpl_tune.cli.common import Format
-from fpl_tune.formatting import counted, percent, plus_minus
+from fpl_tune.core.formatting import counted, percent, plus_minus
 from fpl_tune.study import earlier, results, selection
 from fpl_tune.study.cells import axes_of
 from fpl_tune.study.status import Status

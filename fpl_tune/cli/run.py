@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fpl_tune.cli import output
 from fpl_tune.cli.common import ConfigOption, FormatOption, Overrides, SeedsOption, app, with_options
-from fpl_tune.paths import cache_root
+from fpl_tune.core.paths import cache_root
 
 
 @app.command(epilog="Example: fpl-tune run method=pfedmoap method.d_gating=32 protocol=quick", rich_help_panel="Run")
@@ -23,14 +23,14 @@ def run(
     if cfg:
         output.emit_config(config.as_dict(spec))
         return
-    from fpl_tune.device import resolve
-    from fpl_tune.plan import preflight
+    from fpl_tune.core.device import resolve
+    from fpl_tune.execute.plan import preflight
+    from fpl_tune.simulation.simulation import Record, Simulation
     from fpl_tune.study.results import rules_of
-    from fpl_tune.trial import Record, Trial
 
     preflight.check([spec])
     with output.progress("encoding images") as progress:
-        trial = Trial(spec, chosen, cache_dir=cache_root(), device=resolve("auto"), progress=progress)
+        trial = Simulation(spec, chosen, cache_dir=cache_root(), device=resolve("auto"), progress=progress)
     history: list[Record] = []
     while not trial.done:
         records = trial.step()

@@ -8,7 +8,7 @@ import typer
 
 from fpl_tune.cli import answers, output
 from fpl_tune.cli.common import Format, FormatOption, RuleOption, StoredStudy, app, stored
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fpl_tune.study.store import Store
@@ -29,7 +29,7 @@ def show(
 def print_results(name: str, best: bool, claims: bool, rule: str | None, format: Format) -> None:
     """Prints a study's results, its best cell, or the verdicts on its claims."""
     from fpl_tune.cli.results_table import results_table
-    from fpl_tune.evaluate import check_rule
+    from fpl_tune.core.metrics import check_rule
 
     store = stored(name)
     if best:

@@ -11,8 +11,8 @@ import typer
 
 from fpl_tune.cli import answers, complete, output
 from fpl_tune.cli.common import Format, FormatOption, app, check_results, stored
-from fpl_tune.formatting import counted
-from fpl_tune.paths import output_folder, stored_studies
+from fpl_tune.core.formatting import counted
+from fpl_tune.core.paths import output_folder, stored_studies
 from fpl_tune.study.lock import owner
 from fpl_tune.study.status import Status
 

@@ -21,7 +21,7 @@ from fpl_tune.cli.common import (
     app,
     with_options,
 )
-from fpl_tune.paths import output_folder, output_root
+from fpl_tune.core.paths import output_folder, output_root
 
 if TYPE_CHECKING:
     from fpl_tune.config import StudySpec
@@ -55,7 +55,7 @@ def study(
         return
     if sys.stderr.isatty():  # before the imports, which take seconds
         print(f"{name}: loading", end="\r", file=sys.stderr, flush=True)
-    from fpl_tune.plan.overrides import compose
+    from fpl_tune.execute.plan.overrides import compose
     from fpl_tune.study.store import Store
 
     spec, node = compose(name, words, output_folder())
@@ -115,7 +115,7 @@ def _run(spec: StudySpec, node: dict[str, Any], store: Store, retry: bool, table
 def _summarise(store: Store, outcome: Outcome, format: Format, tracked: bool) -> None:
     """Prints the table, the failures, and where report, results and records are."""
     from fpl_tune.cli.results_table import results_table
-    from fpl_tune.formatting import counted
+    from fpl_tune.core.formatting import counted
 
     table = format == "table"
     if outcome.done or outcome.skipped:
@@ -125,7 +125,7 @@ def _summarise(store: Store, outcome: Outcome, format: Format, tracked: bool) ->
             print(f"report   {page}\nresults  {store.folder / 'results.csv'}")
             if tracked:
                 print("MLflow   fpl-tune ui")
-    others = [cell for cell in store.left() if store.seeds(cell)]
+    others = [cell for cell in store.earlier_cells() if store.seeds(cell)]
     if others and table:
         print(
             f"{counted(len(others), 'cell')} with results of other settings {'is' if len(others) == 1 else 'are'} kept "
@@ -137,7 +137,7 @@ def _summarise(store: Store, outcome: Outcome, format: Format, tracked: bool) ->
 
 def _counts(outcome: Outcome) -> str:
     """The cells of a study by how they ended."""
-    from fpl_tune.formatting import counted
+    from fpl_tune.core.formatting import counted
 
     return (
         f"{counted(outcome.done, 'cell')} run, {outcome.skipped} done before, {outcome.failed} failed, "

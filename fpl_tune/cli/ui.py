@@ -17,8 +17,8 @@ import typer
 
 from fpl_tune.cli import output
 from fpl_tune.cli.common import app
-from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.paths import output_root
+from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.core.paths import output_root
 
 _START_SECONDS = 120.0
 _STOP_SECONDS = 10.0
@@ -31,7 +31,7 @@ def ui(
 ) -> None:
     """Start MLflow's page on the records of the studies here, until Ctrl-C, and print a link per study."""
     from fpl_tune import track
-    from fpl_tune.redact import redact
+    from fpl_tune.core.redact import redact
 
     root = output_root()
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlflow.db'}"

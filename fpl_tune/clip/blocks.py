@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from fpl_tune.clip.attention import attend
 from fpl_tune.clip.layout import Layout
-from fpl_tune.method import Inside
+from fpl_tune.method import Adapter
 
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 
@@ -115,26 +115,26 @@ class Block(NamedTuple):
         return _linear(self.norm_1(x), self.qkv)
 
     def first(
-        self, words: Tensor, qkv: Tensor, context: Tensor, layout: Layout, inside: Inside | None = None
+        self, words: Tensor, qkv: Tensor, context: Tensor, layout: Layout, adapter: Adapter | None = None
     ) -> Tensor:
         """The first block, where only context rows [P, c, d] depend on the prompt.
 
         Words [1, R, d] and their queries, keys and values [1, R, 3 d] are constants.
         """
         x = _in_rows(words, context, layout)
-        return self._rest(x, _in_rows(qkv, self.projected(context), layout), layout, inside)
+        return self._rest(x, _in_rows(qkv, self.projected(context), layout), layout, adapter)
 
-    def __call__(self, x: Tensor, layout: Layout, inside: Inside | None = None, *, ends: bool = False) -> Tensor:
+    def __call__(self, x: Tensor, layout: Layout, adapter: Adapter | None = None, *, ends: bool = False) -> Tensor:
         """Tokens [P, R, d] after the block; with `ends` the EOT tokens [P, K, d] alone, in the order of the layout."""
-        return self._rest(x, self.projected(x), layout, inside, ends=ends)
+        return self._rest(x, self.projected(x), layout, adapter, ends=ends)
 
-    def _rest(self, x: Tensor, qkv: Tensor, layout: Layout, inside: Inside | None, *, ends: bool = False) -> Tensor:
+    def _rest(self, x: Tensor, qkv: Tensor, layout: Layout, adapter: Adapter | None, *, ends: bool = False) -> Tensor:
         mixed = attend(qkv, layout, self.n_heads, ends=ends)
         x = x.index_select(1, layout.ends) if ends else x
-        if inside is None:
+        if adapter is None:
             return cast(Tensor, _Mlp.apply(_linear(mixed, self.out, x), self))
-        after = _linear(mixed, self.out, inside.added("attention", mixed, x))
-        return inside.added("block", self.norm_1(x), cast(Tensor, _Mlp.apply(after, self)))
+        after = _linear(mixed, self.out, adapter.added("attention", mixed, x))
+        return adapter.added("block", self.norm_1(x), cast(Tensor, _Mlp.apply(after, self)))
 
 
 def _in_rows(constant: Tensor, context: Tensor, layout: Layout) -> Tensor:

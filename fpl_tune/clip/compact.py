@@ -15,8 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from fpl_tune.clip._openclip import ensure_importable
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.data.shapes import COLOURS, SHAPES, STYLES, TEXTURES
-from fpl_tune.errors import ConfigError
 
 if TYPE_CHECKING:
     from open_clip import CLIP

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fpl_tune.clip.opened import finish_block, run_block
-from fpl_tune.errors import ConfigError
-from fpl_tune.method import Inside
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.method import Adapter
 
 Place = Literal["front", "end"]
 
@@ -91,13 +91,13 @@ def prompted(
     deep: Tensor | None = None,
     place: Place = "front",
     cosine: bool = False,
-    inside: Inside | None = None,
+    adapter: Adapter | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Image features with visual prompt tokens, and the class token's attention to them.
 
     The n tokens of a client enter after the positional embedding and before the first LayerNorm, behind the
     class token (`front`, Fed-DPT, Wei et al. 2023) or behind the patches (`end`, MaPLe, Khattak et al. 2023);
-    `deep` replaces them at the input of blocks 1 to J, `inside` adds a branch of each client's to blocks.
+    `deep` replaces them at the input of blocks 1 to J, `adapter` adds a branch of each client's to blocks.
 
     Args:
         pixels: [C, B, 3, H, W]; tokens: [C, n, w]; deep: [C, J, n, w].
@@ -123,7 +123,7 @@ def prompted(
     first = 1 if place == "front" else x.shape[1]
     x = visual.ln_pre(torch.cat([x[:, :first], per_image(tokens), x[:, first:]], dim=1))
     blocks = visual.transformer.resblocks
-    branches = [None if inside is None else inside.at(j) for j in range(len(blocks))]
+    branches = [None if adapter is None else adapter.at(j) for j in range(len(blocks))]
     for j, (block, branch) in enumerate(zip(blocks, branches, strict=True)):
         if deep is not None and 1 <= j <= deep.shape[1]:
             x = torch.cat([x[:, :first], per_image(deep[:, j - 1]), x[:, first + n_tokens :]], dim=1)
@@ -142,7 +142,7 @@ def embedded(visual: Any, pixels: Tensor) -> Tensor:
 
 
 def _last_block(
-    block: Any, x: Tensor, prompts: slice, branch: Inside | None, n_clients: int, *, cosine: bool
+    block: Any, x: Tensor, prompts: slice, branch: Adapter | None, n_clients: int, *, cosine: bool
 ) -> tuple[Tensor, Tensor]:
     """The class token [n, w] after a block, and its product with the prompts' keys [n, heads, tokens]."""
     attn = block.attn

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fpl_tune import plugins
 from fpl_tune.clip._openclip import ensure_importable
 from fpl_tune.clip.towers import OPENAI_MEAN, OPENAI_STD, Towers
-from fpl_tune.errors import ConfigError, EnvironmentProblem, did_you_mean, unknown
+from fpl_tune.core import plugins
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem, did_you_mean, unknown
 
 COMPACT = "compact"
 _ANSWER = 8  # seconds that the Hugging Face Hub has to answer before weights are refused
@@ -56,7 +56,7 @@ def load_towers(
 
     Args:
         name: `compact` (weights shipped with the package), an open_clip model (RN50, ViT-B-16, ViT-B-32), or towers
-            that another package brings (`fpl_tune.plugins`).
+            that another package brings (`fpl_tune.core.plugins`).
         pretrained: a tag of open_clip (`openai`, ...), or the path of a checkpoint in OpenAI's or open_clip's
             layout; None gives random weights drawn from `seed`, and warns. `compact` takes a file that `make weights`
             wrote; None is the shipped one.

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 import torch
 
 from fpl_tune.clip.layout import Layout, lay_out
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 
 Position = Literal["end", "middle", "front"]
 CPU = torch.device("cpu")

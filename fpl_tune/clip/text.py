@@ -23,8 +23,8 @@ from fpl_tune.clip.blocks import Block
 from fpl_tune.clip.layout import Layout
 from fpl_tune.clip.opened import run_block
 from fpl_tune.clip.sentences import Sentences
-from fpl_tune.device import activation_bytes
-from fpl_tune.method import Inside
+from fpl_tune.core.device import activation_bytes
+from fpl_tune.method import Adapter
 
 _AT_ONCE = 16384  # tokens per pass without gradients; more is not faster
 _KEPT_CPU, _KEPT_SHARE = 3 << 29, 0.3  # by tokens run at once with gradients: bytes, or a share of a GPU's memory
@@ -81,13 +81,13 @@ class TextTower(nn.Module):
         sentences: Sentences,
         *,
         deep: Tensor | None,
-        inside: Inside | None = None,
+        adapter: Adapter | None = None,
         plain: bool,
         block: int | None,
     ) -> Tensor:
         """Text features [P, K, D] of contexts [P, l, d], or [P, K, l, d] for contexts of each class's own.
 
-        `deep` [P, J, l, d] replaces the context at the input of blocks 1 to J, `inside` [P, ...] adds a branch to
+        `deep` [P, J, l, d] replaces the context at the input of blocks 1 to J, `adapter` [P, ...] adds a branch to
         blocks. At most `block` tokens are run at once (but at least one prompt); where gradients are asked for and that
         needs several turns, activations are computed again in the backward pass. None sets a generous limit, by memory
         where gradients are asked for.
@@ -96,17 +96,17 @@ class TextTower(nn.Module):
             return context.new_zeros(0, len(sentences), self.embed_dim)
         layout = sentences.layout(per_class=context.dim() == 4, device=context.device, dtype=context.dtype)
         tokens = len(sentences) * len(self.positional_embedding) if plain else layout.n_tokens
-        given = (context, deep, *(inside.leaf.values() if inside else ()))
+        given = (context, deep, *(adapter.leaf.values() if adapter else ()))
         wants_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
         if block is None:
             block = self._affordable(context, layout) if wants_grad else _AT_ONCE
         if len(context) * tokens <= block:
-            return self._run(context, deep, inside, sentences, plain)
+            return self._run(context, deep, adapter, sentences, plain)
         at_once = max(1, block // _TURNS) if wants_grad else block
         turn, kept, found = max(1, at_once // tokens), at_once, []
         for first in range(0, len(context), turn):
             rows = slice(first, first + turn)
-            branch = None if inside is None else inside.each(itemgetter(rows))
+            branch = None if adapter is None else adapter.each(itemgetter(rows))
             args = (context[rows], None if deep is None else deep[rows], branch, sentences, plain)
             kept += len(args[0]) * tokens
             again = partial(checkpoint, self._run, use_reentrant=False, preserve_rng_state=False)
@@ -114,12 +114,12 @@ class TextTower(nn.Module):
         return torch.cat(found)
 
     def _run(
-        self, context: Tensor, deep: Tensor | None, inside: Inside | None, sentences: Sentences, plain: bool
+        self, context: Tensor, deep: Tensor | None, adapter: Adapter | None, sentences: Sentences, plain: bool
     ) -> Tensor:
         if plain:
-            return self._plain(context, sentences, deep, inside)
+            return self._plain(context, sentences, deep, adapter)
         layout = sentences.layout(per_class=context.dim() == 4, device=context.device, dtype=context.dtype)
-        return self._packed(context, layout, deep, inside)
+        return self._packed(context, layout, deep, adapter)
 
     def prompts_at_once(self, sentences: Sentences, dtype: torch.dtype) -> int:
         """Prompts whose activations may be kept together for the backward pass; at least one."""
@@ -136,7 +136,7 @@ class TextTower(nn.Module):
 
     # ------------------------------------------------------------------------------------------- plain path
 
-    def _plain(self, context: Tensor, sentences: Sentences, deep: Tensor | None, inside: Inside | None) -> Tensor:
+    def _plain(self, context: Tensor, sentences: Sentences, deep: Tensor | None, adapter: Adapter | None) -> Tensor:
         n_classes, length = len(sentences), len(self.positional_embedding)
         slots = torch.tensor([[*tokens, *[0] * (length - len(tokens))] for tokens in sentences.slots])
         slots = slots.to(context.device)
@@ -146,13 +146,13 @@ class TextTower(nn.Module):
         for j, block in enumerate(self.transformer.resblocks):
             if deep is not None and 1 <= j <= deep.shape[1]:
                 x = _placed(x, deep[:, j - 1, None].expand(-1, n_classes, -1, -1), slots)
-            x = run_block(block, x, None if inside is None else inside.at(j), self.mask)
+            x = run_block(block, x, None if adapter is None else adapter.at(j), self.mask)
         ends = torch.tensor(sentences.lengths, device=x.device) - 1
         return self.ln_final(x)[:, torch.arange(n_classes, device=x.device), ends] @ self.projection
 
     # ------------------------------------------------------------------------------------------ packed path
 
-    def _packed(self, context: Tensor, layout: Layout, deep: Tensor | None, inside: Inside | None) -> Tensor:
+    def _packed(self, context: Tensor, layout: Layout, deep: Tensor | None, adapter: Adapter | None) -> Tensor:
         if context.dim() == 4:
             own = context[:, layout.owner, layout.slot]
         else:
@@ -160,7 +160,7 @@ class TextTower(nn.Module):
         first, *rest = self.blocks
         words, qkv, places = self._constants(layout)
         layout = for_prompts(layout, len(context))
-        branches = [None if inside is None else inside.at(j) for j in range(len(self.blocks))]
+        branches = [None if adapter is None else adapter.at(j) for j in range(len(self.blocks))]
         x = first.first(words, qkv, own + places, layout, branches[0])
         for j, block in enumerate(rest, start=1):
             if deep is not None and j <= deep.shape[1]:

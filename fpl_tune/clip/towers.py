@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from fpl_tune.clip import image
 from fpl_tune.clip.sentences import Position, Sentences, Tokenizer, tokenise
 from fpl_tune.clip.text import TextTower
-from fpl_tune.device import usable_bytes
-from fpl_tune.errors import ConfigError
-from fpl_tune.method import Inside
+from fpl_tune.core.device import usable_bytes
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.method import Adapter
 
 Triple = tuple[float, float, float]
 OPENAI_MEAN: Triple = (0.48145466, 0.4578275, 0.40821073)
@@ -125,7 +125,7 @@ class Towers:
         *,
         per_class: bool = False,
         deep: Tensor | None = None,
-        inside: Inside | None = None,
+        adapter: Adapter | None = None,
         plain: bool = False,
         block: int | None = None,
     ) -> Tensor:
@@ -135,7 +135,7 @@ class Towers:
             context: [..., l, d], or [..., K, l, d] with `per_class`; leading axes of any number.
             deep: [..., J, l, d], replaces the context tokens at the input of blocks 1 to J (MaPLe, Khattak et
                 al. 2023, section 3.2); None leaves what the blocks made of them.
-            inside: a branch of each client's in the blocks, leaves [C, J, ...]; `context` is then [C, l, d] or one for
+            adapter: a branch of each client's in the blocks, leaves [C, J, ...]; `context` is then [C, l, d] or one for
                 all clients, and features are [C, K, D].
             plain: run open_clip's own modules on whole sentences; slow, the reference of the fast path.
             block: tokens run at once; None takes what 1.5 GB of activations hold (30 % of a GPU's memory). With
@@ -143,10 +143,10 @@ class Towers:
                 time. The result is the same.
 
         Returns:
-            [..., K, D], differentiable in `context`, `deep` and the leaves of `inside`.
+            [..., K, D], differentiable in `context`, `deep` and the leaves of `adapter`.
 
         Raises:
-            ConfigError: the shape of `context`, `deep` or `inside` does not fit the sentences or the tower.
+            ConfigError: the shape of `context`, `deep` or `adapter` does not fit the sentences or the tower.
         """
         own = 1 if per_class else 0
         self._check(context, sentences, own, deep)
@@ -154,12 +154,12 @@ class Towers:
         if deep is not None:
             lead = torch.broadcast_shapes(lead, deep.shape[:-3])
             deep = deep.expand(*lead, *deep.shape[-3:]).reshape(-1, *deep.shape[-3:]).to(self.dtype)
-        if inside is not None:
-            lead = self._clients(inside, self.n_text_blocks, lead)
-            inside = inside.each(lambda leaf: leaf.to(self.dtype))
+        if adapter is not None:
+            lead = self._clients(adapter, self.n_text_blocks, lead)
+            adapter = adapter.each(lambda leaf: leaf.to(self.dtype))
         tail = context.shape[context.dim() - 2 - own :]
         rows = context.expand(*lead, *tail).reshape(math.prod(lead), *tail).to(self.dtype)
-        features = self.text(rows, sentences, deep=deep, inside=inside, plain=plain or not self._fast, block=block)
+        features = self.text(rows, sentences, deep=deep, adapter=adapter, plain=plain or not self._fast, block=block)
         return features.to(context.dtype).unflatten(0, lead) if lead else features[0].to(context.dtype)
 
     @cached_property
@@ -184,14 +184,14 @@ class Towers:
             )
 
     @staticmethod
-    def _clients(inside: Inside, n_blocks: int, lead: tuple[int, ...]) -> tuple[int, ...]:
+    def _clients(adapter: Adapter, n_blocks: int, lead: tuple[int, ...]) -> tuple[int, ...]:
         """The leading axis (C,) of a branch in a tower of `n_blocks`, checked against that of what it is added to."""
-        sizes = {tuple(leaf.shape[:2]) for leaf in inside.leaf.values()}
+        sizes = {tuple(leaf.shape[:2]) for leaf in adapter.leaf.values()}
         n_clients, n_own = next(iter(sizes), (0, 0))
-        if len(sizes) != 1 or lead not in ((), (n_clients,)) or not 0 <= inside.first <= n_blocks - n_own:
+        if len(sizes) != 1 or lead not in ((), (n_clients,)) or not 0 <= adapter.first <= n_blocks - n_own:
             raise ConfigError(
                 f"Leaves inside a tower are [C, J, ...] with C of {lead} and J of at most its {n_blocks} blocks, not "
-                f"{sorted(sizes)} from block {inside.first}."
+                f"{sorted(sizes)} from block {adapter.first}."
             )
         return (n_clients,)
 
@@ -247,20 +247,20 @@ class Towers:
         deep: Tensor | None = None,
         place: image.Place = "front",
         cosine: bool = False,
-        inside: Inside | None = None,
+        adapter: Adapter | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Image features [C, B, D] with visual prompt tokens, and q_cls·k_token or its cosine [C, B, heads, n].
 
-        Differentiable in `tokens` [C, n, vision_width], `deep` [C, J, n, vision_width] and the leaves of `inside`
+        Differentiable in `tokens` [C, n, vision_width], `deep` [C, J, n, vision_width] and the leaves of `adapter`
         [C, J, ...]; not normalised.
         See `fpl_tune.clip.image.prompted`.
 
         Raises:
             ConfigError: the image tower is not a ViT.
         """
-        if inside is not None:
-            self._clients(inside, self.n_vision_blocks or 0, (len(pixels),))
-            inside = inside.each(lambda leaf: leaf.to(self.dtype))
+        if adapter is not None:
+            self._clients(adapter, self.n_vision_blocks or 0, (len(pixels),))
+            adapter = adapter.each(lambda leaf: leaf.to(self.dtype))
         features, looks = image.prompted(
             self.model.visual,
             pixels.to(self.dtype),
@@ -268,7 +268,7 @@ class Towers:
             deep=None if deep is None else deep.to(self.dtype),
             place=place,
             cosine=cosine,
-            inside=inside,
+            adapter=adapter,
         )
         return features.to(tokens.dtype), looks.to(tokens.dtype)
 

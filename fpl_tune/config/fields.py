@@ -12,15 +12,13 @@ from pydantic import ValidationError
 
 from fpl_tune import methods
 from fpl_tune.config.messages import of_studies
-from fpl_tune.config.specs import ProtocolSpec, RunSpec, Stage, StudySpec
+from fpl_tune.config.specs import ClipSpec, OptimSpec, ProtocolSpec, RunSpec, Stage, StudySpec
+from fpl_tune.core.errors import ConfigError, did_you_mean
+from fpl_tune.core.files import digest
+from fpl_tune.core.spec import Spec, join_name, refusal, shown, validated
 from fpl_tune.data import DataSpec, PartitionSpec
 from fpl_tune.data.registry import resolve
-from fpl_tune.errors import ConfigError, did_you_mean
-from fpl_tune.files import digest
 from fpl_tune.method import Method
-from fpl_tune.optim import OptimSpec
-from fpl_tune.spec import Spec, join_name, refusal, shown, validated
-from fpl_tune.task import ClipSpec
 
 
 def known_fields(near: str) -> list[str]:

@@ -15,8 +15,8 @@ from hydra.errors import HydraException
 
 from fpl_tune.config.messages import options
 from fpl_tune.config.specs import GROUPS, RUN_FIELDS
-from fpl_tune.errors import ConfigError, unknown
-from fpl_tune.spec import shown
+from fpl_tune.core.errors import ConfigError, unknown
+from fpl_tune.core.spec import shown
 
 BYTES = 1 << 20
 """Largest study file."""

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from fpl_tune import methods
-from fpl_tune.errors import ConfigError, unknown
-from fpl_tune.paths import shipped
+from fpl_tune.core.errors import ConfigError, unknown
+from fpl_tune.core.paths import shipped
 
 
 def options(group: str) -> list[str]:

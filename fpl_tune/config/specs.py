@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import field, fields
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainValidator
+from pydantic import AfterValidator, Field, PlainValidator
 from pydantic.dataclasses import dataclass
 
 from fpl_tune import methods
+from fpl_tune.clip.sentences import Position
+from fpl_tune.core.spec import SPEC, AtLeastOne, Rate, Seed
 from fpl_tune.data import DataSpec, PartitionSpec
 from fpl_tune.method import Method
-from fpl_tune.optim import OptimSpec
-from fpl_tune.spec import SPEC, AtLeastOne, Seed
-from fpl_tune.task import ClipSpec
 
 GROUPS = ("clip", "data", "partition", "optim", "protocol", "method")
 SEEDS = 10_000
@@ -36,6 +35,65 @@ def _seeds(value: Any) -> int | list[int]:
             f"must be a number from 1 to {SEEDS}, or a list of different seeds, none below 0 or above 2^63 - 1"
         )
     return value
+
+
+def _with_place(template: str) -> str:
+    if template not in ("generic", "dataset") and "{}" not in template:
+        raise ValueError("must be 'generic', 'dataset' or a text with {} for the class name")
+    return template
+
+
+@dataclass(frozen=True, config=SPEC)
+class ClipSpec:
+    """The frozen towers and how class names become prompts."""
+
+    name: str = "compact"
+    """`compact` (shipped) or an open_clip model: RN50, ViT-B-16, ViT-B-32, ..."""
+    pretrained: str | None = None
+    """None, an open_clip tag such as `openai`, or the path of a local checkpoint."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """The towers' arithmetic. What is learned stays float32."""
+    tf32: bool = False
+    """On CUDA: float32 matrix products in TF32, three digits for speed. Never without being asked for."""
+    template: Annotated[str, AfterValidator(_with_place)] = "generic"
+    """Hand-written prompts: `generic` ("a photo of a {}."), `dataset` (the data set's own), or a text with {}."""
+    quick_gelu: Literal["auto", True, False] = "auto"
+    """auto: what the name, the tag or the checkpoint says; true or false where they do not."""
+    class_position: Position = "end"
+    """Where the class name stands among the context tokens."""
+
+
+@dataclass(frozen=True, config=SPEC)
+class OptimSpec:
+    """The clients' optimiser. Defaults are those of CoOp and its federated descendants (SGD)."""
+
+    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    """adam adds the weight decay to the gradient, as SGD does; adamw decays the weights themselves."""
+    lr: Rate = 0.002
+    """Learning rate of every leaf that `groups` does not name. 0 trains nothing."""
+    groups: dict[str, Rate] = field(default_factory=dict)
+    """Learning rates by leaf name or by the part of it before the first dot, e.g. {gate: 0.01}."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """SGD's momentum; 0 is plain gradient descent."""
+    weight_decay: Rate = 5e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Adam's and AdamW's."""
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    """Adam's and AdamW's, added to the root of the second moment."""
+    batch: AtLeastOne = 32
+    """Images per step and client."""
+    schedule: Literal["constant", "cosine", "rounds_cosine", "shared_cosine"] = "constant"
+    """constant; cosine over a client's local epochs; rounds_cosine: over the rounds of a stage (FedTPG); shared_cosine:
+    one cosine scheduler that all clients of all rounds step in turn, as the released code of PromptFL and pFedMoAP
+    does (a client's rate then depends on its place), while the rates of `groups` stay constant."""
+
+    def rate(self, leaf: str) -> float:
+        """Learning rate of a leaf by its name."""
+        return self.groups.get(leaf, self.groups.get(leaf.split(".")[0], self.lr))
+
+    def follows(self, leaf: str) -> bool:
+        """Whether a leaf's rate follows the schedule: the released shared scheduler belongs to one optimiser."""
+        return self.schedule != "shared_cosine" or not {leaf, leaf.split(".")[0]} & self.groups.keys()
 
 
 @dataclass(frozen=True, config=SPEC)

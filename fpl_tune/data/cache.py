@@ -20,11 +20,11 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fpl_tune.core.errors import ConfigError, unknown
+from fpl_tune.core.files import atomic_write
 from fpl_tune.data.pool import Dataset, Pool, digest
 from fpl_tune.data.reading import read_in_threads
 from fpl_tune.data.transform import Transform, View, look, pools_and_views, transform
-from fpl_tune.errors import ConfigError, unknown
-from fpl_tune.files import atomic_write
 
 Needs = Literal["pooled", "patches", "pixels"]
 Progress = Callable[[int, int, str], object]

@@ -13,6 +13,8 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.core.formatting import counted
 from fpl_tune.data.cache import Progress
 from fpl_tune.data.files import is_image
 from fpl_tune.data.pool import Dataset, FilePool, Pool, digest
@@ -20,8 +22,6 @@ from fpl_tune.data.reading import read_in_threads
 from fpl_tune.data.registry import load
 from fpl_tune.data.sources import ALL, SOURCES, source
 from fpl_tune.data.spec import DataSpec
-from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.formatting import counted
 
 _AT_ONCE = 4096  # images submitted to the threads at a time
 _SHOWN = 5

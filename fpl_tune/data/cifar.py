@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.data.files import Layout, cleaned, locate
 from fpl_tune.data.pool import ArrayPool, Dataset
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.data.unpickle import unpickle
-from fpl_tune.errors import EnvironmentProblem
 
 _FILES = {
     "cifar10": {"meta": ["batches.meta"], "train": [f"data_batch_{k}" for k in range(1, 6)], "test": ["test_batch"]},

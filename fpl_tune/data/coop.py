@@ -15,6 +15,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.data.files import (
     Layout,
     Rows,
@@ -31,7 +32,6 @@ from fpl_tune.data.files import (
 )
 from fpl_tune.data.pool import Dataset
 from fpl_tune.data.spec import DataSpec
-from fpl_tune.errors import EnvironmentProblem
 
 _SHARES = (0.5, 0.2)  # training and validation; the rest are test images
 _VALIDATION = 0.2  # of an official training list

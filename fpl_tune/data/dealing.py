@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.data import dirichlet, partition
 from fpl_tune.data.partition import Deal, Shares, by_class, joined
 from fpl_tune.data.pool import Ints
 from fpl_tune.data.spec import PartitionSpec
-from fpl_tune.errors import ConfigError, unknown
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.formatting import counted
 from fpl_tune.data.partition import Deal, Shares, joined
 from fpl_tune.data.pool import Ints
-from fpl_tune.errors import ConfigError
-from fpl_tune.formatting import counted
 
 Floats = NDArray[np.float64]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from fpl_tune.core.errors import EnvironmentProblem, unknown
 from fpl_tune.data.files import Layout, Rows, assemble, class_names, divide, label_in, lines_of, locate
 from fpl_tune.data.folders import by_domain
 from fpl_tune.data.pool import Dataset
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.data.unpickle import unpickle
-from fpl_tune.errors import EnvironmentProblem, unknown
 
 
 def load_domainnet(spec: DataSpec, layout: Layout) -> Dataset:

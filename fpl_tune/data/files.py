@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.core.formatting import counted
 from fpl_tune.data.pool import Dataset, FilePool, irregular
 from fpl_tune.data.spec import DataSpec
-from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.formatting import counted
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 

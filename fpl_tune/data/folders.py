@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.data.files import Group, Layout, assemble, divide, images_in, lines_of, locate, needed, plain, subfolders
 from fpl_tune.data.pool import Dataset
 from fpl_tune.data.spec import DataSpec
-from fpl_tune.errors import ConfigError, EnvironmentProblem
 
 
 def load_folder(spec: DataSpec, layout: Layout) -> Dataset:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.formatting import counted
 from fpl_tune.data.pool import Ints
-from fpl_tune.errors import ConfigError
-from fpl_tune.formatting import counted
 
 
 class Shares(NamedTuple):

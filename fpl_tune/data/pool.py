@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from typing_extensions import Self
 
-from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.core.errors import EnvironmentProblem
 
 Ints = NDArray[np.int64]
 

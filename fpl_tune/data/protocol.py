@@ -7,13 +7,13 @@ import zlib
 
 import numpy as np
 
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.data import fewshot
 from fpl_tune.data.dealing import Request, deal
 from fpl_tune.data.pool import Dataset, Ints, Pool
 from fpl_tune.data.registry import resolve
 from fpl_tune.data.spec import DataSpec, PartitionSpec, kept_domains
 from fpl_tune.data.splits import Split, TestSet, identity, import_split
-from fpl_tune.errors import ConfigError
 
 _DEFECTS = {
     "compat_scrambled_labels": "labels are paired with the wrong images, as in published code. Accuracies of this run "

@@ -9,7 +9,7 @@ from multiprocessing.context import TimeoutError as Late
 from multiprocessing.pool import ThreadPool
 from typing import TypeVar
 
-from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.core.errors import EnvironmentProblem
 
 READ_SECONDS = 120.0
 """Time limit of reading one image."""

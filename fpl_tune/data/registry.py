@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.data.partition import ranked
 from fpl_tune.data.pool import Dataset, Pool, join
 from fpl_tune.data.sources import source
 from fpl_tune.data.spec import DataSpec, PartitionSpec, kept_domains
-from fpl_tune.errors import ConfigError, unknown
 
 DEFAULTS = PartitionSpec(n_clients=10, alpha=0.5, min_size=10)
 """Defaults of a named partition, if neither the user nor the data set specifies a value."""

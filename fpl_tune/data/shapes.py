@@ -17,11 +17,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fpl_tune.core.errors import unknown
 from fpl_tune.data.files import Layout
 from fpl_tune.data.pool import ArrayPool, Dataset, digest
 from fpl_tune.data.rendering import COLOURS, SHAPES, SIDE, STYLES, TEXTURES, Attributes, Ints, render
 from fpl_tune.data.spec import DataSpec, kept_domains
-from fpl_tune.errors import unknown
 
 __all__ = [
     "COLOURS",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
+from fpl_tune.core.formatting import counted
 from fpl_tune.data.pool import Dataset, Ints
 from fpl_tune.data.splits import Split
-from fpl_tune.formatting import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

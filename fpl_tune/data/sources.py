@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from fpl_tune import plugins
+from fpl_tune.core import plugins
+from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.data.cifar import load_cifar
 from fpl_tune.data.coop import load_coop
 from fpl_tune.data.domainnet import load_domainnet, load_office
@@ -18,7 +19,6 @@ from fpl_tune.data.folders import load_domains, load_folder, load_imagenet, load
 from fpl_tune.data.pool import Dataset
 from fpl_tune.data.shapes import load_shapes
 from fpl_tune.data.spec import DataSpec, PartitionSpec
-from fpl_tune.errors import ConfigError, unknown
 
 DISJOINT = PartitionSpec("disjoint", n_clients=10)
 DOMAINS = PartitionSpec("domain_dirichlet", n_clients=5, alpha=0.3, min_size=2)

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from fpl_tune.errors import ConfigError, unknown
-from fpl_tune.spec import SPEC, AtLeastOne, Seed
+from fpl_tune.core.errors import ConfigError, unknown
+from fpl_tune.core.spec import SPEC, AtLeastOne, Seed
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 Evaluation = Literal["personal", "domains", "base_to_novel", "leave_one_domain_out"]

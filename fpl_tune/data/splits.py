@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem
+from fpl_tune.core.files import write_text
 from fpl_tune.data.files import read_json
 from fpl_tune.data.pool import Dataset, Ints, Pool, digest
-from fpl_tune.errors import ConfigError, EnvironmentProblem
-from fpl_tune.files import write_text
 
 _WHAT, _VERSION = "fpl-tune split", 1
 

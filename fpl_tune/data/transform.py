@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageEnhance
 from torch import Tensor
 
+from fpl_tune.core.errors import unknown
 from fpl_tune.data.pool import Dataset, Pool
-from fpl_tune.errors import unknown
 
 Picture = Image.Image | NDArray[np.uint8]
 

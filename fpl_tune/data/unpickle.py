@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.core.errors import EnvironmentProblem
 
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): np.ndarray,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fpl_tune.execute.job import Job
+from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Record
 
 
 class Callback:

@@ -17,13 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fpl_tune.core.files import write_text
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.profile import cost_key
-from fpl_tune.files import write_text
+from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Record
 
 _FILE = "study.left"
 _WRITE_SECONDS = 1.0  # between two writes of the file, at least

@@ -10,7 +10,9 @@ from contextlib import suppress
 
 SECONDS = 60.0
 """Time limit: PyTorch is imported, perhaps over a network."""
-_ASK = "import json; from fpl_tune.device import gpus; print(json.dumps([(gpu.total, gpu.free) for gpu in gpus()]))"
+_ASK = (
+    "import json; from fpl_tune.core.device import gpus; print(json.dumps([(gpu.total, gpu.free) for gpu in gpus()]))"
+)
 
 
 def gpus_here() -> tuple[tuple[int, int], ...]:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import torch
 
-from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.execute.job import JobRun, Setup
+from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.execute.job import ExecutionContext, JobRun
 from fpl_tune.execute.scheduler import Scheduler
 
 
-def execute(scheduler: Scheduler, setup: Setup, going: Callable[[], bool] = lambda: True) -> None:
+def execute(scheduler: Scheduler, setup: ExecutionContext, going: Callable[[], bool] = lambda: True) -> None:
     """Runs the jobs of the scheduler, as long as `going`."""
     threads = torch.get_num_threads()
     torch.set_num_threads(setup.threads)
@@ -22,7 +22,7 @@ def execute(scheduler: Scheduler, setup: Setup, going: Callable[[], bool] = lamb
         torch.set_num_threads(threads)
 
 
-def run_first(scheduler: Scheduler, setup: Setup) -> None:
+def run_first(scheduler: Scheduler, setup: ExecutionContext) -> None:
     """Runs the zero-shot cells at the head of the queue where that takes a second: results before Ray has started.
 
     The image features that they leave in the cache are those of the other cells.

@@ -13,16 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from fpl_tune import checkpoint, plugins
-from fpl_tune.checkpoint import Damaged, Snapshot
 from fpl_tune.config import ExecutionSpec, RunSpec
-from fpl_tune.device import is_out_of_memory, is_poisoned
-from fpl_tune.divergence import Diverged
-from fpl_tune.errors import ConfigError, FplTuneError
+from fpl_tune.core import plugins
+from fpl_tune.core.device import is_out_of_memory, is_poisoned
+from fpl_tune.core.errors import ConfigError, FplTuneError
+from fpl_tune.core.files import atomic_write, digest, refused, save_tensors
 from fpl_tune.execute.remote import RemoteStorage
-from fpl_tune.files import atomic_write, digest, refused, save_tensors
+from fpl_tune.simulation import checkpoint
+from fpl_tune.simulation.checkpoint import Damaged, Snapshot
+from fpl_tune.simulation.divergence import Diverged
+from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
-from fpl_tune.trial import Record, Trial
 
 STOP_FILE = "study.stop"
 """While this file is in the study's folder, trials stop after their round with a checkpoint."""
@@ -61,7 +62,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Setup:
+class ExecutionContext:
     """Settings that all jobs of a study share: plain values, which can be sent to other processes."""
 
     folder: Path
@@ -89,10 +90,10 @@ class Setup:
         """Folder or fsspec URL of checkpoints and prompts, which all nodes share."""
         return self.execution.checkpoints or str(self.folder)
 
-    def trial(self, run: RunSpec, seeds: Sequence[int], warn: Callable[[str], object] = warnings.warn) -> Trial:
+    def trial(self, run: RunSpec, seeds: Sequence[int], warn: Callable[[str], object] = warnings.warn) -> Simulation:
         """A trial with these settings, at its beginning."""
         graphs = None if self.execution.graphs == "auto" else self.execution.graphs
-        return Trial(
+        return Simulation(
             run,
             seeds,
             cache_dir=self.cache_dir,
@@ -131,7 +132,7 @@ class Failure:
     @classmethod
     def of(cls, problem: Exception) -> Failure:
         """The failure by an exception: one line, with the place of a plug-in."""
-        error = " ".join(str(problem).split()) if isinstance(problem, FplTuneError) else plugins.told(problem)
+        error = " ".join(str(problem).split()) if isinstance(problem, FplTuneError) else plugins.describe_error(problem)
         kinds: dict[Kind, bool] = {
             "diverged": isinstance(problem, Diverged),
             "died": is_poisoned(problem),
@@ -163,10 +164,10 @@ class Report:
 class JobRun:
     """Runs a job: resumes from its checkpoint, keeps its history, writes checkpoints."""
 
-    def __init__(self, job: Job, setup: Setup) -> None:
+    def __init__(self, job: Job, setup: ExecutionContext) -> None:
         self.job, self.setup = job, setup
         self.folder = setup.folder / job.path
-        self.trial: Trial | None = None
+        self.trial: Simulation | None = None
         self.history: list[list[Record]] = []
         self.ran = 0
         """Rounds that this process has run."""
@@ -217,7 +218,7 @@ class JobRun:
         fresh, self._warnings = self._warnings, []
         return fresh
 
-    def _begin(self) -> Trial:
+    def _begin(self) -> Simulation:
         """Loads the trial, and the newest usable checkpoint with its history."""
         if url := self.setup.execution.checkpoints:
             self._storage = RemoteStorage(url)
@@ -257,7 +258,7 @@ class JobRun:
         if self._storage and self.folder.is_dir():
             self._storage.push(self.folder, f"{self.setup.study}/{self.job.path}")
 
-    def _output(self, trial: Trial) -> JobOutput:
+    def _output(self, trial: Simulation) -> JobOutput:
         """Writes the learned parameters beside the checkpoint, from where the driver moves them to the store."""
         names = {}
         deployed = trial.deployed()

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute.eta import seconds_left
 from fpl_tune.execute.job import STOP_FILE, stop_requested
 from fpl_tune.study.cells import Cell

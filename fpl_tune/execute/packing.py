@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from fpl_tune.core.files import digest, write_text
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.profile import cost_key
-from fpl_tune.files import digest, write_text
 
 CONTEXT_BYTES = 600 << 20
 """GPU memory of a process besides its tensors: the CUDA context and its libraries."""

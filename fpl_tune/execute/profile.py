@@ -20,13 +20,14 @@ from typing import Any
 
 import torch
 
-from fpl_tune import config, methods, plugins
+from fpl_tune import config, methods
 from fpl_tune.config import RunSpec
-from fpl_tune.execute.job import Setup, peak_memory
-from fpl_tune.files import digest, write_text
+from fpl_tune.core import plugins
+from fpl_tune.core.files import digest, write_text
+from fpl_tune.execute.job import ExecutionContext, peak_memory
+from fpl_tune.simulation.worlds import world_of
 from fpl_tune.study.fingerprints import method_source
 from fpl_tune.study.versions import versions
-from fpl_tune.worlds import world_of
 
 ROUNDS = 2
 _PROFILES = 12  # kinds of trials measured at most; the others take the cost of the nearest kind
@@ -108,7 +109,11 @@ def nearest(costs: dict[str, Cost], key: str) -> Cost:
 
 
 def measure(
-    runs: dict[str, RunSpec], seeds: Sequence[int], setup: Setup, *, progress: Callable[[int, int], None] | None = None
+    runs: dict[str, RunSpec],
+    seeds: Sequence[int],
+    setup: ExecutionContext,
+    *,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Profile:
     """Measures the costs of runs, with `setup.parallel` processes at work throughout, on GPUs with one on each.
 
@@ -172,7 +177,7 @@ def _take_gpu(left: Any) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = left.get()
 
 
-def _path(key: str, run: RunSpec, seeds: Sequence[int], setup: Setup) -> Path:
+def _path(key: str, run: RunSpec, seeds: Sequence[int], setup: ExecutionContext) -> Path:
     """The file of a cost; its name is a digest of all that the cost depends on."""
     execution = setup.execution
     how = [setup.parallel, setup.threads, setup.device, execution.block, execution.graphs, len(seeds)]
@@ -180,7 +185,7 @@ def _path(key: str, run: RunSpec, seeds: Sequence[int], setup: Setup) -> Path:
     return setup.cache_dir / "costs" / f"{digest(text, 10)}.json"
 
 
-def _boot(run: RunSpec, setup: Setup) -> float:
+def _boot(run: RunSpec, setup: ExecutionContext) -> float:
     """Imports and loads; returns the clock, which all processes of a machine share."""
     torch.set_num_threads(setup.threads)
     world_of(run, cache_dir=setup.cache_dir, device=setup.device)
@@ -188,7 +193,7 @@ def _boot(run: RunSpec, setup: Setup) -> float:
 
 
 @plugins.located()
-def _cost(run: RunSpec, seeds: Sequence[int], setup: Setup) -> Cost:
+def _cost(run: RunSpec, seeds: Sequence[int], setup: ExecutionContext) -> Cost:
     every = run.protocol.eval_every
     if every > 1:  # one round with and one without an evaluation
         run = replace(run, protocol=replace(run.protocol, eval_every=2))

@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from fpl_tune import checkpoint
-from fpl_tune.checkpoint import Snapshot
 from fpl_tune.config import StudySpec
 from fpl_tune.execute.job import Failure, Job
 from fpl_tune.search.race import Race
+from fpl_tune.simulation import checkpoint
+from fpl_tune.simulation.checkpoint import Snapshot
+from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.results import make_result
 from fpl_tune.study.selection import selecting_rule
 from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Record
 
 _CRASHES = 3  # of a job's process in a row without a new round
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 
 from fpl_tune.config import StudySpec
-from fpl_tune.device import resolve
-from fpl_tune.errors import ConfigError, EnvironmentProblem
-from fpl_tune.execute.job import Setup
-from fpl_tune.paths import cache_root
+from fpl_tune.core.device import resolve
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem
+from fpl_tune.core.paths import cache_root
+from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.search.pruning import rungs
-from fpl_tune.worlds import threads_of
+from fpl_tune.simulation.worlds import threads_of
 
 _MOST_ROUNDS = 1_000_000
 
@@ -23,7 +23,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def setup_of(spec: StudySpec, folder: Path) -> Setup:
+def setup_of(spec: StudySpec, folder: Path) -> ExecutionContext:
     """The setup of a study on this machine. The thread count is the same for both executors, as figures depend on it.
 
     Raises:
@@ -55,7 +55,7 @@ def setup_of(spec: StudySpec, folder: Path) -> Setup:
         threads = execution.threads or (1 if wide == 1 else max(1, cores() // parallel))
         parallel = parallel if execution.executor == "ray" else 1
         gpus = execution.gpus if n_gpus else 0.0
-    return Setup(
+    return ExecutionContext(
         folder=folder,
         cache_dir=cache_root(),
         execution=execution,

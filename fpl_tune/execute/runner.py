@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from fpl_tune.config import RunSpec, StudySpec
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.files import no_room, refused
+from fpl_tune.core.formatting import counted
 from fpl_tune.execute.callback import Callback, Outcome
-from fpl_tune.execute.job import Setup
+from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.resources import seconds_of, setup_of
 from fpl_tune.execute.scheduler import Scheduler
-from fpl_tune.files import no_room, refused
-from fpl_tune.formatting import counted
 from fpl_tune.search import pruning as prune
 from fpl_tune.search.ablation import ablation_cells
 from fpl_tune.search.confirm import cells_of
@@ -26,7 +26,7 @@ from fpl_tune.search.search import Search
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
 
-Executor = Callable[[Scheduler, Setup], None]
+Executor = Callable[[Scheduler, ExecutionContext], None]
 """Runs the scheduler's jobs until it has no more: `inline.execute` or `ray.execute`."""
 
 
@@ -37,7 +37,7 @@ def run_study(
     root: Path,
     executor: Executor,
     callbacks: Iterable[Callback] = (),
-    preflight: Callable[[Sequence[RunSpec], int, Setup, Sequence[str]], object] | None = None,
+    preflight: Callable[[Sequence[RunSpec], int, ExecutionContext, Sequence[str]], object] | None = None,
 ) -> Outcome:
     """Runs the missing cells and seeds of a study.
 
@@ -67,10 +67,10 @@ def run_study(
         if killed:
             store.sweep()
         tried = search.open(store.folder) if search else []
-        if search and search.left and spec.ablate:
+        if search and search.unfinished and spec.ablate:
             raise ConfigError(
-                f"ablate=best needs a finished search, but {counted(search.left, 'trial')} of {spec.name} "
-                f"{'is' if search.left == 1 else 'are'} left. Run fpl-tune study {spec.name} without it first."
+                f"ablate=best needs a finished search, but {counted(search.unfinished, 'trial')} of {spec.name} "
+                f"{'is' if search.unfinished == 1 else 'are'} left. Run fpl-tune study {spec.name} without it first."
             )
         scheduler = Scheduler(store, spec, search, callbacks, began)
         scheduler.start(node, [*cells, *tried, *ablated])

@@ -11,20 +11,20 @@ from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec
 
 from fpl_tune.config import StudySpec
+from fpl_tune.core.files import no_room
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, Report, stop_requested
 from fpl_tune.execute.queue import JobQueue
 from fpl_tune.execute.remote import RemoteStorage
 from fpl_tune.execute.resources import seconds_of
-from fpl_tune.files import no_room
 from fpl_tune.search.pruning import Decision, Paused, Pruner
 from fpl_tune.search.search import Search
+from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.fingerprints import fingerprints, stale
 from fpl_tune.study.results import make_result
 from fpl_tune.study.status import FAILURES, Status
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Record
 
 P = ParamSpec("P")
 Rounds = list[list[Record]]
@@ -160,7 +160,7 @@ class Scheduler:
         if self.stopping:
             return True
         left = self.queue or self._running or self._paused or self.queue.waiting
-        return not left and (self.search is None or self.search.left == 0)
+        return not left and (self.search is None or self.search.unfinished == 0)
 
     def next_job(self) -> Job | None:
         if self.stopping:

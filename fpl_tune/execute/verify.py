@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import LEARNED

@@ -17,10 +17,10 @@ from typing import Any, NoReturn, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from fpl_tune import plugins
-from fpl_tune.errors import ConfigError, did_you_mean, unknown
+from fpl_tune.core import plugins
+from fpl_tune.core.errors import ConfigError, did_you_mean, unknown
+from fpl_tune.core.spec import SPEC, refusal
 from fpl_tune.method import Method
-from fpl_tune.spec import SPEC, refusal
 
 LARGEST = 100_000
 """Of a hyper-parameter that is a whole number: a larger size, count or number of steps ends in no memory or no time."""
@@ -100,7 +100,7 @@ def build(node: Any, where: str = "method") -> Method:
     except ValidationError as problem:
         first = problem.errors()[0]
         if (cause := first.get("ctx", {}).get("error")) and not first["loc"]:  # a plug-in's check of several fields
-            raise ConfigError(f"{where} {name!r} refuses its options: {plugins.told(cause)}.") from problem
+            raise ConfigError(f"{where} {name!r} refuses its options: {plugins.describe_error(cause)}.") from problem
         raise refusal(problem, where) from None
     for field, value in vars(method).items():
         if isinstance(value, int) and abs(value) > LARGEST:

@@ -16,19 +16,19 @@ Weights = Literal["uniform", "size"]
 class FederatedAveraging(Method):
     """A client trains every leaf of `State.shared`, which the server averages, and its rows of `State.personal`."""
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        received = {name: fl.spread(leaf, len(who)) for name, leaf in state.shared.items()}
-        return Local(train=received | {name: leaf[who] for name, leaf in state.personal.items()}, fixed={})
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        received = {name: fl.replicate(leaf, len(clients)) for name, leaf in state.shared.items()}
+        return Local(params=received | {name: leaf[clients] for name, leaf in state.personal.items()}, buffers={})
 
-    def weight(self, task: Task, who: Tensor) -> Tensor:
+    def weight(self, task: Task, clients: Tensor) -> Tensor:
         """[C] in the average: numbers of training images, or ones where a field `weights` says `uniform`."""
-        return torch.ones_like(who) if getattr(self, "weights", "size") == "uniform" else task.size[who]
+        return torch.ones_like(clients) if getattr(self, "weights", "size") == "uniform" else task.size[clients]
 
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        shared = {name: fl.average(local.train[name], self.weight(task, who)) for name in state.shared}
-        personal = {name: fl.put(leaf, who, local.train[name]) for name, leaf in state.personal.items()}
+    def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
+        shared = {name: fl.average(local.params[name], self.weight(task, clients)) for name in state.shared}
+        personal = {name: fl.scatter_rows(leaf, clients, local.params[name]) for name, leaf in state.personal.items()}
         return state._replace(shared=shared, personal=personal)
 
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+    def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
         sent = fl.count(**state.shared)
         return Traffic(up=sent, down=sent)

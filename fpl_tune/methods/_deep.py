@@ -55,10 +55,10 @@ def both_prompts(task: Task, n_ctx: int, n_tokens: int, depth: int, words: str, 
 def see(task: Task, pixels: Tensor, visual: Tensor) -> Tensor:
     """Raw image features [C, B, D] under visual prompts [C, J, n, w] behind the patches."""
     deep = visual[:, 1:] if visual.shape[1] > 1 else None
-    return task.see(pixels, visual[:, 0], deep=deep, place="end")[0]
+    return task.encode_images(pixels, visual[:, 0], deep=deep, place="end")[0]
 
 
 def both_features(task: Task, leaf: Tree, pixels: Tensor, words: str) -> tuple[Tensor, Tensor]:
     """Raw image features [C, B, D] and unit text features [C, K, D] under each client's own prompts."""
     tail = frozen_words(words, leaf["text"].shape[-2])
-    return see(task, pixels, leaf["visual"]), task.text(leaf["text"], deep=leaf.get("deep"), tail=tail)
+    return see(task, pixels, leaf["visual"]), task.encode_prompts(leaf["text"], deep=leaf.get("deep"), tail=tail)

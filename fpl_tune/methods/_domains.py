@@ -49,20 +49,20 @@ def draw_keys(task: Task, kind: Keys, n_ctx: int, rng: Generator) -> Tensor:
     return (keys if kind != "none" else torch.zeros(shape)).to(task.device, task.dtype)
 
 
-def held(task: Task, state: State, who: Tensor) -> Tree:
+def held(task: Task, state: State, clients: Tensor) -> Tree:
     """What a client trains with: the key [l, d] of its domain, and the domain's number."""
-    domain = task.domain[who]
+    domain = task.domain[clients]
     return {"key": state.server["keys"][domain], "domain": domain}
 
 
-def unlocked(unlock: str | int, task: Task, state: State, who: Tensor) -> Tree:
+def unlocked(unlock: str | int, task: Task, state: State, clients: Tensor) -> Tree:
     """What a deployed client holds: all keys to read the image's, or the one key that it always uses."""
     keys = state.server["keys"]
     if unlock == "none" or "reader" not in state.shared:
-        return {"key": torch.zeros_like(keys[task.domain[who]])}
+        return {"key": torch.zeros_like(keys[task.domain[clients]])}
     if unlock == "image":
-        return {"keys": fl.spread(keys, len(who))}
-    return {"key": keys[task.domain[who] if unlock == "own" else torch.full_like(who, int(unlock))]}
+        return {"keys": fl.replicate(keys, len(clients))}
+    return {"key": keys[task.domain[clients] if unlock == "own" else torch.full_like(clients, int(unlock))]}
 
 
 def domain_loss(reader: Tensor, batch: Batch, domain: Tensor) -> Tensor:

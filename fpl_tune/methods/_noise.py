@@ -17,9 +17,9 @@ _GOLDEN, _FIRST, _SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644
 """SplitMix64's constants as signed numbers."""
 
 
-def new_keys(task: Task, who: Tensor) -> Tree:
+def new_keys(task: Task, clients: Tensor) -> Tree:
     """A key of each client of a cohort [C] for this round, and how often it has drawn."""
-    key = torch.randint(1 << 62, (task.n_clients,), generator=task.rng("noise")).to(task.device)[who]
+    key = torch.randint(1 << 62, (task.n_clients,), generator=task.rng("noise")).to(task.device)[clients]
     return {"key": key, "drawn": torch.zeros_like(key)}
 
 

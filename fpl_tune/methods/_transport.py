@@ -39,7 +39,7 @@ def transported(
         Logits [C, B, K].
     """
     rows = text.transpose(1, 2).flatten(1, 2).unsqueeze(1)  # [C, 1, K N, D]
-    alike = (rows @ fl.unit(image).mT).unflatten(2, (-1, text.shape[1]))  # [C, B, K, N, M]
+    alike = (rows @ fl.normalize(image).mT).unflatten(2, (-1, text.shape[1]))  # [C, B, K, N, M]
     with torch.no_grad():
         plan = transport(alike, gamma, epsilon, iterations, capped=capped)
     return scale * (plan * alike).sum((-1, -2))

@@ -45,9 +45,9 @@ class Unlabelled(FederatedAveraging):
     def untrained(self, task: Task, rng: Generator) -> State:
         """The state before the first phase; nothing personal."""
 
-    def client(self, task: Task, state: State, who: Tensor) -> Local:
-        """What the clients `who` train from, in either phase, their banks aside."""
-        return super().start(task, state._replace(personal={}), who)
+    def client(self, task: Task, state: State, clients: Tensor) -> Local:
+        """What the clients `clients` train from, in either phase, their banks aside."""
+        return super().start(task, state._replace(personal={}), clients)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         state = before or self.untrained(task, rng)
@@ -58,20 +58,22 @@ class Unlabelled(FederatedAveraging):
         scores = self.logits(task, self.client(task, state, everyone), images).softmax(-1)
         return state._replace(personal={"scores": scores})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
         """In the second phase beside the bank [C, R, K] of the scores of the own images, unit [C, R, D]."""
-        local = self.client(task, state, who)
+        local = self.client(task, state, clients)
         if self.phase == 2:
-            table, scores = task.table("train"), state.personal["scores"][who]
-            local.fixed.update(features=fl.unit(table.image[who]), present=table.mask[who], scores=scores)
+            table, scores = task.table("train"), state.personal["scores"][clients]
+            local.buffers.update(
+                features=fl.normalize(table.image[clients]), present=table.mask[clients], scores=scores
+            )
         return local
 
-    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        return self.client(task, state, who)
+    def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
+        return self.client(task, state, clients)
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         if self.phase == 1:
-            return self._pseudo_label_loss(task, batch, self.logits(task, local, self.seen(batch))), local.fixed
+            return self._pseudo_label_loss(task, batch, self.logits(task, local, self.seen(batch))), local.buffers
         logits = self.logits(task, local, batch)
         second = self.logits(task, local, self.seen(batch)) if self.augment else logits
         second = second.softmax(-1) if self.double_softmax else second
@@ -103,25 +105,25 @@ class Unlabelled(FederatedAveraging):
         """
         shares = logits.softmax(-1)  # [C, B, K]
         row = torch.arange(len(shares), device=shares.device)[:, None]
-        remembered = local.fixed["scores"][row, batch.index]
+        remembered = local.buffers["scores"][row, batch.index]
         agree = -(remembered * second.log_softmax(-1)).sum(-1)
         written = torch.where(batch.mask[..., None], shares.detach(), remembered)
-        bank = local.fixed["scores"].index_put((row, batch.index), written)
+        bank = local.buffers["scores"].index_put((row, batch.index), written)
         nearest, found = _nearest(local, batch, self.neighbours)
         near = torch.where(found[..., None], bank[row[..., None], nearest], 0)  # [C, B, k, K]
         attract = -torch.einsum("cbnk,cbk->cb", near, shares)
         others = batch.mask[:, None] & ~torch.eye(shares.shape[1], dtype=torch.bool, device=shares.device)
         alike = torch.where(others, shares @ shares.mT, 0).sum(-1)
         if self.dispersal == "mean":
-            present = local.fixed["present"]
+            present = local.buffers["present"]
             classes = torch.where(present[..., None], bank, 0).sum(1) / present.sum(1, keepdim=True).clamp(min=1)
             mates = (batch.mask.sum(1) - 1) * classes.square().sum(-1)
             alike = alike / mates.clamp(min=1)[:, None]
-        return fl.mean_over(agree + attract + self.disperse * alike, batch.mask), local.fixed | {"scores": bank}
+        return fl.mean_over(agree + attract + self.disperse * alike, batch.mask), local.buffers | {"scores": bank}
 
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        banks = {name: fl.put(leaf, who, local.fixed[name]) for name, leaf in state.personal.items()}
-        return super().merge(task, state._replace(personal={}), who, local)._replace(personal=banks)
+    def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
+        banks = {name: fl.scatter_rows(leaf, clients, local.buffers[name]) for name, leaf in state.personal.items()}
+        return super().merge(task, state._replace(personal={}), clients, local)._replace(personal=banks)
 
 
 def _nearest(local: Local, batch: Batch, neighbours: int) -> tuple[Tensor, Tensor]:
@@ -129,8 +131,8 @@ def _nearest(local: Local, batch: Batch, neighbours: int) -> tuple[Tensor, Tenso
 
     A client may hold k images or fewer.
     """
-    like = fl.unit(batch.image) @ local.fixed["features"].mT  # [C, B, R]
+    like = fl.normalize(batch.image) @ local.buffers["features"].mT  # [C, B, R]
     own = torch.zeros_like(like, dtype=torch.bool).scatter(-1, batch.index.unsqueeze(-1), True)
-    allowed = local.fixed["present"][:, None] & ~own
+    allowed = local.buffers["present"][:, None] & ~own
     best, nearest = like.masked_fill(~allowed, float("-inf")).topk(min(neighbours, like.shape[-1]), dim=-1)
     return nearest, best > float("-inf")

@@ -59,57 +59,57 @@ class CAPT(FederatedAveraging):
         shared |= new_layers(task, rng, {"map": (task.text_width, task.vision_width or 0)})
         return State(shared, personal={}, server={})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        local = super().start(task, state, who)
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        local = super().start(task, state, clients)
         total = task.counts.sum(0).clamp(min=1)
-        local.fixed["prior"] = fl.spread((total / total.sum()).to(task.dtype), len(who))
+        local.buffers["prior"] = fl.replicate((total / total.sum()).to(task.dtype), len(clients))
         return local
 
-    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        return super().start(task, state, who)
+    def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
+        return super().start(task, state, clients)
 
     def _image(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        token = mapped(local.train, "map", local.train["general"])  # [C, 1, w]
-        return fl.unit(task.see(batch.image, token, place="end")[0])
+        token = mapped(local.params, "map", local.params["general"])  # [C, 1, w]
+        return fl.normalize(task.encode_images(batch.image, token, place="end")[0])
 
     def _scores(self, task: Task, local: Local, image: Tensor) -> Tensor:
-        own = local.train["own"]  # [C, K, l, d]
-        general = local.train["general"][:, None].expand(-1, own.shape[1], -1, -1)
-        return fl.cosine_logits(task.scale, image, task.text(torch.cat([general, own], 2), per_class=True))
+        own = local.params["own"]  # [C, K, l, d]
+        general = local.params["general"][:, None].expand(-1, own.shape[1], -1, -1)
+        return fl.cosine_logits(task.scale, image, task.encode_prompts(torch.cat([general, own], 2), per_class=True))
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         return self._scores(task, local, self._image(task, local, batch))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
-        image, prior = self._image(task, local, batch), local.fixed["prior"]
+        image, prior = self._image(task, local, batch), local.buffers["prior"]
         adjusted = self._scores(task, local, image) + self.prior * prior.log()[:, None]
         loss = fl.cross_entropy(adjusted, batch)
         if self.align:
-            loss = loss + self.align * self._alignment(local.train, image, prior, batch)
-        return loss, local.fixed
+            loss = loss + self.align * self._alignment(local.params, image, prior, batch)
+        return loss, local.buffers
 
     def _alignment(self, leaf: Tree, image: Tensor, prior: Tensor, batch: Batch) -> Tensor:
         """[C] L_general + L_own."""
-        general = (image @ fl.unit(leaf["general"]).mT)[..., 0] / self.temperature  # [C, B]
+        general = (image @ fl.normalize(leaf["general"]).mT)[..., 0] / self.temperature  # [C, B]
         even = -general.masked_fill(~batch.mask, -torch.inf).log_softmax(1)
-        scores = image @ fl.unit(leaf["own"].mean(2)).mT / self.temperature  # [C, B, K]
+        scores = image @ fl.normalize(leaf["own"].mean(2)).mT / self.temperature  # [C, B, K]
         weighted = F.nll_loss((scores + prior.log()[:, None]).log_softmax(-1).mT, batch.label, reduction="none")
         return fl.mean_over(even, batch.mask) + fl.mean_over(weighted, batch.mask)
 
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        shared = super().merge(task, state, who, local).shared
+    def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
+        shared = super().merge(task, state, clients, local).shared
         if self.rows != "size":
-            held = task.counts[who].to(task.dtype)  # [C, K]
+            held = task.counts[clients].to(task.dtype)  # [C, K]
             total, weight = held.sum(0), held
             if self.rows == "share":
                 most = held > 0.1 * total
                 weight = torch.where(most.any(0), most, held > 0).to(task.dtype)
-            summed = torch.einsum("ck,ckld->kld", weight, local.train["own"])
+            summed = torch.einsum("ck,ckld->kld", weight, local.params["own"])
             mean = summed / weight.sum(0).clamp(min=1)[:, None, None]
             shared["own"] = torch.where(total[:, None, None] > 0, mean, state.shared["own"])
         return state._replace(shared=shared)
 
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+    def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
         """Besides what is learned, the clients' images by class go up, which discloses them, and π comes down."""
         sent = fl.count(**state.shared)
         return Traffic(up={**sent, "histogram": task.n_classes}, down={**sent, "prior": task.n_classes})

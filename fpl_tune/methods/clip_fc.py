@@ -38,4 +38,4 @@ class CLIPFC(FederatedAveraging):
         return State(shared={"weight": weight, "bias": bias}, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return hand_logits(task, linear(batch.image, local.train["weight"], local.train["bias"]))
+        return hand_logits(task, linear(batch.image, local.params["weight"], local.params["bias"]))

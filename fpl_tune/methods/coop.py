@@ -24,7 +24,7 @@ class CoOp(FederatedAveraging):
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         context = fl.new_context(task, self.n_ctx, rng)
-        return State(shared={}, personal={"prompt": fl.spread(context, task.n_clients)}, server={})
+        return State(shared={}, personal={"prompt": fl.replicate(context, task.n_clients)}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return fl.cosine_logits(task.scale, batch.image, task.text(local.train["prompt"]))
+        return fl.cosine_logits(task.scale, batch.image, task.encode_prompts(local.params["prompt"]))

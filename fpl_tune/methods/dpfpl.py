@@ -62,24 +62,26 @@ class DPFPL(FederatedAveraging):
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         shared, own = fl.new_context(task, self.n_ctx, rng, 2)
-        return State({"prompt": shared.clone()}, {"own": fl.spread(own, task.n_clients)}, {})
+        return State({"prompt": shared.clone()}, {"own": fl.replicate(own, task.n_clients)}, {})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        return super().start(task, state, who)._replace(fixed=new_keys(task, who))
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        return super().start(task, state, clients)._replace(buffers=new_keys(task, clients))
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return fl.cosine_logits(task.scale, batch.image, task.text(local.train["prompt"] + local.train["own"]))
+        return fl.cosine_logits(
+            task.scale, batch.image, task.encode_prompts(local.params["prompt"] + local.params["own"])
+        )
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         with torch.enable_grad():
-            leaves = free({"prompt": local.train["prompt"] + local.train["own"]})
+            leaves = free({"prompt": local.params["prompt"] + local.params["own"]})
             zero = {"own": torch.zeros_like(leaves["prompt"])}
             value = fl.cross_entropy(self.logits(task, Local({**leaves, **zero}, {}), batch), batch)
             (gradient,) = torch.autograd.grad(value.sum(), [leaves["prompt"]])
-        keys, std = local.fixed, self._std(batch)
-        moves = {"own": self.personal_gradient(gradient, local.train["own"].detach(), keys, std)}
+        keys, std = local.buffers, self._std(batch)
+        moves = {"own": self.personal_gradient(gradient, local.params["own"].detach(), keys, std)}
         moves["prompt"] = self._noised(gradient, keys, 1, std / math.sqrt(task.n_clients))
-        return with_gradient(value, local.train, moves), {**keys, "drawn": keys["drawn"] + 1}
+        return with_gradient(value, local.params, moves), {**keys, "drawn": keys["drawn"] + 1}
 
     def _std(self, batch: Batch) -> Tensor:
         """[C] deviation of the released noise: 0 without."""

@@ -39,36 +39,36 @@ class FedAMP(Method):
         fl.require(self.alpha <= most, "alpha", rule, self.alpha)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        prompts = fl.spread(fl.new_context(task, self.n_ctx, rng), task.n_clients)
+        prompts = fl.replicate(fl.new_context(task, self.n_ctx, rng), task.n_clients)
         return State(shared={}, personal={"prompt": prompts}, server={"prompt": prompts.clone()})
 
-    def mixture(self, prompts: Tensor, who: Tensor) -> Tensor:
-        """ξ [C, N]: shares of all clients' prompts [N, l, d] in the cloud prompts of `who`; rows sum to one."""
+    def mixture(self, prompts: Tensor, clients: Tensor) -> Tensor:
+        """ξ [C, N]: shares of all clients' prompts [N, l, d] in the cloud prompts of `clients`; rows sum to one."""
         flat = prompts.flatten(1)
-        distance = torch.cdist(flat[who], flat, compute_mode="donot_use_mm_for_euclid_dist").square()
+        distance = torch.cdist(flat[clients], flat, compute_mode="donot_use_mm_for_euclid_dist").square()
         share = self.alpha / self.sigma * torch.exp(-distance / self.sigma)
-        own = F.one_hot(who, len(prompts)).bool()
+        own = F.one_hot(clients, len(prompts)).bool()
         share = share.masked_fill(own, 0)
         return torch.where(own, 1 - share.sum(1, keepdim=True), share)
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
         prompts = state.server["prompt"]
-        cloud = torch.einsum("cn,nld->cld", self.mixture(prompts, who), prompts)
-        return Local(train={"prompt": state.personal["prompt"][who]}, fixed={"cloud": cloud})
+        cloud = torch.einsum("cn,nld->cld", self.mixture(prompts, clients), prompts)
+        return Local(params={"prompt": state.personal["prompt"][clients]}, buffers={"cloud": cloud})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return fl.cosine_logits(task.scale, batch.image, task.text(local.train["prompt"]))
+        return fl.cosine_logits(task.scale, batch.image, task.encode_prompts(local.params["prompt"]))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
-        away = (local.train["prompt"] - local.fixed["cloud"]).flatten(1).square().sum(1)
+        away = (local.params["prompt"] - local.buffers["cloud"]).flatten(1).square().sum(1)
         fit = fl.cross_entropy(self.logits(task, local, batch), batch)
-        return fit + self.lam / (2 * self.alpha) * away, local.fixed
+        return fit + self.lam / (2 * self.alpha) * away, local.buffers
 
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        prompt = local.train["prompt"]
-        personal = {"prompt": fl.put(state.personal["prompt"], who, prompt)}
-        return State({}, personal, {"prompt": fl.put(state.server["prompt"], who, prompt)})
+    def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
+        prompt = local.params["prompt"]
+        personal = {"prompt": fl.scatter_rows(state.personal["prompt"], clients, prompt)}
+        return State({}, personal, {"prompt": fl.scatter_rows(state.server["prompt"], clients, prompt)})
 
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+    def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
         """The client's prompt goes up, its cloud prompt comes down."""
         return Traffic(up=fl.count(prompt=state.server["prompt"][0]), down=fl.count(cloud=state.server["prompt"][0]))

@@ -52,35 +52,40 @@ class FedAPT(FederatedAveraging):
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return domains.keyed_state(task, self.keys, self.n_ctx, rng, task.n_classes)
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        return super().start(task, state, who)._replace(fixed=domains.held(task, state, who))
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        return super().start(task, state, clients)._replace(buffers=domains.held(task, state, clients))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         loss = fl.cross_entropy(self.logits(task, local, batch), batch)
-        if "reader" in local.train:
-            loss = loss + domains.domain_loss(local.train["reader"], batch, local.fixed["domain"])
-        return loss, local.fixed
+        if "reader" in local.params:
+            loss = loss + domains.domain_loss(local.params["reader"], batch, local.buffers["domain"])
+        return loss, local.buffers
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        prompt = local.train["prompt"]
-        if "key" in local.fixed:  # the key that the client holds
-            text = task.text(prompt * (1 + local.fixed["key"][:, None]), per_class=True)
+        prompt = local.params["prompt"]
+        if "key" in local.buffers:  # the key that the client holds
+            text = task.encode_prompts(prompt * (1 + local.buffers["key"][:, None]), per_class=True)
             return fl.cosine_logits(task.scale, batch.image, text)
-        weight, keys = domains.domain_weights(local.train["reader"], batch.image, self.temperature), local.fixed["keys"]
+        weight, keys = (
+            domains.domain_weights(local.params["reader"], batch.image, self.temperature),
+            local.buffers["keys"],
+        )
 
         def exact(image: Tensor, weight: Tensor) -> Tensor:
             key = torch.einsum("cbn,cnld->cbld", weight, keys)
-            text = task.text(prompt[:, None] * (1 + key[:, :, None]), per_class=True, remember=False)  # [C, B, K, D]
-            return task.scale * torch.einsum("cbd,cbkd->cbk", fl.unit(image), text)
+            text = task.encode_prompts(
+                prompt[:, None] * (1 + key[:, :, None]), per_class=True, remember=False
+            )  # [C, B, K, D]
+            return task.scale * torch.einsum("cbd,cbkd->cbk", fl.normalize(image), text)
 
         if self.inference == "exact":
             return image_by_image(exact, task.n_classes, batch.image, weight)
-        text = task.text(prompt[:, None] * (1 + keys[:, :, None]), per_class=True)  # [C, n, K, D]
-        return task.scale * torch.einsum("cbd,cnkd,cbn->cbk", fl.unit(batch.image), text, weight)
+        text = task.encode_prompts(prompt[:, None] * (1 + keys[:, :, None]), per_class=True)  # [C, n, K, D]
+        return task.scale * torch.einsum("cbd,cnkd,cbn->cbk", fl.normalize(batch.image), text, weight)
 
-    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
+    def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
         """Keys travel once, before training."""
-        return super().start(task, state, who)._replace(fixed=domains.unlocked(self.unlock, task, state, who))
+        return super().start(task, state, clients)._replace(buffers=domains.unlocked(self.unlock, task, state, clients))
 
     def figures(self, task: Task, state: State) -> dict[str, float]:
         """Fig. 6."""

@@ -61,24 +61,26 @@ class FedAPTUnsupervised(Unlabelled):
     def untrained(self, task: Task, rng: Generator) -> State:
         return domains.keyed_state(task, self.keys, self.n_ctx, rng)
 
-    def client(self, task: Task, state: State, who: Tensor) -> Local:
-        return super().client(task, state, who)._replace(fixed=domains.held(task, state, who))
+    def client(self, task: Task, state: State, clients: Tensor) -> Local:
+        return super().client(task, state, clients)._replace(buffers=domains.held(task, state, clients))
 
-    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        return super().client(task, state, who)._replace(fixed=domains.unlocked(self.unlock, task, state, who))
+    def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
+        return (
+            super().client(task, state, clients)._replace(buffers=domains.unlocked(self.unlock, task, state, clients))
+        )
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        prompt = local.train["prompt"]
-        if "key" in local.fixed:
-            return fl.cosine_logits(task.scale, batch.image, task.text(prompt * (1 + local.fixed["key"])))
-        weight = domains.domain_weights(local.train["reader"], batch.image, self.temperature)
-        text = task.text(prompt[:, None] * (1 + local.fixed["keys"]))  # [C, n, K, D]
-        return task.scale * torch.einsum("cbd,cnkd,cbn->cbk", fl.unit(batch.image), text, weight)
+        prompt = local.params["prompt"]
+        if "key" in local.buffers:
+            return fl.cosine_logits(task.scale, batch.image, task.encode_prompts(prompt * (1 + local.buffers["key"])))
+        weight = domains.domain_weights(local.params["reader"], batch.image, self.temperature)
+        text = task.encode_prompts(prompt[:, None] * (1 + local.buffers["keys"]))  # [C, n, K, D]
+        return task.scale * torch.einsum("cbd,cnkd,cbn->cbk", fl.normalize(batch.image), text, weight)
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         """The shared loss, and the reader's (Eq. 11) on what the student sees, in the second phase on the image."""
         loss, fixed = super().loss(task, local, batch)
-        if "reader" not in local.train:
+        if "reader" not in local.params:
             return loss, fixed
         read = self.seen(batch) if self.phase == 1 else batch
-        return loss + domains.domain_loss(local.train["reader"], read, local.fixed["domain"]), fixed
+        return loss + domains.domain_loss(local.params["reader"], read, local.buffers["domain"]), fixed

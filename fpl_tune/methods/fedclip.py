@@ -43,25 +43,25 @@ class FedCLIP(FederatedAveraging):
         adapter = new_adapter(task, rng)
         if self.broadcast:
             return State(shared=adapter, personal={}, server={})
-        own = {name: fl.spread(leaf, task.n_clients) for name, leaf in adapter.items()}
+        own = {name: fl.replicate(leaf, task.n_clients) for name, leaf in adapter.items()}
         return State(shared={}, personal=own, server=adapter)
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return hand_logits(task, adapted(local.train, batch.image, self.form))
+        return hand_logits(task, adapted(local.params, batch.image, self.form))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         if self.objective == "ce":
             return super().loss(task, local, batch)
-        image, text = fl.unit(adapted(local.train, batch.image, self.form)), task.hand_text[batch.label]
-        return contrastive(task.scale * image @ text.mT, batch.mask), local.fixed
+        image, text = fl.normalize(adapted(local.params, batch.image, self.form)), task.hand_text[batch.label]
+        return contrastive(task.scale * image @ text.mT, batch.mask), local.buffers
 
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        mean = {name: fl.average(local.train[name], self.weight(task, who)) for name in state.server}
-        return super().merge(task, state, who, local)._replace(server=mean)
+    def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
+        mean = {name: fl.average(local.params[name], self.weight(task, clients)) for name in state.server}
+        return super().merge(task, state, clients, local)._replace(server=mean)
 
-    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        return self.start(task, State(state.shared | state.server, personal={}, server={}), who)
+    def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
+        return self.start(task, State(state.shared | state.server, personal={}, server={}), clients)
 
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+    def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
         sent = fl.count(**state.shared, **state.server)
         return Traffic(up=sent, down=sent if self.broadcast else {})

@@ -41,4 +41,4 @@ class FedCLIPUnsupervised(Unlabelled):
         return State(new_adapter(task, rng), personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return hand_logits(task, adapted(local.train, batch.image, self.form))
+        return hand_logits(task, adapted(local.params, batch.image, self.form))

@@ -48,11 +48,11 @@ class FedCoCoOp(FederatedAveraging):
         return State(shared, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        leaf, image = local.train, fl.unit(batch.image)
+        leaf, image = local.params, fl.normalize(batch.image)
         shift = mapped(leaf, "net.second", mapped(leaf, "net.first", image).relu())  # [C, B, d]
 
         def score(image: Tensor, shift: Tensor) -> Tensor:
-            text = task.text(leaf["prompt"][:, None] + shift[:, :, None], remember=False)  # [C, B, K, D]
+            text = task.encode_prompts(leaf["prompt"][:, None] + shift[:, :, None], remember=False)  # [C, B, K, D]
             return task.scale * torch.einsum("cbd,cbkd->cbk", image, text)
 
         return image_by_image(score, task.n_classes, image, shift)

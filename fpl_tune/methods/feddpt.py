@@ -72,7 +72,7 @@ class FedDPT(Method):
             width = task.vision_width or 0
             shared["visual"] = (0.02 * torch.randn(n, width, generator=rng)).to(task.device, task.dtype)
         for name in self._followed():
-            personal[name] = _turned(fl.spread(shared[name], task.n_clients), task.domain)[:, 1:].clone()
+            personal[name] = _turned(fl.replicate(shared[name], task.n_clients), task.domain)[:, 1:].clone()
         return State(shared, personal, server={})
 
     def _followed(self) -> dict[str, float]:
@@ -80,22 +80,24 @@ class FedDPT(Method):
         followed = {"text": self.momentum} if self.text == "own" else {}
         return followed | ({"visual": self.visual_momentum} if self.visual == "split" else {})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        local = self.deploy(task, state, who)
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        local = self.deploy(task, state, clients)
         for name in self._followed():
-            turned = _turned(local.train[name], task.domain[who])
-            local.train[name], received = turned[:, :1].clone(), turned[:, 1:].clone()
-            own = {f"{name}.external": state.personal[name][who], f"{name}.received": received}
-            local.fixed.update(own, domain=task.domain[who])
+            turned = _turned(local.params[name], task.domain[clients])
+            local.params[name], received = turned[:, :1].clone(), turned[:, 1:].clone()
+            own = {f"{name}.external": state.personal[name][clients], f"{name}.received": received}
+            local.buffers.update(own, domain=task.domain[clients])
         return local
 
-    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={name: fl.spread(leaf, len(who)) for name, leaf in state.shared.items()}, fixed={})
+    def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
+        return Local(params={name: fl.replicate(leaf, len(clients)) for name, leaf in state.shared.items()}, buffers={})
 
     # -- forward ---------------------------------------------------------------------------------------------
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        image, looks = task.see(batch.image, self._tokens(task, local, batch), cosine=self.attention == "cosine")
+        image, looks = task.encode_images(
+            batch.image, self._tokens(task, local, batch), cosine=self.attention == "cosine"
+        )
         text = self._text(task, local) if self.text != "hand" else task.hand_text.expand(len(image), 1, -1, -1)
         if text.shape[1] == 1:
             return fl.cosine_logits(task.scale, image, text[:, 0])
@@ -105,10 +107,10 @@ class FedDPT(Method):
         """[C, n, w] visual tokens, none of them where there are none to learn."""
         if self.visual == "none":
             return batch.image.new_zeros(len(batch.image), 0, task.vision_width or 0)
-        own = local.train["visual"]
-        if "visual.external" not in local.fixed or own.shape[1] == task.n_domains:
+        own = local.params["visual"]
+        if "visual.external" not in local.buffers or own.shape[1] == task.n_domains:
             return own
-        return _turned(torch.cat([own, local.fixed["visual.external"]], 1), -local.fixed["domain"])
+        return _turned(torch.cat([own, local.buffers["visual.external"]], 1), -local.buffers["domain"])
 
     def _weights(self, task: Task, looks: Tensor) -> Tensor:
         """Eq. 5: [C, B, heads, n] -> [C, B, n], how much an image belongs to each domain."""
@@ -119,19 +121,21 @@ class FedDPT(Method):
 
     def _text(self, task: Task, local: Local) -> Tensor:
         """Unit text features [C, n, K, D]; others' prompts carry no gradient and are encoded without one."""
-        own = task.text(local.train["text"])
-        if "text.external" not in local.fixed or own.shape[1] == task.n_domains:  # all one's own: fine-tuning, or n = 1
+        own = task.encode_prompts(local.params["text"])
+        if (
+            "text.external" not in local.buffers or own.shape[1] == task.n_domains
+        ):  # all one's own: fine-tuning, or n = 1
             return own
         with torch.no_grad():
-            others = task.text(local.fixed["text.external"], remember=False)
-        return _turned(torch.cat([own, others], 1), -local.fixed["domain"])
+            others = task.encode_prompts(local.buffers["text.external"], remember=False)
+        return _turned(torch.cat([own, others], 1), -local.buffers["domain"])
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
-        fixed = dict(local.fixed)
+        fixed = dict(local.buffers)
         for name, kept in self._followed().items():  # Eq. 8
             old, received = fixed[f"{name}.external"], fixed[f"{name}.received"]
             fixed[f"{name}.external"] = kept * old + (1 - kept) * received
-        logits = self.logits(task, local._replace(fixed=fixed), batch)
+        logits = self.logits(task, local._replace(buffers=fixed), batch)
         if self.objective == "ce":
             return fl.cross_entropy(logits, batch), fixed
         cosine = logits.gather(-1, batch.label.unsqueeze(-1)).squeeze(-1) / task.scale
@@ -139,18 +143,18 @@ class FedDPT(Method):
 
     # -- server ----------------------------------------------------------------------------------------------
 
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+    def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
         shared, personal = dict(state.shared), dict(state.personal)
-        domain = task.domain[who]
-        for name, rows in local.train.items():
+        domain = task.domain[clients]
+        for name, rows in local.params.items():
             if name in self._followed():
                 shared[name] = _by_domain(rows[:, 0], domain, state.shared[name])
-                personal[name] = fl.put(personal[name], who, local.fixed[f"{name}.external"])
+                personal[name] = fl.scatter_rows(personal[name], clients, local.buffers[f"{name}.external"])
             else:
                 shared[name] = rows.mean(0)
         return state._replace(shared=shared, personal=personal)
 
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+    def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
         own = {name: leaf[0] if name in self._followed() else leaf for name, leaf in state.shared.items()}
         return Traffic(up=fl.count(**own), down=fl.count(**state.shared))
 
@@ -160,7 +164,7 @@ def mixed_logits(scale: float, image: Tensor, text: Tensor, weight: Tensor) -> T
 
     image [C, B, D] raw, text [C, n, K, D] unit, weight [C, B, n] -> [C, B, K].
     """
-    dots = torch.einsum("cbd,cnkd,cbn->cbk", fl.unit(image), text, weight)
+    dots = torch.einsum("cbd,cnkd,cbn->cbk", fl.normalize(image), text, weight)
     gram = torch.einsum("cnkd,cmkd->cknm", text, text)
     squared = torch.einsum("cbn,cknm,cbm->cbk", weight, gram, weight)
     return scale * dots / squared.clamp(min=1e-12).sqrt()

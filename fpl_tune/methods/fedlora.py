@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Inside, Local, State, Task, Tree
+from fpl_tune.method import Adapter, Batch, Local, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._blocks import contrastive
 
@@ -47,18 +47,18 @@ class FedLoRA(FederatedAveraging):
     def _text(self, task: Task, local: Local) -> Tensor:
         """[C, K, D] unit features of the hand-written sentences under each client's text tower."""
         scale = self.alpha / (self.rank if self.scaling == "alpha/rank" else 1)
-        leaf = {"a": local.train["a"], "b": scale * local.train["b"]}
-        return fl.unit(task.sentences([task.template], inside=Inside(_low_rank, leaf, place="attention"))[:, 0])
+        leaf = {"a": local.params["a"], "b": scale * local.params["b"]}
+        return fl.normalize(task.sentences([task.template], adapter=Adapter(_low_rank, leaf, place="attention"))[:, 0])
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         return fl.cosine_logits(task.scale, batch.image, self._text(task, local))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         if self.objective == "ce":
-            return fl.cross_entropy(self.logits(task, local, batch), batch), local.fixed
+            return fl.cross_entropy(self.logits(task, local, batch), batch), local.buffers
         text = self._text(task, local)
         own = text.gather(1, batch.label.unsqueeze(-1).expand(-1, -1, text.shape[-1]))
-        return contrastive(task.scale * fl.unit(batch.image) @ own.mT, batch.mask), local.fixed
+        return contrastive(task.scale * fl.normalize(batch.image) @ own.mT, batch.mask), local.buffers
 
 
 def _low_rank(leaf: Tree, x: Tensor) -> Tensor:

@@ -53,9 +53,9 @@ class FedMaPLe(FederatedAveraging):
         return State(shared, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        leaf, deep = local.train, local.train.get("deep")  # [C, J - 1, l, d]
+        leaf, deep = local.params, local.params.get("deep")  # [C, J - 1, l, d]
         prompts = leaf["prompt"][:, None] if deep is None else torch.cat([leaf["prompt"][:, None], deep], 1)
         tokens = prompts @ leaf["map.weight"].mT + leaf["map.bias"][:, :, None]  # [C, J, l, w]
         tail = frozen_words(self.words, self.n_ctx) if self.behind == "frozen" else ""
-        text = task.text(leaf["prompt"], deep=deep, tail=tail)
+        text = task.encode_prompts(leaf["prompt"], deep=deep, tail=tail)
         return fl.cosine_logits(task.scale, see(task, batch.image, tokens), text)

@@ -72,27 +72,27 @@ class FedMGP(FederatedAveraging):
             "text": start + 0.01 * torch.randn(self.groups, *start.shape, generator=rng).to(start),
             "visual": 0.02 * torch.randn(*shape, generator=rng).to(start),
         }
-        personal = {f"groups.{part}": fl.spread(leaf, task.n_clients) for part, leaf in groups.items()}
+        personal = {f"groups.{part}": fl.replicate(leaf, task.n_clients) for part, leaf in groups.items()}
         nowhere = torch.full((task.n_clients, self.select), -1, device=task.device)
         places = {f"place.{part}": nowhere.clone() for part in _PARTS}
         shared = {part: torch.zeros_like(leaf[: self.select]) for part, leaf in groups.items()}
         return State(shared, {**personal, **places}, {})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
         train = {}
         for part in _PARTS:
-            groups, place = state.personal[f"groups.{part}"][who], state.personal[f"place.{part}"][who]
+            groups, place = state.personal[f"groups.{part}"][clients], state.personal[f"place.{part}"][clients]
             at = place.clamp(min=0).view(*place.shape, 1, 1).expand(-1, -1, *groups.shape[2:])
             slots = torch.where((place >= 0).view(*place.shape, 1, 1), state.shared[part], groups.gather(1, at))
             train[part] = groups.scatter(1, at, slots)
-        return Local(train, fixed={})
+        return Local(train, buffers={})
 
     def features(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tensor]:
         """Unit features of the groups: images [C, G, B, D] and texts [C, G, K, D]."""
-        prompts, tokens = (local.train[part] for part in _PARTS)
-        text = task.text(prompts, tail=self.tail)
-        images = [task.see(batch.image, tokens[:, j], place="end")[0] for j in range(self.groups)]
-        return fl.unit(torch.stack(images, 1)), text
+        prompts, tokens = (local.params[part] for part in _PARTS)
+        text = task.encode_prompts(prompts, tail=self.tail)
+        images = [task.encode_images(batch.image, tokens[:, j], place="end")[0] for j in range(self.groups)]
+        return fl.normalize(torch.stack(images, 1)), text
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         image, text = self.features(task, local, batch)
@@ -104,20 +104,20 @@ class FedMGP(FederatedAveraging):
         rows = zip(image.unbind(1), text.unbind(1), strict=True)
         fit = torch.stack([fl.cross_entropy(fl.cosine_logits(task.scale, f, t), batch) for f, t in rows]).mean(0)
         if self.groups == 1 or self.lam == 0:
-            return fit, local.fixed
+            return fit, local.buffers
         alike = (_alike(text).mean(-1) + fl.mean_over(_alike(image), batch.mask)) / 2
-        return fit + self.lam * (alike if self.signs == "meant" else 1 - alike), local.fixed
+        return fit + self.lam * (alike if self.signs == "meant" else 1 - alike), local.buffers
 
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        random = torch.rand(len(_PARTS), task.n_clients, self.groups, generator=task.rng("draw")).to(who.device)
+    def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
+        random = torch.rand(len(_PARTS), task.n_clients, self.groups, generator=task.rng("draw")).to(clients.device)
         shared, personal = dict(state.shared), dict(state.personal)
         for part, numbers in zip(_PARTS, random, strict=True):
-            groups = local.train[part]
-            place = self.draw(groups, state.shared[part], numbers[who])
+            groups = local.params[part]
+            place = self.draw(groups, state.shared[part], numbers[clients])
             at = place.view(*place.shape, 1, 1).expand(-1, -1, *groups.shape[2:])
-            shared[part] = fl.average(groups.gather(1, at), self.weight(task, who))
-            personal[f"groups.{part}"] = fl.put(state.personal[f"groups.{part}"], who, groups)
-            personal[f"place.{part}"] = fl.put(state.personal[f"place.{part}"], who, place)
+            shared[part] = fl.average(groups.gather(1, at), self.weight(task, clients))
+            personal[f"groups.{part}"] = fl.scatter_rows(state.personal[f"groups.{part}"], clients, groups)
+            personal[f"place.{part}"] = fl.scatter_rows(state.personal[f"place.{part}"], clients, place)
         return State(shared, personal, state.server)
 
     def draw(self, groups: Tensor, slots: Tensor, random: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ class FedMGP(FederatedAveraging):
         Adding Gumbel's noise and sorting draws one after another without replacement (Plackett, Luce). Slots [s, l, d]
         of zeros, as before the first round, score nothing.
         """
-        score = (fl.unit(groups.flatten(2)) @ fl.unit(slots.flatten(1)).T).amax(-1)
+        score = (fl.normalize(groups.flatten(2)) @ fl.normalize(slots.flatten(1)).T).amax(-1)
         return (score / self.temperature - (-random.log()).log()).topk(self.select, -1).indices
 
 

@@ -61,18 +61,18 @@ class FedMVP(FederatedAveraging):
         shared["attention.out.bias"] = torch.zeros_like(shared["attention.out.bias"])
         return State(shared, personal={}, server={})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        local = super().start(task, state, who)
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        local = super().start(task, state, clients)
         drawn = torch.randint(1 << 30, (task.n_clients,), generator=task.rng("mirror")).to(task.device)
-        local.fixed["mirror"] = drawn[who]
+        local.buffers["mirror"] = drawn[clients]
         return local
 
-    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        return super().start(task, state, who)
+    def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
+        return super().start(task, state, clients)
 
     def _sentences(self, task: Task) -> Tensor:
         """[m, K, D] unit features of the attribute sentences."""
-        return fl.unit(task.sentences(self.attributes or (task.template,)))
+        return fl.normalize(task.sentences(self.attributes or (task.template,)))
 
     def prompts(self, task: Task, leaf: Tree, pixels: Tensor) -> Tensor:
         """[C, B, n, w] visual prompts of each image [C, B, 3, H, W]."""
@@ -92,22 +92,24 @@ class FedMVP(FederatedAveraging):
         """[C, B, D] unit features: every image is a client of its own to the tower."""
         tokens = self.prompts(task, leaf, pixels).flatten(0, 1)
         features = see(task, pixels.flatten(0, 1)[:, None], tokens[:, None])
-        return fl.unit(features[:, 0]).unflatten(0, pixels.shape[:2])
+        return fl.normalize(features[:, 0]).unflatten(0, pixels.shape[:2])
 
     def _scores(self, task: Task, image: Tensor) -> Tensor:
         return task.scale * image @ self._sentences(task).mean(0).T
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return self._scores(task, self._image(task, local.train, batch.image))
+        return self._scores(task, self._image(task, local.params, batch.image))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
-        image = self._image(task, local.train, batch.image)
-        loss, key = fl.cross_entropy(self._scores(task, image), batch), local.fixed["mirror"]
+        image = self._image(task, local.params, batch.image)
+        loss, key = fl.cross_entropy(self._scores(task, image), batch), local.buffers["mirror"]
         if self.consistency:
             mirrored = (_scramble(batch.index + key[:, None]) & 1).bool()
             with torch.no_grad():
                 pixels = torch.where(mirrored[..., None, None, None], batch.image.flip(-1), batch.image)
-                still = fl.unit(task.see(pixels, pixels.new_zeros(len(pixels), 0, task.vision_width or 0))[0])
+                still = fl.normalize(
+                    task.encode_images(pixels, pixels.new_zeros(len(pixels), 0, task.vision_width or 0))[0]
+                )
             loss = loss + self.consistency * fl.mean_over(1 - (image * still).sum(-1), batch.mask)
         return loss, {"mirror": _scramble(key)}
 

@@ -42,8 +42,8 @@ class FedOTP(FederatedAveraging):
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         shared, own = fl.new_context(task, self.n_ctx, rng, 2)
-        return State({"prompt": shared.clone()}, {"own": fl.spread(own, task.n_clients)}, {})
+        return State({"prompt": shared.clone()}, {"own": fl.replicate(own, task.n_clients)}, {})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        text = task.text(torch.stack([local.train["prompt"], local.train["own"]], 1))  # [C, 2, K, D]
+        text = task.encode_prompts(torch.stack([local.params["prompt"], local.params["own"]], 1))  # [C, 2, K, D]
         return transported(task.scale, batch.image, text, self.gamma, self.epsilon, self.iterations)

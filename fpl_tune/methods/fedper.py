@@ -33,8 +33,8 @@ class FedPer(FederatedAveraging):
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         base, own = fl.new_context(task, self.n_ctx, rng).split([self.n_ctx - self.n_own, self.n_own])
-        return State(shared={"base": base.clone()}, personal={"own": fl.spread(own, task.n_clients)}, server={})
+        return State(shared={"base": base.clone()}, personal={"own": fl.replicate(own, task.n_clients)}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        context = torch.cat([local.train["base"], local.train["own"]], 1)
-        return fl.cosine_logits(task.scale, batch.image, task.text(context))
+        context = torch.cat([local.params["base"], local.params["own"]], 1)
+        return fl.cosine_logits(task.scale, batch.image, task.encode_prompts(context))

@@ -66,22 +66,22 @@ class FedPGP(FederatedAveraging):
         else:
             u = 0.02 * torch.randn(*lead, self.n_ctx, self.rank, generator=rng)
             own = {"u": u.to(prompt), "v": fl.new_context(task, self.rank, rng, *lead)}
-        return State({"prompt": prompt}, {name: fl.spread(leaf, task.n_clients) for name, leaf in own.items()}, {})
+        return State({"prompt": prompt}, {name: fl.replicate(leaf, task.n_clients) for name, leaf in own.items()}, {})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        local = super().start(task, state, who)
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        local = super().start(task, state, clients)
         if self.mu > 0 and self.anchor == "placeholder":
-            text = task.text(task.words("X")[:1].expand(self.n_ctx, -1))
-            local.fixed["anchor"] = fl.spread(text if self.copies == 1 else text.unsqueeze(0), len(who))
+            text = task.encode_prompts(task.words("X")[:1].expand(self.n_ctx, -1))
+            local.buffers["anchor"] = fl.replicate(text if self.copies == 1 else text.unsqueeze(0), len(clients))
         return local
 
     def personal(self, local: Local) -> Tensor:
         """[C, l, d] what the clients predict with; [C, copies, l, d] where there are several."""
-        train = local.train
+        train = local.params
         return train["prompt"] + (train["delta"] if self.rank == "full" else train["u"] @ train["v"])
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return self._logits(task, batch, task.text(self.personal(local)))
+        return self._logits(task, batch, task.encode_prompts(self.personal(local)))
 
     def _logits(self, task: Task, batch: Batch, text: Tensor) -> Tensor:
         """Text features [C, K, D] or [C, copies, K, D] -> [C, B, K] or [C, B, copies · K]."""
@@ -89,12 +89,14 @@ class FedPGP(FederatedAveraging):
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         if self.mu == 0:
-            return fl.cross_entropy(self.logits(task, local, batch), batch), local.fixed
-        both = task.text(torch.stack([self.personal(local), local.train["prompt"]], 1))  # [C, 2, (copies,) K, D]
+            return fl.cross_entropy(self.logits(task, local, batch), batch), local.buffers
+        both = task.encode_prompts(
+            torch.stack([self.personal(local), local.params["prompt"]], 1)
+        )  # [C, 2, (copies,) K, D]
         z_i, z_g = both.unbind(1)
         fit = fl.cross_entropy(self._logits(task, batch, z_i), batch)
-        z_c = task.hand_text if self.anchor == "hand" else local.fixed["anchor"]
-        return fit + self.mu * self.contrast(z_g, z_i, z_c).flatten(1).mean(1), local.fixed
+        z_c = task.hand_text if self.anchor == "hand" else local.buffers["anchor"]
+        return fit + self.mu * self.contrast(z_g, z_i, z_c).flatten(1).mean(1), local.buffers
 
     def contrast(self, z_g: Tensor, z_i: Tensor, z_c: Tensor) -> Tensor:
         """Eq. 12, for every class: [C, ..., K].

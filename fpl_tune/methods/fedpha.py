@@ -50,15 +50,15 @@ class FedPHA(FederatedAveraging):
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         shared, own = fl.new_context(task, self.n_ctx, rng), fl.new_context(task, max(self._lengths), rng)
-        return State({"prompt": shared}, {"own": fl.spread(own, task.n_clients)}, {})
+        return State({"prompt": shared}, {"own": fl.replicate(own, task.n_clients)}, {})
 
     @property
     def _lengths(self) -> tuple[int, ...]:
         return self.lengths or (self.n_ctx,)
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        local = self.deploy(task, state, who)
-        local.fixed["directions"] = fl.spread(self.directions(state.shared["prompt"]), len(who))
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        local = self.deploy(task, state, clients)
+        local.buffers["directions"] = fl.replicate(self.directions(state.shared["prompt"]), len(clients))
         return local
 
     def directions(self, prompt: Tensor) -> Tensor:
@@ -72,9 +72,9 @@ class FedPHA(FederatedAveraging):
         along = own @ directions.mT @ directions
         return own - along if self.projection == "null" else along
 
-    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
+    def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
         lengths = torch.tensor(self._lengths).to(task.device)
-        return super().start(task, state, who)._replace(fixed={"length": lengths[who % len(lengths)]})
+        return super().start(task, state, clients)._replace(buffers={"length": lengths[clients % len(lengths)]})
 
     def text(self, task: Task, context: Tensor, length: Tensor) -> Tensor:
         """Unit text features [C, ..., K, D] of the first `length` [C] tokens of contexts [C, ..., l, d].
@@ -82,24 +82,24 @@ class FedPHA(FederatedAveraging):
         Every length in question reads all rows: which rows have it is a value on the device.
         """
         first, *others = sorted(set(self._lengths))
-        found = task.text(context[..., :first, :])
+        found = task.encode_prompts(context[..., :first, :])
         for n in others:
             mine = (length == n).view(-1, *[1] * (found.ndim - 1))
-            found = torch.where(mine, task.text(context[..., :n, :]), found)
+            found = torch.where(mine, task.encode_prompts(context[..., :n, :]), found)
         return found
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return fl.cosine_logits(task.scale, batch.image, self.text(task, local.train["own"], local.fixed["length"]))
+        return fl.cosine_logits(task.scale, batch.image, self.text(task, local.params["own"], local.buffers["length"]))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
-        own, prompt = local.train["own"], local.train["prompt"]
-        projected = self.projected(own, local.fixed["directions"])
+        own, prompt = local.params["own"], local.params["prompt"]
+        projected = self.projected(own, local.buffers["directions"])
         if set(self._lengths) == {self.n_ctx}:  # one pass of the tower
-            t_l, t_p, t_g = task.text(torch.stack([own, projected, prompt], 1)).unbind(1)
+            t_l, t_p, t_g = task.encode_prompts(torch.stack([own, projected, prompt], 1)).unbind(1)
         else:
-            t_l, t_p = self.text(task, torch.stack([own, projected], 1), local.fixed["length"]).unbind(1)
-            t_g = task.text(prompt)
+            t_l, t_p = self.text(task, torch.stack([own, projected], 1), local.buffers["length"]).unbind(1)
+            t_g = task.encode_prompts(prompt)
         fit = [fl.cross_entropy(fl.cosine_logits(task.scale, batch.image, text), batch) for text in (t_l, t_g)]
         pull = (t_l - t_p).square().flatten(1).mean(1)
         push = (self.alpha - (t_l - t_g).norm(dim=-1)).relu().mean(-1)
-        return fit[0] + fit[1] + self.pull * pull + self.push * push, local.fixed
+        return fit[0] + fit[1] + self.pull * pull + self.push * push, local.buffers

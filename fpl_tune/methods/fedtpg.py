@@ -54,19 +54,19 @@ class FedTPG(FederatedAveraging):
         shared["attention.out.bias"] = torch.zeros_like(shared["attention.out.bias"])
         return State(shared, personal={}, server={})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        local = super().start(task, state, who)
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        local = super().start(task, state, clients)
         if self.scope == "own":
-            owned = task.counts[who] > 0
-            local.fixed["owned"] = owned | ~owned.any(1, keepdim=True)  # [C, K]; without images: all
+            owned = task.counts[clients] > 0
+            local.buffers["owned"] = owned | ~owned.any(1, keepdim=True)  # [C, K]; without images: all
         return local
 
-    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        return super().start(task, state, who)
+    def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
+        return super().start(task, state, clients)
 
     def context(self, names: Tensor, local: Local) -> Tensor:
         """[C, l, d] what the networks write for the unit features [K, D] of class names."""
-        leaf, owned = local.train, local.fixed.get("owned")
+        leaf, owned = local.params, local.buffers.get("owned")
         keys = normed(leaf, "names", names.expand(len(leaf["query"]), -1, -1))
         rows = {"q": normed(leaf, "queries", leaf["query"]), "k": keys, "v": keys}
         parts = (mapped(leaf, f"attention.{name}", x) for name, x in rows.items())
@@ -77,6 +77,6 @@ class FedTPG(FederatedAveraging):
         return feed_forward(leaf, mapped(leaf, "attention.out", (score.softmax(-1) @ v).transpose(1, 2).flatten(2)))
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        text = task.text(self.context(fl.unit(task.sentences(["{}"])[0]), local), remember=False)
-        logits, owned = fl.cosine_logits(task.scale, batch.image, text), local.fixed.get("owned")
+        text = task.encode_prompts(self.context(fl.normalize(task.sentences(["{}"])[0]), local), remember=False)
+        logits, owned = fl.cosine_logits(task.scale, batch.image, text), local.buffers.get("owned")
         return logits if owned is None else logits.masked_fill(~owned[:, None], -torch.inf)

@@ -42,13 +42,13 @@ class FullModel(FederatedAveraging):
         shared |= new_layers(task, rng, {"head": (task.embed_dim, task.n_classes)})
         return State(shared, personal={}, server={})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={n: leaf.expand(len(who), *leaf.shape) for n, leaf in state.shared.items()}, fixed={})
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        return Local(params={n: leaf.expand(len(clients), *leaf.shape) for n, leaf in state.shared.items()}, buffers={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         tower, rows = task.visual(), []
         for client, pixels in enumerate(batch.image):  # torch.func.vmap has no derivative for the fused attention
-            leaf = {name: leaves[client] for name, leaves in local.train.items()}
+            leaf = {name: leaves[client] for name, leaves in local.params.items()}
             own = {name: leaf[f"tower.{name}"].to(frozen.dtype) for name, frozen in tower.named_parameters()}
             features = functional_call(tower, own, (pixels.to(next(tower.parameters()).dtype),)).to(pixels.dtype)
             rows.append(features @ leaf["head.weight"].mT + leaf["head.bias"])

@@ -43,4 +43,4 @@ class IVLP(FederatedAveraging):
         return State(shared, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return fl.cosine_logits(task.scale, *both_features(task, local.train, batch.image, self.words))
+        return fl.cosine_logits(task.scale, *both_features(task, local.params, batch.image, self.words))

@@ -38,10 +38,10 @@ class KgCoOp(FederatedAveraging):
         return State(shared={"prompt": word_context(task, self.words, self.n_ctx, rng)}, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return fl.cosine_logits(task.scale, batch.image, task.text(local.train["prompt"]))
+        return fl.cosine_logits(task.scale, batch.image, task.encode_prompts(local.params["prompt"]))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
-        text = task.text(local.train["prompt"])
+        text = task.encode_prompts(local.params["prompt"])
         fit = fl.cross_entropy(fl.cosine_logits(task.scale, batch.image, text), batch)
         away = 1 - (text * task.hand_text).sum(-1).mean(-1)
-        return fit + self.w * away, local.fixed
+        return fit + self.w * away, local.buffers

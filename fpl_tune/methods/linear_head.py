@@ -44,5 +44,5 @@ class LinearHead(FederatedAveraging):
         return State(shared={"weight": weight, "bias": bias}, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        image = task.scale * fl.unit(batch.image) if self.feature == "unit" else batch.image
-        return linear(image, local.train["weight"], local.train["bias"])
+        image = task.scale * fl.normalize(batch.image) if self.feature == "unit" else batch.image
+        return linear(image, local.params["weight"], local.params["bias"])

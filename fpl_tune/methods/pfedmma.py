@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Inside, Local, Sizes, State, Task, Tree
+from fpl_tune.method import Adapter, Batch, Local, Sizes, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._blocks import mapped, require_vit
 
@@ -57,26 +57,26 @@ class PFedMMA(FederatedAveraging):
         for tower, width in (("text", task.text_width), ("image", task.vision_width or 0)):
             own |= {**layer(f"{tower}.down", width, rank), **layer(f"{tower}.up", rank, width)}
         server = self._first_text(shared, own) if self.text_features == "first" else {}
-        return State(shared, {name: fl.spread(leaf, task.n_clients) for name, leaf in own.items()}, server)
+        return State(shared, {name: fl.replicate(leaf, task.n_clients) for name, leaf in own.items()}, server)
 
-    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        first = {name: fl.spread(leaf, len(who)) for name, leaf in state.server.items()}
-        return self.start(task, state, who)._replace(fixed=first)
+    def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
+        first = {name: fl.replicate(leaf, len(clients)) for name, leaf in state.server.items()}
+        return self.start(task, state, clients)._replace(buffers=first)
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        first = {n.removeprefix("first."): leaf for n, leaf in local.fixed.items() if n.startswith("first.")}
-        inside = self._inside(first or local.train, "text", task.n_text_blocks)
-        text = fl.unit(task.sentences([task.template], inside=inside)[:, 0])
-        inside = self._inside(local.train, "image", task.n_vision_blocks or 0)
+        first = {n.removeprefix("first."): leaf for n, leaf in local.buffers.items() if n.startswith("first.")}
+        adapter = self._adapter(first or local.params, "text", task.n_text_blocks)
+        text = fl.normalize(task.sentences([task.template], adapter=adapter)[:, 0])
+        adapter = self._adapter(local.params, "image", task.n_vision_blocks or 0)
         tokens = batch.image.new_zeros(len(batch.image), 0, task.vision_width or 0)
-        image, _ = task.see(batch.image, tokens, inside=inside)
+        image, _ = task.encode_images(batch.image, tokens, adapter=adapter)
         return fl.cosine_logits(task.scale, image, text)
 
-    def _inside(self, train: Tree, tower: str, n_blocks: int) -> Inside:
+    def _adapter(self, train: Tree, tower: str, n_blocks: int) -> Adapter:
         used = {name: leaf for name, leaf in train.items() if name.startswith(("s.", f"{tower}."))}
         leaf = {name.removeprefix(f"{tower}."): self._scaled(leaf) for name, leaf in used.items()}
         leaf |= {f"up.{kind}": self.alpha * leaf[f"up.{kind}"] for kind in ("weight", "bias")}
-        return Inside(_adapter, leaf, first=n_blocks - leaf["s.bias"].shape[1])
+        return Adapter(_branch, leaf, first=n_blocks - leaf["s.bias"].shape[1])
 
     def _scaled(self, leaf: Tensor) -> Tensor:
         """The same numbers; gradients 1/α times as large."""
@@ -84,10 +84,10 @@ class PFedMMA(FederatedAveraging):
             return leaf
         return leaf.detach() + (leaf - leaf.detach()) / self.alpha
 
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        merged = super().merge(task, state, who, local)
+    def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
+        merged = super().merge(task, state, clients, local)
         if self.text_features == "first" and task.round == 1:
-            lowest = {name: local.train[name].index_select(0, who.argmin()[None])[0] for name in state.personal}
+            lowest = {name: local.params[name].index_select(0, clients.argmin()[None])[0] for name in state.personal}
             return merged._replace(server=self._first_text(merged.shared, lowest))
         return merged
 
@@ -97,7 +97,7 @@ class PFedMMA(FederatedAveraging):
         return {f"first.{n}": leaf.clone() for n, leaf in {**shared, **own}.items() if not n.startswith("image.")}
 
 
-def _adapter(leaf: Tree, x: Tensor) -> Tensor:
+def _branch(leaf: Tree, x: Tensor) -> Tensor:
     """Tokens [C, n, width] through each client's adapter of one block."""
     for name in ("down", "s"):
         x = mapped(leaf, name, x).relu()

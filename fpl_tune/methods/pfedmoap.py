@@ -115,34 +115,36 @@ class PFedMoAP(Method):
             for name, size in zip(_GATE, (shape, shape[:-1]), strict=True)
         }
         personal = {
-            "own": fl.spread(prompt, n),
+            "own": fl.replicate(prompt, n),
             "experts": prompt.new_zeros(n, self.experts - 1, *prompt.shape),
             "usable": torch.zeros(n, self.experts - 1, dtype=torch.bool, device=task.device),
         }
         server = {
-            "pool": fl.spread(prompt, n),
+            "pool": fl.replicate(prompt, n),
             "entered": torch.zeros(n, dtype=torch.bool, device=task.device),
             "order": torch.randperm(n, generator=rng).to(task.device),
         }
         if self.experts_from == "random":
             drawn = torch.randn(self.experts - 1, task.n_classes, task.embed_dim, generator=rng)
-            server["random"] = fl.unit(drawn).to(prompt)
+            server["random"] = fl.normalize(drawn).to(prompt)
         if self.aggregate_gate:
             return State({"prompt": prompt, **gate}, personal, server)
-        return State({"prompt": prompt}, {**personal, **{k: fl.spread(v, n) for k, v in gate.items()}}, server)
+        return State({"prompt": prompt}, {**personal, **{k: fl.replicate(v, n) for k, v in gate.items()}}, server)
 
-    def _local(self, task: Task, state: State, who: Tensor, prompt: Tensor, experts: Tensor, usable: Tensor) -> Local:
+    def _local(
+        self, task: Task, state: State, clients: Tensor, prompt: Tensor, experts: Tensor, usable: Tensor
+    ) -> Local:
         """What a client works with: its prompt [C, l, d], gate, and experts [C, E-1, l, d], encoded once each."""
         if self.aggregate_gate:
-            gate = {name: fl.spread(state.shared[name], len(who)) for name in _GATE}
+            gate = {name: fl.replicate(state.shared[name], len(clients)) for name in _GATE}
         else:
-            gate = {name: state.personal[name][who] for name in _GATE}
+            gate = {name: state.personal[name][clients] for name in _GATE}
         if self.experts_from in ("hand", "random"):
             text = state.server["random"] if self.experts_from == "random" else task.hand_text
             features = self._pooled(text).expand(*usable.shape, -1, -1)  # [C, E-1, K, G]
         else:
             distinct, at = experts.flatten(2).flatten(0, 1).unique(dim=0, return_inverse=True)
-            text = task.text(distinct.unflatten(1, experts.shape[2:]))  # [U, K, D]
+            text = task.encode_prompts(distinct.unflatten(1, experts.shape[2:]))  # [U, K, D]
             features = self._pooled(text)[at].unflatten(0, experts.shape[:2])
         local_too = F.pad(usable, (1, 0), value=True)
         hidden = torch.where(local_too, 0.0, -torch.inf).to(text.dtype)
@@ -157,44 +159,47 @@ class PFedMoAP(Method):
         }
         return Local({"prompt": prompt, **gate}, fixed)
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        chosen, usable = choose_experts(state, who, self.experts - 1, self.selection)
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        chosen, usable = choose_experts(state, clients, self.experts - 1, self.selection)
         if self.experts_from == "own":
-            chosen = who.unsqueeze(1).expand_as(chosen)
+            chosen = clients.unsqueeze(1).expand_as(chosen)
         kept = usable[..., None, None] & (self.experts_from in ("others", "own"))
-        prompt = fl.spread(state.shared["prompt"], len(who))
+        prompt = fl.replicate(state.shared["prompt"], len(clients))
         experts = torch.where(kept, state.server["pool"][chosen], 0)
-        return self._local(task, state, who, prompt, experts, usable)
+        return self._local(task, state, clients, prompt, experts, usable)
 
-    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
+    def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
         """What a client held after its last local training; the global prompt for those who never trained."""
-        trained = state.server["entered"][who].view(-1, 1, 1)
-        prompt = torch.where(trained, state.personal["own"][who], state.shared["prompt"])
-        experts, usable = state.personal["experts"][who], state.personal["usable"][who]
-        return self._local(task, state, who, prompt, experts, usable)
+        trained = state.server["entered"][clients].view(-1, 1, 1)
+        prompt = torch.where(trained, state.personal["own"][clients], state.shared["prompt"])
+        experts, usable = state.personal["experts"][clients], state.personal["usable"][clients]
+        return self._local(task, state, clients, prompt, experts, usable)
 
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        prompt, usable = local.train["prompt"], local.fixed["usable"]
-        shared = {"prompt": fl.average(prompt, task.size[who])}  # Eq. 6
-        kept = {"own": prompt, "experts": local.fixed["experts"], "usable": usable}
-        personal = {name: fl.put(state.personal[name], who, rows) for name, rows in kept.items()}
+    def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
+        prompt, usable = local.params["prompt"], local.buffers["usable"]
+        shared = {"prompt": fl.average(prompt, task.size[clients])}  # Eq. 6
+        kept = {"own": prompt, "experts": local.buffers["experts"], "usable": usable}
+        personal = {name: fl.scatter_rows(state.personal[name], clients, rows) for name, rows in kept.items()}
         gated = usable.any(1)
         for name in _GATE:  # weight decay moves what no gradient reaches: not kept
-            leaf = local.train[name]
+            leaf = local.params[name]
             if self.aggregate_gate:
-                weight = task.size[who] * gated
+                weight = task.size[clients] * gated
                 shared[name] = torch.where(weight.any(), fl.average(leaf, weight), state.shared[name])
             else:
                 old = state.personal[name]
                 moved = gated.view(-1, *([1] * (leaf.ndim - 1)))
-                personal[name] = fl.put(old, who, torch.where(moved, leaf, old[who]))
-        pool, entered = fl.put(state.server["pool"], who, prompt), state.server["entered"].index_fill(0, who, True)
+                personal[name] = fl.scatter_rows(old, clients, torch.where(moved, leaf, old[clients]))
+        pool, entered = (
+            fl.scatter_rows(state.server["pool"], clients, prompt),
+            state.server["entered"].index_fill(0, clients, True),
+        )
         return State(shared, personal, {**state.server, "pool": pool, "entered": entered})  # Eq. 7
 
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+    def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
         """Prompts of the experts come down as they are, each client's own number of them; those of a control do not."""
         size = state.shared["prompt"].numel()
-        _, usable = choose_experts(state, who, self.experts - 1, self.selection)
+        _, usable = choose_experts(state, clients, self.experts - 1, self.selection)
         up: dict[str, int | Tensor] = {"prompt": size}
         sent = size if self.experts_from == "others" else 0
         down: dict[str, int | Tensor] = {"prompt": size, "experts": usable.sum(1) * sent}
@@ -206,14 +211,14 @@ class PFedMoAP(Method):
     # -- forward ------------------------------------------------------------------------------------------------
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        image, text = fl.unit(batch.image), task.text(local.train["prompt"])
+        image, text = fl.normalize(batch.image), task.encode_prompts(local.params["prompt"])
         own = task.scale * torch.einsum("cbd,ckd->cbk", image, text)
         experts = self._experts(local, text)
         wide = max(self.experts * self.heads, self._width(task.embed_dim) if self.similarity == "cosine" else 1)
         rows = max(1, _ELEMENTS // (len(text) * text.shape[1] * wide))
         parts = [self._mixed(local, experts, part) for part in image.split(rows, 1)]
         mixed = torch.cat(parts, 1) if len(parts) > 1 else parts[0]  # a copy is a launch
-        return (local.fixed["weight.own"] * own).addcmul(local.fixed["weight.mixed"], mixed)
+        return (local.buffers["weight.own"] * own).addcmul(local.buffers["weight.mixed"], mixed)
 
     def attention(self, local: Local, image: Tensor, text: Tensor) -> Tensor:
         """Weights [C, h, B, E, K] of the experts, the local one first; they sum to one over E.
@@ -224,8 +229,8 @@ class PFedMoAP(Method):
 
     def _experts(self, local: Local, text: Tensor) -> Experts:
         """What all images of a client meet, the local expert first."""
-        features = torch.cat([self._pooled(text).unsqueeze(1), local.fixed["features"]], 1)
-        weight, bias = local.train["gate.weight"], local.train["gate.bias"]
+        features = torch.cat([self._pooled(text).unsqueeze(1), local.buffers["features"]], 1)
+        weight, bias = local.params["gate.weight"], local.params["gate.bias"]
         if self.gate == "linear":
             return Experts(features, features, [weight], [bias])
         weights, biases = (leaf.split((1, 2, 1), 1) for leaf in (weight, bias))  # of query, of key and value, of output
@@ -240,14 +245,16 @@ class PFedMoAP(Method):
             query = self._heads(self._pooled(image) @ experts.weights[0].mT + experts.biases[0])
             sharp = query.shape[-1] ** -0.5 if self.attention_scale == "sqrt" else self.attention_scale
             scores = torch.einsum("cbhx,cekhx->chbek", sharp * query, experts.key)
-        return (scores + local.fixed["hidden"]).softmax(3)
+        return (scores + local.buffers["hidden"]).softmax(3)
 
     def diagnose(self, task: Task, local: Local, batch: Batch) -> dict[str, Tensor]:
         """Fig. 6: [C, E] mean attention on the local expert (first) and on the others in falling order.
 
         The weights of an image are averaged over heads and classes and sorted before images are averaged.
         """
-        weights = self.attention(local, fl.unit(batch.image), task.text(local.train["prompt"])).mean((1, 4))
+        weights = self.attention(local, fl.normalize(batch.image), task.encode_prompts(local.params["prompt"])).mean(
+            (1, 4)
+        )
         others = weights[..., 1:].sort(dim=-1, descending=True).values
         shares = [fl.mean_over(w, batch.mask) for w in (weights[..., 0], *others.unbind(-1))]
         return {"attention by expert, the local one first": torch.stack(shares, 1)}
@@ -266,7 +273,7 @@ class PFedMoAP(Method):
         if self.similarity == "cosine":
             mixed = torch.einsum("chbek,cekhx->cbkhx", share, value).flatten(-2)
             mixed = mixed @ weight.unsqueeze(1).mT + bias.unsqueeze(1)
-            return torch.einsum("cbg,cbkg->cbk", fl.unit(image), fl.unit(mixed))
+            return torch.einsum("cbg,cbkg->cbk", fl.normalize(image), fl.normalize(mixed))
         # <image, W_O mix + b_O> = <W_O' image, mix> + <image, b_O>: no mixed feature [C, B, K, G] is formed
         dots = torch.einsum("cbhx,cekhx->chbek", self._heads(image @ weight), value)
         return (share * dots).sum((1, 3)) + image @ bias.mT
@@ -283,18 +290,18 @@ class PFedMoAP(Method):
         return features.unflatten(-1, (self.heads, -1))
 
 
-def choose_experts(state: State, who: Tensor, n: int, selection: str) -> tuple[Tensor, Tensor]:
-    """Ids [C, n] of the other clients whose pool entries serve `who`, and which of them [C, n] may be used.
+def choose_experts(state: State, clients: Tensor, n: int, selection: str) -> tuple[Tensor, Tensor]:
+    """Ids [C, n] of the other clients whose pool entries serve `clients`, and which of them [C, n] may be used.
 
     A client without an entry of its own gets none: it has nothing to measure distances from.
     """
     pool, entered, order = (state.server[name] for name in ("pool", "entered", "order"))
     if selection == "nearest":
         flat = pool.flatten(1)
-        rank = torch.cdist(flat[who], flat, compute_mode="donot_use_mm_for_euclid_dist")
+        rank = torch.cdist(flat[clients], flat, compute_mode="donot_use_mm_for_euclid_dist")
     else:
-        rank = order.to(pool.dtype).expand(len(who), -1)
-    others = torch.arange(len(pool), device=who.device) != who.unsqueeze(1)
+        rank = order.to(pool.dtype).expand(len(clients), -1)
+    others = torch.arange(len(pool), device=clients.device) != clients.unsqueeze(1)
     rank = torch.where(entered & others, rank, torch.inf)
     nearest, chosen = rank.sort(dim=1, stable=True)
-    return chosen[:, :n], nearest[:, :n].isfinite() & entered[who].unsqueeze(1)
+    return chosen[:, :n], nearest[:, :n].isfinite() & entered[clients].unsqueeze(1)

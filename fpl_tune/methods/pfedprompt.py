@@ -56,32 +56,35 @@ class PFedPrompt(FederatedAveraging):
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State(shared={"prompt": fl.new_context(task, self.n_ctx, rng)}, personal={}, server={})
 
-    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
+    def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
         """The consensus beside each client's memory, built anew from its training images: it needs no state."""
-        memory = self._memory(task, task.table("train"), who)
-        local = self.start(task, state, who)._replace(fixed=memory)
+        memory = self._memory(task, task.table("train"), clients)
+        local = self.start(task, state, clients)._replace(buffers=memory)
         if self.alpha == "val":
-            alpha = self._choose(task, local, who)
+            alpha = self._choose(task, local, clients)
         else:
-            alpha = torch.full_like(who, self.alpha, dtype=task.dtype)
-        return local._replace(fixed={**memory, "alpha": alpha})
+            alpha = torch.full_like(clients, self.alpha, dtype=task.dtype)
+        return local._replace(buffers={**memory, "alpha": alpha})
 
     def _image(self, image: Tensor) -> Tensor:
         """[..., D] unit features of images [..., D] or [..., M, D]."""
-        return fl.unit(image.mean(-2) if self.features == "patches" else image)
+        return fl.normalize(image.mean(-2) if self.features == "patches" else image)
 
-    def _memory(self, task: Task, table: Table, who: Tensor) -> dict[str, Tensor]:
+    def _memory(self, task: Task, table: Table, clients: Tensor) -> dict[str, Tensor]:
         """Keys [C, S, D], unit or zero where there is nothing, and values [C, S, K]."""
-        truth = F.one_hot(table.label[who], task.n_classes).to(task.dtype) * table.mask[who].unsqueeze(-1)
-        key = self._image(table.image[who])
+        truth = F.one_hot(table.label[clients], task.n_classes).to(task.dtype) * table.mask[clients].unsqueeze(-1)
+        key = self._image(table.image[clients])
         if self.memory == "image":
             return {"key": key, "value": truth}
-        return {"key": fl.unit(truth.mT @ key), "value": fl.spread(torch.eye(task.n_classes).to(key), len(who))}
+        return {
+            "key": fl.normalize(truth.mT @ key),
+            "value": fl.replicate(torch.eye(task.n_classes).to(key), len(clients)),
+        }
 
-    def _choose(self, task: Task, local: Local, who: Tensor) -> Tensor:
+    def _choose(self, task: Task, local: Local, clients: Tensor) -> Tensor:
         """[C] the best α of `GRID` on each client's validation images, the smallest of equals."""
         held = task.table("val")
-        batch = Batch(held.image[who], held.label[who], held.mask[who], index=held.label[who])
+        batch = Batch(held.image[clients], held.label[clients], held.mask[clients], index=held.label[clients])
         consensus, bonus = self._terms(task, local, batch)
         accuracy, loss = [], []
         for alpha in GRID:
@@ -96,15 +99,17 @@ class PFedPrompt(FederatedAveraging):
     def _terms(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits [C, B, K] of the consensus and of the memory."""
         image = self._image(batch.image)
-        affinity = image @ local.fixed["key"].mT  # [C, B, S]
-        return fl.cosine_logits(task.scale, image, task.text(local.train["prompt"])), affinity @ local.fixed["value"]
+        affinity = image @ local.buffers["key"].mT  # [C, B, S]
+        return fl.cosine_logits(
+            task.scale, image, task.encode_prompts(local.params["prompt"])
+        ), affinity @ local.buffers["value"]
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        if "key" not in local.fixed:  # while training: the memory is for inference only
-            return fl.cosine_logits(task.scale, self._image(batch.image), task.text(local.train["prompt"]))
+        if "key" not in local.buffers:  # while training: the memory is for inference only
+            return fl.cosine_logits(task.scale, self._image(batch.image), task.encode_prompts(local.params["prompt"]))
         consensus, bonus = self._terms(task, local, batch)
-        return consensus + local.fixed["alpha"].view(-1, 1, 1) * bonus
+        return consensus + local.buffers["alpha"].view(-1, 1, 1) * bonus
 
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        weight = task.size[who] if self.weighted else torch.ones_like(who)
-        return state._replace(shared={"prompt": fl.average(local.train["prompt"], weight)})
+    def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
+        weight = task.size[clients] if self.weighted else torch.ones_like(clients)
+        return state._replace(shared={"prompt": fl.average(local.params["prompt"], weight)})

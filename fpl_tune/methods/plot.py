@@ -42,5 +42,5 @@ class PLOT(FederatedAveraging):
         return State(shared={"prompt": fl.new_context(task, self.n_ctx, rng, self.prompts)}, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        text = task.text(local.train["prompt"])  # [C, N, K, D]
+        text = task.encode_prompts(local.params["prompt"])  # [C, N, K, D]
         return transported(task.scale, batch.image, text, 1.0, self.epsilon, self.iterations, capped=False)

@@ -45,18 +45,18 @@ class ProGrad(FederatedAveraging):
         return State(shared={"prompt": word_context(task, self.words, self.n_ctx, rng)}, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return fl.cosine_logits(task.scale, batch.image, task.text(local.train["prompt"]))
+        return fl.cosine_logits(task.scale, batch.image, task.encode_prompts(local.params["prompt"]))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         if self.form == "distil":
             fit, teach = self._losses(task, local, batch)
-            return fit + self.lam * teach, local.fixed
+            return fit + self.lam * teach, local.buffers
         with torch.enable_grad():
-            leaves = free(local.train)
-            fit, teach = self._losses(task, local._replace(train=leaves), batch)
+            leaves = free(local.params)
+            fit, teach = self._losses(task, local._replace(params=leaves), batch)
             (g_a,) = torch.autograd.grad(fit.sum(), list(leaves.values()), retain_graph=True)
             (g_b,) = torch.autograd.grad(teach.sum(), list(leaves.values()))
-        return with_gradient(fit.detach(), local.train, {"prompt": self.aligned(g_a, g_b)}), local.fixed
+        return with_gradient(fit.detach(), local.params, {"prompt": self.aligned(g_a, g_b)}), local.buffers
 
     def _losses(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cross-entropy with the labels and T² times that with the teacher, each [C]."""

@@ -36,9 +36,9 @@ class PromptFL(FederatedAveraging):
         return State(shared={"prompt": fl.new_context(task, self.n_ctx, rng)}, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return fl.cosine_logits(task.scale, batch.image, task.text(local.train["prompt"]))
+        return fl.cosine_logits(task.scale, batch.image, task.encode_prompts(local.params["prompt"]))
 
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+    def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
         if self.weights == "last":
-            return state._replace(shared={"prompt": local.train["prompt"][who.argmax()]})
-        return super().merge(task, state, who, local)
+            return state._replace(shared={"prompt": local.params["prompt"][clients.argmax()]})
+        return super().merge(task, state, clients, local)

@@ -33,9 +33,9 @@ class PromptFolio(FederatedAveraging):
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         shared, own = fl.new_context(task, self.n_ctx, rng, 2)
-        return State({"prompt": shared.clone()}, {"own": fl.spread(own, task.n_clients)}, {})
+        return State({"prompt": shared.clone()}, {"own": fl.replicate(own, task.n_clients)}, {})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        both = task.text(torch.stack([local.train["prompt"], local.train["own"]], 1))  # [C, 2, K, D]
+        both = task.encode_prompts(torch.stack([local.params["prompt"], local.params["own"]], 1))  # [C, 2, K, D]
         text = torch.lerp(both[:, 0], both[:, 1], self.theta)
-        return fl.cosine_logits(task.scale, batch.image, fl.unit(text) if self.normalise else text)
+        return fl.cosine_logits(task.scale, batch.image, fl.normalize(text) if self.normalise else text)

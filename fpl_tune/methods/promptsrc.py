@@ -72,29 +72,31 @@ class PromptSRC(FederatedAveraging):
             server["weight"] = torch.full((), _NEVER, device=task.device, dtype=task.dtype)
         return State(shared, personal={}, server=server)
 
-    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
+    def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
         if self.gaussian != "deploy":
-            return self.start(task, state, who)
-        return Local(train={name: fl.spread(state.server[f"mean.{name}"], len(who)) for name in state.shared}, fixed={})
+            return self.start(task, state, clients)
+        return Local(
+            params={name: fl.replicate(state.server[f"mean.{name}"], len(clients)) for name in state.shared}, buffers={}
+        )
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return fl.cosine_logits(task.scale, *both_features(task, local.train, batch.image, self.words))
+        return fl.cosine_logits(task.scale, *both_features(task, local.params, batch.image, self.words))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
-        image, text = both_features(task, local.train, batch.image, self.words)
+        image, text = both_features(task, local.params, batch.image, self.words)
         logits = fl.cosine_logits(task.scale, image, text)
         with torch.no_grad():
-            still = fl.unit(task.sentences(self.templates or (task.template,)).mean(0))
-            none = local.train["visual"][:, 0, :0]
-            seen = fl.unit(task.see(batch.image, none, place="end")[0])
+            still = fl.normalize(task.sentences(self.templates or (task.template,)).mean(0))
+            none = local.params["visual"][:, 0, :0]
+            seen = fl.normalize(task.encode_images(batch.image, none, place="end")[0])
             frozen = (task.scale * seen @ still.T).log_softmax(-1)
         away = F.kl_div(logits.log_softmax(-1), frozen, reduction="none", log_target=True).mean(-1)
         loss = fl.cross_entropy(logits, batch) + self.text * _distance(text, still).mean(1)
-        away = self.image * _distance(fl.unit(image), seen) + self.agreement * away
-        return loss + fl.mean_over(away, batch.mask), local.fixed
+        away = self.image * _distance(fl.normalize(image), seen) + self.agreement * away
+        return loss + fl.mean_over(away, batch.mask), local.buffers
 
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        shared = super().merge(task, state, who, local).shared
+    def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
+        shared = super().merge(task, state, clients, local).shared
         if self.gaussian == "none":
             return state._replace(shared=shared)
         heights = [-0.5 * ((t / task.rounds - self.mean) / self.spread) ** 2 for t in range(1, task.rounds + 1)]

@@ -58,24 +58,24 @@ class TOFA(Method):
         zeros = {name: torch.zeros(shape, dtype=task.dtype, device=task.device) for name, shape in shared.items()}
         return State(zeros, {}, {"received": torch.zeros(task.n_clients, dtype=torch.bool, device=task.device)})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        parts = list(_statistics(task, who))
-        return Local(train={}, fixed={name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        parts = list(_statistics(task, clients))
+        return Local(params={}, buffers={name: torch.cat([part[name] for part in parts]) for name in parts[0]})
 
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        first = (~state.server["received"][who]).to(task.dtype)
-        shared = {n: sums + torch.tensordot(first, local.fixed[n], dims=1) for n, sums in state.shared.items()}
-        return State(shared, state.personal, {"received": state.server["received"].index_fill(0, who, True)})
+    def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
+        first = (~state.server["received"][clients]).to(task.dtype)
+        shared = {n: sums + torch.tensordot(first, local.buffers[n], dims=1) for n, sums in state.shared.items()}
+        return State(shared, state.personal, {"received": state.server["received"].index_fill(0, clients, True)})
 
-    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
+    def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
         """The classifier of each client: weight [C, K, D] and bias [C, K]; -inf for classes without images."""
         weights, biases = [], []
-        for own in _statistics(task, who):
+        for own in _statistics(task, clients):
             for row in range(len(own["count"])):
                 weight, bias = self.classifier({name: leaf[row] for name, leaf in own.items()}, state.shared)
                 weights.append(weight.to(task.dtype))
                 biases.append(bias.to(task.dtype))
-        return Local(train={}, fixed={"weight": torch.stack(weights), "bias": torch.stack(biases)})
+        return Local(params={}, buffers={"weight": torch.stack(weights), "bias": torch.stack(biases)})
 
     def classifier(self, own: Tree, everybody: Tree) -> tuple[Tensor, Tensor]:
         """Weight [K, D] and bias [K] of one client, from its sums and those of all, in double precision."""
@@ -97,10 +97,10 @@ class TOFA(Method):
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         text = hand_logits(task, batch.image)
-        if self.inference == "text" or "weight" not in local.fixed:
+        if self.inference == "text" or "weight" not in local.buffers:
             return text
-        seen = (local.fixed["bias"] > -torch.inf).unsqueeze(1)
-        found = fl.unit(batch.image) @ local.fixed["weight"].mT + local.fixed["bias"].unsqueeze(1)
+        seen = (local.buffers["bias"] > -torch.inf).unsqueeze(1)
+        found = fl.normalize(batch.image) @ local.buffers["weight"].mT + local.buffers["bias"].unsqueeze(1)
         lowest = torch.where(seen, found, torch.inf).amin(-1, keepdim=True)
         visual = torch.where(seen, found, torch.where(lowest.isfinite(), lowest, 0))
         if self.inference == "visual":
@@ -108,20 +108,20 @@ class TOFA(Method):
         sure, other = (values.softmax(-1).amax(-1, keepdim=True) for values in (visual, text))
         return torch.lerp(text, visual, sure / (sure + other))
 
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+    def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
         """A client's sums go up once; everybody's come down in the same round."""
-        first = (~state.server["received"][who]).long()
+        first = (~state.server["received"][clients]).long()
         sent: dict[str, int | Tensor] = {name: first * leaf.numel() for name, leaf in state.shared.items()}
         return Traffic(up=sent, down=sent)
 
 
-def _statistics(task: Task, who: Tensor) -> Iterator[Tree]:
+def _statistics(task: Task, clients: Tensor) -> Iterator[Tree]:
     """Sums of a few clients' unit features at a time: by class [C, K], [C, K, D], and the upper half of Σ z zᵀ."""
     table, classes = task.table("train"), torch.arange(task.n_classes, device=task.device)
     upper = torch.triu_indices(task.embed_dim, task.embed_dim).to(task.device)
-    for rows in who.split(_ROWS):
+    for rows in clients.split(_ROWS):
         mask = table.mask[rows].unsqueeze(-1)
-        image = fl.unit(table.image[rows]) * mask
+        image = fl.normalize(table.image[rows]) * mask
         member = ((table.label[rows].unsqueeze(-1) == classes) & mask).to(image)
         moment = (image.mT @ image)[:, upper[0], upper[1]]
         yield {"count": member.sum(1), "sum": member.mT @ image, "moment": moment}

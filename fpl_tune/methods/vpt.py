@@ -37,4 +37,4 @@ class VPT(FederatedAveraging):
         return State({"visual": visual_prompts(task, self.n_tokens, self.depth, rng)}, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return hand_logits(task, see(task, batch.image, local.train["visual"]))
+        return hand_logits(task, see(task, batch.image, local.params["visual"]))

@@ -23,14 +23,14 @@ class ZeroShot(Method):
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State(shared={}, personal={}, server={})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        return Local(train={}, fixed={})
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        return Local(params={}, buffers={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         return hand_logits(task, batch.image)
 
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+    def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
         return state
 
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+    def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
         return Traffic(up={}, down={})

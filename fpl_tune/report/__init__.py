@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import jinja2
 
-from fpl_tune.files import digest, stamps, write_text
-from fpl_tune.formatting import counted, figure, p_value, plus_minus, quantity, signed, size
+from fpl_tune.core.files import digest, stamps, write_text
+from fpl_tune.core.formatting import counted, figure, p_value, plus_minus, quantity, signed, size
 from fpl_tune.report import tables, vega
 from fpl_tune.report.blocks import Section
 from fpl_tune.report.charts import Spec

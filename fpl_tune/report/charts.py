@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fpl_tune.formatting import percent
+from fpl_tune.core.formatting import percent
 
 Spec = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]

@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 
 from fpl_tune import analysis
-from fpl_tune.errors import ConfigError
-from fpl_tune.evaluate import check_rule
-from fpl_tune.formatting import listed
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.formatting import listed
+from fpl_tune.core.metrics import check_rule
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import TEST, aggregate
 from fpl_tune.study.store import Store

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from fpl_tune import analysis
-from fpl_tune.formatting import counted, figure, p_value, percent, quantity, signed, upper
+from fpl_tune.core.formatting import counted, figure, p_value, percent, quantity, signed, upper
 from fpl_tune.report import charts, figures
 from fpl_tune.report.blocks import Section, plain_table
 from fpl_tune.report.charts import Spec

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from fpl_tune.analysis import t_half_width
-from fpl_tune.errors import ConfigError, unknown
-from fpl_tune.evaluate import check_rule
-from fpl_tune.formatting import numeric
+from fpl_tune.core.errors import ConfigError, unknown
+from fpl_tune.core.formatting import numeric
+from fpl_tune.core.metrics import check_rule
 from fpl_tune.search.gains import searches
 from fpl_tune.study import earlier, results
 from fpl_tune.study.cells import axes_of, label, shown
@@ -21,7 +21,7 @@ from fpl_tune.study.results import aggregate
 from fpl_tune.study.selection import Choice, choose
 
 if TYPE_CHECKING:
-    from fpl_tune.search.suggest import Part
+    from fpl_tune.search.suggest import CellSearch
     from fpl_tune.study.cells import Cell
     from fpl_tune.study.store import Store
 
@@ -142,7 +142,7 @@ class Facts:
         return earlier.marked(self.store)
 
     @cached_property
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[CellSearch]:
         return searches(self.spec, self.store.node()) if self.searched else []
 
     @cached_property

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fpl_tune.analysis import Ranks
-from fpl_tune.formatting import axis_name, counted, numeric, quantity, short
+from fpl_tune.core.formatting import axis_name, counted, numeric, quantity, short
 from fpl_tune.report import charts
 from fpl_tune.report.charts import Spec, form, layer, number
 from fpl_tune.report.charts import names as named

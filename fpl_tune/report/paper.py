@@ -27,12 +27,12 @@ import numpy as np
 import pandas as pd
 
 from fpl_tune.config import RunSpec
-from fpl_tune.errors import FplTuneError
-from fpl_tune.evaluate import harmonic_mean
-from fpl_tune.formatting import points, quantity, short
+from fpl_tune.core.errors import FplTuneError
+from fpl_tune.core.formatting import points, quantity, short
 from fpl_tune.report.blocks import Section, plain_table
 from fpl_tune.report.facts import DATA, Facts, without_data
 from fpl_tune.report.quantities import Figure, Printed, Quantity, set_beside, unit_of
+from fpl_tune.simulation.evaluate import harmonic_mean
 from fpl_tune.study.cells import Cell, label
 from fpl_tune.study.partition import shares
 from fpl_tune.study.results import TEST

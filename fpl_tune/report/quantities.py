@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from fpl_tune.formatting import percent
+from fpl_tune.core.formatting import percent
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import LEARNED, aggregate
 

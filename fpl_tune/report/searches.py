@@ -11,8 +11,8 @@ import pandas as pd
 
 from fpl_tune import analysis, methods
 from fpl_tune.analysis.explain import constant
-from fpl_tune.errors import ConfigError
-from fpl_tune.formatting import counted, figure, numeric, plus_minus, quantity, short, signed
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.formatting import counted, figure, numeric, plus_minus, quantity, short, signed
 from fpl_tune.report import charts, figures
 from fpl_tune.report.blocks import Section, Table, plain_table
 from fpl_tune.report.facts import Facts

@@ -10,8 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from fpl_tune.evaluate import CHOICES, HABITS
-from fpl_tune.formatting import (
+from fpl_tune.core.formatting import (
     axis_name,
     counted,
     duration,
@@ -24,6 +23,7 @@ from fpl_tune.formatting import (
     signed,
     upper,
 )
+from fpl_tune.core.metrics import CHOICES, TEST_SELECTED_RULES
 from fpl_tune.report import charts, figures, tables
 from fpl_tune.report.blocks import Section, plain_table
 from fpl_tune.report.decisions import choice, claims, datasets, decisions, neighbours, variation
@@ -113,7 +113,7 @@ def costs(facts: Facts, tests: pd.DataFrame) -> Section | None:
 def honest(facts: Facts, tests: pd.DataFrame) -> Section | None:
     """How much would the papers' habits of reporting add?"""
     habits = facts.habits(facts.notable(SHOWN))
-    order = [rule for rule in (*CHOICES, *HABITS) if rule in habits]
+    order = [rule for rule in (*CHOICES, *TEST_SELECTED_RULES) if rule in habits]
     if habits.empty or len(order) < 2:
         return None
     added = (habits["best_test"] - habits[facts.rule]).mean() if {"best_test", facts.rule} <= set(habits) else np.nan

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from fpl_tune import analysis
-from fpl_tune.formatting import interval, numeric, percent, signed
+from fpl_tune.core.formatting import interval, numeric, percent, signed
 from fpl_tune.report.facts import Facts
 from fpl_tune.study.cells import Cell, axes_of
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from fpl_tune.formatting import duration, figure, interval, megabytes, p_value, plus_minus, quantity, short, signed
+from fpl_tune.core.formatting import duration, figure, interval, megabytes, p_value, plus_minus, quantity, short, signed
 from fpl_tune.report.blocks import Row, Table, Td
 from fpl_tune.report.facts import Facts
 from fpl_tune.study import earlier

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from fpl_tune.errors import FplTuneError
-from fpl_tune.formatting import counted, listed, quantity, upper
+from fpl_tune.core.errors import FplTuneError
+from fpl_tune.core.formatting import counted, listed, quantity, upper
 from fpl_tune.report import charts, figures
 from fpl_tune.report.blocks import Section
 from fpl_tune.report.facts import Facts

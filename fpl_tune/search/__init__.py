@@ -1,5 +1,5 @@
 """Search: search spaces, samplers, pruning, racing of seeds, replay.
 
 Imports `study` and what lies below it; the only room that imports Optuna. Start reading at `search`: it holds one
-`suggest.Part` per cell of the axes, whose trials are in `record`; `pruning` decides after each round.
+`suggest.CellSearch` per cell of the axes, whose trials are in `record`; `pruning` decides after each round.
 """

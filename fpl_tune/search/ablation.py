@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fpl_tune import config
 from fpl_tune.config import StudySpec
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.search.gains import searches
 from fpl_tune.study import results
 from fpl_tune.study.cells import Cell, label, shown
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from fpl_tune.search.space import Space
-    from fpl_tune.search.suggest import Part
+    from fpl_tune.search.suggest import CellSearch
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _units(start: Mapping[str, Any], end: Mapping[str, Any], space: Space) -> di
 
 
 def _path(
-    part: Part, start: Cell, best: Cell, shares: Mapping[str, float], known: Mapping[str, Cell], number: int
+    part: CellSearch, start: Cell, best: Cell, shares: Mapping[str, float], known: Mapping[str, Cell], number: int
 ) -> list[Step]:
     """Steps from one trial to another."""
     units = _units(start.varied, best.varied, part.space)

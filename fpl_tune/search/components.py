@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fpl_tune import plugins
-from fpl_tune.errors import ConfigError, unknown
+from fpl_tune.core import plugins
+from fpl_tune.core.errors import ConfigError, unknown
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,9 @@ class Component:
         try:
             return self.kind(**{**known, **self.arguments})
         except Exception as problem:  # a third-party class may raise anything
-            raise ConfigError(f"{self.where}={self.name} cannot be built: {plugins.told(problem)}.") from problem
+            raise ConfigError(
+                f"{self.where}={self.name} cannot be built: {plugins.describe_error(problem)}."
+            ) from problem
 
 
 def parse(value: Any, where: str) -> tuple[str, dict[str, Any]]:

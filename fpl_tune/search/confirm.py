@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fpl_tune.config import StudySpec
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.search.gains import gains
 from fpl_tune.study.cells import Cell, axes_of, expand, label
 from fpl_tune.study.store import Store

@@ -14,7 +14,7 @@ from fpl_tune.study.selection import choose
 from fpl_tune.study.store import Store
 
 if TYPE_CHECKING:
-    from fpl_tune.search.suggest import Part
+    from fpl_tune.search.suggest import CellSearch
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Gain:
     """Mean test metric of the best trial less that of the published point; NaN without one."""
 
 
-def searches(spec: StudySpec, node: dict[str, Any]) -> list[Part]:
+def searches(spec: StudySpec, node: dict[str, Any]) -> list[CellSearch]:
     """The searches of a study with their spaces and published points, independent of the sampler.
 
     The sampler's package and the study of a warm start are not required.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from fpl_tune.errors import ConfigError, did_you_mean
+from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.study.results import MAXIMISED, MINIMISED
 
 

@@ -10,16 +10,16 @@ import optuna
 import torch
 
 from fpl_tune import config
-from fpl_tune.device import resolve
-from fpl_tune.divergence import Diverged
-from fpl_tune.errors import ConfigError
-from fpl_tune.paths import cache_root
+from fpl_tune.core.device import resolve
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.paths import cache_root
 from fpl_tune.search.samplers import directions_of
 from fpl_tune.search.search import Search
 from fpl_tune.search.space import stored
+from fpl_tune.simulation.divergence import Diverged
+from fpl_tune.simulation.simulation import Record, Simulation
+from fpl_tune.simulation.worlds import threads_of
 from fpl_tune.study.results import aggregate, figure
-from fpl_tune.trial import Record, Trial
-from fpl_tune.worlds import threads_of
 
 _loading = threading.Lock()  # threads of `n_jobs` share towers and data, which are loaded once
 
@@ -70,7 +70,7 @@ class Objective:
         trial.set_user_attr("seeds", seeds)
         torch.set_num_threads(execution.threads or threads_of(run))
         with _loading:
-            simulation = Trial(
+            simulation = Simulation(
                 run,
                 seeds,
                 cache_dir=cache_root(),

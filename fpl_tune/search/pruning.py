@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 
 from fpl_tune.config import PruneSpec
 from fpl_tune.search import components
+from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import aggregate
 from fpl_tune.study.selection import setting_of
-from fpl_tune.trial import Record
 
 RULES = ("halving", "plateau")
 METRIC = "val/acc_mean"

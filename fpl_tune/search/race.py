@@ -23,10 +23,10 @@ import numpy as np
 
 from fpl_tune.config import PruneSpec
 from fpl_tune.search.pruning import METRIC, peers
+from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import figure
 from fpl_tune.study.status import Status
-from fpl_tune.trial import Record
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,15 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from fpl_tune.config import PruneSpec
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.search import components
 from fpl_tune.search.pruning import Decision, Paused, Pruner
 from fpl_tune.search.samplers import draw_from_table
+from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.results import TEST, VAL, aggregate, figure
 from fpl_tune.study.selection import select
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Record
 
 Rounds = Sequence[Sequence[Record]]
 """A cell's rounds, one record per seed in each."""

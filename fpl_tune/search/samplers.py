@@ -12,7 +12,7 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from fpl_tune.config import SearchSpec
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import derive
 from fpl_tune.search import components
 from fpl_tune.search.components import quiet

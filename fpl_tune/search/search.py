@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from fpl_tune import config
 from fpl_tune.config import RunSpec, SearchSpec, StudySpec
-from fpl_tune.errors import ConfigError
-from fpl_tune.files import digest
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.files import digest
 from fpl_tune.search.objective import check_metric, parse_constraint
 from fpl_tune.study.cells import Cell, Composer, axes_of, expand, grid
 from fpl_tune.study.fingerprints import method_source
@@ -19,15 +19,15 @@ from fpl_tune.study.selection import selecting_rule
 
 if TYPE_CHECKING:  # Optuna and its database, a third of a second, are for studies that search
     from fpl_tune.search.space import Space
-    from fpl_tune.search.suggest import Part, Results
+    from fpl_tune.search.suggest import CellSearch, Results
 
 
 class Search:
     """All searches of a study: one per cell of the axes."""
 
-    def __init__(self, parts: Sequence[Part], references: list[Cell]) -> None:
+    def __init__(self, parts: Sequence[CellSearch], references: list[Cell]) -> None:
         self.parts, self.references = list(parts), references
-        self._waiting: dict[str, list[tuple[Part, int]]] = {}
+        self._waiting: dict[str, list[tuple[CellSearch, int]]] = {}
 
     @classmethod
     def plan(cls, spec: StudySpec, node: dict[str, Any], root: Path | None = None) -> Search | None:
@@ -46,7 +46,7 @@ class Search:
             return None
         from fpl_tune.search.samplers import SamplerFactory
         from fpl_tune.search.space import names_of, read_space
-        from fpl_tune.search.suggest import Part
+        from fpl_tune.search.suggest import CellSearch
         from fpl_tune.search.warm import warm_start
 
         if not search.objectives:
@@ -64,7 +64,7 @@ class Search:
         for i, (varied, run) in enumerate(points):
             base = config.as_dict(run)
             space = read_space(names_of(base["method"], varied.get("method")), search, list(axes_of(spec.axes)), base)
-            part = Part(
+            part = CellSearch(
                 search=search,
                 samplers=samplers,
                 rule=selecting_rule(spec.report.rule),
@@ -99,9 +99,9 @@ class Search:
         return list(cells.values())
 
     @property
-    def left(self) -> int:
+    def unfinished(self) -> int:
         """Trials that are not over."""
-        return sum(part.left for part in self.parts)
+        return sum(part.unfinished for part in self.parts)
 
     @property
     def remaining(self) -> int:

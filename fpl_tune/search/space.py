@@ -18,10 +18,10 @@ from pydantic.dataclasses import dataclass
 
 from fpl_tune import config, methods
 from fpl_tune.config import SearchSpec
-from fpl_tune.errors import ConfigError, did_you_mean
-from fpl_tune.paths import shipped
+from fpl_tune.core.errors import ConfigError, did_you_mean
+from fpl_tune.core.paths import shipped
+from fpl_tune.core.spec import SPEC, validated
 from fpl_tune.search.components import quiet
-from fpl_tune.spec import SPEC, validated
 
 Distribution: TypeAlias = FloatDistribution | IntDistribution | CategoricalDistribution
 Number = Annotated[float, Field(allow_inf_nan=False)]

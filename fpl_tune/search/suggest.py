@@ -19,24 +19,24 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from fpl_tune import config
 from fpl_tune.config import RunSpec, SearchSpec
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import derive
 from fpl_tune.search.objective import parse_constraint
 from fpl_tune.search.pruning import standard_error
 from fpl_tune.search.record import WARM, TrialRecord
 from fpl_tune.search.samplers import SamplerFactory, directions_of, in_memory
 from fpl_tune.search.space import Space, stored
+from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell, Composer, label
 from fpl_tune.study.results import aggregate, figure
 from fpl_tune.study.status import Status
-from fpl_tune.trial import Record
 
 Results = Mapping[int, tuple[Mapping[str, Any], Sequence[Record]]]
 """Seed -> (result, history)."""
 
 
 @dataclass
-class Part:
+class CellSearch:
     """The search in one cell of the axes.
 
     Raises:
@@ -136,7 +136,7 @@ class Part:
         return 0 if self._spent() else max(0, self.total - self.suggested)
 
     @property
-    def left(self) -> int:
+    def unfinished(self) -> int:
         """Trials that are not over."""
         return self.remaining + len(self.pending) + len(self.paused)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from fpl_tune import config
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.search.record import WARM
 from fpl_tune.search.space import stored
 from fpl_tune.study.cells import Cell
@@ -17,10 +17,10 @@ from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store
 
 if TYPE_CHECKING:
-    from fpl_tune.search.suggest import Part, Results
+    from fpl_tune.search.suggest import CellSearch, Results
 
 
-def warm_start(name: str, root: Path | None, parts: Sequence[Part]) -> None:
+def warm_start(name: str, root: Path | None, parts: Sequence[CellSearch]) -> None:
     """Gives every part of a search the finished cells of a stored study that lie in its space.
 
     Args:
@@ -49,7 +49,7 @@ def warm_start(name: str, root: Path | None, parts: Sequence[Part]) -> None:
         )
 
 
-def _trial(part: Part, cell: Cell, results: Results, name: str) -> FrozenTrial | None:
+def _trial(part: CellSearch, cell: Cell, results: Results, name: str) -> FrozenTrial | None:
     """A cell as a trial of a part; None where its method is another, or a searched field lies outside."""
     node, params = config.as_dict(cell.run), part.space.params
     searched = any(param.name == "method" for param in params)

@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 from fpl_tune import config, methods
 from fpl_tune.config import GROUPS, ProtocolSpec, RunSpec, StudySpec
-from fpl_tune.errors import ConfigError
-from fpl_tune.formatting import counted
-from fpl_tune.optim import OptimSpec
-from fpl_tune.spec import validated
+from fpl_tune.config.specs import OptimSpec
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.formatting import counted
+from fpl_tune.core.spec import validated
 
 CELLS = 100_000
 """Largest number of cells of the axes."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from fpl_tune import analysis
 from fpl_tune.analysis.significance import MOST
 from fpl_tune.config import ClaimSpec, StudySpec
-from fpl_tune.errors import ConfigError, unknown
-from fpl_tune.formatting import counted, percent
-from fpl_tune.spec import join_name
+from fpl_tune.core.errors import ConfigError, unknown
+from fpl_tune.core.formatting import counted, percent
+from fpl_tune.core.spec import join_name
 from fpl_tune.study import results
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.store import Store

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune import config
-from fpl_tune.files import write_text
-from fpl_tune.formatting import counted, listed
+from fpl_tune.core.files import write_text
+from fpl_tune.core.formatting import counted, listed
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.status import COUNTED
 
@@ -27,7 +27,9 @@ _BROUGHT = {"method": "stages", "data": "partition"}
 def find(store: Store, cells: Sequence[Cell]) -> list[Cell]:
     """Finds the cells with results that stay beside the cells that a study has now; trials of searches do not."""
     ids, labels = {cell.id for cell in cells}, {cell.label for cell in cells}
-    before = [cell for cell in [*store.cells(), *store.left()] if cell.id not in ids and cell.label not in labels]
+    before = [
+        cell for cell in [*store.cells(), *store.earlier_cells()] if cell.id not in ids and cell.label not in labels
+    ]
     found: dict[str, Cell] = {}
     for cell in before:
         if cell.role != "trial" and cell.label not in found and store.seeds(cell) and _belongs(cell, cells):

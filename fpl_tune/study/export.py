@@ -12,8 +12,9 @@ from torch import Tensor
 
 from fpl_tune import config
 from fpl_tune.clip import Towers
-from fpl_tune.errors import ConfigError
-from fpl_tune.files import DEPLOYED, write_text
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.files import DEPLOYED, write_text
+from fpl_tune.simulation.task import towers_for
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.schema import read_prompts
 from fpl_tune.study.store import Store, as_yaml
@@ -39,11 +40,13 @@ def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{store.name}-{cell.id}"
     write_text(folder / f"{name}.yaml", _study_file(store, cell))
-    seeds = [s for s in store.seeds(cell) if (store.place(cell, s) / "prompts.safetensors").is_file()]
+    seeds = [s for s in store.seeds(cell) if (store.seed_folder(cell, s) / "prompts.safetensors").is_file()]
     for seed in seeds:
-        shutil.copyfile(store.place(cell, seed) / "prompts.safetensors", folder / f"prompts-seed{seed}.safetensors")
+        shutil.copyfile(
+            store.seed_folder(cell, seed) / "prompts.safetensors", folder / f"prompts-seed{seed}.safetensors"
+        )
     write_text(folder / "run.yaml", as_yaml(config.as_dict(cell.run)))
-    towers = cell.run.clip.load(dtype="float32")
+    towers = towers_for(cell.run.clip, dtype="float32")
     words = [
         f"seed {seed}, {leaf}: {', '.join(f'{word} {distance:.3g}' for word, distance in line)}"
         for seed in seeds

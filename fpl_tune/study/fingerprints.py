@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from fpl_tune import config, methods
 from fpl_tune.config import RunSpec
+from fpl_tune.core.files import digest
 from fpl_tune.data import DataSpec, load
-from fpl_tune.files import digest
 from fpl_tune.method import Method
 from fpl_tune.study.versions import versions
 

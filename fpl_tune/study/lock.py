@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fpl_tune.errors import ConfigError
-from fpl_tune.redact import redact
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.redact import redact
 
 
 class Held(ConfigError):

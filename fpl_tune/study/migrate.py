@@ -18,8 +18,8 @@ from typing import Any
 import yaml
 
 from fpl_tune import config
-from fpl_tune.errors import ConfigError
-from fpl_tune.files import write_text
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.files import write_text
 from fpl_tune.study import lock, schema
 from fpl_tune.study.schema import SCHEMA, DamagedFile
 

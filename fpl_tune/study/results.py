@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune import config
-from fpl_tune.evaluate import report_rules
+from fpl_tune.core.metrics import report_rules
+from fpl_tune.simulation.simulation import Record
 from fpl_tune.study import earlier
 from fpl_tune.study.status import COUNTED, cell_status
-from fpl_tune.trial import Record
 
 if TYPE_CHECKING:
     import pandas as pd

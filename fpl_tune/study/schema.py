@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fpl_tune import config
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.study.cells import Role
 from fpl_tune.study.status import Status
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from fpl_tune import config
 from fpl_tune.config import StudySpec
-from fpl_tune.errors import ConfigError
-from fpl_tune.evaluate import CHOICES, HABITS
-from fpl_tune.formatting import counted
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.formatting import counted
+from fpl_tune.core.metrics import CHOICES, TEST_SELECTED_RULES
 from fpl_tune.study import results
 from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.results import TEST, VAL, aggregate
@@ -197,7 +197,7 @@ def best(store: Store, rule: str = "final") -> Best:
     if rule not in CHOICES:
         raise ConfigError(
             f"The rule that chooses must be {' or '.join(CHOICES)}, but is {rule!r}"
-            f"{', which reads test metrics' if rule in HABITS else ''}."
+            f"{', which reads test metrics' if rule in TEST_SELECTED_RULES else ''}."
         )
     table = store.frame()
     choice = choose(table, store.cells(), store.spec(), rule)

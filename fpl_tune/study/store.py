@@ -19,15 +19,15 @@ import yaml
 
 from fpl_tune import config
 from fpl_tune.config import StudySpec
-from fpl_tune.errors import ConfigError
-from fpl_tune.files import atomic_write, save_tensors, write_text
-from fpl_tune.redact import redact
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.files import atomic_write, save_tensors, write_text
+from fpl_tune.core.redact import redact
+from fpl_tune.simulation.simulation import Record
 from fpl_tune.study import earlier, results, schema
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.migrate import convert, convert_cells
 from fpl_tune.study.schema import SCHEMA, CellFile, DamagedFile
 from fpl_tune.study.status import Status
-from fpl_tune.trial import Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -150,7 +150,7 @@ class Store:
         """Cells of the study in its order, without those whose file is damaged."""
         return self._readable(self._order())
 
-    def left(self) -> list[Cell]:
+    def earlier_cells(self) -> list[Cell]:
         """Cells of earlier settings, which are in no table."""
         return self._readable(sorted({path.name for path in self._folders()} - set(self._order())))
 
@@ -243,7 +243,7 @@ class Store:
 
     # -- results ---------------------------------------------------------------------------------------------
 
-    def place(self, cell: Cell, seed: int) -> Path:
+    def seed_folder(self, cell: Cell, seed: int) -> Path:
         """The folder of one seed."""
         return self.folder / "cells" / cell.id / f"seed={seed}"
 
@@ -270,7 +270,7 @@ class Store:
 
     def result(self, cell: Cell, seed: int) -> dict[str, Any] | None:
         """The stored result of a seed; None if there is none, or it is damaged."""
-        key, path = (cell.id, seed), self.place(cell, seed) / "result.json"
+        key, path = (cell.id, seed), self.seed_folder(cell, seed) / "result.json"
         if key not in self._results:
             if path.with_name("metrics.jsonl") in self.damage or not path.is_file():
                 return None
@@ -286,7 +286,7 @@ class Store:
         Raises:
             DamagedFile: the file cannot be read; see `check`.
         """
-        return schema.read_history(self.place(cell, seed) / "metrics.jsonl")
+        return schema.read_history(self.seed_folder(cell, seed) / "metrics.jsonl")
 
     def put(
         self,
@@ -304,7 +304,7 @@ class Store:
             result: see `results.make_result`.
             prompts: learned tensors, or a file of them, which is moved.
         """
-        place = self.place(cell, seed)
+        place = self.seed_folder(cell, seed)
         (place / "result.json").unlink(missing_ok=True)  # after a kill, no result lies beside another history
         text = "".join(json.dumps(record) + "\n" for record in history)
         write_text(place / "metrics.jsonl", text)
@@ -320,7 +320,7 @@ class Store:
     def forget(self, cell: Cell, seed: int) -> None:
         """Removes a seed's result, so that it runs again."""
         self._results.pop((cell.id, seed), None)
-        place = self.place(cell, seed)
+        place = self.seed_folder(cell, seed)
         (place / "result.json").unlink(missing_ok=True)
         shutil.rmtree(place, ignore_errors=True)
 
@@ -334,11 +334,11 @@ class Store:
     def check(self) -> list[DamagedFile]:
         """Reads every file of the store and lists the damaged ones. Seeds with a damaged history lose their result."""
         checks: list[tuple[Path, Callable[[Path], None]]] = [(self.folder / "study.db", schema.check_database)]
-        for cell in (*self.cells(), *self.left()):
+        for cell in (*self.cells(), *self.earlier_cells()):
             for seed in self.seeds(cell):
                 if self._unless_damaged(lambda cell=cell, seed=seed: self.history(cell, seed)) is None:
                     self._results.pop((cell.id, seed))
-                checks.append((self.place(cell, seed) / "prompts.safetensors", schema.check_prompts))
+                checks.append((self.seed_folder(cell, seed) / "prompts.safetensors", schema.check_prompts))
         for path, check in checks:
             if path.is_file():
                 self._unless_damaged(lambda path=path, check=check: check(path))

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 from fpl_tune import config
-from fpl_tune.errors import ConfigError
-from fpl_tune.files import atomic_write
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.files import atomic_write
 from fpl_tune.study.schema import SCHEMA
 from fpl_tune.study.store import Store, as_yaml
 

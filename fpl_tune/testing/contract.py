@@ -12,10 +12,10 @@ from unittest.mock import patch
 import safetensors.torch
 import torch
 
-from fpl_tune.evaluate import evaluate
-from fpl_tune.graphs import Graphs
 from fpl_tune.method import Local, Method, State, generator, trees_like
-from fpl_tune.task import ClientTask
+from fpl_tune.simulation.evaluate import evaluate
+from fpl_tune.simulation.graphs import Graphs
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing.rounds import COHORTS, SIZES, Toy, assert_same, play, toy
 from fpl_tune.testing.sim import Counts, counting, simulated
 from fpl_tune.testing.toys import Kind, toy_task
@@ -44,15 +44,15 @@ def one_batch_equals_clients_alone(case: Toy) -> None:
 
 def cohort_order_does_not_matter(case: Toy) -> None:
     """Neither in training nor in merging."""
-    backwards = {**_later(case), "cohorts": [who[::-1] for who in COHORTS[1:]]}
+    backwards = {**_later(case), "cohorts": [clients[::-1] for clients in COHORTS[1:]]}
     (backward,) = play(case.method, case.tasks[:1], **backwards)[-1]
     assert_same(backward, case.history[-1], tolerance=1e-9)
 
 
 def absent_clients_are_untouched(case: Toy) -> None:
     """Personal state of clients outside the cohort stays bit for bit."""
-    for who, before, after in zip(COHORTS, case.history[:-1], case.history[1:], strict=True):
-        absent = [client for client in range(case.tasks[0].n_clients) if client not in who]
+    for clients, before, after in zip(COHORTS, case.history[:-1], case.history[1:], strict=True):
+        absent = [client for client in range(case.tasks[0].n_clients) if client not in clients]
         for name, leaf in before.personal.items():
             assert torch.equal(after.personal[name][absent], leaf[absent]), name
 
@@ -60,12 +60,12 @@ def absent_clients_are_untouched(case: Toy) -> None:
 def personal_state_stays_with_its_client(case: Toy) -> None:
     """What others hold changes neither what a client trains from, nor its deployment, nor a merge without them."""
     method, state, last = case.method, case.history[-1], len(COHORTS)
-    task, who = case.tasks[0].during(last, last, key=1), torch.tensor([1])
+    task, clients = case.tasks[0].during(last, last, key=1), torch.tensor([1])
     swapped = state._replace(personal={n: leaf[1:2].expand_as(leaf).clone() for n, leaf in state.personal.items()})
-    local = method.start(task, state, who)
-    assert_same(method.start(task, swapped, who), local)
-    assert_same(method.deploy(task, swapped, who), method.deploy(task, state, who))
-    merged, again = method.merge(task, state, who, local), method.merge(task, swapped, who, local)
+    local = method.start(task, state, clients)
+    assert_same(method.start(task, swapped, clients), local)
+    assert_same(method.deploy(task, swapped, clients), method.deploy(task, state, clients))
+    merged, again = method.merge(task, state, clients, local), method.merge(task, swapped, clients, local)
     assert_same(again._replace(personal={}), merged._replace(personal={}))
 
 
@@ -96,7 +96,7 @@ def shapes_never_change(case: Toy) -> None:
             assert all(bool(leaf.isfinite().all()) for leaf in part.values() if leaf.is_floating_point())
         local = case.method.start(task, state, torch.tensor([2, 0]))
         assert all(len(leaf) == 2 for tree in local for leaf in tree.values())
-        assert all(leaf.dtype == task.dtype for leaf in local.train.values())
+        assert all(leaf.dtype == task.dtype for leaf in local.params.values())
 
 
 def arguments_are_not_written_to(case: Toy) -> None:
@@ -147,8 +147,11 @@ def traffic_counts_scalars(case: Toy) -> None:
     """Integers, the same for a client whoever else is in the cohort."""
     method, task = case.method, case.tasks[0]
     for state in case.history:
-        who = torch.tensor([2, 0, 3])
-        both = [method.traffic(task, state, who), *(method.traffic(task, state, who[i : i + 1]) for i in range(3))]
+        clients = torch.tensor([2, 0, 3])
+        both = [
+            method.traffic(task, state, clients),
+            *(method.traffic(task, state, clients[i : i + 1]) for i in range(3)),
+        ]
         for sent in zip(*both, strict=True):
             for name, found in sent[0].items():
                 rows = found if isinstance(found, torch.Tensor) else torch.tensor([found] * 3)
@@ -171,7 +174,7 @@ def padding_is_silent(case: Toy) -> None:
         label=torch.where(batch.mask, batch.label, 1),
     )
     with torch.no_grad():
-        losses = [method.loss(task, local, b)[0] for b in (batch, other)] if local.train else []
+        losses = [method.loss(task, local, b)[0] for b in (batch, other)] if local.params else []
     if losses:
         torch.testing.assert_close(losses[1], losses[0], rtol=1e-9, atol=1e-9)
 
@@ -208,7 +211,7 @@ def _check_steps(case: Toy, device: torch.device) -> None:
     stored = [_each(case.history[-2], lambda leaf: leaf.to(device)) for _ in range(2)]
     last = {"cohorts": COHORTS[-1:], "first": len(COHORTS), "states": stored}
     local = method.start(here[0], stored[0], torch.arange(2, device=device))  # of one client, copies are views
-    alone = _launches(method, here[0], local) if local.train else 0  # fills caches
+    alone = _launches(method, here[0], local) if local.params else 0  # fills caches
     began: list[Counts] = []
     loss = type(method).loss
 
@@ -220,13 +223,13 @@ def _check_steps(case: Toy, device: torch.device) -> None:
         (*_, (after, _)) = play(method, here, **last)
     assert_same(_each(after, torch.Tensor.cpu), case.history[-1], tolerance=1e-8)
     assert seen.waits <= _WAITS, f"a round waits {seen.waits} times: {seen.syncs}, {seen.copies}"
-    assert bool(began) == bool(local.train)
+    assert bool(began) == bool(local.params)
     if began:
         first, *_, final = began
         for what in ("syncs", "copies"):
             more: Counter[str] = getattr(final, what) - getattr(first, what)
             assert not more, f"a step has {what}: {dict(more)}"
-        most = (alone + _ENGINE + _PER_LEAF * len(local.train)) * (1 if method.batched else 3)
+        most = (alone + _ENGINE + _PER_LEAF * len(local.params)) * (1 if method.batched else 3)
         found = (final.launches.total() - first.launches.total()) / (len(began) - 1)
         assert found <= most, f"a step of six clients launches {found:.0f} kernels; that of two, {alone}"
     graphs = Graphs(always=True) if method.batched else None
@@ -238,9 +241,9 @@ def _launches(method: Method, task: ClientTask, local: Local) -> int:
     """Kernels of two clients' loss and gradient."""
     index = torch.arange(4, device=task.device).expand(2, -1)
     batch = task.train.batch(torch.arange(2, device=task.device), index, torch.zeros_like(index))
-    leaves = {name: leaf.detach().requires_grad_() for name, leaf in local.train.items()}
+    leaves = {name: leaf.detach().requires_grad_() for name, leaf in local.params.items()}
     with counting() as seen:
-        loss, _ = method.loss(task, Local(leaves, local.fixed), batch)
+        loss, _ = method.loss(task, Local(leaves, local.buffers), batch)
         torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True)
     return seen.launches.total()
 

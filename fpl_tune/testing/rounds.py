@@ -8,12 +8,12 @@ from functools import cached_property
 
 import torch
 
-from fpl_tune.batches import Cohort
-from fpl_tune.engine import run_round
-from fpl_tune.graphs import Graphs
+from fpl_tune.config.specs import OptimSpec
 from fpl_tune.method import Local, Method, State, generator
-from fpl_tune.optim import OptimSpec
-from fpl_tune.task import ClientTask
+from fpl_tune.simulation.batches import Cohort
+from fpl_tune.simulation.engine import run_round
+from fpl_tune.simulation.graphs import Graphs
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing.toys import Kind, toy_task
 
 COHORTS = ((0, 2), (1, 2), (2, 0, 1))
@@ -66,8 +66,8 @@ def play(
     if states is None:
         states = [method.init(t, generator("init", s)) for t, s in zip(tasks, seeds, strict=False)]
     history = [list(states)]
-    for round_, who in enumerate(cohorts, start=first):
-        drawn = [Cohort(s, round_, torch.tensor(who).to(t.device)) for s, t in zip(seeds, tasks, strict=False)]
+    for round_, clients in enumerate(cohorts, start=first):
+        drawn = [Cohort(s, round_, torch.tensor(clients).to(t.device)) for s, t in zip(seeds, tasks, strict=False)]
         stage = range(1, 1 + (rounds or first + len(cohorts) - 1))
         more = {"block": block, "stage": stage, "graphs": graphs, "reuse": reuse}
         after, _ = run_round(method, tasks, history[-1], drawn, epochs=epochs, spec=spec, **more)

@@ -10,8 +10,8 @@
   that depend on values (`nonzero`, `unique`, boolean indices), copies from and to the CPU.
 * Operations that launch kernels are counted by name. The count is a lower bound; `_LAUNCHES` lists the operations
   that need more than one. Fused attention is one launch, its gradient two.
-* `fpl_tune.graphs.capture` records graphs: what is recorded may neither wait nor copy, and a replay runs the recorded
-  operations, as one launch, on the tensors that they had. `Graph.works` counts what each does.
+* `fpl_tune.simulation.graphs.capture` records graphs: what is recorded may neither wait nor copy, and a replay runs
+  the recorded operations, as one launch, on the tensors that they had. `Graph.works` counts what each does.
 
 The device is PyTorch's `meta`, whose tensors hold no numbers elsewhere; here they are `SimTensor`s, which do. Autograd,
 `Module.to`, factories and checkpointing take the paths that they take for CUDA, but kernels and figures are the CPU's.
@@ -36,7 +36,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from fpl_tune import graphs
+from fpl_tune.simulation import graphs
 
 DEVICE, CPU = torch.device("meta"), torch.device("cpu")
 

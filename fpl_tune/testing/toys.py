@@ -12,7 +12,7 @@ import torch
 from fpl_tune.clip._openclip import ensure_importable
 from fpl_tune.clip.load import OpenClipTokenizer
 from fpl_tune.clip.towers import Towers
-from fpl_tune.task import Classes, ClientData, ClientTask
+from fpl_tune.simulation.task import Classes, ClientData, ClientTask
 
 Kind = Literal["vit", "resnet"]
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fpl_tune import config
+from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.selection import choose
 from fpl_tune.study.store import Store, as_yaml
 from fpl_tune.study.transfer import portable
-from fpl_tune.trial import Record
 
 Files = dict[str, bytes | Path]
 """Path below the run's artifacts -> content, or the file that holds it."""
@@ -37,7 +37,7 @@ def study_files(store: Store) -> Files:
 _MLMODEL = """\
 flavors:
   python_function:
-    loader_module: fpl_tune.serve
+    loader_module: fpl_tune.simulation.serve
     data: prompts
     python_version: {python}
     env: {{virtualenv: python_env.yaml}}
@@ -63,7 +63,7 @@ def _model(store: Store) -> Files:
 
 def _prompts(store: Store, cell: Cell, seeds: Sequence[int], name: str) -> Files:
     """The learned prompts of the seeds that have some; `name` has a place for the seed."""
-    paths = {seed: store.place(cell, seed) / "prompts.safetensors" for seed in seeds}
+    paths = {seed: store.seed_folder(cell, seed) / "prompts.safetensors" for seed in seeds}
     return {name.format(seed): path for seed, path in paths.items() if path.is_file()}
 
 

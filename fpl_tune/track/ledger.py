@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 from fpl_tune import config, methods
 from fpl_tune.config import StudySpec
-from fpl_tune.files import digest as files_digest
+from fpl_tune.core.files import digest as files_digest
+from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.results import METRICS, TEST, VAL, aggregate
 from fpl_tune.study.status import COUNTED, FAILURES, cell_status
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Record
 
 FORMAT = 4
 """Increased when the same store gives other runs than before: all runs are then written anew."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import textwrap
 
-from fpl_tune.errors import FplTuneError
-from fpl_tune.redact import redact
+from fpl_tune.core.errors import FplTuneError
+from fpl_tune.core.redact import redact
 
 _REASONS = {
     r"[Cc]onnection refused": "connection refused",

@@ -12,12 +12,12 @@ from typing import Any
 from fpl_tune import config
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Job
+from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 from fpl_tune.track import server
 from fpl_tune.track.problems import why
 from fpl_tune.track.writer import Writer
-from fpl_tune.trial import Record
 
 _PATIENCE = 10.0
 """Seconds after which MLflow is opened although the first trial has not reported."""

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fpl_tune.config import StudySpec
-from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.files import write_text
-from fpl_tune.redact import HIDDEN
+from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.core.files import write_text
+from fpl_tune.core.redact import HIDDEN
 from fpl_tune.study import earlier, schema
 from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.lock import owner

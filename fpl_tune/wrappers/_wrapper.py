@@ -13,7 +13,7 @@ from typing import Any
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, Tree
 
 
@@ -24,7 +24,7 @@ class Wrapper(Method):
     adds: tuple[str, ...] = ()
     """How the names of the leaves begin that the wrapper adds to a state."""
 
-    def inside(self, state: State) -> State:
+    def inner_state(self, state: State) -> State:
         """The state of `inner`, without the wrapper's leaves: a method may go through all of its own."""
         return State(*({n: leaf for n, leaf in tree.items() if not n.startswith(self.adds)} for tree in state))
 
@@ -41,10 +41,10 @@ class Wrapper(Method):
         self.inner.check(sizes)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        return self.inner.init(task, rng, before and self.inside(before))
+        return self.inner.init(task, rng, before and self.inner_state(before))
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        return self.inner.start(task, self.inside(state), who)
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        return self.inner.start(task, self.inner_state(state), clients)
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         return self.inner.logits(task, local, batch)
@@ -52,20 +52,20 @@ class Wrapper(Method):
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         return self.inner.loss(task, local, batch)
 
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        return self.inner.merge(task, self.inside(state), who, local)
+    def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
+        return self.inner.merge(task, self.inner_state(state), clients, local)
 
-    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        return self.inner.deploy(task, self.inside(state), who)
+    def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
+        return self.inner.deploy(task, self.inner_state(state), clients)
 
     def diagnose(self, task: Task, local: Local, batch: Batch) -> dict[str, Tensor]:
         return self.inner.diagnose(task, local, batch)
 
     def figures(self, task: Task, state: State) -> dict[str, float]:
-        return self.inner.figures(task, self.inside(state))
+        return self.inner.figures(task, self.inner_state(state))
 
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
-        return self.inner.traffic(task, self.inside(state), who)
+    def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
+        return self.inner.traffic(task, self.inner_state(state), clients)
 
 
 def exchanged(local: Local, known: Iterable[str], wrapper: str) -> list[str]:
@@ -74,10 +74,10 @@ def exchanged(local: Local, known: Iterable[str], wrapper: str) -> list[str]:
     Raises:
         ConfigError: there is none, so that the wrapper would do nothing.
     """
-    names = [name for name in local.train if name in known]
+    names = [name for name in local.params if name in known]
     if not names:
         raise ConfigError(
-            f"{wrapper} acts on what clients exchange, but none of {sorted(local.train)} is exchanged. "
+            f"{wrapper} acts on what clients exchange, but none of {sorted(local.params)} is exchanged. "
             "Wrap a method with a shared part, such as promptfl."
         )
     return names

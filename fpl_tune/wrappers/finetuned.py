@@ -28,30 +28,36 @@ class FineTuned(Wrapper):
     inner: Method
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        state = self.inside(before) if before is not None else self.inner.init(task, rng)
+        state = self.inner_state(before) if before is not None else self.inner.init(task, rng)
         everyone = torch.arange(task.n_clients, device=task.device)
-        own = {f"own.{n}": leaf.clone() for n, leaf in self.inner.deploy(task, state, everyone).train.items()}
+        own = {f"own.{n}": leaf.clone() for n, leaf in self.inner.deploy(task, state, everyone).params.items()}
         received = torch.zeros(task.n_clients, dtype=torch.bool, device=task.device)
         return State(state.shared, {**state.personal, **own}, {**state.server, "received": received})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        return self._own(super().start(task, state, who), state, who)
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        return self._own(super().start(task, state, clients), state, clients)
 
-    def _own(self, local: Local, state: State, who: Tensor) -> Local:
-        return local._replace(train={n: state.personal[f"own.{n}"][who] for n in local.train})
+    def _own(self, local: Local, state: State, clients: Tensor) -> Local:
+        return local._replace(params={n: state.personal[f"own.{n}"][clients] for n in local.params})
 
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
-        own = {f"own.{n}": fl.put(state.personal[f"own.{n}"], who, leaf) for n, leaf in local.train.items()}
+    def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
+        own = {
+            f"own.{n}": fl.scatter_rows(state.personal[f"own.{n}"], clients, leaf) for n, leaf in local.params.items()
+        }
         # What a client trained beside, such as experts, it keeps and is evaluated with.
-        own |= {n: fl.put(state.personal[n], who, leaf) for n, leaf in local.fixed.items() if n in state.personal}
-        received = state.server["received"].index_fill(0, who, True)
+        own |= {
+            n: fl.scatter_rows(state.personal[n], clients, leaf)
+            for n, leaf in local.buffers.items()
+            if n in state.personal
+        }
+        received = state.server["received"].index_fill(0, clients, True)
         return State(state.shared, {**state.personal, **own}, {**state.server, "received": received})
 
-    def deploy(self, task: Task, state: State, who: Tensor) -> Local:
-        return self._own(super().deploy(task, state, who), state, who)
+    def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
+        return self._own(super().deploy(task, state, clients), state, clients)
 
-    def traffic(self, task: Task, state: State, who: Tensor) -> Traffic:
+    def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
         """The model is received once, before the client's first fine-tuning; nothing is sent."""
-        first = (~state.server["received"][who]).long()
-        once = super().traffic(task, state, who).down
+        first = (~state.server["received"][clients]).long()
+        once = super().traffic(task, state, clients).down
         return Traffic(up={}, down={n: v * first for n, v in once.items()})

@@ -42,7 +42,7 @@ class Private(Wrapper):
         lose (ε, δ).
     rounds: the accountant's number of rounds, all stages together.
     sampling: the accountant's share of rounds that a client takes part in, at random. Below 1 it counts on nobody
-        seeing who took part or a single upload, the server included; with 1 the server may see every upload. It is
+        seeing clients took part or a single upload, the server included; with 1 the server may see every upload. It is
         proven where each client is drawn by itself; cohorts of a fixed number, as protocols draw them, are taken for
         that, which is customary and not proven.
     """
@@ -88,43 +88,48 @@ class Private(Wrapper):
             rounds = before.server["noise.rounds"]
         return State(state.shared, {**state.personal, **own}, {**state.server, "noise.rounds": rounds})
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        known = self.inside(state)
-        local = self.inner.start(task, known, who)
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        known = self.inner_state(state)
+        local = self.inner.start(task, known, clients)
         received = known.shared if self.bound == "update" else {**known.shared, **known.server}
-        names = exchanged(local, received, "private") if self.leaves == "uploaded" else list(local.train)
-        return local._replace(fixed={**local.fixed, **{f"uploaded.{n}": local.train[n].clone() for n in names}})
+        names = exchanged(local, received, "private") if self.leaves == "uploaded" else list(local.params)
+        return local._replace(buffers={**local.buffers, **{f"uploaded.{n}": local.params[n].clone() for n in names}})
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
-        train = dict(local.train)
+        train = dict(local.params)
         if self.bound == "gradient":
             names = _uploaded(local)
             train.update(zip(names, _ClippedGradient.apply(self.clip, *(train[n] for n in names)), strict=True))
-        loss, moved = self.inner.loss(task, local._replace(train=train), batch)
-        return loss, {**local.fixed, **moved}
+        loss, moved = self.inner.loss(task, local._replace(params=train), batch)
+        return loss, {**local.buffers, **moved}
 
-    def merge(self, task: Task, state: State, who: Tensor, local: Local) -> State:
+    def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
         drawn, rounds = state.personal["noise.drawn"], state.server["noise.rounds"]
-        noisy = local._replace(train={**local.train, **self._uploads(state, who, local)})
-        known = self.inside(state)
+        noisy = local._replace(params={**local.params, **self._uploads(state, clients, local)})
+        known = self.inner_state(state)
         own = local if self.leaves == "uploaded" else noisy
         with fl.in_place(False):  # the second merge begins from the same state
-            kept = self.inner.merge(task, known, who, own).personal
-        heard = self.inner.merge(task, known, who, noisy)
-        noise = {"noise.key": state.personal["noise.key"], "noise.drawn": fl.put(drawn, who, drawn[who] + 1)}
+            kept = self.inner.merge(task, known, clients, own).personal
+        heard = self.inner.merge(task, known, clients, noisy)
+        noise = {
+            "noise.key": state.personal["noise.key"],
+            "noise.drawn": fl.scatter_rows(drawn, clients, drawn[clients] + 1),
+        }
         return State(heard.shared, {**kept, **noise}, {**heard.server, "noise.rounds": rounds + 1})
 
-    def _uploads(self, state: State, who: Tensor, local: Local) -> Tree:
+    def _uploads(self, state: State, clients: Tensor, local: Local) -> Tree:
         """What leaves the clients: the leaves that are uploaded, bounded and noised."""
         names = _uploaded(local)
-        sent = {name: local.train[name] for name in names}
+        sent = {name: local.params[name] for name in names}
         if self.bound == "update":
-            received = {name: local.fixed[f"uploaded.{name}"] for name in names}
+            received = {name: local.buffers[f"uploaded.{name}"] for name in names}
             moves = _clipped(self.clip, [sent[name] - received[name] for name in names])
             sent = {name: received[name] + move for name, move in zip(names, moves, strict=True)}
         if self.sigma == 0:
             return sent
-        counted = torch.stack([state.personal["noise.key"][who], state.personal["noise.drawn"][who]], 1).tolist()
+        counted = torch.stack(
+            [state.personal["noise.key"][clients], state.personal["noise.drawn"][clients]], 1
+        ).tolist()
         for name, rows in sent.items():  # numbers that depend on a client's key, how often it has drawn, and the leaf
             noise = [torch.randn(rows.shape[1:], generator=fl.generator(*client, name)) for client in counted]
             sent[name] = rows + self.sigma * torch.stack(noise).to(rows)
@@ -140,7 +145,7 @@ class Private(Wrapper):
 
 
 def _uploaded(local: Local) -> list[str]:
-    return [name for name in local.train if f"uploaded.{name}" in local.fixed]
+    return [name for name in local.params if f"uploaded.{name}" in local.buffers]
 
 
 def _clipped(bound: float, leaves: Sequence[Tensor]) -> list[Tensor]:

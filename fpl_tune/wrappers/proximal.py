@@ -26,15 +26,15 @@ class Proximal(Wrapper):
     inner: Method
     mu: fl.Weight = 0.005
 
-    def start(self, task: Task, state: State, who: Tensor) -> Local:
-        local = super().start(task, state, who)
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        local = super().start(task, state, clients)
         names = exchanged(local, state.shared, "proximal")
-        return local._replace(fixed={**local.fixed, **{f"received.{n}": local.train[n].clone() for n in names}})
+        return local._replace(buffers={**local.buffers, **{f"received.{n}": local.params[n].clone() for n in names}})
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         loss, moved = super().loss(task, local, batch)
-        for name, leaf in local.train.items():
-            if f"received.{name}" in local.fixed:
-                away = leaf - local.fixed[f"received.{name}"]
+        for name, leaf in local.params.items():
+            if f"received.{name}" in local.buffers:
+                away = leaf - local.buffers[f"received.{name}"]
                 loss = loss + self.mu / 2 * away.flatten(1).square().sum(1)
-        return loss, {**local.fixed, **moved}
+        return loss, {**local.buffers, **moved}

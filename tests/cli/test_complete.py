@@ -12,7 +12,7 @@ import pytest
 
 from fpl_tune import config, methods
 from fpl_tune.cli import complete
-from fpl_tune.paths import list_studies
+from fpl_tune.core.paths import list_studies
 
 from .conftest import Command
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from fpl_tune.cli.replay import _override
 from fpl_tune.config import PruneSpec
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.study.lock import locked
 
 from .conftest import Command

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fpl_tune import contract, data, methods
+from fpl_tune import data, methods
 from fpl_tune.cli.new import class_name, render
 from fpl_tune.config import compose_study
 from fpl_tune.study.cells import expand
 from fpl_tune.testing import check_method
+from fpl_tune.testing import extensions as contract
 
 from .conftest import Command
 

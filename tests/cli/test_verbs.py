@@ -40,7 +40,7 @@ def test_a_study_without_a_search_imports_no_optuna(here: Path) -> None:
     """Nor what its callbacks and its executor need later: a plan and a start would wait for it."""
     words = ["import sys", "from fpl_tune.cli.study import study", "study('lambda_sweep', cfg=True)"]
     names = ("optuna", "sqlalchemy", "mlflow", "ray", "pandas", "matplotlib", "open_clip")
-    code = "; ".join([*words, "import fpl_tune.plan.plan", f"print([n for n in {names} if n in sys.modules])"])
+    code = "; ".join([*words, "import fpl_tune.execute.plan.plan", f"print([n for n in {names} if n in sys.modules])"])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=here)
     assert done.stdout.splitlines()[-1] == "[]"
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fpl_tune.clip import Towers
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.testing import toy_towers
 
 

@@ -17,7 +17,7 @@ import torch
 
 from fpl_tune.clip import Towers, load_towers
 from fpl_tune.clip._openclip import ensure_importable
-from fpl_tune.errors import ConfigError, EnvironmentProblem
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 
 _SMALL: dict[str, dict[str, Any]] = {
     "small-vit": {"layers": 2, "width": 64, "patch_size": 16, "image_size": 32},

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fpl_tune.clip import Towers
-from fpl_tune.errors import ConfigError
-from fpl_tune.method import Inside, Tree
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.method import Adapter, Tree
 from fpl_tune.testing import toy_towers
 
 NAMES = ("cat", "red star", "accordion", "dog")
@@ -25,12 +25,12 @@ def squashed(leaf: Tree, x: Tensor) -> Tensor:
     return (x @ leaf["a"]).tanh() @ leaf["b"]
 
 
-def _inside(branch, place: str, first: int, n_blocks: int, n_clients: int = C) -> Inside:
+def _inside(branch, place: str, first: int, n_blocks: int, n_clients: int = C) -> Adapter:
     rng = torch.Generator().manual_seed(5)
     a = torch.randn(n_clients, n_blocks, WIDTH, RANK, generator=rng, dtype=torch.float64)
     b = torch.randn(n_clients, n_blocks, RANK, WIDTH, generator=rng, dtype=torch.float64)
     leaf = {"a": (0.3 * a).requires_grad_(), "b": (0.3 * b).requires_grad_()}
-    return Inside(branch, leaf, first, "attention" if place == "attention" else "block")
+    return Adapter(branch, leaf, first, "attention" if place == "attention" else "block")
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +48,11 @@ def _context(n_ctx: int, *lead: int) -> Tensor:
 @pytest.mark.parametrize("n_ctx", [0, 2])
 def test_packed_equals_plain_with_a_branch(towers, place, branch, first, n_blocks, n_ctx):
     sentences, context = towers.sentences(NAMES, n_ctx), _context(n_ctx, C)
-    inside = _inside(branch, place, first, n_blocks)
-    leaves = [*inside.leaf.values(), *([context] if n_ctx else [])]
+    adapter = _inside(branch, place, first, n_blocks)
+    leaves = [*adapter.leaf.values(), *([context] if n_ctx else [])]
     both = []
     for plain in (False, True):
-        features = towers.encode_prompts(context, sentences, inside=inside, plain=plain)
+        features = towers.encode_prompts(context, sentences, adapter=adapter, plain=plain)
         both.append([features, *torch.autograd.grad(features.square().sum(), leaves)])
     for ours, reference in zip(*both, strict=True):
         assert reference.abs().max() > 0
@@ -63,21 +63,21 @@ def test_packed_equals_plain_with_a_branch(towers, place, branch, first, n_block
 
 def test_a_low_rank_branch_of_attention_is_a_changed_output_projection(towers):
     """ΔW x = x A B of the first two blocks, against towers with W + (A B)ᵀ."""
-    context, inside = _context(2, C), _inside(low_rank, "attention", 0, 2)
+    context, adapter = _context(2, C), _inside(low_rank, "attention", 0, 2)
     sentences = towers.sentences(NAMES, 2)
-    found = towers.encode_prompts(context, sentences, inside=inside)
+    found = towers.encode_prompts(context, sentences, adapter=adapter)
     for client in range(C):
         changed = Towers(deepcopy(towers.model), towers.tokenizer, name="changed")
         for j in range(2):
             weight = changed.text.transformer.resblocks[j].attn.out_proj.weight
-            weight += (inside.leaf["a"][client, j] @ inside.leaf["b"][client, j]).T.detach()
+            weight += (adapter.leaf["a"][client, j] @ adapter.leaf["b"][client, j]).T.detach()
         torch.testing.assert_close(changed.encode_prompts(context[client], sentences), found[client])
 
 
 @pytest.mark.parametrize("kind", ["text", "image"])
 def test_a_branch_beside_a_block_is_added_to_its_output(towers, kind):
     """Against forward hooks on open_clip's blocks that read LN₁ of the input."""
-    inside = _inside(squashed, "block", 1, 2)
+    adapter = _inside(squashed, "block", 1, 2)
     model = deepcopy(towers.model)
     hooked = Towers(model, towers.tokenizer, name="hooked")
     blocks = (model.transformer if kind == "text" else model.visual.transformer).resblocks
@@ -85,7 +85,7 @@ def test_a_branch_beside_a_block_is_added_to_its_output(towers, kind):
 
     def hook(j: int):
         def added(block, given, out):
-            leaf = {name: values[now, j] for name, values in inside.leaf.items()}
+            leaf = {name: values[now, j] for name, values in adapter.leaf.items()}
             return out + squashed(leaf, block.ln_1(given[0]))
 
         return added
@@ -95,9 +95,9 @@ def test_a_branch_beside_a_block_is_added_to_its_output(towers, kind):
     pixels = torch.randn(C, 2, 3, 32, 32, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     context, sentences = _context(2, C), towers.sentences(NAMES, 2)
     if kind == "text":
-        found = towers.encode_prompts(context, sentences, inside=inside)
+        found = towers.encode_prompts(context, sentences, adapter=adapter)
     else:
-        found, _ = towers.encode_prompted_images(pixels, pixels.new_zeros(C, 0, WIDTH), inside=inside)
+        found, _ = towers.encode_prompted_images(pixels, pixels.new_zeros(C, 0, WIDTH), adapter=adapter)
     for client in range(C):
         now = client
         if kind == "text":
@@ -110,38 +110,38 @@ def test_a_branch_beside_a_block_is_added_to_its_output(towers, kind):
 def test_image_branches_reach_every_client_alone_and_their_gradient(towers):
     pixels = torch.randn(C, 2, 3, 32, 32, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     tokens = _context(2, C)
-    inside = _inside(low_rank, "attention", 0, 3)
-    features, looks = towers.encode_prompted_images(pixels, tokens, inside=inside)
-    together = torch.autograd.grad(features.square().sum() + looks.sum(), [tokens, *inside.leaf.values()])
+    adapter = _inside(low_rank, "attention", 0, 3)
+    features, looks = towers.encode_prompted_images(pixels, tokens, adapter=adapter)
+    together = torch.autograd.grad(features.square().sum() + looks.sum(), [tokens, *adapter.leaf.values()])
     for client in range(C):
-        own = inside.each(lambda leaf, c=client: leaf[c : c + 1])
-        alone, _ = towers.encode_prompted_images(pixels[client][None], tokens[client][None], inside=own)
+        own = adapter.each(lambda leaf, c=client: leaf[c : c + 1])
+        alone, _ = towers.encode_prompted_images(pixels[client][None], tokens[client][None], adapter=own)
         torch.testing.assert_close(alone[0], features[client])
     assert all(gradient.abs().flatten(1).sum(1).gt(0).all() for gradient in together)
 
 
 def test_a_zero_branch_changes_nothing(towers):
-    inside = _inside(low_rank, "attention", 0, 3).each(torch.zeros_like)
+    adapter = _inside(low_rank, "attention", 0, 3).each(torch.zeros_like)
     context, sentences = _context(2, C), towers.sentences(NAMES, 2)
     torch.testing.assert_close(
-        towers.encode_prompts(context, sentences, inside=inside), towers.encode_prompts(context, sentences)
+        towers.encode_prompts(context, sentences, adapter=adapter), towers.encode_prompts(context, sentences)
     )
 
 
 def test_the_result_does_not_depend_on_the_turns(towers):
-    inside, sentences, context = _inside(squashed, "block", 0, 3), towers.sentences(NAMES, 2), _context(2, C)
+    adapter, sentences, context = _inside(squashed, "block", 0, 3), towers.sentences(NAMES, 2), _context(2, C)
     results = []
     for block in (1, None):
-        features = towers.encode_prompts(context, sentences, inside=inside, block=block)
-        results.append([features, *torch.autograd.grad(features.square().sum(), list(inside.leaf.values()))])
+        features = towers.encode_prompts(context, sentences, adapter=adapter, block=block)
+        results.append([features, *torch.autograd.grad(features.square().sum(), list(adapter.leaf.values()))])
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other)
 
 
 def test_one_context_serves_all_clients(towers):
-    inside, sentences, context = _inside(squashed, "block", 0, 3), towers.sentences(NAMES, 2), _context(2)
-    found = towers.encode_prompts(context, sentences, inside=inside)
-    wanted = towers.encode_prompts(context.expand(C, -1, -1), sentences, inside=inside)
+    adapter, sentences, context = _inside(squashed, "block", 0, 3), towers.sentences(NAMES, 2), _context(2)
+    found = towers.encode_prompts(context, sentences, adapter=adapter)
+    wanted = towers.encode_prompts(context.expand(C, -1, -1), sentences, adapter=adapter)
     torch.testing.assert_close(found, wanted)
 
 
@@ -150,17 +150,17 @@ def test_one_context_serves_all_clients(towers):
     [({"n_clients": 2}, "C of"), ({"first": 2}, "at most its 3 blocks")],
 )
 def test_branches_that_do_not_fit_are_refused(towers, change, message):
-    inside = _inside(squashed, "block", change.get("first", 0), 2, change.get("n_clients", C))
+    adapter = _inside(squashed, "block", change.get("first", 0), 2, change.get("n_clients", C))
     context, sentences = _context(2, C), towers.sentences(NAMES, 2)
     with pytest.raises(ConfigError, match=message):
-        towers.encode_prompts(context, sentences, inside=inside)
+        towers.encode_prompts(context, sentences, adapter=adapter)
 
 
 def test_a_branch_is_known_by_the_name_of_its_function():
-    inside = _inside(squashed, "block", 0, 2)
-    assert inside.key != inside._replace(branch=low_rank).key
-    assert inside.key != inside._replace(first=1).key
-    nameless = inside._replace(branch=lambda leaf, x: x)
+    adapter = _inside(squashed, "block", 0, 2)
+    assert adapter.key != adapter._replace(branch=low_rank).key
+    assert adapter.key != adapter._replace(first=1).key
+    nameless = adapter._replace(branch=lambda leaf, x: x)
     with pytest.raises(ConfigError, match="function of a module"):
         str(nameless.key)
 

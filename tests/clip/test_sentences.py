@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fpl_tune.clip.sentences import tokenise
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 
 
 class Letters:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fpl_tune.clip import Towers
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.testing import toy_towers
 
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.data import DataSpec, Pool, cache, features, load, reading, shapes
 from fpl_tune.data.reading import read_in_threads
-from fpl_tune.errors import ConfigError, EnvironmentProblem
 
 
 @dataclass

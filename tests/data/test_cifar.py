@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.data import DataSpec, PartitionSpec, load, split
 from fpl_tune.data.unpickle import unpickle
-from fpl_tune.errors import EnvironmentProblem
 
 
 def write_cifar10(root: Path, each: int = 4) -> np.ndarray:

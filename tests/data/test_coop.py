@@ -11,8 +11,8 @@ import yaml
 from scipy.io import savemat
 
 import fpl_tune
+from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.data import DataSpec, load
-from fpl_tune.errors import EnvironmentProblem
 
 MakeImage = Callable[..., Path]
 CATALOGUE = yaml.safe_load((Path(fpl_tune.__file__).parent / "data" / "catalogue.yaml").read_text())

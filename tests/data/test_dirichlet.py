@@ -5,9 +5,9 @@ import time
 import numpy as np
 import pytest
 
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.data import dirichlet
 from fpl_tune.data.partition import Deal, Shares
-from fpl_tune.errors import ConfigError
 
 
 def labels(n_classes: int, each: int) -> np.ndarray:

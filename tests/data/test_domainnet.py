@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.data import DataSpec, load
-from fpl_tune.errors import ConfigError, EnvironmentProblem
 
 MakeImage = Callable[..., Path]
 DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.data import DataSpec, PartitionSpec, Split, export_split, load, split
-from fpl_tune.errors import ConfigError, EnvironmentProblem
 
 SMALL = DataSpec("shapes", train_per_class=6, test_per_class=3, shots=3, domains=["photo", "sketch"])
 DATA = load(SMALL)

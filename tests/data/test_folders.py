@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.data import DataSpec, load
 from fpl_tune.data.check import check
 from fpl_tune.data.files import images_in, read_json, subfolders
 from fpl_tune.data.sources import SOURCES
-from fpl_tune.errors import ConfigError, EnvironmentProblem
 
 MakeFolders = MakeImage = Callable[..., Path]
 VLCS_CLASSES = ("bird", "car", "chair", "dog", "person")

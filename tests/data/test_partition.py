@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.data.partition import assign_classes, assign_disjoint, by_class, iid, some_by_class
-from fpl_tune.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.spec import validated
 from fpl_tune.data import Dataset, DataSpec, PartitionSpec, Split, load, resolve, split
-from fpl_tune.errors import ConfigError
-from fpl_tune.spec import validated
 
 SMALL = DataSpec("shapes", train_per_class=12, test_per_class=4, shots=4)
 PARTITIONS = [

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.data import DataSpec, PartitionSpec, features, load, split
 from fpl_tune.data.check import check
-from fpl_tune.errors import EnvironmentProblem
 from fpl_tune.testing import toy_towers
 
 SETS = {

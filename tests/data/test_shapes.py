@@ -5,9 +5,9 @@ import hashlib
 import numpy as np
 import pytest
 
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.data import shapes
 from fpl_tune.data.outlines import OUTLINES
-from fpl_tune.errors import ConfigError
 
 
 def _digests(images: np.ndarray) -> set[str]:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.data import DataSpec, features, load
 from fpl_tune.data.transform import TRANSFORMS, View, _blur, _region, look, transform
-from fpl_tune.errors import ConfigError
 from fpl_tune.testing import toy_towers
 
 

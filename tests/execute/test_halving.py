@@ -14,9 +14,9 @@ from fpl_tune.execute import inline
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.runner import run_study
 from fpl_tune.search.replay import Finished, replay_orders
+from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Record, Trial
 
 Compose = Callable[..., Any]
 
@@ -27,13 +27,13 @@ BODY = f"axes: {{optim: {{lr: {LRS}}}}}\nprune: {{rule: halving, reduction: 2, c
 @pytest.fixture
 def stepped(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
     """Validation accuracy falls with the learning rate. (lr, round) of every round that is trained."""
-    step, ran = Trial.step, []
+    step, ran = Simulation.step, []
 
-    def graded(self: Trial) -> list[Record]:
+    def graded(self: Simulation) -> list[Record]:
         ran.append((self.run.optim.lr, self.round + 1))
         return [{**record, "val/acc_mean": 1 - self.run.optim.lr} for record in step(self)]
 
-    monkeypatch.setattr(Trial, "step", graded)
+    monkeypatch.setattr(Simulation, "step", graded)
     return ran
 
 
@@ -87,15 +87,15 @@ def test_a_study_killed_among_paused_trials_ends_as_undisturbed(
     run_study(*made, root=tmp_path / "whole", executor=inline.execute)
     whole = len(stepped)
     stepped.clear()
-    step = Trial.step
+    step = Simulation.step
 
-    def dying(self: Trial) -> list[Record]:
+    def dying(self: Simulation) -> list[Record]:
         if len(stepped) == after:
             raise KeyboardInterrupt
         return step(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trial, "step", dying)
+        patch.setattr(Simulation, "step", dying)
         with pytest.raises(KeyboardInterrupt):
             run_study(*made, root=tmp_path / "killed", executor=inline.execute)
     assert run_study(*made, root=tmp_path / "killed", executor=inline.execute).exit_code == 0
@@ -113,15 +113,15 @@ def test_checkpoints_at_a_url_are_resumed_after_a_kill(
     """The study's folder holds no checkpoints, as where another node wrote them."""
     url = f"execution.checkpoints=file://{tmp_path / 'bucket'}"
     made = compose(BODY, "protocol.rounds=4", url)
-    step = Trial.step
+    step = Simulation.step
 
-    def dying(self: Trial) -> list[Record]:
+    def dying(self: Simulation) -> list[Record]:
         if len(stepped) == 6:
             raise KeyboardInterrupt
         return step(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trial, "step", dying)
+        patch.setattr(Simulation, "step", dying)
         with pytest.raises(KeyboardInterrupt):
             run_study(*made, root=tmp_path / "out", executor=inline.execute)
     for path in (tmp_path / "out").rglob("round-*.safetensors"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fpl_tune.errors import ConfigError, EnvironmentProblem
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.execute.remote import RemoteStorage
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fpl_tune.errors import ConfigError, EnvironmentProblem
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.execute import resources
 from fpl_tune.execute.resources import setup_of
 

@@ -12,15 +12,15 @@ import pytest
 
 from fpl_tune import config, methods
 from fpl_tune.api import start_study as run_study
-from fpl_tune.divergence import Diverged
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute import inline
 from fpl_tune.execute import scheduler as driver
 from fpl_tune.execute.callback import Callback
+from fpl_tune.simulation.divergence import Diverged
+from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import locked, owner
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Record, Trial
 
 Compose = Callable[..., Any]
 
@@ -106,14 +106,14 @@ def test_extending_by_seeds_and_values_runs_only_what_is_missing(compose: Compos
 
 def _interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """The process dies, without a word, before the trial's round `after` + 1."""
-    step = Trial.step
+    step = Simulation.step
 
-    def dying(self: Trial) -> list[Record]:
+    def dying(self: Simulation) -> list[Record]:
         if self.round >= after:
             raise KeyboardInterrupt
         return step(self)
 
-    monkeypatch.setattr(Trial, "step", dying)
+    monkeypatch.setattr(Simulation, "step", dying)
 
 
 @pytest.mark.parametrize("after", [1, 2, 3, 4])
@@ -128,8 +128,8 @@ def test_killed_and_continued_equals_undisturbed(
             run_study(*made, root=tmp_path / "killed")
     log = Log()
     stepped: list[int] = []
-    step = Trial.step
-    monkeypatch.setattr(Trial, "step", lambda self: (stepped.append(self.round + 1), step(self))[1])
+    step = Simulation.step
+    monkeypatch.setattr(Simulation, "step", lambda self: (stepped.append(self.round + 1), step(self))[1])
     run_study(*made, root=tmp_path / "killed", callbacks=[log])
     assert stepped == list(range(after // 2 * 2 + 1, 6))  # checkpoints lie after rounds 2 and 4
     assert [r for who, r in log.rounds if who == "lr=0.1/1"] == [1, 2, 3, 4, 5]
@@ -137,7 +137,7 @@ def test_killed_and_continued_equals_undisturbed(
     cell = Store.open(tmp_path / "killed", "tiny").cells()[0]
     for seed in (1, 2):
         files = [
-            Store.open(tmp_path / which, "tiny").place(cell, seed) / "prompts.safetensors"
+            Store.open(tmp_path / which, "tiny").seed_folder(cell, seed) / "prompts.safetensors"
             for which in ("whole", "killed")
         ]
         assert files[0].read_bytes() == files[1].read_bytes()
@@ -159,8 +159,8 @@ def test_stop_ends_after_the_round_and_continues(
     stopped = run_study(*made, root=tmp_path, callbacks=[stop := Stop()])
     assert (stopped.exit_code, stopped.pending) == (130, 2)
     assert max(r for _, r in stop.rounds) == 3
-    log, steps, step = Log(), [], Trial.step
-    monkeypatch.setattr(Trial, "step", lambda self: (steps.append(self.round), step(self))[1])
+    log, steps, step = Log(), [], Simulation.step
+    monkeypatch.setattr(Simulation, "step", lambda self: (steps.append(self.round), step(self))[1])
     assert run_study(*made, root=tmp_path, callbacks=[log]).exit_code == 0
     assert steps == [3, 4, 0, 1, 2, 3, 4]
 
@@ -168,21 +168,21 @@ def test_stop_ends_after_the_round_and_continues(
 def test_one_bad_seed_does_not_take_the_others_along(
     compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step, tried, stamp, stamped = Trial.step, [], Store.stamp, []
+    step, tried, stamp, stamped = Simulation.step, [], Store.stamp, []
 
     def stamping(self: Store, cell: Cell, prints: Any = None) -> None:
         if prints is not None:
             stamped.append(cell.label)
         stamp(self, cell, prints)
 
-    def failing(self: Trial) -> list[Record]:
+    def failing(self: Simulation) -> list[Record]:
         tried.append(tuple(self.seeds))
         if 2 in self.seeds:
             raise RuntimeError("no\nluck")
         return step(self)
 
     monkeypatch.setattr(Store, "stamp", stamping)
-    monkeypatch.setattr(Trial, "step", failing)
+    monkeypatch.setattr(Simulation, "step", failing)
     made = compose("axes: {optim: {lr: [0.1]}}", "seeds=3", "execution.retries=2", "protocol.rounds=1")
     outcome = run_study(*made, root=tmp_path)
     assert tried == [(1, 2, 3), (1,), (2,), (2,), (2,), (3,)]
@@ -193,21 +193,21 @@ def test_one_bad_seed_does_not_take_the_others_along(
     assert store.frame().groupby("seed")["status"].first().tolist() == ["done", "failed", "done"]
     assert store.summary()["n"].tolist() == [2]  # never averaged away: the cell says so
     assert store.summary()["status"].tolist() == ["failed"]
-    monkeypatch.setattr(Trial, "step", step)
+    monkeypatch.setattr(Simulation, "step", step)
     assert run_study(*made, root=tmp_path).exit_code == 0
     assert Store.open(tmp_path, "tiny").summary()["n"].tolist() == [3]
 
 
 def test_a_diverged_seed_is_not_tried_again(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    step, tried = Trial.step, []
+    step, tried = Simulation.step, []
 
-    def diverging(self: Trial) -> list[Record]:
+    def diverging(self: Simulation) -> list[Record]:
         tried.append((tuple(self.seeds), self.round))
         if self.round == 1 and 2 in self.seeds:
             raise Diverged("seed 2 diverged")
         return step(self)
 
-    monkeypatch.setattr(Trial, "step", diverging)
+    monkeypatch.setattr(Simulation, "step", diverging)
     made = compose("axes: {optim: {lr: [0.1]}}")
     assert run_study(*made, root=tmp_path).exit_code == 1
     assert tried == [((1, 2), 0), ((1, 2), 1), ((1,), 0), ((1,), 1), ((2,), 0), ((2,), 1)]
@@ -317,15 +317,15 @@ def test_permuting_test_labels_changes_nothing_that_is_chosen(
     )
     made = compose(body, "protocol.rounds=3", "seeds=2")
     run_study(*made, root=tmp_path / "true")
-    build = Trial.__init__
+    build = Simulation.__init__
 
-    def shuffled(self: Trial, *args: Any, **kwargs: Any) -> None:
+    def shuffled(self: Simulation, *args: Any, **kwargs: Any) -> None:
         build(self, *args, **kwargs)
         for task in self.tasks:
             for _, held in task.tests.values():
                 held.label = held.label.roll(1, dims=-1)
 
-    monkeypatch.setattr(Trial, "__init__", shuffled)
+    monkeypatch.setattr(Simulation, "__init__", shuffled)
     run_study(*made, root=tmp_path / "shuffled")
     one, two = (Store.open(tmp_path / which, "tiny") for which in ("true", "shuffled"))
     assert [c.id for c in one.cells()] == [c.id for c in two.cells()]

@@ -18,7 +18,7 @@ import pytest
 
 from fpl_tune import config
 from fpl_tune.api import start_study as run_study
-from fpl_tune.trial import Trial
+from fpl_tune.simulation.simulation import Simulation
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, A
 
 _FRESH = multiprocessing.get_context("forkserver")
 """Forks from a process that has computed no gradients: autograd refuses forks of one that has, beside a device."""
-_FRESH.set_forkserver_preload(["fpl_tune.api", "fpl_tune.trial"])
+_FRESH.set_forkserver_preload(["fpl_tune.api", "fpl_tune.simulation.simulation"])
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # other processes do not find the modules of tests
 
 
@@ -144,9 +144,9 @@ class Mortal:
             if events == deadline:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        step, rename = Trial.step, os.replace
+        step, rename = Simulation.step, os.replace
 
-        def stepping(trial: Trial) -> Any:
+        def stepping(trial: Simulation) -> Any:
             with self._log.open("a") as log:
                 log.write(f"{config.identity(trial.run)} {trial.round + 1}\n")
             tick()
@@ -157,7 +157,7 @@ class Mortal:
             rename(*args, **kwargs)
             tick()
 
-        Trial.step = stepping  # type: ignore[method-assign]
+        Simulation.step = stepping  # type: ignore[method-assign]
         os.replace = replacing
         Path.replace = lambda self, target: (replacing(self, target), target)[1]  # type: ignore[assignment,return-value]
 

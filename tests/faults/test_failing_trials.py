@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fpl_tune.api import start_study as run_study
-from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.execute.job import Failure, Report
+from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Trial
 
 SHAKY = '''
 from dataclasses import dataclass
@@ -28,21 +28,21 @@ class Shaky(PromptFL):
     def init(self, task, rng, before=None):
         return super().init(task, rng, before)._replace(server={"round": torch.zeros(())})
 
-    def start(self, task, state, who):
-        clock = state.server["round"].expand(len(who)) + 1
-        return super().start(task, state, who)._replace(fixed={"round": clock})
+    def start(self, task, state, clients):
+        clock = state.server["round"].expand(len(clients)) + 1
+        return super().start(task, state, clients)._replace(buffers={"round": clock})
 
     def loss(self, task, local, batch):
         loss, fixed = super().loss(task, local, batch)
-        third = local.fixed["round"] == 3
+        third = local.buffers["round"] == 3
         if third.any() and self.trouble == "raise":
             raise RuntimeError("the third round is one too many")
         if third.any() and self.trouble == "memory":
             torch.empty(1 << 50)
         return torch.where(third, float("nan") if self.trouble == "nan" else 1.0, 1.0) * loss, fixed
 
-    def merge(self, task, state, who, local):
-        return super().merge(task, state, who, local)._replace(server={"round": state.server["round"] + 1})
+    def merge(self, task, state, clients, local):
+        return super().merge(task, state, clients, local)._replace(server={"round": state.server["round"] + 1})
 '''
 
 
@@ -123,15 +123,15 @@ def test_a_dead_process_continues_its_job_and_is_given_up_where_it_comes_no_furt
 def test_a_lost_cuda_context_ends_the_process_and_the_study_continues(
     compose: Any, left: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, root, step = compose("axes: {optim: {lr: [0.01, 0.1]}}"), tmp_path / "out", Trial.step
+    made, root, step = compose("axes: {optim: {lr: [0.01, 0.1]}}"), tmp_path / "out", Simulation.step
 
-    def poisoned(self: Trial) -> Any:
+    def poisoned(self: Simulation) -> Any:
         if self.round == 2:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
         return step(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trial, "step", poisoned)
+        patch.setattr(Simulation, "step", poisoned)
         with pytest.raises(EnvironmentProblem, match=r"the CUDA context is lost .* Run the same command to continue"):
             run_study(*made, root=root)
     assert run_study(*made, root=root).exit_code == 0

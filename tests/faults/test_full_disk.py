@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from fpl_tune import checkpoint
 from fpl_tune.api import start_study as run_study
-from fpl_tune.checkpoint import Snapshot
-from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.execute.callback import Callback, Outcome
+from fpl_tune.simulation import checkpoint
+from fpl_tune.simulation.checkpoint import Snapshot
 from fpl_tune.study.store import Store
 
 ONE = "axes: {optim: {lr: [0.1]}}"

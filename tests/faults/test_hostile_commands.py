@@ -20,13 +20,14 @@ import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fpl_tune import bench, cli
+from fpl_tune import cli
 from fpl_tune.cli import answers
 from fpl_tune.cli.common import app
-from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.testing import bench
 
+from ..config.test_hostile_configuration import FILES, OF_STUDIES, OVERRIDES
 from ..conftest import MakeStore
-from ..test_hostile_configuration import FILES, OF_STUDIES, OVERRIDES
 
 SECONDS = 5.0
 DOCUMENTED = {0, 1, 2, 3, 4}

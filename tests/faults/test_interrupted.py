@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from fpl_tune import checkpoint
 from fpl_tune.api import start_study as run_study
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.job import STOP_FILE
+from fpl_tune.simulation import checkpoint
+from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import owner
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Record, Trial
 
 ONE = "axes: {optim: {lr: [0.1]}}"
 
@@ -46,8 +46,8 @@ class Signals(Callback):
 
 
 def _steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    step, found = Trial.step, []
-    monkeypatch.setattr(Trial, "step", lambda self: (found.append(self.round + 1), step(self))[1])
+    step, found = Simulation.step, []
+    monkeypatch.setattr(Simulation, "step", lambda self: (found.append(self.round + 1), step(self))[1])
     return found
 
 

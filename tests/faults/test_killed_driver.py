@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fpl_tune import checkpoint
 from fpl_tune.api import start_study as run_study
-from fpl_tune.checkpoint import Snapshot
+from fpl_tune.simulation import checkpoint
+from fpl_tune.simulation.checkpoint import Snapshot
 from fpl_tune.study.store import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -17,13 +17,13 @@ from typing import Any
 import psutil
 import pytest
 
-from fpl_tune import checkpoint
 from fpl_tune.api import start_study as run_study
-from fpl_tune.checkpoint import Snapshot
 from fpl_tune.execute.callback import Callback
+from fpl_tune.simulation import checkpoint
+from fpl_tune.simulation.checkpoint import Snapshot
+from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Record, Trial
 
 BODY = "axes: {optim: {lr: [0.01, 0.1]}}"
 ROUNDS = 100  # more than a step of half a second holds
@@ -34,7 +34,7 @@ import socket, sys, time
 from pathlib import Path
 import psutil
 from fpl_tune import config
-from fpl_tune.errors import FplTuneError
+from fpl_tune.core.errors import FplTuneError
 from fpl_tune.api import start_study as run_study
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.ray import watch
@@ -88,9 +88,9 @@ def _continues(made: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same study in this process does what follows the checkpoint of its second cell, and no more."""
     newest = _newest(root)
     assert newest >= 5
-    step, steps = Trial.step, []
+    step, steps = Simulation.step, []
     with monkeypatch.context() as patch:
-        patch.setattr(Trial, "step", lambda self: (steps.append(self.round + 1), step(self))[1])
+        patch.setattr(Simulation, "step", lambda self: (steps.append(self.round + 1), step(self))[1])
         assert run_study(*made, root=root).exit_code == 0
     assert steps == list(range(steps[0], ROUNDS + 1))
     assert steps[0] > newest  # a worker may have written one more before it followed

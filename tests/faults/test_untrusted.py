@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from fpl_tune import checkpoint, config, track
+from fpl_tune import config, track
 from fpl_tune.api import start_study as run_study
-from fpl_tune.checkpoint import Snapshot
 from fpl_tune.clip import load_towers
-from fpl_tune.errors import ConfigError, EnvironmentProblem, FplTuneError
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem, FplTuneError
 from fpl_tune.execute.callback import Callback
+from fpl_tune.simulation import checkpoint
+from fpl_tune.simulation.checkpoint import Snapshot
 from fpl_tune.study import transfer
 from fpl_tune.study.cells import expand
 from fpl_tune.study.lock import locked

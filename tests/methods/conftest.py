@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fpl_tune.method import Batch, Local, Method, unit
-from fpl_tune.task import ClientTask
+from fpl_tune.method import Batch, Local, Method, normalize
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE, toy_task
 
 
@@ -80,7 +80,7 @@ def assert_equal_to_clients_alone(whole_batch: Callable[[ClientTask], Batch]) ->
     def compare(
         method: Method, task: ClientTask, local: Local, plain: Callable[..., Tensor], rtol: float = 1e-6, **of: Batch
     ) -> None:
-        leaves, batch = local.train, of.get("batch", whole_batch(task))
+        leaves, batch = local.params, of.get("batch", whole_batch(task))
         for leaf in leaves.values():
             leaf.requires_grad_()
         loss, _ = method.loss(task, local, batch)
@@ -102,6 +102,6 @@ def plain_text() -> Callable[..., Tensor]:
 
     def encode(task: ClientTask, context: Tensor, *, tail: str = "", **options: Any) -> Tensor:
         sentences = task.towers.sentences(task.known.names, context.shape[-2], tail=tail)
-        return unit(task.towers.encode_prompts(context, sentences, plain=True, **options))
+        return normalize(task.towers.encode_prompts(context, sentences, plain=True, **options))
 
     return encode

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.method import Local, State, unit
+from fpl_tune.method import Local, State, normalize
 from fpl_tune.methods.capt import CAPT
 from fpl_tune.testing import EVERYONE, toy_task
 
@@ -36,9 +36,9 @@ def test_counts_are_those_of_the_table(task):
 
 
 def test_each_class_reads_the_general_token_and_its_own(task, local, whole_batch, plain_text):
-    batch, leaf = whole_batch(task), local.train
+    batch, leaf = whole_batch(task), local.params
     token = leaf["general"][0] @ leaf["map.weight"][0].T + leaf["map.bias"][0]
-    image = unit(task.see(batch.image[:1], token[None], place="end")[0])[0]
+    image = normalize(task.encode_images(batch.image[:1], token[None], place="end")[0])[0]
     context = torch.cat([leaf["general"][0].expand(6, 1, -1), leaf["own"][0]], 1)
     text = plain_text(task, context, per_class=True)
     torch.testing.assert_close(SMALL.logits(task, local, batch)[0], task.scale * image @ text.T)
@@ -53,11 +53,11 @@ def test_the_prior_is_added_to_the_logits_in_training_alone(task, local, whole):
         rows = whole.mask[client]
         wanted = F.cross_entropy((logits[client] + prior)[rows], whole.label[client][rows])
         torch.testing.assert_close(loss[client], wanted)
-    assert "prior" not in SMALL.deploy(task, SMALL.init(task, torch.Generator()), EVERYONE).fixed
+    assert "prior" not in SMALL.deploy(task, SMALL.init(task, torch.Generator()), EVERYONE).buffers
 
 
 def test_equal_frequencies_adjust_nothing(task, local, whole):
-    even = local._replace(fixed={"prior": torch.full_like(local.fixed["prior"], 1 / 6)})
+    even = local._replace(buffers={"prior": torch.full_like(local.buffers["prior"], 1 / 6)})
     plain = replace(SMALL, prior=0.0).loss(task, local, whole)[0]
     torch.testing.assert_close(SMALL.loss(task, even, whole)[0], plain)
 
@@ -70,12 +70,12 @@ def test_alignment_is_evened_images_and_weighted_classes(task, whole_batch):
         "general": torch.randn(4, 1, 24, generator=rng).double(),
         "own": torch.randn(4, 6, 2, 24, generator=rng).double(),
     }
-    image = unit(torch.randn(4, batch.label.shape[1], 24, generator=rng).double())
+    image = normalize(torch.randn(4, batch.label.shape[1], 24, generator=rng).double())
     prior = torch.rand(4, 6, generator=rng).double()
     found = method._alignment(leaf, image, prior, batch)
     n = int(batch.mask[1].sum())
-    even = -(image[1, :n] @ unit(leaf["general"][1, 0]) / 0.5).log_softmax(0).mean()
-    scores = image[1, :n] @ unit(leaf["own"][1].mean(1)).T / 0.5
+    even = -(image[1, :n] @ normalize(leaf["general"][1, 0]) / 0.5).log_softmax(0).mean()
+    scores = image[1, :n] @ normalize(leaf["own"][1].mean(1)).T / 0.5
     weighted = [prior[1] * row.exp() / (prior[1] * row.exp()).sum() for row in scores]
     own = -torch.stack([row[k].log() for row, k in zip(weighted, batch.label[1], strict=False)]).mean()
     torch.testing.assert_close(found[1], even + own)
@@ -83,14 +83,14 @@ def test_alignment_is_evened_images_and_weighted_classes(task, whole_batch):
 
 @pytest.mark.parametrize("rows", ["support", "share", "size"])
 def test_own_contexts_are_averaged_by_what_clients_hold(task, rows):
-    method, who = replace(SMALL, rows=rows), torch.tensor([0, 3])
+    method, clients = replace(SMALL, rows=rows), torch.tensor([0, 3])
     state = method.init(task, torch.Generator().manual_seed(0))
-    local = method.start(task, state, who)
-    local.train["own"][0], local.train["own"][1] = 1.0, 5.0
-    local.train["general"][0], local.train["general"][1] = 1.0, 5.0
-    merged = method.merge(task, state, who, local).shared
+    local = method.start(task, state, clients)
+    local.params["own"][0], local.params["own"][1] = 1.0, 5.0
+    local.params["general"][0], local.params["general"][1] = 1.0, 5.0
+    merged = method.merge(task, state, clients, local).shared
     torch.testing.assert_close(merged["general"], torch.full_like(merged["general"], 2.0))  # 9 and 3 images
-    for k, (one, other) in enumerate(task.counts[who].T.tolist()):
+    for k, (one, other) in enumerate(task.counts[clients].T.tolist()):
         wanted = 2.0
         if rows != "size" and one + other == 0:
             wanted = state.shared["own"][k]
@@ -100,17 +100,17 @@ def test_own_contexts_are_averaged_by_what_clients_hold(task, rows):
             heard = [value for value, n in ((1.0, one), (5.0, other)) if n > 0.1 * (one + other)]
             wanted = sum(heard) / len(heard)
         torch.testing.assert_close(merged["own"][k], torch.zeros_like(merged["own"][k]) + wanted)
-    assert 0 in task.counts[who], "some client lacks some class"
+    assert 0 in task.counts[clients], "some client lacks some class"
 
 
 def test_rows_of_which_no_client_has_a_tenth_are_averaged_over_all_that_have_some():
     """Eleven clients with two images of class 0 each; of class 1 the last one has all."""
-    who = torch.arange(11)
+    clients = torch.arange(11)
     counts = torch.tensor([[2, 0]] * 10 + [[2, 4]])
     task = SimpleNamespace(size=counts.sum(1), counts=counts, dtype=torch.float64)
-    local = Local({"own": who.double().view(11, 1, 1, 1).expand(11, 2, 1, 3)}, fixed={})
+    local = Local({"own": clients.double().view(11, 1, 1, 1).expand(11, 2, 1, 3)}, buffers={})
     state = State({"own": torch.full((2, 1, 3), -1.0).double()}, {}, {})
-    merged = CAPT(rows="share").merge(cast(Any, task), state, who, local).shared["own"]
+    merged = CAPT(rows="share").merge(cast(Any, task), state, clients, local).shared["own"]
     torch.testing.assert_close(merged, torch.tensor([5.0, 10.0]).double().view(2, 1, 1).expand(2, 1, 3))
 
 

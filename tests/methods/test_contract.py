@@ -18,10 +18,10 @@ import yaml
 import fpl_tune
 from fpl_tune import methods
 from fpl_tune.config import SearchSpec, choose, compose_run
-from fpl_tune.engine import kept_bytes
+from fpl_tune.config.specs import OptimSpec
 from fpl_tune.method import State, generator
-from fpl_tune.optim import OptimSpec
 from fpl_tune.search.space import read_space
+from fpl_tune.simulation.engine import kept_bytes
 from fpl_tune.testing import CONTRACT, Toy, assert_same, check_method, play, toy
 from fpl_tune.wrappers._wrapper import Wrapper
 from fpl_tune.wrappers.finetuned import FineTuned
@@ -163,7 +163,7 @@ def test_every_method_can_be_fine_tuned(case: Toy) -> None:
 def test_what_a_step_keeps_is_counted(case: Toy) -> None:
     """Blocks of clients are planned by it."""
     kept = kept_bytes(case.method, case.tasks[0], case.history[0], OptimSpec(batch=4))
-    assert (kept > 0) == bool(case.method.start(case.tasks[0], case.history[0], torch.arange(1)).train)
+    assert (kept > 0) == bool(case.method.start(case.tasks[0], case.history[0], torch.arange(1)).params)
 
 
 def test_check_method_runs_the_whole_contract() -> None:

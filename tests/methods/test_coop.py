@@ -4,7 +4,7 @@ import torch
 
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.task import ClientTask
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import play
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from fpl_tune.method import generator
 from fpl_tune.methods._noise import normal, uniform
 from fpl_tune.methods.dpfpl import DPFPL
-from fpl_tune.task import ClientTask
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE, play
 from fpl_tune.wrappers.private import Private
 
@@ -18,17 +18,17 @@ from fpl_tune.wrappers.private import Private
 def gradients(task: ClientTask, method: DPFPL, draws: int = 0) -> tuple[Any, torch.Tensor, dict[str, torch.Tensor]]:
     """What the clients start from, the plain gradients of p_G + p_i, and what the method gives its leaves."""
     local = method.start(task, method.init(task, generator("gradients")), EVERYONE)
-    local.fixed["drawn"] += draws
-    leaves = {n: leaf.requires_grad_() for n, leaf in local.train.items()}
+    local.buffers["drawn"] += draws
+    leaves = {n: leaf.requires_grad_() for n, leaf in local.params.items()}
     batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
-    losses, fixed = method.loss(task, local._replace(train=leaves), batch)
-    assert (fixed["drawn"] - local.fixed["drawn"]).tolist() == [1] * 4
+    losses, fixed = method.loss(task, local._replace(params=leaves), batch)
+    assert (fixed["drawn"] - local.buffers["drawn"]).tolist() == [1] * 4
     found = dict(zip(leaves, torch.autograd.grad(losses.sum(), list(leaves.values())), strict=True))
     plain = []
     for client in range(4):
         prompt = (leaves["prompt"][client] + leaves["own"][client]).detach().requires_grad_()
         image = F.normalize(batch.image[client], dim=-1)
-        loss = F.cross_entropy(task.scale * image @ task.text(prompt).T, batch.label[client])
+        loss = F.cross_entropy(task.scale * image @ task.encode_prompts(prompt).T, batch.label[client])
         torch.testing.assert_close(losses[client].detach(), loss.detach())
         plain.append(torch.autograd.grad(loss, prompt)[0])
     return local, torch.stack(plain), found
@@ -44,10 +44,10 @@ def test_of_full_rank_both_prompts_have_the_plain_gradient(task: ClientTask, ran
 def test_the_personal_gradient_is_projected_on_what_u_and_v_can_change(task: ClientTask) -> None:
     """The part that is removed is orthogonal to both factors; p_i's own directions decide."""
     local, plain, found = gradients(task, DPFPL(n_ctx=3, rank=2))
-    keys = {name: local.fixed[name] for name in ("key", "drawn")}
+    keys = {name: local.buffers[name] for name in ("key", "drawn")}
     probe = normal(keys, 0, 32, 2)
     for client in range(4):
-        own = local.train["own"][client].detach()
+        own = local.params["own"][client].detach()
         u = torch.linalg.svd(own @ probe[client], full_matrices=False).U
         v = torch.linalg.svd(own.T @ u, full_matrices=False).U
         left = torch.eye(3, dtype=own.dtype) - u @ u.T
@@ -59,7 +59,7 @@ def test_the_personal_gradient_is_projected_on_what_u_and_v_can_change(task: Cli
 def test_the_released_form_adds_the_last_term_and_divides(task: ClientTask) -> None:
     _, plain, released = gradients(task, DPFPL(n_ctx=3, rank=3, form="released"))
     local = DPFPL(n_ctx=3, rank=3).start(task, DPFPL(n_ctx=3, rank=3).init(task, generator("gradients")), EVERYONE)
-    row = torch.linalg.pinv(local.train["own"]) @ local.train["own"]  # V spans the rows of p_i
+    row = torch.linalg.pinv(local.params["own"]) @ local.params["own"]  # V spans the rows of p_i
     torch.testing.assert_close(released["own"], (plain + 2 * plain @ row) / 10)
 
 

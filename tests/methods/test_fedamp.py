@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fpl_tune.method import Tree, generator
 from fpl_tune.methods.fedamp import FedAMP
-from fpl_tune.task import ClientTask
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE, play
 
 
@@ -34,11 +34,11 @@ def test_cloud_prompts_are_convex_mixtures_that_favour_likeness() -> None:
 def test_loss_and_gradient_are_those_of_clients_alone(task: ClientTask, assert_equal_to_clients_alone: Any) -> None:
     method = FedAMP(n_ctx=2, lam=0.1, alpha=5.0, sigma=50.0)
     local = method.start(task, play(method, [task], cohorts=[[0, 1, 2, 3]])[-1][0], EVERYONE)
-    cloud = local.fixed["cloud"]
-    assert float((local.train["prompt"] - cloud).abs().max()) > 1e-4
+    cloud = local.buffers["cloud"]
+    assert float((local.params["prompt"] - cloud).abs().max()) > 1e-4
 
     def plain(client: int, leaf: Tree, images: Tensor, labels: Tensor) -> Tensor:
-        scores = task.scale * F.normalize(images, dim=-1) @ task.text(leaf["prompt"]).T
+        scores = task.scale * F.normalize(images, dim=-1) @ task.encode_prompts(leaf["prompt"]).T
         return F.cross_entropy(scores, labels) + 0.1 / 10 * (leaf["prompt"] - cloud[client]).square().sum()
 
     assert_equal_to_clients_alone(method, task, local, plain)
@@ -47,7 +47,7 @@ def test_loss_and_gradient_are_those_of_clients_alone(task: ClientTask, assert_e
 def test_clients_are_evaluated_with_their_own_prompts(task: ClientTask) -> None:
     method = FedAMP(n_ctx=2)
     state = play(method, [task])[-1][0]
-    assert torch.equal(method.deploy(task, state, EVERYONE).train["prompt"], state.personal["prompt"])
+    assert torch.equal(method.deploy(task, state, EVERYONE).params["prompt"], state.personal["prompt"])
     assert torch.equal(state.server["prompt"], state.personal["prompt"])
     traffic = method.traffic(task, state, EVERYONE)
     assert traffic.up == {"prompt": 64}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fpl_tune.method import unit
+from fpl_tune.method import normalize
 from fpl_tune.methods._domains import domain_weights, draw_keys
 from fpl_tune.methods.fedapt import FedAPT
 from fpl_tune.testing import EVERYONE, play
@@ -23,7 +23,7 @@ def test_loss_and_gradient_are_those_of_clients_alone(task, assert_equal_to_clie
     def plain(client, leaf, images, labels):
         domain, prompt, reader = int(task.domain[client]), leaf["prompt"], leaf["reader"]
         text = plain_text(task, prompt + prompt * state.server["keys"][domain], per_class=True)
-        logits = task.scale * unit(images) @ text.T
+        logits = task.scale * normalize(images) @ text.T
         right = logits.log_softmax(1)[torch.arange(len(labels)), labels].mean()
         return -right - (images @ reader.T).log_softmax(1)[:, domain].mean()
 
@@ -60,7 +60,7 @@ def test_hard_choice_of_the_right_domain_is_the_clients_own_forward(task, whole_
 def test_no_keys_is_promptfl_with_a_prompt_for_each_class(task, whole_batch, plain_text):
     method = FedAPT(n_ctx=2, keys="none")
     state, batch = _trained(method, task), whole_batch(task)
-    wanted = task.scale * unit(batch.image) @ plain_text(task, state.shared["prompt"], per_class=True).T
+    wanted = task.scale * normalize(batch.image) @ plain_text(task, state.shared["prompt"], per_class=True).T
     fixed = FedAPT(n_ctx=2, keys="none", unlock=1), FedAPT(n_ctx=2, keys="none", unlock="own")
     for unlocking in (method, *fixed, FedAPT(n_ctx=2, keys="none", unlock="none")):
         deployed = unlocking.deploy(task, state, EVERYONE)
@@ -76,7 +76,7 @@ def test_unlocking_a_fixed_key_takes_the_trained_model_apart(task, whole_batch, 
         logits = method.logits(task, method.deploy(task, state, EVERYONE), batch)
         for client in range(4):
             text = plain_text(task, state.shared["prompt"] * (1 + own[client]), per_class=True)
-            torch.testing.assert_close(logits[client], task.scale * unit(batch.image[client]) @ text.T)
+            torch.testing.assert_close(logits[client], task.scale * normalize(batch.image[client]) @ text.T)
 
 
 def test_domain_weights_are_those_of_the_official_formula():

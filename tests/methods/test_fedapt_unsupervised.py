@@ -8,10 +8,10 @@ from itertools import pairwise
 import pytest
 import torch
 
-from fpl_tune.method import Batch, Local, generator, unit
+from fpl_tune.method import Batch, Local, generator, normalize
 from fpl_tune.methods.fedapt_unsupervised import FedAPTUnsupervised
 from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.task import Classes
+from fpl_tune.simulation.task import Classes
 from fpl_tune.testing import EVERYONE, play, toy_task
 
 
@@ -24,7 +24,7 @@ def _started(method, task, whole_batch, *, view=False):
     before = play(_method(augment=False), [task], cohorts=[(0, 2)], epochs=1)[-1][0]
     state = method.init(task, generator("init"), before)
     local, batch = method.start(task, state, EVERYONE), whole_batch(task)
-    for leaf in local.train.values():
+    for leaf in local.params.values():
         leaf.requires_grad_()
     if view:
         moved = torch.randn(batch.image.shape, generator=torch.Generator().manual_seed(5)).double()
@@ -35,12 +35,12 @@ def _started(method, task, whole_batch, *, view=False):
 def _median_sureness(task):
     """The zero-shot probability that half of the training images exceed."""
     table = task.table("train")
-    teacher = (task.scale * unit(table.image) @ task.hand_text.T).softmax(-1).amax(-1)
+    teacher = (task.scale * normalize(table.image) @ task.hand_text.T).softmax(-1).amax(-1)
     return teacher[table.mask].quantile(0.5).item()
 
 
 def _logits(task, prompt, key, image, plain_text):
-    return task.scale * unit(image) @ plain_text(task, prompt * (1 + key)).T
+    return task.scale * normalize(image) @ plain_text(task, prompt * (1 + key)).T
 
 
 def test_first_stage_learns_the_augmented_view_of_what_zero_shot_is_sure_of(
@@ -52,7 +52,7 @@ def test_first_stage_learns_the_augmented_view_of_what_zero_shot_is_sure_of(
 
     def plain(client, leaf, clean, labels):
         prompt, domain, view = leaf["prompt"], int(task.domain[client]), batch.view[client][batch.mask[client]]
-        teacher = (task.scale * unit(clean) @ task.hand_text.T).softmax(1)
+        teacher = (task.scale * normalize(clean) @ task.hand_text.T).softmax(1)
         sure = teacher.max(1).values > threshold
         some.append(sure)
         student = _logits(task, prompt, state.server["keys"][domain], view, plain_text).log_softmax(1)
@@ -71,7 +71,7 @@ def test_second_stage_is_agreement_attraction_and_dispersion(
     method = _method(phase=2, neighbours=3, disperse=0.5, double_softmax=double, dispersal=dispersal)
     state, local, batch = _started(method, task, whole_batch, view=True)
     state = state._replace(personal={"scores": state.personal["scores"].flip(-1)})  # remembered from another model
-    local = local._replace(fixed={**local.fixed, "scores": state.personal["scores"]})
+    local = local._replace(buffers={**local.buffers, "scores": state.personal["scores"]})
     _, fixed = method.loss(task, local, batch)
 
     def plain(client, leaf, clean, labels):
@@ -84,7 +84,7 @@ def test_second_stage_is_agreement_attraction_and_dispersion(
         intra = -(old[:number] * second).sum(1).mean()
         near, apart = 0, 0
         for i in range(number):
-            like = [-2.0 if j == i else float(unit(clean[i]) @ unit(clean[j])) for j in range(number)]
+            like = [-2.0 if j == i else float(normalize(clean[i]) @ normalize(clean[j])) for j in range(number)]
             chosen = sorted(range(number), key=lambda j, like=like: -like[j])[: min(3, number - 1)]
             near = near - sum((new[j] * shares[i]).sum() for j in chosen)
             apart = apart + sum((shares[i] * shares[j]).sum() for j in range(number) if j != i)
@@ -148,8 +148,8 @@ def test_no_neighbours_and_no_dispersion_leave_agreement_alone(task, whole_batch
     method = _method(phase=2, augment=False, neighbours=0, disperse=0.0, double_softmax=False)
     _, local, batch = _started(method, task, whole_batch)
     logits = method.logits(task, local, batch)
-    agreement = -(local.fixed["scores"][:, :-1] * logits.log_softmax(-1)).sum(-1)
-    read = (batch.image @ local.train["reader"].mT).log_softmax(-1)
+    agreement = -(local.buffers["scores"][:, :-1] * logits.log_softmax(-1)).sum(-1)
+    read = (batch.image @ local.params["reader"].mT).log_softmax(-1)
     reading = -read.gather(-1, task.domain[:, None, None].expand(-1, 9, 1)).squeeze(-1)
     wanted = torch.stack([(agreement + reading)[c][batch.mask[c]].mean() for c in range(4)])
     torch.testing.assert_close(method.loss(task, local, batch)[0], wanted)
@@ -198,7 +198,7 @@ def test_no_keys_is_promptfls_prompt(task, whole_batch):
     plain = PromptFL(n_ctx=2)
     same = plain.init(task, generator("init"))._replace(shared={"prompt": state.shared["prompt"]})
     wanted = plain.logits(task, plain.deploy(task, same, EVERYONE), batch)
-    assert method.start(task, state, EVERYONE).train.keys() == {"prompt"}
+    assert method.start(task, state, EVERYONE).params.keys() == {"prompt"}
     for local in (method.start(task, state, EVERYONE), method.deploy(task, state, EVERYONE)):
         torch.testing.assert_close(method.logits(task, local, batch), wanted)
 

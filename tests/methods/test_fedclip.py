@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fpl_tune.errors import ConfigError
-from fpl_tune.method import cosine_logits, unit
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.method import cosine_logits, normalize
 from fpl_tune.methods._blocks import contrastive
 from fpl_tune.methods.fedclip import FedCLIP
 from fpl_tune.testing import play
@@ -47,7 +47,7 @@ def test_equal_attention_is_zero_shot(task, form, whole):
     method = FedCLIP(form=form)
     local = method.start(task, method.init(task, torch.Generator()), torch.arange(4))
     for name in ("second.weight", "second.bias"):
-        local.train[name].zero_()
+        local.params[name].zero_()
     wanted = cosine_logits(task.scale, whole.image, task.hand_text.expand(4, -1, -1))
     torch.testing.assert_close(method.logits(task, local, whole), wanted)
 
@@ -55,7 +55,7 @@ def test_equal_attention_is_zero_shot(task, form, whole):
 def test_contrastive_loss_is_zero_without_negatives_and_counts_duplicates_as_negatives():
     alone = contrastive(torch.tensor([[[7.0]]]), torch.tensor([[True]]))
     assert alone.item() == 0
-    twins = unit(torch.ones(1, 2, 3).double())
+    twins = normalize(torch.ones(1, 2, 3).double())
     both = contrastive(5 * twins @ twins.mT, torch.ones(1, 2, dtype=torch.bool))
     torch.testing.assert_close(both, torch.tensor([2.0]).double().log())
 
@@ -68,7 +68,7 @@ def test_without_broadcast_clients_train_alone_and_the_average_is_evaluated(task
         torch.testing.assert_close(leaf, (last.personal[name][0] + last.personal[name][1]) / 2)
         assert torch.equal(last.personal[name][2], first.personal[name][2])
         assert not torch.equal(last.personal[name][0], last.personal[name][1])
-        torch.testing.assert_close(alone.deploy(task, last, torch.tensor([3])).train[name][0], leaf)
+        torch.testing.assert_close(alone.deploy(task, last, torch.tensor([3])).params[name][0], leaf)
     sent = alone.traffic(task, after, torch.arange(2))
     assert (sum(sent.up.values()), sum(sent.down.values())) == (sum(v.numel() for v in last.server.values()), 0)
     with pytest.raises(ConfigError, match="is exchanged"):

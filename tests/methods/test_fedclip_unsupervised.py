@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from fpl_tune.method import Batch, generator, unit
+from fpl_tune.method import Batch, generator, normalize
 from fpl_tune.methods.fedapt_unsupervised import FedAPTUnsupervised
 from fpl_tune.methods.fedclip import FedCLIP
 from fpl_tune.methods.fedclip_unsupervised import FedCLIPUnsupervised
-from fpl_tune.task import ClientTask
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE, play
 
 
@@ -30,7 +30,7 @@ def test_pseudo_labels_are_the_true_labels_where_zero_shot_is_right(
 ) -> None:
     """Then the first stage is the supervised loss, up to the images that the teacher is not sure of: here of none."""
     method, batch = FedCLIPUnsupervised(threshold=0.0, augment=False), whole_batch(task)
-    guessed = (unit(batch.image) @ task.hand_text.T).argmax(-1)
+    guessed = (normalize(batch.image) @ task.hand_text.T).argmax(-1)
     local = method.start(task, method.init(task, generator("init")), EVERYONE)
     loss, _ = method.loss(task, local, batch)
     wanted, _ = FedCLIP().loss(task, local, batch._replace(label=guessed))
@@ -53,7 +53,7 @@ def test_the_second_stages_loss_is_fedapts_on_these_predictions(
             return logits
 
     reader = torch.zeros(4, 2, task.embed_dim, dtype=task.dtype)
-    other = local._replace(train={"reader": reader}, fixed={**local.fixed, "domain": task.domain})
+    other = local._replace(params={"reader": reader}, fixed={**local.buffers, "domain": task.domain})
     wanted, banks = Reads(phase=2, augment=False).loss(task, other, batch)
     torch.testing.assert_close(loss + torch.log(torch.tensor(2.0)), wanted)
     assert torch.equal(fixed["scores"], banks["scores"])

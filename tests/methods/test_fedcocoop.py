@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fpl_tune.errors import ConfigError
-from fpl_tune.method import unit
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.method import normalize
 from fpl_tune.methods import _blocks
 from fpl_tune.methods.fedcocoop import FedCoCoOp
 from fpl_tune.methods.promptfl import PromptFL
@@ -43,7 +43,7 @@ def test_silent_network_is_promptfl(task, whole_batch):
     assert torch.equal(state.shared["prompt"], plain.shared["prompt"])
     local, batch = method.start(task, state, EVERYONE), whole_batch(task)
     for name in ("net.second.weight", "net.second.bias"):
-        local.train[name].zero_()
+        local.params[name].zero_()
     wanted = PromptFL(n_ctx=2).logits(task, PromptFL(n_ctx=2).start(task, plain, EVERYONE), batch)
     torch.testing.assert_close(method.logits(task, local, batch), wanted)
 
@@ -69,8 +69,8 @@ def test_images_of_one_class_read_different_prompts(task, whole_batch):
     local = method.start(task, method.init(task, torch.Generator().manual_seed(0)), EVERYONE)
     batch = whole_batch(task)
     shifted = batch._replace(image=batch.image + 1)
-    mine, others = (unit(b.image) for b in (batch, shifted))
-    fixed = task.text(local.train["prompt"])
+    mine, others = (normalize(b.image) for b in (batch, shifted))
+    fixed = task.encode_prompts(local.params["prompt"])
     for b, image in ((batch, mine), (shifted, others)):
         static = task.scale * torch.einsum("cbd,ckd->cbk", image, fixed)
         assert (method.logits(task, local, b) - static).abs().max() > 1e-6

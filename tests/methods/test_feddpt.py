@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fpl_tune.method import generator, unit
+from fpl_tune.method import generator, normalize
 from fpl_tune.methods.feddpt import FedDPT, mixed_logits
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.testing import EVERYONE, play, toy_task
@@ -40,12 +40,12 @@ def test_loss_and_gradient_are_those_of_clients_alone(
         text = [plain_text(task, prompt) for prompt in prompts]
         values = []
         for image, label in zip(images, labels, strict=True):
-            features, looks = task.see(image[None, None], tokens[None], cosine=attention == "cosine")
+            features, looks = task.encode_images(image[None, None], tokens[None], cosine=attention == "cosine")
             heads = looks[0, 0]  # [heads, n]
             score = {"scaled": heads.mean(0) / 8**0.5, "raw": heads.sum(0), "cosine": heads.mean(0)}[attention]
             weight = (score / 0.1).exp() / (score / 0.1).exp().sum()
-            mixed = unit(weight[0] * text[0] + weight[1] * text[1])  # [K, D]
-            cosine = mixed @ unit(features[0, 0])
+            mixed = normalize(weight[0] * text[0] + weight[1] * text[1])  # [K, D]
+            cosine = mixed @ normalize(features[0, 0])
             values.append(1 - cosine[label] if objective == "cosine" else -(task.scale * cosine).log_softmax(0)[label])
         return torch.stack(values).mean()
 
@@ -55,10 +55,10 @@ def test_loss_and_gradient_are_those_of_clients_alone(
 def test_mixed_logits_equal_the_mixture_written_out():
     rng = torch.Generator().manual_seed(0)
     image = torch.randn(2, 3, 5, generator=rng).double()
-    text = unit(torch.randn(2, 4, 6, 5, generator=rng).double())
+    text = normalize(torch.randn(2, 4, 6, 5, generator=rng).double())
     weight = torch.rand(2, 3, 4, generator=rng).double().softmax(-1)
-    mixed = unit(torch.einsum("cbn,cnkd->cbkd", weight, text))
-    wanted = 7 * torch.einsum("cbd,cbkd->cbk", unit(image), mixed)
+    mixed = normalize(torch.einsum("cbn,cnkd->cbkd", weight, text))
+    wanted = 7 * torch.einsum("cbd,cbkd->cbk", normalize(image), mixed)
     torch.testing.assert_close(mixed_logits(7.0, image, text, weight), wanted)
 
 
@@ -68,7 +68,7 @@ def test_weights_sum_to_one_and_temperature_goes_from_one_hot_to_uniform(task, w
     for temperature in (1e-6, 0.1, 1e6):
         method = FedDPT(n_ctx=2, temperature=temperature)
         local = method.deploy(task, state, EVERYONE)
-        _, looks = task.see(whole.image, local.train["visual"])
+        _, looks = task.encode_images(whole.image, local.params["visual"])
         shares[temperature] = method._weights(task, looks)
         torch.testing.assert_close(shares[temperature].sum(-1), torch.ones(whole.label.shape).double())
     assert bool((shares[1e-6].max(-1).values > 0.999).all())
@@ -87,11 +87,11 @@ def test_client_trains_its_domains_prompt_and_no_other(task):
 def test_prompts_of_one_domain_are_averaged_and_tokens_over_all(task):
     method = FedDPT(n_ctx=2)
     state = method.init(task, torch.Generator().manual_seed(0))
-    who = torch.tensor([3, 0, 1])
-    local = method.start(task, state, who)
-    local.train["text"][:] = torch.tensor([8.0, 1.0, 3.0]).view(3, 1, 1, 1)
-    local.train["visual"][:] = torch.tensor([0.0, 3.0, 6.0]).view(3, 1, 1)
-    merged = method.merge(task, state, who, local)
+    clients = torch.tensor([3, 0, 1])
+    local = method.start(task, state, clients)
+    local.params["text"][:] = torch.tensor([8.0, 1.0, 3.0]).view(3, 1, 1, 1)
+    local.params["visual"][:] = torch.tensor([0.0, 3.0, 6.0]).view(3, 1, 1)
+    merged = method.merge(task, state, clients, local)
     assert bool((merged.shared["text"][0] == 2).all())
     assert bool((merged.shared["text"][1] == 8).all())
     torch.testing.assert_close(merged.shared["visual"], torch.full_like(state.shared["visual"], 3.0))
@@ -136,7 +136,7 @@ def test_split_trains_one_token_and_momentum_carries_the_others(task):
     (before,), (after,) = play(method, [task], cohorts=[(2, 3)], epochs=1)
     assert torch.equal(after.shared["visual"][0], before.shared["visual"][0])
     assert not torch.equal(after.shared["visual"][1], before.shared["visual"][1])
-    assert method.start(task, after, torch.tensor([0])).train["visual"].shape[1] == 1
+    assert method.start(task, after, torch.tensor([0])).params["visual"].shape[1] == 1
     old = torch.full_like(before.personal["visual"], 4.0)
     lagging = before._replace(personal={**before.personal, "visual": old})
     (_, (after,)) = play(method, [task], states=[lagging], cohorts=[(0,)], epochs=1)  # 9 images in batches of 4
@@ -154,15 +154,15 @@ def test_shared_prompt_without_tokens_is_promptfl(whole_batch):
     batch = whole_batch(task)
     pooled = batch._replace(image=task.towers.encode_images(batch.image))
     local, other = dpt.start(task, mine, EVERYONE), promptfl.start(task, theirs, EVERYONE)
-    for leaf in (local.train["text"], other.train["prompt"]):
+    for leaf in (local.params["text"], other.params["prompt"]):
         leaf.requires_grad_()
     one, two = dpt.loss(task, local, batch)[0], promptfl.loss(task, other, pooled)[0]
     torch.testing.assert_close(one, two)
-    (left,) = torch.autograd.grad(one.sum(), local.train["text"])
-    (right,) = torch.autograd.grad(two.sum(), other.train["prompt"])
+    (left,) = torch.autograd.grad(one.sum(), local.params["text"])
+    (right,) = torch.autograd.grad(two.sum(), other.params["prompt"])
     torch.testing.assert_close(left[:, 0], right)
-    merged = dpt.merge(task, mine, EVERYONE, local._replace(train={"text": left}))
-    wanted = promptfl.merge(task, theirs, EVERYONE, other._replace(train={"prompt": right}))
+    merged = dpt.merge(task, mine, EVERYONE, local._replace(params={"text": left}))
+    wanted = promptfl.merge(task, theirs, EVERYONE, other._replace(params={"prompt": right}))
     torch.testing.assert_close(merged.shared["text"][0], wanted.shared["prompt"])
 
 
@@ -171,8 +171,8 @@ def test_visual_only_reads_the_hand_written_prompts(task, whole_batch):
     state = method.init(task, torch.Generator().manual_seed(0))
     assert set(state.shared) == {"visual"}
     batch, local = whole_batch(task), method.start(task, state, EVERYONE)
-    features, _ = task.see(batch.image, local.train["visual"])
-    wanted = task.scale * unit(features) @ task.hand_text.T
+    features, _ = task.encode_images(batch.image, local.params["visual"])
+    wanted = task.scale * normalize(features) @ task.hand_text.T
     torch.testing.assert_close(method.logits(task, local, batch), wanted)
 
 

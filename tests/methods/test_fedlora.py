@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from fpl_tune.clip import Towers
-from fpl_tune.method import unit
+from fpl_tune.method import normalize
 from fpl_tune.methods.fedlora import FedLoRA
 from fpl_tune.testing import EVERYONE, play, toy_task
 
@@ -25,9 +25,9 @@ def task():
 def test_it_starts_as_zero_shot(task, whole):
     """B is zero, so that A has no gradient in the first step and B has one."""
     local = SMALL.start(task, SMALL.init(task, torch.Generator().manual_seed(0)), EVERYONE)
-    leaves = [leaf.requires_grad_() for leaf in local.train.values()]
+    leaves = [leaf.requires_grad_() for leaf in local.params.values()]
     torch.testing.assert_close(
-        SMALL.logits(task, local, whole).detach(), task.scale * unit(whole.image) @ task.hand_text.T
+        SMALL.logits(task, local, whole).detach(), task.scale * normalize(whole.image) @ task.hand_text.T
     )
     a, b = torch.autograd.grad(SMALL.loss(task, local, whole)[0].sum(), leaves)
     assert a.abs().max() == 0
@@ -41,8 +41,8 @@ def test_logits_are_those_of_a_tower_with_changed_weights(task, whole):
     for j, block in enumerate(changed.text.transformer.resblocks):
         weight = block.attn.out_proj.weight
         weight += 2.0 * (state.shared["a"][j] @ state.shared["b"][j]).T
-    text = unit(changed.encode_text([f"a photo of a {name}." for name in task.known.names]))
-    torch.testing.assert_close(found, task.scale * unit(whole.image) @ text.T)
+    text = normalize(changed.encode_text([f"a photo of a {name}." for name in task.known.names]))
+    torch.testing.assert_close(found, task.scale * normalize(whole.image) @ text.T)
     assert not torch.allclose(text, task.hand_text, atol=1e-4)
 
 
@@ -67,6 +67,6 @@ def test_the_contrastive_loss_compares_images_with_their_own_sentences(task, who
     for client in range(4):
         n = int(batch.mask[client].sum())
         text = method._text(task, local)[client][batch.label[client, :n]]
-        scores = task.scale * unit(batch.image[client, :n]) @ text.T
+        scores = task.scale * normalize(batch.image[client, :n]) @ text.T
         wanted = (F.cross_entropy(scores, torch.arange(n)) + F.cross_entropy(scores.T, torch.arange(n))) / 2
         torch.testing.assert_close(loss[client], wanted)

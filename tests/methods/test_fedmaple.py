@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fpl_tune.method import Batch, unit
+from fpl_tune.method import Batch, normalize
 from fpl_tune.methods.fedmaple import FedMaPLe
 from fpl_tune.testing import EVERYONE, play, toy_task
 
@@ -40,7 +40,7 @@ def test_loss_and_gradient_are_those_of_images_alone(task, depth, assert_equal_t
         text = plain_text(task, leaf["prompt"], tail="of a", deep=leaf.get("deep"))
         values = []
         for image, label in zip(images, labels, strict=True):
-            feature = unit(_image_feature(task.visual(), image, tokens))
+            feature = normalize(_image_feature(task.visual(), image, tokens))
             values.append(-(task.scale * text @ feature).log_softmax(0)[label])
         return torch.stack(values).mean()
 
@@ -53,12 +53,12 @@ def test_visual_prompts_follow_the_textual_ones(task, whole):
     local = method.start(task, method.init(task, torch.Generator().manual_seed(0)), EVERYONE)
 
     def image_tokens(prompt, weight):
-        return prompt @ weight.mT + local.train["map.bias"][:, 0, None]
+        return prompt @ weight.mT + local.params["map.bias"][:, 0, None]
 
-    moved = local.train["prompt"] + 0.1
-    for weight, same in ((local.train["map.weight"][:, 0], False), (0 * local.train["map.weight"][:, 0], True)):
-        before, _ = task.see(whole.image, image_tokens(local.train["prompt"], weight), place="end")
-        after, _ = task.see(whole.image, image_tokens(moved, weight), place="end")
+    moved = local.params["prompt"] + 0.1
+    for weight, same in ((local.params["map.weight"][:, 0], False), (0 * local.params["map.weight"][:, 0], True)):
+        before, _ = task.encode_images(whole.image, image_tokens(local.params["prompt"], weight), place="end")
+        after, _ = task.encode_images(whole.image, image_tokens(moved, weight), place="end")
         assert torch.allclose(before, after) == same
 
 
@@ -84,7 +84,7 @@ def test_the_first_sentence_is_the_hand_written_one(task):
         pixels = torch.randn(4, 2, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         label = torch.zeros(4, 2, dtype=torch.int64)
         logits = method.logits(task, local, Batch(pixels, label, label == 0, label))
-        tokens = local.train["prompt"] @ local.train["map.weight"][:, 0].mT + local.train["map.bias"][:, 0, None]
-        seen = unit(task.see(pixels, tokens, place="end")[0])
-        wanted = task.scale * seen @ unit(task.sentences([f"a photo {tail} {{}}.".replace("  ", " ")])[0]).T
+        tokens = local.params["prompt"] @ local.params["map.weight"][:, 0].mT + local.params["map.bias"][:, 0, None]
+        seen = normalize(task.encode_images(pixels, tokens, place="end")[0])
+        wanted = task.scale * seen @ normalize(task.sentences([f"a photo {tail} {{}}.".replace("  ", " ")])[0]).T
         torch.testing.assert_close(logits, wanted)

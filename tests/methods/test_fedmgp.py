@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fpl_tune.config.specs import OptimSpec
 from fpl_tune.method import Batch, Local, generator
 from fpl_tune.methods.fedmgp import FedMGP
-from fpl_tune.optim import OptimSpec
-from fpl_tune.task import ClientTask
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE, play, toy_task
 
 
@@ -23,18 +23,18 @@ def begin(task: ClientTask, method: FedMGP) -> Local:
     local = method.start(task, method.init(task, generator("begin")), EVERYONE)
     rng = generator("apart")
     train = {
-        n: leaf + 0.3 * torch.randn(leaf.shape, generator=rng, dtype=leaf.dtype) for n, leaf in local.train.items()
+        n: leaf + 0.3 * torch.randn(leaf.shape, generator=rng, dtype=leaf.dtype) for n, leaf in local.params.items()
     }
-    return local._replace(train=train)
+    return local._replace(params=train)
 
 
 def by_hand(task: ClientTask, local: Local, client: int, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Unit features of each group of one client, prompt by prompt: images [G, B, D] and texts [G, K, D]."""
     tail = task.words("of a")
     text, image = [], []
-    for words, tokens in zip(local.train["text"][client], local.train["visual"][client], strict=True):
-        text.append(task.text(torch.cat([words, tail])))
-        seen, _ = task.see(images[client : client + 1], tokens[None], place="end")
+    for words, tokens in zip(local.params["text"][client], local.params["visual"][client], strict=True):
+        text.append(task.encode_prompts(torch.cat([words, tail])))
+        seen, _ = task.encode_images(images[client : client + 1], tokens[None], place="end")
         image.append(F.normalize(seen[0], dim=-1))
     return torch.stack(image), torch.stack(text)
 
@@ -67,14 +67,14 @@ def test_only_the_meant_sign_drives_groups_apart(task: ClientTask, batch: Batch)
 
     found = []
     for signs in ("meant", "released"):
-        leaves = {n: leaf.clone().requires_grad_() for n, leaf in local.train.items()}
+        leaves = {n: leaf.clone().requires_grad_() for n, leaf in local.params.items()}
         with_term, without = (
-            FedMGP(groups=3, lam=lam, signs=signs).loss(task, local._replace(train=leaves), batch)[0].sum()
+            FedMGP(groups=3, lam=lam, signs=signs).loss(task, local._replace(params=leaves), batch)[0].sum()
             for lam in (1.0, 0.0)
         )
         grads = torch.autograd.grad(with_term - without, list(leaves.values()))
         moved = {n: (leaf - 0.01 * g).detach() for (n, leaf), g in zip(leaves.items(), grads, strict=True)}
-        found.append(alike(local._replace(train=moved)))
+        found.append(alike(local._replace(params=moved)))
     assert found[0] < alike(local) < found[1]
 
 
@@ -97,7 +97,7 @@ def test_a_round_draws_averages_and_replaces(task: ClientTask) -> None:
         for slot in (0, 1):
             drawn = [groups[client, place[client, slot]] for client in (0, 3)]  # 9 and 3 images
             torch.testing.assert_close(after.shared[part][slot], 0.75 * drawn[0] + 0.25 * drawn[1])
-        local = method.start(task, after, EVERYONE).train[part]
+        local = method.start(task, after, EVERYONE).params[part]
         assert torch.equal(local[1], groups[1])
         for group in range(4):
             slots = place[3].tolist()
@@ -111,7 +111,7 @@ def test_equal_groups_stay_what_they_are(task: ClientTask) -> None:
     alike = {n: leaf[:, :1].expand_as(leaf) if n.startswith("groups.") else leaf for n, leaf in first.personal.items()}
     history = play(method, [task], states=[first._replace(personal=alike)], spec=still)
     for (state,) in history:
-        for part, leaf in method.start(task, state, EVERYONE).train.items():
+        for part, leaf in method.start(task, state, EVERYONE).params.items():
             torch.testing.assert_close(leaf, alike[f"groups.{part}"], rtol=0, atol=1e-12)
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fpl_tune.method import unit
+from fpl_tune.method import normalize
 from fpl_tune.methods.fedmvp import FedMVP, _scramble
 from fpl_tune.testing import EVERYONE, play, toy_task
 
@@ -40,12 +40,12 @@ def test_prompts_are_those_of_torchs_modules(task, trained, whole_batch):
     )
     pixels = whole_batch(task).image[:, :2]
     local = SMALL.start(task, trained, EVERYONE)
-    found = SMALL.prompts(task, local.train, pixels)
+    found = SMALL.prompts(task, local.params, pixels)
 
     def normed(x, name):
         return F.layer_norm(x, (width,), leaf[f"norm.{name}.weight"], leaf[f"norm.{name}.bias"])
 
-    sentences = unit(task.sentences(list(SMALL.attributes))).flatten(0, 1)
+    sentences = normalize(task.sentences(list(SMALL.attributes))).flatten(0, 1)
     values = F.linear(sentences, leaf["project.weight"], leaf["project.bias"])
     x, _ = attention(normed(task.embed(pixels[2, 1]), "patches"), normed(values, "attributes"), values)
     value, gate = F.linear(normed(x, "ff"), leaf["ff.in.weight"], leaf["ff.in.bias"]).chunk(2, -1)
@@ -55,9 +55,9 @@ def test_prompts_are_those_of_torchs_modules(task, trained, whole_batch):
 
 def test_logits_are_the_mean_over_a_classs_sentences(task, trained, whole_batch):
     batch, local = whole_batch(task), SMALL.start(task, trained, EVERYONE)
-    prompts = SMALL.prompts(task, local.train, batch.image)
-    image = unit(task.see(batch.image[:1, :1], prompts[:1, 0], place="end")[0])[0, 0]
-    text = unit(task.sentences(list(SMALL.attributes)))  # [2, K, D]
+    prompts = SMALL.prompts(task, local.params, batch.image)
+    image = normalize(task.encode_images(batch.image[:1, :1], prompts[:1, 0], place="end")[0])[0, 0]
+    text = normalize(task.sentences(list(SMALL.attributes)))  # [2, K, D]
     wanted = torch.stack([task.scale * sentence @ image for sentence in text]).mean(0)
     torch.testing.assert_close(SMALL.logits(task, local, batch)[0, 0], wanted)
 
@@ -65,17 +65,17 @@ def test_logits_are_the_mean_over_a_classs_sentences(task, trained, whole_batch)
 def test_consistency_compares_with_the_image_or_its_mirror_image(task, trained, whole_batch):
     """The term of each client is one of the sums over its images' two views; over many draws both views occur."""
     batch, local = whole_batch(task), SMALL.start(task, trained, EVERYONE)
-    image = SMALL._image(task, local.train, batch.image)
-    views = [unit(task.towers.encode_images(pixels)) for pixels in (batch.image, batch.image.flip(-1))]
+    image = SMALL._image(task, local.params, batch.image)
+    views = [normalize(task.towers.encode_images(pixels)) for pixels in (batch.image, batch.image.flip(-1))]
     away = torch.stack([1 - (image * view).sum(-1) for view in views])  # [2, C, B]
     plain, _ = replace(SMALL, consistency=0.0).loss(task, local, batch)
     loss, moved = SMALL.loss(task, local, batch)
-    mirrored = (_scramble(batch.index + local.fixed["mirror"][:, None]) & 1).bool()
+    mirrored = (_scramble(batch.index + local.buffers["mirror"][:, None]) & 1).bool()
     picked = torch.where(mirrored, away[1], away[0])
     for client in range(4):
         mean = picked[client][batch.mask[client]].mean()
         torch.testing.assert_close(loss[client] - plain[client], 10 * mean)
-    assert not torch.equal(moved["mirror"], local.fixed["mirror"]), "the next step draws anew"
+    assert not torch.equal(moved["mirror"], local.buffers["mirror"]), "the next step draws anew"
 
 
 def test_mirroring_is_as_likely_as_not_and_independent_of_image_and_step():
@@ -96,4 +96,4 @@ def test_a_silent_network_prompts_with_zeros(task, whole_batch):
     state = SMALL.init(task, torch.Generator().manual_seed(0))
     silent = {n: 0 * leaf if n.startswith(("ff.out", "attention.out")) else leaf for n, leaf in state.shared.items()}
     local = SMALL.start(task, state._replace(shared=silent), EVERYONE)
-    assert not SMALL.prompts(task, local.train, whole_batch(task).image).any()
+    assert not SMALL.prompts(task, local.params, whole_batch(task).image).any()

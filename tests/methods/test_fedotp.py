@@ -12,7 +12,7 @@ from torch import Tensor
 from fpl_tune.method import Batch, generator
 from fpl_tune.methods._transport import transport
 from fpl_tune.methods.fedotp import FedOTP
-from fpl_tune.task import ClientTask
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE, play, toy_task
 
 
@@ -98,10 +98,10 @@ def plain_iteration(alike: Tensor, gamma: float, epsilon: float, iterations: int
 def test_logits_and_gradient_are_those_of_the_equations(task: ClientTask, batch: Batch) -> None:
     method = FedOTP(n_ctx=2, epsilon=0.1, iterations=7)
     local = method.start(task, play(method, [task], cohorts=[[0, 1, 2, 3]])[-1][0], EVERYONE)
-    leaves = {n: leaf.requires_grad_() for n, leaf in local.train.items()}
+    leaves = {n: leaf.requires_grad_() for n, leaf in local.params.items()}
     found, total = method.logits(task, local, batch), torch.zeros((), dtype=task.dtype)
     for client in range(4):
-        text = [task.text(leaves[n][client]) for n in ("prompt", "own")]
+        text = [task.encode_prompts(leaves[n][client]) for n in ("prompt", "own")]
         for image, logits in zip(F.normalize(batch.image[client], dim=-1), found[client], strict=True):
             for c in range(task.n_classes):
                 alike = torch.stack([image @ t[c] for t in text])
@@ -126,7 +126,7 @@ def test_evaluation_takes_the_new_global_prompt_and_ones_own(task: ClientTask) -
     method = FedOTP(n_ctx=2, iterations=5)
     state = play(method, [task], cohorts=[[0, 1]])[-1][0]
     local = method.deploy(task, state, EVERYONE)
-    assert torch.equal(local.train["prompt"], state.shared["prompt"].expand(4, -1, -1))
-    assert torch.equal(local.train["own"], state.personal["own"])
+    assert torch.equal(local.params["prompt"], state.shared["prompt"].expand(4, -1, -1))
+    assert torch.equal(local.params["own"], state.personal["own"])
     assert not torch.equal(state.shared["prompt"], state.personal["own"][3])
     assert method.traffic(task, state, EVERYONE).up == {"prompt": 64}

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fpl_tune.evaluate import evaluate
 from fpl_tune.method import Batch, Local, Tree, generator
 from fpl_tune.methods.fedpgp import FedPGP
-from fpl_tune.task import ClientTask
+from fpl_tune.simulation.evaluate import evaluate
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE, play, toy_task
 
 
@@ -21,7 +21,7 @@ def first_batch(task: ClientTask) -> Batch:
 def begin(method: FedPGP, task: ClientTask) -> Local:
     """Everyone's leaves, scaled up so that every term matters."""
     local = method.start(task, play(method, [task], cohorts=[[0, 1, 2, 3]])[-1][0], EVERYONE)
-    return local._replace(train={n: (10 * leaf).requires_grad_() for n, leaf in local.train.items()})
+    return local._replace(params={n: (10 * leaf).requires_grad_() for n, leaf in local.params.items()})
 
 
 @pytest.mark.parametrize("rank", [2, "full"])
@@ -34,11 +34,11 @@ def test_loss_and_gradient_are_those_of_clients_alone(
 ) -> None:
     method = FedPGP(n_ctx=3, rank=rank, mu=0.7, temperature=0.4, pairs=pairs, signs=signs)
     local = begin(method, task)
-    local = local._replace(train={name: leaf.detach() for name, leaf in local.train.items()})
+    local = local._replace(params={name: leaf.detach() for name, leaf in local.params.items()})
 
     def plain(client: int, leaf: Tree, images: Tensor, labels: Tensor) -> Tensor:
         own = leaf["prompt"] + (leaf["delta"] if rank == "full" else leaf["u"] @ leaf["v"])
-        z_i, z_g = task.text(own), task.text(leaf["prompt"])
+        z_i, z_g = task.encode_prompts(own), task.encode_prompts(leaf["prompt"])
         near, apart = (F.cosine_similarity(z_g, z) for z in (task.hand_text, z_i))
         share = torch.exp(near / 0.4) / (torch.exp(near / 0.4) + torch.exp(apart / 0.4))
         meant = {"both": -share.log(), "negative": apart, "positive": 1 - near}
@@ -52,7 +52,7 @@ def test_global_and_personal_text_agree_at_the_start(task: ClientTask) -> None:
     """The personal term starts near, not at, zero: cos(z_G, z_i) is about 1."""
     method = FedPGP(n_ctx=8)
     local = method.start(task, method.init(task, generator("start")), EVERYONE)
-    z_i, z_g = task.text(method.personal(local)), task.text(local.train["prompt"])
+    z_i, z_g = task.encode_prompts(method.personal(local)), task.encode_prompts(local.params["prompt"])
     apart = (z_i * z_g).sum(-1)
     assert bool((apart > 0.99).all())
     assert bool((apart < 1).all())
@@ -65,7 +65,7 @@ def test_the_placeholder_anchor_is_the_text_of_as_many_x(task: ClientTask) -> No
     placeholder, hand = (FedPGP(n_ctx=3, rank=2, anchor=a) for a in ("placeholder", "hand"))
     local, batch = begin(placeholder, task), first_batch(task)
     anchor = F.normalize(task.towers.encode_text([f"X X X {name}." for name in task.known.names]), dim=-1)
-    z_i, z_g = task.text(placeholder.personal(local)), task.text(local.train["prompt"])
+    z_i, z_g = task.encode_prompts(placeholder.personal(local)), task.encode_prompts(local.params["prompt"])
     gap = placeholder.loss(task, local, batch)[0] - hand.loss(task, local, batch)[0]
     wanted = hand.contrast(z_g, z_i, anchor) - hand.contrast(z_g, z_i, task.hand_text)
     torch.testing.assert_close(gap, wanted.mean(-1), rtol=1e-8, atol=1e-10)
@@ -79,11 +79,11 @@ def test_copies_are_more_wrong_answers(task: ClientTask, rank: Any) -> None:
     logits, losses = method.logits(task, local, batch), method.loss(task, local, batch)[0]
     assert logits.shape == (4, 3, 2 * task.n_classes)
     for client in range(4):
-        leaf = {n: v[client] for n, v in local.train.items()}
+        leaf = {n: v[client] for n, v in local.params.items()}
         own = [
             leaf["prompt"][j] + (leaf["delta"][j] if rank == "full" else leaf["u"][j] @ leaf["v"][j]) for j in (0, 1)
         ]
-        z_i, z_g = (torch.cat([task.text(row) for row in rows]) for rows in (own, leaf["prompt"]))
+        z_i, z_g = (torch.cat([task.encode_prompts(row) for row in rows]) for rows in (own, leaf["prompt"]))
         scores = task.scale * F.normalize(batch.image[client], dim=-1) @ z_i.T
         torch.testing.assert_close(logits[client], scores)
         near, apart = F.cosine_similarity(z_g, task.hand_text.repeat(2, 1)), F.cosine_similarity(z_g, z_i)

@@ -11,7 +11,7 @@ from fpl_tune.method import Batch, Local, Tree, generator
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.fedpha import FedPHA
 from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.task import ClientTask
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE, play
 
 
@@ -39,14 +39,14 @@ def test_loss_and_gradient_are_those_of_clients_alone(
 ) -> None:
     method = FedPHA(n_ctx=4, ratio=0.5, alpha=0.5, pull=30.0, push=2.0, projection=projection)
     local = begin(task, method)
-    prompt = local.train["prompt"][0]  # its Gram matrix' eigenvectors are the right singular vectors, weakest first
+    prompt = local.params["prompt"][0]  # its Gram matrix' eigenvectors are the right singular vectors, weakest first
     vectors = torch.linalg.eigh(prompt.T @ prompt).eigenvectors
     strong, weak = vectors[:, -2:], vectors[:, -4:-2]
 
     def plain(client: int, leaf: Tree, images: Tensor, labels: Tensor) -> Tensor:
         own = leaf["own"]
         kept = own - own @ strong @ strong.T if projection == "null" else own @ weak @ weak.T
-        t_l, t_g, t_p = (task.text(row) for row in (own, leaf["prompt"], kept))
+        t_l, t_g, t_p = (task.encode_prompts(row) for row in (own, leaf["prompt"], kept))
         image = F.normalize(images, dim=-1)
         fit = sum(F.cross_entropy(task.scale * image @ t.T, labels) for t in (t_l, t_g))
         pull, apart = F.mse_loss(t_l, t_p), F.pairwise_distance(t_l, t_g, eps=0)
@@ -69,7 +69,7 @@ def test_clients_of_different_lengths_are_what_they_are_alone(task: ClientTask) 
         batch = task.train.batch(torch.tensor([client]), torch.arange(3)[None])
         short = alone.start(task, start, torch.tensor([client]))
         torch.testing.assert_close(mixed.loss(task, first, batch)[0], alone.loss(task, short, batch)[0])
-        assert mixed.deploy(task, together, torch.tensor([client])).fixed["length"].tolist() == [length]
+        assert mixed.deploy(task, together, torch.tensor([client])).buffers["length"].tolist() == [length]
         (one,), (other,) = (
             play(m, [task], states=[s], cohorts=[[client]])[-1] for m, s in ((mixed, began), (alone, start))
         )
@@ -82,9 +82,9 @@ def test_with_all_directions_weak(task: ClientTask) -> None:
     """The null space of nothing is everything; the row space is that of the global context."""
     null, row = (FedPHA(n_ctx=3, ratio=1.0, projection=p) for p in ("null", "row"))
     local = begin(task, null)
-    own, prompt = local.train["own"], local.train["prompt"]
-    assert torch.equal(null.projected(own, local.fixed["directions"]), own)
-    kept = row.projected(own, row.start(task, null.init(task, generator("begin")), EVERYONE).fixed["directions"])
+    own, prompt = local.params["own"], local.params["prompt"]
+    assert torch.equal(null.projected(own, local.buffers["directions"]), own)
+    kept = row.projected(own, row.start(task, null.init(task, generator("begin")), EVERYONE).buffers["directions"])
     torch.testing.assert_close(kept, own @ torch.linalg.pinv(prompt) @ prompt)
 
 
@@ -100,5 +100,5 @@ def test_the_released_projection_forgets_what_is_orthogonal(task: ClientTask) ->
 def test_predictions_come_from_the_own_context_alone(task: ClientTask, batch: Batch) -> None:
     method = FedPHA(n_ctx=2)
     local = begin(task, method)
-    other = local._replace(train={**local.train, "prompt": 5 * local.train["prompt"]})
+    other = local._replace(params={**local.params, "prompt": 5 * local.params["prompt"]})
     assert torch.equal(method.logits(task, other, batch), method.logits(task, local, batch))

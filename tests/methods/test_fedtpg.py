@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fpl_tune.method import Batch, Local, generator, unit
+from fpl_tune.method import Batch, Local, generator, normalize
 from fpl_tune.methods.fedtpg import FedTPG
-from fpl_tune.task import ClientTask
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE, play
 
 
@@ -18,11 +18,11 @@ def test_the_network_is_attention_without_residual_and_a_gated_layer(task: Clien
     """Written out with PyTorch's own modules, for the client's own classes only."""
     method = FedTPG(n_ctx=3)
     local = begin(task, method)
-    features = unit(task.sentences(["{}"])[0])
+    features = normalize(task.sentences(["{}"])[0])
     found = method.context(features, local)
     for client in range(4):
-        leaf = {name: rows[client] for name, rows in local.train.items()}
-        names = features[local.fixed["owned"][client]]
+        leaf = {name: rows[client] for name, rows in local.params.items()}
+        names = features[local.buffers["owned"][client]]
         heads = nn.MultiheadAttention(32, 4, kdim=24, vdim=24, batch_first=True).double()
         with torch.no_grad():
             for short, full in (("q", heads.q_proj_weight), ("k", heads.k_proj_weight), ("v", heads.v_proj_weight)):
@@ -43,7 +43,7 @@ def test_the_network_is_attention_without_residual_and_a_gated_layer(task: Clien
 def test_the_order_of_the_names_does_not_matter_and_their_number_is_free(task: ClientTask) -> None:
     method = FedTPG(n_ctx=2, scope="all")
     local = begin(task, method)
-    names = unit(task.sentences(["{}"])[0])
+    names = normalize(task.sentences(["{}"])[0])
     all_, turned, fewer = (method.context(n, local) for n in (names, names.flip(0), names[:2]))
     torch.testing.assert_close(turned, all_)
     assert not torch.allclose(fewer, turned)
@@ -52,8 +52,8 @@ def test_the_order_of_the_names_does_not_matter_and_their_number_is_free(task: C
 def test_without_its_last_layers_the_context_is_zero(task: ClientTask) -> None:
     method = FedTPG(n_ctx=2)
     local = begin(task, method)
-    silent = {n: leaf * (0 if ".out." in n else 1) for n, leaf in local.train.items()}
-    assert float(method.context(task.hand_text, local._replace(train=silent)).abs().max()) == 0
+    silent = {n: leaf * (0 if ".out." in n else 1) for n, leaf in local.params.items()}
+    assert float(method.context(task.hand_text, local._replace(params=silent)).abs().max()) == 0
 
 
 def test_training_knows_a_clients_own_classes_and_evaluation_all(task: ClientTask, batch: Batch) -> None:
@@ -63,9 +63,9 @@ def test_training_knows_a_clients_own_classes_and_evaluation_all(task: ClientTas
     scores = method.logits(task, local, batch)
     for client in range(4):
         owned = set(table.label[client][table.mask[client]].tolist())
-        assert owned == set(local.fixed["owned"][client].nonzero()[:, 0].tolist())
+        assert owned == set(local.buffers["owned"][client].nonzero()[:, 0].tolist())
         assert owned == set(scores[client, 0].isfinite().nonzero()[:, 0].tolist())
-    assert 1 < local.fixed["owned"].sum() < local.fixed["owned"].numel()
+    assert 1 < local.buffers["owned"].sum() < local.buffers["owned"].numel()
     assert bool(method.logits(task, method.deploy(task, state, EVERYONE), batch).isfinite().all())
 
 

@@ -7,8 +7,8 @@ from copy import deepcopy
 import pytest
 import torch
 
+from fpl_tune.config.specs import OptimSpec
 from fpl_tune.methods.full_model import FullModel
-from fpl_tune.optim import OptimSpec
 from fpl_tune.testing import EVERYONE, play, toy_task
 
 

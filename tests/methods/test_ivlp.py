@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fpl_tune.errors import ConfigError
-from fpl_tune.method import Batch, unit
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.method import Batch, normalize
 from fpl_tune.methods.ivlp import IVLP
 from fpl_tune.methods.vpt import VPT
 from fpl_tune.testing import EVERYONE, play, toy_task
@@ -22,7 +22,7 @@ def test_with_the_words_of_the_template_it_starts_as_vpt(task, whole):
     for n_ctx in (1, 2, 4):
         method = IVLP(n_ctx=n_ctx, n_tokens=2)
         local = method.start(task, method.init(task, torch.Generator().manual_seed(0)), EVERYONE)
-        wanted = VPT(n_tokens=2).logits(task, local._replace(train={"visual": local.train["visual"]}), whole)
+        wanted = VPT(n_tokens=2).logits(task, local._replace(params={"visual": local.params["visual"]}), whole)
         torch.testing.assert_close(method.logits(task, local, whole), wanted)
 
 
@@ -32,7 +32,9 @@ def test_logits_are_those_of_the_plain_text_path(task, depth, whole_batch, plain
     (state,) = play(method, [task], cohorts=[(0, 1)], epochs=1)[-1]
     local, batch = method.start(task, state, EVERYONE), whole_batch(task)
     deep = state.shared["visual"][1:].expand(4, -1, -1, -1) if depth > 1 else None
-    image = unit(task.see(batch.image, state.shared["visual"][0].expand(4, -1, -1), deep=deep, place="end")[0])
+    image = normalize(
+        task.encode_images(batch.image, state.shared["visual"][0].expand(4, -1, -1), deep=deep, place="end")[0]
+    )
     text = plain_text(task, state.shared["text"], tail="of a", deep=state.shared.get("deep"))
     torch.testing.assert_close(method.logits(task, local, batch), task.scale * image @ text.T)
 
@@ -41,13 +43,13 @@ def test_prompts_of_the_towers_are_independent(task):
     """The image feature has no gradient by the text prompts, as it has in MaPLe."""
     method = IVLP(n_ctx=2, n_tokens=2, depth=2)
     local = method.start(task, method.init(task, torch.Generator().manual_seed(0)), EVERYONE)
-    leaves = {name: leaf.requires_grad_() for name, leaf in local.train.items()}
+    leaves = {name: leaf.requires_grad_() for name, leaf in local.params.items()}
     pixels = torch.randn(4, 1, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     label = torch.zeros(4, 1, dtype=torch.int64)
     loss, _ = method.loss(task, local, Batch(pixels, label, label == 0, label))
     grads = torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True)
     assert all(gradient is not None and gradient.abs().sum() > 0 for gradient in grads)
-    image, _ = task.see(pixels, leaves["visual"][:, 0], deep=leaves["visual"][:, 1:], place="end")
+    image, _ = task.encode_images(pixels, leaves["visual"][:, 0], deep=leaves["visual"][:, 1:], place="end")
     (none,) = torch.autograd.grad(image.sum(), leaves["text"], allow_unused=True)
     assert none is None
 

@@ -28,7 +28,7 @@ def test_head_of_text_features_on_unit_features_is_zero_shot(task, whole):
 
 def test_one_full_batch_step_of_everyone_is_a_central_step(task, whole):
     """FedAvg by size of one plain gradient step each equals one step on all data."""
-    from fpl_tune.optim import OptimSpec
+    from fpl_tune.config.specs import OptimSpec
 
     method = LinearHead()
     spec = OptimSpec(lr=0.1, momentum=0.0, weight_decay=0.0, batch=16)

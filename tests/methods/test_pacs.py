@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fpl_tune import config
-from fpl_tune.trial import Record, Trial
+from fpl_tune.simulation.simulation import Record, Simulation
 
 SCHEDULE = ("protocol.rounds=3", "protocol.epochs=1", "protocol.eval_every=100", "optim.batch=8", "optim.lr=0.02")
 FEW = ("data.max_train=6", "data.max_test=3", "data.shots=4", "partition=domain")
@@ -47,7 +47,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def records(cache: Path, method: str, *overrides: str) -> list[Record]:
     chosen = [f"method={method}", "data=pacs", f"data.root={os.environ['FPL_TUNE_TEST_DATA']}"]
     run = config.compose_run([*chosen, *SCHEDULE, *OWN.get(method, ()), *overrides])
-    (history,) = Trial(run, [1], cache_dir=cache).run_all()
+    (history,) = Simulation(run, [1], cache_dir=cache).run_all()
     assert len(history) == run.rounds
     return history
 

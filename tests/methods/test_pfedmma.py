@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.method import unit
-from fpl_tune.methods.pfedmma import PFedMMA, _adapter
+from fpl_tune.method import normalize
+from fpl_tune.methods.pfedmma import PFedMMA, _branch
 from fpl_tune.testing import EVERYONE, play, toy_task
 
 SMALL = PFedMMA(blocks=2, rank=3, alpha=0.5)
@@ -28,7 +28,7 @@ def test_without_alpha_it_is_zero_shot_whatever_was_learned(task, whole_batch):
     state, batch = _trained(SMALL, task), whole_batch(task)
     method = replace(SMALL, alpha=0.0)
     found = method.logits(task, method.start(task, state, EVERYONE), batch)
-    wanted = task.scale * unit(task.towers.encode_images(batch.image)) @ task.hand_text.T
+    wanted = task.scale * normalize(task.towers.encode_images(batch.image)) @ task.hand_text.T
     torch.testing.assert_close(found, wanted)
     assert not torch.allclose(SMALL.logits(task, SMALL.start(task, state, EVERYONE), batch), wanted, atol=1e-2)
 
@@ -46,7 +46,7 @@ def test_the_adapter_is_two_rectified_layers_and_a_linear_one():
         h = F.relu(F.linear(x[client], own["down.weight"], own["down.bias"]))
         h = F.relu(F.linear(h, own["s.weight"], own["s.bias"]))
         wanted = F.linear(h, own["up.weight"], own["up.bias"])
-        torch.testing.assert_close(_adapter(leaf, x)[client], wanted)
+        torch.testing.assert_close(_branch(leaf, x)[client], wanted)
 
 
 def test_scaled_gradients_are_true_ones_over_alpha_and_values_are_equal(task, whole_batch):
@@ -55,7 +55,7 @@ def test_scaled_gradients_are_true_ones_over_alpha_and_values_are_equal(task, wh
     for gradient in ("scaled", "true"):
         method = replace(SMALL, gradient=gradient)
         local = method.start(task, state, EVERYONE)
-        leaves = [leaf.requires_grad_() for leaf in local.train.values()]
+        leaves = [leaf.requires_grad_() for leaf in local.params.values()]
         loss, _ = method.loss(task, local, batch)
         found[gradient] = loss, torch.autograd.grad(loss.sum(), leaves)
     torch.testing.assert_close(found["scaled"][0], found["true"][0])
@@ -69,11 +69,11 @@ def test_the_shared_layer_has_the_gradients_of_both_towers(task, whole_batch, mo
     state = _trained(SMALL, task)
     for cut in (None, "text", "image"):
         local = SMALL.start(task, state, EVERYONE)
-        shared = local.train["s.weight"].requires_grad_()
-        inside = PFedMMA._inside
+        shared = local.params["s.weight"].requires_grad_()
+        adapter = PFedMMA._adapter
 
-        def half(method, train, tower, n_blocks, cut=cut, inside=inside):
-            found = inside(method, train, tower, n_blocks)
+        def half(method, train, tower, n_blocks, cut=cut, adapter=adapter):
+            found = adapter(method, train, tower, n_blocks)
             return found.each(torch.detach) if tower == cut else found
 
         monkeypatch.setattr(PFedMMA, "_inside", half)
@@ -89,8 +89,8 @@ def test_adapters_sit_in_the_last_blocks_and_in_all_of_a_small_tower(task, paper
     for blocks, n in ((2, 2), (8, 3)):
         state = PFedMMA(blocks=blocks, rank=3).init(task, torch.Generator())
         assert state.shared["s.weight"].shape == (n, 3, 3)
-    inside = SMALL._inside(SMALL.start(task, SMALL.init(task, torch.Generator()), EVERYONE).train, "text", 3)
-    assert (inside.first, inside.n_blocks) == (1, 2)
+    adapter = SMALL._adapter(SMALL.start(task, SMALL.init(task, torch.Generator()), EVERYONE).params, "text", 3)
+    assert (adapter.first, adapter.n_blocks) == (1, 2)
 
 
 def test_only_the_shared_layer_is_averaged_and_reaches_everyone(task):
@@ -110,9 +110,9 @@ def test_text_features_differ_between_clients_unless_they_are_the_first_ones(tas
 
     def text(method, state):
         local = method.deploy(task, state, EVERYONE)
-        first = {n.removeprefix("first."): leaf for n, leaf in local.fixed.items()}
-        inside = method._inside(first or local.train, "text", 3)
-        return task.sentences([task.template], inside=inside)
+        first = {n.removeprefix("first."): leaf for n, leaf in local.buffers.items()}
+        adapter = method._adapter(first or local.params, "text", 3)
+        return task.sentences([task.template], adapter=adapter)
 
     own = text(SMALL, _trained(SMALL, task, cohorts=[(0, 1, 2, 3)]))
     assert not any(torch.allclose(own[0], own[client]) for client in range(1, 4))

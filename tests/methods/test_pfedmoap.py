@@ -1,4 +1,4 @@
-"""pFedMoAP: who mixes whose prompts, what a round moves and sends, and what is refused."""
+"""pFedMoAP: clients mixes whose prompts, what a round moves and sends, and what is refused."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fpl_tune.config.specs import OptimSpec
 from fpl_tune.method import Local, State, generator
 from fpl_tune.methods.pfedmoap import PFedMoAP, choose_experts
 from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.optim import OptimSpec
-from fpl_tune.task import ClientTask
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE, assert_same, play, toy_task
 
 SMALL: dict[str, Any] = {"n_ctx": 2, "experts": 3, "d_gating": 12, "heads": 3}
@@ -47,7 +47,7 @@ def test_controls_replace_the_features_of_the_experts_alone(task: ClientTask) ->
     """All start from one state of the published method; the same clients are gated, and nothing else is replaced."""
     state = after_rounds(PFedMoAP(**SMALL), task, [0, 1, 2, 3])
     published = PFedMoAP(**SMALL).start(task, state, EVERYONE)
-    pool = task.text(state.server["pool"])[..., ::2]  # D = 24 to 12
+    pool = task.encode_prompts(state.server["pool"])[..., ::2]  # D = 24 to 12
     drawn = PFedMoAP(**SMALL, experts_from="random").init(task, generator("controls")).server["random"]
     wanted = {
         "own": pool[:, None].expand(-1, 2, -1, -1),
@@ -58,13 +58,13 @@ def test_controls_replace_the_features_of_the_experts_alone(task: ClientTask) ->
         method = PFedMoAP(**SMALL, experts_from=name)  # pyright: ignore[reportArgumentType] - one of the literals
         begun = state._replace(server={**state.server, "random": drawn})
         local = method.start(task, begun, EVERYONE)
-        assert_same(Local(local.train, {}), Local(published.train, {}))
-        assert torch.equal(local.fixed["usable"], published.fixed["usable"])
-        torch.testing.assert_close(local.fixed["features"], expected)
+        assert_same(Local(local.params, {}), Local(published.params, {}))
+        assert torch.equal(local.buffers["usable"], published.buffers["usable"])
+        torch.testing.assert_close(local.buffers["features"], expected)
         assert not torch.as_tensor(method.traffic(task, begun, EVERYONE).down["experts"]).any()
         ended = method.merge(task, begun, EVERYONE, local)
         deployed = method.deploy(task, ended, EVERYONE)
-        torch.testing.assert_close(deployed.fixed["features"], expected)
+        torch.testing.assert_close(deployed.buffers["features"], expected)
     torch.testing.assert_close(drawn.norm(dim=-1), torch.ones(2, 6, dtype=drawn.dtype))
 
 
@@ -114,21 +114,21 @@ def test_evaluation_holds_what_the_client_trained_with(task: ClientTask) -> None
     method = PFedMoAP(**SMALL)
     *_, (before,), (after,) = play(method, [task], cohorts=[[0, 1, 2], [0, 1]])
     started, deployed = method.start(task, before, torch.tensor([0, 1])), method.deploy(task, after, EVERYONE)
-    for name, leaf in started.fixed.items():  # experts of the pool before the round, not those of the pool after
-        torch.testing.assert_close(deployed.fixed[name][:2], leaf)
-    assert torch.equal(deployed.train["prompt"][:2], after.server["pool"][:2])
-    assert torch.equal(deployed.train["prompt"][2], before.server["pool"][2])
-    assert torch.equal(deployed.train["prompt"][3], after.shared["prompt"])
-    assert not deployed.fixed["usable"][2:].any()
+    for name, leaf in started.buffers.items():  # experts of the pool before the round, not those of the pool after
+        torch.testing.assert_close(deployed.buffers[name][:2], leaf)
+    assert torch.equal(deployed.params["prompt"][:2], after.server["pool"][:2])
+    assert torch.equal(deployed.params["prompt"][2], before.server["pool"][2])
+    assert torch.equal(deployed.params["prompt"][3], after.shared["prompt"])
+    assert not deployed.buffers["usable"][2:].any()
 
 
 def test_an_aggregated_gate_is_the_mean_of_the_gates_that_worked(task: ClientTask) -> None:
     method = PFedMoAP(**SMALL, aggregate_gate=True)
     state = after_rounds(method, task, [0, 1])
-    who = torch.tensor([0, 1, 3])  # 3 has never trained: its gate rests
-    local = method.start(task, state, who)
-    local.train["gate.bias"] = torch.arange(3.0, dtype=task.dtype).view(3, 1, 1).expand_as(local.train["gate.bias"])
-    merged = method.merge(task, state, who, local)
+    clients = torch.tensor([0, 1, 3])  # 3 has never trained: its gate rests
+    local = method.start(task, state, clients)
+    local.params["gate.bias"] = torch.arange(3.0, dtype=task.dtype).view(3, 1, 1).expand_as(local.params["gate.bias"])
+    merged = method.merge(task, state, clients, local)
     torch.testing.assert_close(merged.shared["gate.bias"], torch.full((4, 12), 5 / 14, dtype=task.dtype))
     assert "gate.bias" not in merged.personal
 
@@ -154,12 +154,12 @@ def test_an_aggregated_gate_travels_up_where_it_worked_and_down_to_all(task: Cli
 
 def test_the_global_prompt_is_the_mean_by_images_and_the_pool_holds_what_came(task: ClientTask) -> None:
     """Eqs. 6 and 7, of clients with 9 and 3 images."""
-    method, who = PFedMoAP(**SMALL), torch.tensor([0, 3])
-    local = method.start(task, method.init(task, generator("pool")), who)
-    local.train["prompt"] = torch.tensor([1.0, 5.0], dtype=task.dtype).view(2, 1, 1).expand(2, 2, 32)
-    merged = method.merge(task, method.init(task, generator("pool")), who, local)
+    method, clients = PFedMoAP(**SMALL), torch.tensor([0, 3])
+    local = method.start(task, method.init(task, generator("pool")), clients)
+    local.params["prompt"] = torch.tensor([1.0, 5.0], dtype=task.dtype).view(2, 1, 1).expand(2, 2, 32)
+    merged = method.merge(task, method.init(task, generator("pool")), clients, local)
     torch.testing.assert_close(merged.shared["prompt"], torch.full((2, 32), 2.0, dtype=task.dtype))
-    assert merged.server["pool"][who, 0, 0].tolist() == [1.0, 5.0]
+    assert merged.server["pool"][clients, 0, 0].tolist() == [1.0, 5.0]
 
 
 def test_seeds_of_different_pools_do_not_meet() -> None:

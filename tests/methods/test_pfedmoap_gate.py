@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fpl_tune.method import Batch, Local, State, cross_entropy, generator, unit
+from fpl_tune.method import Batch, Local, State, cross_entropy, generator, normalize
 from fpl_tune.methods import pfedmoap
 from fpl_tune.methods.pfedmoap import PFedMoAP
-from fpl_tune.task import ClientTask
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE, play, toy_task
 
 Whole = Callable[[ClientTask], Batch]
@@ -28,13 +28,13 @@ def after_rounds(method: PFedMoAP, task: ClientTask, *cohorts: list[int]) -> Sta
 def reference(method: PFedMoAP, task: ClientTask, local: Local, batch: Batch, client: int) -> Tensor:
     """Eqs. 9 to 11 for one client with torch's own attention, class by class."""
     image = F.normalize(batch.image[client], dim=-1)
-    own = task.text(local.train["prompt"][client])
-    usable = local.fixed["usable"][client]
-    others = task.text(local.fixed["experts"][client][usable])
+    own = task.encode_prompts(local.params["prompt"][client])
+    usable = local.buffers["usable"][client]
+    others = task.encode_prompts(local.buffers["experts"][client][usable])
     width = method.d_gating
     assert width is not None
     step = task.embed_dim // width
-    weight, bias = local.train["gate.weight"][client], local.train["gate.bias"][client]
+    weight, bias = local.params["gate.weight"][client], local.params["gate.bias"][client]
     # torch divides the dot products by the root of the width of a head
     factor = 1.0
     if method.attention_scale != "sqrt":
@@ -59,15 +59,15 @@ def test_logits_loss_and_gradient_are_those_of_multi_head_attention(
     method = PFedMoAP(**SMALL, attention_scale=scale, lam=0.7)
     state = after_rounds(method, task, [0, 1, 2, 3])
     start, batch = method.start(task, state, EVERYONE), whole_batch(task)
-    local = start._replace(train={k: v.clone().requires_grad_() for k, v in start.train.items()})
+    local = start._replace(params={k: v.clone().requires_grad_() for k, v in start.params.items()})
     found = method.logits(task, local, batch)
     for client in range(4):
         wanted = reference(method, task, local, batch, client)
         torch.testing.assert_close(found[client], wanted, rtol=0, atol=1e-9)
         seen = batch.mask[client]
         loss = F.cross_entropy(wanted[seen], batch.label[client][seen])
-        grads = torch.autograd.grad(loss, list(local.train.values()))
-        ours = torch.autograd.grad(cross_entropy(found, batch)[client], list(local.train.values()), retain_graph=True)
+        grads = torch.autograd.grad(loss, list(local.params.values()))
+        ours = torch.autograd.grad(cross_entropy(found, batch)[client], list(local.params.values()), retain_graph=True)
         for mine, theirs in zip(ours, grads, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
 
@@ -83,13 +83,13 @@ def test_a_gate_picks_the_one_expert_of_ten_that_fits() -> None:
     orders = torch.stack([torch.randperm(6, generator=rng) for _ in range(10)])
     fits, label = 6, torch.arange(60) % 6
     orders[fits] = torch.arange(6)
-    features = unit(styles[:, None] + classes[orders])
-    image = unit(styles[fits] + classes[label] + 0.05 * torch.randn(60, 24, generator=rng, dtype=task.dtype))
+    features = normalize(styles[:, None] + classes[orders])
+    image = normalize(styles[fits] + classes[label] + 0.05 * torch.randn(60, 24, generator=rng, dtype=task.dtype))
     batch = Batch(image[None], label[None], torch.ones(1, 60, dtype=torch.bool), torch.arange(60)[None])
     state = method.init(task, generator("init"))
     state = state._replace(server={**state.server, "entered": torch.ones(11, dtype=torch.bool)})
     local = method.start(task, state, torch.tensor([0]))
-    local = local._replace(fixed={**local.fixed, "features": features[None]})
+    local = local._replace(buffers={**local.buffers, "features": features[None]})
     eye = torch.eye(24, dtype=task.dtype)
     chooser = (0.1 * eye.repeat(2, 1, 1)).requires_grad_()  # queries and keys
     step = torch.optim.Adam([chooser], lr=0.02)
@@ -97,11 +97,13 @@ def test_a_gate_picks_the_one_expert_of_ten_that_fits() -> None:
     def gated() -> Local:
         gate = torch.cat([chooser, eye.repeat(2, 1, 1)])[None]
         bias = torch.zeros(1, 4, 24, dtype=task.dtype)
-        return local._replace(train={**local.train, "gate.weight": gate, "gate.bias": bias})
+        return local._replace(params={**local.params, "gate.weight": gate, "gate.bias": bias})
 
     def share() -> Tensor:
         with torch.no_grad():
-            return method.attention(gated(), batch.image, task.text(local.train["prompt"])).mean((0, 1, 2, 4))
+            return method.attention(gated(), batch.image, task.encode_prompts(local.params["prompt"])).mean(
+                (0, 1, 2, 4)
+            )
 
     assert float(share().max()) < 0.2
     for _ in range(60):
@@ -124,8 +126,8 @@ def test_pooling_and_similarity_are_what_the_names_say(
     local, batch = method.start(task, after_rounds(method, task, [0, 1, 2, 3]), EVERYONE), whole_batch(task)
     eye, zero = torch.eye(8, dtype=task.dtype), torch.zeros(8, 8, dtype=task.dtype)
     gate = torch.stack([zero, eye, eye, eye]).expand(4, -1, -1, -1)
-    train = {**local.train, "gate.weight": gate, "gate.bias": torch.zeros(4, 4, 8, dtype=task.dtype)}
-    found = method.logits(task, local._replace(train=train), batch)
+    train = {**local.params, "gate.weight": gate, "gate.bias": torch.zeros(4, 4, 8, dtype=task.dtype)}
+    found = method.logits(task, local._replace(params=train), batch)
 
     def pooled(feature: Tensor) -> Tensor:  # D = 24 to 8: every third number, or the mean of three
         return (
@@ -135,8 +137,10 @@ def test_pooling_and_similarity_are_what_the_names_say(
         )
 
     for client in range(4):
-        text = task.text(torch.cat([local.train["prompt"][client : client + 1], local.fixed["experts"][client]]))
-        mixed, image = pooled(text).mean(0), pooled(unit(batch.image[client]))
+        text = task.encode_prompts(
+            torch.cat([local.params["prompt"][client : client + 1], local.buffers["experts"][client]])
+        )
+        mixed, image = pooled(text).mean(0), pooled(normalize(batch.image[client]))
         if similarity == "cosine":
             mixed, image = F.normalize(mixed, dim=-1), F.normalize(image, dim=-1)
         torch.testing.assert_close(found[client], task.scale * image @ mixed.T, rtol=0, atol=1e-9)
@@ -148,10 +152,10 @@ def test_the_linear_gate_mixes_whole_features_by_weights_of_the_image(task: Clie
     local, batch = method.start(task, state, EVERYONE), whole_batch(task)
     found = method.logits(task, local, batch)
     for client in range(4):
-        own = task.text(local.train["prompt"][client])
-        experts = torch.stack([own, *task.text(local.fixed["experts"][client])])
-        for image, logits in zip(unit(batch.image[client]), found[client], strict=True):
-            weight = F.linear(image, local.train["gate.weight"][client], local.train["gate.bias"][client])
+        own = task.encode_prompts(local.params["prompt"][client])
+        experts = torch.stack([own, *task.encode_prompts(local.buffers["experts"][client])])
+        for image, logits in zip(normalize(batch.image[client]), found[client], strict=True):
+            weight = F.linear(image, local.params["gate.weight"][client], local.params["gate.bias"][client])
             mixed = torch.einsum("e,ekd->kd", weight.softmax(0), experts)
             wanted = F.cosine_similarity(image, mixed) + 0.3 * F.cosine_similarity(image, own)
             torch.testing.assert_close(logits, task.scale * wanted, rtol=0, atol=1e-9)
@@ -160,9 +164,11 @@ def test_the_linear_gate_mixes_whole_features_by_weights_of_the_image(task: Clie
 def test_attention_sums_to_one_and_forgets_what_may_not_be_used(task: ClientTask) -> None:
     method = PFedMoAP(**{**SMALL, "experts": 4})
     local = method.start(task, after_rounds(method, task, [0, 1, 2]), torch.tensor([0, 1]))
-    weights = method.attention(local, unit(task.table("train").image[:2]), task.text(local.train["prompt"]))
+    weights = method.attention(
+        local, normalize(task.table("train").image[:2]), task.encode_prompts(local.params["prompt"])
+    )
     torch.testing.assert_close(weights.sum(3), torch.ones_like(weights[:, :, :, 0]))
-    assert local.fixed["usable"].tolist() == [[True, True, False]] * 2
+    assert local.buffers["usable"].tolist() == [[True, True, False]] * 2
     assert bool((weights[:, :, :, 3] == 0).all())
     assert bool((weights[:, :, :, :3] > 0).all())
 
@@ -180,9 +186,9 @@ def test_permuting_the_experts_changes_nothing(task: ClientTask, whole_batch: Wh
     method = PFedMoAP(**{**SMALL, "experts": 4})
     local, batch = method.start(task, after_rounds(method, task, [0, 1, 2, 3]), EVERYONE), whole_batch(task)
     turn = torch.tensor([2, 0, 1])
-    fixed = {**local.fixed, "features": local.fixed["features"][:, turn]}
+    fixed = {**local.buffers, "features": local.buffers["features"][:, turn]}
     torch.testing.assert_close(
-        method.logits(task, local._replace(fixed=fixed), batch), method.logits(task, local, batch), rtol=0, atol=1e-10
+        method.logits(task, local._replace(buffers=fixed), batch), method.logits(task, local, batch), rtol=0, atol=1e-10
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from fpl_tune.method import Batch, Local
 from fpl_tune.methods.pfedprompt import GRID, PFedPrompt
 from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.task import ClientTask
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE, assert_same, play, toy_task
 
 TWO: dict[str, Any] = {"n_ctx": 2}
@@ -43,7 +43,7 @@ def test_the_memory_adds_affinities_with_training_images(task: ClientTask, memor
     found = method.logits(task, local, batch)
     for client in range(4):
         image = F.normalize(batch.image[client], dim=-1)
-        wanted = task.scale * image @ task.text(local.train["prompt"][client]).T
+        wanted = task.scale * image @ task.encode_prompts(local.params["prompt"][client]).T
         labels = table.label[client][table.mask[client]]
         stored = F.normalize(table.image[client][table.mask[client]], dim=-1)
         for c in labels.unique().tolist():
@@ -55,10 +55,10 @@ def test_the_memory_adds_affinities_with_training_images(task: ClientTask, memor
 
 
 def accuracy_and_loss(method: PFedPrompt, task: ClientTask, local: Local, alpha: float) -> list[Tensor]:
-    fixed = {**local.fixed, "alpha": torch.full((4,), alpha, dtype=task.dtype)}
+    fixed = {**local.buffers, "alpha": torch.full((4,), alpha, dtype=task.dtype)}
     held = task.table("val")
     batch = Batch(held.image[:, :2], held.label[:, :2], held.mask[:, :2], EVERYONE)
-    logits = method.logits(task, local._replace(fixed=fixed), batch)
+    logits = method.logits(task, local._replace(buffers=fixed), batch)
     right = (logits.argmax(-1) == batch.label).double().mean(1)
     return [right, F.cross_entropy(logits.mT, batch.label, reduction="none").mean(1)]
 
@@ -73,7 +73,7 @@ def test_alpha_is_each_clients_best_on_its_own_validation_images() -> None:
             best = max(GRID, key=lambda a, f=figures, c=client: (
                 float(f[GRID.index(a)][0][c]), -float(f[GRID.index(a)][1][c]), -a
             ))  # fmt: skip
-            assert float(local.fixed["alpha"][client]) == pytest.approx(best)
+            assert float(local.buffers["alpha"][client]) == pytest.approx(best)
             chosen.add(best)
     assert len(chosen) > 1
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from fpl_tune.method import Batch, Local, generator
 from fpl_tune.methods.prograd import ProGrad
-from fpl_tune.task import ClientTask
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE
 
 
@@ -15,7 +15,7 @@ def gradients(task: ClientTask, method: ProGrad, client: int, prompt: torch.Tens
     leaf = prompt.clone().requires_grad_()
     batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
     image = F.normalize(batch.image[client], dim=-1)
-    t, scores = method.temperature, task.scale * image @ task.text(leaf).T
+    t, scores = method.temperature, task.scale * image @ task.encode_prompts(leaf).T
     fit = F.cross_entropy(scores, batch.label[client])
     hand = (task.scale * image @ task.hand_text.T / t).log_softmax(-1)
     kl = t**2 * F.kl_div((scores / t).log_softmax(-1), hand, reduction="batchmean", log_target=True)
@@ -30,12 +30,12 @@ def test_a_conflicting_component_is_removed(task: ClientTask, temperature: float
     for draw in range(6):
         method = ProGrad(n_ctx=2, words="", temperature=temperature)
         local = method.start(task, method.init(task, generator("conflict", draw)), EVERYONE)
-        local.train["prompt"] = (10 * local.train["prompt"]).requires_grad_()
+        local.params["prompt"] = (10 * local.params["prompt"]).requires_grad_()
         batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
         losses, _ = method.loss(task, local, batch)
-        (found,) = torch.autograd.grad(losses.sum(), [local.train["prompt"]])
+        (found,) = torch.autograd.grad(losses.sum(), [local.params["prompt"]])
         for client in range(4):
-            g_a, g_b, fit, _ = gradients(task, method, client, local.train["prompt"][client].detach())
+            g_a, g_b, fit, _ = gradients(task, method, client, local.params["prompt"][client].detach())
             torch.testing.assert_close(losses[client].detach(), fit)
             unit_b = g_b / g_b.norm()
             conflict = bool((g_a * g_b).sum() < 0)
@@ -55,8 +55,8 @@ def test_a_share_of_the_component_is_removed() -> None:
 def test_the_port_descends_the_teachers_loss(task: ClientTask, batch: Batch) -> None:
     method = ProGrad(n_ctx=2, words="", form="distil", lam=0.5)
     local: Local = method.start(task, method.init(task, generator("port")), EVERYONE)
-    local.train["prompt"].requires_grad_()
-    (found,) = torch.autograd.grad(method.loss(task, local, batch)[0].sum(), [local.train["prompt"]])
+    local.params["prompt"].requires_grad_()
+    (found,) = torch.autograd.grad(method.loss(task, local, batch)[0].sum(), [local.params["prompt"]])
     for client in range(4):
-        g_a, g_b, _, _ = gradients(task, method, client, local.train["prompt"][client].detach())
+        g_a, g_b, _, _ = gradients(task, method, client, local.params["prompt"][client].detach())
         torch.testing.assert_close(found[client], g_a + 0.5 * g_b, rtol=1e-7, atol=1e-9)

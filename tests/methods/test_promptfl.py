@@ -3,10 +3,10 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from fpl_tune.config.specs import OptimSpec
 from fpl_tune.method import average, generator
 from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.optim import OptimSpec
-from fpl_tune.task import ClientTask
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import play, toy_task
 
 
@@ -18,7 +18,7 @@ def test_a_round_is_a_step_of_every_client_and_the_mean_weighted_by_images(task:
     for client, size in ((0, 9), (2, 7)):
         prompt = before.shared["prompt"].clone().requires_grad_()
         image = F.normalize(table.image[client, :size], dim=-1)
-        loss = F.cross_entropy(task.scale * image @ task.text(prompt).T, table.label[client, :size])
+        loss = F.cross_entropy(task.scale * image @ task.encode_prompts(prompt).T, table.label[client, :size])
         (gradient,) = torch.autograd.grad(loss, prompt)
         total += size / 16 * (prompt.detach() - 0.1 * gradient)
     torch.testing.assert_close(after.shared["prompt"], total, rtol=0, atol=1e-10)
@@ -26,8 +26,8 @@ def test_a_round_is_a_step_of_every_client_and_the_mean_weighted_by_images(task:
 
 def test_the_released_loop_keeps_the_last_clients_prompt(task: ClientTask) -> None:
     last, alone = (
-        play(m, [task], cohorts=[who])[-1][0].shared["prompt"]
-        for m, who in ((PromptFL(n_ctx=2, weights="last"), [1, 0, 2]), (PromptFL(n_ctx=2), [2]))
+        play(m, [task], cohorts=[clients])[-1][0].shared["prompt"]
+        for m, clients in ((PromptFL(n_ctx=2, weights="last"), [1, 0, 2]), (PromptFL(n_ctx=2), [2]))
     )
     torch.testing.assert_close(last, alone, rtol=0, atol=1e-12)
 

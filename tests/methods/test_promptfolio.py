@@ -10,7 +10,7 @@ from fpl_tune.method import Batch, generator
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.methods.promptfolio import PromptFolio
-from fpl_tune.task import ClientTask
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE, play
 
 
@@ -29,8 +29,8 @@ def test_at_its_ends_it_is_promptfl_or_coop(task: ClientTask, batch: Batch, thet
     ours, theirs = (s.shared if theta == 0 else s.personal for s in (found, wanted))
     torch.testing.assert_close(ours[kept], theirs["prompt"], rtol=0, atol=1e-10)
     local = method.start(task, began, EVERYONE)
-    leaves = {n: leaf.requires_grad_() for n, leaf in local.train.items()}
-    moved = torch.autograd.grad(method.loss(task, local._replace(train=leaves), batch)[0].sum(), list(leaves.values()))
+    leaves = {n: leaf.requires_grad_() for n, leaf in local.params.items()}
+    moved = torch.autograd.grad(method.loss(task, local._replace(params=leaves), batch)[0].sum(), list(leaves.values()))
     assert [float(g.abs().max()) > 0 for g in moved] == [theta == 0, theta == 1]
 
 
@@ -38,10 +38,10 @@ def test_at_its_ends_it_is_promptfl_or_coop(task: ClientTask, batch: Batch, thet
 def test_logits_follow_the_equation(task: ClientTask, batch: Batch, normalise: bool) -> None:
     method = PromptFolio(theta=0.3, n_ctx=2, normalise=normalise)
     local = method.start(task, play(method, [task], cohorts=[[0, 1, 2, 3]])[-1][0], EVERYONE)
-    local.train["own"] = local.train["own"] * 20  # features well apart
+    local.params["own"] = local.params["own"] * 20  # features well apart
     found = method.logits(task, local, batch)
     for client in range(4):
-        shared, own = (task.text(local.train[n][client]) for n in ("prompt", "own"))
+        shared, own = (task.encode_prompts(local.params[n][client]) for n in ("prompt", "own"))
         mix = 0.7 * shared + 0.3 * own
         length = mix.norm(dim=-1)
         assert float(length.max()) < 1

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fpl_tune.method import unit
+from fpl_tune.method import normalize
 from fpl_tune.methods.ivlp import IVLP
 from fpl_tune.methods.promptsrc import PromptSRC
 from fpl_tune.testing import EVERYONE, play, toy_task
@@ -36,17 +36,17 @@ def test_without_terms_it_is_ivlp(task, local, whole_batch):
 def test_the_loss_is_the_sum_written_out_image_by_image(task, local, whole_batch):
     batch, method = whole_batch(task), replace(SMALL, templates=("{}", "a photo of a {}."))
     loss, _ = method.loss(task, local, batch)
-    still = unit(task.sentences(["{}", "a photo of a {}."]).mean(0))
+    still = normalize(task.sentences(["{}", "a photo of a {}."]).mean(0))
     for client in range(4):
-        deep = local.train["deep"][client]
-        text = task.text(local.train["text"][client], deep=deep, tail="of a")
+        deep = local.params["deep"][client]
+        text = task.encode_prompts(local.params["text"][client], deep=deep, tail="of a")
         total = 25 * (text - still).abs().mean()
         rows = []
         for number in range(int(batch.mask[client].sum())):
             pixels = batch.image[client, number][None, None]
-            prompts = local.train["visual"][client][None]
-            image = unit(task.see(pixels, prompts[:, 0], deep=prompts[:, 1:], place="end")[0])[0, 0]
-            frozen = unit(task.towers.encode_images(pixels))[0, 0]
+            prompts = local.params["visual"][client][None]
+            image = normalize(task.encode_images(pixels, prompts[:, 0], deep=prompts[:, 1:], place="end")[0])[0, 0]
+            frozen = normalize(task.towers.encode_images(pixels))[0, 0]
             p, q = (task.scale * text @ image).log_softmax(0), (task.scale * still @ frozen).log_softmax(0)
             divergence = (q.exp() * (q - p)).sum() / len(p)
             rows.append(-p[batch.label[client, number]] + 10 * (image - frozen).abs().mean() + divergence)
@@ -58,12 +58,12 @@ def test_prompts_that_change_nothing_pay_nothing(task, whole):
     method = PromptSRC(n_ctx=4, n_tokens=1, depth=1)
     start = method.start(task, method.init(task, torch.Generator().manual_seed(0)), EVERYONE)
     none = start._replace(
-        train={"text": start.train["text"].requires_grad_(), "visual": torch.zeros(4, 1, 0, 32).double()}
+        train={"text": start.params["text"].requires_grad_(), "visual": torch.zeros(4, 1, 0, 32).double()}
     )
     loss, _ = method.loss(task, none, whole)
     plain, _ = replace(method, text=0.0, image=0.0, agreement=0.0).loss(task, none, whole)
     torch.testing.assert_close(loss, plain)
-    one, other = (torch.autograd.grad(x.sum(), none.train["text"], retain_graph=True)[0] for x in (loss, plain))
+    one, other = (torch.autograd.grad(x.sum(), none.params["text"], retain_graph=True)[0] for x in (loss, plain))
     torch.testing.assert_close(one, other)
 
 
@@ -72,10 +72,10 @@ def _rounds(method, n_rounds, values):
     task = toy_task("pixels", sizes=(2, 2))
     states = [method.init(task, torch.Generator().manual_seed(0))]
     for number, value in enumerate(values, start=1):
-        here, who = task.during(number, n_rounds, key=number), torch.arange(2)
-        local = method.start(here, states[-1], who)
-        trained = {name: torch.full_like(leaf, value) for name, leaf in local.train.items()}
-        states.append(method.merge(here, states[-1], who, local._replace(train=trained)))
+        here, clients = task.during(number, n_rounds, key=number), torch.arange(2)
+        local = method.start(here, states[-1], clients)
+        trained = {name: torch.full_like(leaf, value) for name, leaf in local.params.items()}
+        states.append(method.merge(here, states[-1], clients, local._replace(params=trained)))
     return task, states
 
 
@@ -86,8 +86,8 @@ def test_deployed_prompts_are_the_gaussian_mean_of_rounds_and_are_never_sent():
     weights = [math.exp(-0.5 * ((t / 4 - 0.5) / 0.25) ** 2) for t in range(1, 5)]
     for t in range(1, 5):
         wanted = sum(w * v for w, v in zip(weights[:t], values, strict=False)) / sum(weights[:t])
-        deployed = method.deploy(task, states[t], torch.arange(2)).train
-        sent = method.start(task, states[t], torch.arange(2)).train
+        deployed = method.deploy(task, states[t], torch.arange(2)).params
+        sent = method.start(task, states[t], torch.arange(2)).params
         for name, leaf in deployed.items():
             torch.testing.assert_close(leaf, torch.full_like(leaf, wanted))
             assert bool((sent[name] == values[t - 1]).all())
@@ -98,21 +98,21 @@ def test_a_wide_gaussian_is_the_plain_mean_and_a_narrow_one_a_single_round():
     for spread, wanted in ((1e6, 3.0), (1e-3, 2.0)):
         method = replace(SMALL, mean=2 / 3, spread=spread)
         task, states = _rounds(method, 3, values)
-        leaf = method.deploy(task, states[-1], torch.arange(2)).train["visual"]
+        leaf = method.deploy(task, states[-1], torch.arange(2)).params["visual"]
         torch.testing.assert_close(leaf, torch.full_like(leaf, wanted))
 
 
 def test_the_published_gaussian_survives_rounds_whose_weight_is_nothing():
     """Round 1 of 20 has weight e^-98: until a heavier one comes, its prompts are what is deployed."""
     task, states = _rounds(SMALL, 20, [5.0, 7.0])
-    leaves = [SMALL.deploy(task, state, torch.arange(2)).train["text"] for state in states[1:]]
+    leaves = [SMALL.deploy(task, state, torch.arange(2)).params["text"] for state in states[1:]]
     assert [leaf.mean().item() for leaf in leaves] == pytest.approx([5.0, 7.0], abs=1e-3)
 
 
 def test_flips_port_sends_prompts_of_about_zero_and_then_frozen_ones():
     method = replace(SMALL, gaussian="sent")
     task, states = _rounds(method, 20, [3.0] * 20)
-    sent = [method.start(task, state, torch.arange(2)).train["text"].abs().max().item() for state in states]
+    sent = [method.start(task, state, torch.arange(2)).params["text"].abs().max().item() for state in states]
     assert max(sent[1:11]) < 1e-4
     assert sent[20] == pytest.approx(3.0)
     assert abs(sent[20] - sent[18]) < 0.01

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fpl_tune import methods
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 
 INF = math.inf
 SIZES = """

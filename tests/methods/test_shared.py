@@ -103,16 +103,16 @@ def test_what_is_shared_is_averaged_and_what_is_personal_stays(
     name: str, fields: dict[str, Any], wanted: float
 ) -> None:
     method = methods.build({"name": name, **fields})
-    task, who = toy_task(method.needs, sizes=(9, 5, 7, 3)), torch.tensor([0, 3])
+    task, clients = toy_task(method.needs, sizes=(9, 5, 7, 3)), torch.tensor([0, 3])
     state = method.init(task, generator("merge"))
-    local = method.start(task, state, who)
+    local = method.start(task, state, clients)
     ends = torch.tensor([1.0, 5.0], dtype=task.dtype)
-    train = {n: ends.view(2, *[1] * (leaf.ndim - 1)).expand_as(leaf).clone() for n, leaf in local.train.items()}
-    merged = method.merge(task, state, who, local._replace(train=train))
+    train = {n: ends.view(2, *[1] * (leaf.ndim - 1)).expand_as(leaf).clone() for n, leaf in local.params.items()}
+    merged = method.merge(task, state, clients, local._replace(params=train))
     for leaf in merged.shared.values():
         torch.testing.assert_close(leaf, torch.full_like(leaf, wanted))
     for name in train.keys() & state.personal.keys() - {"gate.weight", "gate.bias"}:  # gates rest in the first round
-        assert torch.equal(merged.personal[name][who], train[name])
+        assert torch.equal(merged.personal[name][clients], train[name])
 
 
 PROMPT, ALONE = PromptFL(n_ctx=2), CoOp(n_ctx=2)

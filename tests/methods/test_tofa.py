@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from fpl_tune.method import Batch, generator
 from fpl_tune.methods.tofa import TOFA
 from fpl_tune.methods.zeroshot import ZeroShot
-from fpl_tune.task import ClientTask
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE, assert_same, play
 
 
@@ -94,8 +94,8 @@ def test_classes_without_images_score_lowest(task: ClientTask, batch: Batch) -> 
 
 def test_sums_are_sent_once(paper_task: Any) -> None:
     task = paper_task(n_classes=100)
-    state, who = TOFA().init(task, generator("size")), torch.arange(6)
-    first = TOFA().traffic(task, state, who)
+    state, clients = TOFA().init(task, generator("size")), torch.arange(6)
+    first = TOFA().traffic(task, state, clients)
     assert sum(int(torch.as_tensor(v)[0]) for v in first.up.values()) == 100 * 512 + 512 * 513 // 2 + 100 == 182_628
-    again = TOFA().traffic(task, state._replace(server={"received": who >= 0}), who)
+    again = TOFA().traffic(task, state._replace(server={"received": clients >= 0}), clients)
     assert sum(int(torch.as_tensor(v).sum()) for v in (*again.up.values(), *again.down.values())) == 0

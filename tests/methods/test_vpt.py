@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fpl_tune.method import unit
+from fpl_tune.method import normalize
 from fpl_tune.methods.vpt import VPT
 from fpl_tune.testing import EVERYONE, play, toy_task
 
@@ -31,5 +31,5 @@ def test_features_are_those_of_whole_images_with_tokens_at_the_end(task, depth, 
             if 1 <= j < depth:
                 x = torch.cat([x[:, :-2], prompts[j][None]], 1)
             x = block(x)
-        feature = unit(visual.ln_post(x[:, 0]) @ visual.proj)[0]
+        feature = normalize(visual.ln_post(x[:, 0]) @ visual.proj)[0]
         torch.testing.assert_close(logits[client, number], task.scale * task.hand_text @ feature)

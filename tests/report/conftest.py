@@ -14,5 +14,5 @@ def amend(store: Store, **figures: Any) -> None:
         for seed in store.seeds(cell):
             history = store.history(cell, seed)
             history[-1] |= {name.replace("__", "/"): f(cell) if callable(f) else f for name, f in figures.items()}
-            path = store.place(cell, seed) / "metrics.jsonl"
+            path = store.seed_folder(cell, seed) / "metrics.jsonl"
             path.write_text("".join(json.dumps(record) + "\n" for record in history))

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from fpl_tune import analysis
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.report import build, decisions, searches
 from fpl_tune.report.compare import compare
 from fpl_tune.report.facts import Facts

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpl_tune import formatting, methods
-from fpl_tune.errors import ConfigError
+from fpl_tune import methods
+from fpl_tune.core import formatting
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.report import charts, figures, searches, sections, tables, vega
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.significance import against_reference

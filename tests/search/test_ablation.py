@@ -11,8 +11,8 @@ import optuna
 import pytest
 
 from fpl_tune.api import start_study as run_study
-from fpl_tune.errors import ConfigError
-from fpl_tune.plan.plan import make_plan
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.execute.plan.plan import make_plan
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.searches import ablation
 from fpl_tune.report.significance import against_reference

@@ -10,15 +10,15 @@ from typing import Any
 import optuna
 import pytest
 
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute import inline
 from fpl_tune.execute.runner import run_study
 from fpl_tune.search.gains import gains
 from fpl_tune.search.record import WARM
 from fpl_tune.search.search import Search
+from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Trial
 
 Compose = Callable[..., Any]
 
@@ -53,7 +53,7 @@ def drive(made: Any, folder: Path, *, seed: int, kills: int = 0) -> Search:
     rng = random.Random(seed)
     search, running = opened(made, folder)
     over = 0
-    while search.left:
+    while search.unfinished:
         while len(running) < 4 and (cells := search.request()):
             assert len(cells) == 1, "a slot asks for one trial"
             running += cells
@@ -113,9 +113,9 @@ def test_optuna_reads_the_database_of_a_study(
     compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Values, parameters by their dotted names, rounds, states and user attributes, by Optuna's public interface."""
-    step = Trial.step
+    step = Simulation.step
     monkeypatch.setattr(
-        Trial, "step", lambda self: [{**r, "val/acc_mean": 1 - self.run.optim.lr / r["round"]} for r in step(self)]
+        Simulation, "step", lambda self: [{**r, "val/acc_mean": 1 - self.run.optim.lr / r["round"]} for r in step(self)]
     )
     body = LR + "prune: {rule: halving, reduction: 2, confidence: 0}"
     made = compose(body, "search.trials=5", "protocol.rounds=2")
@@ -194,7 +194,7 @@ def test_a_search_starts_from_another_study(compose: Compose, tmp_path: Path) ->
         cell = before.cell(trial.user_attrs["cell"])
         figures = [before.history(cell, seed)[-1]["val/acc_mean"] for seed in (1, 2)]
         assert trial.value == pytest.approx(sum(figures) / 2)
-    assert search.left == 0
+    assert search.unfinished == 0
     assert len([c for c in Store.open(tmp_path, "tiny").cells() if c.role == "trial"]) == 3
     for overrides, says in (
         (["search.warm_start=nothing"], "There is no study 'nothing'"),

@@ -10,8 +10,8 @@ import pytest
 
 from fpl_tune import report
 from fpl_tune.api import start_study as run_study
-from fpl_tune.errors import ConfigError
-from fpl_tune.plan.plan import make_plan
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.execute.plan.plan import make_plan
 from fpl_tune.search.gains import gains
 from fpl_tune.study.store import Store
 

@@ -11,7 +11,7 @@ import pytest
 import fpl_tune
 from fpl_tune import config
 from fpl_tune.api import start_study
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.search.record import open_storage
 from fpl_tune.study.store import Store
 

@@ -8,15 +8,15 @@ from typing import Any
 import optuna
 import pytest
 
-from fpl_tune import plugins
 from fpl_tune.api import start_study as run_study
 from fpl_tune.config import PruneSpec
-from fpl_tune.errors import ConfigError
+from fpl_tune.core import plugins
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.spec import validated
 from fpl_tune.search.pruning import Decision, Paused, Pruner, score
-from fpl_tune.spec import validated
+from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import expand
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Record, Trial
 
 Compose = Callable[..., Any]
 
@@ -156,12 +156,12 @@ def test_refused(change: dict[str, Any], says: str) -> None:
 def test_a_pruned_cell_is_stored_at_its_round_and_not_run_again(
     compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = Trial.step
+    step = Simulation.step
 
-    def graded(self: Trial) -> list[Record]:
+    def graded(self: Simulation) -> list[Record]:
         return [{**record, "val/acc_mean": 1 - self.run.optim.lr} for record in step(self)]
 
-    monkeypatch.setattr(Trial, "step", graded)
+    monkeypatch.setattr(Simulation, "step", graded)
     body = "axes: {optim: {lr: [0.1, 0.2, 0.05]}}\nprune: {rule: halving, reduction: 2, confidence: 0}"
     made = compose(body, "protocol.rounds=4")
     outcome = run_study(*made, root=tmp_path)

@@ -12,10 +12,10 @@ import pytest
 from fpl_tune.api import start_study as run_study
 from fpl_tune.config import PruneSpec
 from fpl_tune.search.race import Elimination, Race
+from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.selection import best
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Record, Trial
 
 Compose = Callable[..., Any]
 LRS = "axes: {optim: {lr: [1, 2, 3, 4, 5]}}"
@@ -26,7 +26,7 @@ def record(value: float, clients: Sequence[float] = ()) -> list[Record]:
 
 
 def race_of(cells: list[Cell], figures: np.ndarray, *, batch: int, level: float = 0.05) -> dict[int, Elimination]:
-    """Runs a race over figures [cells, seeds]; who fell, by place."""
+    """Runs a race over figures [cells, seeds]; clients fell, by place."""
     seeds = list(range(figures.shape[1]))
     race, fallen = Race(PruneSpec(seeds=batch, level=level), seeds), {}
     for number, some in enumerate(race.batches):
@@ -123,9 +123,9 @@ BODY = "axes: {optim: {lr: [0.1, 0.2, 0.9]}}\nreferences: [{method: zeroshot, op
 @pytest.fixture
 def graded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, tuple[int, ...]]]:
     """Validation accuracy 1 - lr with a little noise by seed; notes what is trained."""
-    step, ran = Trial.step, []
+    step, ran = Simulation.step, []
 
-    def fake(self: Trial) -> list[Record]:
+    def fake(self: Simulation) -> list[Record]:
         ran.append((self.run.optim.lr, tuple(self.seeds)))
         found = []
         for r in step(self):
@@ -133,7 +133,7 @@ def graded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, tuple[int, ...]
             found.append({**r, "val/acc_mean": value, "clients/val": [value] * 4})
         return found
 
-    monkeypatch.setattr(Trial, "step", fake)
+    monkeypatch.setattr(Simulation, "step", fake)
     return ran
 
 

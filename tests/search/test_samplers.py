@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import optuna
 import pytest
 
-from fpl_tune import plugins
-from fpl_tune.errors import ConfigError
+from fpl_tune.core import plugins
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.search.record import open_storage
 from fpl_tune.search.search import Search
 

@@ -12,7 +12,7 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from fpl_tune import config
 from fpl_tune.api import start_study as run_study
 from fpl_tune.config import SearchSpec
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.search.objective import parse_constraint
 from fpl_tune.search.record import open_storage
 from fpl_tune.search.search import Search
@@ -59,7 +59,7 @@ def drive(
     assert search is not None
     open_cells = search.open(folder)
     told = 0
-    while search.left and told != most:
+    while search.unfinished and told != most:
         open_cells += search.request()
         cell = open_cells.pop(-1 if backwards else 0)
         if cell.role == "trial":
@@ -152,7 +152,7 @@ def test_the_sampler_receives_mean_and_error_and_pruned_as_pruned(compose: Compo
     search.report(cells[1], results(0.25, status="pruned", rounds=2))
     search.report(cells[2], results(0.1, status="diverged", rounds=1))
     search.report(cells[3], results(0.1, status="failed"))
-    assert search.left == 0
+    assert search.unfinished == 0
     trials = optuna.load_study(storage=open_storage(tmp_path), study_name=search.parts[0].key).get_trials()
     assert [t.state.name for t in trials] == ["COMPLETE", "PRUNED", "PRUNED", "FAIL"]
     assert trials[0].value == pytest.approx(0.5)

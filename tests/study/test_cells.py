@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fpl_tune import config, methods
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.methods.kgcoop import KgCoOp
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.study import fingerprints

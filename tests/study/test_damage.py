@@ -18,7 +18,7 @@ from optuna.study import StudyDirection
 from safetensors.torch import save_file
 
 from fpl_tune.api import start_study
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute import manage
 from fpl_tune.report.compare import compare
 from fpl_tune.report.facts import Facts
@@ -115,7 +115,7 @@ def test_a_damaged_study_file_is_one_line_and_other_studies_are_read(store: Stor
 
 def test_damage_in_the_middle_of_a_history_is_found_by_the_doctor_and_set_aside(store: Store) -> None:
     cell = store.cells()[0]
-    path = store.place(cell, 1) / "metrics.jsonl"
+    path = store.seed_folder(cell, 1) / "metrics.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"round"', b'"r{und"', 1))
     with pytest.raises(DamagedFile, match="line 1: round"):
         Store(store.root, store.name).history(cell, 1)
@@ -129,7 +129,7 @@ def test_damage_in_the_middle_of_a_history_is_found_by_the_doctor_and_set_aside(
 def test_strays_are_named_and_not_read(store: Store) -> None:
     cell = store.cells()[0]
     copy = store.folder / "cells" / cell.id / "seed=1 (copy)"
-    shutil.copytree(store.place(cell, 1), copy)
+    shutil.copytree(store.seed_folder(cell, 1), copy)
     (store.folder / "cells" / "notes.txt").write_text("mine")
     shutil.copytree(store.folder / "cells" / cell.id, store.folder / "cells" / "copy of a cell")
     read_everything(store)
@@ -160,7 +160,7 @@ def test_the_study_sets_a_damaged_file_aside_and_runs_what_is_missing(
     before = {seed: store.history(cell, seed) for seed in (1, 2)}
     path = store.folder / (name if name in ("cells.json", "study.yaml") else f"cells/{cell.id}/{name}")
     path.write_bytes(path.read_bytes()[:9])
-    times = {seed: (store.place(cell, seed) / "result.json").stat().st_mtime_ns for seed in (1, 2)}
+    times = {seed: (store.seed_folder(cell, seed) / "result.json").stat().st_mtime_ns for seed in (1, 2)}
     assert start_study(*made, root=root).exit_code == 0
     assert path.with_name(f"{path.name}.damaged").is_file()
     after = Store.open(root, "tiny")
@@ -170,7 +170,7 @@ def test_the_study_sets_a_damaged_file_aside_and_runs_what_is_missing(
         assert [
             {k: v for k, v in record.items() if "/" in k and "time" not in k} for record in after.history(cell, seed)
         ] == figures
-        again = (store.place(cell, seed) / "result.json").stat().st_mtime_ns != times[seed]
+        again = (store.seed_folder(cell, seed) / "result.json").stat().st_mtime_ns != times[seed]
         assert again == (seed == 2 and name.startswith("seed"))
     assert after.node()["name"] == "tiny"
     assert f"schema: {SCHEMA}" in (after.folder / "study.yaml").read_text()
@@ -179,7 +179,7 @@ def test_the_study_sets_a_damaged_file_aside_and_runs_what_is_missing(
 @pytest.mark.parametrize("damage", ["truncated", "binary", "text"])
 def test_damaged_prompts_keep_their_figures_and_are_learned_again(store: Store, damage: str) -> None:
     cell = store.cells()[0]
-    path = store.place(cell, 1) / "prompts.safetensors"
+    path = store.seed_folder(cell, 1) / "prompts.safetensors"
     save_file({"shared.context": torch.zeros(2, 3)}, path)
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
     read_everything(store)

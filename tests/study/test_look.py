@@ -20,12 +20,12 @@ from fpl_tune import config, methods
 from fpl_tune.api import start_study as run_study
 from fpl_tune.clip import load_towers
 from fpl_tune.config import PruneSpec
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute import manage
 from fpl_tune.execute import scheduler as driver
+from fpl_tune.execute.plan import diff as differences
+from fpl_tune.execute.plan.diff import Differ
 from fpl_tune.execute.verify import verify
-from fpl_tune.plan import diff as differences
-from fpl_tune.plan.diff import Differ
 from fpl_tune.report.compare import compare
 from fpl_tune.search.replay import finished, replay_pruning, replay_random, replay_tpe
 from fpl_tune.study import earlier
@@ -258,7 +258,7 @@ def test_cells_of_earlier_runs_stay_in_the_results(compose: Compose, tmp_path: P
     assert again.frame().equals(before), "the plain command undoes it"
     other = run("0.1", "protocol.rounds=2", "references=[]")
     assert [cell.label for cell in other.cells()] == ["lr=0.1"], "figures of other settings do not compare"
-    assert len([cell for cell in other.left() if other.seeds(cell)]) == 4
+    assert len([cell for cell in other.earlier_cells() if other.seeds(cell)]) == 4
     assert run("0.1, 0.2", "protocol.rounds=1").frame().equals(before), "and are not lost"
 
 

@@ -159,6 +159,6 @@ def test_words_of_schema_1_are_read(made: Any) -> None:
     _, early, *_ = made
     store = Store.open(early.root, "tiny")
     cell: Cell = store.cells()[0]
-    path = store.place(cell, 2) / "result.json"
+    path = store.seed_folder(cell, 2) / "result.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "status": "raced"}))
     assert Store(early.root, "tiny").summary()["status"].tolist()[0] == "eliminated"

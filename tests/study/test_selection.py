@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from fpl_tune import methods
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.report.facts import Facts
 from fpl_tune.search.replay import finished
 from fpl_tune.study.cells import Cell

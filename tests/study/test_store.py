@@ -14,7 +14,7 @@ import yaml
 
 from fpl_tune import config
 from fpl_tune.api import start_study as run_study
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.study.cells import expand
 from fpl_tune.study.schema import SCHEMA
 from fpl_tune.study.selection import best
@@ -70,7 +70,7 @@ def test_its_cells_are_those_of_the_same_study_now(early: Store) -> None:
 
 @pytest.mark.parametrize("name", ["study.yaml", "cell.json"])
 def test_a_store_of_a_later_release_is_refused(early: Store, name: str) -> None:
-    path = early.folder / name if name == "study.yaml" else early.place(early.cells()[0], 1).with_name(name)
+    path = early.folder / name if name == "study.yaml" else early.seed_folder(early.cells()[0], 1).with_name(name)
     early = Store(early.root, early.name)
     node = yaml.safe_load(path.read_text())
     path.write_text(json.dumps({**node, "schema": SCHEMA + 1}))

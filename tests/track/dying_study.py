@@ -22,8 +22,8 @@ from typing import Any
 from fpl_tune import config
 from fpl_tune.api import start_study as run_study
 from fpl_tune.clip import load_towers
+from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.track import Recorder, server
-from fpl_tune.trial import Trial
 
 STUDY = """
 defaults:
@@ -84,7 +84,7 @@ def run(made: Any, root: Path, fate: Fate) -> None:
     """The study with its recorder, in this process."""
     fate.around(os, "replace")
     fate.around(Path, "replace")
-    fate.around(Trial, "step")
+    fate.around(Simulation, "step")
     connect = server.connect
     server.connect = lambda uri: Watched(connect(uri), fate)  # type: ignore[assignment]
     recorder = Recorder()

@@ -20,10 +20,10 @@ import pytest
 from fpl_tune import config, track
 from fpl_tune.api import start_study as run_study
 from fpl_tune.execute.callback import Callback
+from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 from fpl_tune.track import server
-from fpl_tune.trial import Record
 
 POINTS = 32
 

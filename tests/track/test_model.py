@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from fpl_tune import track
-from fpl_tune.files import save_tensors
+from fpl_tune.core.files import save_tensors
+from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.study.cells import expand
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
 from fpl_tune.track import server
-from fpl_tune.trial import Trial
 
 
 @pytest.mark.filterwarnings("ignore:.*Any type hint is inferred:UserWarning")  # of mlflow.pyfunc, while it loads
@@ -25,7 +25,7 @@ def test_the_best_cell_is_served(compose: Any, uri: str, tmp_path: Path, feature
     store = Store(tmp_path / "out", spec.name)
     store.begin(node, expand(spec, node))
     (cell,) = store.cells()
-    trial = Trial(cell.run, [1], cache_dir=feature_cache)
+    trial = Simulation(cell.run, [1], cache_dir=feature_cache)
     (history,) = trial.run_all()
     leaves, facts = trial.deployed()[1]
     save_tensors({**trial.prompts()[1], **leaves}, tmp_path / "trained", facts)

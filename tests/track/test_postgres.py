@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fpl_tune import track
-from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.execute.callback import Outcome
 from fpl_tune.study.results import make_result
 from fpl_tune.track import server

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fpl_tune import track
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute.callback import Outcome
 from fpl_tune.study import transfer
 from fpl_tune.study.store import Store

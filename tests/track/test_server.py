@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fpl_tune import track
-from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.track import server, views
 
 SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"

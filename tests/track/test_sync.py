@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from fpl_tune import config, track
-from fpl_tune.redact import redact
+from fpl_tune.core.redact import redact
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
 from fpl_tune.track import ledger, server, writer

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fpl_tune.method import Local, Method, Tree
-from fpl_tune.task import ClientTask
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import toy_task
 
 
@@ -23,8 +23,8 @@ def gradients(task: ClientTask) -> Callable[[Method, Local], Tree]:
     batch = task.train.batch(torch.arange(4), torch.arange(3).expand(4, -1))
 
     def found(method: Method, local: Local) -> Tree:
-        leaves = {name: leaf.detach().clone().requires_grad_() for name, leaf in local.train.items()}
-        loss, _ = method.loss(task, local._replace(train=leaves), batch)
+        leaves = {name: leaf.detach().clone().requires_grad_() for name, leaf in local.params.items()}
+        loss, _ = method.loss(task, local._replace(params=leaves), batch)
         return dict(zip(leaves, torch.autograd.grad(loss.sum(), list(leaves.values())), strict=True))
 
     return found

@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import Method, generator
 from fpl_tune.methods.feddpt import FedDPT
 from fpl_tune.methods.fedpgp import FedPGP
 from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.task import ClientTask
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE, assert_same, play, toy_task
 from fpl_tune.wrappers.finetuned import FineTuned
 from fpl_tune.wrappers.private import Private

@@ -8,13 +8,13 @@ import torch
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from fpl_tune.errors import ConfigError
+from fpl_tune.config.specs import OptimSpec
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import Local, Method, Tree, generator
 from fpl_tune.methods.fedamp import FedAMP
 from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.optim import OptimSpec
-from fpl_tune.task import ClientTask
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE, play
 from fpl_tune.wrappers._accountant import smallest_noise, spent
 from fpl_tune.wrappers.finetuned import FineTuned
@@ -165,6 +165,6 @@ def test_without_a_received_leaf_updates_cannot_be_bounded(task: ClientTask) -> 
     """FedAMP uploads what no client received; gradients can be clipped all the same."""
     inner = FedAMP(n_ctx=2, alpha=0.1)
     state = Private(inner).init(task, generator("dp"))
-    assert "uploaded.prompt" in Private(inner).start(task, state, EVERYONE).fixed
+    assert "uploaded.prompt" in Private(inner).start(task, state, EVERYONE).buffers
     with pytest.raises(ConfigError, match=r"none of \['prompt'\] is exchanged"):
         Private(inner, bound="update").start(task, state, EVERYONE)

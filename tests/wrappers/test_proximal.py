@@ -5,13 +5,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fpl_tune.errors import ConfigError
+from fpl_tune.config.specs import OptimSpec
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import Local, Method, Tree, generator
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.optim import OptimSpec
-from fpl_tune.task import ClientTask
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE, play
 from fpl_tune.wrappers.proximal import Proximal
 
@@ -25,8 +25,8 @@ def test_the_proximal_gradient_is_mu_times_the_way_from_what_was_received(
 ) -> None:
     method = Proximal(PROMPT, mu=0.7)
     local = method.start(task, method.init(task, generator("prox")), EVERYONE)
-    away = torch.randn(local.train["prompt"].shape, generator=generator("away"), dtype=task.dtype)
-    moved = local._replace(train={"prompt": local.train["prompt"] + away})
+    away = torch.randn(local.params["prompt"].shape, generator=generator("away"), dtype=task.dtype)
+    moved = local._replace(params={"prompt": local.params["prompt"] + away})
     more = gradients(method, moved)["prompt"] - gradients(PROMPT, moved)["prompt"]
     torch.testing.assert_close(more, 0.7 * away, rtol=0, atol=1e-9)
     assert gradients(method, local)["prompt"].equal(gradients(PROMPT, local)["prompt"])
@@ -44,7 +44,7 @@ def test_a_large_weight_holds_the_prompt_near_what_was_received(task: ClientTask
 def test_only_what_the_server_sent_is_held(task: ClientTask) -> None:
     method = Proximal(MIXED, mu=0.5)
     local = method.start(task, method.init(task, generator("prox")), EVERYONE)
-    assert [name for name in local.fixed if name.startswith("received.")] == ["received.prompt"]
+    assert [name for name in local.buffers if name.startswith("received.")] == ["received.prompt"]
 
 
 def test_a_method_without_a_shared_part_cannot_be_held(task: ClientTask) -> None:

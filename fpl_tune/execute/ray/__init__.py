@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fpl_tune.execute.job import Setup
+    from fpl_tune.execute.job import ExecutionContext
     from fpl_tune.execute.ray.nodes import Node
     from fpl_tune.execute.scheduler import Scheduler
 
 
-def execute(scheduler: Scheduler, setup: Setup) -> None:
+def execute(scheduler: Scheduler, setup: ExecutionContext) -> None:
     """Runs all jobs of the scheduler.
 
     Raises:
@@ -37,7 +37,7 @@ def execute(scheduler: Scheduler, setup: Setup) -> None:
         run(scheduler, setup)
 
 
-def offer(setup: Setup) -> Setup:
+def offer(setup: ExecutionContext) -> ExecutionContext:
     """The setup as a cluster allows it, with as many trials at once as it carries now.
 
     Raises:

@@ -13,7 +13,7 @@ import ray
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from fpl_tune.execute.job import Failure, Job, Report, Setup
+from fpl_tune.execute.job import ExecutionContext, Failure, Job, Report
 from fpl_tune.execute.packing import Packing, Placement
 from fpl_tune.execute.ray.nodes import carried, findings, slices, survey
 from fpl_tune.execute.ray.study_job import REPORT, STUDY, Assignment
@@ -33,7 +33,7 @@ class Bridge(Searcher):
     Tune takes an exception in its hooks for a failed trial, so exceptions are kept in `problem`.
     """
 
-    def __init__(self, scheduler: Scheduler, setup: Setup, packing: Packing | None = None) -> None:
+    def __init__(self, scheduler: Scheduler, setup: ExecutionContext, packing: Packing | None = None) -> None:
         super().__init__()
         self.scheduler, self.setup, self.packing = scheduler, setup, packing
         self.problem: BaseException | None = None

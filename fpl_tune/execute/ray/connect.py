@@ -23,8 +23,8 @@ import psutil
 import ray
 
 import fpl_tune
-from fpl_tune import plugins
-from fpl_tune.errors import EnvironmentProblem, FplTuneError
+from fpl_tune.core import plugins
+from fpl_tune.core.errors import EnvironmentProblem, FplTuneError
 from fpl_tune.execute.ray.nodes import ANSWER_SECONDS
 from fpl_tune.execute.ray.watch import CONNECT_SECONDS, RayGone
 from fpl_tune.execute.resources import cores, head_of

@@ -9,9 +9,9 @@ from typing import Any
 
 from ray import tune
 
-from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.execute.gpus import gpus_here
-from fpl_tune.execute.job import Setup
+from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.packing import Packing, Slice
 from fpl_tune.execute.ray.bridge import Bridge, ReportScheduler
 from fpl_tune.execute.ray.connect import connected
@@ -21,7 +21,7 @@ from fpl_tune.execute.ray.watch import RayGone, watched
 from fpl_tune.execute.scheduler import Scheduler
 
 
-def run(scheduler: Scheduler, setup: Setup) -> None:
+def run(scheduler: Scheduler, setup: ExecutionContext) -> None:
     """Runs all jobs of the scheduler.
 
     Raises:
@@ -61,7 +61,7 @@ def run(scheduler: Scheduler, setup: Setup) -> None:
             raise bridge.problem
 
 
-def settle(setup: Setup) -> tuple[Setup, Packing | None]:
+def settle(setup: ExecutionContext) -> tuple[ExecutionContext, Packing | None]:
     """The setup as the cluster allows it, and how trials share its GPUs.
 
     Raises:

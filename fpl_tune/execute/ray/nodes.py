@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from fpl_tune.errors import ConfigError, EnvironmentProblem
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem
+from fpl_tune.core.paths import cache_root
 from fpl_tune.execute.gpus import SECONDS, gpus_here
 from fpl_tune.execute.remote import RemoteStorage
-from fpl_tune.paths import cache_root
 from fpl_tune.study.versions import versions
 
 if TYPE_CHECKING:  # a worker that only checks its node must not wait for torch
-    from fpl_tune.execute.job import Setup
+    from fpl_tune.execute.job import ExecutionContext
     from fpl_tune.execute.packing import Slice
 
 ANSWER_SECONDS = float(os.environ.get("FPL_TUNE_NODE_SECONDS", "12"))
@@ -86,7 +86,7 @@ def node_cache(drivers: Path) -> Path:
     return cache_root() if os.environ.get("FPL_TUNE_CACHE") else drivers
 
 
-def unfit(setup: Setup, drivers: Mapping[str, str]) -> str:
+def unfit(setup: ExecutionContext, drivers: Mapping[str, str]) -> str:
     """Why this node must not run trials, by checks that take no time; empty if none fails.
 
     Ray may place a trial on a node that has just joined, before the driver has checked the node.
@@ -195,7 +195,7 @@ def _node(info: dict[str, Any], ref: Any, limit: float) -> Node:
     return Node(info["NodeID"], name, resources.get("CPU", 0.0), resources.get("GPU", 0.0), facts, problem)
 
 
-def carried(setup: Setup, refused: Collection[str] = ()) -> int:
+def carried(setup: ExecutionContext, refused: Collection[str] = ()) -> int:
     """Trials that the living nodes can run at once, without the refused nodes."""
     count = 0
     for node in ray.nodes():

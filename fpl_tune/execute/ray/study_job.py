@@ -18,8 +18,8 @@ import ray
 import torch
 from ray import tune
 
-from fpl_tune.errors import EnvironmentProblem
-from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobRun, Report, Setup, stop_requested
+from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.execute.job import STOP_FILE, ExecutionContext, Failure, Job, JobRun, Report, stop_requested
 from fpl_tune.execute.ray.nodes import node_cache, unfit
 from fpl_tune.execute.remote import RemoteStorage
 
@@ -44,13 +44,13 @@ class Assignment:
     """A job on its way to an actor."""
 
     job: Job
-    setup: Setup
+    setup: ExecutionContext
     versions: Mapping[str, str]
     """The driver's; an actor with others declines the job."""
     gpus: float = 0.0
 
 
-def on_node(setup: Setup) -> Setup:
+def on_node(setup: ExecutionContext) -> ExecutionContext:
     """The setup with this node's paths: its feature cache and, without a shared folder, a temporary study folder."""
     if setup.address is None:
         return setup

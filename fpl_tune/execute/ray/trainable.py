@@ -14,16 +14,18 @@ import numpy as np
 import torch
 from ray import tune
 
-from fpl_tune import checkpoint, config, plugins
-from fpl_tune.checkpoint import Damaged, Snapshot
+from fpl_tune import config
 from fpl_tune.config import ExecutionSpec, RunSpec, StudySpec
-from fpl_tune.device import resolve
-from fpl_tune.errors import ConfigError, unknown
-from fpl_tune.execute.job import Setup
-from fpl_tune.paths import cache_root
+from fpl_tune.core import plugins
+from fpl_tune.core.device import resolve
+from fpl_tune.core.errors import ConfigError, unknown
+from fpl_tune.core.paths import cache_root
+from fpl_tune.execute.job import ExecutionContext
+from fpl_tune.simulation import checkpoint
+from fpl_tune.simulation.checkpoint import Damaged, Snapshot
+from fpl_tune.simulation.simulation import Record, Simulation
+from fpl_tune.simulation.worlds import threads_of
 from fpl_tune.study.cells import Composer
-from fpl_tune.trial import Record, Trial
-from fpl_tune.worlds import threads_of
 
 
 class FederatedTrainable(tune.Trainable):
@@ -109,7 +111,7 @@ class FederatedTrainable(tune.Trainable):
 _OPTIONS = {"execution.device", "execution.threads", "execution.block"}
 
 
-def parse(node: Mapping[str, Any]) -> tuple[RunSpec, list[int], Setup]:
+def parse(node: Mapping[str, Any]) -> tuple[RunSpec, list[int], ExecutionContext]:
     """The run, seeds and setup of a trainable's configuration.
 
     Raises:
@@ -124,7 +126,7 @@ def parse(node: Mapping[str, Any]) -> tuple[RunSpec, list[int], Setup]:
     spec = config.changed(StudySpec(), {"seeds": list(seeds) if isinstance(seeds, tuple) else seeds}, "")
     plugins.trust([f"method={fields.get('method')}"])
     run = _composer().at(fields)
-    setup = Setup(
+    setup = ExecutionContext(
         folder=Path(),
         cache_dir=cache_root(),
         execution=execution,
@@ -161,7 +163,7 @@ def summarise(records: Sequence[Record]) -> dict[str, float]:
     return found
 
 
-def restore(trial: Trial, folder: Path) -> dict[str, float]:
+def restore(trial: Simulation, folder: Path) -> dict[str, float]:
     """Continues a trial from the newest checkpoint in a folder. Returns the figures of its last evaluation.
 
     Raises:

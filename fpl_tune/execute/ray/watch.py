@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import ray
 
-from fpl_tune.errors import EnvironmentProblem
+from fpl_tune.core.errors import EnvironmentProblem
 
 CONNECT_SECONDS = 5.0
 """Time limit of a TCP connection to the head."""

@@ -19,8 +19,8 @@ import pytest
 import fpl_tune
 from fpl_tune.cli.doctor import check_cluster
 from fpl_tune.execute.callback import Callback
+from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
-from fpl_tune.trial import Record
 
 PLUGIN = """
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ from fpl_tune.methods.promptfl import PromptFL
 
 @dataclass(frozen=True)
 class Elsewhere(PromptFL):
-    def merge(self, task, state, who, local):
+    def merge(self, task, state, clients, local):
         if "FPL_TUNE_NODE" in os.environ:
             seen = pathlib.Path(os.environ["FPL_TUNE_NODE"]) / f"seen-{os.getpid()}"
             seen.write_text(f"{__file__}\\n{fpl_tune.__file__}\\n")
-        return super().merge(task, state, who, local)
+        return super().merge(task, state, clients, local)
 """
 STUDY = """
 defaults: [/study, {override /method: promptfl}, _self_]
@@ -101,14 +101,14 @@ class Waiting(PromptFL):
     def merges(self):
         return []
 
-    def merge(self, task, state, who, local):
+    def merge(self, task, state, clients, local):
         if "FPL_TUNE_NODE" in os.environ:
             three = pathlib.Path(os.environ["FPL_TUNE_NODE"]).parent / "three"
             self.merges.append(time.monotonic())
             time.sleep(0.02)  # or a step of half a second, after which rounds are reported, could hold sixty
             while len(self.merges) > 60 and not any(three.rglob("*.npy")) and time.monotonic() - self.merges[0] < 300:
                 time.sleep(0.1)
-        return super().merge(task, state, who, local)
+        return super().merge(task, state, clients, local)
 """
 
 
@@ -148,7 +148,7 @@ def test_nodes_leave_and_join_while_checkpoints_lie_at_a_url(
     assert all("gets no trials: it has torch 0.0.1 (driver: " in text for text in said)
     again = {(name, number) for (name, number), read in clocks.items() if len(read) > 1}
     assert len(had_checkpoints) >= 3
-    assert not {(name, 1) for name in had_checkpoints} & again, "who had a checkpoint went on from it"
+    assert not {(name, 1) for name in had_checkpoints} & again, "clients had a checkpoint went on from it"
     assert built(cluster, "odd", "three") == [False, True], "trials ran on one of them only"
     assert run(body, *long, "execution.executor=inline", root="inline").exit_code == 0
     pd.testing.assert_frame_equal(figures("ray"), figures("inline"), check_exact=True)

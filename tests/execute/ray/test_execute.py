@@ -13,12 +13,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from fpl_tune.errors import FplTuneError
+from fpl_tune.core.errors import FplTuneError
 from fpl_tune.execute.callback import Callback
-from fpl_tune.execute.job import Setup
+from fpl_tune.execute.job import ExecutionContext
+from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
-from fpl_tune.trial import Record
 
 DYING = """
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ from fpl_tune.methods.promptfl import PromptFL
 
 @dataclass(frozen=True)
 class Dying(PromptFL):
-    def merge(self, task, state, who, local):
+    def merge(self, task, state, clients, local):
         marker = pathlib.Path(os.environ["FPL_TUNE_TEST_MARKER"])
         if not marker.exists():
             marker.touch()
             os._exit(9)
-        return super().merge(task, state, who, local)
+        return super().merge(task, state, clients, local)
 """
 
 
@@ -62,7 +62,7 @@ def test_ray_gives_the_figures_of_inline_and_survives_a_dying_process(
     other = Store.open(tmp_path / "inline", "tiny")
     for cell in store.cells()[:2]:
         for seed in (1, 2):
-            both = [(s.place(cell, seed) / "prompts.safetensors").read_bytes() for s in (store, other)]
+            both = [(s.seed_folder(cell, seed) / "prompts.safetensors").read_bytes() for s in (store, other)]
             assert both[0] == both[1]
     assert not (tmp_path / "ray" / "tiny" / ".ray").exists()
     assert not list((tmp_path / "ray").rglob("ckpt-*"))
@@ -142,7 +142,7 @@ def test_ray_is_not_started_for_a_study_that_stops_while_it_is_imported(monkeypa
     runs: list[bool] = []
     monkeypatch.setattr(inline, "run_first", lambda *_: None)
     monkeypatch.setattr(executor, "run", lambda *_: runs.append(scheduler.stopping))
-    ray.execute(scheduler, Setup(Path(), Path()))
+    ray.execute(scheduler, ExecutionContext(Path(), Path()))
     scheduler.stopping = True
-    ray.execute(scheduler, Setup(Path(), Path()))
+    ray.execute(scheduler, ExecutionContext(Path(), Path()))
     assert runs == [False]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fpl_tune.execute.job import Setup
+from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.packing import Packing, Slice
 from fpl_tune.execute.ray import bridge
 from fpl_tune.execute.ray.nodes import Node
@@ -32,7 +32,7 @@ def test_gpus_of_nodes_that_pass_the_check_are_added_and_those_of_lost_nodes_rem
     monkeypatch.setattr(bridge, "slices", lambda nodes: [Slice(node.id, 10, 10) for node in nodes])
     packing = Packing([Slice("old", 10, 10), Slice("lost", 10, 10)], tmp_path)
     scheduler: Any = SimpleNamespace(next_job=lambda: None, exhausted=False)
-    follower = bridge.Bridge(scheduler, Setup(tmp_path, tmp_path, address="x"), packing)
+    follower = bridge.Bridge(scheduler, ExecutionContext(tmp_path, tmp_path, address="x"), packing)
     for _ in range(2):
         assert follower.suggest("trial") is None
         assert follower.problem is None

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from fpl_tune.execute.job import Job, JobRun, Setup
+from fpl_tune.execute.job import ExecutionContext, Job, JobRun
 from fpl_tune.execute.ray import study_job
 from fpl_tune.execute.ray.bridge import Bridge
 from fpl_tune.execute.ray.study_job import REPORT, STUDY, Assignment, ContextLost, StudyTrainable
@@ -60,7 +60,7 @@ def _actor(
 
 def assignment(folder: Path) -> Assignment:
     cell: Any = SimpleNamespace(id="0")
-    return Assignment(Job(cell, (1,)), Setup(folder, folder, device="cuda"), {}, gpus=0.3)
+    return Assignment(Job(cell, (1,)), ExecutionContext(folder, folder, device="cuda"), {}, gpus=0.3)
 
 
 def test_a_peak_is_the_jobs_own_and_known_from_the_second_round(

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from fpl_tune import FederatedTrainable, config
-from fpl_tune.errors import ConfigError
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute.ray.trainable import parse, summarise
 
 DATA = {"train_per_class": 8, "test_per_class": 2, "shots": 2, "domains": ["clipart"]}

@@ -1,0 +1,54 @@
+"""Learnable branches inside the frozen blocks of a tower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from fpl_tune.core.errors import ConfigError
+
+
+class Adapter(NamedTuple):
+    """A branch beside the frozen layers of a tower's blocks, with parameters of each client's own.
+
+    It maps every token by itself, so that a cohort stays one batch and sentences still share their beginning.
+    """
+
+    branch: Callable[[dict[str, Tensor], Tensor], Tensor]
+    """(leaves [C, ...] of one block, tokens [C, n, width]) -> what is added to them [C, n, width]. A function of a
+    module that reads its arguments alone: features without gradients are remembered by its name and its leaves."""
+    leaf: dict[str, Tensor]
+    """[C, J, ...] parameters by client and block."""
+    first: int = 0
+    """The block, counted from 0, that the first of the J leaves belongs to."""
+    place: Literal["block", "attention"] = "block"
+    """`block`: maps the first LayerNorm of a block's input, is added to its output. `attention`: maps the values that
+    attention has mixed, is added to its output projection."""
+
+    @property
+    def key(self) -> str:
+        """A key that differs between two branches with equal leaves."""
+        name = f"{self.branch.__module__}.{self.branch.__qualname__}"
+        if "<" in name:
+            raise ConfigError(f"A branch inside a tower must be a function of a module, but is {name}.")
+        return f"{name} {self.first} {self.place} {[(n, tuple(leaf.shape[1:])) for n, leaf in self.leaf.items()]}"
+
+    @property
+    def n_blocks(self) -> int:
+        """J, the number of blocks with leaves."""
+        return next(iter(self.leaf.values())).shape[1]
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Adapter:
+        """The same branch with changed leaves."""
+        return self._replace(leaf={name: change(leaf) for name, leaf in self.leaf.items()})
+
+    def at(self, block: int) -> Adapter | None:
+        """The branch of one block, leaves [C, ...]; None where the block has none."""
+        j = block - self.first
+        return self.each(lambda leaf: leaf[:, j]) if 0 <= j < self.n_blocks else None
+
+    def added(self, place: str, x: Tensor, onto: Tensor) -> Tensor:
+        """`onto` plus the branch of x, if this is its place."""
+        return onto + self.branch(self.leaf, x) if place == self.place else onto

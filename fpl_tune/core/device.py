@@ -1,0 +1,170 @@
+"""The machine's devices: which one a run trains on, how much memory it has, and what its errors mean.
+
+Everything comes from PyTorch, so that `CUDA_VISIBLE_DEVICES`, MIG slices and the memory that other programs hold count
+as they will in training.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
+
+import torch
+
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem
+
+WANTED = ("auto", "cpu", "cuda")
+_ASSUMED = 16 << 30
+"""Bytes of an accelerator that PyTorch cannot be asked about."""
+
+_NO_MEMORY = re.compile(
+    r"CUDA (error: )?out of memory|cudaErrorMemoryAllocation|STATUS_ALLOC_FAILED|"
+    r"CUDNN_STATUS_INTERNAL_ERROR_(HOST|DEVICE)_ALLOCATION_FAILED|DefaultCPUAllocator"
+)
+_POISONED = re.compile(
+    "illegal memory access|device-side assert|unspecified launch failure|misaligned address|illegal instruction|"
+    "invalid program counter|hardware stack error|uncorrectable ECC error|launch timed out|CUDA error: unknown error|"
+    "context is destroyed|cudaErrorContained|device is lost"
+)
+
+
+class OutOfMemory(EnvironmentProblem):
+    """One client does not fit into the device's memory."""
+
+
+class Gpu(NamedTuple):
+    """A GPU as this process sees it, or a MIG slice of one."""
+
+    number: int
+    """Among the visible ones, as in `cuda:<index>`."""
+    name: str
+    total: int
+    """Bytes."""
+    free: int
+    """Bytes that no program holds."""
+
+
+def resolve(wanted: str) -> str:
+    """The device of a run: `auto` is cuda where PyTorch can use a GPU, else cpu.
+
+    Raises:
+        ConfigError: there is no such device.
+        EnvironmentProblem: cuda is asked for, and PyTorch cannot use a GPU.
+    """
+    if wanted not in WANTED:
+        raise ConfigError(f"execution.device must be auto, cpu or cuda, but is {wanted!r}.")
+    if wanted == "cpu":
+        return "cpu"
+    reason = why_no_cuda()
+    if wanted == "cuda" and reason:
+        raise EnvironmentProblem(
+            f"execution.device=cuda asks for a GPU, but PyTorch sees none ({reason}). Use execution.device=cpu."
+        )
+    return "cpu" if reason else "cuda"
+
+
+def why_no_cuda() -> str:
+    """Why PyTorch cannot use a GPU, in a few words; empty where it can."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the driver is too old is a warning here, and an error below
+        if torch.cuda.is_available():
+            return ""
+    if torch.version.cuda is None and torch.version.hip is None:
+        return f"PyTorch {torch.__version__} is built without CUDA"
+    try:
+        torch.cuda.init()
+    except (AssertionError, RuntimeError) as problem:
+        return _first_sentence(problem)
+    return "CUDA_VISIBLE_DEVICES hides all of them, or there is none"
+
+
+def gpus() -> list[Gpu]:
+    """The GPUs that this process may use, with their memory; none without CUDA.
+
+    Asking opens a CUDA context on each of them, some hundred megabytes for as long as the process lives: a process
+    that trains nothing should ask in a child.
+
+    Raises:
+        EnvironmentProblem: a visible GPU does not answer.
+    """
+    if why_no_cuda():
+        return []
+    found = []
+    for index in range(torch.cuda.device_count()):
+        try:
+            free, _ = torch.cuda.mem_get_info(index)
+        except RuntimeError as problem:
+            if not is_out_of_memory(problem):
+                raise EnvironmentProblem(
+                    f"GPU {index} does not answer ({_first_sentence(problem)}). Check it with nvidia-smi, "
+                    "or leave it out of CUDA_VISIBLE_DEVICES."
+                ) from problem
+            free = 0  # other programs hold so much that not even a context fits
+        total = torch.cuda.get_device_properties(index).total_memory
+        found.append(Gpu(index, torch.cuda.get_device_name(index), total, free))
+    return found
+
+
+def memory() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def usable_bytes(device: torch.device) -> int:
+    """Memory of an accelerator that this process may take: the share set by
+    `torch.cuda.set_per_process_memory_fraction`, all of it by default.
+
+    It does not depend on what is free, so that sizes derived from it, and with them the last digits of figures, are
+    the same on equal GPUs.
+    """
+    if device.type != "cuda":
+        return _ASSUMED
+    return int(torch.cuda.get_per_process_memory_fraction(device) * _total(device))
+
+
+@cache
+def _total(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).total_memory
+
+
+def activation_bytes(device: torch.device, *, cpu: int, share: float) -> int:
+    """Bytes that one batch may keep for its backward pass: `cpu` on the CPU, a share of the memory elsewhere."""
+    return cpu if device.type == "cpu" else int(share * usable_bytes(device))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error, or one that it was raised from, says that memory did not suffice: the process can go on with
+    less. On CUDA that has many forms; `torch.cuda.OutOfMemoryError` is one."""
+    no_memory = (MemoryError, OutOfMemory, torch.cuda.OutOfMemoryError)
+    return any(isinstance(found, no_memory) for found in _chain(error)) or _mentions(_NO_MEMORY, error)
+
+
+def is_poisoned(error: BaseException) -> bool:
+    """Whether an error leaves the process's CUDA context useless: every later call fails, so the process must end."""
+    return _mentions(_POISONED, error)
+
+
+def _mentions(text: re.Pattern[str], error: BaseException) -> bool:
+    return any(isinstance(found, RuntimeError) and text.search(str(found)) for found in _chain(error))
+
+
+def free_cache() -> None:
+    """Returns what PyTorch keeps for later tensors to the GPU."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _first_sentence(problem: BaseException) -> str:
+    return " ".join(str(problem).split()).partition(". ")[0][:200].rstrip(".") or type(problem).__name__

@@ -1,0 +1,91 @@
+"""Paths of the shipped files, the output folder and the feature cache."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem, unknown
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def shipped(kind: str, name: str = "") -> Path:
+    """`conf`, `studies` or `search_spaces`, or a file in it: in a checkout beside the package, in a wheel inside it."""
+    if kind == "conf":
+        return _PACKAGE / "conf" / name
+    checkout = (_PACKAGE.parent / "pyproject.toml").is_file() and (_PACKAGE.parent / kind).is_dir()
+    return (_PACKAGE.parent if checkout else _PACKAGE / "_shipped") / kind / name
+
+
+def list_studies() -> dict[str, Path]:
+    """Study name -> file: those in `studies/` of the current folder, then the shipped ones."""
+    found: dict[str, Path] = {}
+    for folder in (Path.cwd() / "studies", shipped("studies")):
+        for path in sorted(folder.glob("*.yaml")):
+            found.setdefault(path.stem, path)
+    return found
+
+
+def study_file(name: str) -> Path:
+    """The file of a study by its name, also of one that has results, or by its path.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name.endswith((".yaml", ".yml")):
+        if not Path(name).is_file():
+            raise ConfigError(f"There is no file {name!r}. A study is a name (fpl-tune ls studies) or a YAML file.")
+        return Path(name)
+    known = list_studies()
+    path = known.get(name) or output_folder() / name / "study.yaml"
+    if not path.is_file():
+        raise unknown("study", name, known, "fpl-tune ls studies")
+    return path
+
+
+def stored_studies() -> list[str]:
+    """Names of the studies that have results."""
+    return sorted(path.parent.name for path in output_folder().glob("*/study.yaml"))
+
+
+def check_stored(name: str) -> None:
+    """Raises `ConfigError` unless a study has results."""
+    known = stored_studies()
+    if not known:
+        raise ConfigError(
+            f"There are no results in {output_folder()} yet. Run a study first, or point FPL_TUNE_OUTPUT to other "
+            "results."
+        )
+    if name not in known:
+        raise unknown("study with results", name, known)
+
+
+def output_folder() -> Path:
+    """`outputs/` of the current folder, or what FPL_TUNE_OUTPUT names."""
+    return Path(os.environ.get("FPL_TUNE_OUTPUT", "outputs")).expanduser().resolve()
+
+
+def output_root() -> Path:
+    """The output folder, created.
+
+    Raises:
+        EnvironmentProblem: it cannot be written.
+    """
+    root = output_folder()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=root).close()
+    except OSError as problem:
+        raise EnvironmentProblem(
+            f"The output folder must be writable, but {root} is not ({problem.strerror}). "
+            "Name another one in FPL_TUNE_OUTPUT."
+        ) from None
+    return root
+
+
+def cache_root() -> Path:
+    """Feature cache: FPL_TUNE_CACHE, else XDG_CACHE_HOME/fpl-tune, else ~/.cache/fpl-tune."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.environ.get("FPL_TUNE_CACHE") or f"{base}/fpl-tune").expanduser()

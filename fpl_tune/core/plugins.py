@@ -1,0 +1,149 @@
+"""Plug-ins: entry points of installed packages, and modules that the user names.
+
+Group `fpl_tune.methods`: a dataclass derived from `fpl_tune.method.Method`.
+Group `fpl_tune.data`: a `fpl_tune.data.sources.Source`.
+Group `fpl_tune.towers`: a function (pretrained, *, device, dtype, seed) that returns `fpl_tune.clip.Towers`.
+Group `fpl_tune.samplers`: a class derived from `optuna.samplers.BaseSampler`.
+Group `fpl_tune.pruners`: a class derived from `optuna.pruners.BasePruner`.
+The name of the entry point is the name in the configuration: `method=NAME`, `data.name=NAME`, `clip.name=NAME`,
+`search.sampler=NAME`, `prune.rule=NAME`.
+Methods, data sets, samplers and pruners can also be named as `package.module:Name`; see `module_of`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import textwrap
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, get_args
+
+from fpl_tune.core.errors import ConfigError
+
+VARIABLE = "FPL_TUNE_PLUGINS"
+"""Environment variable with the top-level modules that may be imported; child processes inherit it."""
+
+Kind = Literal["methods", "data", "towers", "samplers", "pruners"]
+
+_PLACE = "fpl_tune_place"
+
+
+def trusted() -> list[str]:
+    """Top-level modules that may be imported."""
+    return [name for name in os.environ.get(VARIABLE, "").replace(" ", "").split(",") if name]
+
+
+def trust(overrides: Iterable[str]) -> None:
+    """Adds the modules that the user's own overrides name as `package.module:Name` to the trusted ones."""
+    for text in overrides:
+        _trust(*re.findall(r"(?<![\w.])([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]", text))
+
+
+def _trust(*modules: str) -> None:
+    if not set(modules) <= set(trusted()):
+        os.environ[VARIABLE] = ",".join(dict.fromkeys([*trusted(), *modules]))
+
+
+def modules() -> set[str]:
+    """Top-level modules of all plug-ins."""
+    points = (point for kind in get_args(Kind) for point in entry_points(group=f"fpl_tune.{kind}"))
+    return {*trusted(), *(point.module.partition(".")[0] for point in points)}
+
+
+def module_of(name: str, field: str) -> ModuleType:
+    """Imports the module of `package.module:Name`.
+
+    A study file may come from anywhere, and importing a module runs it. Modules are therefore imported only if they are
+    part of fpl-tune or Optuna, lie in the current folder, were named on the command line (or in the overrides of the
+    Python interface), or are listed in FPL_TUNE_PLUGINS.
+
+    Args:
+        name: `package.module:Name`.
+        field: the field of the configuration that holds it, for messages.
+
+    Raises:
+        ConfigError: the name is not of that form, or its module is not trusted or cannot be imported.
+    """
+    module, _, part = name.partition(":")
+    if "/" in module or module.endswith(".py"):
+        stem = module.rpartition("/")[2].removesuffix(".py")
+        raise ConfigError(f"{field} {name!r} names a file. Name its module: PYTHONPATH=FOLDER, {field}={stem}:{part}.")
+    if "{" in name:
+        raise ConfigError(f"{field} {name!r} has a brace that is not closed. Write {field}={{name: NAME}}, in quotes.")
+    if not module or not part:
+        raise ConfigError(f"{field} is given as package.module:Name, but is {name!r}.")
+    top, here = module.partition(".")[0], Path.cwd()
+    if (here / f"{top}.py").is_file() or (here / top / "__init__.py").is_file():
+        _trust(top)
+        if str(here) not in sys.path:
+            sys.path.append(str(here))  # at the end: no file of the folder hides a library
+    if top not in ("fpl_tune", "optuna", *trusted()):
+        raise ConfigError(
+            f"A file may not import code, but names {field}={name}. If you trust the module {top}, set "
+            f"{VARIABLE}={top}, or write {field}={name} on the command line."
+        )
+    try:
+        return import_module(module)
+    except Exception as problem:
+        lacking = isinstance(problem, ModuleNotFoundError) and f"{module}.".startswith(f"{problem.name}.")
+        why = f"{problem}. Set PYTHONPATH to its folder" if lacking else describe_error(problem)
+        raise ConfigError(f"{field} {name!r} cannot be imported: {why}.") from problem
+
+
+def names(kind: Kind) -> list[str]:
+    """Names of the plug-ins of a kind; nothing is imported."""
+    return sorted({point.name for point in entry_points(group=f"fpl_tune.{kind}")})
+
+
+def load(kind: Kind, name: str) -> Any:
+    """Imports a plug-in.
+
+    Raises:
+        ConfigError: the plug-in cannot be imported.
+    """
+    (point, *_) = entry_points(group=f"fpl_tune.{kind}", name=name)
+    try:
+        return point.load()
+    except Exception as problem:  # a plug-in may raise anything
+        brought = f" of the package {point.dist.name}" if point.dist else ""
+        raise ConfigError(
+            f"The plug-in {name!r}{brought} cannot be imported from {point.value}: {describe_error(problem)}. "
+            "Fix or remove it."
+        ) from problem
+
+
+def describe_error(problem: BaseException) -> str:
+    """An error in one line: class, the message's first 400 characters and, if a plug-in raised it, file and line."""
+    text = problem.msg if isinstance(problem, SyntaxError) else textwrap.shorten(str(problem), 400, placeholder=" ...")
+    place = where(problem)
+    return f"{type(problem).__name__}{f': {text}' if text else ''}{f' ({place})' if place else ''}"
+
+
+def where(problem: BaseException) -> str:
+    """Returns `file:line` of the innermost frame in a plug-in, or ""."""
+    if isinstance(problem, SyntaxError) and problem.filename:
+        return f"{problem.filename}:{problem.lineno}"
+    if found := getattr(problem, _PLACE, ""):
+        return str(found)
+    theirs, found = modules(), ""
+    for frame, line in traceback.walk_tb(problem.__traceback__):
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in theirs:
+            found = f"{frame.f_code.co_filename}:{line}"
+    return found
+
+
+@contextmanager
+def located() -> Iterator[None]:
+    """Adds file and line of a plug-in to an error, since a traceback does not pass to another process."""
+    try:
+        yield
+    except Exception as problem:
+        setattr(problem, _PLACE, where(problem))
+        raise

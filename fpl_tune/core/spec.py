@@ -1,0 +1,116 @@
+"""Specifications: frozen pydantic dataclasses. pydantic alone checks their types, ranges and unknown fields.
+
+A specification is declared with `@dataclass(frozen=True, config=SPEC)` from `pydantic.dataclasses`. `validated` builds
+one from plain values and turns pydantic's errors into a `ConfigError` of one line.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import cache
+from typing import Annotated, Any, TypeVar
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from fpl_tune.core.errors import ConfigError, unknown
+
+SPEC = ConfigDict(
+    extra="forbid", validate_default=True, coerce_numbers_to_str=True, arbitrary_types_allowed=True, allow_inf_nan=True
+)
+
+AtLeastOne = Annotated[int, Field(ge=1, le=1_000_000)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Weight = Rate
+"""Of a term in a sum."""
+Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+
+Spec = TypeVar("Spec")
+
+_KINDS = {
+    "float": "must be a number",
+    "int": "must be a whole number",
+    "bool": "must be true or false",
+    "string": "must be a text",
+    "list": "must be a list",
+    "tuple": "must be a list",
+    "dict": "must be a mapping of names to values",
+    "dataclass": "must be a mapping of its fields",
+    "finite": "must be a finite number",
+}
+_SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _short.maxlong = 60
+
+
+def validated(kind: type[Spec], values: Any, where: str) -> Spec:
+    """A specification built from plain values.
+
+    Args:
+        kind: a pydantic dataclass.
+        values: a mapping of field names to values, or an instance, which is returned as it is.
+        where: dotted name of the specification in the configuration, such as `optim`; "" at the top.
+
+    Raises:
+        ConfigError: an unknown field, or a value of the wrong type or outside its range.
+    """
+    if isinstance(values, Mapping):
+        known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+        for name in values:
+            if name not in known:
+                raise unknown("field", join_name(where, name), [join_name(where, field) for field in known])
+    try:
+        return _adapter(kind).validate_python(values)
+    except ValidationError as problem:
+        raise refusal(problem, where) from None
+
+
+def refusal(problem: ValidationError, where: str) -> ConfigError:
+    """pydantic's first error as a `ConfigError` of one line: field, rule and value."""
+    first = problem.errors(include_url=False)[0]
+    kind, value, details = first["type"], first["input"], first.get("ctx", {})
+    name = join_name(where, *_path(first["loc"]))
+    if kind == "literal_error":
+        known = [text.strip("' ") for text in details["expected"].replace(" or ", ", ").split(",")]
+        return unknown(name, str(value), known)
+    if kind == "unexpected_keyword_argument":
+        return ConfigError(f"There is no field {name!r}.")
+    if kind in ("missing", "string_too_short", "too_short"):
+        return ConfigError(f"{name} is missing. Give it a value.")
+    if kind == "value_error":
+        return ConfigError(f"{name} {details['error']}, but is {shown(value)}." if name else str(first["msg"]))
+    for bound in _SIGNS.keys() & details.keys():
+        limit = details[bound] if isinstance(details[bound], int) else f"{details[bound]:g}"
+        return ConfigError(f"{name} must be {_SIGNS[bound]} {limit}, but is {shown(value)}.")
+    if value is None:
+        return ConfigError(f"{name} cannot be null. Leave it out, or take it away: '~{name}'.")
+    rule = _KINDS.get("int" if kind == "int_from_float" else kind.partition("_")[0])
+    rule = rule or first["msg"].replace("Input should be", "must be")
+    return ConfigError(f"{name} {rule}, but is {shown(value)}.")
+
+
+def shown(value: Any) -> str:
+    """A value as a message quotes it: at most a line."""
+    return " ".join(_short.repr(value).split())
+
+
+def join_name(*parts: object) -> str:
+    """Parts of a name joined by dots; empty ones are left out."""
+    return ".".join(str(part) for part in parts if part != "")
+
+
+def _path(loc: Sequence[int | str]) -> list[str]:
+    """The fields of a pydantic location, without the branches of a union, such as `int` or `list[int]`."""
+    return [str(part) for part in loc if isinstance(part, int) or (part.isidentifier() and part not in _BRANCHES)]
+
+
+_BRANCHES = ("int", "float", "str", "bool", "dict", "list", "tuple")
+
+
+@cache
+def _adapter(kind: type[Spec]) -> TypeAdapter[Spec]:
+    return TypeAdapter(kind)

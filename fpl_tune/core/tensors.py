@@ -1,0 +1,91 @@
+"""Functions on leaves, axes and states that methods share. Shapes as in `fpl_tune.method`, which exports them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fpl_tune.core.errors import ConfigError
+
+
+def replicate(leaf: Tensor, count: int) -> Tensor:
+    """[...] -> [C, ...]: the same value for every client of a cohort, with storage of its own."""
+    return leaf.unsqueeze(0).repeat(count, *([1] * leaf.ndim))
+
+
+_in_place: ContextVar[bool] = ContextVar("in_place", default=False)
+
+
+@contextmanager
+def in_place(allowed: bool = True) -> Iterator[None]:
+    """Lets `put` write into the tensors that it receives: a merge then needs no second copy of all clients' leaves."""
+    before = _in_place.set(allowed)
+    try:
+        yield
+    finally:
+        _in_place.reset(before)
+
+
+def scatter_rows(leaf: Tensor, clients: Tensor, rows: Tensor) -> Tensor:
+    """[N, ...] with the rows of `clients` replaced by `rows` [C, ...]; a new tensor, unless within `in_place`."""
+    return leaf.index_copy_(0, clients, rows) if _in_place.get() else leaf.index_copy(0, clients, rows)
+
+
+def average(rows: Tensor, weight: Tensor) -> Tensor:
+    """[C, ...] -> [...]: mean weighted by `weight` [C], which need not sum to one.
+
+    A plain mean if all weights are 0: no client of the cohort has images, so that all rows are what was received.
+    """
+    weight = torch.where(weight.any(), weight, 1)  # nothing is read: a GPU is not waited for
+    share = (weight.double() / weight.sum()).to(rows.dtype)
+    return torch.tensordot(share, rows, dims=1)
+
+
+def normalize(features: Tensor) -> Tensor:
+    """Features [..., D] scaled to length one along the last axis. Differentiable once."""
+    return cast(Tensor, _Unit.apply(features))
+
+
+class _Unit(torch.autograd.Function):
+    """`F.normalize`, with a gradient of four kernels instead of thirteen."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_(min=1e-12)
+        out = x / length
+        ctx.save_for_backward(out, length)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        out, length = ctx.saved_tensors
+        along = (grads[0] * out).sum(-1, keepdim=True)
+        return grads[0].addcmul(out, along, value=-1).div_(length)
+
+
+def cosine_logits(scale: float, image: Tensor, text: Tensor) -> Tensor:
+    """s · cos: raw or unit images [C, B, D] against unit text features [C, K, D] -> [C, B, K]."""
+    return scale * torch.einsum("cbd,ckd->cbk", normalize(image), text)
+
+
+def mean_over(values: Tensor, mask: Tensor) -> Tensor:
+    """[C, B] -> [C]: mean of the entries whose mask is True; 0 where there is none."""
+    return torch.where(mask, values, 0).sum(1) / mask.sum(1).clamp(min=1)
+
+
+def count(**tensors: Tensor) -> dict[str, int | Tensor]:
+    """Number of scalars of each tensor, for `Traffic`."""
+    return {name: tensor.numel() for name, tensor in tensors.items()}
+
+
+def require(holds: bool, field: str, rule: str, value: Any, remedy: str = "") -> None:
+    """Raises `ConfigError` naming field, rule and value unless the rule holds."""
+    if not holds:
+        raise ConfigError(f"method.{field} {rule}, but is {value!r}.{' ' + remedy if remedy else ''}")

@@ -1,0 +1,227 @@
+"""The plan of a study before it starts: the cells that would run, their time, memory and bytes, and its feasibility."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fpl_tune.config import StudySpec
+from fpl_tune.core.device import memory, resolve
+from fpl_tune.core.formatting import counted, duration, size
+from fpl_tune.execute.job import ExecutionContext
+from fpl_tune.execute.plan import preflight
+from fpl_tune.execute.plan.diff import Differ, Item
+from fpl_tune.execute.plan.preflight import Loaded
+from fpl_tune.execute.profile import Profile, cost_key, kinds_of, measure, nearest
+from fpl_tune.execute.resources import cores, seconds_of, setup_of
+from fpl_tune.search import pruning as prune
+from fpl_tune.search.ablation import ablation_cells
+from fpl_tune.search.confirm import cells_of
+from fpl_tune.search.objective import check_reported
+from fpl_tune.search.search import Search
+from fpl_tune.simulation.bounds import SHARE
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.fingerprints import fingerprints, stale
+from fpl_tune.study.store import Store
+
+RAY_SECONDS = 6.0
+"""Seconds to start and stop Ray on this machine."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The plan of a study; see `totals`."""
+
+    items: tuple[Item, ...]
+    seconds: float
+    """Wall time of the cells that are left."""
+    parallel: int
+    gpus: float
+    starting: float
+    """Seconds of `seconds` before the first trial."""
+    reasons: tuple[str, ...]
+    """Why it is infeasible."""
+    held_out: tuple[float, ...] = ()
+    """Shares of their training images that clients validate on where they use all (`data.shots=null`)."""
+    outside: tuple[tuple[Cell, str, str], ...] = ()
+    """Cells with results that the study no longer has: cell, state, why."""
+
+    @property
+    def feasible(self) -> bool:
+        return not self.reasons
+
+    def totals(self) -> dict[str, Any]:
+        """Totals of the plan; seconds and bytes of the cells that are not done."""
+        left = [item for item in self.items if item.status != "done"]
+        return {
+            "cells": sum(item.trials for item in self.items),
+            "done": sum(item.trials for item in self.items if item.status == "done"),
+            "stale": sum(item.trials for item in self.items if item.status == "stale"),
+            "seconds": round(self.seconds, 1),
+            "gpu_hours": round(self.gpus * sum(i.seconds for i in left) / 3600, 3),
+            "bytes_up": sum(item.bytes_up for item in left),
+            "bytes_down": sum(item.bytes_down for item in left),
+            "peak_memory_bytes": max((item.peak_memory_bytes for item in left), default=0),
+            "parallel": self.parallel,
+            "feasible": self.feasible,
+            "reasons": list(self.reasons),
+            "dropped": [item.label for item in left if item.fitting < item.trials],
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per cell."""
+        reasons = any(item.why for item in self.items)
+        return [
+            {
+                "cell": item.label,
+                "status": item.status,
+                "trials": item.trials,
+                "seeds": len(item.missing),
+                "seconds": round(item.seconds, 1),
+                "up MB": round(item.bytes_up / 1e6, 3),
+                "down MB": round(item.bytes_down / 1e6, 3),
+                "memory MB": round(item.peak_memory_bytes / 1e6),
+                **({} if item.fitting == item.trials else {"budget": _within(item)}),
+                **({"why": item.why} if reasons else {}),
+            }
+            for item in self.items
+        ]
+
+    def sentence(self) -> str:
+        """The totals as a sentence."""
+        t = self.totals()
+        begun = f" ({duration(self.starting)} of it to start)" if self.starting and t["seconds"] else ""
+        text = (
+            f"{counted(t['cells'], 'cell')}, {t['done']} done; {duration(t['seconds'])} with {self.parallel} at once"
+            f"{begun}, {size(t['bytes_up'])} up and {size(t['bytes_down'])} down, "
+            f"{size(t['peak_memory_bytes'])} of memory a trial."
+        )
+        if t["dropped"]:
+            more = len(t["dropped"]) - 5
+            named = [f"{i.label}{f' ({_within(i)})' if i.fitting else ''}" for i in self.items if i.fitting < i.trials]
+            text += f" The budget drops {len(named)}: {', '.join(named[:5])}{f' and {more} more' if more > 0 else ''}."
+        if self.held_out:
+            shares = " or ".join(f"{share:.0%}" for share in self.held_out)
+            text += f" Clients validate on {shares} of their training images (data.val) and train on the others."
+        if self.outside:
+            text += f" Not in this study, but kept with their results: {counted(len(self.outside), 'cell')}."
+        return " ".join([text, *self.reasons])
+
+
+def _within(item: Item) -> str:
+    """The part of an item that fits into the budget."""
+    return f"{item.fitting} of {item.trials}" if item.fitting else "dropped"
+
+
+def make_plan(
+    spec: StudySpec, node: dict[str, Any], *, root: Path, progress: Callable[[int, int], None] | None = None
+) -> Plan:
+    """Plans a study: its missing seeds, their measured costs and exact bytes.
+
+    Args:
+        spec: the study.
+        node: the study as a plain dict.
+        root: the output folder.
+        progress: called with (kinds of trials measured, all).
+
+    Raises:
+        ConfigError: the study cannot run on any machine.
+        EnvironmentProblem: the machine lacks data, or a GPU that is requested.
+    """
+    prune.check(spec.prune)
+    check_reported(spec.report.metric)
+    budget = seconds_of(spec.budget)
+    setup = setup_of(spec, root / spec.name)
+    if setup.address is not None:
+        from fpl_tune.execute import ray
+
+        setup = ray.offer(setup)
+    store = Store(root, spec.name)
+    if store.exists:
+        store = Store.open(root, spec.name)
+    cells = [*cells_of(spec, node, root), *ablation_cells(spec, node, root)]
+    differ = Differ(spec, store, cells if spec.search.sampler is None else [*cells, *store.cells()])
+    items = _items(spec, node, store, cells, differ)
+    named = [(run, item.label) for item in items if item.missing for run in item.runs]
+    runs, labels = [run for run, _ in named], [label for _, label in named]
+    sent = preflight.check(runs, len(spec.seed_list()), setup, labels)
+    profile = measure(kinds_of(runs), spec.seed_list(), _here(setup), progress=progress)
+    ray_seconds = RAY_SECONDS if spec.execution.executor == "ray" else 0.0
+    starting = profile.boot + ray_seconds / 2 if ray_seconds else 0.0
+    free = [starting] * setup.parallel  # a heap of the times at which workers become free
+    for item in items:
+        _add_costs(item, len(spec.seed_list()), profile, sent, free, budget)
+    return Plan(
+        items=tuple(items),
+        seconds=max(free) + ray_seconds / 2 if max(free) > starting else 0.0,
+        parallel=setup.parallel,
+        gpus=1.0 if setup.gpus is None else setup.gpus,
+        starting=starting,
+        reasons=tuple(_reasons(items, setup)),
+        held_out=tuple(sorted({run.data.val for run in runs if run.data.shots is None and run.data.val})),
+        outside=tuple(differ.outside()),
+    )
+
+
+def _here(setup: ExecutionContext) -> ExecutionContext:
+    """The setup for measuring costs: always this machine, also for a cluster."""
+    device = setup.device if setup.address is None else resolve("auto")
+    return replace(setup, device=device, parallel=min(setup.parallel, cores()))
+
+
+def _items(spec: StudySpec, node: dict[str, Any], store: Store, cells: Sequence[Cell], differ: Differ) -> list[Item]:
+    """Cells, their missing seeds and their state."""
+    search = Search.plan(spec, node, store.root)
+    drawn = search.draw() if search is not None else {}
+    tried = [cell for cell in store.cells() if cell.role == "trial"]
+    found = []
+    for cell in cells:
+        if cell.id not in drawn:
+            found.append(differ.item(cell))
+            continue
+        over = sum(_over(trial, cell, spec, store) for trial in tried)
+        done, left = drawn[cell.id][:over], drawn[cell.id][over:]
+        found += [Item(cell.label, "done", [], done)] if done else []
+        found += [Item(cell.label, "partial" if done else "new", spec.seed_list(), left)] if left else []
+    return found
+
+
+def _over(trial: Cell, part: Cell, spec: StudySpec, store: Store) -> bool:
+    """Whether a trial belongs to the search in a cell of the axes and has all its results."""
+    inside = all(trial.varied.get(name) == value for name, value in part.varied.items())
+    return inside and not store.missing(trial, spec) and not stale(store, trial, fingerprints(trial.run))
+
+
+def _add_costs(item: Item, seeds: int, profile: Profile, sent: Loaded, free: list[float], budget: float | None) -> None:
+    """Adds the costs of an item's trials, which occupy the workers, each the one that becomes free first."""
+    if not item.missing:
+        item.fitting = item.trials
+        return
+    for run in item.runs:
+        key = cost_key(run)
+        cost = nearest(profile.costs, key)
+        seconds = cost.seconds(run) * len(item.missing) / seeds
+        end = free[0] + seconds
+        heapq.heapreplace(free, end)
+        item.seconds += seconds
+        item.fitting += budget is None or end <= budget
+        item.peak_memory_bytes = max(item.peak_memory_bytes, cost.peak_memory_bytes)
+        for seed in item.missing:
+            up, down = sent.bytes(run, key, seed)
+            item.bytes_up, item.bytes_down = item.bytes_up + up, item.bytes_down + down
+
+
+def _reasons(items: Sequence[Item], setup: ExecutionContext) -> list[str]:
+    """Reasons for which the plan cannot run on this machine."""
+    peak = max((item.peak_memory_bytes for item in items), default=0)
+    if setup.address is None and peak * setup.parallel > SHARE * memory():
+        fits = max(1, int(SHARE * memory() // peak))
+        return [
+            f"{counted(setup.parallel, 'trial')} at once would take {peak * setup.parallel / 1e9:.1f} GB of memory, "
+            f"but this machine has {memory() / 1e9:.1f} GB. Set execution.parallel={fits}, or execution.block to train "
+            "fewer clients at once."
+        ]
+    return []

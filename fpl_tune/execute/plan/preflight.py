@@ -1,0 +1,149 @@
+"""Checks before a study starts: methods fit their tasks, and runs fit the machine."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Any
+
+import torch
+
+from fpl_tune import methods
+from fpl_tune.clip import Towers
+from fpl_tune.config import RunSpec
+from fpl_tune.core.device import is_out_of_memory, memory
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.formatting import size
+from fpl_tune.data import Dataset, load
+from fpl_tune.execute.gpus import gpus_here
+from fpl_tune.execute.job import ExecutionContext
+from fpl_tune.execute.packing import CONTEXT_BYTES
+from fpl_tune.execute.plan.traffic import bytes_of, hollow_task
+from fpl_tune.execute.profile import cost_key
+from fpl_tune.method import State
+from fpl_tune.simulation import bounds
+from fpl_tune.simulation.engine import kept_bytes
+from fpl_tune.simulation.task import ClientTask, towers_for
+
+
+class Loaded:
+    """Towers, data sets and tasks of a study, each loaded once."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Any] = {}
+        self.checked: set[object] = set()
+        """Cost keys of the runs that were checked, and lengths of contexts beside their data's class names."""
+
+    def _once(self, make: Callable[[], Any], *key: Any) -> Any:
+        text = json.dumps(key, sort_keys=True)
+        if text not in self._kept:
+            self._kept[text] = make()
+        return self._kept[text]
+
+    def towers_of(self, run: RunSpec) -> Towers:
+        key = (run.clip.name, run.clip.pretrained, run.clip.quick_gelu)
+        return self._once(lambda: towers_for(run.clip, dtype="float32"), "towers", key)
+
+    def dataset_of(self, run: RunSpec) -> Dataset:
+        return self._once(lambda: load(run.data), "data", vars(run.data))
+
+    def task_of(self, run: RunSpec) -> ClientTask:
+        """A task of the run's data and partition whose images take no memory."""
+        key = (vars(run.clip), vars(run.data), vars(run.partition))
+        return self._once(lambda: hollow_task(run, 1, self.towers_of(run), self.dataset_of(run)), "task", key)
+
+    def bytes(self, run: RunSpec, kind: str, seed: int) -> tuple[int, int]:
+        """Bytes sent up and down, cached: runs of equal cost key `kind`, length and seed send equally many."""
+        key = (kind, run.rounds, seed)
+        return self._once(lambda: bytes_of(run, seed, self.towers_of(run), self.dataset_of(run)), "bytes", key)
+
+
+def check(
+    runs: Sequence[RunSpec], seeds: int = 1, setup: ExecutionContext | None = None, labels: Sequence[str] = ()
+) -> Loaded:
+    """Checks that methods fit their tasks and runs fit the machine.
+
+    Args:
+        runs: the runs that are queued.
+        seeds: number of seeds of each.
+        setup: of the study; None: unknown.
+        labels: names of the runs, for messages; empty: there is one run.
+
+    Returns:
+        The towers and data sets that it had to load.
+
+    Raises:
+        ConfigError: the first run that cannot start.
+    """
+    loaded = Loaded()
+    here = setup.device if setup is not None and setup.address is None else None
+    room = memory() if here == "cpu" else None
+    gpu = max((free for _, free in gpus_here()), default=None) if here == "cuda" else None
+    for run, label in zip_longest(runs, labels):
+        try:
+            _check(run, loaded, seeds, room, gpu)
+        except ConfigError as problem:
+            raise ConfigError(f"{label}: {problem}" if label else str(problem)) from None
+    return loaded
+
+
+def _check(run: RunSpec, loaded: Loaded, seeds: int, room: int | None, gpu: int | None) -> None:
+    """Checks a run. Runs of equal cost key differ in numbers that only a method's own check reads."""
+    task, kind, n_ctx = loaded.task_of(run), cost_key(run), int(getattr(run.method, "n_ctx", 0))
+    if (id(task), n_ctx) not in loaded.checked:
+        loaded.checked.add((id(task), n_ctx))
+        loaded.towers_of(run).sentences(loaded.dataset_of(run).classes, n_ctx)  # they fit into the text tower
+    new = kind not in loaded.checked
+    if new:
+        bounds.check(run, task, seeds, room)
+    for stage in run.stages:
+        stage.method.check(task)
+        if stage.method.needs == "patches" and task.n_patches is None:
+            of = methods.name_of(run.method)
+            raise ConfigError(f"{of} needs patch features, but {run.clip.name} has none. Choose another clip.")
+    if new:
+        loaded.checked.add(kind)
+        _check_states(run, task, seeds, room, gpu)
+
+
+def _check_states(run: RunSpec, task: ClientTask, seeds: int, room: int | None, gpu: int | None) -> None:
+    """Builds the initial state of one seed and checks its size, and that a step of one client fits into a GPU."""
+    method = methods.name_of(run.method)
+    try:
+        with torch.no_grad():
+            state = run.stages[0].method.init(task, torch.Generator().manual_seed(0), None)
+        needed = 0 if gpu is None else least_gpu_memory(run, task, state)
+    except Exception as problem:
+        if not is_out_of_memory(problem):
+            return  # a method's own error: the run reports it with its place
+        raise ConfigError(
+            f"What {method} learns does not fit into this machine's memory. Lower a size of the method, or the number "
+            "of clients."
+        ) from None
+    bounds.check_state(state, seeds, room)
+    if gpu is not None and needed > gpu:
+        raise ConfigError(
+            f"One client of {method} needs at least {size(needed)} of GPU memory, but the GPU has {size(gpu)} free. "
+            f"Lower optim.batch (now {run.optim.batch}), choose a smaller clip, set clip.dtype=bfloat16, or use "
+            "execution.device=cpu."
+        )
+
+
+def least_gpu_memory(run: RunSpec, task: ClientTask, state: State) -> int:
+    """Bytes of the CUDA context, towers, images, one seed's state, and the activations of one step of one client.
+
+    Activations grow in proportion to the images of a step: they are counted for one and for two images.
+    """
+    model = task.towers.model
+    weights = sum(x.numel() * x.element_size() for x in (*model.parameters(), *model.buffers()))
+    states = sum(leaf.numel() * leaf.element_size() for tree in state for leaf in tree.values())
+    sets = {id(held.images): held.images for held in (task.train, task.val, *(held for _, held in task.tests.values()))}
+    images = sum(math.prod(x.shape) * x.element_size() for x in sets.values())
+    method = run.stages[0].method
+    one, two = (kept_bytes(method, task, state, replace(run.optim, batch=n)) for n in (1, 2))
+    kept = one + (run.optim.batch - 1) * max(0, two - one)
+    share = 1 if run.clip.dtype == "float32" else 2
+    return CONTEXT_BYTES + images + states + (weights + kept) // share

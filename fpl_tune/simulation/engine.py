@@ -1,0 +1,230 @@
+"""The round: start, steps, merge. The only loop over steps.
+
+The cohorts of all seeds are concatenated along the client axis and trained as one batch, in blocks of clients if
+memory asks for it. A client's data order depends on (seed, client, round) alone, so neither the other clients of the
+cohort, nor the other seeds, nor the block size changes what it learns. A block of one client is the plain loop that
+the batched path is tested against.
+
+On an accelerator a step waits for nothing: what it reads is on the device before the first one
+(`fpl_tune.simulation.batches`), so that it can be recorded once and replayed (`fpl_tune.simulation.graphs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fpl_tune.config.specs import OptimSpec
+from fpl_tune.method import Local, Method, State, Task, Traffic, derive, in_place
+from fpl_tune.simulation import optim
+from fpl_tune.simulation.batches import Cohort, Plan, plan_round
+from fpl_tune.simulation.graphs import Graphs
+from fpl_tune.simulation.optim import OptimState
+from fpl_tune.simulation.task import ClientTask
+
+
+class RoundReport(NamedTuple):
+    """What a round reports of its training."""
+
+    loss: list[Tensor] | None
+    """Per seed: [C] mean training loss over the last local epoch, nan for clients without images; None where the
+    method learns nothing."""
+    up: list[int]
+    """Per seed: scalars sent by the cohort."""
+    down: list[int]
+    learned: int = 0
+    """Scalars that one client learned."""
+
+
+def run_round(
+    method: Method,
+    tasks: Sequence[ClientTask],
+    states: Sequence[State],
+    cohorts: Sequence[Cohort],
+    *,
+    epochs: float,
+    spec: OptimSpec,
+    block: int | None = None,
+    stage: range | None = None,
+    graphs: Graphs | None = None,
+    reuse: bool = False,
+) -> tuple[list[State], RoundReport]:
+    """One round of every seed.
+
+    Args:
+        method: what is trained.
+        tasks, states, cohorts: by seed [S].
+        epochs: local epochs.
+        spec: the clients' optimiser.
+        block: clients, over all seeds, trained at once; None: all. The result does not depend on it.
+        stage: the rounds of the stage, by number; None: this one alone.
+        graphs: what records and replays steps where that saves time; None: every step runs eagerly.
+        reuse: the next states may take the memory of `states`, which are not to be read again, even after an error.
+
+    Returns:
+        The next states [S], and what was measured.
+    """
+    stage = stage or range(cohorts[0].round, cohorts[0].round + 1)
+    tasks = [
+        task.during(stage.index(cohort.round) + 1, len(stage), derive("method", cohort.seed, cohort.round))
+        for task, cohort in zip(tasks, cohorts, strict=True)
+    ]
+    sizes = [len(c.clients) for c in cohorts]
+    whos = torch.cat([c.clients for c in cohorts]).to(tasks[0].device).split(sizes)
+    with torch.no_grad():
+        sent = [method.traffic(t, s, clients) for t, s, clients in zip(tasks, states, whos, strict=True)]
+        starts = [method.start(t, s, clients) for t, s, clients in zip(tasks, states, whos, strict=True)]
+    local = Local.joined(starts)
+    total = sum(sizes)
+    loss = None
+    if local.params:
+        plan = plan_round(tasks, cohorts, whos, epochs, spec)
+        blocks = [slice(first, first + (block or total)) for first in range(0, total, block or total)]
+        done = [_train(method, tasks[0], local.at(rows), plan.at(rows), spec, graphs) for rows in blocks]
+        local, loss = Local.joined([d[0] for d in done]), torch.cat([d[1] for d in done])
+    states_after, first = [], 0
+    with torch.no_grad(), in_place() if reuse else nullcontext():
+        for task, state, clients in zip(tasks, states, whos, strict=True):
+            states_after.append(method.merge(task, state, clients, local.at(slice(first, first + len(clients)))))
+            first += len(clients)
+    up, down = _scalars(sent, sizes)
+    learned = sum(leaf[0].numel() for leaf in local.params.values())
+    return states_after, RoundReport(None if loss is None else list(loss.split(sizes)), up, down, learned)
+
+
+def _scalars(sent: Sequence[Traffic], n_clients: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Scalars sent up and down, by seed. Counts that differ by client are read from the device at once."""
+    fixed = [[0] * len(sent), [0] * len(sent)]
+    counted: list[tuple[list[int], int, Tensor]] = []
+    for seed, (traffic, n) in enumerate(zip(sent, n_clients, strict=True)):
+        for totals, tree in zip(fixed, traffic, strict=True):
+            for value in tree.values():
+                if isinstance(value, Tensor):
+                    counted.append((totals, seed, value.sum()))
+                else:
+                    totals[seed] += value * n
+    if counted:
+        read = torch.stack([value for *_, value in counted]).tolist()
+        for (totals, seed, _), value in zip(counted, read, strict=True):
+            totals[seed] += value
+    return fixed[0], fixed[1]
+
+
+def kept_bytes(method: Method, task: ClientTask, state: State, spec: OptimSpec) -> int:
+    """Bytes that one step of one client keeps for its gradient, by a forward pass of the client with most images.
+
+    They depend on shapes alone, so that equal configurations count the same.
+    """
+    clients = task.size.argmax()[None]
+    index = torch.arange(spec.batch, device=task.device).clamp(max=task.train.spare)[None]
+    with torch.no_grad():
+        local = method.start(task, state, clients)
+    if not local.params:
+        return 0
+    frozen = {weight.untyped_storage().data_ptr() for weight in task.towers.model.parameters()}
+    held: dict[int, torch.UntypedStorage] = {}  # held, so that no address is used twice
+
+    def note(tensor: Tensor) -> Tensor:
+        """Keeps the numbers, not the tensor: a graph that holds its own outputs is never freed."""
+        storage = tensor.untyped_storage()
+        held[storage.data_ptr()] = storage
+        return tensor.detach()  # read again where a loss takes gradients of its own
+
+    leaves = {name: leaf.detach().requires_grad_() for name, leaf in local.params.items()}
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda kept: kept):
+        method.loss(task, Local(leaves, local.buffers), task.train.batch(clients, index, torch.zeros_like(index)))
+    return sum(storage.nbytes() for address, storage in held.items() if address not in frozen)
+
+
+# -- local training --------------------------------------------------------------------------------------------
+
+
+class _Training(NamedTuple):
+    """Clients between two steps; every leaf [C, ...]."""
+
+    local: Local
+    optim: OptimState
+    total: Tensor
+    """[C] sum of the losses of the last epoch so far."""
+
+    def at(self, rows: Tensor) -> _Training:
+        first, second = Local(self.optim.first, self.optim.second).at(rows)
+        return _Training(self.local.at(rows), self.optim._replace(first=first, second=second), self.total[rows])
+
+
+def _train(
+    method: Method, task: ClientTask, local: Local, plan: Plan, spec: OptimSpec, graphs: Graphs | None
+) -> tuple[Local, Tensor]:
+    """All local steps of a block of clients.
+
+    Returns:
+        What the clients hold, and their mean loss [C] in the last epoch.
+    """
+    replayed = None
+    if graphs is not None and graphs.suit(method, plan):
+        replayed = graphs.train(method, task, local, plan, spec)
+    after, total = replayed or _eager(method, task, local, plan, spec)
+    counted = plan.last.sum(1)
+    return after, torch.where(counted > 0, total / counted.clamp(min=1), float("nan"))
+
+
+def _eager(method: Method, task: Task, local: Local, plan: Plan, spec: OptimSpec) -> tuple[Local, Tensor]:
+    """Steps that are as long and as wide as they have images: a client without a batch left leaves, and columns that
+    only pad are cut.
+
+    Returns:
+        What the clients hold, and the sum [C] of their losses in the last epoch.
+    """
+    zeros = torch.zeros(len(plan.last), device=plan.last.device)
+    now = _Training(local, optim.start(spec, local.params), zeros)
+    done = 0
+    phases, order = _phases(plan)
+    ended: list[_Training] = []
+    for end, stay, leave in phases:
+        for t in range(done, end):
+            now = _step(method, task, now, plan, t, spec)
+        done = end
+        if stay is None:
+            ended.append(now)
+        else:
+            ended.append(now.at(leave))
+            now, plan = now.at(stay), plan.at(stay)
+    after = Local.joined([part.local for part in ended])
+    total = torch.cat([part.total for part in ended])
+    if order is not None:
+        after, total = after.at(order), total[order]
+    return after, total
+
+
+def _phases(plan: Plan) -> tuple[list[tuple[int, Tensor | None, Tensor]], Tensor | None]:
+    """When clients leave: (step, rows that stay, rows that leave) each time, rows counted among those still there; and
+    the order that puts the rows that left first, second, ... back in place. One copy to the device."""
+    left, parts, order = list(enumerate(plan.steps.tolist())), [], []
+    for end in sorted({steps for _, steps in left}):
+        stay = [i for i, (_, steps) in enumerate(left) if steps > end]
+        leave = [i for i, (_, steps) in enumerate(left) if steps == end]
+        parts.append((end, stay, leave))
+        order += [left[i][0] for i in leave]
+        left = [left[i] for i in stay]
+    if len(parts) == 1:
+        return [(parts[0][0], None, plan.last)], None
+    back = torch.tensor(order).argsort().tolist()
+    flat = [*back, *(i for _, stay, leave in parts for i in (*stay, *leave))]
+    sizes = [len(back), *(len(rows) for _, *both in parts for rows in both)]
+    moved = iter(torch.tensor(flat).to(plan.last.device).split(sizes))
+    back = next(moved)
+    return [(end, next(moved) if stay else None, next(moved)) for end, stay, _ in parts], back
+
+
+def _step(method: Method, task: Task, now: _Training, plan: Plan, t: int, spec: OptimSpec) -> _Training:
+    """Step number `t` of all clients of the plan."""
+    factor = None if plan.factor is None else plan.factor[:, t]
+    loss, local, state = optim.descend(spec, method, task, now.local, plan.batch(t), now.optim, factor)
+    total = now.total
+    if plan.ends[t]:
+        total = torch.where(plan.last[:, t], total + loss.to(total.dtype), total)
+    return _Training(local, state, total)

@@ -1,0 +1,145 @@
+"""From logits to metrics per client."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fpl_tune.method import Local, Method, State, join
+from fpl_tune.simulation.task import Classes, ClientData, ClientTask
+
+_ELEMENTS = 1 << 24  # of the largest tensor of a chunk: 64 MB in float32
+_PIXEL_IMAGES = 256  # images a chunk, where the image tower runs
+
+
+class Score(NamedTuple):
+    """One set of images under every client's model."""
+
+    accuracy: Tensor
+    """[N] share of the client's images that are classified rightly; nan for clients without images."""
+    loss: Tensor
+    """[N] mean cross-entropy"""
+    seconds: float = math.nan
+    """From deployed models to logits of all images, whose features are at hand unless the method reads pixels; one
+    seed's share where several are scored side by side."""
+
+
+@torch.no_grad()
+def evaluate(
+    method: Method, tasks: Sequence[ClientTask], states: Sequence[State], *, tests: bool = True
+) -> list[dict[str, Score]]:
+    """Every client's deployed model on its validation and test images: per seed, a score by set name."""
+    sets: list[dict[str, tuple[Classes, ClientData]]] = [
+        {"val": (t.known, t.val), **(t.tests if tests else {})} for t in tasks
+    ]
+    scores: list[dict[str, Score]] = [{} for _ in tasks]
+    deployed: dict[int, list[Local]] = {}
+    for name in sets[0]:
+        classes = sets[0][name][0]
+        under = [task.under(s[name][0]) for task, s in zip(tasks, sets, strict=True)]
+        if id(classes) not in deployed:
+            deployed[id(classes)] = [
+                method.deploy(t, s, torch.arange(t.n_clients, device=t.device))
+                for t, s in zip(under, states, strict=True)
+            ]
+        began = _clock(tasks[0].device)
+        found = _score(method, under, deployed[id(classes)], [s[name][1] for s in sets])
+        seconds = (_clock(tasks[0].device) - began) / len(tasks)
+        for seed, score in enumerate(found):
+            scores[seed][name] = score._replace(seconds=seconds)
+    return scores
+
+
+def _clock(device: torch.device) -> float:
+    """Seconds, all that was asked of a GPU so far being done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+_DIAGNOSED = 64  # validation images per client that a diagnosis looks at
+
+
+@torch.no_grad()
+def diagnose(method: Method, task: ClientTask, state: State) -> dict[str, list[float]]:
+    """`Method.diagnose` of the deployed models on validation images: means over clients, by `diagnosis/<name>`."""
+    clients = torch.tensor([i for i, size in enumerate(task.val.sizes) if size], device=task.device)
+    if not len(clients):
+        return {}
+    index = torch.arange(min(task.val.spare, _DIAGNOSED), device=task.device).expand(len(clients), -1)
+    found = method.diagnose(task, method.deploy(task, state, clients), task.val.batch(clients, index))
+    return {f"diagnosis/{name}": shares.double().mean(0).tolist() for name, shares in found.items()}
+
+
+def _score(
+    method: Method, tasks: Sequence[ClientTask], locals_: Sequence[Local], data: Sequence[ClientData]
+) -> list[Score]:
+    """One set of every seed, all clients of all seeds as rows of one batch."""
+    rows = [_distinct(local, held) for local, held in zip(locals_, data, strict=True)]
+    local = Local.joined([part.at(r) for part, r in zip(locals_, rows, strict=True)])
+    total, width = sum(len(r) for r in rows), max(held.spare for held in data)
+    widest = max(tasks[0].embed_dim * (tasks[0].n_patches or 1 if method.needs == "patches" else 1), tasks[0].n_classes)
+    chunk = max(1, (_PIXEL_IMAGES if method.needs == "pixels" else _ELEMENTS // widest) // total)
+    right = torch.zeros(total, device=tasks[0].device)
+    loss = torch.zeros_like(right)
+    for first in range(0, width, chunk):
+        columns = torch.arange(first, min(first + chunk, width), device=tasks[0].device)
+        parts = [
+            held.batch(r, columns.clamp(max=held.spare).expand(len(r), -1)) for held, r in zip(data, rows, strict=True)
+        ]
+        batch = join(parts)
+        logits = method.logits(tasks[0], local, batch)
+        right += ((logits.argmax(-1) == batch.label) & batch.mask).sum(1)
+        nll = F.cross_entropy(logits.flatten(0, 1), batch.label.flatten(), reduction="none").view_as(batch.label)
+        loss += torch.where(batch.mask, nll, 0).sum(1)
+    scores = []
+    right, loss = torch.stack([right, loss]).cpu()  # all figures are read from the device at once
+    counts = [len(r) for r in rows]
+    for held, good, bad in zip(data, right.split(counts), loss.split(counts), strict=True):
+        size = torch.tensor(held.sizes[: len(good)], dtype=good.dtype)
+        accuracy, mean_loss = (torch.where(size > 0, sums / size.clamp(min=1), math.nan) for sums in (good, bad))
+        scores.append(Score(accuracy.expand(len(held.rows)), mean_loss.expand(len(held.rows))))
+    return scores
+
+
+def _distinct(local: Local, data: ClientData) -> Tensor:
+    """Client ids to evaluate: one stands for all where all deploy the same model on the same images."""
+    everyone = torch.arange(len(data.rows), device=data.device)
+    if not data.same_for_all:
+        return everyone
+    leaves = [*local.params.values(), *local.buffers.values()]
+    alike = not leaves or bool(torch.stack([(leaf == leaf[:1]).all() for leaf in leaves]).all())
+    return everyone[:1] if alike else everyone
+
+
+def summarise(scores: Mapping[str, Score], primary: str) -> dict[str, float]:
+    """Metrics of one seed and round. `val/acc_mean` and `test/acc_mean` are unweighted means over clients.
+
+    The primary test set is called `test`; others keep their name. With sets `base` and `novel`, `test/harmonic_mean`
+    is that of the mean accuracies over clients on the client's own, all base and all novel classes (FedPGP, Table 1).
+    """
+    metrics: dict[str, float] = {}
+    for name, score in scores.items():
+        room = "val" if name == "val" else "test" if name == primary else f"test/{name}"
+        accuracy = score.accuracy[~score.accuracy.isnan()].double()
+        if not len(accuracy):
+            continue
+        metrics[f"{room}/acc_mean"] = accuracy.mean().item()
+        metrics[f"{room}/acc_std"] = accuracy.std(unbiased=False).item()
+        metrics[f"{room}/acc_worst10"] = accuracy.sort().values[: max(1, len(accuracy) // 10)].mean().item()
+        metrics[f"{room}/loss"] = score.loss[~score.loss.isnan()].double().mean().item()
+    if {"base", "novel"} <= scores.keys():
+        three = [metrics["test/acc_mean"], metrics["test/base/acc_mean"], metrics["test/novel/acc_mean"]]
+        metrics["test/harmonic_mean"] = harmonic_mean(three)
+    return metrics
+
+
+def harmonic_mean(values: Sequence[float]) -> float:
+    """Of accuracies; 0 where one of them is."""
+    return 0.0 if min(values) == 0 else len(values) / sum(1 / value for value in values)

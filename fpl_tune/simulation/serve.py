@@ -1,0 +1,157 @@
+"""Inference with trained prompts: the models of a cell's clients on any images, without the training data.
+
+A folder that `fpl-tune export STUDY FOLDER --cell best` wrote, or the `model` of a study's MLflow run, holds the run's
+configuration (run.yaml) and, for each seed, what its clients are evaluated with (prompts-seed<n>.safetensors).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from PIL import Image
+from safetensors import safe_open
+from torch import Tensor
+
+from fpl_tune import config
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.files import DEPLOYED
+from fpl_tune.data.transform import transform
+from fpl_tune.method import Batch, Local
+from fpl_tune.simulation.task import Classes, ClientData, ClientTask, towers_for
+
+Picture = str | Path | Image.Image | np.ndarray
+_BATCH = 64
+
+
+class Prompts:
+    """The clients' models of one seed; see `load_prompts`."""
+
+    def __init__(self, run: config.RunSpec, tensors: dict[str, Tensor], facts: dict[str, Any], device: str) -> None:
+        self.classes: tuple[str, ...] = tuple(facts["classes"])
+        self.clients = int(facts["clients"])
+        self._method, self._how = run.stages[-1].method, transform(facts["transform"])
+        self._towers = towers_for(run.clip, device)
+        known = Classes(self._towers, self.classes, facts["template"], run.clip.class_position)
+        none = [np.array([], np.int64)] * self.clients
+        held = ClientData(torch.zeros(1, self._towers.embed_dim), none, none, towers=self._towers, device=device)
+        domain = torch.tensor(facts["domain"], device=device)
+        self._task = ClientTask(self._towers, known, held, held, {}, domain, int(facts["n_domains"]))
+        parts: dict[str, dict[str, Tensor]] = {part: {} for part in Local._fields}
+        for name, leaf in tensors.items():
+            part, _, rest = name.removeprefix(DEPLOYED).partition(".")
+            parts[part][rest] = leaf.to(device)
+        self._local = Local(**parts)
+
+    @torch.no_grad()
+    def logits(self, images: Iterable[Picture], client: int = 0) -> Tensor:
+        """Logits [n, K] of one client's model over `classes`.
+
+        Args:
+            images: n paths, PIL images or uint8 arrays [H, W, 3].
+            client: from 0 to `clients` - 1.
+
+        Raises:
+            ConfigError: there is no such client.
+        """
+        one = self._known(client)
+        found = [self._score(seen, one) for seen in self._seen(images)]
+        return torch.cat(found) if found else torch.zeros(0, len(self.classes))
+
+    @torch.no_grad()
+    def predict(self, images: Iterable[Picture], client: int | None = None) -> list[str]:
+        """Class names of n images; see `logits`. Without a client, by the mean of all clients' probabilities."""
+        clients = range(self.clients) if client is None else [self._known(client)]
+        best: list[int] = []
+        for seen in self._seen(images):
+            chances = torch.stack([self._score(seen, one).softmax(-1) for one in clients]).sum(0)
+            best += chances.argmax(-1).tolist()
+        return [self.classes[i] for i in best]
+
+    def _known(self, client: int) -> int:
+        if not 0 <= client < self.clients:
+            raise ConfigError(f"client must be from 0 to {self.clients - 1}, but is {client}.")
+        return client
+
+    def _score(self, seen: Tensor, client: int) -> Tensor:
+        """Logits [n, K] of one client from the method's input of n images."""
+        row = [{name: leaf[[client % len(leaf)]] for name, leaf in tree.items()} for tree in self._local]
+        label = torch.zeros(1, len(seen), dtype=torch.int64, device=seen.device)
+        batch = Batch(seen[None], label, torch.ones_like(label, dtype=torch.bool), label)
+        return self._method.logits(self._task, Local(*row), batch)[0]
+
+    def _seen(self, images: Iterable[Picture]) -> Iterator[Tensor]:
+        """The method's input for the images, in batches: encoded once for all clients."""
+        pictures = list(images)
+        for first in range(0, len(pictures), _BATCH):
+            yield self._features(pictures[first : first + _BATCH])
+
+    def _features(self, pictures: Sequence[Picture]) -> Tensor:
+        """The method's input for a batch: features [n, ...] or pixels [n, 3, H, W]."""
+        size, towers = self._towers.image_size, self._towers
+        opened = [Image.open(p) if isinstance(p, str | Path) else p for p in pictures]
+        rgb = [p.convert("RGB") if isinstance(p, Image.Image) else np.asarray(p, np.uint8) for p in opened]
+        kept = [torch.from_numpy(self._how.shrink(picture, size)) for picture in rgb]
+        pixels = torch.cat([self._how.pixels(one[None].to(towers.device), size) for one in kept])
+        if self._method.needs == "pixels":
+            return towers.normalise(pixels.round().to(torch.uint8)).float()
+        seen = self._how.normalise(pixels, towers.mean, towers.std).to(towers.dtype)
+        return towers.encode_images(seen, patches=self._method.needs == "patches").float()
+
+
+def load_prompts(folder: str | Path, seed: int | None = None, *, device: str = "cpu") -> Prompts:
+    """Loads an exported cell, to classify images with what its clients learned.
+
+    Args:
+        folder: what `fpl-tune export STUDY FOLDER --cell best` wrote.
+        seed: one of the exported seeds; None: the first.
+        device: cpu or cuda.
+
+    Returns:
+        The models of all clients of that seed.
+
+    Raises:
+        ConfigError: the folder holds no exported cell, or not that seed.
+
+    Example:
+        >>> import fpl_tune
+        >>> prompts = fpl_tune.load_prompts("best/")
+        >>> prompts.predict(["photo.png"], client=0)
+    """
+    home = Path(folder)
+    files = {int(path.stem.removeprefix("prompts-seed")): path for path in home.glob("prompts-seed*.safetensors")}
+    if not (home / "run.yaml").is_file() or not files:
+        raise ConfigError(
+            f"{home} holds no exported cell with prompts. Write one: fpl-tune export STUDY {home} --cell best"
+        )
+    chosen = min(files) if seed is None else seed
+    if chosen not in files:
+        raise ConfigError(f"{home} has the seeds {', '.join(map(str, sorted(files)))}, but not {chosen}.")
+    with safe_open(files[chosen], "pt") as file:
+        facts = json.loads((file.metadata() or {}).get("deployed", "null"))
+        tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith(DEPLOYED)}  # noqa: SIM118
+    if facts is None:
+        raise ConfigError(f"{files[chosen]} is of an earlier version. Run its cell again and export it.")
+    run = config.to_run(yaml.safe_load((home / "run.yaml").read_text(encoding="utf-8")))
+    return Prompts(run, tensors, facts, device)
+
+
+class _Flavor:
+    """The model as `mlflow.pyfunc.load_model` returns it."""
+
+    def __init__(self, prompts: Prompts) -> None:
+        self._prompts = prompts
+
+    def predict(self, images: Iterable[Picture], params: dict[str, Any] | None = None) -> list[str]:
+        """Class names of images; `params={"client": 0}` asks one client's model."""
+        return self._prompts.predict(images, **(params or {}))
+
+
+def _load_pyfunc(path: str) -> _Flavor:  # pyright: ignore[reportUnusedFunction] - MLflow calls it
+    """Called by MLflow for models whose `loader_module` is this one."""
+    return _Flavor(load_prompts(path))

@@ -1,0 +1,285 @@
+"""One configuration and its seeds: a whole federated simulation, paused after any round and continued bit for bit.
+
+No Ray, no MLflow. All randomness is derived from (seed, client, round), so that a checkpoint is the state, the round
+and the running totals; there are no generators to store.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fpl_tune import config
+from fpl_tune.config import RunSpec
+from fpl_tune.core import formatting
+from fpl_tune.core.device import OutOfMemory, activation_bytes, free_cache, is_out_of_memory, memory, usable_bytes
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.method import Method, State, derive, same_leaves, trees_like
+from fpl_tune.simulation import bounds, divergence, learned
+from fpl_tune.simulation.batches import Cohort
+from fpl_tune.simulation.checkpoint import Snapshot
+from fpl_tune.simulation.engine import RoundReport, kept_bytes, run_round
+from fpl_tune.simulation.evaluate import Score, diagnose, evaluate, summarise
+from fpl_tune.simulation.graphs import Graphs
+from fpl_tune.simulation.task import ClientTask
+from fpl_tune.simulation.worlds import cohort_of, world_of
+
+Record = dict[str, Any]
+"""Metrics of one seed and round: `seed`, `round`, floats by name, and `clients/<set>` lists of accuracies."""
+
+BYTES_PER_SCALAR = 4
+BLOCK_BYTES, BLOCK_SHARE = 1 << 30, 0.2
+"""Activations kept for the backward pass of one block of clients: bytes on the CPU, a share of a GPU's memory."""
+
+
+class Simulation:
+    """A simulation of several seeds side by side, advanced round by round.
+
+    Args:
+        run: the configuration.
+        seeds: seeds trained together as one batch; each one's result is the same alone.
+        cache_dir: where image features are kept.
+        device: cpu or cuda.
+        block: clients (over all seeds) trained at once; None: as many as memory allows; fewer where they
+            turn out not to fit.
+        graphs: whether steps are recorded once and replayed; None: where that saves time.
+        warn: called with what does not stop the trial.
+    """
+
+    def __init__(
+        self,
+        run: RunSpec,
+        seeds: Sequence[int],
+        *,
+        cache_dir: Path,
+        device: str = "cpu",
+        block: int | None = None,
+        graphs: bool | None = None,
+        progress: Any = None,
+        warn: Callable[[str], object] = warnings.warn,
+    ) -> None:
+        self.run, self.seeds = run, list(seeds)
+        self.stages = run.stages
+        self.world = world_of(run, cache_dir=cache_dir, device=device, progress=progress)
+        first = self.world.task(run.data, run.partition, self.seeds[0])
+        bounds.check(run, first, len(self.seeds), memory() if device == "cpu" else None)
+        self.tasks: list[ClientTask] = [first]
+        self.tasks += [self.world.task(run.data, run.partition, seed) for seed in self.seeds[1:]]
+        width = max(task.train.rows.shape[1] for task in self.tasks)
+        for task in self.tasks:
+            task.train.widen(width)  # the tables of all seeds lie side by side
+        for stage in self.stages:
+            stage.method.check(self.tasks[0])
+        ends = [0, *accumulate(stage.rounds for stage in self.stages)]
+        self._spans = [range(first + 1, end + 1) for first, end in pairwise(ends)]
+        """The rounds of each stage, counted from 1 over all stages."""
+        self.rounds = run.rounds
+        self.round = 0
+        self.totals: list[dict[str, float]] = [{"up": 0, "down": 0, "seconds": 0.0} for _ in self.seeds]
+        self._held = 0  # the stage whose states these are
+        self.states = self._begin(self.stages[0].method, None)
+        self.block = block
+        self._blocks: dict[int, int] = {}  # by stage
+        self._graphs = None if graphs is False else Graphs(always=graphs is True, warn=warn)
+
+    def _block(self) -> int:
+        """Largest block of clients that fits, by the configuration and the device's memory size alone: figures repeat.
+
+        Raises:
+            OutOfMemory: one client does not fit.
+        """
+        if self._held not in self._blocks:
+            where = self.tasks[0].device
+            try:
+                kept = kept_bytes(self.stages[self._held].method, self.tasks[0], self.states[0], self.run.optim)
+            except Exception as problem:
+                if is_out_of_memory(problem):
+                    raise self._too_small() from problem
+                raise
+            room = activation_bytes(where, cpu=BLOCK_BYTES, share=BLOCK_SHARE)
+            self._blocks[self._held] = max(1, room // max(1, kept))
+        return self._blocks[self._held]
+
+    def _too_small(self) -> OutOfMemory:
+        size = formatting.size(usable_bytes(self.tasks[0].device))
+        where = "this machine's memory" if self.tasks[0].device.type == "cpu" else f"the GPU's {size}"
+        return OutOfMemory(
+            f"one step of one client does not fit into {where}; lower optim.batch (now {self.run.optim.batch}) "
+            "or set clip.dtype=bfloat16"
+        )
+
+    def _round(self, method: Method, cohorts: Sequence[Cohort], epochs: float) -> RoundReport:
+        """Trains a round.
+
+        Out of memory on a GPU, the round starts again from the same states with blocks of half as many clients. The CPU
+        does not retry, so states are updated in place there.
+        """
+        block, where = self.block or self._block(), self.tasks[0].device
+        while True:
+            try:
+                self.states, report = run_round(
+                    method,
+                    self.tasks,
+                    self.states,
+                    cohorts,
+                    epochs=epochs,
+                    spec=self.run.optim,
+                    block=block,
+                    stage=self._spans[self._held],
+                    graphs=self._graphs,
+                    reuse=where.type == "cpu",
+                )
+                return report
+            except Exception as problem:
+                block = min(block, sum(len(cohort.clients) for cohort in cohorts)) // 2
+                if self.block is not None or where.type == "cpu" or not is_out_of_memory(problem):
+                    raise
+                if not block:
+                    raise self._too_small() from problem
+            self._blocks[self._held] = block
+            self._forget_graphs()
+            free_cache()
+
+    def _forget_graphs(self) -> None:
+        if self._graphs is not None:
+            self._graphs.clear()
+
+    def _begin(self, method: Method, before: list[State] | None) -> list[State]:
+        begun = []
+        for task, seed, left in zip(self.tasks, self.seeds, before or [None] * len(self.seeds), strict=True):
+            with torch.no_grad():
+                state = method.init(task, torch.Generator().manual_seed(derive("init", seed)), left)
+            begun.append(left if left is not None and same_leaves(left, state) else state)
+        return begun
+
+    @property
+    def done(self) -> bool:
+        return self.round >= self.rounds
+
+    def step(self) -> list[Record]:
+        """One round of every seed. Returns a record per seed.
+
+        Raises:
+            Diverged: a loss is NaN or out of range, or what was learned is NaN or inf.
+        """
+        began = time.perf_counter()
+        coming = next(i for i, span in enumerate(self._spans) if self.round + 1 in span)
+        stage = self.stages[coming]
+        if coming != self._held:
+            self.states, self._held = self._begin(stage.method, self.states), coming
+            self._forget_graphs()
+        number = self.round + 1
+        cohorts = self._cohorts(number)
+        report = self._round(stage.method, cohorts, stage.epochs)
+        self.round = number
+        scores = None
+        if number % self.run.protocol.eval_every == 0 or self.done:
+            scores = evaluate(stage.method, self.tasks, self.states)
+        losses = divergence.watch(self.run.optim, self.tasks, self.states, cohorts, report.loss)
+        seconds = (time.perf_counter() - began) / len(self.seeds)
+        records: list[Record] = []
+        for i, seed in enumerate(self.seeds):
+            total = self.totals[i]
+            total["up"] += report.up[i] * BYTES_PER_SCALAR
+            total["down"] += report.down[i] * BYTES_PER_SCALAR
+            total["seconds"] += seconds
+            record: Record = {"seed": seed, "round": number}
+            if scores is not None:
+                record.update(self._figures(i, scores[i]))
+                record.update(stage.method.figures(self.tasks[i], self.states[i]))
+            if self.done:
+                record.update(diagnose(stage.method, self.tasks[i], self.states[i]))
+                record["train/parameters"] = report.learned
+            if losses is not None:
+                record["train/loss"] = losses[i].mean().item()
+            record["comm/up_bytes"], record["comm/down_bytes"] = int(total["up"]), int(total["down"])
+            record["time/seconds"] = total["seconds"]
+            records.append(record)
+        return records
+
+    def _cohorts(self, number: int) -> list[Cohort]:
+        """The cohort of a round, for every seed."""
+        first = self._spans[self._held][0]
+        return [cohort_of(self.run, task, s, number, first) for s, task in zip(self.seeds, self.tasks, strict=True)]
+
+    def _figures(self, i: int, scores: Mapping[str, Score]) -> Record:
+        """Accuracies of one seed, of the whole and by client, and what testing on the main set took."""
+        primary = self.tasks[i].primary
+        by_client = {
+            f"clients/{'test' if name == primary else name}": score.accuracy.tolist() for name, score in scores.items()
+        }
+        return {**summarise(scores, primary), **by_client, "time/test_seconds": scores[primary].seconds}
+
+    def run_all(self, on_round: Callable[[list[Record]], None] | None = None) -> list[list[Record]]:
+        """All remaining rounds; records per seed."""
+        history: list[list[Record]] = [[] for _ in self.seeds]
+        while not self.done:
+            records = self.step()
+            for seed_history, record in zip(history, records, strict=True):
+                seed_history.append(record)
+            if on_round is not None:
+                on_round(records)
+        return history
+
+    def prompts(self) -> dict[int, dict[str, torch.Tensor]]:
+        """Per seed, what was learned; see `learned.prompts`. On the CPU it shares memory until the next round."""
+        return {seed: learned.prompts(state) for seed, state in zip(self.seeds, self.states, strict=True)}
+
+    def deployed(self) -> dict[int, tuple[dict[str, torch.Tensor], dict[str, str]]]:
+        """Per seed, what clients are evaluated with, and the metadata to use it without the data; see `learned`."""
+        method, transform = self.stages[self._held].method, self.world.dataset.train.transform
+        return {
+            seed: (learned.deployed(method, task, state), learned.facts(task, transform))
+            for seed, task, state in zip(self.seeds, self.tasks, self.states, strict=True)
+        }
+
+    # -- pausing ---------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """The state after the last round; on the CPU it shares memory with the trial, until its next round."""
+        tensors = {
+            f"{seed}/{part}/{name}": leaf
+            for seed, state in zip(self.seeds, self.states, strict=True)
+            for part in State._fields
+            for name, leaf in getattr(state, part).items()
+        }
+        meta = {
+            "round": self.round,
+            "stage": self._held,
+            "seeds": self.seeds,
+            "totals": [dict(total) for total in self.totals],
+            "cell": config.identity(self.run),
+        }
+        return Snapshot(tensors, meta)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Continues from a snapshot; where that fails, the trial is as before.
+
+        Raises:
+            ConfigError: it is of another configuration or other seeds.
+        """
+        meta = snapshot.meta
+        if meta["cell"] != config.identity(self.run) or meta["seeds"] != self.seeds:
+            raise ConfigError("A trial continues from its own checkpoint, but this is of another one. Remove it.")
+        stage = int(meta["stage"])
+        trees: dict[str, dict[str, Any]] = {str(seed): {part: {} for part in State._fields} for seed in self.seeds}
+        for key, leaf in snapshot.tensors.items():
+            owner, part, name = key.split("/", 2)
+            trees[owner][part][name] = leaf
+        fresh = zip(self.seeds, self._fresh(stage), strict=True)
+        self.states = [trees_like(like, trees[str(seed)]) for seed, like in fresh]
+        self.round, self._held, self.totals = int(meta["round"]), stage, [dict(total) for total in meta["totals"]]
+
+    def _fresh(self, stage: int) -> list[State]:
+        """States as stage number `stage` begins with, its predecessors untrained: names and shapes of its leaves."""
+        states = None
+        for s in self.stages[: stage + 1]:
+            states = self._begin(s.method, states)
+        assert states is not None
+        return states

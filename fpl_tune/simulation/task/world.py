@@ -1,0 +1,124 @@
+"""Towers, data set and cached features: what all seeds and trials of a process share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fpl_tune.clip import Towers, load_towers
+from fpl_tune.clip.allocator import keep_freed_memory
+from fpl_tune.config.specs import ClipSpec
+from fpl_tune.core.device import usable_bytes
+from fpl_tune.data import Dataset, DataSpec, PartitionSpec, Split, features, load, split
+from fpl_tune.data.transform import pools_and_views
+from fpl_tune.simulation.task.classes import GENERIC_TEMPLATE, Classes
+from fpl_tune.simulation.task.client_task import ClientTask
+from fpl_tune.simulation.task.clients import ClientData
+
+
+def towers_for(clip: ClipSpec, device: str = "cpu", dtype: str | None = None) -> Towers:
+    """The towers of a specification, in `dtype` or the specified one; sets the process's TF32 mode."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = clip.tf32
+    kind = getattr(torch, dtype or clip.dtype)
+    return load_towers(clip.name, clip.pretrained, quick_gelu=clip.quick_gelu, device=device, dtype=kind)
+
+
+_Arrays = Sequence[np.ndarray]
+_TABLES_SHARE = 0.25
+"""Of an accelerator's memory, for tables of images."""
+
+
+def _placed(tables: Sequence[Tensor], device: torch.device) -> Sequence[Tensor]:
+    """Tables of images on the device, where they take little enough of its memory: a step then copies nothing. Larger
+    ones stay on the CPU, and every step copies its images."""
+    if device.type == "cpu" or sum(table.nbytes for table in tables) > _TABLES_SHARE * usable_bytes(device):
+        return tables
+    return [table.to(device) for table in tables]
+
+
+@dataclass
+class SharedData:
+    """Towers, data set and cached features: the same for all seeds and all trials that agree on the fields."""
+
+    towers: Towers
+    dataset: Dataset
+    clip: ClipSpec
+    train_images: Tensor
+    test_images: Tensor
+    views: Sequence[Tensor] = ()
+    second: Sequence[Tensor] = ()
+    _classes: dict[tuple[int, ...], Classes] = field(default_factory=dict)
+
+    @classmethod
+    def build(
+        cls,
+        clip: ClipSpec,
+        data: DataSpec,
+        needs: str,
+        view: str | None = None,
+        *,
+        cache_dir: Path,
+        device: str = "cpu",
+        progress: Any = None,
+    ) -> SharedData:
+        """Loads towers and data set, and the image features that `needs` names (from the cache where it holds them).
+
+        view: kind of the second view that the method asks for (`Method.view`).
+        """
+        keep_freed_memory()
+        towers = towers_for(clip, device)
+        dataset = load(data)
+        tables = [
+            features(pool, towers, needs, cache_dir=cache_dir, view=look, progress=progress)
+            for pool, look in pools_and_views(dataset, data.views, view)
+        ]
+        train, test, *views = _placed(tables, towers.device)
+        first, second = views[: data.views], views[data.views :]
+        return cls(towers, dataset, clip, train, test, first, second)
+
+    def classes(self, ids: np.ndarray) -> Classes:
+        key = tuple(int(i) for i in ids)
+        if key not in self._classes:
+            names = tuple(self.dataset.classes[i] for i in key)
+            template = self.clip.template
+            template = {"generic": GENERIC_TEMPLATE, "dataset": self.dataset.template}.get(template, template)
+            self._classes[key] = Classes(self.towers, names, template, self.clip.class_position)
+        return self._classes[key]
+
+    def task(self, data: DataSpec, partition: PartitionSpec, seed: int) -> ClientTask:
+        """The task of one seed: its partition and few-shot draw."""
+        drawn: Split = split(self.dataset, data, partition, seed)
+        device = self.towers.device
+
+        def clients(images: Tensor, index: _Arrays, label: _Arrays, ids: np.ndarray, **views: Any) -> ClientData:
+            place = np.zeros(len(self.dataset.classes), dtype=np.int64)
+            place[ids] = np.arange(len(ids))
+            held = [place[labels] for labels in label]
+            return ClientData(images, index, held, towers=self.towers, device=device, **views)
+
+        views = {"views": self.views, "second": self.second}
+        tests = {
+            name: (self.classes(t.classes), clients(self.test_images, t.index, t.label, t.classes))
+            for name, t in drawn.tests.items()
+        }
+        # Held-out domains have no keys or prompts of their own. All others count, even where no client of this seed's
+        # split has most of its images from one, so that all seeds have states of one shape.
+        kept = {i for i, name in enumerate(self.dataset.domains) if name not in partition.held_out}
+        domains = np.array(sorted(kept | set(drawn.domain.tolist())))
+        return ClientTask(
+            towers=self.towers,
+            known=self.classes(drawn.classes),
+            train=clients(self.train_images, drawn.train, drawn.train_label, drawn.classes, **views),
+            val=clients(self.train_images, drawn.val, drawn.val_label, drawn.classes),
+            tests=tests,
+            domain=torch.as_tensor(np.searchsorted(domains, drawn.domain), device=device),
+            n_domains=len(domains),
+            split_hash=drawn.hash,
+            primary=next(iter(drawn.tests)),
+        )

@@ -1,0 +1,69 @@
+"""The world, the cohorts and the threads of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fpl_tune.config import RunSpec
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.simulation.batches import Cohort, draw_cohort
+from fpl_tune.simulation.task import ClientTask, SharedData
+
+
+def draw_clients(run: RunSpec, task: ClientTask, seed: int, number: int) -> torch.Tensor:
+    """[C] the cohort of a round, counted from 1, in the order drawn."""
+    protocol = run.protocol
+    return draw_cohort(
+        task.n_clients,
+        protocol.participation,
+        seed,
+        number,
+        everyone=number == 1 and protocol.first_round_all,
+        domain=task.domain if protocol.sampling == "domain" else None,
+    )
+
+
+def cohort_of(run: RunSpec, task: ClientTask, seed: int, number: int, first: int) -> Cohort:
+    """The cohort of a round, and how many clients trained before each of it in the stage that began with `first`."""
+    drawn = draw_clients(run, task, seed, number)
+    # All rounds have as many clients, but for the first one, which may take all.
+    earlier = [] if number == first else [len(draw_clients(run, task, seed, first))]
+    earlier += [len(drawn)] * (number - first - 1)
+    return Cohort(seed, number, drawn.sort().values, sum(earlier) + drawn.argsort())
+
+
+_worlds: dict[str, SharedData] = {}
+
+
+def world_of(run: RunSpec, *, cache_dir: Path, device: str = "cpu", progress: Any = None) -> SharedData:
+    """The world of a run, built once per process and shared by all trials that agree on towers, data and needs."""
+    needs, view = needs_of(run)
+    key = json.dumps([vars(run.clip), vars(run.data), needs, view, device], sort_keys=True)
+    if key not in _worlds:
+        _worlds.clear()  # one world at a time: features of a large data set are the bulk of a trial's memory
+        _worlds[key] = SharedData.build(
+            run.clip, run.data, needs, view, cache_dir=cache_dir, device=device, progress=progress
+        )
+    return _worlds[key]
+
+
+def needs_of(run: RunSpec) -> tuple[str, str | None]:
+    """Kind of images and of second views that all stages see."""
+    found = {(stage.method.needs, stage.method.view) for stage in run.stages}
+    if len(found) > 1:
+        raise ConfigError(
+            f"All stages of a run must see the same kind of images, but they need {sorted(map(str, found))}."
+        )
+    return found.pop()
+
+
+_THREADS_OF_LARGE_TOWERS = 4
+
+
+def threads_of(run: RunSpec) -> int:
+    """CPU threads of a trial by default: the compact towers use one core, large ones several."""
+    return 1 if run.clip.name == "compact" else _THREADS_OF_LARGE_TOWERS

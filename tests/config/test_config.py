@@ -1,0 +1,111 @@
+"""Configuration: what is composed, what is refused and how, and what a cell's identity is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fpl_tune import config, methods
+from fpl_tune.config import compose_run, compose_study, identity
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.methods.promptfl import PromptFL
+
+
+def test_defaults_and_overrides() -> None:
+    run = compose_run(["method=promptfl", "method.n_ctx=4", "optim.lr=0.5", "protocol=quick"])
+    assert run.method == PromptFL(n_ctx=4)
+    assert (run.optim.lr, run.protocol.rounds) == (0.5, 3)
+    assert run.partition.name == "disjoint", "auto is resolved to the data set's natural partition"
+
+
+def test_a_users_study_builds_on_a_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies" / "mine.yaml").write_text("defaults: [lambda_sweep, _self_]\nseeds: 7\n")
+    spec, node = config.compose_study("mine")
+    _, theirs = config.compose_study("lambda_sweep")
+    assert (spec.name, spec.seeds) == ("mine", 7)
+    assert node == {**theirs, "name": "mine", "seeds": 7}
+
+
+def test_unknown_study_and_unreadable_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"There is no study 'lambda_swep'\. Did you mean 'lambda_sweep'"):
+        compose_study("lambda_swep")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies" / "mine.yaml").write_text("defaults: [/study, _self_]\nsedes: 3\n")
+    with pytest.raises(ConfigError, match=r"sedes"):
+        compose_study("mine")
+    (tmp_path / "studies" / "mine.yaml").write_text("defaults: [/study, _self_]\nseeds: 3\nname: ../escape\n")
+    with pytest.raises(ConfigError, match="A study's name holds letters"):
+        compose_study("mine")
+
+
+def test_own_studies_come_before_the_shipped_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies" / "lambda_sweep.yaml").write_text("defaults: [/study, _self_]\ntitle: mine\n")
+    assert compose_study("lambda_sweep")[0].title == "mine"
+
+
+def test_an_option_chosen_from_outside_wins_over_the_file() -> None:
+    spec, _ = compose_study("lambda_sweep", ["method=promptfl", "~axes.method", "protocol=quick", "protocol.epochs=4"])
+    assert spec.method == PromptFL(), "the file's d_gating belongs to another method"
+    assert (spec.protocol.rounds, spec.protocol.epochs) == (3, 4)
+
+
+def test_identity_is_the_content() -> None:
+    one = compose_run(["method.n_ctx=4"])
+    assert identity(one) == identity(compose_run(["method=promptfl", "method.n_ctx=4"]))
+    assert identity(one) != identity(compose_run(["method.n_ctx=5"]))
+    elsewhere = compose_run(["method.n_ctx=4", "data.root=/somewhere/else"])
+    assert identity(one) == identity(elsewhere), "where the data lies is no part of what a cell is"
+    assert len(identity(one)) == 16
+
+
+def test_fields_by_dotted_name() -> None:
+    node = config.as_dict(compose_run())
+    config.set_field(node, "optim.lr", 0.3)
+    assert config.get_field(node, "optim.lr") == 0.3
+    assert config.get_field(node, "optim.nothing", "none") == "none"
+    config.set_field(node, "optim.groups.gate", 0.1)
+    with pytest.raises(ConfigError, match=r"Did you mean 'optim\.momentum'"):
+        config.set_field(node, "optim.momentun", 0.3)
+    assert config.to_run(node).optim.groups["gate"] == 0.1
+
+
+def test_a_class_of_another_package_is_a_method() -> None:
+    run = compose_run(["method=fpl_tune.methods.coop:CoOp", "method.n_ctx=2"])
+    assert run.method == compose_run(["method=coop", "method.n_ctx=2"]).method
+    assert identity(run) == identity(compose_run(["method=coop", "method.n_ctx=2"])), "one class, one method"
+    with pytest.raises(ConfigError, match="must be a dataclass derived from"):
+        compose_run(["method=fpl_tune.methods:build"])
+
+
+def test_stages_take_what_they_leave_open_from_the_run() -> None:
+    run = compose_run(["method=promptfl_ft", "method.inner.n_ctx=3", "protocol.rounds=7", "protocol.epochs=0.5"])
+    first, second = run.stages
+    assert (first.method, first.rounds, first.epochs) == (PromptFL(n_ctx=3), 7, 0.5)
+    assert (second.method, second.rounds, second.epochs) == (run.method, 1, 10)
+    (only,) = compose_run(["method=promptfl"]).stages
+    assert (only.method, only.rounds, only.epochs) == (PromptFL(), 10, 5)
+
+
+def test_runs_that_do_the_same_have_one_id() -> None:
+    explicit = "stages=[{method:{name:promptfl,n_ctx:16},rounds:10,epochs:5},{method:null,rounds:1,epochs:10}]"
+    assert identity(compose_run(["method=promptfl_ft", explicit])) == identity(compose_run(["method=promptfl_ft"]))
+    one = identity(compose_run(["method=promptfl"]))
+    assert identity(compose_run(["method=promptfl", "stages=[{rounds:10,epochs:5}]"])) == one
+    assert identity(compose_run(["protocol.epochs=5.0"])) == one
+    assert len({one, *(identity(compose_run([f"protocol.{f}"])) for f in ("sampling=domain", "epochs=0.5"))}) == 3
+
+
+def test_a_stored_method_that_is_not_at_hand_can_be_read() -> None:
+    node = config.as_dict(compose_run())
+    node["method"] = {"name": "gone:Method", "lam": 0.5}
+    run = config.to_run(node, stored=True)
+    assert config.as_dict(run) == node
+    assert methods.name_of(run.method) == "gone:Method"
+    with pytest.raises(ConfigError, match="FPL_TUNE_PLUGINS=gone"):
+        run.method.check(None)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,256 @@
+"""Study files and overrides that cannot be: each is refused in one line, soon, whatever is wrong with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fpl_tune.config import RunSpec, StudySpec, as_dict, compose_run, compose_study, identity, to_run
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.study.cells import Cell, expand
+
+HEAD = "defaults: [/study, _self_]\n"
+SECONDS = 5.0
+
+
+def outcome(call: Callable[[], Any]) -> str:
+    """The message that a call is refused with, "" where it is not; any other exception fails the test."""
+    began = time.process_time()
+    try:
+        call()
+        said = ""
+    except ConfigError as problem:
+        said = str(problem)
+    assert "\n" not in said
+    assert len(said) < 2_000
+    assert time.process_time() - began < SECONDS
+    return said
+
+
+def grown(levels: int) -> str:
+    """YAML whose aliases stand for ten times as many values at each level."""
+    lines = ["  a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"  a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, levels)]
+    return "let:\n" + "\n".join(lines)
+
+
+def doubled(levels: int) -> str:
+    """Interpolations that stand for twice as much at each level."""
+    return "let:\n  a0: xxxxxxxxxx\n" + "\n".join(
+        f"  a{i}: '${{let.a{i - 1}}}${{let.a{i - 1}}}'" for i in range(1, levels)
+    )
+
+
+FILES: dict[str, tuple[bytes | str, str]] = {
+    "latin": (b"defaults: [/study]\ntitle: \xff\xfe", "text in UTF-8"),
+    "binary": (bytes(range(256)), "text in UTF-8"),
+    "nul": ("defaults: [/study]\ntitle: a\0b", "is not"),
+    "empty": ("", "is empty"),
+    "comment": ("# nothing\n", "is empty"),
+    "scalar": ("5", "holds 5"),
+    "list": ("[1]", r"holds \[1\]"),
+    "bare": ("seeds: 3", "does not say what it builds on"),
+    "large": ("#" * (1 << 21), "bytes"),
+    "no_data": (HEAD + "data: null", "data cannot be null"),
+    "optim_5": (HEAD + "optim: 5", "optim must be a mapping"),
+    "itself": ("defaults: [/study, itself]", "builds on itself: itself.yaml -> itself.yaml"),
+    "first": ("defaults: [/study, second]", "builds on itself: first.yaml -> second.yaml -> first.yaml"),
+    "absent": ("defaults: [/study, nowhere]", "builds on 'nowhere'"),
+    "twice": ("defaults: [/study, /study]", "more than once"),
+    "defaults_5": ("defaults: 5", "must be a list"),
+    "defaults_nested": ("defaults: [{a: {b: c}}]", "cannot be composed"),
+    "option": ("defaults: [/study, {override /method: promtfl}]", "Did you mean 'promptfl'"),
+    "group": ("defaults: [/study, {override /metod: promptfl}]", "cannot be composed"),
+    "bomb": (HEAD + grown(9), "aliases written out"),
+    "growth": (HEAD + doubled(40), "stands for more than"),
+    "alias_in_itself": (HEAD + "let: &a {x: *a}", "inside its own anchor"),
+    "circle": (HEAD + "let: {a: '${let.b}', b: '${let.a}'}", "refers to itself"),
+    "deep": (HEAD + "let: {x: " + "[" * 3000 + "]" * 3000 + "}", "deeper than"),
+    "target": (HEAD + "let: {_target_: os.system}", "cannot call code"),
+    "python": (HEAD + "title: !!python/object/apply:os.system [ls]", "constructor"),
+    "set": (HEAD + "let: !!set {a, b}", "cannot be composed"),
+    "tab": ("defaults:\t[/study]\n\tx: 1", "Correct that line"),
+    "environment": (HEAD + "title: ${oc.env:HOME}", r"\$\{oc.env:HOME\}"),
+    "environment_chosen": ("defaults: [/study, {override /method: '${oc.env:HOME}'}]", r"\$\{oc.env:HOME\}"),
+    "environment_nested": (HEAD + "title: '${let.${oc.env:HOME}}'", "only references"),
+    "decoded": (HEAD + "title: ${oc.decode:5}", "only references"),
+    "hydra": (HEAD + "title: ${hydra:runtime.cwd}", "only references"),
+    "reference": (HEAD + "title: ${let.nothing}", "let.nothing"),
+    "unknown": (HEAD + "sedes: 3", "Did you mean 'seeds'"),
+    "unknown_number": (HEAD + "5: 3", "no field '5'"),
+    "title": (HEAD + "title: {a: b}", "title must be a text"),
+    "seeds": (HEAD + "seeds: 1000000000", "seeds must be a number from 1 to 10000"),
+    "seeds_twice": (HEAD + "seeds: [1, 1]", "different seeds"),
+    "seeds_large": (HEAD + "seeds: [9223372036854775808]", "2\\^63"),
+    "partition_by_name": (HEAD + "partition: shared", "under 'defaults:'"),
+    "method_by_name": (HEAD + "method: coop", "'- override /method: coop'"),
+    "axes_5": (HEAD + "axes: 5", "axes must be a mapping"),
+    "axes_many": (HEAD + "axes: {" + ", ".join(f"let.a{i}: [1, 2, 3, 4]" for i in range(12)) + "}", "at most 100,000"),
+    "references_5": (HEAD + "references: 5", "references must be a list"),
+    "reference_5": (HEAD + "references: [5]", "A reference is a mapping"),
+    "paper": (HEAD + "scale: paper\npaper_scale: [5]", "is not an override"),
+    "stages": (HEAD + "stages: [[1]]", "A stage is a mapping"),
+    "method": (HEAD + "method: 5", "method must be a mapping"),
+    "search": (HEAD + "search: {trials: 0}", "search.trials must be >= 1"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_study_file_that_cannot_be_is_refused(name: str, tmp_path: Path) -> None:
+    content, says = FILES[name]
+    path = tmp_path / f"{name}.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    (tmp_path / "second.yaml").write_text("defaults: [first]")
+    said = outcome(lambda: expand(*compose_study(str(path))))
+    with pytest.raises(ConfigError, match=says):
+        raise ConfigError(said)
+
+
+OVERRIDES = {
+    "lam=0.5": "Did you mean 'method.lam'",
+    "method=promtfl": "There is no method 'promtfl'. Did you mean 'promptfl'",
+    "protocol=quik": "There is no protocol 'quik'. Did you mean 'quick'",
+    "optim.lrr=1": "There is no field 'optim.lrr'. Did you mean 'optim.lr'",
+    "method.nctx=3": "promptfl has no field 'nctx'. Did you mean 'n_ctx'",
+    "optim.lr=abc": "optim.lr must be a number, but is 'abc'",
+    "optim.lr=-1": "optim.lr must be >= 0, but is -1.",
+    "protocol.rounds=2.5": "protocol.rounds must be a whole number, but is 2.5",
+    "protocol.rounds=0": "protocol.rounds must be >= 1",
+    "protocol.participation=0": "protocol.participation must be > 0",
+    "protocol.epochs=0": "protocol.epochs must be > 0",
+    "protocol.sampling=domains": "There is no protocol.sampling 'domains'. Did you mean 'domain'",
+    "method.n_ctx=0": "method.n_ctx must be >= 1, but is 0",
+    "method.n_ctx=many": "method.n_ctx must be a whole number",
+    "stages=[{method: inner}]": r"A stage's method is `inner` \(of a method that wraps another\)",
+    "stages=[{method: coop}]": "Write {name: coop} for another method",
+    "stages=[{rounds: 0}]": "stages.0.rounds must be >= 1, but is 0",
+    "clip.template=photo": "clip.template must be 'generic', 'dataset' or a text with {}",
+    "method.lam=0.5": "promptfl has no field 'lam'.*method=pfedmoap",
+    "optim.lr=0.1,0.2": r"In a study: axes.optim.lr=\[0.1,0.2\]",
+    "optim.lr=range(1,5)": "takes one value",
+    "optim.lr=choice(1,2)": "takes one value",
+    "method==x": "two '='",
+    "optim.groups={u:1.0": "do not pair",
+    "optim.lr='0.1": "quotation mark",
+    "optim": "it has no '='",
+    "=1": "does not name a field",
+    "optim@x=sgd": "does not name a field",
+    "hydra.run.dir=x": "does not name a field",
+    "method=./file.py:Class": "names a file",
+    "clip=ViT-L-14": "clip.name=ViT-L-14 clip.pretrained=openai",
+    "~method.lam": "takes away a field that is not set",
+    "data=null": "There is no data",
+    "optim=5": "There is no optim '5'",
+    "data=[a]": "There is no data",
+    "method=null": "There is no method",
+    "+foo=1": "no field 'foo'",
+    "+optim.foo=1": "no field 'optim.foo'",
+    "a.b.c.d=1": "no field 'a'",
+    "optim.lr.x=1": "optim.lr must be a number",
+    "optim.lr=": "optim.lr must be a number",
+    "optim.lr=nan": "optim.lr must be",
+    "optim.lr=null": "optim.lr cannot be null",
+    "optim.lr=${oc.env:HOME}": r"optim.lr has \$\{oc.env:HOME\}",
+    "data.root=${hydra:runtime.cwd}": "only references",
+    "method._target_=os.system": "no field '_target_'",
+    "method.inner.mu=1": "no field 'inner'",
+    "method.n_ctx=1e10": "method.n_ctx must be <= 100000",
+    "protocol.epochs=1e12": "protocol.epochs must be <= 10000",
+    "protocol.rounds=1000000000": "protocol.rounds must be <= 100000",
+    "optim.batch=1e12": "optim.batch must be <=",
+    "data.train_per_class=1000000000": "data.train_per_class must be <=",
+    "partition.n_clients=1000000000": "partition.n_clients must be <=",
+    "partition.seed=99999999999999999999": "partition.seed must be <",
+    "clip.dtype=float8": "no clip.dtype 'float8'",
+    "stages=5": "stages must be a list",
+    "stages=[[1]]": "A stage is a mapping",
+    "data.root=a\0b": "printable",
+    "x" * 100_000 + "=1": "characters at most",
+    "optim.lr=" + "[" * 200 + "]" * 200: "deeper than",
+    "axes.optim.lr=[1]": "a field of studies",
+}
+
+
+@pytest.mark.parametrize("override", OVERRIDES, ids=lambda text: text[:30].replace("\0", "0"))
+def test_an_override_that_cannot_be_is_refused(override: str) -> None:
+    said = outcome(lambda: compose_run([override]))
+    with pytest.raises(ConfigError, match=OVERRIDES[override]):
+        raise ConfigError(said)
+
+
+OF_STUDIES = {
+    "execution.threads=1e9": "execution.threads must be <= 1024",
+    "execution.executor=rey": "Did you mean 'ray'",
+    "execution.device=gpu": "no execution.device 'gpu'",
+    "prune.reduction=1": "prune.reduction must be >= 2",
+    "scale=big": "no scale 'big'",
+    "name=../escape": "A study's name holds letters",
+    "axes.x={a: 1": "do not pair",
+    "let.a=${let.a}": "refers to itself",
+}
+
+
+@pytest.mark.parametrize("override", OF_STUDIES)
+def test_an_override_of_a_study_that_cannot_be_is_refused(override: str) -> None:
+    with pytest.raises(ConfigError, match=OF_STUDIES[override]):
+        raise ConfigError(outcome(lambda: compose_study("lambda_sweep", [override])))
+
+
+def test_rates_by_leaf_may_be_given_as_one_mapping_or_one_by_one() -> None:
+    together, apart = compose_run(["optim.groups={u:1.0,v:2.0}"]), compose_run(["optim.groups.u=1", "optim.groups.v=2"])
+    assert together == apart
+    own = compose_run().optim.groups
+    assert together.optim.groups == {**own, "u": 1.0, "v": 2.0}
+
+
+def test_references_to_own_fields_resolve(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(HEAD + "let: {n: 3}\nseeds: ${let.n}\ntitle: '${let.n} seeds at ${optim.lr}'\noptim: {lr: 0.5}")
+    spec, _ = compose_study(str(path))
+    assert (spec.seeds, spec.title) == (3, "3 seeds at 0.5")
+
+
+KEYS = st.sampled_from("optim.lr optim.groups data.domains method method.n_ctx stages data let".split())
+SIGNS = st.text("ab.=+~[]{}'\",:$*\\@!0 -", max_size=12)
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text("a${}:.\n\t é", max_size=8) | st.dates(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc._", max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = st.sampled_from("clip data optim protocol method stages seeds axes references search report let title".split())
+QUICK = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+
+
+@given(st.sampled_from(["", "+", "++", "~"]), KEYS, SIGNS)
+@QUICK
+def test_any_override_is_taken_or_refused(prefix: str, key: str, rest: str) -> None:
+    made: list[RunSpec] = []
+    said = outcome(lambda: made.append(compose_run([f"{prefix}{key}{rest}"])))
+    assert said or identity(to_run(as_dict(made[0]))) == identity(made[0]), "what is taken is a run"
+
+
+@given(st.dictionaries(FIELDS, VALUES, max_size=3))
+@settings(QUICK, max_examples=20)
+def test_any_study_is_taken_or_refused(tmp_path: Path, fields: dict[str, Any]) -> None:
+    path = tmp_path / "any.yaml"
+    path.write_text(HEAD + (yaml.safe_dump(fields, allow_unicode=True) if fields else ""), encoding="utf-8")
+    cells: list[Cell] = []
+    said = outcome(lambda: cells.extend(expand(*compose_study(str(path)))))
+    assert bool(said) != bool(cells), "what is taken has cells"
+
+
+@given(st.binary(max_size=60))
+@QUICK
+def test_any_bytes_are_a_study_or_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "any.yaml"
+    path.write_bytes(HEAD.encode() + content)
+    made: list[StudySpec] = []
+    said = outcome(lambda: made.append(compose_study(str(path))[0]))
+    assert said or made[0].name == "any", "what is taken is the study"

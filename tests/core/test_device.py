@@ -1,0 +1,148 @@
+"""Devices as PyTorch reports them, monkeypatched: no GPU is needed."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fpl_tune.core import device
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem
+
+GB = 1 << 30
+
+
+def _fake(monkeypatch: pytest.MonkeyPatch, sizes: list[tuple[int, int]]) -> None:
+    """GPUs of (free, total) bytes."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(sizes))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(sizes))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda i: sizes[i])
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: f"GPU number {i}")
+
+    def properties(which: Any) -> SimpleNamespace:
+        return SimpleNamespace(total_memory=sizes[getattr(which, "index", which)][1])
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    device._total.cache_clear()
+
+
+def _refuse(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
+    def init() -> None:
+        raise problem
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", "12.4")
+    monkeypatch.setattr(torch.cuda, "init", init)
+
+
+def test_auto_is_cuda_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    _fake(monkeypatch, [(GB, 2 * GB)])
+    assert [device.resolve(wanted) for wanted in device.WANTED] == ["cuda", "cpu", "cuda"]
+    _fake(monkeypatch, [])
+    assert [device.resolve(wanted) for wanted in ("auto", "cpu")] == ["cpu", "cpu"]
+    with pytest.raises(ConfigError, match="must be auto, cpu or cuda, but is 'gpu'"):
+        device.resolve("gpu")
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (
+            RuntimeError("The NVIDIA driver on your system is too old (found version 11040). Please update it."),
+            r"none \(The NVIDIA driver on your system is too old \(found version 11040\)\)\. Use execution.device=cpu",
+        ),
+        (RuntimeError("Found no NVIDIA driver on your system. Please check"), r"\(Found no NVIDIA driver"),
+        (RuntimeError("No CUDA GPUs are available"), r"\(No CUDA GPUs are available\)"),
+    ],
+)
+def test_without_a_usable_gpu_the_reason_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, problem: Exception, said: str
+) -> None:
+    _refuse(monkeypatch, problem)
+    with pytest.raises(EnvironmentProblem, match=said) as found:
+        device.resolve("cuda")
+    assert "\n" not in str(found.value)
+    assert device.resolve("auto") == "cpu"
+    assert device.gpus() == []
+
+
+def test_a_build_without_cuda_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", None)
+    with pytest.raises(EnvironmentProblem, match="is built without CUDA"):
+        device.resolve("cuda")
+
+
+def test_sizes_are_those_that_this_process_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A MIG slice reports its own size; what other programs hold is not free."""
+    _fake(monkeypatch, [(9 * GB, 10 * GB), (GB, 80 * GB)])
+    assert device.gpus() == [(0, "GPU number 0", 10 * GB, 9 * GB), (1, "GPU number 1", 80 * GB, GB)]
+
+
+def test_a_full_or_broken_gpu_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    _fake(monkeypatch, [(GB, 8 * GB)])
+
+    def fails(text: str) -> None:
+        def ask(index: int) -> None:
+            raise RuntimeError(text)
+
+        monkeypatch.setattr(torch.cuda, "mem_get_info", ask)
+
+    fails("CUDA error: out of memory")
+    assert device.gpus() == [(0, "GPU number 0", 8 * GB, 0)]
+    fails("CUDA error: uncorrectable ECC error encountered")
+    with pytest.raises(EnvironmentProblem, match=r"GPU 0 does not answer \(CUDA error: uncorrectable ECC"):
+        device.gpus()
+
+
+def test_blocks_follow_the_memory_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    _fake(monkeypatch, [(GB, 80 * GB)])
+    where = torch.device("cuda", 0)
+    assert device.activation_bytes(torch.device("cpu"), cpu=7, share=0.2) == 7
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)
+    assert device.activation_bytes(where, cpu=7, share=0.25) == 20 * GB
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 0.5)
+    assert device.activation_bytes(where, cpu=7, share=0.25) == 10 * GB
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+        device.OutOfMemory("one client does not fit"),
+    ],
+)
+def test_memory_has_many_errors(error: Exception) -> None:
+    assert device.is_out_of_memory(error)
+    assert not device.is_poisoned(error)
+    wrapped = ValueError("the round failed")
+    wrapped.__cause__ = error
+    assert device.is_out_of_memory(wrapped)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: an illegal memory access was encountered",
+        "CUDA error: device-side assert triggered",
+        "CUDA error: unspecified launch failure",
+        "CUDA error: uncorrectable ECC error encountered",
+    ],
+)
+def test_some_errors_end_the_context(text: str) -> None:
+    assert device.is_poisoned(RuntimeError(text))
+    assert not device.is_out_of_memory(RuntimeError(text))
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shapes differ"), ValueError("CUDA out of memory"), KeyError("memory")])
+def test_other_errors_are_neither(error: Exception) -> None:
+    assert not device.is_out_of_memory(error)
+    assert not device.is_poisoned(error)

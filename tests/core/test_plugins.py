@@ -1,0 +1,210 @@
+"""A package of somebody else brings a method, a data set and towers by entry points; the platform takes them all."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fpl_tune
+from fpl_tune import config, data, methods
+from fpl_tune.clip import load_towers
+from fpl_tune.core import plugins
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.testing import check_method
+from fpl_tune.testing import extensions as contract
+
+METHODS = Path(__file__).resolve().parents[2] / ".github" / "docs" / "methods.md"
+
+BROUGHT = '''
+
+import numpy as np
+
+from fpl_tune.data.pool import ArrayPool, Dataset
+from fpl_tune.data.sources import Source
+from fpl_tune.data.spec import PartitionSpec
+from fpl_tune.testing import toy_towers
+
+
+def images():
+    """Two classes told apart by their colour, thirty images each."""
+    pictures = np.random.default_rng(0).integers(0, 80, (60, 32, 32, 3), dtype=np.uint8)
+    pictures[::2, :, :, 0] += 150
+    return pictures
+
+
+def colours(spec):
+    def pool(key, rows):
+        named = tuple(f"{row}.png" for row in rows)
+        zero = np.zeros(len(rows), np.int64)
+        return ArrayPool(f"colours-{key}", named, rows % 2, zero, "clip", images, "1", rows)
+
+    rows = np.arange(60)
+    train, test = pool("train", rows[:40]), pool("test", rows[40:])
+    return Dataset("colours", ("grey star", "red star"), ("drawn",), "a drawing of a {}.", train, test)
+
+
+source = Source("red and grey noise", colours, PartitionSpec("iid", n_clients=2), "nothing", "drawn")
+
+
+def towers(pretrained, *, device="cpu", dtype=None, seed=0):
+    return toy_towers(dtype=dtype, seed=seed)
+'''
+
+ENTRIES = """
+[fpl_tune.methods]
+fedavgm = brought:ServerMomentum
+[fpl_tune.data]
+colours = brought:source
+broken = brought:nothing
+raising = raising:source
+[fpl_tune.towers]
+tiny = brought:towers
+"""
+
+
+def _method_of_the_readme() -> str:
+    (text,) = (t for t in METHODS.read_text().split("```python\n") if "class ServerMomentum" in t)
+    return text.split("```")[0]
+
+
+@pytest.fixture(autouse=True)
+def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The package as pip would leave it: the documented method, a data set and towers."""
+    (tmp_path / "brought.py").write_text(_method_of_the_readme() + BROUGHT)
+    about = tmp_path / "brought-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(ENTRIES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("FPL_TUNE_CACHE", str(tmp_path / "cache"))
+    methods.catalogue.cache_clear()
+    yield
+    methods.catalogue.cache_clear()
+    sys.modules.pop("raising", None)
+
+
+def test_a_run_of_a_method_on_data_and_towers_that_are_all_brought() -> None:
+    rounds: list[list[int]] = []
+    frame = fpl_tune.run(
+        "method=fedavgm", "method.beta=0.5", "method.n_ctx=2", "data.name=colours", "data.shots=4",
+        "clip.name=tiny", "clip.pretrained=null", "protocol.rounds=2", "protocol.epochs=1", seeds=2,
+        callback=lambda records: rounds.append([record["round"] for record in records]),
+    )  # fmt: skip
+    assert rounds == [[1, 1], [2, 2]]
+    assert frame["round"].tolist() == [1, 2, 1, 2]
+    assert frame["test/acc_mean"].between(0, 1).all()
+
+
+def test_all_three_keep_their_contracts() -> None:
+    check_method(methods.build({"name": "fedavgm", "n_ctx": 2}))
+    contract.check_dataset(data.load(data.DataSpec("colours")))
+    contract.check_towers(load_towers("tiny"))
+
+
+def test_they_are_known_by_name() -> None:
+    assert "fedavgm" in config.options("method")
+    with pytest.raises(ConfigError, match="Did you mean 'colours'"):
+        data.load(data.DataSpec("colurs"))
+
+
+def test_one_that_cannot_be_imported_names_its_package() -> None:
+    with pytest.raises(ConfigError, match=r"'broken' of the package brought cannot be imported from brought:nothing"):
+        plugins.load("data", "broken")
+
+
+RAISING = """
+from dataclasses import dataclass
+from fpl_tune.methods.promptfl import PromptFL
+
+@dataclass(frozen=True)
+class Proud(PromptFL):
+    low: int = 1
+    high: int = 2
+
+    def __post_init__(self):
+        if self.low > self.high:
+            raise ValueError("low is above high")
+
+def helper():
+    return 1 / 0
+
+def call():
+    helper()
+"""
+
+
+def _line(text: str) -> int:
+    return next(number for number, line in enumerate(RAISING.splitlines(), 1) if text in line)
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("\ncall()\n", "ZeroDivisionError: division by zero ({file}:{line})"),
+        ("\nimport not_there\n", "ModuleNotFoundError: No module named 'not_there' ({file}:{last})"),
+        ("\nx = = 1\n", "SyntaxError: invalid syntax ({file}:{last})"),
+    ],
+    ids=["raises", "imports", "syntax"],
+)
+@pytest.mark.parametrize("way", ["module", "entry point"])
+def test_what_an_import_raises_is_told_with_file_and_line(
+    more: str, why: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "raising.py"
+    file.write_text(RAISING + more)
+    if way == "module":
+        monkeypatch.setenv(plugins.VARIABLE, "raising")
+    with pytest.raises(ConfigError) as found:
+        methods.find("raising:Proud") if way == "module" else plugins.load("data", "raising")
+    last = len(RAISING.splitlines()) + 2
+    assert why.format(file=file, line=_line("1 / 0"), last=last) in str(found.value)
+    assert "\n" not in str(found.value)
+    assert found.value.__cause__ is not None, "FPL_TUNE_FULL_ERROR shows the rest"
+
+
+def test_what_a_plug_in_raises_is_told_with_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "raising.py"
+    file.write_text(RAISING)
+    monkeypatch.setenv(plugins.VARIABLE, "raising")
+    with pytest.raises(
+        ConfigError, match=r"refuses its options: ValueError: low is above high \(.*raising.py:"
+    ) as refused:
+        methods.build({"name": "raising:Proud", "low": 3})
+    assert f"raising.py:{_line('low is above high')})" in str(refused.value)
+
+    import raising  # type: ignore[import-not-found] - written above
+
+    with pytest.raises(ZeroDivisionError) as found, plugins.located():
+        raising.call()
+    place = f"{file}:{_line('1 / 0')}"
+    assert plugins.describe_error(found.value) == f"ZeroDivisionError: division by zero ({place})"
+    assert plugins.where(pickle.loads(pickle.dumps(found.value))) == place, "in another process, without its frames"
+    assert plugins.where(ValueError("of ours")) == ""
+
+
+def test_a_long_error_is_cut_to_a_line() -> None:
+    found = plugins.describe_error(RuntimeError("tensors\nshare memory: " + "layer.weight, " * 1000))
+    assert found.startswith("RuntimeError: tensors share memory: layer.weight,")
+    assert found.endswith("layer.weight, ...")
+    assert len(found) <= 414
+
+
+def test_a_class_that_a_module_lacks_is_told_with_those_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "raising.py").write_text(RAISING)
+    monkeypatch.setenv(plugins.VARIABLE, "raising")
+    with pytest.raises(ConfigError, match=r"raising has no class 'Prod'\. Did you mean 'Proud'"):
+        methods.find("raising:Prod")
+
+
+@pytest.mark.parametrize("name", ["shapes"])
+def test_our_own_data_keep_the_contract(name: str) -> None:
+    spec = data.DataSpec(name, train_per_class=4, test_per_class=2, domains=["clipart", "sketch"])
+    contract.check_dataset(data.load(spec))
+
+
+def test_our_own_towers_keep_the_contract() -> None:
+    contract.check_towers(load_towers("compact"))

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fpl_tune.api import start_study as run_study
+from fpl_tune.config import StudySpec
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.execute import profile as profiling
+from fpl_tune.execute.plan import plan as planning
+from fpl_tune.execute.plan import preflight
+from fpl_tune.execute.plan.plan import make_plan
+from fpl_tune.execute.plan.traffic import hollow_task
+from fpl_tune.execute.profile import Cost, Profile, cost_key, measure
+from fpl_tune.execute.resources import setup_of
+from fpl_tune.simulation.engine import kept_bytes
+from fpl_tune.study.cells import expand
+from fpl_tune.study.store import Store
+
+Compose = Callable[..., Any]
+
+METHODS = """
+axes: {}
+references:
+  - {method: pfedmoap, method.experts: 3, method.d_gating: 32}
+  - {method: promptfl_ft}
+  - {method: fedprox}
+  - {method: fedper}
+  - {method: promptsrc, method.depth: 1}
+  - {method: zeroshot}
+"""
+
+
+@pytest.fixture
+def cheap(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Costs without a measurement: setup 1 s, first round 3 s, later rounds 2 s. Names what was asked for."""
+    asked: list[str] = []
+
+    def fake(runs: dict[str, Any], seeds: Any, setup: Any, **_: Any) -> Profile:
+        asked.extend(runs)
+        return Profile({key: Cost(1.0, 3.0, 2.0, 10**6) for key in runs}, 5.0)
+
+    monkeypatch.setattr(planning, "measure", fake)
+    return asked
+
+
+@pytest.mark.parametrize("participation", ["1.0", "0.5"])
+def test_bytes_are_exact(compose: Compose, tmp_path: Path, cheap: list[str], participation: str) -> None:
+    made = compose(METHODS, f"protocol.participation={participation}", "protocol.rounds=5")
+    totals = make_plan(*made, root=tmp_path).totals()
+    run_study(*made, root=tmp_path)
+    frame = Store.open(tmp_path, "tiny").frame()
+    final = frame[frame["rule"] == "final"]
+    assert totals["bytes_up"] == final["comm/up_bytes"].sum() > 0
+    assert totals["bytes_down"] == final["comm/down_bytes"].sum() > 0
+
+
+def test_a_cell_that_cannot_start_is_named(compose: Compose, tmp_path: Path, cheap: list[str]) -> None:
+    made = compose("axes: {}\nreferences: [{method: fedprox}, {method: pfedmoap, method.experts: 9}]")
+    for refuse in (make_plan, run_study):
+        with pytest.raises(ConfigError, match=r"^pfedmoap, experts=9: method\.experts must be at most the number"):
+            refuse(*made, root=tmp_path)
+
+
+def test_what_is_done_costs_nothing(compose: Compose, tmp_path: Path, cheap: list[str]) -> None:
+    run_study(*compose("axes: {optim: {lr: [0.1]}}"), root=tmp_path)
+    made = compose("axes: {optim: {lr: [0.1, 0.2]}}")
+    plan = make_plan(*made, root=tmp_path)
+    assert [(i.label, i.status, len(i.missing)) for i in plan.items] == [("lr=0.1", "done", 0), ("lr=0.2", "new", 2)]
+    assert (plan.totals()["cells"], plan.totals()["done"]) == (2, 1)
+    half = make_plan(*compose("axes: {optim: {lr: [0.1]}}", "seeds=4"), root=tmp_path)
+    assert [(i.status, len(i.missing)) for i in half.items] == [("partial", 2)]
+    nothing = make_plan(*compose("axes: {optim: {lr: [0.1]}}"), root=tmp_path)
+    assert nothing.totals()["seconds"] == 0
+    assert nothing.feasible
+
+
+def test_seconds_of_a_queue(compose: Compose, tmp_path: Path, cheap: list[str]) -> None:
+    body = "axes: {optim: {lr: [1, 2, 3]}}"
+    each = 1 + 3 + 3 * 2  # set up, first round, three more
+    inline = make_plan(*compose(body, "protocol.rounds=4"), root=tmp_path)
+    assert inline.seconds == 3 * each
+    ray = make_plan(
+        *compose(body, "protocol.rounds=4", "execution.executor=ray", "execution.parallel=2"), root=tmp_path
+    )
+    assert ray.seconds == 5.0 + planning.RAY_SECONDS + 2 * each
+    assert len(cheap) == 2  # one kind of trial, measured once a plan
+
+
+def test_a_search_is_planned_with_its_trials(compose: Compose, tmp_path: Path, cheap: list[str]) -> None:
+    body = "axes: {data: {shots: [2, 4]}}\nsearch: {sampler: random, trials: 7, only: [optim.lr]}"
+    plan = make_plan(*compose(body), root=tmp_path)
+    assert [item.trials for item in plan.items] == [7, 7]
+    assert plan.totals()["cells"] == 14
+
+
+def test_trials_of_a_search_that_are_over_cost_nothing(compose: Compose, tmp_path: Path, cheap: list[str]) -> None:
+    body = "axes: {}\nsearch: {sampler: random, trials: 3, batch: 1, only: [optim.lr]}"
+    run_study(*compose(body, "protocol.rounds=1"), root=tmp_path)
+    plan = make_plan(*compose(body, "protocol.rounds=1", "search.trials=5"), root=tmp_path)
+    assert [(item.status, item.trials, item.seconds > 0) for item in plan.items] == [
+        ("done", 3, False),
+        ("partial", 2, True),
+    ]
+    assert (plan.totals()["cells"], plan.totals()["done"]) == (5, 3)
+    wider = compose(body, "protocol.rounds=1", "search.space={optim.lr: {low: 1.0e-6, high: 10.0, log: true}}")
+    assert make_plan(*wider, root=tmp_path).totals()["done"] == 3
+    more = make_plan(*compose(body, "protocol.rounds=1", "search.trials=5", "seeds=3"), root=tmp_path)
+    assert more.totals()["done"] == 0
+
+
+def test_the_share_that_is_held_out_of_all_images_is_said(compose: Compose, tmp_path: Path, cheap: list[str]) -> None:
+    body = "axes: {optim: {lr: [1]}}"
+    assert "validate on" not in make_plan(*compose(body), root=tmp_path).sentence()
+    plan = make_plan(*compose(body, "data.shots=null", "data.val=0.1"), root=tmp_path)
+    assert "Clients validate on 10% of their training images (data.val) and train on the others." in plan.sentence()
+
+
+def test_a_budget_names_what_it_drops(compose: Compose, tmp_path: Path, cheap: list[str]) -> None:
+    plan = make_plan(*compose("axes: {optim: {lr: [1, 2, 3]}}", "budget=15s"), root=tmp_path)  # 6 s each
+    assert plan.totals()["dropped"] == ["lr=3"]
+    assert "budget drops 1: lr=3" in plan.sentence()
+    body = "axes: {}\nsearch: {sampler: random, trials: 5, only: [optim.lr]}"
+    search = make_plan(*compose(body, "budget=15s"), root=tmp_path)
+    assert search.rows()[0]["budget"] == "2 of 5"
+    assert "budget drops 1: base (2 of 5)" in search.sentence()
+
+
+def test_trials_that_fill_no_memory_are_feasible_and_others_are_not(
+    compose: Compose, tmp_path: Path, cheap: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = compose("axes: {}", "execution.executor=ray", "execution.parallel=4")
+    assert make_plan(*made, root=tmp_path).feasible
+    monkeypatch.setattr(planning, "memory", lambda: 3 * 10**6)
+    plan = make_plan(*made, root=tmp_path)
+    assert not plan.feasible
+    assert "Set execution.parallel=2" in plan.reasons[0]
+
+
+def test_measured_costs_are_of_this_machine(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FPL_TUNE_CACHE", str(tmp_path / "cache"))
+    spec: StudySpec
+    spec, node = compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=3")
+    (cell,) = expand(spec, node)
+    runs, setup = {cost_key(cell.run): cell.run}, setup_of(spec, tmp_path)
+    profile = measure(runs, [1, 2], setup)
+    cost = profile.costs[cost_key(cell.run)]
+    assert min(profile.boot, cost.setup, cost.first, cost.later) > 0
+    assert 10**8 < cost.peak_memory_bytes < 4 * 10**9
+    assert cost.seconds(cell.run) == pytest.approx(cost.setup + cost.first + 2 * cost.later)
+    monkeypatch.setattr(profiling, "ProcessPoolExecutor", lambda *_, **__: pytest.fail("measured before"))
+    assert measure(runs, [1, 2], setup) == profile
+    path = next((tmp_path / "cache" / "costs").iterdir())
+    old = path.stat().st_mtime - profiling.KEPT_SECONDS - 1
+    os.utime(path, (old, old))
+    with pytest.raises(pytest.fail.Exception, match="measured before"):
+        measure(runs, [1, 2], setup)
+
+
+def test_stages_count_by_their_epochs(compose: Compose) -> None:
+    (cell,) = expand(*compose("axes: {method: [promptfl_ft]}", "protocol.rounds=4", "protocol.epochs=2"))
+    assert Cost(1.0, 3.0, 2.0, 10**6).seconds(cell.run) == 1 + 3 + 2 * (3 + 10 / 2)
+
+
+def test_a_search_is_planned_by_points_of_its_space(compose: Compose, tmp_path: Path, cheap: list[str]) -> None:
+    """Rounds are searched: what a trial takes is a mean over them, the published point aside."""
+    body = (
+        "axes: {}\nsearch: {sampler: random, trials: 200, only: [protocol.rounds], "
+        "space: {protocol.rounds: {choices: [1, 3]}}}"
+    )
+    plan = make_plan(*compose(body, "seeds=1"), root=tmp_path)
+    assert plan.items[0].trials == 200
+    assert plan.seconds / 200 == pytest.approx(0.5 * (1 + 3) + 0.5 * (1 + 3 + 2 * 2), rel=0.1)
+
+
+def test_kinds_of_trials_are_told_apart_by_sizes_alone(compose: Compose) -> None:
+    cells = expand(*compose("axes: {optim: {lr: [1, 2]}, method: {n_ctx: [2, 4]}}"))
+    assert len({cost_key(cell.run) for cell in cells}) == 2
+
+
+def test_processes_that_measure_have_a_gpu_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert profiling.visible_gpus(2) == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-5f")
+    assert profiling.visible_gpus(2) == ["3", "GPU-5f"]
+    assert profiling.visible_gpus(1) == ["3"], "what PyTorch sees counts"
+    spawn = multiprocessing.get_context("spawn")
+    with profiling.workers(1, ["GPU-5f", "3"], spawn) as pool:
+        assert pool.submit(os.getenv, "CUDA_VISIBLE_DEVICES").result() == "GPU-5f"
+    left: queue.Queue[str] = queue.Queue()
+    for gpu in ("3", "GPU-5f"):
+        left.put(gpu)
+        profiling._take_gpu(left)
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == gpu
+
+
+def test_a_client_that_does_not_fit_a_gpu_is_refused_before_anything_starts(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what its step keeps, the towers, images and the CUDA context."""
+    spec, node = compose(METHODS)
+    runs, setup = [cell.run for cell in expand(spec, node)], replace(setup_of(spec, tmp_path), device="cuda")
+    monkeypatch.setattr(preflight, "gpus_here", lambda: ((80 << 30, 80 << 30), (8 << 30, 300 << 20)))
+    preflight.check(runs, 1, setup)
+    monkeypatch.setattr(preflight, "gpus_here", lambda: ((80 << 30, 600 << 20),))
+    with pytest.raises(ConfigError, match=r"needs at least .* of GPU memory, but the GPU has .* free. Lower"):
+        preflight.check(runs, 1, setup)
+    monkeypatch.setattr(preflight, "gpus_here", lambda: pytest.fail("trials run on the CPU"))
+    preflight.check(runs, 1, replace(setup, device="cpu"))
+
+
+@pytest.mark.parametrize("method", ["promptfl", "vpt", "full_model"])
+def test_the_least_memory_of_a_client_follows_its_batch(compose: Compose, method: str) -> None:
+    spec, node = compose("axes: {}", f"method={method}", "optim.batch=8")
+    (cell,) = expand(spec, node)
+    loaded = preflight.Loaded()
+    task = hollow_task(cell.run, 1, loaded.towers_of(cell.run), loaded.dataset_of(cell.run))
+    state = cell.run.method.init(task, torch.Generator().manual_seed(0), None)
+    kept = kept_bytes(cell.run.method, task, state, cell.run.optim)
+    found = preflight.least_gpu_memory(cell.run, task, state)
+    assert found > preflight.CONTEXT_BYTES + kept > 0
+    one = replace(cell.run, optim=replace(cell.run.optim, batch=1))
+    less = preflight.least_gpu_memory(one, task, state)
+    assert found - less == pytest.approx(kept - kept_bytes(one.method, task, state, one.optim), rel=0.05)

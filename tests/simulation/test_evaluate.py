@@ -1,0 +1,135 @@
+"""Figures by hand, rules by name, and the promise that test labels choose nothing."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fpl_tune.core.metrics import CHOICES, TEST_SELECTED_RULES, report_rules
+from fpl_tune.method import Batch, Local
+from fpl_tune.methods.coop import CoOp
+from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.simulation.evaluate import Score, evaluate, summarise
+from fpl_tune.testing import toy_task
+
+
+def test_accuracy_and_loss_of_each_client_by_a_plain_loop() -> None:
+    task = toy_task()
+    method = CoOp(n_ctx=3)
+    state = method.init(task, torch.Generator().manual_seed(0))
+    state.personal["prompt"] += 0.5 * torch.randn(state.personal["prompt"].shape, dtype=torch.float64)
+    found = evaluate(method, [task], [state])[0]
+    for name, data in {"val": task.val, "test": task.tests["test"][1]}.items():
+        for client in range(task.n_clients):
+            clients = torch.tensor([client])
+            right, loss = 0, 0.0
+            for i in range(int(data.size[client])):
+                batch = data.batch(clients, torch.tensor([[i]]))
+                logits = method.logits(task, method.deploy(task, state, clients), batch)[0, 0]
+                right += int(logits.argmax() == batch.label[0, 0])
+                loss -= logits.log_softmax(-1)[batch.label[0, 0]].item()
+            assert found[name].accuracy[client] == pytest.approx(right / int(data.size[client]))
+            assert found[name].loss[client].item() == pytest.approx(loss / int(data.size[client]), rel=1e-5)
+
+
+class _Slow(PromptFL):
+    """Takes a minute to deploy, and a second for every image of a client."""
+
+    clock = 0.0
+
+    def deploy(self, task, state, clients):
+        type(self).clock += 60
+        return super().deploy(task, state, clients)
+
+    def logits(self, task, local: Local, batch: Batch):
+        type(self).clock += batch.label.shape[1]
+        return super().logits(task, local, batch)
+
+
+def test_a_score_tells_a_seed_s_share_of_its_set_s_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fpl_tune.simulation.evaluate.time.perf_counter", lambda: _Slow.clock)
+    tasks, method = [toy_task(seed=0), toy_task(seed=1)], _Slow(n_ctx=3)
+    found = evaluate(method, tasks, [method.init(task, torch.Generator()) for task in tasks])
+    sizes = {"val": 2, "test": 3}
+    assert [{name: score.seconds for name, score in scores.items()} for scores in found] == [
+        {name: size / 2 for name, size in sizes.items()}
+    ] * 2
+
+
+def test_seeds_side_by_side_score_as_alone() -> None:
+    tasks = [toy_task(seed=0), toy_task(seed=1, sizes=(3, 9, 5, 7))]
+    method = PromptFL(n_ctx=3)
+    states = [method.init(t, torch.Generator().manual_seed(i)) for i, t in enumerate(tasks)]
+    together = evaluate(method, tasks, states)
+    for i in range(2):
+        alone = evaluate(method, [tasks[i]], [states[i]])[0]
+        for name, score in alone.items():
+            assert torch.equal(score.accuracy, together[i][name].accuracy)
+
+
+class _Counting(PromptFL):
+    """Counts rows of logits."""
+
+    rows = 0
+
+    def logits(self, task, local: Local, batch: Batch):
+        type(self).rows += len(batch.image)
+        return super().logits(task, local, batch)
+
+
+def test_one_global_model_on_one_common_test_set_is_evaluated_once() -> None:
+    task = toy_task()
+    known, data = task.tests["test"]
+    everyone = torch.arange(12)
+    shared = everyone.numpy()
+    common = type(data)(
+        data.images, [shared] * 4, [data.label[data.mask].numpy()] * 4, towers=task.towers, dtype=task.dtype
+    )
+    task.tests["test"] = (known, common)
+    _Counting.rows = 0
+    method = _Counting(n_ctx=2)
+    found = evaluate(method, [task], [method.init(task, torch.Generator())])[0]
+    assert _Counting.rows == 4 + 1  # four clients on validation, one for all on the common set
+    assert found["test"].accuracy.unique().numel() == 1
+    assert len(found["test"].accuracy) == 4
+
+
+def test_summary_by_hand() -> None:
+    score = Score(torch.tensor([1.0, 0.5, math.nan, 0.0]), torch.tensor([0.1, 0.2, math.nan, 0.6]))
+    found = summarise({"val": score, "test": score, "base": score, "novel": score}, primary="test")
+    assert found["val/acc_mean"] == pytest.approx(0.5)
+    assert found["test/acc_std"] == pytest.approx(math.sqrt((0.25 + 0 + 0.25) / 3))
+    assert found["test/acc_worst10"] == 0.0
+    assert found["test/loss"] == pytest.approx(0.3)
+    assert found["test/harmonic_mean"] == pytest.approx(0.5)
+
+
+_series = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12)
+
+
+@given(_series)
+def test_permuting_test_figures_changes_no_choice(series: list[tuple[float, float]]) -> None:
+    records = [{"val/acc_mean": v, "test/acc_mean": t} for v, t in series]
+    backwards = [{"val/acc_mean": v, "test/acc_mean": t} for (v, _), (_, t) in zip(series, series[::-1], strict=True)]
+    for rule in CHOICES:
+        assert report_rules(records)[rule]["round"] == report_rules(backwards)[rule]["round"]
+
+
+@given(_series)
+def test_habits_are_no_worse_than_what_they_dress_up(series: list[tuple[float, float]]) -> None:
+    rules = report_rules([{"val/acc_mean": v, "test/acc_mean": t} for v, t in series])
+    assert set(rules) == {*CHOICES, *TEST_SELECTED_RULES}
+    assert all(rules["best_test"]["test/acc_mean"] >= rules[rule]["test/acc_mean"] - 1e-12 for rule in CHOICES)
+
+
+def test_rules_by_hand() -> None:
+    val, test = [0.2, 0.6, 0.6, 0.5], [0.9, 0.3, 0.4, 0.5]
+    rules = report_rules([{"val/acc_mean": v, "test/acc_mean": t} for v, t in zip(val, test, strict=True)])
+    assert (rules["final"]["round"], rules["final"]["test/acc_mean"]) == (4, 0.5)
+    assert (rules["best_val"]["round"], rules["best_val"]["test/acc_mean"]) == (2, 0.3)
+    assert (rules["best_test"]["round"], rules["best_test"]["test/acc_mean"]) == (1, 0.9)
+    assert rules["mean_last5"]["test/acc_mean"] == pytest.approx(0.525)

@@ -1,0 +1,52 @@
+"""Trained prompts used without their data: the same logits as in the trial."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import fpl_tune
+from fpl_tune import config
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.files import save_tensors
+from fpl_tune.simulation.simulation import Simulation
+
+
+@pytest.mark.parametrize("method", ["promptfl", "pfedmoap", "full_model"])
+def test_exported_prompts_classify_as_the_trial_does(method: str, tmp_path: Path, feature_cache: Path) -> None:
+    more = ["method.d_gating=96", "method.experts=2"] if method == "pfedmoap" else []
+    small = ["data.train_per_class=4", "data.test_per_class=2", "data.shots=2", "partition.n_clients=3"]
+    rounds = ["protocol.rounds=1", "protocol.epochs=1"]
+    run = config.compose_run([f"method={method}", *more, *small, *rounds])
+    trial = Simulation(run, [1], cache_dir=feature_cache)
+    trial.run_all()
+    leaves, facts = trial.deployed()[1]
+    save_tensors({**trial.prompts()[1], **leaves}, tmp_path / "prompts-seed1.safetensors", facts)
+    node = json.loads(json.dumps(config.as_dict(run)))
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(node))
+    prompts = fpl_tune.load_prompts(tmp_path)
+    task, method_ = trial.tasks[0], run.stages[-1].method
+    _, data = task.tests[task.primary]
+    clients = torch.arange(task.n_clients)
+    local = method_.deploy(task, trial.states[0], clients)
+    index = torch.arange(2).expand(task.n_clients, -1)
+    expected = method_.logits(task, local, data.batch(clients, index))
+    pool = trial.world.dataset.test
+    for client in range(task.n_clients):
+        pictures = [np.asarray(pool.read(int(row))) for row in data.rows[client, :2]]
+        found = prompts.logits(pictures, client)
+        assert torch.allclose(found, expected[client].float(), atol=1e-3)
+        names = [prompts.classes[i] for i in found.argmax(-1).tolist()]
+        assert prompts.predict(pictures, client) == names
+    with pytest.raises(ConfigError, match="client must be from 0 to 2"):
+        prompts.logits([], client=99)
+
+
+def test_a_folder_without_prompts_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"fpl-tune export STUDY .* --cell best"):
+        fpl_tune.load_prompts(tmp_path)

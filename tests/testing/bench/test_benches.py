@@ -1,0 +1,138 @@
+"""Benchmarks measure what they say: the documented fields, the same arithmetic on both paths, honest counts."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from fpl_tune import config
+from fpl_tune.clip.text import cost
+from fpl_tune.simulation.engine import run_round
+from fpl_tune.simulation.simulation import Cohort, Simulation
+from fpl_tune.testing import bench, toy_towers
+from fpl_tune.testing.bench import rounds, texts
+from fpl_tune.testing.bench.measure import Meter, Peak, Row
+
+KEYS = [
+    "bench",
+    "seconds",
+    "plain_seconds",
+    "ratio",
+    "tokens",
+    "operations",
+    "matrix_rate_share",
+    "text_share",
+    "peak_memory_bytes",
+    "note",
+]
+TINY = [
+    "data.train_per_class=2",
+    "data.test_per_class=1",
+    "data.domains=[photo]",
+    "partition.n_clients=2",
+    "protocol.rounds=2",
+    "protocol.epochs=1",
+    "optim.batch=4",
+]
+
+
+@pytest.fixture(autouse=True)
+def _small_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fpl_tune.testing.bench.measure._SQUARE_CPU", 256)
+
+
+def _assert_sound(found: list[Row], told: list[tuple[float, float, str]]) -> None:
+    assert found
+    for row in found:
+        assert list(row) == KEYS
+        assert all(row[key] > 0 for key in KEYS[1:-1])
+        assert row["ratio"] == row["plain_seconds"] / row["seconds"]
+    assert [done for done, *_ in told] == sorted(done for done, *_ in told)
+    assert all(done < total for done, total, _ in told)
+
+
+def test_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "CALTECH101", ("cat", "sea horse"))
+    told: list[tuple[float, float, str]] = []
+    found = bench.bench_text(config.compose_run(["partition.n_clients=3"]), progress=lambda *step: told.append(step))
+    _assert_sound(found, told)
+    assert [row["bench"] for row in found] == [f"text compact float32, {n}" for n in ("1 client", "3 clients")]
+    assert found[1]["plain_seconds"] == pytest.approx(3 * found[0]["plain_seconds"])
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_the_platform_takes_besides_training(feature_cache: Path) -> None:
+    told: list[tuple[float, float, str]] = []
+
+    def progress(done: float, total: float, what: str) -> None:
+        if not what.startswith("encoding"):
+            told.append((done, total, what))
+
+    began = time.perf_counter()
+    measure = runpy.run_path(str(Path(__file__).resolve().parents[3] / ".github/tools/bench_platform.py"))
+    found = measure["bench_platform"](TINY, cache_dir=feature_cache, cells=3, trials=2, progress=progress)
+    all_of_it = time.perf_counter() - began
+    assert [row["what"] for row in found] == ["plan", "plan, once more", "start", "suggestion", "short trial"]
+    seconds = {row["what"]: row["seconds"] for row in found}
+    assert all(value > 0 for value in seconds.values())
+    assert seconds["plan"] + seconds["plan, once more"] + seconds["start"] < all_of_it
+    assert [done for done, *_ in told] == sorted(done for done, *_ in told)
+    assert all(done < total for done, total, _ in told)
+
+
+@pytest.mark.parametrize("kind", ["round", "trial"])
+def test_rounds_and_trials(kind: str, tmp_path: Path) -> None:
+    action = {"round": bench.bench_round, "trial": bench.bench_trial}[kind]
+    told: list[tuple[float, float, str]] = []
+
+    def progress(done: float, total: float, what: str) -> None:
+        if not what.startswith("encoding"):
+            told.append((done, total, what))
+
+    _assert_sound(action(config.compose_run(TINY), cache_dir=tmp_path, progress=progress), told)
+
+
+@pytest.mark.parametrize("method", ["promptfl", "fedotp"])
+def test_the_plain_path_computes_the_same(method: str, tmp_path: Path) -> None:
+    trial = Simulation(config.compose_run([*TINY, f"method={method}"]), [1], cache_dir=tmp_path)
+    trial.step()
+    task, plain = trial.tasks[0], rounds.plain_task(trial, tmp_path)
+    clients, how = torch.arange(2), trial.stages[0].method
+    trained = [
+        run_round(how, [seen], trial.states, [Cohort(1, 2, clients)], epochs=1, spec=trial.run.optim)[0][0]
+        for seen in (task, plain)
+    ]
+    for part in ("shared", "personal"):
+        for fast, slow in zip(*(getattr(state, part).values() for state in trained), strict=True):
+            torch.testing.assert_close(fast, slow, rtol=1e-3, atol=5e-5)  # patches are kept in half precision
+
+
+def test_the_meter_counts_every_call() -> None:
+    towers = toy_towers()
+    meter = Meter(towers)
+    sentences = towers.sentences(["cat", "dog"], 2)
+    context = torch.zeros(3, 2, 32, dtype=torch.float64)
+    one = cost(towers.text, sentences, 3)
+    with meter.on():
+        towers.encode_prompts(context, sentences)
+        towers.encode_prompts(context.requires_grad_(), sentences)
+    towers.encode_prompts(context, sentences)
+    assert meter.tokens == 2 * one.tokens
+    assert meter.operations == 2 * one.forward + one.backward
+    assert meter.text_seconds() > 0
+    assert meter.seconds > 0
+    assert meter.peak_bytes > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can forget an earlier peak")
+def test_a_peak_counts_from_where_it_begins() -> None:
+    size = 256 << 20
+    before = Peak(torch.device("cpu"))
+    torch.zeros(size, dtype=torch.uint8).add_(1)
+    with_it, without = before.bytes(), Peak(torch.device("cpu")).bytes()
+    assert with_it - without > 0.8 * size

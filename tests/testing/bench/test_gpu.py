@@ -1,0 +1,66 @@
+"""`bench gpu` counts what a step does without a GPU, and measures one where there is one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.testing import bench
+from fpl_tune.testing.bench import gpu, simulated_gpu
+from fpl_tune.testing.bench.texts import CALTECH101
+from fpl_tune.testing.sim import Work
+
+
+def test_a_step_waits_for_nothing_and_launches_as_often_for_three_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches are those of 12 blocks; times are predicted for narrower ones."""
+    size = gpu.Size(names=CALTECH101[:20], layers=2, width=128)
+    told: list[tuple[float, float]] = []
+    texts, few, many = {}, {}, {}
+    for row in bench.simulate_gpu(lambda done, total, _: told.append((done, total)), size):
+        group = texts if "text encoding" in row["bench"] else few if ", 10 classes," in row["bench"] else many
+        group[len(group)] = row
+    for steps in (few, many):
+        one, three = steps[0], steps[1]
+        for row in (one, three):
+            assert (row["syncs"], row["copies"]) == (0, 0)
+            assert 100 < row["launches"] <= 450
+            assert row["graphed_launches"] == 1
+            assert row["predicted_seconds"] >= row["kernel_seconds"] > 0
+            assert row["matrix_rate_share"] > 0
+        assert one["launches"] == three["launches"]
+        assert one["kernel_seconds"] < three["kernel_seconds"] < 3 * one["kernel_seconds"]
+        assert three["seconds_over_one_seed"] >= three["seconds_over_one_seed_least"]
+        assert 1 <= one["packed_gain"] <= 2
+    assert few[0]["packed_gain"] >= many[0]["packed_gain"], "the smaller step leaves more room"
+    for text, step in zip(texts.values(), many.values(), strict=True):
+        assert text["kernel_seconds"] < step["kernel_seconds"]
+    assert [done for done, _ in told] == list(range(4))
+    assert told[0][1] == 4
+
+
+def test_two_processes_gain_where_kernels_leave_room() -> None:
+    small, large = Work("mul", 0, 1000), Work("mm", 593_400_000_000, 1000)
+    grown = [Work("mul", 0, 2000), Work("mm", 2 * 593_400_000_000, 1000)]
+    alone, filled = simulated_gpu._predicted([[small, large], grown], 4)
+    assert filled == pytest.approx(3e-3, rel=1e-3)
+    assert alone - filled == pytest.approx(2e-6, rel=1e-2)
+
+
+def test_without_a_gpu_it_says_how_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "gpus", list)
+    with pytest.raises(EnvironmentProblem, match=r"PyTorch sees none. Count without one: --simulate"):
+        bench.bench_gpu()
+
+
+def test_the_measured_steps_are_those_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU, with small towers and two clients."""
+    monkeypatch.setattr("fpl_tune.testing.bench.measure._SQUARE_CPU", 64)
+    size = gpu.Size(names=("cat", "dog"), n_clients=2, layers=2, width=64, embed=128, steps=1)
+    told: list[str] = []
+    rows = bench.bench_gpu("cpu", dtype=torch.float32, size=size, progress=lambda done, total, what: told.append(what))
+    assert [row["bench"] for row in rows[1:]] == ["step, RN50, 1 seed", "step, RN50, 3 seeds"]
+    assert rows[0]["rate"] > 0
+    assert all(row["seconds"] > 0 for row in rows[1:])
+    assert rows[1]["ratio"] == rows[1]["plain_seconds"] / rows[1]["seconds"]
+    assert len(told) == 3
