@@ -40,7 +40,6 @@ def compare(
             "B %": output.percent(row[other.name]),
             "B − A": signed(row["difference"], "acc"),
             "± sem": figure(row["sem"], "acc"),
-            "p": row["p"],
             "verdict": row["verdict"],
             "seeds": row["seeds"],
             **({"partition": "same" if row["same_split"] else "differs"} if found.warnings else {}),
@@ -49,7 +48,5 @@ def compare(
     ]
     left = [counted(n, "cell") + f" of {name}" for name, n in zip("AB", found.alone, strict=True) if n]
     alone = f" Without a partner: {', '.join(left)}." if left else ""
-    caption = (
-        f"Test accuracy by the rule '{rule}', differences in points, paired by seed; p after Holm's correction.{alone}"
-    )
+    caption = f"Test accuracy by the rule '{rule}', differences in points, paired by seed.{alone}"
     output.emit(rows, format, title=f"A: {one.name}\nB: {other.name}", caption=caption)

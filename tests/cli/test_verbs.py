@@ -116,7 +116,7 @@ def test_compared_studies_of_long_names_fit_the_terminal(
         "no folds"
     )
     names = [name.strip() for name in table[1].strip("┃").split("┃")]
-    assert names == ["cell", "A %", "B %", "B − A", "± sem", "p", "verdict", "seeds"]
+    assert names == ["cell", "A %", "B %", "B − A", "± sem", "verdict", "seeds"]
 
 
 def test_plan_names_what_is_kept_outside_the_study(home: Path, command: Command) -> None:
