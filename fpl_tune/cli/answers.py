@@ -134,7 +134,7 @@ def lasting(spec: StudySpec, node: dict[str, Any]) -> bool:
 
     runs = [cell.run for cell in expand(spec, node)]
     server = spec.tracking.enabled and (spec.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI"))
-    elsewhere = spec.search.warm_start or spec.execution.address or os.environ.get("RAY_ADDRESS") or server
+    elsewhere = spec.execution.address or os.environ.get("RAY_ADDRESS") or server
     return not elsewhere and all(
         run.data.name == "shapes" and not run.data.root and not run.partition.file for run in runs
     )

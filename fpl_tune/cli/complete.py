@@ -57,11 +57,6 @@ def overrides(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     return offered
 
 
-def prune() -> list[tuple[str, str]]:
-    """Fields of `prune` with their defaults."""
-    return [(f"{name}={value}", doc) for name, (value, doc) in fields_of("PruneSpec").items()]
-
-
 def join_words() -> None:
     """Lets what follows `=` be the word that is completed: bash takes the sign for a word of its own."""
     words = os.environ.get("COMP_WORDS", "").split("\n")

@@ -169,7 +169,7 @@ def test_the_costs_of_a_plan_are_measured_again_after_a_while(
 
 @pytest.mark.parametrize(
     ("override", "lasts"),
-    [("seeds=2", True), ("data=officehome", False), ("axes.data=[shapes,pacs]", False), ("search.warm_start=x", False),
+    [("seeds=2", True), ("data=officehome", False), ("axes.data=[shapes,pacs]", False),
      ("tracking={enabled:true,uri:'http://x:1'}", False), ("axes.partition=[iid,dirichlet]", True),
      ("axes.world=[{label:a,data:pacs}]", False), ("partition=file partition.file=a.json", False)],
 )  # fmt: skip

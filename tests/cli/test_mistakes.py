@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from fpl_tune.cli.replay import _override
-from fpl_tune.config import PruneSpec
-from fpl_tune.core.errors import ConfigError
 from fpl_tune.study.lock import locked
 
 from .conftest import Command
@@ -149,11 +146,6 @@ def test_a_study_that_is_run_elsewhere_names_its_process(command: Command, here:
     assert done.code == 2
     assert f"process {os.getpid()}" in done.err
     assert "fpl-tune stop lambda_sweep" in done.err
-
-
-def test_replay_refuses_the_fields_of_a_race() -> None:
-    with pytest.raises(ConfigError, match=r"replay takes the fields rule, .*, but was given 'prune\.level=0\.1'"):
-        _override(PruneSpec(), "prune.level=0.1")
 
 
 def test_an_output_folder_that_cannot_be_written(command: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

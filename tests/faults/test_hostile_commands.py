@@ -133,7 +133,7 @@ def toy(make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     long = [
         "api.start_study", "trial.Trial", "plan.plan.measure", "report.build", "execute.verify.verify",
         "execute.ray.alive", "execute.ray.inspect", "data.cache.prepare", "cli.ui._server", "track.experiments",
-        "search.replay.replay_orders", "search.replay.replay_tpe", "cli.cluster.time.sleep", "cli.new.write_text",
+        "cli.cluster.time.sleep", "cli.new.write_text",
     ]  # fmt: skip
     for name in long:
         monkeypatch.setattr(f"fpl_tune.{name}", refused)
@@ -203,7 +203,7 @@ TEXT = st.text("ab.=+~[]{}'\",:$*\\@!0 -\n\0é", max_size=14)
 
 
 @given(
-    st.sampled_from(["study", "plan", "run", "replay", "data show", "cluster template"]),
+    st.sampled_from(["study", "plan", "run", "data show", "cluster template"]),
     st.builds(lambda sign, key, rest: f"{sign}{key}{rest}", st.sampled_from(["", "+", "~", "--"]), KEYS | TEXT, TEXT),
 )
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
