@@ -15,6 +15,10 @@ from .conftest import Command
 
 SWEEP = "study lambda_sweep execution.executor=inline"
 MISTAKES = [
+    # commands of earlier versions
+    ("diff lambda_sweep", 2, "There is no command 'diff' any more. Use fpl-tune plan STUDY."),
+    ("import folder", 2, "There is no command 'import' any more. Use cp -r FOLDER outputs/"),
+    ("data ls", 2, "There is no command 'data ls' any more. Use fpl-tune ls data."),
     # names
     ("stduy lambda_sweep", 2, "No such command 'stduy'. Did you mean 'study'?"),
     ("study lambda_sweep --dryrun", 2, "--dry-run"),
@@ -105,7 +109,6 @@ MISTAKES = [
     # files
     ("study broken", 2, "line 2, column 29: did not find expected ',' or ']'"),
     ("show newer", 2, "schema 999"),
-    ("import nowhere", 2, "nowhere has none"),
     ("run clip=rn50 clip.pretrained=nowhere.pt", 2, "pretrained='nowhere.pt' is neither a file nor a tag of RN50"),
     # the machine
     (f"{SWEEP} data=pacs data.root=nowhere", 3, "data.root=nowhere is not a folder. It should hold PACS/"),
