@@ -113,9 +113,11 @@ class Writer:
         return {key: (own, runs.cell_digest(self.store, cell, own, self.rule)) for key, own in found.items()}
 
     def holds(self, key: str, digest: str) -> bool:
-        """Whether there is exactly one run of this entry, complete and below its parent."""
+        """Whether there is exactly one run of this entry, complete, closed and below its parent."""
         found = self.runs.get(key, [])
-        tags = found[0].data.tags if len(found) == 1 else {}
+        if len(found) != 1 or found[0].info.status == "RUNNING":
+            return False
+        tags = found[0].data.tags
         return tags.get(_DIGEST) == digest and tags.get(_PARENT) == self._parent_id(key)
 
     def findings(self) -> list[Finding]:
@@ -172,11 +174,8 @@ class Writer:
         from mlflow.entities import Metric, Param, RunTag
 
         self.delete(entry.key, keep=1 if entry.key == STUDY else 0)
-        if kept := self.runs[entry.key]:
-            run = kept[0].info.run_id
-            self.client.set_tag(run, _DIGEST, "")  # until it is complete
-        else:
-            run = self._create(entry)
+        kept = self.runs[entry.key]
+        run = kept[0].info.run_id if kept else self._create(entry)
         self.client.log_batch(
             run,
             metrics=[Metric(p.key, p.value, p.timestamp, p.step) for p in entry.metrics],

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from fpl_tune import track
-from fpl_tune.core.errors import ConfigError, EnvironmentProblem
+from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.execute.callback import Outcome
-from fpl_tune.study import transfer
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
 from fpl_tune.track import recorder as recording
@@ -194,20 +193,10 @@ def test_a_stored_study_names_no_server(make_store, uri, monkeypatch, tmp_path):
 def test_a_study_moves_as_one_folder(make_store, uri, tmp_path, blank_database, statuses):
     store = make_store(body=SMALL)
     track.sync(store)
-    parcel = transfer.export_study(store, tmp_path / "parcel")
     laptop = tmp_path / "laptop"
-    moved = transfer.import_study(parcel, laptop)
+    shutil.copytree(store.folder, laptop / "toy")
+    moved = Store.open(laptop, "toy")
     assert moved.frame().equals(store.frame())
     track.sync(moved)
     there = statuses(f"sqlite:///{laptop.resolve()}/mlflow.db")
     assert there == statuses(uri)
-
-
-def test_nothing_is_overwritten_by_moving(make_store, tmp_path):
-    store = make_store(body=SMALL)
-    with pytest.raises(ConfigError, match="exists"):
-        transfer.export_study(store, tmp_path)
-    with pytest.raises(ConfigError, match="exists"):
-        transfer.import_study(store.folder, tmp_path)
-    with pytest.raises(ConfigError, match=r"no study|has none"):
-        transfer.import_study(tmp_path, tmp_path / "x")
