@@ -15,7 +15,6 @@ import yaml
 from fpl_tune.api import start_study
 from fpl_tune.execute import manage
 from fpl_tune.study import migrate
-from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import locked
 from fpl_tune.study.schema import SCHEMA
 from fpl_tune.study.store import Store
@@ -130,12 +129,3 @@ def test_a_changed_default_means_the_same_and_a_varied_value_stays() -> None:
     assert migrate.current_method({"name": "x", "inner": moap}, {})["inner"] == {"name": "pfedmoap", "d_gating": None}
     assert migrate.current_method(moap, {"method.d_gating": 128}) == moap
     assert migrate.current_method({**moap, "d_gating": 64}, {})["d_gating"] == 64
-
-
-def test_words_of_schema_1_are_read(made: Any) -> None:
-    _, early, *_ = made
-    store = Store.open(early.root, "tiny")
-    cell: Cell = store.cells()[0]
-    path = store.seed_folder(cell, 2) / "result.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "status": "raced"}))
-    assert Store(early.root, "tiny").summary()["status"].tolist()[0] == "eliminated"
