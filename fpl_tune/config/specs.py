@@ -231,11 +231,10 @@ class TrackingSpec:
 
     enabled: bool = True
     uri: str | None = None
-    """None: MLFLOW_TRACKING_URI, else SQLite in the output folder."""
+    """None: MLFLOW_TRACKING_URI, which also goes before an address in a file, else SQLite in the output folder. Never
+    stored with a study."""
     seeds: bool | None = None
     """A nested run per seed below each cell's; None: in studies without a search that have at most 100 of them."""
-    register: str | None = None
-    """Name in MLflow's model registry of which the best cell's prompts become a version; None: not registered."""
 
 
 @dataclass(frozen=True, config=SPEC)
