@@ -105,8 +105,8 @@ class Private(Wrapper):
     def _refuse_other_uploads(self, task: Task, state: State) -> None:
         """Raises `ConfigError` where clients send anything that is not noised: its ε would be infinite."""
         first = torch.zeros(1, dtype=torch.int64, device=task.device)
-        names = _uploaded(self.start(task, state, first))
-        other = sorted(self.inner.traffic(task, state, first).up.keys() - set(names))
+        names = {part for name in _uploaded(self.start(task, state, first)) for part in (name, name.split(".")[0])}
+        other = sorted(self.inner.traffic(task, state, first).up.keys() - names)
         if other and self.sigma(task):
             raise ConfigError(
                 f"method.inner must upload what it trains alone, but {type(self.inner).__name__} also uploads "
