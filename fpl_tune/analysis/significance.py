@@ -156,7 +156,7 @@ def seeds_needed(
     rope: float = 0.0,
     level: float = 0.95,
     tests: int = 1,
-    spread: float | None = None,
+    spread: float | Floats | None = None,
     freedom: float = math.inf,
     wanted: float = 0.8,
     most: int = MOST,
@@ -173,7 +173,7 @@ def seeds_needed(
         rope: half width of the region of practical equivalence; 0: equality cannot be found.
         level: of the verdicts to come.
         tests: comparisons to correct for.
-        spread: standard deviation of true differences; None: by these rows.
+        spread: standard deviation of true differences, one or [rows]; None: by these rows.
         freedom: degrees of freedom of `sd`.
         wanted: probability.
         most: largest number of seeds that is tried.
@@ -185,9 +185,9 @@ def seeds_needed(
     sd = np.maximum(sd, 1e-12)
     variance = sd**2 / seeds
     believed = effect_spread(difference, variance) if spread is None else spread
-    if not len(difference) or np.isnan(believed):
+    if not len(difference):
         return needed
-    trust = believed**2 / np.maximum(believed**2 + variance, 1e-300)
+    trust = believed**2 / (believed**2 + variance)
     share = (np.arange(8) + 0.5) / 8
     scale = np.sqrt(freedom / special.chdtri(freedom, 1 - share)) if math.isfinite(freedom) else np.ones(1)
     for total in range(max(2, int(seeds.min()) + 1), most + 1):
@@ -213,12 +213,10 @@ def seeds_needed(
     return needed
 
 
-def effect_spread(difference: Floats, variance: Floats) -> float:
-    """Standard deviation of true differences by observed ones and the variance of their errors; NaN without rows."""
-    known = present(difference) & present(variance)
-    if not known.any():
-        return math.nan
-    return math.sqrt(max(float((difference[known] ** 2 - variance[known]).mean()), 0.0))
+def effect_spread(difference: Floats, variance: Floats) -> Floats:
+    """Standard deviation [...] of true differences [..., rows] around 0 by observed ones and the variance of errors."""
+    excess = np.where(present(difference), difference**2 - variance, np.nan)
+    return np.sqrt(np.maximum(seed_means(excess), 0.0))
 
 
 def _agree(variance: Floats, freedom: Floats) -> Bools:

@@ -29,8 +29,8 @@ def decisions(facts: Facts, tests: pd.DataFrame) -> Section | None:
     rope = f"Smaller differences than {width:g} {'point' if width == 1 else 'points'} count as equal (report.rope). "
     texts = [
         f"Of {counted(len(tests), 'comparison')} with {facts.reference}: {summary}. {tests.attrs['advice'].text}",
-        f"{rope if percent(facts.metric) else ''}Seeds, not clients, are the independent units: intervals are "
-        "Student's over the seeds' means; verdicts are corrected by Holm's method.",
+        f"{rope if percent(facts.metric) else ''}Seeds, not clients, are the independent units: an "
+        "interval is corrected for the number of comparisons and decides its verdict.",
     ]
     order = {verdict: i for i, verdict in enumerate(("better", "worse", "undecided", "equal"))}
     rows = tests.assign(_order=tests["verdict"].map(order)).sort_values("_order", kind="stable")

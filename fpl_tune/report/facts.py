@@ -314,6 +314,12 @@ class Facts:
             return self._named
         return names[0] if names else self.best.label if self.best is not None else None
 
+    @cached_property
+    def reference_is_chosen(self) -> bool:
+        """Whether the reference is the best cell by validation, for want of another: a comparison corrects for that."""
+        cells = [cell for cell in self.finished if cell.role == "reference" or cell.label == self._named]
+        return not (self._picked or cells)
+
     def is_reference(self, cell: Cell) -> bool:
         """Whether others are tested against this cell."""
         if cell.role == "reference" and self.family(cell) == self.reference:

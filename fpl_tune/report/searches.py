@@ -142,8 +142,8 @@ def ablation(facts: Facts, tests: pd.DataFrame) -> Section | None:
         return section
     section.texts.append(
         "One field changes in each row, in the order of the share of variance that it explains alone on validation; "
-        "every row is a run of its own. Differences are to the row above, paired by seed, with 95 % intervals; "
-        f"verdicts after Holm's correction over the rows; {facts.basis}."
+        "every row is a run of its own. Differences are to the row above, paired by seed, with "
+        f"intervals that are corrected for the number of rows; {facts.basis}."
     )
     missing = 0
     for path in paths:

@@ -35,11 +35,16 @@ def values(facts: Facts, cells: list[Cell] | None = None) -> pd.DataFrame:
 
 
 def compared(
-    facts: Facts, frame: pd.DataFrame, pairs: Mapping[str, str], names: Mapping[str, str] | None = None
+    facts: Facts,
+    frame: pd.DataFrame,
+    pairs: Mapping[str, str],
+    names: Mapping[str, str] | None = None,
+    *,
+    chosen: bool = False,
 ) -> pd.DataFrame:
     """Compares cells as the study's report asks for; see `analysis.compare`."""
     rope, shares = facts.spec.report.rope / 100, percent(facts.metric)
-    return analysis.compare(frame, pairs, rope=rope, names=names, shares=shares)
+    return analysis.compare(frame, pairs, rope=rope, names=names, shares=shares, chosen=chosen)
 
 
 def against_reference(facts: Facts) -> pd.DataFrame:
@@ -60,7 +65,7 @@ def against_reference(facts: Facts) -> pd.DataFrame:
     seeds = {cell: {seed for seed, _ in found} for cell, found in splits.items()}
     pairs = {a: b for a, b in every.items() if splits[a] & splits[b] or not seeds[a] & seeds[b]}
     names = {cell.id: facts.name(cell) for cell in facts.cells}
-    found = compared(facts, frame, pairs, names)
+    found = compared(facts, frame, pairs, names, chosen=facts.reference_is_chosen)
     rope = facts.spec.report.rope / 100 if percent(facts.metric) else 0.0
     found.attrs["advice"] = analysis.advise(
         frame, found, study=facts.spec.name, rope=rope, narrow=lambda cells: narrowed(facts, cells)
