@@ -131,7 +131,6 @@ def make_plan(
         ConfigError: the study cannot run on any machine.
         EnvironmentProblem: the machine lacks data, or a GPU that is requested.
     """
-    prune.check(spec.prune)
     check_reported(spec.report.metric)
     budget = seconds_of(spec.budget)
     setup = setup_of(spec, root / spec.name)
@@ -143,6 +142,7 @@ def make_plan(
     if store.exists:
         store = Store.open(root, spec.name)
     cells = [*cells_of(spec, node, root), *ablation_cells(spec, node, root)]
+    prune.check(spec.prune, [cell.run for cell in cells if cell.candidate])
     differ = Differ(spec, store, cells if spec.search.sampler is None else [*cells, *store.cells()])
     items = _items(spec, node, store, cells, differ)
     named = [(run, item.label) for item in items if item.missing for run in item.runs]
