@@ -49,7 +49,7 @@ class Loaded:
 
     def task_of(self, run: RunSpec) -> ClientTask:
         """A task of the run's data and partition whose images take no memory."""
-        key = (vars(run.clip), vars(run.data), vars(run.partition))
+        key = (vars(run.clip), vars(run.data), vars(run.partition), run.stages[0].method.needs)
         return self._once(lambda: hollow_task(run, 1, self.towers_of(run), self.dataset_of(run)), "task", key)
 
     def bytes(self, run: RunSpec, kind: str, seed: int) -> tuple[int, int]:
