@@ -225,13 +225,13 @@ def test_the_memory_of_a_trial_follows_its_batch_and_its_seeds(compose: Compose,
     run, loaded = cell.run, preflight.Loaded()
     task = loaded.task_of(run)
     state = run.method.init(task, torch.Generator().manual_seed(0), None)
-    found = estimate(run, task, state, 1)
+    found = estimate(run, task, state)
     assert found.step == pytest.approx(kept_bytes(run.method, task, state, run.optim), rel=0.05)
-    less = estimate(replace(run, optim=replace(run.optim, batch=4)), task, state, 1)
+    less = estimate(replace(run, optim=replace(run.optim, batch=4)), task, state)
     assert less.step < found.step
     assert found.least < found.peak(1 << 40) == found.least + (found.clients - 1) * (found.step + found.client)
     assert found.peak(found.step) == found.least, "one client at a time"
-    three = estimate(run, task, state, 3)
+    three = found.of_seeds(3)
     assert (three.states, three.clients) == (3 * found.states, 3 * found.clients)
 
 
