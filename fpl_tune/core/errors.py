@@ -14,6 +14,7 @@ _LISTED = 40
 REMOVED = {
     "prune.seeds": "It went with the race of seeds: set prune.rule=halving, which stops trials by rounds.",
     "prune.level": "It went with the race of seeds: set prune.rule=halving, which stops trials by rounds.",
+    "budget": "Run fewer trials or seeds (see fpl-tune plan). After fpl-tune stop, the same command continues.",
     "plateau": "Optuna's pruner does this: prune.rule={name: patient, patience: 5}.",
     "search.warm_start": "Every search starts from the published points of its space; add your own to search_spaces/.",
 }
