@@ -16,7 +16,7 @@ from fpl_tune.data.transform import pools_and_views
 from fpl_tune.method import Adapter, State, derive
 from fpl_tune.simulation.simulation import BYTES_PER_SCALAR
 from fpl_tune.simulation.task import ClientTask, SharedData
-from fpl_tune.simulation.worlds import draw_clients
+from fpl_tune.simulation.worlds import draw_clients, task_of
 
 _STEADY = 3  # equal rounds after which a stage with everybody in every round stays as it is
 
@@ -101,4 +101,4 @@ def hollow_task(run: RunSpec, seed: int, towers: Towers, dataset: Dataset) -> Cl
     looks = pools_and_views(dataset, run.data.views, run.stages[0].method.view)
     train, test, *views = (torch.zeros(1, dtype=dtype).expand(max(1, len(pool)), *shape) for pool, _ in looks)
     world = SharedData(towers, dataset, run.clip, train, test, views[: run.data.views], views[run.data.views :])
-    return world.task(run.data, run.partition, seed)
+    return task_of(world, run, seed)
