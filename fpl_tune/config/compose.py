@@ -169,6 +169,8 @@ def _prefer_choices(node: dict[str, Any], overrides: Sequence[str]) -> None:
     for group, option in given:
         if group in GROUPS and isinstance(option, str):
             node.update(deepcopy(choose(group, option)))
+        elif group == "method" and isinstance(option, dict):
+            node.update(method=deepcopy(option), stages=[])
     for dotted, value in given:
         if dotted.split(".")[0] in GROUPS and "." in dotted:
             set_field(node, dotted, value)
@@ -181,7 +183,7 @@ def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any
 
     _register(overrides := [str(text) for text in overrides])
     parse(overrides)
-    overrides = [_forced(text) for text in overrides]
+    overrides = [word for text in overrides for word in _forced(text)]
     GlobalHydra.instance().clear()  # another application's, which may have been left open
     try:
         with hydra.initialize_config_dir(str(folder), version_base="1.3", job_name="fpl_tune"):
@@ -195,10 +197,15 @@ def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any
         raise readable(problem, folder / f"{name}.yaml") from None
 
 
-def _forced(override: str) -> str:
-    """Sets a field whether or not YAML names it: unknown fields are refused when the specification is built."""
-    key = override.partition("=")[0]
-    return override if key in GROUPS or key[:1] in ("+", "~") else f"++{override}"
+def _forced(override: str) -> list[str]:
+    """Sets a field whether or not YAML names it: unknown fields are refused when the specification is built.
+
+    A mapping such as `method={name: private, inner: {name: fedpgp}}` takes the place of the group's option.
+    """
+    key, _, value = override.partition("=")
+    if key == "method" and value.lstrip().startswith("{"):
+        return ["~method", f"++{override}"]
+    return [override] if key in GROUPS or key[:1] in ("+", "~") else [f"++{override}"]
 
 
 def _searched() -> str:
@@ -212,7 +219,7 @@ def _searched() -> str:
 def _register(overrides: Sequence[str]) -> None:
     """Registers the defaults, and an option for every method without YAML and every class that an override names."""
     _register_defaults()
-    named = [text.removeprefix("method=") for text in overrides if re.match("method=.*:", text)]
+    named = [text.removeprefix("method=") for text in overrides if re.match("method=[^{]*:", text)]
     for name in [*methods.catalogue(), *named]:
         methods.find(name)
         _register_method(name)
