@@ -151,7 +151,8 @@ def test_a_kill_while_a_trial_is_suggested_changes_nothing(
     search, _ = opened(made, tmp_path / "killed")
     part = search.parts[0]
     for _ in range(4):
-        search.report(*search.request(), results(0.5))
+        (cell,) = search.request()
+        search.report(cell, results(0.5))
 
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -165,7 +166,7 @@ def test_a_kill_while_a_trial_is_suggested_changes_nothing(
     search, (*_, fifth) = opened(made, tmp_path / "killed")
     search.report(fifth, results(0.5))
     while cells := search.request():
-        search.report(*cells, results(0.5))
+        search.report(cells[0], results(0.5))
     assert [t.params for t in search.parts[0].trials()] == whole
 
 
