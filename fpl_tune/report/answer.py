@@ -7,14 +7,15 @@ from typing import Any
 
 import pandas as pd
 
-from fpl_tune.core.formatting import counted, figure, interval, numeric, percent, plus_minus, quantity, short, signed
+from fpl_tune.analysis import t_half_width
+from fpl_tune.core.formatting import counted, figure, interval, numeric, percent, plus_minus, quantity, short, signed, upper
 from fpl_tune.report import charts
 from fpl_tune.report.blocks import Part, plain_table
 from fpl_tune.report.charts import Spec
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.reference import advice
 from fpl_tune.study import claims as study_claims
-from fpl_tune.study.cells import shown
+from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.results import VAL
 from fpl_tune.study.status import Status
 
@@ -22,6 +23,7 @@ SERIES = 8
 """Series that a chart draws along an axis; cells of studies with more are bars."""
 _BARS = 24
 """Cells that are drawn as bars, the best on validation."""
+_INTERVALS = "mean and 95 % interval over seeds"
 
 
 def sentence(facts: Facts, tests: pd.DataFrame) -> str:
@@ -79,20 +81,22 @@ def main_chart(facts: Facts) -> dict[str, tuple[Spec, str]]:
         return {"history": (history(facts), caption)}
     axes = [a for a in facts.axes if facts.table.loc[[c.id for c in facts.own], a].notna().any()]
     numbers = [a for a in axes if numeric(facts.table[a])]
-    x = facts.spec.report.x if facts.spec.report.x in axes else next(iter(numbers), None)
-    if x is None or len({repr(cell.varied.get(a)) for cell in facts.own for a in axes if a != x}) > SERIES:
+    several = sorted(axes, key=lambda a: -facts.table[a].nunique()) if len(axes) > 1 else []
+    x = facts.spec.report.x if facts.spec.report.x in axes else next(iter([*numbers, *several]), None)
+    if x is None or len({repr([cell.varied.get(a) for a in axes if a != x]) for cell in facts.own}) > SERIES:
         drawn, left = bars(facts)
         left = f" Left out: {counted(left, 'cell')} that validation puts lower." if left else ""
-        caption = f"Mean and 95 % interval over seeds; the ring marks the best on validation; {facts.basis}.{left}"
+        caption = upper(f"{_INTERVALS}; the ring marks the best on validation; {facts.basis}.{left}")
         return {"cells": (drawn, caption)}
     found: dict[str, tuple[Spec, str]] = {}
-    spread = f"bands are the standard deviation over seeds; {facts.basis}"
-    for name, metric in {"curve": facts.metric, "curve_validation": VAL}.items():
+    spread = "bands are the standard deviation over seeds" if x in numbers else _INTERVALS
+    for metric in dict.fromkeys([facts.metric, *([VAL] if x in numbers else [])]):
         what = "by which the best cell (ringed) is chosen" if metric == VAL else "reported after the choice"
-        dashed = " References are dashed." if facts.references else ""
-        what = f"{quantity(metric, unit=False)}, {what}; {spread}.{dashed}"
-        found[name] = sweep(facts, x, metric), what[:1].upper() + what[1:]
-    return found if facts.metric != VAL else {"curve": found["curve"]}
+        drawn = sweep(facts, x, metric)
+        dashed = " References are dashed." if "strokeDash" in drawn["layer"][-1]["mark"] else ""
+        caption = upper(f"{quantity(metric, unit=False)}, {what}; {spread}; {facts.basis}.{dashed}")
+        found["curve" if metric == facts.metric else "curve_validation"] = drawn, caption
+    return found
 
 
 def sweep(facts: Facts, axis: str, metric: str) -> Spec:
@@ -110,19 +114,23 @@ def sweep(facts: Facts, axis: str, metric: str) -> Spec:
     for cell in cells:
         name = families.get(cell.id)
         own = ", ".join(f"{short(a)}={shown(facts.table.loc[cell.id, a])}" for a in others)
-        row = {**_row(facts, cell, metric), "series": name or own or "cells"}
+        row = {**_row(facts, cell, metric, x["type"] == "nominal"), "series": name or own or "cells"}
         if name is not None and name not in moving:
             level.setdefault(name, row)
         elif values[cell.id] is not None and values[cell.id] == values[cell.id]:
             rows.append({**row, "x": values[cell.id] if x["type"] == "quantitative" else shown(values[cell.id])})
         ranks[row["series"]] = min(facts.ages[cell.id], ranks.get(row["series"], len(cells)))
+    if x["type"] == "nominal" and len(x["sort"]) > charts.BESIDE:  # rows, the best on top
+        means = pd.DataFrame(rows).groupby("x")["mean"].mean().sort_values(ascending=False)
+        x["sort"] = list(means.index)
     return charts.lines(rows, x, charts.measured(metric), charts.colours(ranks), list(level.values()), height=340)
 
 
-def _row(facts: Facts, cell: Any, metric: str) -> dict[str, Any]:
-    """A cell's mean with its standard deviation, for `charts.lines`."""
+def _row(facts: Facts, cell: Cell, metric: str, interval: bool = False) -> dict[str, Any]:
+    """A cell's mean with its standard deviation, or its 95 % interval, for `charts.lines`."""
     mean, std = facts.spread(cell, metric)
-    low, high = (mean, mean) if math.isnan(std) else (mean - std, mean + std)
+    half = t_half_width(std / math.sqrt(len(facts.seeds(cell))), len(facts.seeds(cell))) if interval else std
+    low, high = (mean, mean) if math.isnan(half) else (mean - half, mean + half)
     return {
         "mean": mean, "low": low, "high": min(high, max(mean, 1.0)) if percent(metric) else high,
         "label": facts.name(cell), "number": facts.keys[cell.id],
@@ -132,29 +140,22 @@ def _row(facts: Facts, cell: Any, metric: str) -> dict[str, Any]:
 
 def bars(facts: Facts) -> tuple[Spec, int]:
     """Cells with their 95 % intervals, the best on top, references dashed; and how many are left out."""
-    named = [cell for cell in facts.finished if cell.candidate]
-    named.sort(key=lambda cell: -facts.table.loc[cell.id, "mean"])
-    kept = set(sorted(named, key=lambda cell: -facts.table.loc[cell.id, "val"])[:_BARS])
-    rows, level, ranks = [], dict[str, dict[str, Any]](), dict[str, int]()
-    for cell in facts.finished:
-        half = facts.table.loc[cell.id, "half"]
-        row = _row(facts, cell, facts.metric)
-        row |= {"low": row["mean"] - half, "high": row["mean"] + half} if half == half else {}
-        if cell.role == "reference":
-            name = facts.reference.family(cell)
-            if len({id(c) for c in facts.references if facts.reference.family(c) == name}) > 1:
-                named.append(cell)
-                kept.add(cell)
-            else:
-                level[name] = {**row, "series": name}
-                ranks[name] = facts.ages[cell.id]
-                continue
-        if cell in kept:
+    families = [facts.reference.family(cell) for cell in facts.references]
+    lines = {c.id: name for c, name in zip(facts.references, families, strict=True) if families.count(name) == 1}
+    own = [cell for cell in facts.finished if cell.id not in lines]
+    kept = sorted(own, key=lambda cell: -facts.table.loc[cell.id, "val"])[:_BARS]
+    rows, levels, ranks = [], list[dict[str, Any]](), {"cells": 0}
+    for cell in [*kept, *(cell for cell in facts.finished if cell.id in lines)]:
+        row = _row(facts, cell, facts.metric, interval=True)
+        if cell.id in lines:
+            levels.append({**row, "series": lines[cell.id]})
+            ranks[lines[cell.id]] = facts.ages[cell.id]
+        else:
             rows.append({**row, "name": facts.name(cell), "series": "cells"})
     rows.sort(key=lambda row: -row["mean"])
-    colour = charts.colours({"cells": 0, **ranks})
     x = charts.names("name", None, [row["name"] for row in rows])
-    return charts.lines(rows, x, charts.measured(facts.metric), colour, list(level.values())), len(named) - len(rows)
+    drawn = charts.lines(rows, x, charts.measured(facts.metric), charts.colours(ranks), levels)
+    return drawn, len(own) - len(rows)
 
 
 def history(facts: Facts) -> Spec:

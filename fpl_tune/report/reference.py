@@ -112,8 +112,8 @@ class Reference:
         values = [name for axis, taken in self._taken.items() if len(self._taken) > 1 and 1 < len(taken) <= 12
                   for name in taken.values() if facts.table[axis].map(type).eq(str).any()]  # fmt: skip
         cells = [cell.label for cell in facts.listed if cell in facts.finished]
-        found = dict.fromkeys([*([self.name] if self.name else []), *families, *values, *cells])
-        return list(found)[: max(most // max(len(cells), 1), 3)]
+        first = [self.name] if self.name else list[str]()
+        return list(dict.fromkeys([*first, *families, *values, *cells]))[: max(most // max(len(cells), 1), 3)]
 
 
 def compared(facts: Facts, pairs: Mapping[str, str], frame: pd.DataFrame | None = None) -> pd.DataFrame:

@@ -51,7 +51,8 @@ def variation(facts: Facts, tests: pd.DataFrame) -> Part | None:
     """What varies more: the seed, the partition, the clients or the hyper-parameters?"""
     if not percent(facts.metric) or len(facts.own) < 2:
         return None
-    split = analysis.variance_split(facts.values[facts.values["cell"].isin([cell.id for cell in facts.own])])
+    own = facts.values["cell"].isin([cell.id for cell in facts.own])
+    split = analysis.variance_split(facts.values.loc[own])
     note = split.attrs["note"]
     if split.empty:
         return None
