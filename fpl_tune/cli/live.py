@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from fpl_tune.cli import output
+from fpl_tune.core import formatting
 from fpl_tune.core.formatting import counted, duration
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.eta import Eta
@@ -102,10 +103,8 @@ class Watcher(Callback):
         if self._live is None:
             states = {str(r["status"]) for r in results.values()} - {str(Status.DONE)}
             text = ", ".join(sorted(states)) if good is None else f"validation {100 * good:.1f} %"
-            dropped = [r["error"].partition(":")[0] for r in results.values() if r["status"] == Status.ELIMINATED]
             more = self._complete < self._total and self._eta.seconds is not None
             left = f", {self._time_left()}" if more else ""
-            text = ", ".join([text, *dropped[:1]])
             self._console.print(f"{cell.label}: {text}  ({self._complete}/{counted(self._total, 'cell')}{left})")
 
     def on_warning(self, cell: Cell, text: str) -> None:
@@ -172,4 +171,4 @@ def time_left(seconds: float | None, *, ending: bool = False, again: str = "") -
     """How long a running study will still take, in words; None: nothing is known yet."""
     if ending:
         return f"ending after the round{again}"
-    return "starting" if seconds is None else f"about {duration(seconds)} left"
+    return "starting" if seconds is None else formatting.time_left(seconds)

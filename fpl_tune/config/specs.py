@@ -178,19 +178,16 @@ class SearchSpec:
     batch: AtLeastOne | None = None
     """None: the next trial is suggested as soon as a slot is free, so that no worker waits. A number: trials come in
     batches of this size, each after the last one is over, and are equal on every machine."""
-    warm_start: str | None = None
-    """Name of a study whose finished cells in the same space the sampler starts from."""
     seed: Seed = 0
 
 
 @dataclass(frozen=True, config=SPEC)
 class PruneSpec:
-    """Early stopping of cells, in rounds and in seeds; off by default."""
+    """Early stopping of cells; off by default."""
 
     rule: Any = None
-    """halving (noise-aware successive halving that pauses and resumes), plateau (no gain for first_rung · reduction
-    rounds), a pruner of Optuna (median, hyperband ...), of a plug-in or of `package.module:Class`, or None; {name: ...,
-    argument: ...} with arguments."""
+    """halving (noise-aware successive halving that pauses and resumes), a pruner of Optuna (median, hyperband ...), of
+    a plug-in or of `package.module:Class`, or None; {name: ..., argument: ...} with arguments."""
     reduction: Annotated[int, Field(ge=2, le=1_000_000)] = 3
     """Reduction factor of successive halving: the best 1 / `reduction` continue at each rung."""
     first_rung: AtLeastOne = 1
@@ -199,11 +196,6 @@ class PruneSpec:
     """Rounds averaged."""
     confidence: Annotated[float, Field(ge=0)] = 1.0
     """Standard errors by which a cell must be behind to be stopped; 0 ignores noise."""
-    seeds: AtLeastOne | None = None
-    """Batch size of a race of seeds: before each further batch, cells that a paired test finds behind the best are
-    eliminated. None: all cells run all seeds, as reported results should."""
-    level: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    """Probability, over all its tests, that a race stops a cell that is as good as any other."""
 
 
 @dataclass(frozen=True, config=SPEC)
@@ -239,11 +231,10 @@ class TrackingSpec:
 
     enabled: bool = True
     uri: str | None = None
-    """None: MLFLOW_TRACKING_URI, else SQLite in the output folder."""
+    """None: MLFLOW_TRACKING_URI, which also goes before an address in a file, else SQLite in the output folder. Never
+    stored with a study."""
     seeds: bool | None = None
     """A nested run per seed below each cell's; None: in studies without a search that have at most 100 of them."""
-    register: str | None = None
-    """Name in MLflow's model registry of which the best cell's prompts become a version; None: not registered."""
 
 
 @dataclass(frozen=True, config=SPEC)
@@ -284,9 +275,9 @@ class ReportSpec:
     """Cell label that others are tested against."""
     rope: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """Region of practical equivalence: smaller differences of accuracies, in points, do not matter."""
-    select: Literal["mean", "lower_bound", "one_standard_error"] = "mean"
-    """How validation selects the best cell: the highest mean; the highest lower bound (mean minus three standard
-    errors); or the first cell in the study's order within one standard error of the highest mean."""
+    select: Literal["mean", "lower_bound"] = "mean"
+    """How validation selects the best cell: the highest mean, or the highest lower bound (mean minus three standard
+    errors)."""
     paper: dict[str, Any] = field(default_factory=dict)
     """{table: ..., protocol: ..., expected: "...", defects: [...]}: the printed figures the study answers to."""
     claims: dict[str, ClaimSpec] = field(default_factory=dict)

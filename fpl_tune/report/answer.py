@@ -8,7 +8,18 @@ from typing import Any
 import pandas as pd
 
 from fpl_tune.analysis import t_half_width
-from fpl_tune.core.formatting import counted, figure, interval, numeric, percent, plus_minus, quantity, short, signed, upper
+from fpl_tune.core.formatting import (
+    counted,
+    figure,
+    interval,
+    numeric,
+    percent,
+    plus_minus,
+    quantity,
+    short,
+    signed,
+    upper,
+)
 from fpl_tune.report import charts
 from fpl_tune.report.blocks import Part, plain_table
 from fpl_tune.report.charts import Spec

@@ -245,15 +245,6 @@ def matters(facts: Facts, tests: pd.DataFrame) -> Part | None:
         rows = [[f"{r['method']}: {short(r['field'])}", f"{100 * r['fanova']:.1f}", f"{100 * r['ped_anova']:.1f}"]
                 for r in modelled.to_dict("records")]  # fmt: skip
         part.tables.append(plain_table(["field", "fANOVA (%)", "PED-ANOVA (%)"], rows))
-    both = [
-        analysis.interactions(cells, fields, noise=_noise(facts, cells)).assign(method=method)
-        for method, (cells, fields) in cells_of(facts).items()
-    ]
-    together = pd.concat(both, ignore_index=True).dropna(subset=["share"])
-    rows = [[f"{r['method']}: {short(r['a'])} and {short(r['b'])}", f"{100 * r['share']:.1f}", str(r["cells"])]
-            for r in together.head(10).to_dict("records")]  # fmt: skip
-    if rows:
-        part.tables.append(plain_table(["together, beyond each alone", "share of variance (%)", "cells"], rows))
     return part
 
 

@@ -141,7 +141,7 @@ USER = """
   const shown = () => [...table.tBodies[0].rows].filter(row => !row.hidden).map(row => row.cells[0].textContent);
   const mark = (name, kind) => document.querySelector(`#chart-${name} .${kind} path`);
   seen.all = shown();
-  input.value = "n_ctx=2 validation>0";
+  input.value = "n_ctx = 2 validation > 0";
   input.oninput();
   seen.filtered = [shown(), first.signal("kept"), document.getElementById("count").textContent];
   URL.createObjectURL = blob => { seen.blob = blob; return "#"; };
@@ -150,6 +150,9 @@ USER = """
   seen.csv = (await seen.blob.text()).trim().split("\\n").length;
   clear.onclick();
   seen.cleared = shown().length;
+  versus.value = seen.all[1];
+  versus.onchange();
+  seen.versus = [table.tHead.rows[0].cells[headers.indexOf("95 % interval") - 1].textContent, table.tBodies[0].rows[0].cells[headers.indexOf("95 % interval") - 1].textContent];
   for (let clicks = 0; clicks < 2; clicks++) table.tHead.rows[0].cells[0].onclick();
   seen.sorted = shown();
   const { width, height } = views.parallel._el.querySelector("svg").viewBox.baseVal;

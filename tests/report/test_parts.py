@@ -60,7 +60,7 @@ def test_curve_goes_through_the_means_and_its_band_is_the_std(make_store):
     assert spec["layer"][0]["mark"]["type"] == "area"
     rows = {row["number"]: row for row in spec["data"]["values"]}
     for cell in facts.own:
-        values = facts.values(cell, facts.metric)
+        values = list(facts.by_seed(cell, facts.metric).values())
         row, mean, std = rows[facts.keys[cell.id]], np.mean(values), np.std(values, ddof=1)
         assert [row["mean"], row["low"], row["high"]] == pytest.approx([mean, mean - std, mean + std])
         assert row["best"] == (cell.id in facts.chosen)
