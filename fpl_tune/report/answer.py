@@ -101,7 +101,7 @@ def main_chart(facts: Facts) -> dict[str, tuple[Spec, str]]:
         return {"cells": (drawn, caption)}
     found: dict[str, tuple[Spec, str]] = {}
     spread = "bands are the standard deviation over seeds" if x in numbers else _INTERVALS
-    for metric in dict.fromkeys([facts.metric, *([VAL] if x in numbers else [])]):
+    for metric in [facts.metric, *([VAL] if x in numbers and facts.metric != VAL else [])]:
         what = "by which the best cell (ringed) is chosen" if metric == VAL else "reported after the choice"
         drawn = sweep(facts, x, metric)
         dashed = " References are dashed." if "strokeDash" in drawn["layer"][-1]["mark"] else ""
@@ -132,7 +132,7 @@ def sweep(facts: Facts, axis: str, metric: str) -> Spec:
             rows.append({**row, "x": values[cell.id] if x["type"] == "quantitative" else shown(values[cell.id])})
         ranks[row["series"]] = min(facts.ages[cell.id], ranks.get(row["series"], len(cells)))
     if x["type"] == "nominal" and len(x["sort"]) > charts.BESIDE:  # rows, the best on top
-        means = pd.DataFrame(rows).groupby("x")["mean"].mean().sort_values(ascending=False)
+        means = pd.DataFrame(rows).pivot_table(index="x", values="mean").sort_values("mean", ascending=False)
         x["sort"] = list(means.index)
     return charts.lines(rows, x, charts.measured(metric), charts.colours(ranks), list(level.values()), height=340)
 

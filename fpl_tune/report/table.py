@@ -36,10 +36,8 @@ from fpl_tune.study.cells import Cell, label, shown
 from fpl_tune.study.results import VAL
 from fpl_tune.study.selection import choose
 
-COMPARED = ("delta", "interval", "verdict")
-"""Names of the columns that depend on the reference."""
 _ALWAYS = 7
-"""Columns that are shown though all cells have the same text: up to the number of seeds."""
+"""Columns that are shown though all cells have the same text, besides those of test sets: up to the seeds."""
 
 
 def cells(facts: Facts, tests: pd.DataFrame) -> Part:
@@ -53,7 +51,7 @@ def cells(facts: Facts, tests: pd.DataFrame) -> Part:
 def table(facts: Facts, tests: pd.DataFrame) -> Table:
     """A row per cell: name and accuracy first, since a narrow screen shows these alone.
 
-    Columns after the number of seeds are left out where all cells have the same text, or where it is the cell's name.
+    Columns after those of test sets are left out where all cells have the same text, or where it is the cell's name.
 
     Args:
         facts: the study.
@@ -62,7 +60,8 @@ def table(facts: Facts, tests: pd.DataFrame) -> Table:
     tested = tests.to_dict("index")
     lines = [_columns(facts, cell, tested.get(cell.id, {})) for cell in facts.listed]
     columns = [([td.text for _, td in column], column[0][0]) for column in zip(*lines, strict=True)]
-    kept = [i for i, (texts, _) in enumerate(columns) if i < _ALWAYS or not _says_nothing(texts, columns[0][0])]
+    always = _ALWAYS + len(facts.sets)
+    kept = [i for i, (texts, _) in enumerate(columns) if i < always or not _says_nothing(texts, columns[0][0])]
     rows = []
     for cell, line in zip(facts.listed, lines, strict=True):
         kind = "best" if cell.id in facts.chosen else "reference" if facts.reference.holds(cell) else ""

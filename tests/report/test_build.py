@@ -152,7 +152,8 @@ USER = """
   seen.cleared = shown().length;
   versus.value = seen.all[1];
   versus.onchange();
-  seen.versus = [table.tHead.rows[0].cells[headers.indexOf("95 % interval") - 1].textContent, table.tBodies[0].rows[0].cells[headers.indexOf("95 % interval") - 1].textContent];
+  const column = headers.indexOf("95 % interval") - 1;
+  seen.versus = [table.tHead.rows[0].cells[column].textContent, ...rows.slice(0, 2).map(row => row.cells[column].textContent)];
   for (let clicks = 0; clicks < 2; clicks++) table.tHead.rows[0].cells[0].onclick();
   seen.sorted = shown();
   const { width, height } = views.parallel._el.querySelector("svg").viewBox.baseVal;
@@ -195,6 +196,9 @@ def test_a_user_filters_sorts_brushes_hovers_and_downloads(make_store, tmp_path)
     assert len(seen["all"]) == seen["cleared"] == seen["unbrushed"] == 12
     assert rows == [name for name in seen["all"] if "n_ctx=2" in name]
     assert (len(kept), count, seen["csv"], seen["file"]) == (4, "4 of 12 cells", 5, "toy.csv")
+    head, first, own = seen["versus"]
+    assert (head, own) == (f"Δ vs {seen['all'][1]}", "–")
+    assert re.fullmatch(r"[+-]\d+\.\d\d", first)
     assert seen["sorted"] == sorted(seen["all"], reverse=True)
     assert 0 < seen["brushed"][0] < 12
     assert seen["brushed"][1] > 0
