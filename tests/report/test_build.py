@@ -153,7 +153,8 @@ USER = """
   versus.value = seen.all[1];
   versus.onchange();
   const column = headers.indexOf("95 % interval") - 1;
-  seen.versus = [table.tHead.rows[0].cells[column].textContent, ...rows.slice(0, 2).map(row => row.cells[column].textContent)];
+  const texts = rows.slice(0, 2).map(row => row.cells[column].textContent);
+  seen.versus = [table.tHead.rows[0].cells[column].textContent, ...texts];
   for (let clicks = 0; clicks < 2; clicks++) table.tHead.rows[0].cells[0].onclick();
   seen.sorted = shown();
   const { width, height } = views.parallel._el.querySelector("svg").viewBox.baseVal;
