@@ -93,7 +93,7 @@ def bench_statistics(studies: int = 2000, progress: Callable[[float, float, str]
 
 
 def draw(world: World, truth: Floats, seeds: int, studies: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Draws studies [studies, cells, seeds] whose cells have the means level + `truth` [cells], and their resolution."""
+    """Draws studies [studies, cells, seeds] of cells with the means level + `truth` [cells], and their resolution."""
     cells = len(truth)
     spread = np.where(rng.random((studies, cells, 1)) < world.unstable, 0.05, world.cell)
     values = world.level + truth[:, None] + rng.normal(0, 0.01, (studies, 1, seeds))

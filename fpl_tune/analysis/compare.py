@@ -20,7 +20,7 @@ from fpl_tune.analysis.significance import (
     resolution_of,
     seeds_needed,
 )
-from fpl_tune.analysis.tables import Floats, Table, present, read
+from fpl_tune.analysis.tables import Bools, Floats, Table, present, read
 from fpl_tune.core.formatting import counted
 
 Verdict = Literal["better", "worse", "equal", "undecided"]
@@ -87,7 +87,7 @@ def compare(
         _sentence(called[str(row["cell"])], called[row["reference"]], row, rope, shares)
         for row in result.reset_index().to_dict("records")
     ]
-    return result[COLUMNS]
+    return result.loc[:, COLUMNS]
 
 
 def places_of(table: Table, pairs: Sequence[tuple[str, str]]) -> npt.NDArray[np.intp]:
@@ -129,7 +129,7 @@ def _notes(
     names: Mapping[str, str],
 ) -> list[str]:
     """What limits each row: seeds that are not paired, and runs that lie apart."""
-    ran = present(table.values).any(axis=2)
+    ran: Bools = np.any(present(table.values), axis=2)
     values = table.by_split()
     strange = _apart_notes(table, names) if found.apart.any() else {}
     notes = []

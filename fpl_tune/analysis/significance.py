@@ -245,7 +245,7 @@ def _squares(values: Floats) -> Floats:
 
 def _either(cells: Bools, first: npt.NDArray[np.intp], second: npt.NDArray[np.intp]) -> Bools:
     """[..., rows] whether any seed of either cell of a pair is marked in `cells` [..., cells, seeds]."""
-    marked = cells.any(-1)
+    marked: Bools = np.any(cells, axis=-1)
     return marked[..., first] | marked[..., second]
 
 

@@ -46,7 +46,7 @@ class Table:
         values[cell, columns] = self.values[ran]
         known = present(values)
         common = (known | ~known.any(axis=2, keepdims=True)).all(axis=0)
-        return seed_means(np.where(common | ~common.any(axis=1, keepdims=True), values, np.nan))
+        return seed_means(np.where(common | ~np.any(common, axis=1, keepdims=True), values, np.nan))
 
 
 def read(frame: pd.DataFrame) -> Table:
@@ -68,21 +68,30 @@ def read(frame: pd.DataFrame) -> Table:
     if frame.duplicated(keys).any():
         first = frame.loc[frame.duplicated(keys), keys].iloc[0].to_dict()
         raise ValueError(f"The table must have one value per {', '.join(keys)}, but has several for {first}.")
-    numbers = {name: pd.to_numeric(frame[name], errors="coerce") for name in ("seed", "value")}
-    for name, found in numbers.items():
-        wrong = frame.loc[found.isna() & frame[name].notna() | ((name == "seed") & (found % 1 != 0)), name]
-        if len(wrong):
-            what = "A seed must be an integer" if name == "seed" else "A value must be a number"
-            raise ValueError(f"{what}, but one is {wrong.iloc[0]!r}.")
+    numbers = {name: _numbers(frame[name], whole=name == "seed") for name in ("seed", "value")}
     row, cells = pd.factorize(frame["cell"])
     column, seeds = pd.factorize(numbers["seed"], sort=True)
     client, clients = pd.factorize(frame.get("client", pd.Series(0, frame.index)), sort=True)
     values = np.full((len(cells), len(seeds), max(len(clients), 1)), np.nan)
-    values[row, column, client] = numbers["value"].astype(float).replace([np.inf, -np.inf], np.nan)
+    values[row, column, client] = np.where(np.isfinite(numbers["value"]), numbers["value"], np.nan)
     splits = np.full(values.shape[:2], None, object)
     if "split" in frame:
         splits[row, column] = frame["split"]
     return Table(values, tuple(map(str, cells)), tuple(int(seed) for seed in seeds), splits)
+
+
+def _numbers(column: pd.Series, *, whole: bool) -> Floats:
+    """A column as numbers.
+
+    Raises:
+        ValueError: it holds something else.
+    """
+    known = pd.Series(pd.to_numeric(column, errors="coerce"), dtype=float)
+    wrong = known.isna() & column.notna() | (whole & (known % 1 != 0))
+    if wrong.any():
+        what = "A seed must be an integer" if whole else "A value must be a number"
+        raise ValueError(f"{what}, but one is {column.loc[wrong].tolist()[0]!r}.")
+    return known.to_numpy()
 
 
 def present(values: Floats) -> Bools:
