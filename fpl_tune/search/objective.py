@@ -38,7 +38,8 @@ def parse_constraint(text: str) -> Constraint:
 
 
 _SET = r"(val|test|test/[\w-]+|test/domain/[^/]+)"
-_REPORTED = rf"{_SET}/(acc_mean|acc_std|acc_worst10|loss)|test/harmonic_mean|train/(loss|parameters)|time/test_seconds"
+_REPORTED = rf"{_SET}/(acc_mean|acc_std|acc_worst10|loss)|train/(loss|parameters)|time/test_seconds"
+_REPORTED += "|test/(base_novel_)?harmonic_mean"
 
 
 def check_reported(name: str) -> None:
