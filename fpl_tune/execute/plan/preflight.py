@@ -21,6 +21,7 @@ from fpl_tune.execute.plan.traffic import Sent, bytes_sent, hollow_task
 from fpl_tune.execute.profile import cost_key
 from fpl_tune.simulation import bounds
 from fpl_tune.simulation.bounds import Memory
+from fpl_tune.simulation.checked import Checked
 from fpl_tune.simulation.task import ClientTask, towers_for
 
 CONTEXT_BYTES = 600 << 20
@@ -51,7 +52,8 @@ class Loaded:
     def task_of(self, run: RunSpec, seed: int = 1) -> ClientTask:
         """A task of the run's data and partition whose images take no memory."""
         method = run.stages[0].method
-        key = (vars(run.clip), vars(run.data), vars(run.partition), method.needs, method.view, seed)
+        drawn = (run.protocol.participation, run.protocol.sampling, run.protocol.first_round_all)
+        key = (vars(run.clip), vars(run.data), vars(run.partition), drawn, method.needs, method.view, seed)
         return self._once(lambda: hollow_task(run, seed, self.towers_of(run), self.dataset_of(run)), "task", key)
 
     def memory_of(self, run: RunSpec, seeds: int = 1) -> Memory:
@@ -131,7 +133,7 @@ def _check_states(run: RunSpec, task: ClientTask, seeds: int, room: int | None, 
     """Builds the initial state of one seed and checks its size, and that a step of one client fits into a GPU."""
     try:
         with torch.no_grad():
-            state = run.stages[0].method.init(task, torch.Generator().manual_seed(0), None)
+            state = Checked(run.stages[0].method).init(task, torch.Generator().manual_seed(0), None)
         found = None if gpu is None else bounds.estimate(run, task, state)
     except Exception as problem:
         if not is_out_of_memory(problem):
