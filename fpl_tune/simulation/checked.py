@@ -23,7 +23,7 @@ class Checked(Method):
     """
 
     def __init__(self, method: Method) -> None:
-        self.method = method
+        self.method: Any = method  # whatever its annotations say
 
     needs: Any = property(attrgetter("method.needs"))
     learns: Any = property(attrgetter("method.learns"))
