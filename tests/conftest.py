@@ -24,6 +24,7 @@ import psutil
 import pytest
 import torch
 from hypothesis import settings
+from simulated_device import simulated
 from sqlalchemy import Engine, event
 
 from fpl_tune import config
@@ -34,7 +35,6 @@ from fpl_tune.study.cells import expand
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
 from fpl_tune.testing import toys
-from fpl_tune.testing.sim import simulated
 
 settings.register_profile("beside others", deadline=None)  # how long an example takes says how busy the machine is
 settings.load_profile("beside others")
