@@ -277,7 +277,7 @@ def importance(facts: Facts) -> pd.DataFrame:
         if drawn and not constant(cells["value"].tolist()):
             from fpl_tune.search.importance import optuna_importance  # imports scikit-learn
 
-            one = one.merge(optuna_importance(cells, varied), on="field", how="left")
+            one = one.merge(optuna_importance(facts.store.folder, set(cells["cell"])), on="field", how="left")
         parts.append(one)
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
