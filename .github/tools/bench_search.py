@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from fpl_tune import config
-from fpl_tune.execute.job import Job, JobOutput, Report, ExecutionContext
+from fpl_tune.execute.job import ExecutionContext, Job, JobOutput, Report
 from fpl_tune.execute.runner import run_study
 from fpl_tune.execute.scheduler import Scheduler
 from fpl_tune.simulation.simulation import Record

@@ -198,7 +198,7 @@ def _cost(run: RunSpec, seeds: Sequence[int], setup: ExecutionContext) -> Cost:
     if every > 1:  # one round with and one without an evaluation
         run = replace(run, protocol=replace(run.protocol, eval_every=2))
     began = time.perf_counter()
-    trial = setup.trial(run, seeds)
+    trial = setup.simulation(run, seeds)
     ready = time.perf_counter()
     rounds: list[float] = []
     while not trial.done and (len(rounds) < ROUNDS + (every > 1) or sum(rounds) < _SECONDS):

@@ -274,8 +274,6 @@ def test_two_processes_on_one_study(compose: Compose, tmp_path: Path) -> None:
         ("budget=0s", "A budget is a time above 0"),
         ("budget=soon", "A budget is a time above 0"),
         ("report.metric=test/accuracy", "nothing reports 'test/accuracy'. Did you mean"),
-        ("prune.seeds=0", "prune.seeds must be >= 1"),
-        ("prune.level=0", "prune.level must be > 0"),
         ("seeds=0", "seeds must be a number from 1"),
         ("seeds=[1,1]", "different seeds"),
         ("execution.executor=rai", "no execution.executor 'rai'"),

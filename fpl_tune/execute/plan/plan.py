@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from fpl_tune.config import StudySpec
-from fpl_tune.core.device import memory, resolve
+from fpl_tune.core.device import cores, memory, resolve
 from fpl_tune.core.formatting import counted, duration, size
 from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.plan import preflight
 from fpl_tune.execute.plan.diff import Differ, Item
 from fpl_tune.execute.plan.preflight import Loaded
 from fpl_tune.execute.profile import Profile, cost_key, kinds_of, measure, nearest
-from fpl_tune.execute.resources import cores, seconds_of, setup_of
+from fpl_tune.execute.resources import seconds_of, setup_of
 from fpl_tune.search import pruning as prune
 from fpl_tune.search.ablation import ablation_cells
 from fpl_tune.search.confirm import cells_of

@@ -20,13 +20,15 @@ from fpl_tune.core.formatting import size
 from fpl_tune.data import Dataset, load
 from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.job import ExecutionContext
-from fpl_tune.execute.packing import CONTEXT_BYTES
 from fpl_tune.execute.plan.traffic import bytes_of, hollow_task
 from fpl_tune.execute.profile import cost_key
 from fpl_tune.method import State
 from fpl_tune.simulation import bounds
 from fpl_tune.simulation.engine import kept_bytes
 from fpl_tune.simulation.task import ClientTask, towers_for
+
+CONTEXT_BYTES = 600 << 20
+"""GPU memory of a process besides its tensors: the CUDA context and its libraries."""
 
 
 class Loaded:
