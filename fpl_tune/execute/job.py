@@ -60,6 +60,8 @@ class Job:
     """Rounds reported before it was paused or its process died."""
     alone: bool = False
     """Runs without other trials on its device, after an out-of-memory error beside some."""
+    gpus: float = 0.0
+    """Share of a GPU that it has while it runs."""
 
     @property
     def key(self) -> Key:

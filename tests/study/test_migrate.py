@@ -16,7 +16,6 @@ from fpl_tune import track
 from fpl_tune.api import start_study
 from fpl_tune.execute import manage
 from fpl_tune.study import migrate
-from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import locked
 from fpl_tune.study.schema import SCHEMA
 from fpl_tune.study.store import Store
@@ -153,12 +152,3 @@ def test_the_runs_of_mlflow_are_written_anew_without_duplicates(made: Any, tmp_p
     track.sync(store, uri)
     assert keys() == sorted(["study", *(cell.id for cell in store.cells())])
     assert track.inspect(store, uri) == []
-
-
-def test_words_of_schema_1_are_read(made: Any) -> None:
-    _, early, *_ = made
-    store = Store.open(early.root, "tiny")
-    cell: Cell = store.cells()[0]
-    path = store.seed_folder(cell, 2) / "result.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "status": "raced"}))
-    assert Store(early.root, "tiny").summary()["status"].tolist()[0] == "eliminated"

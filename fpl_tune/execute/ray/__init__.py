@@ -48,7 +48,7 @@ def offer(setup: ExecutionContext) -> ExecutionContext:
     from fpl_tune.execute.ray.nodes import slots
 
     with connected(setup.address):
-        setup = settle(setup)
+        setup, _ = settle(setup)
         return replace(setup, parallel=max(1, slots(setup)))
 
 

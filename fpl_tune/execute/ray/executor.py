@@ -22,6 +22,7 @@ from fpl_tune.core.device import cores
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.job import Assignment, ExecutionContext, Failure, Job, Report
+from fpl_tune.execute.plan.memory import gpu_share
 from fpl_tune.execute.ray.connect import connected
 from fpl_tune.execute.ray.nodes import check_nodes, refuse_unfit, slots
 from fpl_tune.execute.ray.trainable import REPORT, STUDY, FederatedTrainable
@@ -41,7 +42,7 @@ def run(scheduler: Scheduler, context: ExecutionContext) -> None:
     with connected(context.address, on_lost=lambda: scheduler.notify(Callback.on_abort)) as folder:
         if scheduler.stopping:
             return
-        jobs = JobSearcher(scheduler, settle(context))
+        jobs = JobSearcher(scheduler, *settle(context))
         tuner = tune.Tuner(
             tune.with_resources(FederatedTrainable, _resources),
             tune_config=tune.TuneConfig(
@@ -67,15 +68,15 @@ def run(scheduler: Scheduler, context: ExecutionContext) -> None:
             raise jobs.problem
 
 
-def settle(context: ExecutionContext) -> ExecutionContext:
-    """The context as the cluster allows it.
+def settle(context: ExecutionContext) -> tuple[ExecutionContext, int | None]:
+    """The context as the cluster allows it, and the bytes of its smallest GPU; None: it has none, or is this machine.
 
     Raises:
         EnvironmentProblem: a node cannot run trials.
         ConfigError: a trial asks for what no node has.
     """
     if context.address is None:
-        return context
+        return context, None
     nodes = check_nodes(context.storage, context.cache_dir, context.data_roots)
     if context.device == "auto":
         context = replace(context, device="cuda" if any(node.gpus for node in nodes) else "cpu")
@@ -84,12 +85,13 @@ def settle(context: ExecutionContext) -> ExecutionContext:
     elif context.execution.threads is None:
         context = replace(context, threads=1)
     refuse_unfit(nodes, context.storage, context.threads, 0.01 if context.gpus is None else context.gpus)
-    if context.gpus is None and not any(node.facts and node.facts.gpus for node in nodes):
+    gpu_bytes = min((total for node in nodes if node.facts for total, _ in node.facts.gpus), default=None)
+    if context.gpus is None and gpu_bytes is None:
         raise EnvironmentProblem(
             "PyTorch sees no GPU on any node that has GPUs. Install a PyTorch with CUDA there, or use "
             "execution.device=cpu."
         )
-    return context
+    return context, gpu_bytes
 
 
 def _resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:
@@ -105,9 +107,14 @@ class JobSearcher(Searcher):
     Nodes that join while the study runs get trials. One that cannot run trials declines its first and gets no more.
 
     Tune takes an exception in its hooks for a failed trial, so exceptions are kept in `problem`.
+
+    Args:
+        scheduler: the study's.
+        context: of its jobs, as the cluster allows it.
+        gpu_bytes: memory of the smallest GPU of a cluster; None: of this machine's.
     """
 
-    def __init__(self, scheduler: Scheduler, context: ExecutionContext) -> None:
+    def __init__(self, scheduler: Scheduler, context: ExecutionContext, gpu_bytes: int | None = None) -> None:
         super().__init__()
         self.scheduler, self.context = scheduler, context
         self.problem: BaseException | None = None
@@ -118,6 +125,7 @@ class JobSearcher(Searcher):
         self._versions = versions()
         self._refresh_at = 0.0
         self._slots, self._gpus = context.parallel, math.inf
+        self._gpu_bytes = gpu_bytes
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune pickles its hooks for a restore that is never used; databases do not pickle
@@ -133,11 +141,11 @@ class JobSearcher(Searcher):
         """The configuration of the next trial; None while there is no job or no slot for it."""
         with self._guarded():
             if self._has_slot() and (job := self.scheduler.next_job()) is not None:
-                self.running[trial_id] = job
+                self.running[trial_id], job.gpus = job, self._share(job)
                 # Pickled: Tune keeps several copies of every configuration until the end, and copies share bytes.
                 packed = pickle.dumps((Assignment.of(job, self.context), self._versions))
                 nodes = f"!in({','.join(sorted(self.refused))})" if self.refused else ""
-                return {STUDY: packed, "cpus": self._cpus(job), "gpus": self._share(job), "nodes": nodes}
+                return {STUDY: packed, "cpus": self._cpus(job), "gpus": job.gpus, "nodes": nodes}
         return Searcher.FINISHED if self.problem is not None or self.scheduler.exhausted else None
 
     def _has_slot(self) -> bool:
@@ -149,7 +157,7 @@ class JobSearcher(Searcher):
         if self.context.device == "cpu":
             return len(self.running) < self._slots and not any(job.alone for job in self.running.values())
         # At most one job waits until its share is free, while Ray fills the GPUs.
-        return len(self.running) < self._slots and sum(map(self._share, self.running.values())) < self._gpus
+        return len(self.running) < self._slots and sum(job.gpus for job in self.running.values()) < self._gpus
 
     def _cpus(self, job: Job) -> float:
         """Cores of a job. On this machine all trials fit beside each other, and one that runs alone takes all cores."""
@@ -162,7 +170,9 @@ class JobSearcher(Searcher):
         """Share of a GPU of a job; all of it after it was out of memory beside others."""
         if self.context.device == "cpu" or self.context.gpus == 0:
             return 0.0
-        return 1.0 if job.alone or self.context.gpus is None else self.context.gpus
+        if job.alone:
+            return 1.0
+        return self.context.gpus or gpu_share(job.cell.run, len(job.seeds), self._gpu_bytes)
 
     def receive(self, trial_id: str, report: Report) -> bool:
         """Passes on the report of a step. Returns whether the trial goes on."""

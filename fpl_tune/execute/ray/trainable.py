@@ -211,7 +211,8 @@ def parse(node: Mapping[str, Any]) -> tuple[RunSpec, list[int], ExecutionContext
     plugins.trust([f"method={fields.get('method')}"])
     run = _composer().at(fields)
     device = resolve(execution.device)
-    context = ExecutionContext(folder=Path(), cache_dir=cache_root(), execution=execution, device=device)
+    threads = execution.threads or threads_of(run, device)
+    context = ExecutionContext(Path(), cache_root(), execution, device, threads)
     return run, spec.seed_list(), context
 
 
