@@ -17,6 +17,7 @@ from fpl_tune.core import paths, plugins
 if TYPE_CHECKING:
     from jinja2 import Template
 
+    from fpl_tune.config import StudySpec
     from fpl_tune.study.store import Store
 
 app = typer.Typer(
@@ -118,6 +119,15 @@ def template(name: str, **options: Any) -> Template:
     return Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, **options).get_template(
         name
     )
+
+
+def print_config(spec: StudySpec, node: dict[str, Any]) -> None:
+    """Prints a composed study as YAML, which can be read back, if all of its cells can be made."""
+    from fpl_tune.cli import output
+    from fpl_tune.study.cells import expand
+
+    expand(spec, node)
+    output.emit_config(node)
 
 
 def with_options(overrides: list[str] | None, *, budget: str | None = None, seeds: str | None = None) -> list[str]:

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from fpl_tune.cli import output
+from fpl_tune.core import formatting
 from fpl_tune.core.formatting import counted, duration
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.eta import Eta
@@ -170,4 +171,4 @@ def time_left(seconds: float | None, *, ending: bool = False, again: str = "") -
     """How long a running study will still take, in words; None: nothing is known yet."""
     if ending:
         return f"ending after the round{again}"
-    return "starting" if seconds is None else f"about {duration(seconds)} left"
+    return "starting" if seconds is None else formatting.time_left(seconds)

@@ -13,6 +13,7 @@ from fpl_tune.cli.common import (
     SeedsOption,
     StudyName,
     app,
+    print_config,
     with_options,
 )
 from fpl_tune.core.paths import output_folder, output_root
@@ -36,7 +37,7 @@ def plan(
 
     spec, node = compose(name, words, output_folder())
     if cfg:
-        output.emit_config(node)
+        print_config(spec, node)
         return
     from fpl_tune.execute.plan.plan import make_plan
 

@@ -18,6 +18,7 @@ from fpl_tune.cli.common import (
     SeedsOption,
     StudyName,
     app,
+    print_config,
     with_options,
 )
 from fpl_tune.core.paths import output_folder, output_root
@@ -55,7 +56,7 @@ def study(
 
     spec, node = compose(name, words, output_folder())
     if cfg:
-        output.emit_config(node)
+        print_config(spec, node)
         return
     store = Store(output_root(), spec.name)
     outcome = _run(spec, node, store, retry, table)

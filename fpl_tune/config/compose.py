@@ -6,10 +6,11 @@ a study file adds what it varies.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,14 @@ from fpl_tune import methods
 from fpl_tune.config.fields import changed, known_fields, no_field, set_field, to_run, to_study
 from fpl_tune.config.files import check_growth, check_study, parse
 from fpl_tune.config.messages import of_studies, readable
-from fpl_tune.config.specs import GROUPS, RUN_FIELDS, RunSpec, StudySpec
+from fpl_tune.config.specs import GROUPS, RUN_FIELDS, RunSpec, StudySpec, TrackingSpec
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.metrics import check_rule
 from fpl_tune.core.paths import shipped, study_file
-from fpl_tune.core.redact import redact
+from fpl_tune.core.redact import HIDDEN, redact
+
+_CREDENTIALS = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD")
 
 
 def compose_run(overrides: Sequence[str] = ()) -> RunSpec:
@@ -87,8 +90,29 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, 
     spec = to_study(node)
     node["method"] = methods.as_dict(spec.method)  # with all fields, which axes and searches name
     check_rule(spec.report.rule, "report.rule")
-    check_tracking(spec.tracking.uri)
+    if spec.tracking.uri is not None:
+        spec = replace(spec, tracking=replace(spec.tracking, uri=_tracking_uri(spec.tracking, overrides)))
+        node["tracking"]["uri"] = HIDDEN  # what is stored may be copied to others
     return spec, node
+
+
+def _tracking_uri(tracking: TrackingSpec, overrides: Sequence[str]) -> str | None:
+    """The tracking server's address; None: MLFLOW_TRACKING_URI, which goes before a file's, has it.
+
+    A study's file may come from anywhere: credentials of the environment are not sent to an address that it names.
+    """
+    if any(parsed.key_or_group in ("tracking", "tracking.uri") for parsed in parse(overrides)):
+        check_tracking(tracking.uri)
+        return tracking.uri
+    if not tracking.enabled or os.environ.get("MLFLOW_TRACKING_URI"):
+        return None
+    remedy = "Set MLFLOW_TRACKING_URI, or add tracking.uri=ADDRESS to the command."
+    if tracking.uri == HIDDEN:
+        raise ConfigError(f"tracking.uri is not stored with a study. {remedy}")
+    check_tracking(tracking.uri)
+    if secret := next((name for name in _CREDENTIALS if os.environ.get(name)), None):
+        raise ConfigError(f"{secret} is not sent to {redact(str(tracking.uri))!r}, which a file names. {remedy}")
+    return tracking.uri
 
 
 def check_tracking(uri: str | None, source: str = "tracking.uri") -> None:
@@ -150,6 +174,8 @@ def _prefer_choices(node: dict[str, Any], overrides: Sequence[str]) -> None:
     for group, option in given:
         if group in GROUPS and isinstance(option, str):
             node.update(deepcopy(choose(group, option)))
+        elif group == "method" and isinstance(option, dict):
+            node.update(method=deepcopy(option), stages=[])
     for dotted, value in given:
         if dotted.split(".")[0] in GROUPS and "." in dotted:
             set_field(node, dotted, value)
@@ -158,7 +184,7 @@ def _prefer_choices(node: dict[str, Any], overrides: Sequence[str]) -> None:
 def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any]:
     _register(overrides := [str(text) for text in overrides])
     parse(overrides)
-    overrides = [_forced(text) for text in overrides]
+    overrides = [word for text in overrides for word in _forced(text)]
     GlobalHydra.instance().clear()  # another application's, which may have been left open
     try:
         with hydra.initialize_config_dir(str(folder), version_base="1.3", job_name="fpl_tune"):
@@ -171,10 +197,15 @@ def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any
         raise readable(problem, folder / f"{name}.yaml") from None
 
 
-def _forced(override: str) -> str:
-    """Sets a field whether or not YAML names it: unknown fields are refused when the specification is built."""
-    key = override.partition("=")[0]
-    return override if key in GROUPS or key[:1] in ("+", "~") else f"++{override}"
+def _forced(override: str) -> list[str]:
+    """Sets a field whether or not YAML names it: unknown fields are refused when the specification is built.
+
+    A mapping such as `method={name: private, inner: {name: fedpgp}}` takes the place of the group's option.
+    """
+    key, _, value = override.partition("=")
+    if key == "method" and value.lstrip().startswith("{"):
+        return ["~method", f"++{override}"]
+    return [override] if key in GROUPS or key[:1] in ("+", "~") else [f"++{override}"]
 
 
 def _searched() -> str:
@@ -188,7 +219,7 @@ def _searched() -> str:
 def _register(overrides: Sequence[str]) -> None:
     """Registers the defaults, and an option for every method without YAML and every class that an override names."""
     _register_defaults()
-    named = [text.removeprefix("method=") for text in overrides if re.match("method=.*:", text)]
+    named = [text.removeprefix("method=") for text in overrides if re.match("method=[^{]*:", text)]
     for name in [*methods.catalogue(), *named]:
         methods.find(name)
         _register_method(name)

@@ -205,7 +205,8 @@ def _parse(text: str) -> Override:
         listed = f"[{listed}]" if re.fullmatch(r"[^\[\](){}]+", listed) else "[...]"
         raise ConfigError(f"{key} takes one value, but {shown(text)} gives several. In a study: axes.{key}={listed}.")
     value = None if parsed.is_delete() else parsed.value()
-    if key in GROUPS and not parsed.is_delete() and not (value and isinstance(value, str)):
+    named = (value and isinstance(value, str)) or (key == "method" and isinstance(value, dict))
+    if key in GROUPS and not parsed.is_delete() and not named:
         raise unknown(key, str(value), options(key))
     return parsed
 

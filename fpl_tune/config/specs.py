@@ -208,9 +208,9 @@ class ExecutionSpec:
     parallel: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Trials at once; None: as many as cores and GPUs allow."""
     threads: Annotated[int, Field(ge=1, le=1_024)] | None = None
-    """CPU threads per trial; None: measured rule (one for the compact towers, all for large ones)."""
+    """CPU threads per trial; None: one for the compact towers and on a GPU, up to four for large ones."""
     gpus: Annotated[float, Field(ge=0, le=1_024)] | None = None
-    """GPUs per trial; None: a share from the measured memory where there is a GPU, else 0."""
+    """GPUs per trial; None: the share that its estimated memory takes where there is a GPU, else 0."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     block: AtLeastOne | None = None
     """Clients (over all seeds) trained at once; None: as many as memory allows."""
@@ -231,11 +231,10 @@ class TrackingSpec:
 
     enabled: bool = True
     uri: str | None = None
-    """None: MLFLOW_TRACKING_URI, else SQLite in the output folder."""
+    """None: MLFLOW_TRACKING_URI, which also goes before an address in a file, else SQLite in the output folder. Never
+    stored with a study."""
     seeds: bool | None = None
     """A nested run per seed below each cell's; None: in studies without a search that have at most 100 of them."""
-    register: str | None = None
-    """Name in MLflow's model registry of which the best cell's prompts become a version; None: not registered."""
 
 
 @dataclass(frozen=True, config=SPEC)
@@ -276,9 +275,9 @@ class ReportSpec:
     """Cell label that others are tested against."""
     rope: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """Region of practical equivalence: smaller differences of accuracies, in points, do not matter."""
-    select: Literal["mean", "lower_bound", "one_standard_error"] = "mean"
-    """How validation selects the best cell: the highest mean; the highest lower bound (mean minus three standard
-    errors); or the first cell in the study's order within one standard error of the highest mean."""
+    select: Literal["mean", "lower_bound"] = "mean"
+    """How validation selects the best cell: the highest mean, or the highest lower bound (mean minus three standard
+    errors)."""
     paper: dict[str, Any] = field(default_factory=dict)
     """{table: ..., protocol: ..., expected: "...", defects: [...]}: the printed figures the study answers to."""
     claims: dict[str, ClaimSpec] = field(default_factory=dict)

@@ -166,10 +166,7 @@ def choose(table: pd.DataFrame, cells: Sequence[Cell], spec: StudySpec, rule: st
     return replace(found, val=mean, by=found.by.replace("mean validation accuracy", _BY[how]))
 
 
-_BY = {
-    "lower_bound": "lower bound of the validation accuracy",
-    "one_standard_error": "validation accuracy up to one standard error",
-}
+_BY = {"lower_bound": "lower bound of the validation accuracy"}
 
 
 def _scores(values: pd.DataFrame, cells: Sequence[Cell], axes: Collection[str], rule: str) -> dict[str, float]:

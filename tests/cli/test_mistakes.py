@@ -39,7 +39,7 @@ MISTAKES = [
         2,
         "'execution.device' is a field of studies: a run does not have it. A run uses the GPU where",
     ),
-    ("run method={name:", 2, "method '{name:' has a brace that is not closed. Write method={name: NAME}, in quotes."),
+    ("run method={name:", 2, "'method={name:' is not an override: '{' and '}' do not pair. In a shell, quote"),
     ("plan lambda_sweep prune.rule=halvng", 2, "halvng"),
     (f"{SWEEP} device=cuda", 2, "There is no field 'device'. Did you mean 'execution.device'?"),
     ("run execution.device=cpu", 2, "a run does not have it. A run uses the GPU where PyTorch sees one"),
@@ -73,6 +73,7 @@ MISTAKES = [
     ("show nothing", 2, "There is no study with results 'nothing'. Known: newer."),
     # values
     (f"{SWEEP} optim.lr=fast", 2, "optim.lr must be a number, but is 'fast'"),
+    (f"{SWEEP} axes.method.lam=[0,abc] --cfg", 2, "method.lam must be a number, but is 'abc'"),
     (f"{SWEEP} axes.method.lam=[-1]", 2, "method.lam must be >= 0, but is -1"),
     (f"{SWEEP} axes.method.lam=[]", 2, "An axis is a list of at least one value, but axes.method.lam is []"),
     (f"{SWEEP} seeds=0", 2, "seeds must be a number from 1"),

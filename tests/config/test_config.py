@@ -109,3 +109,12 @@ def test_a_stored_method_that_is_not_at_hand_can_be_read() -> None:
     assert methods.name_of(run.method) == "gone:Method"
     with pytest.raises(ConfigError, match="FPL_TUNE_PLUGINS=gone"):
         run.method.check(None)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_wrapped_method_is_written_on_the_command_line() -> None:
+    wrapped = "method={name: proximal, mu: 0.5, inner: {name: promptfl}}"
+    run = config.compose_run([wrapped, "method.inner.n_ctx=2"])
+    assert methods.as_dict(run.method)["inner"] == {"name": "promptfl", "n_ctx": 2, "weights": "size"}
+    spec, node = config.compose_study("lambda_sweep", [wrapped, "~axes.method", "references=[]"])
+    assert spec.method == config.compose_run([wrapped]).method, "nothing of the study's own method is left"
+    assert (node["method"]["name"], node["stages"]) == ("proximal", [])

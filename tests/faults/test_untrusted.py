@@ -232,7 +232,7 @@ def test_secrets_of_addresses_are_written_nowhere(
     written = [path for path in root.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
     assert written == []
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with pytest.raises(EnvironmentProblem, match="Give the whole address in MLFLOW_TRACKING_URI"):
+    with pytest.raises(EnvironmentProblem, match="Give the address in MLFLOW_TRACKING_URI"):
         track.inspect(Store.open(root, "tiny"))
 
 

@@ -12,14 +12,12 @@ import pandas as pd
 import pytest
 import yaml
 
-from fpl_tune import track
 from fpl_tune.api import start_study
 from fpl_tune.execute import manage
 from fpl_tune.study import migrate
 from fpl_tune.study.lock import locked
 from fpl_tune.study.schema import SCHEMA
 from fpl_tune.study.store import Store
-from fpl_tune.track import server
 
 Compose = Callable[..., Any]
 
@@ -131,24 +129,3 @@ def test_a_changed_default_means_the_same_and_a_varied_value_stays() -> None:
     assert migrate.current_method({"name": "x", "inner": moap}, {})["inner"] == {"name": "pfedmoap", "d_gating": None}
     assert migrate.current_method(moap, {"method.d_gating": 128}) == moap
     assert migrate.current_method({**moap, "d_gating": 64}, {})["d_gating"] == 64
-
-
-def test_the_runs_of_mlflow_are_written_anew_without_duplicates(made: Any, tmp_path: Path) -> None:
-    _, early, *_ = made
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-
-    def keys() -> list[str]:
-        client = server.connect(uri)
-        experiment = client.get_experiment_by_name("tiny")
-        assert experiment is not None
-        found = [str(run.data.tags["fpl.key"]) for run in client.search_runs([experiment.experiment_id])]
-        assert len(set(found)) == len(found)
-        return sorted(key for key in found if "/" not in key)  # without the nested runs of seeds
-
-    track.sync(early, uri)
-    assert keys() == sorted(["study", *(cell.id for cell in early.cells())])
-    assert all(len(key) in (5, 8) for key in keys())
-    store = Store.open(early.root, "tiny")
-    track.sync(store, uri)
-    assert keys() == sorted(["study", *(cell.id for cell in store.cells())])
-    assert track.inspect(store, uri) == []

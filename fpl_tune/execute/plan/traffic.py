@@ -10,7 +10,7 @@ from fpl_tune.data import Dataset
 from fpl_tune.method import Method, State, Traffic, derive
 from fpl_tune.simulation.simulation import BYTES_PER_SCALAR
 from fpl_tune.simulation.task import ClientTask, SharedData
-from fpl_tune.simulation.worlds import draw_clients
+from fpl_tune.simulation.worlds import draw_clients, task_of
 
 _STEADY = 3  # equal rounds after which a stage with everybody in every round stays as it is
 
@@ -56,7 +56,7 @@ def hollow_task(run: RunSpec, seed: int, towers: Towers, dataset: Dataset) -> Cl
     dtype = torch.uint8 if needs == "pixels" else torch.float32
     images = [torch.zeros(1, dtype=dtype).expand(max(1, len(pool)), *shape) for pool in (dataset.train, dataset.test)]
     world = SharedData(towers, dataset, run.clip, images[0], images[1])
-    return world.task(run.data, run.partition, seed)
+    return task_of(world, run, seed)
 
 
 def _scalars_of(method: Method, task: ClientTask, state: State, who: torch.Tensor) -> tuple[int, int]:
