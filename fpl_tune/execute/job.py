@@ -266,7 +266,7 @@ class JobRun:
     def begin(self) -> Simulation:
         """Loads the simulation, and the newest usable checkpoint with its history."""
         job, context = self.assignment, self.context
-        simulation = context.simulation(job.run, job.seeds, self._warnings.append)
+        simulation = context.simulation(job.run, job.seeds, lambda text: self._warnings.append(text))
         if job.path and context.execution.checkpoints:
             self._storage = RemoteStorage(context.execution.checkpoints)
             self._storage.pull(f"{context.study}/{job.path}", self.folder)
