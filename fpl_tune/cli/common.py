@@ -60,7 +60,6 @@ Overrides = Annotated[
 ]
 FormatOption = Annotated[Format, typer.Option("--format", help="Output format.")]
 ConfigOption = Annotated[bool, typer.Option("--cfg", help="Print the resolved configuration and exit.")]
-BudgetOption = Annotated[str | None, typer.Option("--budget", help="Wall time, e.g. 90s or 2h; same as budget=2h.")]
 SeedsOption = Annotated[
     str | None, typer.Option("--seeds", help="Number of seeds, or a list such as 1,2,5; same as seeds=5.")
 ]
@@ -130,11 +129,9 @@ def print_config(spec: StudySpec, node: dict[str, Any]) -> None:
     output.emit_config(node)
 
 
-def with_options(overrides: list[str] | None, *, budget: str | None = None, seeds: str | None = None) -> list[str]:
-    """The overrides, with `--budget` and `--seeds` among them."""
+def with_options(overrides: list[str] | None, *, seeds: str | None = None) -> list[str]:
+    """The overrides, with `--seeds` among them."""
     found = [*(overrides or [])]
-    if budget is not None:
-        found.append(f"budget={budget}")
     if seeds is not None:
         found.append(f"seeds=[{seeds}]" if "," in seeds else f"seeds={seeds}")
     return found

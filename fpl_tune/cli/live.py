@@ -133,7 +133,7 @@ class Watcher(Callback):
         return mean
 
     def _time_left(self) -> str:
-        """The ETA, unless the study stops after this round: because of a signal, the budget or `fpl-tune stop`."""
+        """The ETA, unless the study stops after this round: because of a signal or `fpl-tune stop`."""
         return time_left(self._eta.seconds, ending=stop_requested(self._folder), again=" (Ctrl-C again: at once)")
 
     def _draw(self) -> Group:

@@ -1,4 +1,4 @@
-"""Composition of runs and studies from YAML and overrides. Only this room imports Hydra.
+"""Composition of runs and studies from YAML and overrides. Only this room imports Hydra, when something is composed.
 
 A run configuration is composed from the groups in `fpl_tune/conf` (clip, data, partition, optim, protocol, method);
 a study file adds what it varies.
@@ -14,11 +14,6 @@ from dataclasses import asdict, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import hydra
-from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig, OmegaConf
 
 from fpl_tune import methods
 from fpl_tune.config.fields import changed, known_fields, no_field, set_field, to_run, to_study
@@ -182,6 +177,10 @@ def _prefer_choices(node: dict[str, Any], overrides: Sequence[str]) -> None:
 
 
 def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any]:
+    import hydra  # half a second, which reading a study's store does without
+    from hydra.core.global_hydra import GlobalHydra
+    from omegaconf import OmegaConf
+
     _register(overrides := [str(text) for text in overrides])
     parse(overrides)
     overrides = [word for text in overrides for word in _forced(text)]
@@ -189,8 +188,9 @@ def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any
     try:
         with hydra.initialize_config_dir(str(folder), version_base="1.3", job_name="fpl_tune"):
             found = hydra.compose(name, overrides=[*overrides, _searched()])
-        check_growth(_plain(found, resolve=False), f"{name}.yaml")
-        return _plain(found, resolve=True)
+        check_growth(OmegaConf.to_container(found, resolve=False), f"{name}.yaml")
+        resolved: Any = OmegaConf.to_container(found, resolve=True, throw_on_missing=True)
+        return {str(key): value for key, value in resolved.items()}
     except ConfigError:
         raise
     except Exception as problem:  # Hydra and OmegaConf raise many types for invalid files and overrides
@@ -227,12 +227,16 @@ def _register(overrides: Sequence[str]) -> None:
 
 @cache
 def _register_defaults() -> None:
+    from hydra.core.config_store import ConfigStore
+
     for name, kind in (("run_defaults", RunSpec), ("study_defaults", StudySpec)):
         ConfigStore.instance().store(name=name, node={**asdict(kind()), "method": {}, "stages": []})
 
 
 @cache
 def _register_method(name: str) -> None:
+    from hydra.core.config_store import ConfigStore
+
     if not _has_file(name):
         node = {"method": {"name": name}}
         ConfigStore.instance().store(group="method", name=name, node=node, package="_global_")
@@ -241,9 +245,3 @@ def _register_method(name: str) -> None:
 def _has_file(method: str) -> bool:
     """Whether a method is an option with fields of its own, such as other groups."""
     return shipped("conf", f"method/{method}.yaml").is_file()
-
-
-def _plain(node: DictConfig, *, resolve: bool) -> dict[str, Any]:
-    found = OmegaConf.to_container(node, resolve=resolve, throw_on_missing=resolve)
-    assert isinstance(found, dict)
-    return {str(k): v for k, v in found.items()}

@@ -6,17 +6,17 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
 
 from fpl_tune.config.messages import options
 from fpl_tune.config.specs import GROUPS, RUN_FIELDS
 from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.core.spec import shown
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
 
 BYTES = 1 << 20
 """Largest study file."""
@@ -146,7 +146,7 @@ def refuse_resolvers(text: str, where: str) -> None:
             )
 
 
-def check_growth(node: Mapping[str, Any], where: str) -> None:
+def check_growth(node: Any, where: str) -> None:
     """Refuses interpolations other than references, and those that refer to themselves or grow without bound."""
     sizes: dict[str, int] = {}
 
@@ -186,6 +186,9 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 
 
 def _parse(text: str) -> Override:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
     key = text.partition("=")[0].lstrip("+~")
     if len(text) > CHARACTERS or len(key) > 200:
         raise ConfigError(f"An override has {CHARACTERS} characters at most, but {shown(text)} has {len(text)}.")

@@ -15,7 +15,6 @@ from fpl_tune.core.files import no_room
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, JobStatus, Key, Report, stop_requested
 from fpl_tune.execute.remote import RemoteStorage
-from fpl_tune.execute.resources import seconds_of
 from fpl_tune.search.pruning import Decision, Paused, Pruner
 from fpl_tune.search.search import Search
 from fpl_tune.simulation import checkpoint
@@ -45,8 +44,6 @@ class Scheduler:
         """All cells that are known by now, by id."""
         self.signal: int | None = None
         self.pruner = Pruner(spec.prune, list(axes_of(spec.axes)))
-        budget = seconds_of(spec.budget)
-        self._deadline = None if budget is None else began + budget
         self._skipped: set[str] = set()
         self._write_again = 0.0
         url = spec.execution.checkpoints
@@ -137,7 +134,7 @@ class Scheduler:
         done = len(self.cells) - len(missing) - skipped - len(failed)
         code = 1 if failed else 0
         if pending:
-            code = 128 + self.signal if self.signal else 4 if self._late() else 130
+            code = 128 + self.signal if self.signal else 130
         listed = tuple(text for found in failures.values() for text in found)
         return Outcome(done, len(failed), skipped, pending, time.monotonic() - self.began, code, listed)
 
@@ -151,7 +148,7 @@ class Scheduler:
     @property
     def stopping(self) -> bool:
         """The study ends after the running rounds. Nodes that do not share its folder get the stop file as well."""
-        found = self.signal is not None or self._late() or stop_requested(self.store.folder)
+        found = self.signal is not None or stop_requested(self.store.folder)
         if found and self._storage and not self._stop_sent:
             self._storage.write(f"{self.store.name}/{STOP_FILE}", "")
             self._stop_sent = True
@@ -161,12 +158,6 @@ class Scheduler:
         (self.store.folder / STOP_FILE).unlink(missing_ok=True)
         if self._storage:
             self._storage.drop(f"{self.store.name}/{STOP_FILE}")
-
-    def _late(self) -> bool:
-        late = self._deadline is not None and time.monotonic() > self._deadline
-        if late and self.jobs:
-            self.request_stop()
-        return late
 
     def request_stop(self) -> None:
         """Requests all trials, in any process, to end after their round."""

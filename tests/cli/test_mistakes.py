@@ -80,7 +80,11 @@ MISTAKES = [
     (f"{SWEEP} seeds=[1,1]", 2, "none below 0 or above 2^63 - 1, but is [1, 1]"),
     (f"{SWEEP} protocol.rounds=0", 2, "protocol.rounds must be >= 1, but is 0"),
     ("plan lambda_sweep tracking.uri=/folder", 2, "tracking.uri must be a database or a server, but is '/folder'"),
-    (f"{SWEEP} budget=soon", 2, "A budget is a time above 0 such as 90s, 30m or 2h, but is 'soon'"),
+    (
+        f"{SWEEP} budget=2h",
+        2,
+        "Run fewer trials or seeds (see fpl-tune plan). After fpl-tune stop",
+    ),
     (f"{SWEEP} lam", 2, "'lam' is not an override"),
     ("run --seeds none", 2, "seeds must be a number from 1 to 10000, or a list of different seeds"),
     ("run data.shots=0", 2, "data.shots must be >= 1, but is 0."),
