@@ -43,7 +43,7 @@ class Scheduler:
         self.cells: dict[str, Cell] = {}
         """All cells that are known by now, by id."""
         self.signal: int | None = None
-        self.pruner = Pruner(spec.prune, list(axes_of(spec.axes)))
+        self.pruner = Pruner(spec.prune, list(axes_of(spec.axes)), search)
         self._skipped: set[str] = set()
         self._write_again = 0.0
         url = spec.execution.checkpoints
@@ -268,7 +268,7 @@ class Scheduler:
             if decision == Decision.PAUSE:
                 job.status = JobStatus.PAUSED
                 if self.search:
-                    self.search.pause(job.cell, sum(float(record["time/seconds"]) for record in records))
+                    self.search.pause(job.cell, job.rounds)
                 self.notify(Callback.on_job_pause, job.cell, job.seeds)
                 return False
         return True

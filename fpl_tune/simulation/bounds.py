@@ -13,6 +13,7 @@ from fpl_tune.core.device import activation_bytes
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted, size
 from fpl_tune.method import State, Tree
+from fpl_tune.simulation.batches import cohort_size
 from fpl_tune.simulation.engine import kept_bytes
 from fpl_tune.simulation.task import ClientTask
 
@@ -166,7 +167,7 @@ def check_gpu(found: Memory, run: RunSpec, free: int) -> None:
 
 
 def _cohort(run: RunSpec, task: ClientTask) -> int:
-    return math.ceil(run.protocol.participation * task.n_clients)
+    return cohort_size(task.n_clients, run.protocol.participation)
 
 
 def _steps(stage: Stage, images: int, batch: int) -> int:

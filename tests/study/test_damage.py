@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from optuna.samplers import RandomSampler
-from optuna.study import StudyDirection
 from safetensors.torch import save_file
 
 from fpl_tune.api import start_study
@@ -22,7 +18,6 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute import manage
 from fpl_tune.report.compare import compare
 from fpl_tune.report.facts import Facts
-from fpl_tune.search.record import TrialRecord, open_storage
 from fpl_tune.study.schema import SCHEMA, DamagedFile, read_prompts
 from fpl_tune.study.selection import best
 from fpl_tune.study.store import Store
@@ -190,25 +185,6 @@ def test_damaged_prompts_keep_their_figures_and_are_learned_again(store: Store, 
     assert Store(store.root, store.name).missing(cell, store.spec()) == []
     manage.check_files(store.root, store.name, fix=True)
     assert Store(store.root, store.name).missing(cell, store.spec()) == [1]
-
-
-@pytest.mark.parametrize("damage", ["truncated", "binary", "text"])
-def test_a_damaged_database_of_a_search_is_named_and_set_aside(store: Store, damage: str) -> None:
-    path = store.folder / "study.db"
-    TrialRecord(open_storage(store.folder), "part", [StudyDirection.MAXIMIZE]).suggest(
-        RandomSampler(), lambda trial: {"x": trial.suggest_float("x", 0, 1)}
-    )
-    with closing(sqlite3.connect(path)) as database:
-        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    path.write_bytes(DAMAGES[damage](path.read_bytes()))
-    with pytest.raises(DamagedFile, match=r"study.db is damaged: SQLite .* doctor --fix") as raised:
-        open_storage(store.folder)
-    assert "\n" not in str(raised.value)
-    read_everything(store)
-    (found,) = manage.check_files(store.root, store.name)
-    assert found.path == path
-    manage.check_files(store.root, store.name, fix=True)
-    assert not TrialRecord(open_storage(store.folder), "part", [StudyDirection.MAXIMIZE]).trials()
 
 
 def test_aliases_of_a_stored_study_are_not_written_out(store: Store) -> None:

@@ -51,7 +51,8 @@ class Loaded:
     def task_of(self, run: RunSpec, seed: int = 1) -> ClientTask:
         """A task of the run's data and partition whose images take no memory."""
         method = run.stages[0].method
-        key = (vars(run.clip), vars(run.data), vars(run.partition), method.needs, method.view, seed)
+        groups = [vars(group) for group in (run.clip, run.data, run.partition, run.protocol)]
+        key = (*groups, method.needs, method.view, seed)
         return self._once(lambda: hollow_task(run, seed, self.towers_of(run), self.dataset_of(run)), "task", key)
 
     def memory_of(self, run: RunSpec, seeds: int = 1) -> Memory:
