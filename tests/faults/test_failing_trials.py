@@ -47,6 +47,8 @@ class Shaky(PromptFL):
         if third.any() and self.trouble == "settings":
             torch.set_num_threads(3)
             torch.set_default_dtype(torch.float64)
+        if third.any() and self.trouble == "silence":
+            return None
         return torch.where(third, float("nan") if self.trouble == "nan" else 1.0, 1.0) * loss, fixed
 
     def merge(self, task, state, clients, local):
@@ -65,7 +67,7 @@ def shaky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_cell_that_fails_diverges_or_has_no_memory_leaves_the_others_alone(
     compose: Any, left: Any, tmp_path: Path, shaky: str
 ) -> None:
-    body = "axes: {method.trouble: [settings, none, raise, nan, memory, exit]}"
+    body = "axes: {method.trouble: [settings, none, raise, nan, memory, silence, exit]}"
     made, said = compose(body, shaky, "execution.retries=0"), []
 
     class Heard(Callback):
@@ -73,7 +75,7 @@ def test_a_cell_that_fails_diverges_or_has_no_memory_leaves_the_others_alone(
             said.append(f"{cell.label}: {text}")
 
     outcome = run_study(*made, root=tmp_path / "troubled", callbacks=[Heard()])
-    assert (outcome.done, outcome.failed, outcome.pending, outcome.exit_code) == (2, 4, 0, 1)
+    assert (outcome.done, outcome.failed, outcome.pending, outcome.exit_code) == (2, 5, 0, 1)
     assert said == [
         "trouble=settings: shaky_method:Shaky changed the default dtype and the number of threads of PyTorch; it was "
         "set back for what follows."
@@ -89,14 +91,16 @@ def test_a_cell_that_fails_diverges_or_has_no_memory_leaves_the_others_alone(
         "trouble=nan": {"diverged"},
         "trouble=memory": {"failed"},
         "trouble=exit": {"failed"},
+        "trouble=silence": {"failed"},
     }
     for both in results.values():  # the trouble is in round 3: two rounds are told and stored
         assert {r["rounds"] for r in both} == ({4} if both[0]["status"] == "done" else {2})
     assert "one too many" in results["trouble=raise"][0]["error"]
     assert "training diverged: loss is NaN (seed 1, client 0, round 3)" in results["trouble=nan"][0]["error"]
     assert "does not fit into this machine's memory" in results["trouble=memory"][0]["error"]
+    assert "Shaky.loss must return a tuple, but returned None" in results["trouble=silence"][0]["error"]
     assert "a method called sys.exit(None)" in results["trouble=exit"][0]["error"]
-    assert len(outcome.failures) == 8
+    assert len(outcome.failures) == 10
     run_study(*compose("axes: {method.trouble: [calm, none]}", shaky), root=tmp_path / "calm")
     troubled, calm = left(tmp_path / "troubled"), left(tmp_path / "calm")
     same = [name for name in calm if name.startswith(store.cell("trouble=none").id)]
@@ -104,7 +108,7 @@ def test_a_cell_that_fails_diverges_or_has_no_memory_leaves_the_others_alone(
     assert {name: troubled[name] for name in same} == {name: calm[name] for name in same}
     assert not [name for name in troubled if "ckpt-" in name or name.endswith(".part")]
     again = run_study(*made, root=tmp_path / "troubled")
-    assert (again.skipped, again.failed, again.exit_code) == (2, 4, 1)
+    assert (again.skipped, again.failed, again.exit_code) == (2, 5, 1)
 
 
 @pytest.mark.parametrize(
