@@ -14,6 +14,7 @@ from fpl_tune.config import RunSpec, StudySpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import no_room, refused
 from fpl_tune.core.formatting import counted
+from fpl_tune.core.metrics import check_reported
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import ExecutionContext, Interrupted, JobStatus
 from fpl_tune.execute.resources import setup_of
@@ -21,7 +22,6 @@ from fpl_tune.execute.scheduler import Scheduler
 from fpl_tune.search import pruning as prune
 from fpl_tune.search.ablation import ablation_cells
 from fpl_tune.search.confirm import cells_of
-from fpl_tune.search.objective import check_reported
 from fpl_tune.search.search import Search
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from fpl_tune.core.errors import ConfigError, did_you_mean
-from fpl_tune.study.results import MAXIMISED, MINIMISED
+from fpl_tune.core.metrics import objectives
 
 
 class Constraint(NamedTuple):
@@ -37,8 +37,10 @@ def parse_constraint(text: str) -> Constraint:
     return Constraint(check_metric(metric, "search.constraints"), 1.0 if relation == "<=" else -1.0, float(bound))
 
 
+<<<<<<< HEAD
 _SET = r"(val|test|test/[\w-]+|test/domain/[^/]+)"
-_REPORTED = rf"{_SET}/(acc_mean|acc_std|acc_worst10|loss)|test/harmonic_mean|train/(loss|parameters)|time/test_seconds"
+_REPORTED = rf"{_SET}/(acc_mean|acc_std|acc_worst10|loss)|train/(loss|parameters)|time/test_seconds"
+_REPORTED += "|test/(base_novel_)?harmonic_mean"
 
 
 def check_reported(name: str) -> None:
@@ -48,6 +50,8 @@ def check_reported(name: str) -> None:
         raise ConfigError(f"report.metric: nothing reports {name!r}. {did_you_mean(name, known)}")
 
 
+=======
+>>>>>>> main
 def check_metric(name: str, where: str) -> str:
     """Raises `ConfigError` for a metric that nothing reports or that selection may not read."""
     if name.startswith("test"):
@@ -55,6 +59,6 @@ def check_metric(name: str, where: str) -> str:
             f"{where} must read validation figures, but is {name!r}: test figures choose nothing. "
             f"Use {name.replace('test/', 'val/', 1)!r}."
         )
-    if name not in (*MAXIMISED, *MINIMISED):
-        raise ConfigError(f"{where}: nothing reports {name!r}. {did_you_mean(name, (*MAXIMISED, *MINIMISED))}")
+    if name not in objectives():
+        raise ConfigError(f"{where}: nothing reports {name!r}. {did_you_mean(name, objectives())}")
     return name

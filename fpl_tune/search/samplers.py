@@ -11,11 +11,11 @@ from optuna.study import StudyDirection
 
 from fpl_tune.config import SearchSpec
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.metrics import metric
 from fpl_tune.method import derive
 from fpl_tune.search import components
 from fpl_tune.search.components import quiet
 from fpl_tune.search.space import Space
-from fpl_tune.study.results import MAXIMISED
 
 _BLIND = (RandomSampler, QMCSampler, BruteForceSampler)
 """Samplers that do not read results: objectives and constraints do not affect them."""
@@ -92,7 +92,7 @@ class SamplerFactory:
 
 def directions_of(search: SearchSpec) -> list[StudyDirection]:
     """The directions of a search's objectives, for `optuna.create_study`."""
-    return [StudyDirection.MAXIMIZE if n in MAXIMISED else StudyDirection.MINIMIZE for n in search.objectives]
+    return [StudyDirection.MAXIMIZE if metric(n).maximize else StudyDirection.MINIMIZE for n in search.objectives]
 
 
 def in_memory(directions: Sequence[StudyDirection]) -> optuna.Study:

@@ -214,7 +214,7 @@ class Simulation:
             record: Record = {"seed": seed, "round": number}
             if scores is not None:
                 record.update(self._figures(i, scores[i]))
-                record.update(method.figures(self.tasks[i], self.states[i]))
+                record.update(method.metrics(self.tasks[i], self.states[i]))
             if self.done:
                 record.update(diagnose(method, self.tasks[i], self.states[i]))
                 record["train/parameters"] = report.learned

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune import config
-from fpl_tune.core.metrics import report_rules
+from fpl_tune.core.metrics import TEST, VAL, report_rules, shown_beside
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study import earlier
 from fpl_tune.study.status import COUNTED, cell_status
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from fpl_tune.study.cells import Cell
     from fpl_tune.study.store import Store
 
-VAL, TEST = "val/acc_mean", "test/acc_mean"
 METRICS = (VAL, TEST)
 """Metrics that every result holds, by rule."""
 LEARNED = "train/parameters"
@@ -32,17 +31,13 @@ COSTS = ("comm/up_bytes", "comm/down_bytes", "time/seconds")
 """Running totals of a seed."""
 TOTAL_BYTES = "comm/total_bytes"
 
-MAXIMISED = (VAL, "val/acc_worst10")
-MINIMISED = ("val/loss", "val/acc_std", "train/loss", "comm/up_bytes", "comm/down_bytes", TOTAL_BYTES, "time/seconds")
-"""Metrics that a search may optimise. Test metrics are not among them."""
-
 
 def rules_of(history: Sequence[Record]) -> dict[str, dict[str, float]]:
     """Applies every reporting rule to one seed's evaluated rounds.
 
     Returns:
-        Rule -> round, validation accuracy and test accuracy. Without validation images, only the rules that do not
-        need them.
+        Rule -> round, validation accuracy, test accuracy, and what tables show beside them at that round. Without
+        validation images, only the rules that do not need them.
     """
     seen = [record for record in history if TEST in record]
     if not seen:
@@ -51,7 +46,8 @@ def rules_of(history: Sequence[Record]) -> dict[str, dict[str, float]]:
     if any(VAL not in record for record in seen):
         rules.pop("best_val")
     for rule in rules.values():
-        rule["round"] = int(seen[int(rule["round"]) - 1]["round"])
+        record = seen[int(rule["round"]) - 1]
+        rule |= {"round": int(record["round"])} | {name: record[name] for name in shown_beside(record)}
     return rules
 
 
