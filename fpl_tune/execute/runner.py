@@ -38,6 +38,7 @@ def run_study(
     executor: Executor,
     callbacks: Iterable[Callback] = (),
     preflight: Callable[[Sequence[RunSpec], int, ExecutionContext, Sequence[str]], object] | None = None,
+    fits: Callable[[RunSpec], object] | None = None,
 ) -> Outcome:
     """Runs the missing cells and seeds of a study.
 
@@ -49,6 +50,7 @@ def run_study(
         callbacks: receive the study's events.
         preflight: called with the runs of all queued jobs, the number of seeds, the setup and the cells' labels before
             the first job starts; raises `ConfigError` to refuse.
+        fits: called with the run of each trial that a search suggests; raises `ConfigError` to refuse the trial alone.
 
     Raises:
         ConfigError: the study is wrong, infeasible, or run by another process; nothing was started.
@@ -56,7 +58,7 @@ def run_study(
     """
     began = time.monotonic()
     check_reported(spec.report.metric)
-    search = Search.plan(spec, node)
+    search = Search.plan(spec, node, fits)
     cells = search.references if search else cells_of(spec, node, root)
     prune.check(spec.prune, search.runs if search else [cell.run for cell in cells if cell.candidate])
     ablated = ablation_cells(spec, node, root)

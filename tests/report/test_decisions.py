@@ -63,7 +63,7 @@ def test_the_page_says_what_is_decided_and_what_more_seeds_decide(make_store):
     assert "Sources of variation" in page
     facts = Facts(store)
     tests = against(facts)
-    section = answer.answer(facts, tests)
+    section = answer.decided(facts, tests)
     assert section is not None
     assert section.texts[0].startswith(f"Of {len(tests)} comparisons with zeroshot: ")
     (command,) = section.code
