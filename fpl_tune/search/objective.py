@@ -37,21 +37,6 @@ def parse_constraint(text: str) -> Constraint:
     return Constraint(check_metric(metric, "search.constraints"), 1.0 if relation == "<=" else -1.0, float(bound))
 
 
-<<<<<<< HEAD
-_SET = r"(val|test|test/[\w-]+|test/domain/[^/]+)"
-_REPORTED = rf"{_SET}/(acc_mean|acc_std|acc_worst10|loss)|train/(loss|parameters)|time/test_seconds"
-_REPORTED += "|test/(base_novel_)?harmonic_mean"
-
-
-def check_reported(name: str) -> None:
-    """Raises `ConfigError` for a metric that no record holds, whichever test sets the data has."""
-    known = ("val/acc_mean", "test/acc_mean", "test/acc_worst10", "test/harmonic_mean", "test/loss", *MINIMISED)
-    if name not in known and not re.fullmatch(_REPORTED, name):
-        raise ConfigError(f"report.metric: nothing reports {name!r}. {did_you_mean(name, known)}")
-
-
-=======
->>>>>>> main
 def check_metric(name: str, where: str) -> str:
     """Raises `ConfigError` for a metric that nothing reports or that selection may not read."""
     if name.startswith("test"):
