@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import optuna
-from optuna.samplers import BaseSampler, BruteForceSampler, QMCSampler, RandomSampler, TPESampler
+from optuna.samplers import (
+    BaseSampler,
+    BruteForceSampler,
+    CmaEsSampler,
+    GPSampler,
+    QMCSampler,
+    RandomSampler,
+    TPESampler,
+)
 from optuna.study import StudyDirection
 
 from fpl_tune.config import SearchSpec
@@ -19,6 +27,8 @@ from fpl_tune.search.space import Space
 
 _BLIND = (RandomSampler, QMCSampler, BruteForceSampler)
 """Samplers that do not read results: objectives and constraints do not affect them."""
+_UNCONDITIONAL = (GPSampler, CmaEsSampler, QMCSampler)
+"""Samplers that model only the fields which all trials have."""
 _PROBED = 14  # trials of a probe: more than the random ones that Optuna's samplers start with
 
 
@@ -71,6 +81,14 @@ class SamplerFactory:
         Raises:
             ConfigError: it does not support the objectives, fails on the space, or lacks a package.
         """
+        names = {param.name for param in space.params}
+        conditional = next((param for param in space.params if names & param.when.keys()), None)
+        if conditional is not None and issubclass(self.component.kind, _UNCONDITIONAL):
+            raise ConfigError(
+                f"search.sampler={self.component.name} cannot do conditions, but {conditional.name} is searched only "
+                f"where {', '.join(conditional.when)} has certain values. Use sampler=tpe or random, or search.only "
+                "without it."
+            )
         if issubclass(self.component.kind, (*_BLIND, TPESampler)):
             return
         directions = directions_of(self.search)

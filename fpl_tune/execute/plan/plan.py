@@ -196,7 +196,7 @@ def _here(setup: ExecutionContext) -> ExecutionContext:
 
 def _items(spec: StudySpec, node: dict[str, Any], store: Store, cells: Sequence[Cell], differ: Differ) -> list[Item]:
     """Cells, their missing seeds and their state."""
-    search = Search.plan(spec, node)
+    search = Search.plan(spec, node, preflight.check_of_sizes())
     drawn = search.draw() if search is not None else {}
     tried = [cell for cell in store.cells() if cell.role == "trial"]
     found = []
