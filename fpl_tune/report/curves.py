@@ -277,7 +277,8 @@ def importance(facts: Facts) -> pd.DataFrame:
         if drawn and not constant(cells["value"].tolist()):
             from fpl_tune.search.importance import optuna_importance  # imports scikit-learn
 
-            one = one.merge(optuna_importance(facts.store.folder, set(cells["cell"])), on="field", how="left")
+            searched = {param.name: param.distribution for part in facts.parts for param in part.space.params}
+            one = one.merge(optuna_importance(cells, varied, searched), on="field", how="left")
         parts.append(one)
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
@@ -312,8 +313,8 @@ def ablation(facts: Facts, tests: pd.DataFrame) -> Part | None:
         return part
     part.texts.append(
         "One field changes in each row, in the order of the share of variance that it explains alone on validation; "
-        "every row is a run of its own. Differences are to the row above, paired by seed, with 95 % intervals; "
-        f"verdicts are corrected for the number of rows; {facts.basis}."
+        "every row is a run of its own. Differences are to the row above, paired by seed, with 95 % "
+        f"intervals that are corrected for the number of rows; {facts.basis}."
     )
     part.tables = [_path(facts, path) for path in paths]
     if missing := sum(not facts.store.seeds(step.cell) for path in paths for step in path):

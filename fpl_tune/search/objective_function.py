@@ -97,13 +97,14 @@ class Objective:
     def _histories(self, trial: optuna.Trial, run: RunSpec) -> list[tuple[Record, ...]]:
         """Runs all seeds together and returns the history of each."""
         execution, names = self.spec.execution, self.spec.search.objectives
-        torch.set_num_threads(execution.threads or threads_of(run))
+        device = resolve(execution.device)
+        torch.set_num_threads(execution.threads or threads_of(run, device))
         with _loading:
             simulation = Simulation(
                 run,
                 self.spec.seed_list(),
                 cache_dir=cache_root(),
-                device=resolve(execution.device),
+                device=device,
                 block=execution.block,
                 graphs=None if execution.graphs == "auto" else execution.graphs,
             )

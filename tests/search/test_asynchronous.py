@@ -15,7 +15,6 @@ from optuna.storages.journal import JournalFileBackend
 from fpl_tune.execute import inline
 from fpl_tune.execute.runner import run_study
 from fpl_tune.search.gains import gains
-from fpl_tune.search.importance import optuna_importance
 from fpl_tune.search.search import Search
 from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.study.cells import Cell
@@ -177,27 +176,6 @@ def test_a_damaged_journal_is_one_line(compose: Compose, tmp_path: Path) -> None
         with pytest.raises(DamagedFile, match=r"optuna.log is damaged: Optuna cannot read it .*Delete it: ") as raised:
             opened(compose(LR), tmp_path)
         assert "\n" not in str(raised.value)
-
-
-def test_importance_is_that_of_optuna_on_the_recorded_ranges(compose: Compose, tmp_path: Path) -> None:
-    """Where a range is wider than the values that were tried, guesses from the values differ."""
-    made = compose(LR.replace("only: [optim.lr]", "only: [optim.lr, method.n_ctx]"), "search.trials=24")
-    search = drive(made, tmp_path, seed=1)
-    cells = {t.user_attrs["cell"] for t in search.parts[0].trials()}
-    found = optuna_importance(tmp_path, cells).set_index("field")
-    study = optuna.load_study(
-        study_name=search.parts[0].name, storage=JournalStorage(JournalFileBackend(str(tmp_path / "optuna.log")))
-    )
-    for name, evaluator in (
-        ("fanova", optuna.importance.FanovaImportanceEvaluator(seed=0)),
-        ("ped_anova", optuna.importance.PedAnovaImportanceEvaluator()),
-    ):
-        assert found[name].to_dict() == pytest.approx(
-            optuna.importance.get_param_importances(study, evaluator=evaluator)
-        )
-    assert found.loc["optim.lr", "fanova"] > 0.5
-    assert optuna_importance(tmp_path, ()).empty
-    assert optuna_importance(tmp_path / "nothing", cells).empty
 
 
 # -- what the journal shows ---------------------------------------------------------------------------------
