@@ -25,12 +25,12 @@ from fpl_tune.core.errors import FplTuneError, Notice
 # isort: off
 from fpl_tune.cli import study, plan, run, bench
 from fpl_tune.cli import status, show, report, compare, ui, verify, replay
-from fpl_tune.cli import stop, doctor, export, import_study
+from fpl_tune.cli import stop, doctor, export
 from fpl_tune.cli import new, ls, data, cluster
 # isort: on
 
-_VERBS = (study, plan, run, bench, status, show, report, compare, ui, verify, replay, stop, doctor, export,
-          import_study, new, ls, data, cluster)  # fmt: skip
+_VERBS = (study, plan, run, bench, status, show, report, compare, ui, verify, replay, stop, doctor, export, new, ls,
+          data, cluster)  # fmt: skip
 """Importing a verb registers it."""
 
 _OLD = {

@@ -1,4 +1,4 @@
-"""`fpl-tune export`: a study, or one of its cells, as a folder."""
+"""`fpl-tune export`: a cell of a study as a folder."""
 
 from __future__ import annotations
 
@@ -10,23 +10,18 @@ import typer
 from fpl_tune.cli.common import StoredStudy, app, stored
 
 
-@app.command(epilog="Example: fpl-tune export lambda_sweep best/ --cell best", rich_help_panel="Maintain")
+@app.command(epilog="Example: fpl-tune export lambda_sweep best/", rich_help_panel="Maintain")
 def export(
     name: StoredStudy,
     out: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder to write.")],
-    cell: Annotated[
-        str | None, typer.Option(help="Only this cell: best, or its id, number or label; default: the whole study.")
-    ] = None,
+    cell: Annotated[str, typer.Option(help="best, or a cell's id, number or label.")] = "best",
     rule: Annotated[str, typer.Option(help="Rule by which --cell best selects: final or best_val.")] = "final",
 ) -> None:
-    """Copy a study to a folder that `import` reads; or one cell: prompts, nearest words, a script that repeats it."""
+    """Write a cell to a folder: prompts, nearest words, a script that repeats it. To move a study, copy its folder."""
     from fpl_tune.study import export as exporting
-    from fpl_tune.study import selection, transfer
+    from fpl_tune.study import selection
 
     store = stored(name)
-    if cell is None:
-        print(transfer.export_study(store, out))
-        return
     cells = selection.best(store, rule).cells if cell == "best" else (store.cell(cell),)
     places = [out / one.id for one in cells] if len(cells) > 1 else [out]  # one per data set, or the only one
     files = [path for one, place in zip(cells, places, strict=True) for path in exporting.export(store, one, place)]

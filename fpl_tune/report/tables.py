@@ -12,7 +12,6 @@ import pandas as pd
 from fpl_tune.core.formatting import duration, figure, interval, megabytes, p_value, plus_minus, quantity, short, signed
 from fpl_tune.report.blocks import Row, Table, Td
 from fpl_tune.report.facts import Facts
-from fpl_tune.study import earlier
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.results import VAL
 
@@ -79,7 +78,7 @@ def _columns(facts: Facts, cell: Cell, test: Mapping[Any, Any]) -> list[tuple[st
 
 def note(facts: Facts) -> str:
     """Explains the values of the table."""
-    before = earlier.note(facts.store)
+    before = facts.store.earlier_note()
     return (
         f"{f'{before}. '.capitalize() if before else ''}"
         f"± is the standard deviation over seeds; {facts.basis}. The best cell (bold) is chosen by validation "

@@ -14,7 +14,6 @@ from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.selection import choose
 from fpl_tune.study.store import Store, as_yaml
-from fpl_tune.study.transfer import portable
 
 Files = dict[str, bytes | Path]
 """Path below the run's artifacts -> content, or the file that holds it."""
@@ -31,7 +30,7 @@ def study_files(store: Store) -> Files:
     """The report, its tables, the best cell's prompts as a model, and the study without the server's address."""
     names = ("report.html", "table.md", "table.tex", "table.csv", "results.csv")
     files: Files = {name: store.folder / name for name in names if (store.folder / name).is_file()}
-    return {**files, **_model(store), "study.yaml": portable(store).encode()}
+    return {**files, **_model(store), "study.yaml": (store.folder / "study.yaml").read_bytes()}
 
 
 _MLMODEL = """\

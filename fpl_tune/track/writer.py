@@ -17,7 +17,7 @@ from fpl_tune.config import StudySpec
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.core.files import write_text
 from fpl_tune.core.redact import HIDDEN
-from fpl_tune.study import earlier, schema
+from fpl_tune.study import schema
 from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.lock import owner
 from fpl_tune.study.status import FAILURES
@@ -67,13 +67,12 @@ class Writer:
         self.seeds, self.rule = self.spec.seed_list(), self.spec.report.rule
         self.nested = _few(self.spec) if self.spec.tracking.seeds is None else self.spec.tracking.seeds
         self.client: Any = server.connect(uri)
-        self.owner, former = identity(store, uri), store.former()
+        self.owner = identity(store, uri)
         self.experiment = self._experiment(uri.startswith(("sqlite:", "postgresql", "mysql", "mssql")))
         self.runs: dict[str, list[Run]] = {}
-        """Runs in MLflow by key, oldest first; those of a cell of a store of schema 1 have its present id."""
+        """Runs in MLflow by key, oldest first."""
         for run in self._search():
-            cell, slash, seed = str(run.data.tags.get("fpl.key")).partition("/")
-            self.runs.setdefault(f"{former.get(cell, cell)}{slash}{seed}", []).append(run)
+            self.runs.setdefault(str(run.data.tags.get("fpl.key")), []).append(run)
 
     def parent(self, status: str) -> None:
         """Writes the study's run; with its report once it is no longer running."""
@@ -108,7 +107,7 @@ class Writer:
         """The runs that MLflow should hold of a cell by key: seeds and digest; none if a seed has no result yet."""
         if any(self.store.result(cell, seed) is None for seed in self.seeds):
             return {}  # its means are not yet what they will stay
-        seeds = earlier.seeds(self.store, cell)
+        seeds = list(self.store.shown_results(cell))
         runs = {cell.id: seeds} | ({f"{cell.id}/{seed}": [seed] for seed in seeds} if self.nested else {})
         return {key: (own, ledger.cell_digest(self.store, cell, own, self.rule)) for key, own in runs.items()}
 
