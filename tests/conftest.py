@@ -59,7 +59,6 @@ SYSTEM = (
     "bench/test_benches.py::test_what_the_platform_takes_besides_training",
     "bench/test_search.py",  # scripts of .github/tools, as the next: no line of the package
     "bench/test_statistics.py",
-    "cli/test_answers.py::test_an_edited_plugin_is_read_again",
     "cli/test_cluster.py::test_the_local_script_runs_a_study_and_stops_only_its_own_ray",
     "cli/test_examples.py",
     "cli/test_retry.py",

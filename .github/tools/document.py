@@ -5,15 +5,20 @@ With --check it writes nothing and fails where a page is not current.
 
 from __future__ import annotations
 
+import ast
 import inspect
+import json
 import re
 import sys
+from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fpl_tune.cli.complete import fields_of
+import fpl_tune
 
+GROUPS = ("clip", "data", "partition", "optim", "protocol", "method")
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 MODULES = {
     "fpl_tune": "Simulations, studies and prompts.",
@@ -53,6 +58,42 @@ def yaml() -> str:
     for group in sorted(rows, key=lambda group: (group != "study", group)):
         parts.append("\n".join([f"## {group}", "", "| field | default | meaning |", "|---|---|---|", *rows[group]]))
     return "\n\n".join(parts) + "\n"
+
+
+Fields = dict[str, tuple[str, str]]
+"""Dotted field -> default as it is written in an override (empty unless it is a constant), and a line of help."""
+
+
+def fields_of(name: str, prefix: str = "") -> Fields:
+    """Fields of a configuration class, inherited and nested ones included, without groups."""
+    found: Fields = {}
+    for base in map(ast.unparse, _specs()[name].bases):
+        found |= fields_of(base, prefix) if base in _specs() else {}
+    for key, kind, field in _declared(_specs()[name]):
+        found |= fields_of(kind, f"{prefix}{key}.") if kind in _specs() else {}
+        found |= {f"{prefix}{key}": field} if f"{prefix}{key}" not in GROUPS else {}
+    return found
+
+
+@cache
+def _specs() -> dict[str, ast.ClassDef]:
+    """Configuration classes of the package by name, from their source: docstrings of fields stand only there."""
+    texts = [path.read_text(encoding="utf-8") for path in Path(fpl_tune.__file__).parent.rglob("*.py")]
+    nodes = [node for text in texts if "Spec" in text for node in ast.parse(text).body]
+    return {node.name: node for node in nodes if isinstance(node, ast.ClassDef) and node.name.endswith("Spec")}
+
+
+def _declared(kind: ast.ClassDef) -> Iterator[tuple[str, str, tuple[str, str]]]:
+    """Fields that a dataclass declares: name, type, and default with the first line of the docstring."""
+    for statement, following in zip(kind.body, [*kind.body[1:], ast.Pass()], strict=True):
+        if not isinstance(statement, ast.AnnAssign) or "ClassVar" in ast.unparse(statement.annotation):
+            continue
+        value, default, doc = statement.value, "", ""
+        if isinstance(value, ast.Constant):
+            default = value.value if isinstance(value.value, str) else json.dumps(value.value)
+        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            doc = str(following.value.value).strip().splitlines()[0]
+        yield ast.unparse(statement.target), ast.unparse(statement.annotation), (default, doc)
 
 
 PAGES = {"api.md": api, "yaml.md": yaml}

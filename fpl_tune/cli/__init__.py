@@ -1,7 +1,7 @@
 """The command line: one file per verb, imported here in the order of the help page.
 
 A verb imports what it works with inside its function, so that `-h` and completion are instant. Shared: `common.py`
-(application and arguments), `output.py` (tables, JSON, CSV), `complete.py` (shell completion). Open `study.py` first.
+(application and arguments), `output.py` (tables, JSON, CSV). Open `study.py` first.
 
 Exit codes: 0 done; 1 finished with failed cells; 2 usage, configuration or an infeasible plan, nothing started;
 3 environment; 4 budget spent, the same command continues; 130 and 143 after a clean stop.
@@ -17,45 +17,48 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from fpl_tune.cli import answers, complete, output
+from fpl_tune.cli import output
 from fpl_tune.cli.common import app
 from fpl_tune.core import plugins
-from fpl_tune.core.errors import FplTuneError, Notice
+from fpl_tune.core.errors import ConfigError, FplTuneError, Notice
 
 # isort: off
 from fpl_tune.cli import study, plan, run, bench
-from fpl_tune.cli import status, show, report, compare, ui, verify, replay
+from fpl_tune.cli import status, show, report, ui
 from fpl_tune.cli import stop, doctor, export
 from fpl_tune.cli import new, ls, data, cluster
 # isort: on
 
-_VERBS = (study, plan, run, bench, status, show, report, compare, ui, verify, replay, stop, doctor, export, new, ls,
-          data, cluster)  # fmt: skip
+_VERBS = (study, plan, run, bench, status, show, report, ui, stop, doctor, export, new, ls, data, cluster)
 """Importing a verb registers it."""
 
-_OLD = {
-    "diff": "plan",
-    "best --export": "export --cell best",
-    "best": "show --best",
-    "retry --failed": "study",
-    "retry": "study --retry",
-    "ls results": "status",
-    "data ls": "ls data",
+_REMOVED = {
+    "best": "fpl-tune show STUDY --best, or fpl-tune export STUDY FOLDER",
+    "compare": "one study with an axis over both settings; its table and page compare them",
+    "diff": "fpl-tune plan STUDY",
+    "import": "cp -r FOLDER outputs/, since a study is a folder; then fpl-tune doctor --fix",
+    "replay": "fpl-tune study STUDY search.sampler=tpe, which searches anew",
+    "retry": "fpl-tune study STUDY --retry",
+    "verify": "the reproduce.sh of fpl-tune export STUDY FOLDER",
+    "data ls": "fpl-tune ls data",
+    "ls results": "fpl-tune status",
 }
-"""Old spellings, which work for one release: verb and words -> the new ones."""
+"""Words of earlier versions -> what to use instead."""
 _LONG_WORD = r"\S{200,}"
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Entry point of the console script: an expected error is one line and a documented exit code."""
-    answers.begin()
-    complete.join_words()
+    words = list(sys.argv[1:] if words is None else words)
     logging.getLogger("fpl_tune").addHandler(_WARNINGS)
     with warnings.catch_warnings():
         warnings.simplefilter("always", Notice)
         warnings.showwarning = _warn
         try:
-            code = app(_renamed(sys.argv[1:] if words is None else words), prog_name="fpl-tune", standalone_mode=False)
+            for removed, instead in _REMOVED.items():
+                if words[: len(removed.split())] == removed.split():
+                    raise ConfigError(f"There is no command '{removed}' any more. Use {instead}.")
+            code = app(words, prog_name="fpl-tune", standalone_mode=False)
         except Exception as problem:
             if os.environ.get("FPL_TUNE_FULL_ERROR") and not hasattr(problem, "format_message"):
                 raise
@@ -63,16 +66,6 @@ def main(words: Sequence[str] | None = None) -> None:
         finally:
             gc.freeze()  # PyTorch and MLflow would take a second to be collected when the process ends
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _renamed(words: Sequence[str]) -> list[str]:
-    """The words with an old spelling replaced, which a warning names."""
-    for old, now in _OLD.items():
-        verb, *options = old.split()
-        if verb in words[:1] and set(options) <= set(words):
-            output.warn(f"`fpl-tune {old}` is deprecated and goes with the next release; use `fpl-tune {now}`.")
-            return [*now.split(), *(word for word in words[1:] if word not in options)]
-    return list(words)
 
 
 def _report(problem: Exception) -> int:

@@ -6,13 +6,13 @@ Imports nothing heavy: help and completion must be instant.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from fpl_tune import __version__
-from fpl_tune.cli import complete
-from fpl_tune.core import paths
+from fpl_tune.core import paths, plugins
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -30,13 +30,31 @@ app = typer.Typer(
 )
 
 
+def method_files() -> dict[str, Path]:
+    """Files of methods and wrappers by name; nothing is imported."""
+    package = Path(__file__).resolve().parents[1]
+    return {path.stem: path for room in ("methods", "wrappers") for path in sorted((package / room).glob("[!_]*.py"))}
+
+
+def method_names() -> list[str]:
+    """Names that `method=` takes, for completion: methods, those that YAML makes of others, and plug-ins."""
+    composed = [path.stem for path in paths.shipped("conf", "method").glob("*.yaml")]
+    return sorted({*method_files(), *composed, *plugins.names("methods")})
+
+
+def _complete_method(ctx: typer.Context) -> list[str]:
+    """`method=NAME` of every method; the names alone where bash has split the word at `=`."""
+    given: list[str] = ctx.params.get("overrides") or []
+    return method_names() if given[-2:] == ["method", "="] else [f"method={name}" for name in method_names()]
+
+
 Format = Literal["table", "json", "csv"]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[KEY=VALUE]...",
         help="Overrides in Hydra's syntax, e.g. method=promptfl optim.lr=0.01",
-        autocompletion=complete.overrides,
+        autocompletion=_complete_method,
     ),
 ]
 FormatOption = Annotated[Format, typer.Option("--format", help="Output format.")]
@@ -70,7 +88,7 @@ StudyName = Annotated[
     typer.Argument(
         metavar="STUDY",
         help="Name of a study, or the path of its YAML file.",
-        autocompletion=complete.studies,
+        autocompletion=lambda: sorted(paths.list_studies()),
         callback=_checked(lambda name: paths.study_file(name)),
     ),
 ]
@@ -79,7 +97,7 @@ StoredStudy = Annotated[
     typer.Argument(
         metavar="STUDY",
         help="Name of a study that has results.",
-        autocompletion=complete.results,
+        autocompletion=paths.stored_studies,
         callback=check_results,
     ),
 ]

@@ -1,7 +1,8 @@
-"""`fpl-tune export`: a cell of a study as a folder."""
+"""`fpl-tune export`: a cell of a study, as a folder."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -14,10 +15,13 @@ from fpl_tune.cli.common import StoredStudy, app, stored
 def export(
     name: StoredStudy,
     out: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder to write.")],
-    cell: Annotated[str, typer.Option(help="best, or a cell's id, number or label.")] = "best",
+    cell: Annotated[str, typer.Option(help="A cell: best, or its id, number or label.")] = "best",
     rule: Annotated[str, typer.Option(help="Rule by which --cell best selects: final or best_val.")] = "final",
 ) -> None:
-    """Write a cell to a folder: prompts, nearest words, a script that repeats it. To move a study, copy its folder."""
+    """Copy a cell to a folder: prompts, nearest words, results, and a script that repeats it.
+
+    To move a whole study, copy its folder in the outputs.
+    """
     from fpl_tune.study import export as exporting
     from fpl_tune.study import selection
 
@@ -25,5 +29,6 @@ def export(
     cells = selection.best(store, rule).cells if cell == "best" else (store.cell(cell),)
     places = [out / one.id for one in cells] if len(cells) > 1 else [out]  # one per data set, or the only one
     files = [path for one, place in zip(cells, places, strict=True) for path in exporting.export(store, one, place)]
-    scripts = " and ".join(f"sh {path}" for path in files if path.name == "reproduce.sh")
-    print(f"{'; '.join(one.label for one in cells)}: {len(files)} files in {out}; {scripts} repeats the cell")
+    scripts = " and ".join(f"sh {shlex.quote(str(path))}" for path in files if path.name == "reproduce.sh")
+    labels = "; ".join(one.label for one in cells)
+    print(f"{labels}: {len(files)} files in {shlex.quote(str(out))}; {scripts} repeats the cell")

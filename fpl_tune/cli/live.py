@@ -102,10 +102,8 @@ class Watcher(Callback):
         if self._live is None:
             states = {str(r["status"]) for r in results.values()} - {str(Status.DONE)}
             text = ", ".join(sorted(states)) if good is None else f"validation {100 * good:.1f} %"
-            dropped = [r["error"].partition(":")[0] for r in results.values() if r["status"] == Status.ELIMINATED]
             more = self._complete < self._total and self._eta.seconds is not None
             left = f", {self._time_left()}" if more else ""
-            text = ", ".join([text, *dropped[:1]])
             self._console.print(f"{cell.label}: {text}  ({self._complete}/{counted(self._total, 'cell')}{left})")
 
     def on_warning(self, cell: Cell, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,8 +11,7 @@ import typer
 import yaml
 
 from fpl_tune.cli import output
-from fpl_tune.cli.common import FormatOption, app
-from fpl_tune.cli.complete import headline, method_fields, method_files
+from fpl_tune.cli.common import FormatOption, app, method_files
 from fpl_tune.core import plugins
 from fpl_tune.core.paths import list_studies, shipped
 
@@ -65,7 +65,7 @@ def _methods() -> list[dict[str, Any]]:
             "method": name,
             "what": headline(path),
             "needs": "depends on its options" if varies else needs[1] if needs else "pooled",
-            "options": ", ".join(field.removeprefix("method.") for field in method_fields(name)),
+            "options": ", ".join(_options(text)),
             "paper": url[0] if url else "",
         }
     others = {path.stem: path for path in sorted(shipped("conf", "method").glob("*.yaml")) if path.stem not in rows}
@@ -93,3 +93,19 @@ def _tower(path: Path) -> dict[str, Any]:
         "weights": node["pretrained"] or "shipped",
         "what": headline(path),
     }
+
+
+def headline(path: Path) -> str:
+    """The first line of a file's docstring or comment."""
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith(('"""', "# ")) and not line.startswith("# @package"):
+            return line.strip('"# ').rstrip(".")
+    return ""
+
+
+def _options(source: str) -> list[str]:
+    """Fields of the dataclasses in a method's source, without what a wrapper wraps."""
+    kinds = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.decorator_list]
+    fields = [field for kind in kinds for field in kind.body if isinstance(field, ast.AnnAssign)]
+    names = [ast.unparse(field.target) for field in fields if "ClassVar" not in ast.unparse(field.annotation)]
+    return [name for name in names if name != "inner"]

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from fpl_tune.cli.common import app, template
+from fpl_tune.cli.common import app, method_names, template
 from fpl_tune.core.files import write_text
 
 _NEXT = {
@@ -23,7 +23,10 @@ def new(
     kind: Annotated[Literal["method", "study", "data"], typer.Argument(help="What to write.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new file, without its ending.")],
     method: Annotated[
-        str, typer.Option(help="Of a study: its method, a name or module:Class of a file in this folder.")
+        str,
+        typer.Option(
+            help="Of a study: its method, a name or module:Class of a file in this folder.", autocompletion=method_names
+        ),
     ] = "promptfl",
 ) -> None:
     """Write a method or data set to NAME.py, or a study to studies/NAME.yaml, and print the commands that run it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 import os
@@ -11,7 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from typing import Any
 
 import psutil
@@ -39,11 +38,6 @@ def elapsed() -> str:
     return duration(time.time() - psutil.Process().create_time())
 
 
-def terminal() -> list[Any]:
-    """What the look of a table depends on: width and colours."""
-    return [console().width, console().color_system]
-
-
 _PATIENCE = 2.0
 """Seconds without a bar."""
 _SILENCE = 10.0
@@ -64,35 +58,8 @@ def console(*, stderr: bool = False) -> Console:
     )
 
 
-momentary: list[str] = []
-"""Warnings that were printed, and other reasons why what is printed holds for now only; see `answers`."""
-
-
-class Copy(io.StringIO):
-    """Collects what is printed, at the width and with the colours of standard output."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._stream = sys.stdout
-
-    def isatty(self) -> bool:
-        return self._stream.isatty()
-
-
-@contextmanager
-def captured() -> Iterator[Copy]:
-    """Collects what the block prints, and prints it when the block ends."""
-    copy = Copy()
-    try:
-        with redirect_stdout(copy):
-            yield copy
-    finally:
-        print(copy.getvalue(), end="")
-
-
 def warn(message: str, style: str = "yellow") -> None:
     """One line on standard error."""
-    momentary.append(message)
     console(stderr=True).print(" ".join(message.split()), style=style, soft_wrap=True)
 
 

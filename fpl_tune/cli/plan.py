@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from fpl_tune.cli import answers, output
+from fpl_tune.cli import output
 from fpl_tune.cli.common import (
     BudgetOption,
     ConfigOption,
-    Format,
     FormatOption,
     Overrides,
     SeedsOption,
@@ -17,9 +16,6 @@ from fpl_tune.cli.common import (
     with_options,
 )
 from fpl_tune.core.paths import output_folder, output_root
-
-KEPT_SECONDS = 3600.0
-"""A plan is not repeated after this time: costs depend on the machine's load."""
 
 
 @app.command(epilog="Example: fpl-tune plan lambda_sweep seeds=10 --format json", rich_help_panel="Run")
@@ -36,24 +32,16 @@ def plan(
     Exit code 2 if the study cannot run on this machine.
     """
     words = with_options(overrides, budget=budget, seeds=seeds)
-    if cfg:
-        from fpl_tune.execute.plan.overrides import compose
-
-        output.emit_config(compose(name, words, output_folder())[1])
-        return
-    answers.repeat(print_plan, name, words, format, seconds=KEPT_SECONDS)
-
-
-def print_plan(name: str, words: list[str], format: Format) -> None:
-    """Prints the plan of a study; ends the command if the study cannot run."""
     from fpl_tune.execute.plan.overrides import compose
-    from fpl_tune.execute.plan.plan import make_plan
 
     spec, node = compose(name, words, output_folder())
+    if cfg:
+        output.emit_config(node)
+        return
+    from fpl_tune.execute.plan.plan import make_plan
+
     with output.progress("measuring") as progress:
         found = make_plan(spec, node, root=output_root(), progress=progress)
-    if not answers.lasting(spec, node):
-        output.momentary.append("data, servers or clusters of others")
     rows = found.rows()
     outside = [{"cell": cell.label, "status": state, "why": why} for cell, state, why in found.outside]
     if format == "json":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpl_tune.cli import answers, output
+from fpl_tune.cli import output
 from fpl_tune.cli.common import Format, FormatOption, RuleOption, StoredStudy, app, stored
 from fpl_tune.core.errors import ConfigError
 
@@ -23,11 +23,6 @@ def show(
     format: FormatOption = "table",
 ) -> None:
     """The results of a study: mean and deviation over seeds, the best cell, the reporting rule by name."""
-    answers.repeat(print_results, name, best, claims, rule, format)
-
-
-def print_results(name: str, best: bool, claims: bool, rule: str | None, format: Format) -> None:
-    """Prints a study's results, its best cell, or the verdicts on its claims."""
     from fpl_tune.cli.results_table import results_table
     from fpl_tune.core.metrics import check_rule
 

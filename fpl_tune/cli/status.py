@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpl_tune.cli import answers, complete, output
+from fpl_tune.cli import output
 from fpl_tune.cli.common import Format, FormatOption, app, check_results, stored
 from fpl_tune.core.formatting import counted
 from fpl_tune.core.paths import output_folder, stored_studies
@@ -30,7 +30,7 @@ def status(
         typer.Argument(
             metavar="[STUDY]",
             help="A study that has results; default: all.",
-            autocompletion=complete.results,
+            autocompletion=stored_studies,
             callback=check_results,
         ),
     ] = None,
@@ -43,7 +43,7 @@ def status(
     elif watch and format == "table" and owner(output_folder() / name) is not None:
         _watch(stored(name))
     else:
-        answers.repeat(print_status, name, format)
+        print_status(name, format)
 
 
 def print_status(name: str, format: Format) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext, redirect_stdout
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpl_tune.cli import answers, output
+from fpl_tune.cli import output
 from fpl_tune.cli.common import (
     BudgetOption,
     ConfigOption,
@@ -49,10 +48,6 @@ def study(
         plan(name, overrides, budget, seeds, format, cfg)
         return
     words, table = with_options(overrides, budget=budget, seeds=seeds), format == "table"
-    question = answers.Question(name, "study", words, format, files=[output_folder() / "mlflow.db"])
-    if not (retry or cfg) and (text := question.answer()) is not None:
-        print(text, end=_took() if table else "")
-        return
     if sys.stderr.isatty():  # before the imports, which take seconds
         print(f"{name}: loading", end="\r", file=sys.stderr, flush=True)
     from fpl_tune.execute.plan.overrides import compose
@@ -64,30 +59,8 @@ def study(
         return
     store = Store(output_root(), spec.name)
     outcome = _run(spec, node, store, retry, table)
-    with output.captured() as printed:
-        _summarise(store, outcome, format, spec.tracking.enabled)
-    if outcome.exit_code == 0 and not output.momentary and answers.lasting(spec, node):
-        again = _counts(replace(outcome, done=0, skipped=outcome.done + outcome.skipped)) if table else ""
-        question.keep(printed.getvalue() + again, changed=True)
-        _prepare(spec.name, name, words)
-    if table:
-        more = ". The same command continues." if outcome.pending else ""
-        print(_counts(outcome), end=_took(more))
+    _summarise(store, outcome, format, spec.tracking.enabled)
     sys.exit(outcome.exit_code)
-
-
-def _prepare(stored: str, name: str, words: list[str]) -> None:
-    """Keeps the answers of the verbs that usually come next, while what they need is loaded."""
-    from fpl_tune.cli.plan import KEPT_SECONDS, print_plan
-    from fpl_tune.cli.show import print_results
-    from fpl_tune.cli.status import print_status
-
-    with redirect_stdout(output.Copy()):
-        formats: tuple[Format, ...] = ("table", "json")
-        for format in formats:
-            answers.repeat(print_results, stored, False, False, None, format)
-            answers.repeat(print_status, stored, format)
-            answers.repeat(print_plan, name, words, format, seconds=KEPT_SECONDS)
 
 
 def _run(spec: StudySpec, node: dict[str, Any], store: Store, retry: bool, table: bool) -> Outcome:
@@ -113,7 +86,7 @@ def _run(spec: StudySpec, node: dict[str, Any], store: Store, retry: bool, table
 
 
 def _summarise(store: Store, outcome: Outcome, format: Format, tracked: bool) -> None:
-    """Prints the table, the failures, and where report, results and records are."""
+    """Prints the table, where report, results and records are, the failures, and how many cells ran."""
     from fpl_tune.cli.results_table import results_table
     from fpl_tune.core.formatting import counted
 
@@ -133,18 +106,9 @@ def _summarise(store: Store, outcome: Outcome, format: Format, tracked: bool) ->
         )
     for failure in outcome.failures:
         output.warn(failure)
-
-
-def _counts(outcome: Outcome) -> str:
-    """The cells of a study by how they ended."""
-    from fpl_tune.core.formatting import counted
-
-    return (
-        f"{counted(outcome.done, 'cell')} run, {outcome.skipped} done before, {outcome.failed} failed, "
-        f"{outcome.pending} left"
-    )
-
-
-def _took(more: str = "") -> str:
-    """The end of the last line of a study."""
-    return f", in {output.elapsed()}{more}\n"
+    if table:
+        more = ". The same command continues." if outcome.pending else ""
+        print(
+            f"{counted(outcome.done, 'cell')} run, {outcome.skipped} done before, {outcome.failed} failed, "
+            f"{outcome.pending} left, in {output.elapsed()}{more}"
+        )

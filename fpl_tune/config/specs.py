@@ -177,19 +177,16 @@ class SearchSpec:
     batch: AtLeastOne | None = None
     """None: the next trial is suggested as soon as a slot is free, so that no worker waits. A number: trials come in
     batches of this size, each after the last one is over, and are equal on every machine."""
-    warm_start: str | None = None
-    """Name of a study whose finished cells in the same space the sampler starts from."""
     seed: Seed = 0
 
 
 @dataclass(frozen=True, config=SPEC)
 class PruneSpec:
-    """Early stopping of cells, in rounds and in seeds; off by default."""
+    """Early stopping of cells; off by default."""
 
     rule: Any = None
-    """halving (noise-aware successive halving that pauses and resumes), plateau (no gain for first_rung · reduction
-    rounds), a pruner of Optuna (median, hyperband ...), of a plug-in or of `package.module:Class`, or None; {name: ...,
-    argument: ...} with arguments."""
+    """halving (noise-aware successive halving that pauses and resumes), a pruner of Optuna (median, hyperband ...), of
+    a plug-in or of `package.module:Class`, or None; {name: ..., argument: ...} with arguments."""
     reduction: Annotated[int, Field(ge=2, le=1_000_000)] = 3
     """Reduction factor of successive halving: the best 1 / `reduction` continue at each rung."""
     first_rung: AtLeastOne = 1
@@ -198,11 +195,6 @@ class PruneSpec:
     """Rounds averaged."""
     confidence: Annotated[float, Field(ge=0)] = 1.0
     """Standard errors by which a cell must be behind to be stopped; 0 ignores noise."""
-    seeds: AtLeastOne | None = None
-    """Batch size of a race of seeds: before each further batch, cells that a paired test finds behind the best are
-    eliminated. None: all cells run all seeds, as reported results should."""
-    level: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    """Probability, over all its tests, that a race stops a cell that is as good as any other."""
 
 
 @dataclass(frozen=True, config=SPEC)

@@ -11,6 +11,14 @@ from difflib import get_close_matches
 _LISTED = 40
 """Known names that a message lists."""
 
+REMOVED = {
+    "prune.seeds": "It went with the race of seeds: set prune.rule=halving, which stops trials by rounds.",
+    "prune.level": "It went with the race of seeds: set prune.rule=halving, which stops trials by rounds.",
+    "plateau": "Optuna's pruner does this: prune.rule={name: patient, patience: 5}.",
+    "search.warm_start": "Every search starts from the published points of its space; add your own to search_spaces/.",
+}
+"""Fields and names of earlier versions -> what to use instead."""
+
 
 class FplTuneError(Exception):
     """Base of all errors that are reported without a trace. `exit_code` is the process's."""
@@ -36,6 +44,8 @@ class Notice(UserWarning):
 
 def did_you_mean(name: str, known: Iterable[str], first: Sequence[str] = (), listing: str = "") -> str:
     """A sentence that ends an error message: `first`, else the nearest known names, else all, or what lists them."""
+    if name in REMOVED:
+        return REMOVED[name]
     known = sorted(known)
     near = first[:3] or get_close_matches(name, known, n=3, cutoff=0.5)
     if near:

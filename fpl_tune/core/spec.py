@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from fpl_tune.core.errors import ConfigError, unknown
+from fpl_tune.core.errors import REMOVED, ConfigError, unknown
 
 SPEC = ConfigDict(
     extra="forbid", validate_default=True, coerce_numbers_to_str=True, arbitrary_types_allowed=True, allow_inf_nan=True
@@ -78,7 +78,7 @@ def refusal(problem: ValidationError, where: str) -> ConfigError:
         known = [text.strip("' ") for text in details["expected"].replace(" or ", ", ").split(",")]
         return unknown(name, str(value), known)
     if kind == "unexpected_keyword_argument":
-        return ConfigError(f"There is no field {name!r}.")
+        return ConfigError(f"There is no field {name!r}. {REMOVED.get(name, '')}".rstrip())
     if kind in ("missing", "string_too_short", "too_short"):
         return ConfigError(f"{name} is missing. Give it a value.")
     if kind == "value_error":

@@ -58,7 +58,7 @@ def run_study(
     seconds_of(spec.budget)
     prune.check(spec.prune)
     check_reported(spec.report.metric)
-    search = Search.plan(spec, node, root)
+    search = Search.plan(spec, node)
     cells = search.references if search else cells_of(spec, node, root)
     ablated = ablation_cells(spec, node, root)
     setup = setup_of(spec, root / spec.name)

@@ -159,7 +159,7 @@ class Scheduler:
     def exhausted(self) -> bool:
         if self.stopping:
             return True
-        left = self.queue or self._running or self._paused or self.queue.waiting
+        left = self.queue or self._running or self._paused
         return not left and (self.search is None or self.search.unfinished == 0)
 
     def next_job(self) -> Job | None:
@@ -178,8 +178,7 @@ class Scheduler:
     def _refill(self) -> None:
         """Queues the paused jobs that their rung promotes; if the queue is still empty, further jobs.
 
-        Further jobs are, in this order: trials of the search, paused jobs of rungs that no other cell can reach, and
-        the next batch of a race.
+        Further jobs are trials of the search, then paused jobs of rungs that no other cell can reach.
         """
         promoted = self._resumed(self.pruner.promote(self._waiting_cells()))
         self.queue.extendleft(job for job, _ in reversed(promoted))
@@ -187,12 +186,8 @@ class Scheduler:
             if self.search:
                 self._request()
             more = self.search is not None and self.search.remaining
-            if not self.queue and self._paused and not (more and self._running) and self._settle():
-                continue
-            if self.queue or self._running or not self.queue.waiting:
+            if self.queue or not self._paused or (more and self._running) or not self._settle():
                 return
-            for cell in self.queue.release():
-                self._complete_cell(cell)
 
     def _settle(self) -> bool:
         """Resumes or prunes the jobs that wait at rungs which nothing else can reach. False: there is no such rung."""
@@ -306,10 +301,9 @@ class Scheduler:
                 prompts = folder / output.prompts[seed] if seed in output.prompts else None
             result = make_result(status, history, error=error, **extra)
             self.store.put(job.cell, seed, history, result, prompts)
-            self.queue.stored(job.cell, seed, result, history)
+            self.queue.stored(job.cell, seed)
         self._drop(job)
-        runs = any(cell == job.cell.id for cell, _ in (*self._running, *self._paused))
-        if self.queue.over(job, runs):
+        if self.queue.over(job):
             self._complete_cell(job.cell)
         if (start := time.monotonic()) > self._write_again:
             self.store.write_csv()

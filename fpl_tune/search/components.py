@@ -99,7 +99,7 @@ def find(kind: Literal["samplers", "pruners"], value: Any, where: str, own: tupl
     return Component(name, found, where, arguments)
 
 
-_UNFIT = {"Grid", "PartialFixed", "Patient", "Nop", "Base", "BaseGA"}
+_UNFIT = {"Grid", "PartialFixed", "Nop", "Base", "BaseGA"}
 """Classes of Optuna that wrap others, or need values of parameters."""
 
 

@@ -34,10 +34,10 @@ class Gain:
 def searches(spec: StudySpec, node: dict[str, Any]) -> list[CellSearch]:
     """The searches of a study with their spaces and published points, independent of the sampler.
 
-    The sampler's package and the study of a warm start are not required.
+    The sampler's package is not required.
     """
     sampler = "grid" if spec.search.sampler == "grid" else "random"
-    search = Search.plan(replace(spec, search=replace(spec.search, sampler=sampler, warm_start=None)), node)
+    search = Search.plan(replace(spec, search=replace(spec.search, sampler=sampler)), node)
     assert search is not None
     return search.parts
 

@@ -6,7 +6,7 @@ reached it so far; otherwise it is paused with a checkpoint and goes on when its
 paper: once no further cell can reach a rung, those that are behind its cutoff by at most `confidence` standard errors
 of the difference go on too, where the error comes from seeds and clients. The rest is pruned.
 
-`plateau`, and every pruner of Optuna, stops a cell permanently. Cells are compared only with those of the same data,
+Pruners of Optuna stop a cell permanently. Cells are compared only with those of the same data,
 partition and schedule, trials of a search with those of the same cell of the axes.
 """
 
@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fpl_tune.config import PruneSpec
 from fpl_tune.search import components
@@ -28,7 +28,10 @@ from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import aggregate
 from fpl_tune.study.selection import setting_of
 
-RULES = ("halving", "plateau")
+if TYPE_CHECKING:
+    from optuna.pruners import BasePruner
+
+RULES = ("halving",)
 METRIC = "val/acc_mean"
 
 
@@ -42,7 +45,18 @@ class Score(NamedTuple):
 def check(spec: PruneSpec) -> None:
     """Raises `ConfigError` for an unknown rule."""
     if spec.rule is not None and spec.rule not in RULES:
-        components.find("pruners", spec.rule, "prune.rule", RULES).build()
+        make_pruner(spec.rule)
+
+
+def make_pruner(rule: Any) -> BasePruner:
+    """Builds a pruner of Optuna or of a plug-in; the one that a `patient` pruner wraps is named like any other.
+
+    Raises:
+        ConfigError: it is unknown, or refuses its arguments.
+    """
+    found = components.find("pruners", rule, "prune.rule", RULES)
+    wrapped = found.arguments.pop("wrapped_pruner", None)
+    return found.build(wrapped_pruner=None if wrapped is None else make_pruner(wrapped))
 
 
 def score(rounds: Sequence[Sequence[Record]], smoothing: int) -> Score | None:
@@ -126,8 +140,6 @@ class Pruner:
         rule, number = self.spec.rule, len(rounds)
         if rule is None or not cell.candidate or number >= cell.run.rounds:
             return Decision.CONTINUE
-        if rule == "plateau":
-            return Decision.STOP if self._flat(rounds) else Decision.CONTINUE
         mine = score(rounds, self.spec.smoothing)
         if mine is None:
             return Decision.CONTINUE
@@ -207,8 +219,7 @@ class Pruner:
         group = self._group(cell)
         if group not in self._studies:
             optuna.logging.set_verbosity(optuna.logging.WARNING)
-            pruner = components.find("pruners", self.spec.rule, "prune.rule", RULES).build()
-            self._studies[group] = optuna.create_study(direction="maximize", pruner=pruner)
+            self._studies[group] = optuna.create_study(direction="maximize", pruner=make_pruner(self.spec.rule))
         study = self._studies[group]
         trial = self._trials[cell.id] = self._trials.get(cell.id) or study.ask()
         frozen = study.get_trials(deepcopy=False)[trial.number]
@@ -221,19 +232,6 @@ class Pruner:
         if number == cell.run.rounds - 1:  # the last round is never pruned, so the trial is complete for the pruner
             study.tell(trial, mine.mean)
         return Decision.CONTINUE
-
-    def _flat(self, rounds: Sequence[Sequence[Record]]) -> bool:
-        """No gain beyond the noise for `first_rung` · `reduction` rounds."""
-        patience = self.spec.first_rung * self.spec.reduction
-        if len(rounds) <= patience:
-            return False
-        smoothing = self.spec.smoothing
-        scores = [score(rounds[:i], smoothing) for i in range(1, len(rounds) + 1)]
-        before, since = [[s for s in part if s] for part in (scores[:-patience], scores[-patience:])]
-        if not before or not since:
-            return False
-        old, new = max(before, key=lambda s: s.mean), max(since, key=lambda s: s.mean)
-        return new.mean - old.mean <= self.spec.confidence * min(old.error, new.error)
 
 
 def rungs(spec: PruneSpec, rounds: int) -> tuple[int, ...]:

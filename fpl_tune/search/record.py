@@ -21,9 +21,6 @@ from sqlalchemy import event
 from fpl_tune.search.components import quiet
 from fpl_tune.study.schema import check_database
 
-WARM = "warm_start"
-"""User attribute of trials that another study ran: its name."""
-
 
 def open_storage(folder: Path) -> BaseStorage:
     """Opens the study's Optuna database, `study.db` in its folder.
@@ -88,11 +85,6 @@ class TrialRecord:
     def trials(self) -> list[FrozenTrial]:
         """All trials by number; not copied."""
         return self._memory.study.get_trials(deepcopy=False)
-
-    def add(self, trials: Sequence[FrozenTrial]) -> None:
-        """Adds finished trials of other studies."""
-        for copy in (self._memory, self._disk):
-            copy.study.add_trials(trials)
 
     def suggest(
         self,

@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler, BruteForceSampler, QMCSampler, RandomSampler, TPESampler
 from optuna.study import StudyDirection
-from optuna.trial import TrialState
 
 from fpl_tune.config import SearchSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import derive
 from fpl_tune.search import components
 from fpl_tune.search.components import quiet
-from fpl_tune.search.space import Space, outward
+from fpl_tune.search.space import Space
 from fpl_tune.study.results import MAXIMISED
 
 _BLIND = (RandomSampler, QMCSampler, BruteForceSampler)
@@ -101,38 +99,3 @@ def in_memory(directions: Sequence[StudyDirection]) -> optuna.Study:
     """An Optuna study that leaves nothing behind."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna.create_study(directions=list(directions), sampler=RandomSampler())
-
-
-def draw_from_table(points: Sequence[Mapping[str, Any]], values: Sequence[float], *, seed: int) -> list[int]:
-    """The order in which TPE goes through a table of results.
-
-    Suggestions that are not in the table, or repeat a point, are not counted. Points that TPE never suggests come last.
-
-    Args:
-        points: mappings with equal keys (fields).
-        values: what to maximise, one per point.
-        seed: of the sampler.
-
-    Returns:
-        Indices of `points`, each once.
-    """
-    rows = [{name: outward(value) for name, value in point.items()} for point in points]
-    places = {repr(row): i for i, row in enumerate(rows)}
-    space: dict[str, BaseDistribution] = {
-        name: CategoricalDistribution(list(dict.fromkeys(row[name] for row in rows))) for name in rows[0]
-    }
-    study = in_memory([StudyDirection.MAXIMIZE])
-    with quiet():
-        study.sampler = TPESampler(n_startup_trials=min(10, max(2, len(points) // 4)), multivariate=True, seed=seed)
-    order: dict[int, None] = {}
-    for _ in range(10 * len(points)):
-        trial = study.ask(space)
-        place = places.get(repr(trial.params))
-        if place is None:
-            study.tell(trial, state=TrialState.FAIL)
-            continue
-        study.tell(trial, values[place])
-        order[place] = None
-        if len(order) == len(points):
-            break
-    return list(order | dict.fromkeys(range(len(points))))

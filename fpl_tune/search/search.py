@@ -30,16 +30,15 @@ class Search:
         self._waiting: dict[str, list[tuple[CellSearch, int]]] = {}
 
     @classmethod
-    def plan(cls, spec: StudySpec, node: dict[str, Any], root: Path | None = None) -> Search | None:
+    def plan(cls, spec: StudySpec, node: dict[str, Any]) -> Search | None:
         """The searches of a study; None where it has no sampler, or confirms another study.
 
         Args:
             spec: the study.
             node: the study as a plain dict.
-            root: the folder of all studies, among them the one that `search.warm_start` names.
 
         Raises:
-            ConfigError: the sampler, space, an objective, a constraint or the warm start is wrong.
+            ConfigError: the sampler, space, an objective, or a constraint is wrong.
         """
         search = spec.search
         if search.sampler is None or spec.confirm is not None:
@@ -47,7 +46,6 @@ class Search:
         from fpl_tune.search.samplers import SamplerFactory
         from fpl_tune.search.space import names_of, read_space
         from fpl_tune.search.suggest import CellSearch
-        from fpl_tune.search.warm import warm_start
 
         if not search.objectives:
             raise ConfigError("A search needs an objective. Write search.objectives=[val/acc_mean].")
@@ -76,8 +74,6 @@ class Search:
                 key=_key(config.identity(run), method_source(run), search, space),
             )
             parts.append(part)
-        if search.warm_start is not None:
-            warm_start(search.warm_start, root, parts)
         return cls(parts, references)
 
     def draw(self) -> dict[str, list[RunSpec]]:
@@ -149,6 +145,5 @@ def _key(identity: str, source: str, search: SearchSpec, space: Space) -> str:
         "seed": search.seed,
         "objectives": search.objectives,
         "choices": {p.name: [repr(c) for c in p.choices] for p in space.params if p.choices},
-        **({"warm_start": search.warm_start} if search.warm_start else {}),
     }
     return f"{identity}-{digest(json.dumps(fixed, sort_keys=True), 4)}"

@@ -136,13 +136,6 @@ class Space(NamedTuple):
 
         return self.fill(node, given, value)
 
-    def point_of(self, node: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The values that a run has in this space; None where one lies outside."""
-        point = self.fill(node, given, lambda param: config.get_field(node, param.name))
-        if "method" in point:
-            point["method"] = _name(point["method"])
-        return point if all(param.holds(point[param.name]) for param in self.params if param.name in point) else None
-
     def grid(self, node: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Every combination, inactive parameters left out; those that differ in inactive ones alone are repeated.
 

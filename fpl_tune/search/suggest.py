@@ -23,7 +23,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import derive
 from fpl_tune.search.objective import parse_constraint
 from fpl_tune.search.pruning import standard_error
-from fpl_tune.search.record import WARM, TrialRecord
+from fpl_tune.search.record import TrialRecord
 from fpl_tune.search.samplers import SamplerFactory, directions_of, in_memory
 from fpl_tune.search.space import Space, stored
 from fpl_tune.simulation.simulation import Record
@@ -56,8 +56,6 @@ class CellSearch:
     """Numbers of its cells in the study."""
     key: str
     """Name in the database."""
-    warm: Sequence[FrozenTrial] = ()
-    """Trials of other studies."""
     pending: dict[int, FrozenTrial | None] = field(default_factory=dict)
     """Running trials, and the verdicts on those that are over but not reported yet."""
     paused: dict[int, float] = field(default_factory=dict)
@@ -105,12 +103,9 @@ class CellSearch:
     def open(self, storage: BaseStorage) -> list[tuple[int, Cell]]:
         """Reads the trials that were suggested before: their numbers and cells."""
         self.record = TrialRecord(storage, self.key, directions_of(self.search))
-        if self.warm and not self.record.trials():
-            self.record.add(self.warm)
-        self._offset = sum(WARM in trial.user_attrs for trial in self.record.trials())
-        self.pending = {trial.number: None for trial in self._trials() if trial.state == TrialState.RUNNING}
+        self.pending = {trial.number: None for trial in self.record.trials() if trial.state == TrialState.RUNNING}
         cells = []
-        for trial in self._trials():
+        for trial in self.record.trials():
             cell = self._cell(trial.number, trial.user_attrs["params"])
             if cell is not None:
                 cells.append((trial.number, cell))
@@ -118,14 +113,10 @@ class CellSearch:
                 self._settle(trial.number, create_trial(state=TrialState.FAIL))
         return cells
 
-    def _trials(self) -> list[FrozenTrial]:
-        """Trials by number, without those of other studies."""
-        return self.record.trials()[self._offset :]
-
     @property
     def suggested(self) -> int:
         """Trials suggested so far."""
-        return len(self._trials())
+        return len(self.record.trials())
 
     @property
     def total(self) -> int:
@@ -143,7 +134,7 @@ class CellSearch:
     def _spent(self) -> bool:
         if self.search.seconds is None:
             return False
-        used = sum(float(t.user_attrs.get("seconds", 0.0)) for t in self._trials() if t.state.is_finished())
+        used = sum(float(t.user_attrs.get("seconds", 0.0)) for t in self.record.trials() if t.state.is_finished())
         return used + sum(self.paused.values()) >= self.search.seconds
 
     @property
@@ -178,7 +169,7 @@ class CellSearch:
             run = self.composer.at(varied)
         except ConfigError:
             return None
-        place = self.numbers[number - self._offset]
+        place = self.numbers[number]
         return Cell(config.identity(run), place, label(varied), "trial", varied, run)
 
     # -- results ---------------------------------------------------------------------------------------------
@@ -213,7 +204,7 @@ class CellSearch:
             self._finish(number, done[number])
 
     def _finish(self, number: int, verdict: FrozenTrial) -> None:
-        self.record.report(number, verdict, self.samplers.make(number - self._offset, self.key))
+        self.record.report(number, verdict, self.samplers.make(number, self.key))
 
     def verdict(self, cell: Cell, results: Results) -> FrozenTrial:
         """What the sampler receives of a cell, as a trial without parameters: figures of the round of the rule."""

@@ -1,23 +1,96 @@
-"""Lower bounds of a run's work and memory from its sizes, so that an infeasible run is refused before it starts."""
+"""The memory of a trial, and bounds of its work: an infeasible run is refused before it starts."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
+import torch
+
+from fpl_tune import methods
 from fpl_tune.config import RunSpec, Stage
-from fpl_tune.core import formatting
+from fpl_tune.core.device import activation_bytes
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.formatting import counted, size
 from fpl_tune.method import State
+from fpl_tune.simulation.engine import kept_bytes
 from fpl_tune.simulation.task import ClientTask
 
 STEPS = 100_000_000
 """Most training steps of a client in a run: days at the fastest step."""
 SHARE = 0.9
 """Share of a machine's memory that a trial may fill."""
+BLOCK_BYTES, BLOCK_SHARE = 1 << 30, 0.2
+"""Activations kept for the backward pass of one block of clients: bytes on the CPU, a share of a GPU's memory."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory that a trial takes while it trains: bytes by part. See `estimate`."""
+
+    towers: int
+    images: int
+    states: int
+    """Of all seeds."""
+    batches: int
+    """Of a round's table of batches: two 64-bit integers for each image of each step of each client."""
+    step: int
+    """Kept by one step of one client for its gradient."""
+    client: int
+    """One client's leaves, their gradients and the optimiser's."""
+    clients: int
+    """Clients of a round, of all seeds."""
+
+    @property
+    def least(self) -> int:
+        """Bytes with one client trained at a time."""
+        return self.towers + self.images + self.states + self.batches + self.step + self.client
+
+    def peak(self, room: int) -> int:
+        """Bytes with as many clients at once as `clients_at_once` lets into `room`."""
+        return self.least + (min(self.clients, clients_at_once(self.step, room)) - 1) * (self.step + self.client)
+
+
+def estimate(run: RunSpec, task: ClientTask, state: State, seeds: int) -> Memory:
+    """Estimates the memory of a trial from shapes; nothing is trained.
+
+    Args:
+        run: the run.
+        task: the task of one of its seeds; its images may be expanded zeros.
+        state: the initial state of one seed.
+        seeds: number of seeds that are trained together.
+    """
+    model, method = task.towers.model, run.stages[0].method
+    sets = {id(held.images): held.images for held in (task.train, task.val, *(held for _, held in task.tests.values()))}
+    kept = [kept_bytes(method, task, state, replace(run.optim, batch=n)) for n in (1, 1, 2)]
+    _, one, two = kept  # the first fills caches too
+    with torch.no_grad():
+        local = method.start(task, state, task.size.argmax()[None])
+    floats = 1 if run.clip.dtype == "float32" else 2  # bytes of the towers and activations are divided by it
+    params = sum(leaf.nbytes for leaf in local.params.values())
+    return Memory(
+        towers=sum(leaf.nbytes for leaf in (*model.parameters(), *model.buffers())) // floats,
+        images=sum(math.prod(table.shape) * table.element_size() for table in sets.values()),
+        states=seeds * _state_bytes(state),
+        batches=_batch_bytes(run, task, seeds),
+        step=(one + (run.optim.batch - 1) * max(0, two - one)) // floats,  # grows with the images of a step
+        client=3 * params + sum(leaf.nbytes for leaf in local.buffers.values()),
+        clients=seeds * _cohort(run, task),
+    )
+
+
+def clients_at_once(step: int, room: int) -> int:
+    """Number of clients that are trained at once where each keeps `step` bytes and all may keep `room`."""
+    return max(1, room // max(1, step))
+
+
+def block_room(device: torch.device) -> int:
+    """Bytes that the clients that are trained at once may keep for their gradients, by the device's size alone."""
+    return activation_bytes(device, cpu=BLOCK_BYTES, share=BLOCK_SHARE)
 
 
 def check(run: RunSpec, task: ClientTask, seeds: int, memory: int | None) -> None:
-    """Refuses a run whose rounds have too many steps, or tables that no memory holds.
+    """Refuses a run whose rounds have too many steps, or a table of batches that no memory holds.
 
     Args:
         run: the run.
@@ -29,20 +102,17 @@ def check(run: RunSpec, task: ClientTask, seeds: int, memory: int | None) -> Non
         ConfigError: the run needs more.
     """
     largest, batch = max(task.train.sizes, default=0), run.optim.batch
-    learning = [stage for stage in run.stages if stage.method.learns]
-    steps = sum(stage.rounds * _steps(stage, largest, batch) for stage in learning)
+    steps = sum(stage.rounds * _steps(stage, largest, batch) for stage in run.stages if stage.method.learns)
     if steps > STEPS:
         raise ConfigError(
-            f"A client takes {STEPS:,} training steps at most, but {formatting.counted(run.rounds, 'round')} over "
-            f"{formatting.counted(largest, 'image')} in batches of {batch:,} make {steps:,}. Lower protocol.rounds or "
+            f"A client takes {STEPS:,} training steps at most, but {counted(run.rounds, 'round')} over "
+            f"{counted(largest, 'image')} in batches of {batch:,} make {steps:,}. Lower protocol.rounds or "
             "protocol.epochs."
         )
-    cohort = math.ceil(run.protocol.participation * task.n_clients)
-    rows = max((_steps(stage, largest, batch) * batch for stage in learning), default=0)
-    needed = 16 * seeds * cohort * rows  # a round's plan holds two 64-bit integers for each image of each step
+    needed = _batch_bytes(run, task, seeds)
     if memory is not None and needed > SHARE * memory:
         raise ConfigError(
-            f"{_too_much('A round', needed, memory, seeds)} and {formatting.counted(cohort, 'client')}. "
+            f"{_too_much('A round', needed, memory, seeds)} and {counted(_cohort(run, task), 'client')}. "
             f"Lower protocol.epochs, optim.batch, or the number of seeds."
         )
 
@@ -58,14 +128,36 @@ def check_state(state: State, seeds: int, memory: int | None) -> None:
     Raises:
         ConfigError: the states need more.
     """
-    sizes = [(leaf.nbytes, name) for tree in state for name, leaf in tree.items()]
-    needed = seeds * sum(size for size, _ in sizes)
+    needed = seeds * _state_bytes(state)
     if memory is not None and needed > SHARE * memory:
-        _, name = max(sizes)
+        _, name = max((leaf.nbytes, name) for tree in state for name, leaf in tree.items())
         raise ConfigError(
             f"{_too_much('What is learned', needed, memory, seeds)}; its largest part is {name}. Lower the number of "
             "seeds or clients, or a size of the method."
         )
+
+
+def check_gpu(found: Memory, run: RunSpec, free: int) -> None:
+    """Refuses a run of which not even one client fits into a GPU.
+
+    Args:
+        found: the trial's memory.
+        run: the run.
+        free: bytes of the GPU that no program holds, a CUDA context aside.
+
+    Raises:
+        ConfigError: it needs more.
+    """
+    if found.least > free:
+        raise ConfigError(
+            f"One client of {methods.name_of(run.method)} needs at least {size(found.least)} of GPU memory, but the "
+            f"GPU has {size(max(0, free))} free. Lower optim.batch (now {run.optim.batch}), choose a smaller clip, set "
+            "clip.dtype=bfloat16, or use execution.device=cpu."
+        )
+
+
+def _cohort(run: RunSpec, task: ClientTask) -> int:
+    return math.ceil(run.protocol.participation * task.n_clients)
 
 
 def _steps(stage: Stage, images: int, batch: int) -> int:
@@ -73,8 +165,18 @@ def _steps(stage: Stage, images: int, batch: int) -> int:
     return math.ceil(stage.epochs) * -(-images // batch)
 
 
+def _batch_bytes(run: RunSpec, task: ClientTask, seeds: int) -> int:
+    largest, batch = max(task.train.sizes, default=0), run.optim.batch
+    rows = max((_steps(stage, largest, batch) * batch for stage in run.stages if stage.method.learns), default=0)
+    return 16 * seeds * _cohort(run, task) * rows
+
+
+def _state_bytes(state: State) -> int:
+    return sum(leaf.nbytes for tree in state for leaf in tree.values())
+
+
 def _too_much(what: str, needed: int, memory: int, seeds: int) -> str:
     return (
-        f"{what} needs at least {formatting.size(needed)} of memory, but this machine has {formatting.size(memory)}, "
-        f"with {formatting.counted(seeds, 'seed')}"
+        f"{what} needs at least {size(needed)} of memory, but this machine has {size(memory)}, "
+        f"with {counted(seeds, 'seed')}"
     )

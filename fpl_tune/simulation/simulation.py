@@ -18,7 +18,7 @@ import torch
 from fpl_tune import config
 from fpl_tune.config import RunSpec
 from fpl_tune.core import formatting
-from fpl_tune.core.device import OutOfMemory, activation_bytes, free_cache, is_out_of_memory, memory, usable_bytes
+from fpl_tune.core.device import OutOfMemory, free_cache, is_out_of_memory, memory, usable_bytes
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import Method, State, derive, same_leaves, trees_like
 from fpl_tune.simulation import bounds, divergence, learned
@@ -34,8 +34,6 @@ Record = dict[str, Any]
 """Metrics of one seed and round: `seed`, `round`, floats by name, and `clients/<set>` lists of accuracies."""
 
 BYTES_PER_SCALAR = 4
-BLOCK_BYTES, BLOCK_SHARE = 1 << 30, 0.2
-"""Activations kept for the backward pass of one block of clients: bytes on the CPU, a share of a GPU's memory."""
 
 
 class Simulation:
@@ -102,8 +100,7 @@ class Simulation:
                 if is_out_of_memory(problem):
                     raise self._too_small() from problem
                 raise
-            room = activation_bytes(where, cpu=BLOCK_BYTES, share=BLOCK_SHARE)
-            self._blocks[self._held] = max(1, room // max(1, kept))
+            self._blocks[self._held] = bounds.clients_at_once(kept, bounds.block_room(where))
         return self._blocks[self._held]
 
     def _too_small(self) -> OutOfMemory:

@@ -16,8 +16,6 @@ class Status(str, Enum):
     """No seed has a result."""
     PRUNED = "pruned"
     """Stopped after some rounds by the pruner; the rounds that ran count."""
-    ELIMINATED = "eliminated"
-    """Not run: the race of seeds had dropped the cell."""
     DIVERGED = "diverged"
     FAILED = "failed"
 
@@ -41,7 +39,7 @@ def cell_status(seeds: Collection[str], wanted: int) -> Status:
     Returns:
         The worst status of a seed if one is not done; else done, partial or pending.
     """
-    for status in (Status.FAILED, Status.DIVERGED, Status.PRUNED, Status.ELIMINATED):
+    for status in (Status.FAILED, Status.DIVERGED, Status.PRUNED):
         if status in seeds:
             return status
     return Status.DONE if len(seeds) >= wanted else Status.PARTIAL if seeds else Status.PENDING

@@ -256,10 +256,9 @@ class Store:
         return {seed: result for seed, result in stored if seed in wanted or result["status"] in COUNTED}
 
     def missing(self, cell: Cell, spec: StudySpec) -> list[int]:
-        """Lists the seeds that a cell still has to run; without a race, those that one eliminated are among them."""
-        again = {Status.FAILED} if spec.prune.seeds is not None else {Status.FAILED, Status.ELIMINATED}
+        """Lists the seeds that a cell still has to run: those without a result, and those that failed."""
         found = ((seed, self.result(cell, seed)) for seed in spec.seed_list())
-        return [seed for seed, result in found if result is None or result["status"] in again]
+        return [seed for seed, result in found if result is None or result["status"] == Status.FAILED]
 
     def checkpointed(self, cell: Cell) -> int:
         """The round of a cell's newest checkpoint; 0 if it has none. Finished seeds have no checkpoint."""

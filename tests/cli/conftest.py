@@ -1,4 +1,4 @@
-"""The command in this process, and a person's folder: tiny studies that have run, photos, an exported study."""
+"""The command in this process, and a person's folder: tiny studies that have run, and photos."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, feature_cache: Path) -> P
         patch.setenv("FPL_TUNE_OUTPUT", str(home / "outputs"))
         patch.setenv("FPL_TUNE_CACHE", str(feature_cache))
         patch.chdir(home)
-        for words in ("study lambda_sweep", "study lambda_sweep_rn50", "export lambda_sweep carry/sweep"):
+        for words in ("study lambda_sweep", "study lambda_sweep_rn50"):
             with pytest.raises(SystemExit) as ended:
                 cli.main(words.split())
             assert ended.value.code in (None, 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -61,10 +60,6 @@ def test_every_example_runs(example: str, home: Path, command: Command, monkeypa
         monkeypatch.setattr("fpl_tune.cli.ui._wait", lambda server, address: None)
     if words[:2] == ["cluster", "wait"]:
         monkeypatch.setattr("fpl_tune.execute.ray.alive", lambda address: 4)
-    if words[0] == "import":
-        shutil.rmtree(home / "outputs" / "lambda_sweep")
-    if words[0] == "export":
-        shutil.rmtree(home / "carry")
     with held:
         done = command(*(os.path.expanduser(word) for word in words))  # as the shell does
     assert done.code == 0, done.out + done.err

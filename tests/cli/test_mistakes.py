@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from fpl_tune.cli.replay import _override
-from fpl_tune.config import PruneSpec
-from fpl_tune.core.errors import ConfigError
 from fpl_tune.study.lock import locked
 
 from .conftest import Command
 
 SWEEP = "study lambda_sweep execution.executor=inline"
 MISTAKES = [
+    # commands of earlier versions
+    ("diff lambda_sweep", 2, "There is no command 'diff' any more. Use fpl-tune plan STUDY."),
+    ("import folder", 2, "There is no command 'import' any more. Use cp -r FOLDER outputs/"),
+    ("data ls", 2, "There is no command 'data ls' any more. Use fpl-tune ls data."),
     # names
     ("stduy lambda_sweep", 2, "No such command 'stduy'. Did you mean 'study'?"),
     ("study lambda_sweep --dryrun", 2, "--dry-run"),
@@ -108,7 +109,6 @@ MISTAKES = [
     # files
     ("study broken", 2, "line 2, column 29: did not find expected ',' or ']'"),
     ("show newer", 2, "schema 999"),
-    ("import nowhere", 2, "nowhere has none"),
     ("run clip=rn50 clip.pretrained=nowhere.pt", 2, "pretrained='nowhere.pt' is neither a file nor a tag of RN50"),
     # the machine
     (f"{SWEEP} data=pacs data.root=nowhere", 3, "data.root=nowhere is not a folder. It should hold PACS/"),
@@ -149,11 +149,6 @@ def test_a_study_that_is_run_elsewhere_names_its_process(command: Command, here:
     assert done.code == 2
     assert f"process {os.getpid()}" in done.err
     assert "fpl-tune stop lambda_sweep" in done.err
-
-
-def test_replay_refuses_the_fields_of_a_race() -> None:
-    with pytest.raises(ConfigError, match=r"replay takes the fields rule, .*, but was given 'prune\.level=0\.1'"):
-        _override(PruneSpec(), "prune.level=0.1")
 
 
 def test_an_output_folder_that_cannot_be_written(command: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,8 +47,7 @@ def test_values_of_the_environment_are_written_nowhere(here: Path, command: Comm
     done = [
         command("study", "./odd.yaml", f"tracking.uri=sqlite:///{here / 'mlflow.db'}"),
         command("report", "odd"),
-        command("export", "odd", "shared", "--cell", "best"),
-        command("export", "odd", "copy"),
+        command("export", "odd", "shared"),
         command("show", "odd", "--format", "json"),
     ]
     assert [one.code for one in done] == [0] * len(done), [one.err for one in done]

@@ -99,26 +99,6 @@ def test_no_colour_on_a_terminal_where_it_is_not_wanted(colours: dict[str, str],
     assert ("\x1b[" in seen) is wanted
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_compared_studies_of_long_names_fit_the_terminal(
-    width: int, home: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    long = "lambda_sweep_with_a_longer_context_and_fewer_experts"
-    (home / "outputs" / "lambda_sweep_rn50").rename(home / "outputs" / long)
-    done = command("compare", "lambda_sweep", long)
-    assert done.code == 0, done.err
-    lines = done.out.splitlines()
-    assert lines[:2] == ["A: lambda_sweep", f"B: {long}"]
-    table = [line for line in lines if line[:1] in "┏┃┡│└"]
-    assert max(map(len, table)) <= width
-    assert len(table) == 4 + len(json.loads(command("compare", "lambda_sweep", long, "--format", "json").out)), (
-        "no folds"
-    )
-    names = [name.strip() for name in table[1].strip("┃").split("┃")]
-    assert names == ["cell", "A %", "B %", "B − A", "± sem", "p", "verdict", "seeds"]
-
-
 def test_plan_names_what_is_kept_outside_the_study(home: Path, command: Command) -> None:
     for values in ("[0]", "[0.5]"):  # both are finished: nothing runs
         assert command("study", "lambda_sweep", f"axes.method.lam={values}", "references=[]").code == 0
@@ -205,26 +185,6 @@ def test_plan_names_what_makes_a_cell_stale_or_new(home: Path, command: Command)
     assert "protocol.rounds 3 -> 4" in done.out
 
 
-OLD = [
-    ("diff lambda_sweep", "plan", "│ lam=0.5"),
-    ("best lambda_sweep", "show --best", "validation %"),
-    ("best lambda_sweep --export best", "export --cell best", "repeats the cell"),
-    ("ls results", "status", "lambda_sweep_rn50"),
-    ("data ls", "ls data", "caltech101"),
-    ("retry lambda_sweep", "study --retry", "nothing to retry"),
-]
-
-
-@pytest.mark.parametrize(("words", "new", "printed"), OLD, ids=[words for words, _, _ in OLD])
-def test_an_old_spelling_works_and_names_the_new_one(
-    words: str, new: str, printed: str, home: Path, command: Command
-) -> None:
-    done = command(*words.split())
-    assert done.code == 0, done.err
-    assert f"use `fpl-tune {new}`" in done.err
-    assert printed in done.out
-
-
 def test_a_run_ends_with_a_table_in_percent(command: Command) -> None:
     small = "data.train_per_class=12 data.test_per_class=3 data.shots=4 data.domains=[clipart] protocol.rounds=1"
     done = command("run", "method=zeroshot", *small.split())
@@ -255,8 +215,7 @@ def test_where_no_study_ran_the_folder_is_named_and_not_made(words: str, command
     "words",
     [
         "report lambda_sweep --out taken/here",
-        "export lambda_sweep taken/here --cell best",
-        "export lambda_sweep taken/x",
+        "export lambda_sweep taken/here",
     ],
 )
 def test_a_place_that_cannot_be_written_is_a_line(words: str, home: Path, command: Command) -> None:
@@ -281,13 +240,6 @@ def test_what_data_hold_comes_as_csv_too(command: Command) -> None:
     assert lines[0] == "name,what,partition,files,origin"
     small = "data.train_per_class=12 data.test_per_class=3 data.shots=4 data.domains=[clipart] partition.n_clients=2"
     assert "dataset,shapes" in command("data", "show", *small.split(), "--format", "csv").out.splitlines()
-
-
-def test_yes_and_no_are_words(home: Path, command: Command) -> None:
-    table = command("verify", "lambda_sweep").out
-    assert [part.strip() for part in table.splitlines()[-2].split("│")[1:3]] == ["agrees", "yes"]
-    assert json.loads(command("verify", "lambda_sweep", "--format", "json").out)["agrees"] is True
-    assert "│ validation % │" in command("show", "lambda_sweep", "--best").out
 
 
 def test_the_line_of_the_last_cell_tells_no_time_left(home: Path, command: Command) -> None:

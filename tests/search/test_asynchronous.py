@@ -10,11 +10,9 @@ from typing import Any
 import optuna
 import pytest
 
-from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute import inline
 from fpl_tune.execute.runner import run_study
 from fpl_tune.search.gains import gains
-from fpl_tune.search.record import WARM
 from fpl_tune.search.search import Search
 from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.study.cells import Cell
@@ -176,33 +174,6 @@ def test_integer_fields_are_searched_as_integers(compose: Compose, tmp_path: Pat
     assert {type(point["optim.lr"]) for point in varied} == {float}
     (trial, *_) = search.parts[0].record.trials()
     assert isinstance(trial.distributions["method.n_ctx"], optuna.distributions.IntDistribution)
-
-
-def test_a_search_starts_from_another_study(compose: Compose, tmp_path: Path) -> None:
-    grid = compose("axes: {optim: {lr: [0.01, 0.1]}}", "protocol.rounds=1", name="before")
-    run_study(*grid, root=tmp_path, executor=inline.execute)
-    made = compose(LR, "search.warm_start=before", "search.trials=3", "protocol.rounds=1")
-    assert run_study(*made, root=tmp_path, executor=inline.execute).exit_code == 0
-    search = Search.plan(*made, root=tmp_path)
-    assert search is not None
-    search.open(tmp_path / "tiny")
-    trials = search.parts[0].record.trials()
-    assert [t.user_attrs.get(WARM) for t in trials] == ["before", "before", None, None, None]
-    assert [t.params["optim.lr"] for t in trials[:2]] == [0.01, 0.1]
-    before = Store.open(tmp_path, "before")
-    for trial in trials[:2]:
-        cell = before.cell(trial.user_attrs["cell"])
-        figures = [before.history(cell, seed)[-1]["val/acc_mean"] for seed in (1, 2)]
-        assert trial.value == pytest.approx(sum(figures) / 2)
-    assert search.unfinished == 0
-    assert len([c for c in Store.open(tmp_path, "tiny").cells() if c.role == "trial"]) == 3
-    for overrides, says in (
-        (["search.warm_start=nothing"], "There is no study 'nothing'"),
-        (["search.warm_start=before", "search.space={optim.lr:{low:0.5,high:1.0}}"], "none of its 2 finished cells"),
-        (["search.warm_start=before", "method=fedprox"], "needs a study of the same method and space"),
-    ):
-        with pytest.raises(ConfigError, match=says):
-            Search.plan(*compose(LR, *overrides), root=tmp_path)
 
 
 def test_what_tuning_gained_over_the_published_point(compose: Compose, tmp_path: Path) -> None:

@@ -109,13 +109,6 @@ def test_references_and_the_last_round_are_never_pruned(compose: Compose) -> Non
         assert pruner.decide(made[2], rounds([0.0])) == GO
 
 
-def test_plateau_stops_what_gains_nothing(cells: list[Any]) -> None:
-    pruner = Pruner(PruneSpec(rule="plateau", first_rung=1, reduction=2))
-    assert pruner.decide(cells[0], rounds([0.1, 0.2, 0.3, 0.4])) == GO
-    assert pruner.decide(cells[0], rounds([0.1, 0.4, 0.4, 0.4])) == STOP
-    assert pruner.decide(cells[0], rounds([0.1, 0.4])) == GO
-
-
 def test_a_pruner_of_optuna_stops_cells_below_the_median(cells: list[Any]) -> None:
     pruner = Pruner(PruneSpec(rule={"name": "median", "n_startup_trials": 2, "n_warmup_steps": 2}))
     for cell, value in zip(cells[:2], (0.5, 0.7), strict=True):
@@ -124,6 +117,14 @@ def test_a_pruner_of_optuna_stops_cells_below_the_median(cells: list[Any]) -> No
     assert pruner.decide(cells[2], rounds([0.4])) == GO, "the first round only warms up"
     assert pruner.decide(cells[2], rounds([0.4, 0.4])) == STOP
     assert pruner.decide(cells[3], rounds([0.65, 0.65])) == GO
+
+
+def test_the_patient_pruner_stops_what_gains_nothing(cells: list[Any]) -> None:
+    pruner = Pruner(PruneSpec(rule={"name": "patient", "patience": 1}))
+    found = [pruner.decide(cells[0], rounds([0.1, 0.4, 0.39, 0.38][:number])) for number in range(1, 5)]
+    assert found == [GO, GO, GO, STOP]
+    wrapped = Pruner(PruneSpec(rule={"name": "patient", "patience": 1, "wrapped_pruner": "median"}))
+    assert wrapped.decide(cells[0], rounds([0.1])) == GO
 
 
 class Impatient(optuna.pruners.BasePruner):
@@ -140,6 +141,7 @@ def test_a_pruner_by_entry_point(cells: list[Any], monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("change", "says"),
     [
+        ({"rule": "plateau"}, r"no pruning rule 'plateau'. Optuna's pruner does this: prune.rule=\{name: patient"),
         ({"rule": "halve"}, "There is no pruning rule 'halve'. Did you mean 'halving'"),
         ({"rule": {"name": "median", "n_startup": 1}}, "unexpected keyword argument 'n_startup'"),
         ({"reduction": 1}, "prune.reduction must be >= 2"),

@@ -148,7 +148,7 @@ def test_memory_bounds_the_clients_trained_at_once(cache: Path, monkeypatch: pyt
         return sum({storage.data_ptr(): storage.nbytes() for storage in held}.values())
 
     assert counted(3) - counted(1) == pytest.approx(2 * one, rel=0.25)
-    monkeypatch.setattr("fpl_tune.simulation.simulation.BLOCK_BYTES", 3 * one)
+    monkeypatch.setattr("fpl_tune.simulation.bounds.BLOCK_BYTES", 3 * one)
     assert trial._block() == 3
 
 

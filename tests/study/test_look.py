@@ -1,8 +1,7 @@
-"""What is asked of stored studies: compare, best, export, verify, replay, diff, retry."""
+"""What is asked of stored studies: compare, best, export, verify, diff, retry."""
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import subprocess
 from collections.abc import Callable
@@ -15,10 +14,9 @@ import pytest
 import torch
 from scipy import stats
 
-from fpl_tune import config, methods
+from fpl_tune import config
 from fpl_tune.api import start_study as run_study
 from fpl_tune.clip import load_towers
-from fpl_tune.config import PruneSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute import manage
 from fpl_tune.execute import scheduler as driver
@@ -26,8 +24,7 @@ from fpl_tune.execute.plan import diff as differences
 from fpl_tune.execute.plan.diff import Differ
 from fpl_tune.execute.verify import verify
 from fpl_tune.report.compare import compare
-from fpl_tune.search.replay import finished, replay_pruning, replay_random, replay_tpe
-from fpl_tune.study.cells import Cell, expand
+from fpl_tune.study.cells import expand
 from fpl_tune.study.export import export, nearest_words
 from fpl_tune.study.lock import locked
 from fpl_tune.study.selection import best
@@ -160,45 +157,6 @@ def test_verify_runs_rounds_again(compose: Compose, tmp_path: Path) -> None:
     assert not wrong.agrees
     assert wrong.worst == pytest.approx(0.25)
     assert wrong.where == "val/acc_mean, seed 2, round 2"
-
-
-def test_replay_of_pruning_saves_rounds_and_tells_what_it_lost(make_store: MakeStore) -> None:
-    body = "axes: {method: {n_ctx: [2, 3, 4, 5, 6, 7, 8, 9]}}\nprotocol: {rounds: 9}\nseeds: 3\n"
-    store = make_store(body=body, rounds=9, level=lambda cell: 0.9 - 0.1 * cell.number)
-    found = replay_pruning(finished(store), PruneSpec(reduction=2, confidence=0))
-    assert (found["cells"], found["rounds"]) == (8, 72)
-    assert found["pruned"] == 7
-    assert found["kept"] == 9 + 4 + 2 * 2 + 4  # half of the cells go on at each of the rungs 1, 2 and 4
-    assert found["saved_seconds"] == pytest.approx((72 - 21) * 0.5 * 3)
-    assert (found["best"], found["best_replayed"]) == ("n_ctx=2", "n_ctx=2")
-    cautious = replay_pruning(finished(store), PruneSpec(reduction=2, confidence=1000))
-    assert (cautious["kept"], cautious["pruned"]) == (72, 0)
-
-
-def test_replay_of_random_search_equals_going_through_all_draws(make_store: MakeStore) -> None:
-    store = make_store(body="axes: {method: {n_ctx: [2, 3, 4, 5]}}\nseeds: 2\n")
-    val = [statistics.mean(store.history(cell, s)[-1]["val/acc_mean"] for s in (1, 2)) for cell in store.cells()]
-    rows = replay_random(finished(store))
-    for row in rows:
-        draws = itertools.combinations(val, int(row["trials"]))
-        assert row["val/acc_mean"] == pytest.approx(statistics.mean(max(draw) for draw in draws))
-    assert rows[-1]["val/acc_mean"] == max(val)
-
-
-def test_replay_of_tpe_finds_a_clear_optimum_sooner_than_random(make_store: MakeStore) -> None:
-    """Accuracy rises with both fields, so that what was learned from some cells tells where the best are."""
-    body = "axes: {method: {n_ctx: [2, 3, 4, 5, 6]}, optim: {lr: [1, 2, 3, 4, 5]}}\nseeds: 1\n"
-
-    def level(cell: Cell) -> float:
-        return 0.05 * (methods.as_dict(cell.run.method)["n_ctx"] + cell.run.optim.lr)
-
-    store = make_store(body=body, rounds=1, level=level)
-    tpe, random = replay_tpe(finished(store), repeats=4), replay_random(finished(store))
-    assert [row["trials"] for row in tpe] == list(range(1, 26))
-    found = [row["val/acc_mean"] for row in tpe]
-    assert found == sorted(found)
-    assert found[-1] == pytest.approx(random[-1]["val/acc_mean"])
-    assert found[12] > random[12]["val/acc_mean"]
 
 
 def diff(spec: config.StudySpec, node: dict[str, Any], store: Store) -> list[tuple[str, str, str]]:

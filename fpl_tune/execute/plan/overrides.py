@@ -43,7 +43,7 @@ def compose(name: str, overrides: Sequence[str] = (), root: Path | None = None) 
         from fpl_tune.study import claims  # imports pandas
 
         claims.check(spec, expand(spec, node))  # a study that is narrowed leaves some claims without cells
-    search = Search.plan(spec, node, root)
+    search = Search.plan(spec, node)
     searched = {param.name for part in search.parts for param in part.space.params} if search else set[str]()
     for text in overrides:
         dotted, _, value = text.partition("=")

@@ -174,7 +174,7 @@ def _here(setup: ExecutionContext) -> ExecutionContext:
 
 def _items(spec: StudySpec, node: dict[str, Any], store: Store, cells: Sequence[Cell], differ: Differ) -> list[Item]:
     """Cells, their missing seeds and their state."""
-    search = Search.plan(spec, node, store.root)
+    search = Search.plan(spec, node)
     drawn = search.draw() if search is not None else {}
     tried = [cell for cell in store.cells() if cell.role == "trial"]
     found = []

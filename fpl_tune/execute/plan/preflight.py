@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
@@ -16,17 +14,16 @@ from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
 from fpl_tune.core.device import is_out_of_memory, memory
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.formatting import size
 from fpl_tune.data import Dataset, load
 from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.job import ExecutionContext
-from fpl_tune.execute.packing import CONTEXT_BYTES
 from fpl_tune.execute.plan.traffic import bytes_of, hollow_task
 from fpl_tune.execute.profile import cost_key
-from fpl_tune.method import State
 from fpl_tune.simulation import bounds
-from fpl_tune.simulation.engine import kept_bytes
 from fpl_tune.simulation.task import ClientTask, towers_for
+
+CONTEXT_BYTES = 600 << 20
+"""GPU memory of a process besides its tensors: the CUDA context and its libraries."""
 
 
 class Loaded:
@@ -111,39 +108,17 @@ def _check(run: RunSpec, loaded: Loaded, seeds: int, room: int | None, gpu: int 
 
 def _check_states(run: RunSpec, task: ClientTask, seeds: int, room: int | None, gpu: int | None) -> None:
     """Builds the initial state of one seed and checks its size, and that a step of one client fits into a GPU."""
-    method = methods.name_of(run.method)
     try:
         with torch.no_grad():
             state = run.stages[0].method.init(task, torch.Generator().manual_seed(0), None)
-        needed = 0 if gpu is None else least_gpu_memory(run, task, state)
+        found = None if gpu is None else bounds.estimate(run, task, state, 1)
     except Exception as problem:
         if not is_out_of_memory(problem):
             return  # a method's own error: the run reports it with its place
         raise ConfigError(
-            f"What {method} learns does not fit into this machine's memory. Lower a size of the method, or the number "
-            "of clients."
+            f"What {methods.name_of(run.method)} learns does not fit into this machine's memory. Lower a size of the "
+            "method, or the number of clients."
         ) from None
     bounds.check_state(state, seeds, room)
-    if gpu is not None and needed > gpu:
-        raise ConfigError(
-            f"One client of {method} needs at least {size(needed)} of GPU memory, but the GPU has {size(gpu)} free. "
-            f"Lower optim.batch (now {run.optim.batch}), choose a smaller clip, set clip.dtype=bfloat16, or use "
-            "execution.device=cpu."
-        )
-
-
-def least_gpu_memory(run: RunSpec, task: ClientTask, state: State) -> int:
-    """Bytes of the CUDA context, towers, images, one seed's state, and the activations of one step of one client.
-
-    Activations grow in proportion to the images of a step: they are counted for one and for two images.
-    """
-    model = task.towers.model
-    weights = sum(x.numel() * x.element_size() for x in (*model.parameters(), *model.buffers()))
-    states = sum(leaf.numel() * leaf.element_size() for tree in state for leaf in tree.values())
-    sets = {id(held.images): held.images for held in (task.train, task.val, *(held for _, held in task.tests.values()))}
-    images = sum(math.prod(x.shape) * x.element_size() for x in sets.values())
-    method = run.stages[0].method
-    one, two = (kept_bytes(method, task, state, replace(run.optim, batch=n)) for n in (1, 2))
-    kept = one + (run.optim.batch - 1) * max(0, two - one)
-    share = 1 if run.clip.dtype == "float32" else 2
-    return CONTEXT_BYTES + images + states + (weights + kept) // share
+    if found is not None and gpu is not None:
+        bounds.check_gpu(found, run, gpu - CONTEXT_BYTES)

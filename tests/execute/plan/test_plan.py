@@ -17,10 +17,11 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute import profile as profiling
 from fpl_tune.execute.plan import plan as planning
 from fpl_tune.execute.plan import preflight
+from fpl_tune.execute.plan.memory import SMALLEST, gpu_share
 from fpl_tune.execute.plan.plan import make_plan
-from fpl_tune.execute.plan.traffic import hollow_task
 from fpl_tune.execute.profile import Cost, Profile, cost_key, measure
 from fpl_tune.execute.resources import setup_of
+from fpl_tune.simulation.bounds import estimate
 from fpl_tune.simulation.engine import kept_bytes
 from fpl_tune.study.cells import expand
 from fpl_tune.study.store import Store
@@ -218,15 +219,24 @@ def test_a_client_that_does_not_fit_a_gpu_is_refused_before_anything_starts(
 
 
 @pytest.mark.parametrize("method", ["promptfl", "vpt", "full_model"])
-def test_the_least_memory_of_a_client_follows_its_batch(compose: Compose, method: str) -> None:
+def test_the_memory_of_a_trial_follows_its_batch_and_its_seeds(compose: Compose, method: str) -> None:
     spec, node = compose("axes: {}", f"method={method}", "optim.batch=8")
     (cell,) = expand(spec, node)
-    loaded = preflight.Loaded()
-    task = hollow_task(cell.run, 1, loaded.towers_of(cell.run), loaded.dataset_of(cell.run))
-    state = cell.run.method.init(task, torch.Generator().manual_seed(0), None)
-    kept = kept_bytes(cell.run.method, task, state, cell.run.optim)
-    found = preflight.least_gpu_memory(cell.run, task, state)
-    assert found > preflight.CONTEXT_BYTES + kept > 0
-    one = replace(cell.run, optim=replace(cell.run.optim, batch=1))
-    less = preflight.least_gpu_memory(one, task, state)
-    assert found - less == pytest.approx(kept - kept_bytes(one.method, task, state, one.optim), rel=0.05)
+    run, loaded = cell.run, preflight.Loaded()
+    task = loaded.task_of(run)
+    state = run.method.init(task, torch.Generator().manual_seed(0), None)
+    found = estimate(run, task, state, 1)
+    assert found.step == pytest.approx(kept_bytes(run.method, task, state, run.optim), rel=0.05)
+    less = estimate(replace(run, optim=replace(run.optim, batch=4)), task, state, 1)
+    assert less.step < found.step
+    assert found.least < found.peak(1 << 40) == found.least + (found.clients - 1) * (found.step + found.client)
+    assert found.peak(found.step) == found.least, "one client at a time"
+    three = estimate(run, task, state, 3)
+    assert (three.states, three.clients) == (3 * found.states, 3 * found.clients)
+
+
+def test_the_share_of_a_gpu_grows_with_what_a_trial_holds(compose: Compose) -> None:
+    (cell,) = expand(*compose("axes: {}", "method=full_model", "optim.batch=8"))
+    shares = [gpu_share(cell.run, seeds, 2 << 30) for seeds in (1, 4)]
+    assert SMALLEST < shares[0] < shares[1] <= 1
+    assert gpu_share(cell.run, 1, 80 << 30) == SMALLEST
