@@ -6,6 +6,7 @@ python .github/images/draw.py      # needs the browser chromium
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -15,11 +16,12 @@ import tempfile
 import time
 import urllib.request
 from pathlib import Path
+from urllib.parse import urlencode
 
 from PIL import Image
 
 from fpl_tune.core.paths import output_root
-from fpl_tune.track import server, views
+from fpl_tune.track import server
 
 HERE = Path(__file__).parent
 STUDY = "lambda_sweep"
@@ -70,7 +72,8 @@ def comparison(root: Path) -> Image.Image:
             except OSError:
                 continue
         ids = [run.info.run_id for run in runs]
-        page = shot(views.comparison(address, experiment.experiment_id, ids), (1800, 900), 40000)
+        query = urlencode({"runs": json.dumps(ids), "experiments": json.dumps([experiment.experiment_id])})
+        page = shot(f"{address}/#/compare-runs?{query}&workflowType=machine_learning", (1800, 900), 40000)
         return page.crop((200, 0, 1330, 650))  # without MLflow's menu and assistant
     finally:
         process.terminate()

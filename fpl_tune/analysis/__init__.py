@@ -6,12 +6,12 @@ The room imports numpy, scipy and pandas only. Open `compare.py` first; `tables.
 """
 
 from fpl_tune.analysis.claims import ClaimResult, ClaimStatus, Contrast, judge
-from fpl_tune.analysis.compare import Advice, advise, compare, verdict
-from fpl_tune.analysis.datasets import Ranks, improvement, iqm, mean_ranks, multiple_comparison, performance_profile
-from fpl_tune.analysis.explain import interactions, omega_squared, one_way, partial_dependence
+from fpl_tune.analysis.compare import Advice, advise, compare
+from fpl_tune.analysis.datasets import Ranks, mean_ranks
+from fpl_tune.analysis.explain import omega_squared, one_way, partial_dependence
 from fpl_tune.analysis.intervals import Interval, interval, t_half_width
 from fpl_tune.analysis.selection import RULES, Overtuning, overtuning, scores, select
-from fpl_tune.analysis.significance import decision_power, holm, paired_t, pooled_sd, seeds_needed, sign_flip
+from fpl_tune.analysis.significance import decision_power, holm, paired_t, pooled_sd, seeds_needed
 from fpl_tune.analysis.tables import Table, read
 from fpl_tune.analysis.variance import variance_split
 
@@ -29,26 +29,19 @@ __all__ = [
     "compare",
     "decision_power",
     "holm",
-    "improvement",
-    "interactions",
     "interval",
-    "iqm",
     "judge",
     "mean_ranks",
-    "multiple_comparison",
     "omega_squared",
     "one_way",
     "overtuning",
     "paired_t",
     "partial_dependence",
-    "performance_profile",
     "pooled_sd",
     "read",
     "scores",
     "seeds_needed",
     "select",
-    "sign_flip",
     "t_half_width",
     "variance_split",
-    "verdict",
 ]

@@ -88,8 +88,8 @@ def _judge(
     differences = by_cell[contrast.cell] - by_cell[contrast.versus]
     ran = present(differences)
     seen = differences[ran]
-    held = interval(seen[:, None], level=level, method="t")
-    wide = interval(seen[:, None], level=1 - (1 - level) / contrasts, method="t")
+    held = interval(seen[:, None], level=level)
+    wide = interval(seen[:, None], level=1 - (1 - level) / contrasts)
     if within is None:
         slack, outside = held.low - margin, wide.high <= margin
         inside = slack > 0

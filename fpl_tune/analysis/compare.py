@@ -11,14 +11,13 @@ import numpy as np
 import pandas as pd
 
 from fpl_tune.analysis.intervals import interval
-from fpl_tune.analysis.significance import equivalence, holm, paired_t, pooled_sd, seeds_needed, sign_flip
+from fpl_tune.analysis.significance import equivalence, holm, paired_t, pooled_sd, seeds_needed
 from fpl_tune.analysis.tables import Floats, Table, present, read, seed_means
 from fpl_tune.core.formatting import counted
 
 Verdict = Literal["better", "worse", "equal", "undecided"]
 
-COLUMNS = ["reference", "difference", "low", "high", "interval", "p", "p_signs", "p_signs_least", "p_equal", "seeds",
-           "clients", "verdict", "sentence", "note"]  # fmt: skip
+COLUMNS = ["reference", "difference", "low", "high", "seeds", "clients", "verdict", "sentence", "note"]
 
 
 def compare(
@@ -46,10 +45,8 @@ def compare(
         shares: values are shares, which sentences give in points; else as they are, and equality is not tested.
 
     Returns:
-        Index `cell`; columns `reference`, `difference` (mean over seeds), `low`, `high` and `interval` (its confidence
-        interval and how it was computed), `p` (paired t, Holm), `p_signs` (sign-flip) and `p_signs_least` (the
-        smallest it can reach), `p_equal` (equivalence, Holm), `seeds` and `clients` (pairs), `verdict`, `sentence`,
-        `note` (what limits the row).
+        Index `cell`; columns `reference`, `difference` (mean over seeds), `low` and `high` (its confidence
+        interval), `seeds` and `clients` (pairs), `verdict`, `sentence`, `note` (what limits the row).
 
     Raises:
         KeyError: a cell or reference is not in the frame.
@@ -59,20 +56,22 @@ def compare(
     pairs = {c: reference for c in table.cells if c != reference} if isinstance(reference, str) else dict(reference)
     called = {**{cell: cell for cell in table.cells}, **(names or {})}
     rows: list[dict[str, Any]] = []
+    different, equal = list[float](), list[float]()
     for cell, other in pairs.items():
         differences, note = paired(table, cell, other)
         found, by_seed = interval(differences, level=level), seed_means(differences)
-        signs = sign_flip(by_seed)
+        different.append(paired_t(by_seed))
+        equal.append(equivalence(by_seed, rope))
         rows.append({
             "cell": cell, "reference": other, "difference": found.mean, "low": found.low, "high": found.high,
-            "interval": found.method, "p": paired_t(by_seed), "p_signs": signs.p, "p_signs_least": signs.least,
-            "p_equal": equivalence(by_seed, rope), "seeds": found.seeds, "clients": found.clients,
+            "seeds": found.seeds, "clients": found.clients,
             "note": "; ".join(filter(None, [note, found.note])),
         })  # fmt: skip
     result = pd.DataFrame(rows, columns=pd.Index(["cell", *COLUMNS])).set_index("cell")
-    for name in ("p", "p_equal"):
-        result[name] = holm(result[name].to_numpy(float))
-    result["verdict"] = [verdict(row, 1 - level) for row in result.to_dict("records")]
+    result["verdict"] = [
+        "equal" if p_equal <= 1 - level else "undecided" if not p <= 1 - level else "better" if gap > 0 else "worse"
+        for p, p_equal, gap in zip(holm(different), holm(equal), result["difference"], strict=True)
+    ]
     result["sentence"] = [
         _sentence(called[cell], called[other], row, rope, shares)
         for (cell, other), row in zip(pairs.items(), result.to_dict("records"), strict=True)
@@ -102,15 +101,6 @@ def paired(table: Table, cell: str, reference: str) -> tuple[Floats, str]:
     return differences, "; ".join(notes)
 
 
-def verdict(row: Mapping[str, Any], alpha: float = 0.05) -> Verdict:
-    """Judges a row of `compare` by its corrected p values."""
-    if row["p_equal"] <= alpha:
-        return "equal"
-    if row["p"] <= alpha:
-        return "better" if row["difference"] > 0 else "worse"
-    return "undecided"
-
-
 def _sentence(cell: str, reference: str, row: Mapping[str, Any], rope: float, shares: bool) -> str:
     """A row in words: verdict, difference, interval, and what this number of seeds can show."""
     if math.isnan(row["difference"]):
@@ -126,13 +116,8 @@ def _sentence(cell: str, reference: str, row: Mapping[str, Any], rope: float, sh
         "equal": f"{cell} equals {reference} within {100 * rope:g} {'point' if rope == 0.01 else 'points'}",
         "undecided": f"{cell} against {reference} is undecided",
     }[row["verdict"]]
-    p = (
-        f"sign-flip p = {row['p_signs']:.3g}"
-        if row["p_signs_least"] <= 0.05
-        else f"sign-flip p >= {row['p_signs_least']:.3g} with {seeds}"
-    )
     bounds = f"95 % interval {write(row['low'])} to {write(row['high'])}"
-    return f"{words}: {gap} ({bounds}, {seeds}; {p})."
+    return f"{words}: {gap} ({bounds}, {seeds})."
 
 
 @dataclass(frozen=True)

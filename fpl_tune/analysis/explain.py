@@ -1,16 +1,15 @@
-"""Importance of hyper-parameters, alone and in pairs.
+"""Importance of hyper-parameters.
 
-A complete grid allows exact shares: the variance of the metric over its cells is split into main effects and
-interactions by averaging (functional ANOVA, Sobol 1993), and noise of known size is taken off. Cells that were drawn
+A complete grid allows exact shares: the variance of the metric over its cells is split into main effects by averaging
+(functional ANOVA, Sobol 1993), and noise of known size is taken off. Cells that were drawn
 allow estimates only: omega squared (Hays 1963) of groups of values, and none at all below `LEAST` cells in all or
 `PER_FIELD` cells for each field that varies.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,59 +38,30 @@ def one_way(cells: pd.DataFrame, fields: Sequence[str], *, noise: float = 0.0) -
         (`exact` for complete grids, `estimate`, or `none`), `note`; largest shares first.
     """
     needed = max(LEAST, PER_FIELD * sum(_distinct(cells[field]) > 1 for field in fields))
-    return _table(cells, [(field,) for field in fields], ["field"], fields, noise, needed)
-
-
-def interactions(cells: pd.DataFrame, fields: Sequence[str], *, noise: float = 0.0) -> pd.DataFrame:
-    """Share of the variance over cells that pairs of fields explain beyond their single effects.
-
-    Args:
-        cells: as for `one_way`.
-        fields: names of columns.
-        noise: as for `one_way`.
-
-    Returns:
-        Rows `a`, `b`, `share`, `cells`, `kind`, `note`; largest shares first.
-    """
-    return _table(cells, itertools.combinations(fields, 2), ["a", "b"], fields, noise).drop(columns="spread")
-
-
-def _table(
-    cells: pd.DataFrame,
-    terms: Iterable[tuple[str, ...]],
-    columns: Sequence[str],
-    fields: Sequence[str],
-    noise: float,
-    needed: int = 0,
-) -> pd.DataFrame:
-    """A row for each term, a field or a pair of fields."""
     rows = []
-    for names in terms:
-        here = cells.dropna(subset=[*names, "value"])
-        kind, share, note = _explained(here, names, fields, noise, needed)
-        rows.append((*names, share, len(here), here["value"].std(), kind, note))
-    found = pd.DataFrame(rows, columns=[*columns, "share", "cells", "spread", "kind", "note"])
+    for field in fields:
+        here = cells.dropna(subset=[field, "value"])
+        kind, share, note = _explained(here, field, fields, noise, needed)
+        rows.append((field, share, len(here), here["value"].std(), kind, note))
+    found = pd.DataFrame(rows, columns=["field", "share", "cells", "spread", "kind", "note"])
     return found.sort_values("share", ascending=False, ignore_index=True)
 
 
 def _explained(
-    cells: pd.DataFrame, names: tuple[str, ...], fields: Sequence[str], noise: float, needed: int
+    cells: pd.DataFrame, field: str, fields: Sequence[str], noise: float, needed: int
 ) -> tuple[str, float, str]:
-    """Kind, share and note of a field, or of a pair of fields beyond their single effects."""
+    """Kind, share and note of a field."""
     values = cells["value"].to_numpy(float)
-    if min(_distinct(cells[name]) for name in names) < 2:
-        return "none", math.nan, "it takes one value" if len(names) == 1 else "one of them takes one value"
+    if _distinct(cells[field]) < 2:
+        return "none", math.nan, "it takes one value"
     if constant(values):
         return "none", math.nan, "the metric does not vary"
     if (grid := full_grid(cells, fields)) is not None:
-        return "exact", _shares(cells, grid, noise)[names], ""
+        return "exact", _shares(cells, grid, noise)[field], ""
     if len(cells) < needed:
         return "none", math.nan, f"{len(cells)} cells are too few, at least {needed} are needed"
-    first, last = cells[names[0]].tolist(), cells[names[-1]].tolist()
-    share = omega_squared(first, values) if len(names) == 1 else _two_way(first, last, values)
-    if not math.isnan(share):
-        return "estimate", share, ""
-    return "none", share, "too few cells per value" if len(names) == 1 else f"{len(cells)} cells are too few"
+    share = omega_squared(cells[field].tolist(), values)
+    return ("none", share, "too few cells per value") if math.isnan(share) else ("estimate", share, "")
 
 
 def partial_dependence(frame: pd.DataFrame, field: str, *, level: float = 0.95) -> pd.DataFrame:
@@ -113,7 +83,7 @@ def partial_dependence(frame: pd.DataFrame, field: str, *, level: float = 0.95) 
     rows = []
     for _, part in here.groupby(groups, sort=False):
         seeds: Any = part.groupby("seed")["value"].mean()
-        found = interval(seeds.to_numpy()[:, None], level=level, method="t")
+        found = interval(seeds.to_numpy()[:, None], level=level)
         place = part[field].iloc[0] if _distinct(part[field]) == 1 else float(part[field].astype(float).mean())
         rows.append((place, found.mean, found.low, found.high, int(part["cell"].nunique()), found.seeds))
     found = pd.DataFrame(rows, columns=["place", "mean", "low", "high", "cells", "seeds"])
@@ -155,8 +125,8 @@ def full_grid(cells: pd.DataFrame, fields: Sequence[str]) -> list[str] | None:
     return None if cells[varied].map(repr).duplicated().any() else varied
 
 
-def _shares(cells: pd.DataFrame, varied: Sequence[str], noise: float) -> dict[tuple[str, ...], float]:
-    """Shares of single fields and pairs in the variance over a complete grid, `noise` taken off."""
+def _shares(cells: pd.DataFrame, varied: Sequence[str], noise: float) -> dict[str, float]:
+    """Shares of single fields in the variance over a complete grid, `noise` taken off."""
     codes = {field: pd.factorize(cells[field].map(repr))[0] for field in varied}
     sizes = {field: int(codes[field].max()) + 1 for field in varied}
     values = cells["value"].to_numpy(float)
@@ -164,37 +134,10 @@ def _shares(cells: pd.DataFrame, varied: Sequence[str], noise: float) -> dict[tu
     n = len(values)
     total = float((values**2).mean()) - noise * (n - 1) / n
     single = {f: np.bincount(codes[f], values) * sizes[f] / n for f in varied}
-    found: dict[tuple[str, ...], float] = {}
+    found: dict[str, float] = {}
     for f in varied:
-        found[(f,)] = float((single[f] ** 2).mean()) - noise * (sizes[f] - 1) / n
-    for a, b in itertools.combinations(varied, 2):
-        both = np.bincount(codes[a] * sizes[b] + codes[b], values, sizes[a] * sizes[b]) * sizes[a] * sizes[b] / n
-        rest = both.reshape(sizes[a], sizes[b]) - single[a][:, None] - single[b]
-        found[a, b] = float((rest**2).mean()) - noise * (sizes[a] - 1) * (sizes[b] - 1) / n
+        found[f] = float((single[f] ** 2).mean()) - noise * (sizes[f] - 1) / n
     return {key: float(np.clip(v / total, 0.0, 1.0)) if total > 0 else math.nan for key, v in found.items()}
-
-
-def _two_way(a: Sequence[Any], b: Sequence[Any], metric: Floats) -> float:
-    """Omega squared of the interaction of two fields; NaN below four cells per combination of groups."""
-    n = len(metric)
-    size = int(np.clip(math.sqrt(n / 4), 2, 8))
-    first, second = (pd.factorize(pd.Series(_grouped(v, size)))[0] for v in (a, b))
-    i, j = int(first.max()) + 1, int(second.max()) + 1
-    if n < 4 * i * j or constant(metric):
-        return math.nan
-    p, q = np.eye(i)[first], np.eye(j)[second]
-    both = (p[:, :, None] * q[:, None, :]).reshape(n, i * j)
-    total = float(((metric - metric.mean()) ** 2).sum())
-    left, rank = _left(np.hstack([p, q]), metric)
-    least, full = _left(both, metric)
-    within = least / (n - full)
-    return float(np.clip((left - least - (full - rank) * within) / (total + within), 0.0, 1.0))
-
-
-def _left(design: Floats, metric: Floats) -> tuple[float, int]:
-    """Residual sum of squares and rank of a least-squares fit."""
-    weights, _, rank, _ = np.linalg.lstsq(design, metric, rcond=None)
-    return float(((metric - design @ weights) ** 2).sum()), int(rank)
 
 
 def _distinct(column: pd.Series) -> int:

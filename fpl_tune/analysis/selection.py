@@ -13,9 +13,8 @@ from scipy import optimize, special
 
 from fpl_tune.analysis.tables import Floats, by_seed, present, seed_means
 
-RULES = ("mean", "lower_bound", "one_standard_error")
-"""`mean`: the highest mean; `lower_bound`: the highest mean minus three standard errors; `one_standard_error`: the
-preferred cell among those whose mean lies within one standard error of the highest (Breiman et al. 1984)."""
+RULES = ("mean", "lower_bound")
+"""`mean`: the highest mean; `lower_bound`: the highest mean minus three standard errors."""
 
 _WIDTH = 3.0  # standard errors of the lower bound
 
@@ -52,7 +51,7 @@ def select(frame: pd.DataFrame, rule: str = "mean", *, preferred: Sequence[str] 
         frame: validation values, see `tables.read`.
         rule: one of `RULES`.
         preferred: cells from the most to the least preferred one, for instance the published configuration first, then
-            by cost; decides `one_standard_error` and ties. Cells that are not listed follow in the frame's order.
+            by cost; decides ties. Cells that are not listed follow in the frame's order.
 
     Returns:
         The chosen cell. Where no cell has two seeds all rules choose by the mean.
@@ -85,11 +84,7 @@ def ranking(found: pd.DataFrame, rule: str) -> pd.Series:
     if rule not in RULES:
         raise ValueError(f"The selection rule must be one of {', '.join(RULES)}, but is {rule!r}.")
     found = found.dropna(subset=["mean"])
-    if rule != "one_standard_error" or found.empty:
-        return found["lower_bound" if rule == "lower_bound" else "mean"]
-    top = found.loc[found["mean"].idxmax()]
-    within = found["mean"] >= top["mean"] - np.nan_to_num(top["error"])
-    return found["mean"].mask(within, top["mean"])
+    return found[rule]
 
 
 def _errors(values: Floats, count: Floats) -> Floats:

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,9 @@ from fpl_tune.cli.common import FormatOption, app, stored
 from fpl_tune.core.errors import EnvironmentProblem, FplTuneError
 from fpl_tune.core.formatting import counted, size
 from fpl_tune.core.paths import cache_root, output_root
+
+if TYPE_CHECKING:
+    from fpl_tune.track import Finding
 
 _LITTLE_SPACE = 2 << 30  # bytes
 
@@ -39,6 +42,7 @@ def doctor(
     for folder in sorted(root.iterdir()):
         if (folder / "study.yaml").is_file():
             rows += _study(root, folder.name, fix)
+    rows += _deleted(root, fix)
     output.emit(rows, format)
     if any(row["state"] == "wrong" for row in rows):
         sys.exit(3)
@@ -77,12 +81,33 @@ def _study(root: Path, name: str, fix: bool) -> list[dict[str, str]]:
     if not store.spec().tracking.enabled:
         return [*rows, _row(what, "off: tracking.enabled=false")]
     try:
-        differing = track.repair(store) if fix else track.inspect(store)
+        findings = track.inspect(store, fix=fix)
     except EnvironmentProblem as problem:
         return [*rows, _row(what, str(problem), "")]
-    state, remedy = ("fixed", "") if fix else ("wrong", "fpl-tune doctor --fix")
-    rows += [{"what": what, "state": state, "found": " ".join(map(str, d)), "remedy": remedy} for d in differing]
-    return rows if differing else [*rows, _row(what, "equal to the store")]
+    return (
+        [*rows, *(_records(found, fix) for found in findings)]
+        if findings
+        else [*rows, _row(what, "equal to the store")]
+    )
+
+
+def _deleted(root: Path, fix: bool) -> list[dict[str, str]]:
+    """Rows on the runs in MLflow of studies whose folder is gone."""
+    from fpl_tune import track
+
+    try:
+        return [_records(found, fix) for found in track.inspect_deleted(root, fix=fix)]
+    except EnvironmentProblem as problem:
+        return [_row("MLflow", str(problem), "")]
+
+
+def _records(found: Finding, fixed: bool) -> dict[str, str]:
+    """A row on the runs in MLflow that differ from a study's store."""
+    some = ", ".join(found.runs[:3]) + (", ..." if len(found.runs) > 3 else "")
+    row = _row(
+        f"MLflow of {found.study}", f"{counted(len(found.runs), 'run')} {found.kind}: {some}", "fpl-tune doctor --fix"
+    )
+    return {**row, "state": "fixed", "remedy": ""} if fixed else row
 
 
 def check_cluster(address: str, root: Path, checkpoints: str | None, data_roots: Sequence[str]) -> list[dict[str, str]]:

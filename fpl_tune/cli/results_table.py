@@ -72,7 +72,7 @@ def _comparisons(store: Store, rule: str) -> dict[str, dict[str, Any]]:
 
     facts = Facts(store, rule=rule)
     names = {cell.id: cell.label for cell in facts.cells}
-    found = against_reference(facts).drop(columns=["interval"]).rename(
+    found = against_reference(facts).rename(
         columns={"low": "difference_low", "high": "difference_high", "seeds": "paired_seeds",
                  "clients": "paired_clients"}
     )  # fmt: skip

@@ -230,11 +230,10 @@ class TrackingSpec:
 
     enabled: bool = True
     uri: str | None = None
-    """None: MLFLOW_TRACKING_URI, else SQLite in the output folder."""
+    """None: MLFLOW_TRACKING_URI, which also goes before an address in a file, else SQLite in the output folder. Never
+    stored with a study."""
     seeds: bool | None = None
     """A nested run per seed below each cell's; None: in studies without a search that have at most 100 of them."""
-    register: str | None = None
-    """Name in MLflow's model registry of which the best cell's prompts become a version; None: not registered."""
 
 
 @dataclass(frozen=True, config=SPEC)
@@ -275,9 +274,9 @@ class ReportSpec:
     """Cell label that others are tested against."""
     rope: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """Region of practical equivalence: smaller differences of accuracies, in points, do not matter."""
-    select: Literal["mean", "lower_bound", "one_standard_error"] = "mean"
-    """How validation selects the best cell: the highest mean; the highest lower bound (mean minus three standard
-    errors); or the first cell in the study's order within one standard error of the highest mean."""
+    select: Literal["mean", "lower_bound"] = "mean"
+    """How validation selects the best cell: the highest mean, or the highest lower bound (mean minus three standard
+    errors)."""
     paper: dict[str, Any] = field(default_factory=dict)
     """{table: ..., protocol: ..., expected: "...", defects: [...]}: the printed figures the study answers to."""
     claims: dict[str, ClaimSpec] = field(default_factory=dict)

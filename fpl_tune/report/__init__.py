@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import jinja2
 
 from fpl_tune.core.files import digest, stamps, write_text
-from fpl_tune.core.formatting import counted, figure, p_value, plus_minus, quantity, signed, size
+from fpl_tune.core.formatting import counted, figure, plus_minus, quantity, signed, size
 from fpl_tune.report import tables, vega
 from fpl_tune.report.blocks import Section
 from fpl_tune.report.charts import Spec
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.sections import SECTIONS
-from fpl_tune.report.significance import against_neighbours, against_reference
+from fpl_tune.report.significance import against_reference
 from fpl_tune.study.results import VAL
 
 if TYPE_CHECKING:
@@ -154,14 +154,8 @@ def _tiles(facts: Facts, tests: pd.DataFrame) -> list[tuple[str, str, str]]:
         found.append(("best cell, by validation", label, small))
         if not several and facts.best.id in tests.index and facts.reference is not None:
             test = tests.loc[facts.best.id]
-            small = f"{test['verdict']}; p = {p_value(test['p'])} (Holm), {counted(test['seeds'], 'seed')}"
+            small = f"{test['verdict']}, {counted(test['seeds'], 'seed')}"
             found.append((f"against {facts.reference}", signed(test["difference"], facts.metric), small))
-    near = against_neighbours(facts)
-    if not several and len(near):
-        won = int((near["verdict"] == "better").sum())
-        gaps = [f"{name}: {signed(row['difference'], facts.metric)}, {row['verdict']}"
-                for name, row in near.head(2).to_dict("index").items()]  # fmt: skip
-        found.append(("against its neighbours", f"better than {won} of {len(near)}", "; ".join(gaps)))
     rest = ", ".join(f"{n} {status}" for status, n in counts.items() if status != "done") or "none left"
     found.append(("cells done", f"{counts.get('done', 0)} of {len(facts.table)}", rest))
     found.append(("largest traffic of a run", size(facts.table["bytes"].max()), "all clients, both ways"))

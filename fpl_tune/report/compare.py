@@ -39,7 +39,7 @@ def compare(
         progress: receives (cells compared, cells in all).
 
     Returns:
-        Rows with the means of both, the difference b - a with its interval, p values and verdict.
+        Rows with the means of both, the difference b - a with its interval and verdict.
 
     Raises:
         ConfigError: there is no such rule, the studies are one, or they share no cell and seed.
@@ -87,7 +87,7 @@ def compare(
     return Comparison(tuple(dict(row) for row in table.to_dict("records")), tuple(warnings), alone)
 
 
-_SHOWN = ["difference", "low", "high", "p", "p_signs", "p_signs_least", "p_equal", "seeds", "verdict", "sentence"]
+_SHOWN = ["difference", "low", "high", "seeds", "verdict", "sentence"]
 
 
 def _pairs(a: Store, b: Store) -> list[tuple[Cell, Cell]]:

@@ -6,19 +6,17 @@ import numpy as np
 import pandas as pd
 
 from fpl_tune import analysis
-from fpl_tune.core.formatting import counted, figure, p_value, percent, quantity, signed, upper
+from fpl_tune.core.formatting import counted, figure, p_value, percent, quantity, upper
 from fpl_tune.report import charts, figures
 from fpl_tune.report.blocks import Section, plain_table
 from fpl_tune.report.charts import Spec
 from fpl_tune.report.facts import Facts, without_data
-from fpl_tune.report.significance import against_neighbours, judged, values
+from fpl_tune.report.significance import values
 from fpl_tune.study import claims as study_claims
 from fpl_tune.study.results import VAL
 
 _OPEN = 10
 """Comparisons in words that are listed at once; more are folded."""
-_PROFILES = 8
-"""Cells whose performance profiles are drawn, at most."""
 
 
 def decisions(facts: Facts, tests: pd.DataFrame) -> Section | None:
@@ -31,9 +29,8 @@ def decisions(facts: Facts, tests: pd.DataFrame) -> Section | None:
     rope = f"Smaller differences than {width:g} {'point' if width == 1 else 'points'} count as equal (report.rope). "
     texts = [
         f"Of {counted(len(tests), 'comparison')} with {facts.reference}: {summary}. {tests.attrs['advice'].text}",
-        f"{rope if percent(facts.metric) else ''}Seeds, not clients, are the independent units: intervals and p "
-        "are Student's over the seeds' means, p after Holm's correction; the sign-flip test needs no normality, but a "
-        "number of seeds.",
+        f"{rope if percent(facts.metric) else ''}Seeds, not clients, are the independent units: intervals are "
+        "Student's over the seeds' means; verdicts are corrected by Holm's method.",
     ]
     order = {verdict: i for i, verdict in enumerate(("better", "worse", "undecided", "equal"))}
     rows = tests.assign(_order=tests["verdict"].map(order)).sort_values("_order", kind="stable")
@@ -43,23 +40,6 @@ def decisions(facts: Facts, tests: pd.DataFrame) -> Section | None:
             for r in rows.to_dict("records")]  # fmt: skip
     table = plain_table(["comparison"], told, fold="The comparisons in words" if len(told) > _OPEN else "")
     return Section("decisions", "What is decided", texts, tables=[table])
-
-
-def neighbours(facts: Facts, tests: pd.DataFrame) -> Section | None:
-    """Is the best cell better than the cells next to it?"""
-    found = against_neighbours(facts)
-    if found.empty or facts.best is None or len(facts.chosen) > 1:
-        return None
-    better = int((found["verdict"] == "better").sum())
-    how = "the cells that follow on validation" if facts.searched else "the cells that differ in one step of one field"
-    texts = [
-        f"{facts.name(facts.best)} is better than {better} of {counted(len(found), 'neighbour')} ({how}) on "
-        f"{quantity(facts.metric, over='', unit=False)}. A flat neighbourhood means that the exact value "
-        "matters little; paired by seed, Holm's correction over the rows."
-    ]
-    rows = [[str(name), *judged(facts, row)] for name, row in found.to_dict("index").items()]
-    table = plain_table(["neighbour", "best − neighbour", "95 % interval", "the best is"], rows)
-    return Section("neighbours", "Is the best better than its neighbours?", texts, tables=[table])
 
 
 def choice(facts: Facts, tests: pd.DataFrame) -> Section | None:
@@ -120,7 +100,7 @@ def datasets(facts: Facts, tests: pd.DataFrame) -> Section | None:
         return None
     if frame.duplicated(["dataset", "cell", "seed"]).any():
         return None
-    ranks, middle = analysis.mean_ranks(frame), analysis.iqm(frame)
+    ranks = analysis.mean_ranks(frame)
     n = counted(ranks.datasets, "data set")
     texts = [f"Mean ranks over {n}; ranks that differ by less than {ranks.critical_difference:.2f} (Nemenyi) are not "
              f"told apart; Friedman's p = {p_value(ranks.p)}."]  # fmt: skip
@@ -128,40 +108,12 @@ def datasets(facts: Facts, tests: pd.DataFrame) -> Section | None:
         texts = [f"Mean ranks over {n}."]
     texts += [f"Limits: {ranks.note}."] if ranks.note else []
     texts += [f"Not told apart: {', '.join(group)}." for group in ranks.groups]
-    in_units = lambda v: figure(v, facts.metric)  # noqa: E731
-    over = [
-        [cell, f"{rank:.2f}", in_units(middle.loc[cell, "iqm"]),
-         f"{in_units(middle.loc[cell, 'low'])} to {in_units(middle.loc[cell, 'high'])}"]
-        for cell, rank in ranks.ranks.items()
-    ]  # fmt: skip
-    first = str(ranks.ranks.index[0]) if len(ranks.ranks) else ""
-    against = []
-    matrix = analysis.multiple_comparison(frame.sort_values("cell", key=lambda names: names != first, kind="stable"))
-    for row in matrix.loc[matrix["a"] == first].to_dict("records"):
-        chance, low, high = analysis.improvement(frame, first, str(row["b"]))
-        against.append([str(row["b"]), signed(row["difference"], facts.metric),
-                        f"{row['wins']} / {row['ties']} / {row['losses']}", p_value(row["p"]),
-                        f"{100 * chance:.0f} % ({100 * low:.0f} to {100 * high:.0f})"])  # fmt: skip
-    tables = [plain_table(["cell", "mean rank", "interquartile mean (%)", "95 % band"], over)]
-    if against:
-        header = [f"{first} against", "difference", "wins / ties / losses", "p (Wilcoxon, Holm)", "better in a run"]
-        tables.append(plain_table(header, against))
-    return Section("datasets", "Over data sets", texts, _rankings(frame, ranks, facts.metric), tables)
-
-
-def _rankings(frame: pd.DataFrame, ranks: analysis.Ranks, metric: str) -> dict[str, tuple[Spec, str]]:
-    """The critical-difference diagram, where a test applies, and the performance profiles of the best-ranked cells."""
     drawn: dict[str, tuple[Spec, str]] = {}
     if np.isfinite(ranks.critical_difference):
         caption = "A bar joins cells whose mean ranks differ by less than the critical difference (Nemenyi, 5 %)."
         drawn["ranks"] = figures.critical_difference(ranks), caption
-    shown = list(ranks.ranks.index[:_PROFILES])
-    if shown:
-        ordered: pd.DataFrame = pd.concat([frame.loc[frame["cell"] == name] for name in shown])
-        more = f", the first {len(shown)} by rank" if len(ranks.ranks) > len(shown) else ""
-        caption = f"Share of runs above each threshold, with 95 % bands stratified by data set{more}."
-        drawn["profiles"] = figures.profiles(analysis.performance_profile(ordered), metric), caption
-    return drawn
+    table = plain_table(["cell", "mean rank"], [[str(cell), f"{rank:.2f}"] for cell, rank in ranks.ranks.items()])
+    return Section("datasets", "Over data sets", texts, drawn, [table])
 
 
 def claims(facts: Facts, tests: pd.DataFrame) -> Section | None:

@@ -296,14 +296,3 @@ def critical_difference(found: Ranks) -> Spec:
         title=f"critical difference {found.critical_difference:.2f}",
         height={"step": 24},
     )
-
-
-def profiles(found: pd.DataFrame, metric: str) -> Spec:
-    """Share of runs above each threshold, one line a cell, with bootstrap bands; see `analysis.performance_profile`."""
-    rows = [
-        {**row, "series": row["cell"], "label": row["cell"], "mean": row["share"], "seeds": "all", "best": False,
-         "number": -1}
-        for row in found.to_dict("records")
-    ]  # fmt: skip
-    x = number("threshold", f"{quantity(metric, over='', unit=False)}, threshold", form(metric))
-    return charts.lines(rows, x, number("mean", "runs (data set, seed) above it", ".3~%"), step=True)

@@ -126,15 +126,6 @@ def matters(facts: Facts, tests: pd.DataFrame) -> Section | None:
             "the band is a 95 % interval over seeds."
         )
         section.charts[f"dependence_{i}"] = figures.dependence(curve, field, facts), caption
-    both = [
-        analysis.interactions(cells, fields, noise=_noise(facts, cells)).assign(method=method)
-        for method, (cells, fields) in cells_of(facts).items()
-    ]
-    together = pd.concat(both, ignore_index=True).dropna(subset=["share"])
-    rows = [[f"{r['method']}: {short(r['a'])} and {short(r['b'])}", f"{100 * r['share']:.1f}", str(r["cells"])]
-            for r in together.head(10).to_dict("records")]  # fmt: skip
-    if rows:
-        section.tables.append(plain_table(["together, beyond each alone", "share of variance (%)", "cells"], rows))
     return section
 
 

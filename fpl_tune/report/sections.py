@@ -26,7 +26,7 @@ from fpl_tune.core.formatting import (
 from fpl_tune.core.metrics import CHOICES, TEST_SELECTED_RULES
 from fpl_tune.report import charts, figures, tables
 from fpl_tune.report.blocks import Section, plain_table
-from fpl_tune.report.decisions import choice, claims, datasets, decisions, neighbours, variation
+from fpl_tune.report.decisions import choice, claims, datasets, decisions, variation
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.paper import paper
 from fpl_tune.report.searches import ablation, matters, pairs, winners
@@ -168,7 +168,7 @@ def reproduce(facts: Facts, tests: pd.DataFrame) -> Section:
 
 
 SECTIONS: tuple[Callable[[Facts, pd.DataFrame], Section | None], ...] = (
-    winners, ablation, decisions, neighbours, claims, curve, main_table, explore, history, datasets, learning, pairs,
+    winners, ablation, decisions, claims, curve, main_table, explore, history, datasets, learning, pairs,
     matters, variation, choice, costs, clients, diagnoses, domains, honest, paper, tuned, reproduce,
 )  # fmt: skip
 """In the order of the page."""

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from fpl_tune import analysis
-from fpl_tune.core.formatting import interval, numeric, percent, signed
+from fpl_tune.core.formatting import interval, percent, signed
 from fpl_tune.report.facts import Facts
 from fpl_tune.study.cells import Cell, axes_of
 
@@ -67,45 +67,6 @@ def against_reference(facts: Facts) -> pd.DataFrame:
     )
     found.attrs["apart"] = len(every) - len(pairs)
     return found
-
-
-def neighbours(facts: Facts) -> list[Cell]:
-    """Cells that lie next to the best one: the nearest numbers and all names along one axis, the others being equal.
-
-    In a search, where no two cells differ in one field alone, the three that follow on validation.
-    """
-    if facts.best is None:
-        return []
-    best, found = facts.best, list[Cell]()
-    done = [c for c in facts.finished if c.candidate and c.id != best.id]
-    for axis in facts.axes:
-        alike = [c for c in done if axis in c.varied and {**c.varied, axis: 0} == {**best.varied, axis: 0}]
-        if axis in best.varied and numeric([c.varied[axis] for c in (best, *alike)]):
-            gap = {c.id: c.varied[axis] - best.varied[axis] for c in alike}
-            below, above = ([c for c in alike if sign * gap[c.id] > 0] for sign in (-1, 1))
-            alike = [min(side, key=lambda c: abs(gap[c.id])) for side in (below, above) if side]
-        found += alike
-    if not found and facts.searched:
-        found = [c for c in facts.listed if c in done][:3]
-    return found
-
-
-def against_neighbours(facts: Facts) -> pd.DataFrame:
-    """Compares the best cell with its neighbours: a row per neighbour, `difference` being best minus neighbour.
-
-    Returns:
-        Index: the neighbours' names. Columns: `difference`, `low`, `high`, `verdict` (of the best cell), `seeds`.
-    """
-    cells = neighbours(facts)
-    columns = ["difference", "low", "high", "verdict", "seeds"]
-    if facts.best is None or not cells:
-        return pd.DataFrame(columns=pd.Index(columns))
-    found = compared(facts, values(facts, [facts.best, *cells]), {cell.id: facts.best.id for cell in cells})
-    turned = found.assign(
-        difference=-found["difference"], low=-found["high"], high=-found["low"],
-        verdict=found["verdict"].replace({"better": "worse", "worse": "better"}),
-    )  # fmt: skip
-    return turned.loc[:, columns].set_axis([facts.name(cell) for cell in cells])
 
 
 def judged(facts: Facts, row: Mapping[Any, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from fpl_tune.core.formatting import duration, figure, interval, megabytes, p_value, plus_minus, quantity, short, signed
+from fpl_tune.core.formatting import duration, figure, interval, megabytes, plus_minus, quantity, short, signed
 from fpl_tune.report.blocks import Row, Table, Td
 from fpl_tune.report.facts import Facts
 from fpl_tune.study.cells import Cell, shown
@@ -54,7 +54,7 @@ def _says_nothing(texts: Sequence[str], labels: Sequence[str]) -> bool:
 def _columns(facts: Facts, cell: Cell, test: Mapping[Any, Any]) -> list[tuple[str, Td]]:
     """Names and fields of a cell's columns; `test` is its comparison with the reference."""
     row: dict[str, Any] = facts.table.loc[cell.id].to_dict()
-    gap, low, p = (float(test.get(name, math.nan)) for name in ("difference", "low", "p"))
+    gap, low = (float(test.get(name, math.nan)) for name in ("difference", "low"))
     judged, status = str(test.get("verdict", "–")), str(row["status"])
     marks = {"published": facts.published, "earlier run": facts.earlier}
     name = " ".join([facts.name(cell), *(f"({mark})" for mark, cells in marks.items() if cell.id in cells)])
@@ -68,7 +68,6 @@ def _columns(facts: Facts, cell: Cell, test: Mapping[Any, Any]) -> list[tuple[st
         *((short(axis), *_value(row[axis])) for axis in facts.axes),
         ("status", status, status),
         ("seeds", str(row["n"]), int(row["n"])),
-        ("p", p_value(p), p),
         ("MB", megabytes(row["bytes"]), row["bytes"]),
         ("time", duration(row["seconds"]), row["seconds"]),
         *((quantity(name, over=""), figure(row[name], name), row[name]) for name in facts.whole),
@@ -82,7 +81,7 @@ def note(facts: Facts) -> str:
     return (
         f"{f'{before}. '.capitalize() if before else ''}"
         f"± is the standard deviation over seeds; {facts.basis}. The best cell (bold) is chosen by validation "
-        "accuracy. Δ is paired over seeds, with its 95 % interval; p: paired t over seeds after Holm's correction."
+        "accuracy. Δ is paired over seeds, with its 95 % interval."
     )
 
 

@@ -130,10 +130,6 @@ class Order(BaseModel):
     earlier: list[str] = []
 
 
-class _Tracking(BaseModel):
-    id: str = Field(min_length=1)
-
-
 @contextmanager
 def _reading(path: Path, what: str = "JSON", place: str = "", remedy: str = _REMEDY) -> Iterator[None]:
     """Reports a file that cannot be read as damaged: `place` of it is not `what`, or not what pydantic expects."""
@@ -240,13 +236,6 @@ def _record(record: Any) -> dict[str, Any]:
         if not isinstance(value, int | float | list | None):
             raise ValueError(f"{name} is {value!r}")
     return record
-
-
-def read_tracking(path: Path) -> str:
-    """Reads tracking.json: the id of the store on a tracking server."""
-    remedy = "Restore it from a copy. Without it, the study's runs on the tracking server cannot be found."
-    with _reading(path, remedy=remedy):
-        return _Tracking.model_validate_json(path.read_bytes()).id
 
 
 def read_prompts(path: Path) -> dict[str, Tensor]:

@@ -93,8 +93,8 @@ class Store:
     def begin(self, node: Mapping[str, Any], cells: Sequence[Cell]) -> None:
         """Writes the resolved study and its cells, after which come the cells of earlier runs; see `earlier`.
 
-        Passwords and tokens in addresses are not written, nor is the tracking server. Damaged files are replaced; seeds
-        that have one run again. The caller holds the lock.
+        Passwords and tokens in addresses are not written. Damaged files are replaced, and seeds that have one run
+        again. The caller holds the lock.
 
         Raises:
             ConfigError: another release wrote the store.
@@ -104,7 +104,6 @@ class Store:
         node = dict(node)
         for part in ("tracking", "execution"):
             node[part] = {k: redact(v) if isinstance(v, str) else v for k, v in node[part].items()}
-        node["tracking"].pop("uri", None)
         write_text(self.folder / "study.yaml", as_yaml({"schema": SCHEMA, **node}))
         for cell in cells:
             self.stamp(cell)

@@ -1,20 +1,20 @@
 """Records in MLflow: every cell of a study exactly once, made from the study's store, which stays the truth.
 
 The only room that imports mlflow, and only when something is written. The tracking server may be away: the study goes
-on, and what is missing is sent by the next run, or by `repair`.
+on, and what is missing is sent by the next run, or by `inspect(fix=True)`.
 """
 
 from fpl_tune.track.recorder import Recorder
 from fpl_tune.track.server import experiments
 from fpl_tune.track.views import page
-from fpl_tune.track.writer import Finding, inspect, repair, sync
+from fpl_tune.track.writer import Finding, inspect, inspect_deleted, sync
 
 __all__ = [
     "Finding",
     "Recorder",
     "experiments",
     "inspect",
+    "inspect_deleted",
     "page",
-    "repair",
     "sync",
 ]

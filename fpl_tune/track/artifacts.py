@@ -1,16 +1,13 @@
-"""The artifacts of a study's runs in MLflow: configuration, prompts, accuracies of clients, report, the best model."""
+"""The artifacts of a study's runs in MLflow: configuration, histories, prompts, report, the best model."""
 
 from __future__ import annotations
 
-import csv
 import importlib.metadata
-import io
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fpl_tune import config
-from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.selection import choose
 from fpl_tune.study.store import Store, as_yaml
@@ -20,17 +17,17 @@ Files = dict[str, bytes | Path]
 
 
 def cell_files(store: Store, cell: Cell, seeds: Sequence[int]) -> Files:
-    """Configuration, prompts, accuracies of clients."""
-    clients = _clients_csv({seed: store.history(cell, seed) for seed in seeds})
+    """Configuration, prompts, and every metric by round, those of clients included."""
+    histories = {f"history/seed={seed}.jsonl": store.seed_folder(cell, seed) / "metrics.jsonl" for seed in seeds}
     prompts = _prompts(store, cell, seeds, "prompts/seed={}.safetensors")
-    return {"config/run.yaml": _run_yaml(cell), "clients.csv": clients, **prompts}
+    return {"config/run.yaml": _run_yaml(cell), **histories, **prompts}
 
 
 def study_files(store: Store) -> Files:
-    """The report, its tables, the best cell's prompts as a model, and the study without the server's address."""
-    names = ("report.html", "table.md", "table.tex", "table.csv", "results.csv")
+    """The study, its report and tables, and the best cell's prompts as a model."""
+    names = ("study.yaml", "report.html", "table.md", "table.tex", "table.csv", "results.csv")
     files: Files = {name: store.folder / name for name in names if (store.folder / name).is_file()}
-    return {**files, **_model(store), "study.yaml": (store.folder / "study.yaml").read_bytes()}
+    return {**files, **_model(store)}
 
 
 _MLMODEL = """\
@@ -68,17 +65,3 @@ def _prompts(store: Store, cell: Cell, seeds: Sequence[int], name: str) -> Files
 
 def _run_yaml(cell: Cell) -> bytes:
     return as_yaml(config.as_dict(cell.run)).encode()
-
-
-def _clients_csv(histories: Mapping[int, Sequence[Record]]) -> bytes:
-    """One row per seed, set and client: accuracy in the last evaluated round."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["seed", "round", "set", "client", "accuracy"])
-    for seed, history in histories.items():
-        evaluated = [r for r in history if any(k.startswith("clients/") for k in r)]
-        for name, values in (evaluated[-1] if evaluated else {}).items():
-            if name.startswith("clients/"):
-                for client, value in enumerate(values):
-                    writer.writerow([seed, evaluated[-1]["round"], name.removeprefix("clients/"), client, value])
-    return text.getvalue().encode()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from fpl_tune.core.errors import FplTuneError
+from fpl_tune.core.errors import EnvironmentProblem, FplTuneError
 from fpl_tune.core.redact import redact
 
 _REASONS = {
@@ -38,3 +40,12 @@ def why(problem: Exception, uri: str) -> str:
     pattern = next(pattern for pattern in _REMEDIES if re.search(pattern, text))
     remedy = _REMEDIES[pattern].format(re.findall(pattern, text)[0], uri=redact(uri))
     return f"MLflow at {redact(uri)} failed: {reason}. {remedy}"
+
+
+@contextmanager
+def explained(uri: str) -> Iterator[None]:
+    """Raises any error of its block as an `EnvironmentProblem` of one line."""
+    try:
+        yield
+    except Exception as problem:
+        raise EnvironmentProblem(why(problem, uri)) from problem

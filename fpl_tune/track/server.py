@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fpl_tune import config
-from fpl_tune.core.errors import EnvironmentProblem
-from fpl_tune.track.problems import why
+from fpl_tune.track.problems import explained
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -37,9 +36,14 @@ def quiet() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
+def local(root: Path) -> str:
+    """The database of an output folder."""
+    return f"sqlite:///{root.resolve()}/mlflow.db"
+
+
 def resolve(uri: str | None, root: Path) -> str:
     """The tracking URI: the given one, else MLFLOW_TRACKING_URI, else SQLite in the output folder."""
-    return uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root.resolve()}/mlflow.db"
+    return uri or os.environ.get("MLFLOW_TRACKING_URI") or local(root)
 
 
 def connect(uri: str) -> MlflowClient:
@@ -49,7 +53,7 @@ def connect(uri: str) -> MlflowClient:
         EnvironmentProblem: it cannot be reached, refuses, or is a folder.
     """
     quiet()
-    try:
+    with explained(uri):
         config.check_tracking(uri)
         from mlflow import MlflowClient
 
@@ -61,8 +65,6 @@ def connect(uri: str) -> MlflowClient:
         client = MlflowClient(uri)
         client.search_experiments(max_results=1)
         return client
-    except Exception as problem:
-        raise EnvironmentProblem(why(problem, uri)) from problem
 
 
 def _probe(uri: str) -> None:

@@ -1,4 +1,4 @@
-"""MLflow's pages of a study: its cells alone, best first, with the fields that vary and the metrics over seeds.
+"""MLflow's page of a study: its cells alone, best first, with the fields that vary and the metrics over seeds.
 
 MLflow's "Share" button saves a view in a tag of the experiment, and a link names the tag. The same tag is written here.
 """
@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from urllib.parse import quote
 
-SHARED = "mlflow.sharedViewState."
-"""Prefix of the tags that hold views."""
-
-KEY = "cells"
-COMPARED = 100
-"""Most runs that MLflow's comparison page draws quickly."""
+_KEY = "cells"
+TAG = f"mlflow.sharedViewState.{_KEY}"
+"""Tag of the experiment that holds the view."""
 
 
 def cells(axes: Sequence[str]) -> str:
@@ -40,10 +36,4 @@ def cells(axes: Sequence[str]) -> str:
 def page(address: str, experiment: str) -> str:
     """The address of an experiment's cells; without the workflow type MLflow opens its view for language models."""
     where = f"{address.rstrip('/')}/#/experiments/{experiment}/runs"
-    return f"{where}?workflowType=machine_learning&viewStateShareKey={KEY}"
-
-
-def comparison(address: str, experiment: str, runs: Sequence[str]) -> str:
-    """The address of a comparison of runs: parallel coordinates, scatter, box and contour plots."""
-    ids, of = quote(json.dumps(list(runs[:COMPARED]))), quote(json.dumps([experiment]))
-    return f"{address.rstrip('/')}/#/compare-runs?runs={ids}&experiments={of}&workflowType=machine_learning"
+    return f"{where}?workflowType=machine_learning&viewStateShareKey={_KEY}"

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fpl_tune import analysis
-from fpl_tune.analysis import intervals
 from fpl_tune.analysis.significance import equivalence
 
 
@@ -41,21 +39,6 @@ def test_a_frame_is_read_in_any_order_and_refused_with_duplicates():
         analysis.read(pd.concat([frame(values)] * 2))
     with pytest.raises(ValueError, match="'value'"):
         analysis.read(pd.DataFrame({"cell": [], "seed": []}))
-
-
-@pytest.mark.parametrize("n", [1, 3, 6])
-def test_sign_flip_equals_enumeration(n):
-    d = np.random.default_rng(n).normal(0.5, 1, n)
-    means = [abs(np.mean(d * signs)) for signs in itertools.product([1, -1], repeat=n)]
-    found = analysis.sign_flip(d)
-    assert found.p == pytest.approx(np.mean([m >= abs(d.mean()) - 1e-12 for m in means]))
-    assert found.least == 2 / 2**n
-
-
-def test_sign_flip_of_many_seeds_is_drawn_and_close_to_t():
-    d = np.random.default_rng(0).normal(0.45, 1, 30)
-    assert analysis.sign_flip(d).p == pytest.approx(analysis.paired_t(d), abs=0.005)
-    assert math.isnan(analysis.sign_flip([]).p)
 
 
 def test_paired_t_is_scipy_s_and_defined_at_its_edges():
@@ -94,34 +77,13 @@ def test_the_interval_of_few_seeds_is_student_s_over_the_seeds_means():
     means = [0.6, 0.7, 0.4]
     half = stats.t.ppf(0.975, 2) * np.std(means, ddof=1) / math.sqrt(3)
     assert (found.low, found.high) == pytest.approx((np.mean(means) - half, np.mean(means) + half))
-    assert (found.method, found.seeds, found.clients) == ("t", 3, 2)
+    assert (found.seeds, found.clients) == (3, 2)
     alone = analysis.interval(values[:1])
     assert math.isnan(alone.low)
     assert alone.note == "1 seed: no interval"
     assert analysis.interval(values[:0]).note == "no seed: no interval"
     assert math.isnan(analysis.t_half_width(0.1, 1))
     assert analysis.t_half_width(1.0, 2) == pytest.approx(12.706204736432095)
-
-
-def test_the_bootstrap_is_scipy_s_where_a_seed_is_one_client():
-    values = np.random.default_rng(2).gamma(2, 1, 40)
-    found = analysis.interval(values[:, None], resamples=20_000)
-    expected = stats.bootstrap((values,), np.mean, n_resamples=20_000, random_state=1).confidence_interval
-    assert found.method == "bca"
-    assert (found.low, found.high) == pytest.approx(tuple(expected), abs=0.02)
-
-
-def test_resampled_means_vary_with_seeds_and_with_clients():
-    rng = np.random.default_rng(0)
-    values = rng.normal(0, 1, (20, 1)) + rng.normal(0, 2, (20, 8))
-    spread = intervals.resample(values, 20_000, rng).var()
-    n, c = values.shape
-    expected = values.mean(1).var() / n + values.var(1).mean() / (n * c)
-    assert spread == pytest.approx(expected, rel=0.05)
-    values[:, 5:] = np.nan
-    assert np.isfinite(intervals.resample(values, 100, rng)).all()
-    same = analysis.interval(np.full((25, 3), 0.5))
-    assert (same.low, same.high) == (0.5, 0.5)
 
 
 def test_a_comparison_says_better_worse_equal_or_undecided():
@@ -137,16 +99,8 @@ def test_a_comparison_says_better_worse_equal_or_undecided():
     found = analysis.compare(frame(values), "reference")
     assert found["verdict"].to_dict() == {"up": "better", "down": "worse", "same": "equal", "noisy": "undecided"}
     assert found.loc["up", "difference"] == pytest.approx((values["up"] - base).mean())
-    raw = [stats.ttest_rel(v.mean(1), base.mean(1)).pvalue for v in list(values.values())[1:]]
-    assert found["p"].tolist() == pytest.approx(analysis.holm(raw).tolist())
     assert "up is better than reference: +5" in found.loc["up", "sentence"]
     assert "equals reference within 1 point:" in found.loc["same", "sentence"]
-
-
-def test_three_seeds_say_what_the_sign_flip_test_cannot_show():
-    rng = np.random.default_rng(1)
-    found = analysis.compare(frame({"a": rng.random((3, 4)), "b": rng.random((3, 4))}), "a")
-    assert "sign-flip p >= 0.25 with 3 seeds" in found.loc["b", "sentence"]
 
 
 def test_bad_input_is_said_in_the_row():
@@ -167,7 +121,7 @@ def test_bad_input_is_said_in_the_row():
     assert found.loc["missing", "seeds"] == 2
     assert found.loc["one seed", "verdict"] == "undecided"
     assert "one seed allows no test" in found.loc["one seed", "sentence"]
-    assert found.loc["one seed", ["low", "high", "p"]].isna().all()
+    assert found.loc["one seed", ["low", "high"]].isna().all()
     assert found.loc["other split", "seeds"] == 2
     assert "1 seed left out: splits differ" in found.loc["other split", "note"]
     assert "is not compared" in found.loc["diverged", "sentence"]

@@ -88,32 +88,6 @@ def test_mean_ranks_and_critical_difference():
     assert math.isnan(analysis.mean_ranks(frame[frame["dataset"] == "s1"]).p)
 
 
-def test_pairs_over_data_sets():
-    base = np.linspace(0.3, 0.9, 6)
-    frame = on_sets({"a": base + np.array([0.1, 0.02, 0.03, 0.04, 0.05, 0.06]), "b": base}, np.random.default_rng(0))
-    (row,) = analysis.multiple_comparison(frame).to_dict("records")
-    assert (row["wins"], row["ties"], row["losses"]) == (6, 0, 0)
-    assert row["p"] == row["p_least"] == pytest.approx(2 / 2**6)
-    assert row["difference"] == pytest.approx(0.05, abs=0.003)
-    probability, low, high = analysis.improvement(frame, "a", "b")
-    assert probability == pytest.approx(1.0)
-    assert low <= probability <= high
-    assert math.isnan(analysis.improvement(frame, "a", "nothing")[0])
-
-
-def test_interquartile_mean_and_profiles():
-    values = np.arange(24.0).reshape(1, 6, 4)
-    frame = long(values, cell=["a"], dataset=SETS, seed=range(4))
-    found = analysis.iqm(frame).loc["a"]
-    assert found["iqm"] == pytest.approx(stats.trim_mean(np.arange(24.0), 0.25))
-    assert found["low"] <= found["iqm"] <= found["high"]
-    profile = analysis.performance_profile(frame, np.array([-1.0, 11.5, 30.0]))
-    assert profile["share"].tolist() == [1.0, 0.5, 0.0]
-    assert (profile["low"] <= profile["share"]).all()
-    odd = long(np.arange(6.0).reshape(1, 6, 1), cell=["a"], dataset=SETS, seed=[0])
-    assert analysis.iqm(odd).loc["a", "iqm"] == pytest.approx((0.5 * 1 + 2 + 3 + 0.5 * 4) / 3)
-
-
 def cells_of(**values):
     rows = [{"cell": c, "seed": s, "value": v} for c, vs in values.items() for s, v in enumerate(vs)]
     return pd.DataFrame(rows)
@@ -125,10 +99,10 @@ def test_rules_of_selection():
     assert analysis.select(frame, "mean") == "wild"
     assert analysis.select(frame, "lower_bound") == "s5"
     calm = cells_of(cheap=[0.70, 0.72, 0.71], dear=[0.72, 0.71, 0.70], bad=[0.5, 0.52, 0.51])
-    assert analysis.select(calm, "one_standard_error", preferred=["bad", "dear"]) == "dear"
-    assert analysis.select(calm, "one_standard_error", preferred=["bad", "cheap"]) == "cheap"
+    assert analysis.select(calm, preferred=["bad", "dear"]) == "dear"
+    assert analysis.select(calm) == "cheap"
     single = cells_of(a=[0.5], b=[0.6])
-    assert [analysis.select(single, rule) for rule in analysis.RULES] == ["b"] * 3
+    assert [analysis.select(single, rule) for rule in analysis.RULES] == ["b"] * 2
     with pytest.raises(ValueError, match="one of mean"):
         analysis.select(calm, "median")
     with pytest.raises(ValueError, match="No cell"):
@@ -188,9 +162,6 @@ def test_shares_of_a_grid_are_exact():
     found = analysis.one_way(GRID, list("abc")).set_index("field")
     assert found["share"].to_dict() == pytest.approx({"a": 2 / 3 / total, "b": 4 / total, "c": 0.0})
     assert set(found["kind"]) == {"exact"}
-    both = analysis.interactions(GRID, list("abc")).set_index(["a", "b"])["share"]
-    assert both["a", "b"] == pytest.approx(2 / 3 / total)
-    assert both["a", "c"] == pytest.approx(0, abs=1e-12)
 
 
 def test_nothing_is_explained_where_nothing_varies_or_too_few_ran():
@@ -205,7 +176,6 @@ def test_nothing_is_explained_where_nothing_varies_or_too_few_ran():
     assert "at least 10" in row["note"]
     drawn["y"] = rng.random(6)
     assert set(analysis.one_way(drawn, ["x", "y"])["note"]) == {"6 cells are too few, at least 10 are needed"}
-    assert "too few" in analysis.interactions(drawn, ["x", "y"])["note"][0]
     assert math.isnan(analysis.omega_squared([0.1, 0.2, 0.3, 0.4], [0.3, 0.3, 0.3, 0.1 + 0.2]))
 
 

@@ -15,7 +15,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.report import build, decisions, searches
 from fpl_tune.report.compare import compare
 from fpl_tune.report.facts import Facts
-from fpl_tune.report.significance import against_neighbours, against_reference, narrowed, values
+from fpl_tune.report.significance import against_reference, narrowed, values
 from fpl_tune.study import selection
 from fpl_tune.study.cells import expand
 
@@ -106,7 +106,7 @@ def test_one_seed_is_said_and_no_figure_is_made_of_it(make_store):
     facts = Facts(make_store(["seeds=1"], body=SWEEP))
     tests = against_reference(facts)
     assert set(tests["verdict"]) == {"undecided"}
-    assert tests[["low", "high", "p"]].isna().to_numpy().all()
+    assert tests[["low", "high"]].isna().to_numpy().all()
     section = decisions.decisions(facts, tests)
     assert section is not None
     assert "1 seed: no interval" in section.tables[0].rows[0].cells[0].text
@@ -140,7 +140,6 @@ def test_data_sets_are_compared_by_rank(make_store):
         ["coop", "2.00"],
         ["promptfl", "3.00"],
     ]
-    assert section.tables[1].rows[0].cells[2].text == "3 / 0 / 0"
     spec = section.charts["ranks"][0]
     ranks = {row["name"]: row["rank"] for row in spec["data"]["values"]}
     assert ranks == {"fedpgp": 1, "coop": 2, "promptfl": 3}
@@ -148,31 +147,6 @@ def test_data_sets_are_compared_by_rank(make_store):
     assert groups == {(1, 2), (2, 3)}
     length = 2.343 * math.sqrt(3 * 4 / (6 * 3))  # Demsar 2006, Table 5: three cells
     assert spec["title"] == f"critical difference {length:.2f}"
-    rows = section.charts["profiles"][0]["data"]["values"]
-    assert list(dict.fromkeys(row["series"] for row in rows)) == ["fedpgp", "coop", "promptfl"]
-    runs = [v for cell in facts.cells if "fedpgp" in cell.label for v in facts.values(cell, facts.metric)]
-    assert len(runs) == 6
-    for row in (row for row in rows if row["series"] == "fedpgp"):
-        assert row["mean"] == pytest.approx(sum(v > row["threshold"] for v in runs) / 6)
-
-
-def test_the_best_is_compared_with_its_neighbours(make_store):
-    """Adjacent numbers along one axis alone; differences are the best's minus the neighbour's, as in the records."""
-    body = "axes: {method: {n_ctx: [1, 2, 4, 8]}, optim: {lr: [0.01, 0.1]}}\nseeds: 3\n"
-    level = lambda cell: 0.8 if cell.label == "n_ctx=4, lr=0.01" else 0.5  # noqa: E731
-    facts = Facts(make_store(body=body, level=level))
-    found = against_neighbours(facts)
-    assert set(found.index) == {"n_ctx=2, lr=0.01", "n_ctx=8, lr=0.01", "n_ctx=4, lr=0.1"}
-    assert facts.best is not None
-    mine = facts.by_seed(facts.best, facts.metric)
-    for name, row in found.to_dict("index").items():
-        theirs = facts.by_seed(facts.by_label[str(name)], facts.metric)
-        assert row["difference"] == pytest.approx(np.mean([mine[s] - theirs[s] for s in mine]))
-        assert row["low"] < row["difference"] < row["high"]
-    assert set(found["verdict"]) == {"better"}
-    section = decisions.neighbours(facts, against_reference(facts))
-    assert section is not None
-    assert "better than 3 of 3 neighbours" in section.texts[0]
 
 
 def test_the_study_s_rule_selects(make_store, compose):
@@ -190,11 +164,11 @@ def test_the_study_s_rule_selects(make_store, compose):
                 store.put(cell, seed, store.history(cell, seed), {**result, "rules": rules})
         return store
 
-    wanted = {"mean": "n_ctx=4", "lower_bound": "n_ctx=2", "one_standard_error": "n_ctx=1"}
+    wanted = {"mean": "n_ctx=4", "lower_bound": "n_ctx=2"}
     for rule, label in wanted.items():
         found = selection.best(store_of(f"report.select={rule}", name=rule))
         assert found.label == label
-        val = {"n_ctx=4": 2.15 / 3, "n_ctx=2": 0.705, "n_ctx=1": 0.7045}[label]
+        val = {"n_ctx=4": 2.15 / 3, "n_ctx=2": 0.705}[label]
         assert found.val == pytest.approx(val, abs=0.002), "the mean, whatever it was selected by"
     with pytest.raises(ConfigError, match=r"report\.select 'best'"):
         compose("axes: {optim: {lr: [0.1]}}", "report.select=best")
@@ -217,7 +191,7 @@ def test_show_as_json_holds_the_comparisons(make_store, capsys):
     results_table(make_store(), "final", "json")
     rows = json.loads(capsys.readouterr().out)
     assert {row.get("reference") for row in rows} == {"zeroshot", None}
-    assert all({"verdict", "sentence", "difference_low", "p_signs_least"} <= row.keys() for row in rows[:3])
+    assert all({"verdict", "sentence", "difference_low"} <= row.keys() for row in rows[:3])
 
 
 def test_cells_on_other_partitions_are_not_compared(make_store):

@@ -50,7 +50,6 @@ def test_compare_pairs_cells_and_seeds(make_store: MakeStore, tmp_path: Path) ->
     row = found.rows[0]
     assert row["difference"] == pytest.approx(statistics.mean(y - x for x, y in pairs))
     plain: Any = stats.ttest_rel([y for _, y in pairs], [x for x, _ in pairs])
-    assert row["p"] >= float(plain.pvalue), "after Holm's correction"
     half: float = plain.confidence_interval().high - row["difference"]
     assert row["high"] - row["difference"] == pytest.approx(half)
 

@@ -96,12 +96,6 @@ def test_a_store_of_another_layout_is_refused_in_one_line(
         run_study(*compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=1"), root=store.root)
 
 
-def test_a_stored_study_names_no_server(make_store: MakeStore) -> None:
-    store = make_store(["tracking.uri=http://user:secret@host:5000"])
-    assert "uri" not in store.node()["tracking"]
-    assert store.spec().tracking.uri is None
-
-
 def test_a_summary_may_be_of_any_metric_of_the_records(make_store: MakeStore) -> None:
     store = make_store()
     found = store.summary(metric="train/loss").set_index("cell")["mean"]

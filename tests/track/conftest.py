@@ -117,7 +117,7 @@ def _runs_of(uri: str, name: str = "toy") -> list[Any]:
 def _picture(uri: str, store: Store) -> dict[str, Any]:
     """All that a SQLite database says of a store's live runs: parameters, points of metrics, status, files."""
     database = sqlite3.connect(uri.removeprefix("sqlite:///"))
-    owner = writer.identity(store, uri)
+    owner = writer.identity(store.root, uri)
     found: dict[str, Any] = {}
     live = "SELECT run_uuid, name, status, artifact_uri FROM runs WHERE lifecycle_stage = 'active'"
     for key, name, status, place in database.execute(live).fetchall():
@@ -134,9 +134,6 @@ def _picture(uri: str, store: Store) -> dict[str, Any]:
                 database.execute("SELECT key, step, value, timestamp FROM metrics WHERE run_uuid = ?", [key])
             ),
             "tags": {k: v for k, v in tags.items() if k.startswith("fpl.") and k != "fpl.store"},
-            "inputs": database.execute(
-                "SELECT count(*) FROM inputs WHERE destination_id = ? AND destination_type = 'RUN'", [key]
-            ).fetchone(),
             "files": sorted(str(p.relative_to(files)) for p in files.rglob("*") if p.is_file()),
             "nested": tags.get("mlflow.parentRunId") is not None,
         }

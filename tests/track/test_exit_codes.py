@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from fpl_tune import cli
-from fpl_tune.study import transfer
 from fpl_tune.study.store import Store
 
 SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
@@ -45,23 +44,9 @@ def test_a_folder_is_refused_before_the_study_starts(away, capsys, monkeypatch):
     assert Store.open(away / "outputs", "toy").spec().seed_list() == [1, 2], "nothing was started"
 
 
-def test_an_import_keeps_the_study_and_says_what_is_missing(away, capsys):
-    parcel = transfer.export_study(cli_store(away), away / "parcel")
-    (away / "outputs" / "toy").rename(away / "elsewhere")
-    assert call("import", str(parcel)) == 0
-    told = capsys.readouterr()
-    assert "doctor --fix" in told.err
-    assert "s3cret" not in told.out + told.err
-    assert (away / "outputs" / "toy" / "cells.json").is_file()
-
-
 @pytest.mark.parametrize("words", [("ui",), ("doctor", "--format", "csv")])
 def test_the_server_itself_was_asked_for(away, capsys, words):
     assert call(*words) == 3
     told = capsys.readouterr()
     assert "connection refused" in " ".join((told.out + told.err).split())
     assert "s3cret" not in told.out + told.err
-
-
-def cli_store(away: Path) -> Store:
-    return Store.open(away / "outputs", "toy")

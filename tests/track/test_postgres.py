@@ -79,7 +79,7 @@ def postgres() -> Iterator[str]:
 
 
 def contents(uri: str, runs_of: Any, name: str) -> dict[str, Any]:
-    """Runs by key: name, status, parameters, whole histories, inputs, tags."""
+    """Runs by key: name, status, parameters, whole histories, tags."""
     client = server.connect(uri)
     return {
         run.data.tags["fpl.key"]: (
@@ -87,7 +87,6 @@ def contents(uri: str, runs_of: Any, name: str) -> dict[str, Any]:
             run.info.status,
             run.data.params,
             {k: [(p.step, p.value) for p in client.get_metric_history(run.info.run_id, k)] for k in run.data.metrics},
-            sorted(d.dataset.digest for d in run.inputs.dataset_inputs),
             {k: v for k, v in run.data.tags.items() if k.startswith("fpl.") and k != "fpl.store"},
         )
         for run in runs_of(uri, name)

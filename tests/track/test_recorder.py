@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,9 +11,9 @@ from typing import Any
 import pytest
 
 from fpl_tune import track
-from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.execute.callback import Outcome
-from fpl_tune.study import transfer
+from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
 from fpl_tune.track import recorder as recording
 from fpl_tune.track import server
@@ -52,16 +53,15 @@ def test_follows_a_study(make_store, uri, tmp_path, keyed, statuses):
 def test_the_driver_does_not_wait_for_mlflow(make_store, uri, tmp_path, monkeypatch, statuses):
     """The recorder hears of every cell while nothing can be written."""
     store = make_store(body=SMALL)
-    write, told = recording.Writer.cell, threading.Event()
+    write, told = recording.Writer.write_cell, threading.Event()
 
     def slow(*args: Any) -> None:
         assert told.wait(120)
         write(*args)
 
-    monkeypatch.setattr(recording.Writer, "cell", slow)
+    monkeypatch.setattr(recording.Writer, "write_cell", slow)
     recorder = track.Recorder()
     recorder.on_study_start(store, store.cells(), [object()])  # type: ignore[list-item]
-    recorder.on_job_start(store.cells()[0], (1, 2))
     for cell in store.cells():
         recorder.on_cell_end(cell, {})
     told.set()
@@ -70,7 +70,7 @@ def test_the_driver_does_not_wait_for_mlflow(make_store, uri, tmp_path, monkeypa
 
 
 def test_mlflow_waits_for_the_first_trial(make_store, tmp_path, monkeypatch):
-    """Its import takes as long as a start may, and must not meet the import of what runs the trials."""
+    """Its import must not meet the import of what runs the trials."""
     store = make_store(body=SMALL)
     opened: list[bool] = []
     recorder = track.Recorder()
@@ -126,10 +126,10 @@ def test_nothing_is_written_for_a_finished_study(make_store, uri, tmp_path, runs
     assert [run.to_dictionary() for run in runs_of(uri)] == before
 
 
-def test_inspect_names_what_differs_and_repair_mends_it(make_store, uri, keyed, statuses):
+def test_inspect_names_what_differs_and_mends_it(make_store, uri, keyed, statuses):
     store = make_store()
     cells = store.cells()
-    assert {f.kind for f in track.inspect(store)} == {"missing"}
+    assert track.inspect(store) == [("toy", "missing", ["toy", *(cell.label for cell in cells)])]
     track.sync(store)
     assert track.inspect(store) == []
     client, runs = server.connect(uri), keyed(uri)
@@ -139,41 +139,64 @@ def test_inspect_names_what_differs_and_repair_mends_it(make_store, uri, keyed, 
     client.delete_run(runs[cells[0].id].info.run_id)  # someone deleted a run
     client.delete_tag(runs[cells[1].id].info.run_id, "fpl.digest")  # killed between two calls
     client.create_run(experiment, tags=runs[cells[2].id].data.tags)  # created twice
-    client.create_run(experiment, tags={**runs[cells[3].id].data.tags, "fpl.key": "gone"})
+    client.create_run(experiment, tags={**runs[cells[3].id].data.tags, "fpl.key": "gone", "mlflow.runName": "gone"})
     history = store.history(cells[3], 1)
     result = store.result(cells[3], 1)
     assert result is not None
     store.put(cells[3], 1, history, {**result, "rounds": 99})  # the store went on
 
-    kinds = {f.key: f.kind for f in track.inspect(store)}
-    expected = ["missing", "stale", "duplicate", "stale"]
-    assert kinds == {
-        "study": "zombie",
-        "gone": "orphan",
-        **{cell.id: kind for cell, kind in zip(cells, expected, strict=True)},
+    found = {kind: names for _, kind, names in track.inspect(store)}
+    assert found == {
+        "missing": [cells[0].label],
+        "stale": ["toy", *(cell.label for cell in cells[1:])],
+        "orphaned": ["gone"],
     }
-    track.repair(store)
+    track.inspect(store, fix=True)
     assert track.inspect(store) == []
     assert set(statuses(uri)) == {"study", *(cell.id for cell in cells)}
+
+
+def test_runs_of_a_deleted_study_are_named_and_deleted(make_store, uri, runs_of):
+    kept, gone = make_store(body=SMALL), make_store(body=SMALL, name="gone")
+    for store in (kept, gone):
+        track.sync(store)
+    before = {run.info.run_id for run in runs_of(uri)}
+    assert track.inspect_deleted(kept.root) == []
+    shutil.rmtree(gone.folder)
+    names = ["gone", *(cell.label for cell in kept.cells())]
+    ((study, kind, runs),) = track.inspect_deleted(kept.root, fix=True)
+    assert (study, kind, sorted(runs)) == ("gone", "orphaned", sorted(names))
+    assert runs_of(uri, "gone") == track.inspect_deleted(kept.root) == []
+    assert {run.info.run_id for run in runs_of(uri)} == before
+
+
+def test_a_study_that_runs_is_left_to_its_driver(make_store, uri):
+    store = make_store(body=SMALL)
+    with locked(store.folder):
+        assert track.inspect(store, fix=True) == []
+    assert track.inspect(store) != []
+
+
+def test_a_stored_study_names_no_server(make_store, uri, monkeypatch, tmp_path):
+    store = make_store([f"++tracking.uri={uri}"], body=SMALL)
+    assert uri not in (store.folder / "study.yaml").read_text()
+    with pytest.raises(EnvironmentProblem, match="Give the address in MLFLOW_TRACKING_URI"):
+        track.inspect(store)
+    (store.folder / "study.yaml").write_text(
+        (store.folder / "study.yaml").read_text().replace("uri: '***'", "uri: http://elsewhere.example")
+    )
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    track.inspect(Store(store.root, "toy"), fix=True)
+    assert track.inspect(store) == []
 
 
 def test_a_study_moves_as_one_folder(make_store, uri, tmp_path, blank_database, statuses):
     store = make_store(body=SMALL)
     track.sync(store)
-    parcel = transfer.export_study(store, tmp_path / "parcel")
     laptop = tmp_path / "laptop"
-    moved = transfer.import_study(parcel, laptop)
+    shutil.copytree(store.folder, laptop / "toy")
+    moved = Store.open(laptop, "toy")
     assert moved.frame().equals(store.frame())
     track.sync(moved)
     there = statuses(f"sqlite:///{laptop.resolve()}/mlflow.db")
     assert there == statuses(uri)
-
-
-def test_nothing_is_overwritten_by_moving(make_store, tmp_path):
-    store = make_store(body=SMALL)
-    with pytest.raises(ConfigError, match="exists"):
-        transfer.export_study(store, tmp_path)
-    with pytest.raises(ConfigError, match="exists"):
-        transfer.import_study(store.folder, tmp_path)
-    with pytest.raises(ConfigError, match=r"no study|has none"):
-        transfer.import_study(tmp_path, tmp_path / "x")
