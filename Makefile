@@ -8,6 +8,8 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# On a terminal pip shows what it downloads and how far it is; elsewhere it prints errors only.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check $(shell test -t 2 || echo --quiet)
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,9 +19,10 @@ setup: $(READY) ## Make the virtual environment (.venv) with everything in it
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "fpl-tune needs Python 3.10 or newer: make setup PYTHON=python3.11"; exit 3; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	@echo "Installing $(TORCH) and the other packages into $(VENV): 2 GB on disk, more with a CUDA build; two to five minutes."
+	$(PIP) "$(TORCH)"
 	@# Named again, or the newest torchvision would bring another torch along.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" -e '.[dev]'
+	$(PIP) "$(TORCH)" -e '.[dev]'
 	@touch $(READY)
 
 study: setup ## Run pFedMoAP's lambda sweep on the embedded world: table, report page, MLflow experiment

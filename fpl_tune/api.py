@@ -13,7 +13,7 @@ import pandas as pd
 
 from fpl_tune import config
 from fpl_tune.core.device import resolve
-from fpl_tune.core.formatting import duration
+from fpl_tune.core.formatting import duration, time_left
 from fpl_tune.core.paths import cache_root, check_stored, output_folder, output_root
 from fpl_tune.simulation.simulation import Record, Simulation
 
@@ -110,7 +110,7 @@ def round_line(records: Sequence[Record], trial: Simulation) -> str:
             text += f"  {title} {100 * sum(r[f'{split}/acc_mean'] for r in records) / len(records):.1f} %"
     spent = sum(record["time/seconds"] for record in records)
     left = spent / trial.round * (trial.rounds - trial.round)
-    return f"{text}  {duration(spent)}{f', about {duration(left)} left' if left > 2 else ''}"
+    return f"{text}  {duration(spent)}{f', {time_left(left)}' if left > 2 else ''}"
 
 
 @dataclass(frozen=True)

@@ -168,6 +168,8 @@ class Sizes(Protocol):
     """Transformer blocks of the towers; None for a ResNet."""
     same_classes: bool
     """Every test set runs over the training classes; False in base-to-novel."""
+    participation: float | None
+    """Share of the clients that train in a round, where every round draws them uniformly; None where it does not."""
 
 
 class Task(Sizes, Protocol):

@@ -21,6 +21,7 @@ from fpl_tune.cli.common import app
 from fpl_tune.core import paths
 from fpl_tune.core.paths import list_studies
 from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.study.cells import expand
 from fpl_tune.testing import assert_same, check_method, play, toy_task
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,10 +65,17 @@ COMMANDS = [
     if command.strip()
 ]
 OURS = [command for command in COMMANDS if command.startswith("fpl-tune")]
-COMPOSED = [
-    command
-    for page in PAGES.values()
-    for command in re.findall(r"`(fpl-tune (?:study|plan|bench) [^`]+)`", page.replace("\n", " "))
+PROSE = [
+    re.sub(r"^```.*?^```", "", page, flags=re.M | re.S).replace("\n", " ")
+    for name, page in PAGES.items()
+    if name != "CHANGELOG.md"
+]
+INLINE = sorted({code for page in PROSE for code in re.findall(r"`([^`]+)`", page) if not re.search(r"[A-Z]{3}", code)})
+COMPOSED = [code for code in INLINE if re.match(r"fpl-tune (?!cluster)\S+ [^|]+$", code)]
+OVERRIDES = [
+    code
+    for code in INLINE
+    if re.match(rf"({'|'.join(config.GROUPS)})(\.[\w.]+)?=.", code) and not re.search("=(my|package)", code)
 ]
 
 
@@ -92,9 +100,17 @@ def test_every_command_is_one(command: str, monkeypatch: pytest.MonkeyPatch) -> 
     if "server_momentum" in command:
         return
     if name in list_studies():
-        assert config.compose_study(name, overrides)[0].name == name
+        spec, node = config.compose_study(name, overrides)
+        assert spec.name == name
+        assert expand(spec, node)
     elif name is None and overrides:
         config.compose_run(overrides)
+
+
+@pytest.mark.parametrize("words", OVERRIDES)
+def test_every_override_in_the_text_composes(words: str) -> None:
+    """As the shell would pass it if it were quoted where it needs to be."""
+    config.compose_run(re.findall(r"[\w.]+=(?:\{.*\}|\[.*\]|\S+)", words))
 
 
 def test_every_study_has_a_row() -> None:
@@ -172,8 +188,6 @@ def test_the_optuna_example_runs() -> None:
 
 
 def test_the_study_in_the_text_composes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fpl_tune.study.cells import expand
-
     text = PAGES["studies.md"].split("```yaml\n")[1].split("```")[0]
     (tmp_path / "studies").mkdir()
     (tmp_path / "studies" / "mine.yaml").write_text(text)

@@ -136,7 +136,7 @@ def _suggested(root: Path, overrides: Sequence[str], trials: int) -> float:
         for cell in batch:
             plan.report(cell, _made_up(cell))
     began, asked = time.perf_counter(), 0
-    while plan.left:
+    while plan.unfinished:
         asked += len(batch := plan.request())
         for cell in batch:
             plan.report(cell, _made_up(cell))

@@ -17,6 +17,7 @@ from fpl_tune.core import paths, plugins
 if TYPE_CHECKING:
     from jinja2 import Template
 
+    from fpl_tune.config import StudySpec
     from fpl_tune.study.store import Store
 
 app = typer.Typer(
@@ -59,7 +60,6 @@ Overrides = Annotated[
 ]
 FormatOption = Annotated[Format, typer.Option("--format", help="Output format.")]
 ConfigOption = Annotated[bool, typer.Option("--cfg", help="Print the resolved configuration and exit.")]
-BudgetOption = Annotated[str | None, typer.Option("--budget", help="Wall time, e.g. 90s or 2h; same as budget=2h.")]
 SeedsOption = Annotated[
     str | None, typer.Option("--seeds", help="Number of seeds, or a list such as 1,2,5; same as seeds=5.")
 ]
@@ -120,11 +120,18 @@ def template(name: str, **options: Any) -> Template:
     )
 
 
-def with_options(overrides: list[str] | None, *, budget: str | None = None, seeds: str | None = None) -> list[str]:
-    """The overrides, with `--budget` and `--seeds` among them."""
+def print_config(spec: StudySpec, node: dict[str, Any]) -> None:
+    """Prints a composed study as YAML, which can be read back, if all of its cells can be made."""
+    from fpl_tune.cli import output
+    from fpl_tune.study.cells import expand
+
+    expand(spec, node)
+    output.emit_config(node)
+
+
+def with_options(overrides: list[str] | None, *, seeds: str | None = None) -> list[str]:
+    """The overrides, with `--seeds` among them."""
     found = [*(overrides or [])]
-    if budget is not None:
-        found.append(f"budget={budget}")
     if seeds is not None:
         found.append(f"seeds=[{seeds}]" if "," in seeds else f"seeds={seeds}")
     return found

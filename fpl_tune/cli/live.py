@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from fpl_tune.cli import output
+from fpl_tune.core import formatting
 from fpl_tune.core.formatting import counted, duration
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.eta import Eta
@@ -132,7 +133,7 @@ class Watcher(Callback):
         return mean
 
     def _time_left(self) -> str:
-        """The ETA, unless the study stops after this round: because of a signal, the budget or `fpl-tune stop`."""
+        """The ETA, unless the study stops after this round: because of a signal or `fpl-tune stop`."""
         return time_left(self._eta.seconds, ending=stop_requested(self._folder), again=" (Ctrl-C again: at once)")
 
     def _draw(self) -> Group:
@@ -170,4 +171,4 @@ def time_left(seconds: float | None, *, ending: bool = False, again: str = "") -
     """How long a running study will still take, in words; None: nothing is known yet."""
     if ending:
         return f"ending after the round{again}"
-    return "starting" if seconds is None else f"about {duration(seconds)} left"
+    return "starting" if seconds is None else formatting.time_left(seconds)

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from fpl_tune.core.formatting import duration, plain, plus_minus
+from fpl_tune.core.formatting import duration, plain, plus_minus, time_left
 
 Row = Mapping[str, Any]
 
@@ -87,7 +87,7 @@ def progress(what: str) -> Iterator[Callable[..., None]]:
         elif not talk.is_terminal and now - said > _SILENCE and done:
             said = now
             left = (now - began) * (total - done) / done
-            talk.print(f"{what or step}: {done:,.0f} of {total:,.0f}, about {duration(left)} left")
+            talk.print(f"{what or step}: {done:,.0f} of {total:,.0f}, {time_left(left)}")
 
     try:
         yield follow

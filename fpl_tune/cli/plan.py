@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
+
+import typer
 
 from fpl_tune.cli import output
 from fpl_tune.cli.common import (
-    BudgetOption,
     ConfigOption,
     FormatOption,
     Overrides,
     SeedsOption,
     StudyName,
     app,
+    print_config,
     with_options,
 )
 from fpl_tune.core.paths import output_folder, output_root
@@ -22,26 +25,26 @@ from fpl_tune.core.paths import output_folder, output_root
 def plan(
     name: StudyName,
     overrides: Overrides = None,
-    budget: BudgetOption = None,
     seeds: SeedsOption = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Train two rounds of whatever never ran.")] = False,
     format: FormatOption = "table",
     cfg: ConfigOption = False,
 ) -> None:
-    """What a study would run and why: new, stale and finished cells, time, memory, exact bytes, what a budget drops.
+    """What a study would run and why: new, stale and finished cells, time, memory and exact bytes.
 
     Exit code 2 if the study cannot run on this machine.
     """
-    words = with_options(overrides, budget=budget, seeds=seeds)
+    words = with_options(overrides, seeds=seeds)
     from fpl_tune.execute.plan.overrides import compose
 
     spec, node = compose(name, words, output_folder())
     if cfg:
-        output.emit_config(node)
+        print_config(spec, node)
         return
     from fpl_tune.execute.plan.plan import make_plan
 
     with output.progress("measuring") as progress:
-        found = make_plan(spec, node, root=output_root(), progress=progress)
+        found = make_plan(spec, node, root=output_root(), measure=measure, progress=progress)
     rows = found.rows()
     outside = [{"cell": cell.label, "status": state, "why": why} for cell, state, why in found.outside]
     if format == "json":

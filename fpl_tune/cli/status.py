@@ -90,7 +90,7 @@ def _watch(store: Store) -> None:
     with Live(console=talk, refresh_per_second=1) if talk.is_terminal else nullcontext() as live:
         while True:
             found = manage.status(store)
-            state = _sentence({**found, "seconds_left": None, "stalled": dict.fromkeys(found["stalled"], 0.0)})
+            state = _sentence({**found, "seconds_left": None})
             if live is not None:
                 live.update(_sentence(found))
             elif state != shown or time.monotonic() >= due:
@@ -103,13 +103,12 @@ def _watch(store: Store) -> None:
 
 def _sentence(found: dict[str, Any]) -> str:
     """A study's status in words."""
-    from fpl_tune.cli.live import no_progress, time_left
+    from fpl_tune.cli.live import time_left
 
     states = ", ".join(f"{found[name]} {name}" for name in map(str, Status) if found[name])
     by = "not running"
     if found["run_by"]:
         by = f"{time_left(found['seconds_left'], ending=found['ending'])}; run by {found['run_by']}"
-        by += f"; {no_progress(found['stalled'])}" if found["stalled"] else ""
     wanted = found["seeds_wanted"]
     seeds = f"{found['seeds']} of {counted(wanted, 'seed')} {'has' if wanted == 1 else 'have'} a result"
     return f"{found['study']}: {counted(found['cells'], 'cell')} ({states}); {seeds}; {by}"

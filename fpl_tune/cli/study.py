@@ -10,7 +10,6 @@ import typer
 
 from fpl_tune.cli import output
 from fpl_tune.cli.common import (
-    BudgetOption,
     ConfigOption,
     Format,
     FormatOption,
@@ -18,6 +17,7 @@ from fpl_tune.cli.common import (
     SeedsOption,
     StudyName,
     app,
+    print_config,
     with_options,
 )
 from fpl_tune.core.paths import output_folder, output_root
@@ -36,7 +36,6 @@ def study(
     retry: Annotated[
         bool, typer.Option("--retry", help="Run diverged seeds again too; failed seeds always run again.")
     ] = False,
-    budget: BudgetOption = None,
     seeds: SeedsOption = None,
     format: FormatOption = "table",
     cfg: ConfigOption = False,
@@ -45,9 +44,9 @@ def study(
     if dry_run:
         from fpl_tune.cli.plan import plan
 
-        plan(name, overrides, budget, seeds, format, cfg)
+        plan(name, overrides, seeds, format=format, cfg=cfg)
         return
-    words, table = with_options(overrides, budget=budget, seeds=seeds), format == "table"
+    words, table = with_options(overrides, seeds=seeds), format == "table"
     if sys.stderr.isatty():  # before the imports, which take seconds
         print(f"{name}: loading", end="\r", file=sys.stderr, flush=True)
     from fpl_tune.execute.plan.overrides import compose
@@ -55,7 +54,7 @@ def study(
 
     spec, node = compose(name, words, output_folder())
     if cfg:
-        output.emit_config(node)
+        print_config(spec, node)
         return
     store = Store(output_root(), spec.name)
     outcome = _run(spec, node, store, retry, table)

@@ -1,4 +1,4 @@
-"""Composition of runs and studies from YAML and overrides. Only this room imports Hydra.
+"""Composition of runs and studies from YAML and overrides. Only this room imports Hydra, when something is composed.
 
 A run configuration is composed from the groups in `fpl_tune/conf` (clip, data, partition, optim, protocol, method);
 a study file adds what it varies.
@@ -14,11 +14,6 @@ from dataclasses import asdict, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import hydra
-from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig, OmegaConf
 
 from fpl_tune import methods
 from fpl_tune.config.fields import changed, known_fields, no_field, set_field, to_run, to_study
@@ -175,31 +170,43 @@ def _prefer_choices(node: dict[str, Any], overrides: Sequence[str]) -> None:
     for group, option in given:
         if group in GROUPS and isinstance(option, str):
             node.update(deepcopy(choose(group, option)))
+        elif group == "method" and isinstance(option, dict):
+            node.update(method=deepcopy(option), stages=[])
     for dotted, value in given:
         if dotted.split(".")[0] in GROUPS and "." in dotted:
             set_field(node, dotted, value)
 
 
 def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any]:
+    import hydra  # half a second, which reading a study's store does without
+    from hydra.core.global_hydra import GlobalHydra
+    from omegaconf import OmegaConf
+
     _register(overrides := [str(text) for text in overrides])
     parse(overrides)
-    overrides = [_forced(text) for text in overrides]
+    overrides = [word for text in overrides for word in _forced(text)]
     GlobalHydra.instance().clear()  # another application's, which may have been left open
     try:
         with hydra.initialize_config_dir(str(folder), version_base="1.3", job_name="fpl_tune"):
             found = hydra.compose(name, overrides=[*overrides, _searched()])
-        check_growth(_plain(found, resolve=False), f"{name}.yaml")
-        return _plain(found, resolve=True)
+        check_growth(OmegaConf.to_container(found, resolve=False), f"{name}.yaml")
+        resolved: Any = OmegaConf.to_container(found, resolve=True, throw_on_missing=True)
+        return {str(key): value for key, value in resolved.items()}
     except ConfigError:
         raise
     except Exception as problem:  # Hydra and OmegaConf raise many types for invalid files and overrides
         raise readable(problem, folder / f"{name}.yaml") from None
 
 
-def _forced(override: str) -> str:
-    """Sets a field whether or not YAML names it: unknown fields are refused when the specification is built."""
-    key = override.partition("=")[0]
-    return override if key in GROUPS or key[:1] in ("+", "~") else f"++{override}"
+def _forced(override: str) -> list[str]:
+    """Sets a field whether or not YAML names it: unknown fields are refused when the specification is built.
+
+    A mapping such as `method={name: private, inner: {name: fedpgp}}` takes the place of the group's option.
+    """
+    key, _, value = override.partition("=")
+    if key == "method" and value.lstrip().startswith("{"):
+        return ["~method", f"++{override}"]
+    return [override] if key in GROUPS or key[:1] in ("+", "~") else [f"++{override}"]
 
 
 def _searched() -> str:
@@ -213,7 +220,7 @@ def _searched() -> str:
 def _register(overrides: Sequence[str]) -> None:
     """Registers the defaults, and an option for every method without YAML and every class that an override names."""
     _register_defaults()
-    named = [text.removeprefix("method=") for text in overrides if re.match("method=.*:", text)]
+    named = [text.removeprefix("method=") for text in overrides if re.match("method=[^{]*:", text)]
     for name in [*methods.catalogue(), *named]:
         methods.find(name)
         _register_method(name)
@@ -221,12 +228,16 @@ def _register(overrides: Sequence[str]) -> None:
 
 @cache
 def _register_defaults() -> None:
+    from hydra.core.config_store import ConfigStore
+
     for name, kind in (("run_defaults", RunSpec), ("study_defaults", StudySpec)):
         ConfigStore.instance().store(name=name, node={**asdict(kind()), "method": {}, "stages": []})
 
 
 @cache
 def _register_method(name: str) -> None:
+    from hydra.core.config_store import ConfigStore
+
     if not _has_file(name):
         node = {"method": {"name": name}}
         ConfigStore.instance().store(group="method", name=name, node=node, package="_global_")
@@ -235,9 +246,3 @@ def _register_method(name: str) -> None:
 def _has_file(method: str) -> bool:
     """Whether a method is an option with fields of its own, such as other groups."""
     return shipped("conf", f"method/{method}.yaml").is_file()
-
-
-def _plain(node: DictConfig, *, resolve: bool) -> dict[str, Any]:
-    found = OmegaConf.to_container(node, resolve=resolve, throw_on_missing=resolve)
-    assert isinstance(found, dict)
-    return {str(k): v for k, v in found.items()}

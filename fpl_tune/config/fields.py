@@ -6,16 +6,19 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 from pydantic import ValidationError
 
 from fpl_tune import methods
+from fpl_tune.config.files import read_mapping
 from fpl_tune.config.messages import of_studies
 from fpl_tune.config.specs import ClipSpec, OptimSpec, ProtocolSpec, RunSpec, Stage, StudySpec
 from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.files import digest
 from fpl_tune.core.nested import get_field
+from fpl_tune.core.paths import shipped
 from fpl_tune.core.spec import Spec, join_name, refusal, shown, validated
 from fpl_tune.data import DataSpec, PartitionSpec
 from fpl_tune.data.registry import resolve
@@ -74,11 +77,33 @@ def _parts(node: Mapping[str, Any], stored: bool) -> dict[str, Any]:
                 f"{name} must be a mapping of its fields, but is {shown(chosen)}. To choose one by name in a study's "
                 f"YAML, write '- override /{name}: {' '.join(chosen.split()) or 'NAME'}' under 'defaults:'."
             )
+    method = methods.stored(node["method"]) if stored else methods.build(node["method"])
+    node = {**node, "optim": _optim(node.get("optim", {}), method)}
     parts: dict[str, Any] = {name: validated(kind, node.get(name, {}), name) for name, kind in _SPECS.items()}
     parts["partition"] = resolve(parts["data"], parts["partition"])
-    parts["method"] = methods.stored(node["method"]) if stored else methods.build(node["method"])
+    parts["method"] = method
     parts["stages"] = stages(parts["method"], parts["protocol"], node.get("stages", []), stored=stored)
     return parts
+
+
+def _optim(node: Any, method: Method) -> Any:
+    """The optimiser's fields; those that `optim=tuned` leaves open are of the method's row, or of the one it wraps."""
+    if not isinstance(node, Mapping) or node.get("name") != "tuned":
+        return node
+    rows, wrapped = _tuned(), method
+    while methods.name_of(wrapped) not in rows and isinstance(inner := getattr(wrapped, "inner", None), Method):
+        wrapped = inner
+    row = rows.get(methods.name_of(wrapped))
+    if row is None and method.learns:
+        name = methods.name_of(method)
+        raise ConfigError(f"optim=tuned has no row of {name}. Choose another optimiser, such as optim=sgd.")
+    own = {name: value for name, value in node.items() if name != "name" and value is not None}
+    return {**(row or {}), **own, "groups": {**(row or {}).get("groups", {}), **own.get("groups", {})}}
+
+
+@cache
+def _tuned() -> dict[str, dict[str, Any]]:
+    return read_mapping(shipped("conf", "tuned.yaml"), "The table of rates")
 
 
 def stages(method: Method, protocol: ProtocolSpec, nodes: Any, *, stored: bool = False) -> tuple[Stage, ...]:

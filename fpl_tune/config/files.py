@@ -6,11 +6,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
+from typing import TYPE_CHECKING, Any
 
 from fpl_tune.config.messages import options
 from fpl_tune.config.specs import RUN_FIELDS
@@ -18,6 +14,9 @@ from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.core.nested import GROUPS
 from fpl_tune.core.spec import shown
 from fpl_tune.core.yaml_files import DEPTH, VALUES, read_mapping, refuse_resolvers
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
 
 CHARACTERS = 12_000
 """Longest override, with a key of at most 200; longer lists belong in the study's file."""
@@ -61,7 +60,7 @@ def _names(entry: Any) -> list[str]:
     ]
 
 
-def check_growth(node: Mapping[str, Any], where: str) -> None:
+def check_growth(node: Any, where: str) -> None:
     """Refuses interpolations other than references, and those that refer to themselves or grow without bound."""
     sizes: dict[str, int] = {}
 
@@ -101,6 +100,9 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 
 
 def _parse(text: str) -> Override:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
     key = text.partition("=")[0].lstrip("+~")
     if len(text) > CHARACTERS or len(key) > 200:
         raise ConfigError(f"An override has {CHARACTERS} characters at most, but {shown(text)} has {len(text)}.")
@@ -120,7 +122,8 @@ def _parse(text: str) -> Override:
         listed = f"[{listed}]" if re.fullmatch(r"[^\[\](){}]+", listed) else "[...]"
         raise ConfigError(f"{key} takes one value, but {shown(text)} gives several. In a study: axes.{key}={listed}.")
     value = None if parsed.is_delete() else parsed.value()
-    if key in GROUPS and not parsed.is_delete() and not (value and isinstance(value, str)):
+    named = (value and isinstance(value, str)) or (key == "method" and isinstance(value, dict))
+    if key in GROUPS and not parsed.is_delete() and not named:
         raise unknown(key, str(value), options(key))
     return parsed
 

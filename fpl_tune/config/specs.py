@@ -307,8 +307,6 @@ class StudySpec(RunSpec):
     execution: ExecutionSpec = field(default_factory=ExecutionSpec)
     tracking: TrackingSpec = field(default_factory=TrackingSpec)
     report: ReportSpec = field(default_factory=ReportSpec)
-    budget: str | None = None
-    """e.g. 2h, 30m, 90s: cells that do not fit are dropped and listed."""
     confirm: str | None = None
     """Name of a study that searched: the cells are the points that it found and the published ones, on seeds that it
     did not use; nothing is searched."""

@@ -14,10 +14,13 @@ _LISTED = 40
 REMOVED = {
     "prune.seeds": "It went with the race of seeds: set prune.rule=halving, which stops trials by rounds.",
     "prune.level": "It went with the race of seeds: set prune.rule=halving, which stops trials by rounds.",
+    "budget": "Run fewer trials or seeds (see fpl-tune plan). After fpl-tune stop, the same command continues.",
     "plateau": "Optuna's pruner does this: prune.rule={name: patient, patience: 5}.",
+    "shapes_*": "optim=tuned takes the row of the method.",
+    "tracking.register": 'Register the model of the study\'s run: mlflow.register_model("runs:/<run>/model", NAME).',
     "search.warm_start": "Every search starts from the published points of its space; add your own to search_spaces/.",
 }
-"""Fields and names of earlier versions -> what to use instead."""
+"""Fields and names of earlier versions -> what to use instead; `a_*` stands for all that begin with `a_`."""
 
 
 class FplTuneError(Exception):
@@ -44,8 +47,9 @@ class Notice(UserWarning):
 
 def did_you_mean(name: str, known: Iterable[str], first: Sequence[str] = (), listing: str = "") -> str:
     """A sentence that ends an error message: `first`, else the nearest known names, else all, or what lists them."""
-    if name in REMOVED:
-        return REMOVED[name]
+    for old in (name, f"{name.partition('_')[0]}_*"):
+        if old in REMOVED:
+            return REMOVED[old]
     known = sorted(known)
     near = first[:3] or get_close_matches(name, known, n=3, cutoff=0.5)
     if near:

@@ -33,6 +33,12 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def time_left(seconds: float) -> str:
+    """`about 44 s left`, in whole seconds: an estimate is no better."""
+    whole = max(round(seconds), 1)
+    return f"about {f'{whole} s' if whole < 60 else duration(whole)} left"
+
+
 def size(count: float) -> str:
     """1.3 MB and the like, powers of 1000."""
     for unit in ("B", "kB", "MB", "GB", "TB"):

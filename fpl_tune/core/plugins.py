@@ -75,8 +75,6 @@ def module_of(name: str, field: str) -> ModuleType:
     if "/" in module or module.endswith(".py"):
         stem = module.rpartition("/")[2].removesuffix(".py")
         raise ConfigError(f"{field} {name!r} names a file. Name its module: PYTHONPATH=FOLDER, {field}={stem}:{part}.")
-    if "{" in name:
-        raise ConfigError(f"{field} {name!r} has a brace that is not closed. Write {field}={{name: NAME}}, in quotes.")
     if not module or not part:
         raise ConfigError(f"{field} is given as package.module:Name, but is {name!r}.")
     top, here = module.partition(".")[0], Path.cwd()

@@ -70,7 +70,7 @@ class Report:
             return [counts]
         found = Table("", "images", "finding", "first cases")
         for finding in self.findings:
-            mark = "[red]![/red]" if finding.serious else ""
+            mark = Text("!" if finding.serious else "", "red")
             found.add_row(mark, f"{finding.count:,}", Text(finding.what), Text("\n".join(finding.examples)))
         return [counts, found]
 

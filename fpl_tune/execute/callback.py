@@ -75,6 +75,6 @@ class Outcome:
     """Left for the next run."""
     seconds: float
     exit_code: int
-    """0 done, 1 some cells failed, 4 the budget ended, 130 or 143 stopped by a signal."""
+    """0 done, 1 some cells failed, 130 or 143 stopped by a signal."""
     failures: tuple[str, ...] = ()
     """Label, seed and error of each failed seed."""

@@ -1,67 +1,57 @@
-"""The estimated time until a study is done (ETA), shared with other processes through the study's folder.
+"""The estimated time until a study is done (ETA): the work that is left over the speed of the finished work.
 
-Runs of equal cost (`profile.cost_key`) form a kind. The pace of a kind, in seconds per round and seed, is measured in
-this study; before its first round, it is the mean pace of the other kinds.
-
-A running trial without a round for `STALLED_ROUNDS` times its pace is stalled: its process is suspended, or its storage
-does not answer.
+The work of a trial is its rounds at the pace of its kind (`profile.cost_key`), and what every trial takes besides:
+set-up and files. The speed is the finished work over the wall clock, so that trials side by side, and whatever lies
+between them, count as they are.
 """
 
 from __future__ import annotations
 
-import json
+import math
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Sequence
+from datetime import datetime
+from statistics import median
 from typing import Any
 
-from fpl_tune.core.files import write_text
-from fpl_tune.execute.callback import Callback, Outcome
+from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.job import Job
-from fpl_tune.execute.profile import cost_key
+from fpl_tune.execute.profile import Paces, cost_key
 from fpl_tune.simulation.simulation import Record
-from fpl_tune.study.cells import Cell
+from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.store import Store
 
-_FILE = "study.left"
-_WRITE_SECONDS = 1.0  # between two writes of the file, at least
-STALLED_ROUNDS = 10
-"""A trial that takes this many times as long as its rounds before it is stalled."""
-STALLED_SECONDS, STALLED_AT_FIRST = 120.0, 1800.0
-"""No trial is stalled earlier; one whose pace is not known yet, since it loads towers and encodes images."""
+STALLED_SECONDS = 1800.0
+"""A trial without a round for longer is stalled: its process is suspended, or its storage does not answer."""
 
 
 class Eta(Callback):
-    """Estimates the seconds until a study is done and writes them to its folder while it runs."""
+    """Estimates the seconds until a study is done, in the process that runs it."""
 
     def __init__(self) -> None:
+        self._paces = Paces()
         self._kinds: dict[str, str] = {}  # cell id -> key of its kind
         self._trained: set[str] = set()  # kinds of runs that learn
-        self._rounds: Counter[str] = Counter()  # by kind: measured rounds of one seed
-        self._spent: dict[str, float] = defaultdict(float)  # by kind: their seconds
         self._left: dict[tuple[str, int], int] = {}  # (cell id, seed) -> rounds to run
         self._seen: dict[tuple[str, int], tuple[int, float]] = {}  # last record: round, running total of seconds
-        self._due: dict[str, tuple[str, float, float]] = {}  # running cells: label, last event, limit
+        self._running: dict[str, _Running] = {}  # by cell id
+        self._overheads: list[float] = []  # seconds of finished trials besides their rounds
+        self._began: float | None = None  # when the first trial ended; its start-up is not like that of others
+        self._ended = 0  # trials since then
+        self._spent = 0.0  # seconds of rounds since then
         self._remaining = self._length = 0  # trials not suggested yet, and the rounds of a trial
         self._seeds: list[int] = []
         self._reduction = self._parallel = 1
         self._last = 0.0  # time of the last event
-        self._folder: Path | None = None
-        self._written = 0.0
 
     def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
         spec = store.spec()
-        self._folder, self._seeds, self._reduction = store.folder, spec.seed_list(), spec.prune.reduction
+        self._seeds, self._reduction = spec.seed_list(), spec.prune.reduction
+        self._paces.add_study(store)
         for cell in cells:
-            for result in store.seed_results(cell).values():
-                if result["rounds"]:
-                    self._rounds[self._kind(cell)] += result["rounds"]
-                    self._spent[self._kind(cell)] += result["time/seconds"]
+            self._kind(cell)
         for job in jobs:
             self._queue(job.cell, job.seeds)
-        self._write()
 
     def on_trials_remaining(self, trials: int) -> None:
         self._remaining = trials
@@ -69,45 +59,47 @@ class Eta(Callback):
     def on_trials_queued(self, cells: Sequence[Cell]) -> None:
         for cell in cells:
             self._length = cell.run.rounds
-            if self._folder is not None:  # else `on_study_start` lists their jobs
-                self._queue(cell, self._seeds)
+            self._queue(cell, self._seeds)
 
     def on_job_start(self, cell: Cell, seeds: Sequence[int]) -> None:
         self._queue(cell, seeds)
-        self._expect(cell, len(seeds))
-        self._parallel = max(self._parallel, len(self._due))
-        self._last = self._last or time.monotonic()
+        self._last = time.monotonic()
+        self._running[cell.id] = _Running(cell.label, self._last)
+        self._parallel = max(self._parallel, len(self._running))
 
     def on_job_pause(self, cell: Cell, seeds: Sequence[int]) -> None:
-        self._due.pop(cell.id, None)
+        self._end(cell)
         for seed in seeds:  # one paused job in `reduction` resumes
             done = self._seen.get((cell.id, seed), (0, 0.0))[0]
             self._left[cell.id, seed] = (cell.run.rounds - done) // self._reduction
 
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
-        kind = self._kind(cell)
+        self._last = time.monotonic()
+        now = 0.0
         for record in records:
             key = cell.id, int(record["seed"])
             number, seconds = self._seen.get(key, (0, 0.0))
             self._seen[key] = record["round"], record["time/seconds"]
             self._left[key] = cell.run.rounds - record["round"]
-            self._rounds[kind] += record["round"] - number
-            self._spent[kind] += record["time/seconds"] - seconds
-        self._last = time.monotonic()
-        self._expect(cell, len(records))
+            rounds, took = record["round"] - number, record["time/seconds"] - seconds
+            self._paces.add(self._kind(cell), rounds, took)
+            now += took / max(1, rounds)  # the rounds before a checkpoint ran earlier
+        self._spent += now
+        if running := self._running.get(cell.id):
+            running.last, running.spent = self._last, running.spent + now
 
     def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
-        self._due.pop(cell.id, None)
+        self._end(cell)
         for seed in self._seeds:
             self._left.pop((cell.id, seed), None)
+
+    def _end(self, cell: Cell) -> None:
         self._last = time.monotonic()
-
-    def on_study_end(self, store: Store, outcome: Outcome) -> None:
-        self.on_abort()
-
-    def on_abort(self) -> None:
-        if self._folder is not None:
-            (self._folder / _FILE).unlink(missing_ok=True)
+        if running := self._running.pop(cell.id, None):
+            self._overheads.append(max(0.0, self._last - running.began - running.spent))
+            self._ended += 1
+        if self._began is None:
+            self._began, self._ended, self._spent = self._last, 0, 0.0
 
     def _kind(self, cell: Cell) -> str:
         if cell.id not in self._kinds:
@@ -116,11 +108,6 @@ class Eta(Callback):
                 self._trained.add(self._kinds[cell.id])
         return self._kinds[cell.id]
 
-    def _pace(self, *kinds: str) -> float | None:
-        """Seconds per round and seed over kinds; None until one has run a round."""
-        rounds = sum(self._rounds[kind] for kind in kinds)
-        return sum(self._spent[kind] for kind in kinds) / rounds if rounds else None
-
     def _queue(self, cell: Cell, seeds: Sequence[int]) -> None:
         """Counts all rounds of these seeds as left; a job that resumes a checkpoint reports its round soon."""
         self._kind(cell)
@@ -128,57 +115,69 @@ class Eta(Callback):
             self._left[cell.id, seed] = cell.run.rounds
             self._seen.pop((cell.id, seed), None)
 
-    def _expect(self, cell: Cell, seeds: int) -> None:
-        """Stores the time of a running trial's last event and the longest time until its next one."""
-        pace = self._pace(self._kind(cell))
-        limit = STALLED_AT_FIRST
-        if pace is not None:  # rounds between two evaluations differ from those with one
-            limit = max(STALLED_SECONDS, STALLED_ROUNDS * seeds * cell.run.protocol.eval_every * pace)
-        self._due[cell.id] = cell.label, time.time(), limit
-        if time.monotonic() > self._written + _WRITE_SECONDS:
-            self._write()
-
     @property
     def stalled(self) -> dict[str, float]:
         """Label -> seconds since its last round, of stalled trials."""
-        return _late(list(self._due.values()))
+        late = {running.label: time.monotonic() - running.last for running in list(self._running.values())}
+        return {label: seconds for label, seconds in late.items() if seconds > STALLED_SECONDS}
 
     @property
     def seconds(self) -> float | None:
         """Seconds until the study is done; None until a trial has trained a round."""
-        mean = self._pace(*self._trained)  # others cost less
+        mean = self._paces.of(*self._trained)  # others cost less
         if mean is None:
             return None
-        cells: dict[str, float] = defaultdict(float)
+        each = median(self._overheads) if self._overheads else 0.0
+        work: dict[str, float] = {}
         for (cell, _), rounds in list(self._left.items()):  # a copy: other threads read it too
-            pace = self._pace(self._kinds[cell])
-            cells[cell] += rounds * (mean if pace is None else pace)
-        total = sum(cells.values()) + self._remaining * len(self._seeds) * self._length * mean
-        left = max([total / self._parallel, *cells.values()])
+            pace = self._paces.of(self._kinds[cell])
+            begun = each if cell not in self._running else 0.0
+            work[cell] = work.get(cell, begun) + rounds * (mean if pace is None else pace)
+        trial = each + len(self._seeds) * self._length * mean
+        total = sum(work.values()) + self._remaining * trial
+        left = max([total / self._speed(each), *work.values()])
         return max(0.0, left - (time.monotonic() - self._last if self._last else 0.0))
 
-    def _write(self) -> None:
-        self._written = time.monotonic()
-        if self._folder is not None:
-            with suppress(OSError):
-                node = {"seconds": self.seconds, "at": time.time(), "due": list(self._due.values())}
-                write_text(self._folder / _FILE, json.dumps(node))
+    def _speed(self, each: float) -> float:
+        """Seconds of work that are done in a second: at first the number of trials side by side."""
+        if self._began is None or not self._ended:
+            return self._parallel
+        done = self._spent + self._ended * each
+        before = done / self._ended  # as if one trial of each process had ended before
+        return (done + self._parallel * before) / (self._last - self._began + before)
 
 
-def seconds_left(folder: Path) -> tuple[float | None, dict[str, float]]:
-    """Reads what the process of the study in a folder wrote last.
+class _Running:
+    """A running trial."""
+
+    def __init__(self, label: str, now: float) -> None:
+        self.label = label
+        self.began = self.last = now
+        self.spent = 0.0
+        """Seconds of its rounds."""
+
+
+def seconds_left(store: Store, since: str) -> float | None:
+    """Estimates the seconds until a study is done from its results alone, in other processes than the one that runs it.
+
+    The speed is the number of seeds that ended over the wall clock, from the first one on.
+
+    Args:
+        store: the study's store.
+        since: when its process started, as `lock.owner` states it.
 
     Returns:
-        Seconds that the study still takes, None where unknown; and the stalled trials, see `Eta.stalled`.
+        None until results of two moments are stored.
     """
-    try:
-        node = json.loads((folder / _FILE).read_text())
-        at, left = time.time() - node["at"], node["seconds"]
-        return None if left is None else max(0.0, left - at), _late(node["due"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None, {}
-
-
-def _late(due: Iterable[Sequence[Any]]) -> dict[str, float]:
-    now = time.time()
-    return {label: round(now - at, 1) for label, at, limit in due if now - at > limit}
+    spec, cells = store.spec(), store.cells()
+    results = [result for cell in cells for result in store.seed_results(cell).values()]
+    ends = sorted(datetime.fromisoformat(result["finished"]).timestamp() for result in results)
+    ends = [end for end in ends if end >= datetime.fromisoformat(since).timestamp()]
+    later = sum(end > ends[0] for end in ends)
+    if not later:
+        return None
+    missing = sum(len(store.missing(cell, spec)) for cell in cells)
+    if spec.search.sampler is not None and spec.search.trials:
+        trials = spec.search.trials * math.prod(len(values) for values in axes_of(spec.axes).values())
+        missing += len(spec.seed_list()) * max(0, trials - sum(cell.role == "trial" for cell in cells))
+    return max(0.0, missing * (ends[-1] - ends[0]) / later - max(0.0, time.time() - ends[-1]))

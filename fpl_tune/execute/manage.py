@@ -17,16 +17,14 @@ from fpl_tune.study.store import Store
 
 
 def status(store: Store) -> dict[str, Any]:
-    """Counts the cells by state and the seeds with a result; with the process that runs the study, its ETA, and the
-    trials that have had no round for long."""
+    """Counts the cells by state and the seeds with a result; with the process that runs the study, its ETA."""
     running = owner(store.folder)
-    left, stalled = (None, {}) if running is None else seconds_left(store.folder)
+    left = seconds_left(store, running["since"]) if running and "since" in running else None
     return {
         "study": store.name,
         **store.status(),
         "run_by": running and f"process {running.get('pid')} on {running.get('host')} since {running.get('since')}",
-        "seconds_left": None if left is None else round(left, 1),
-        "stalled": stalled,
+        "seconds_left": None if left is None else round(left),
         "ending": running is not None and stop_requested(store.folder),
     }
 

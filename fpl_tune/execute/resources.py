@@ -84,22 +84,3 @@ def head_of(address: str) -> tuple[str, int] | None:
             "start Ray on this machine."
         )
     return host, int(port)
-
-
-def seconds_of(budget: str | float | None) -> float | None:
-    """Seconds of a budget such as 90s, 30m, 2h, 1d.
-
-    Raises:
-        ConfigError: it is not a time above 0.
-    """
-    if budget is None:
-        return None
-    text = str(budget).strip().lower()
-    unit = {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(text[-1:])
-    try:
-        found = float(text[:-1]) * unit if unit else float(text)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < float("inf"):
-        raise ConfigError(f"A budget is a time above 0 such as 90s, 30m or 2h, but is {budget!r}.")
-    return found

@@ -16,7 +16,7 @@ from fpl_tune.core.files import no_room, refused
 from fpl_tune.core.formatting import counted
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import ExecutionContext
-from fpl_tune.execute.resources import seconds_of, setup_of
+from fpl_tune.execute.resources import setup_of
 from fpl_tune.execute.scheduler import Scheduler
 from fpl_tune.search import pruning as prune
 from fpl_tune.search.ablation import ablation_cells
@@ -55,7 +55,6 @@ def run_study(
         EnvironmentProblem: the machine lacks something; finished results are stored.
     """
     began = time.monotonic()
-    seconds_of(spec.budget)
     prune.check(spec.prune)
     check_reported(spec.report.metric)
     search = Search.plan(spec, node)

@@ -16,7 +16,6 @@ from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, Report, stop_requested
 from fpl_tune.execute.queue import JobQueue
 from fpl_tune.execute.remote import RemoteStorage
-from fpl_tune.execute.resources import seconds_of
 from fpl_tune.search.pruning import Decision, Paused, Pruner
 from fpl_tune.search.search import Search
 from fpl_tune.simulation.simulation import Record
@@ -45,8 +44,6 @@ class Scheduler:
         """Jobs that no executor has received yet."""
         self.signal: int | None = None
         self.pruner = Pruner(spec.prune, list(axes_of(spec.axes)))
-        budget = seconds_of(spec.budget)
-        self._deadline = None if budget is None else began + budget
         self._running: dict[Key, Rounds] = {}
         self._paused: dict[Key, tuple[Job, Rounds]] = {}
         """Jobs that wait at a rung with a checkpoint; the pruner decides which resume."""
@@ -119,7 +116,7 @@ class Scheduler:
         done = len(self._seen) - len(self.queue.open) - skipped - len(failed)
         code = 1 if failed else 0
         if pending:
-            code = 128 + self.signal if self.signal else 4 if self._late() else 130
+            code = 128 + self.signal if self.signal else 130
         listed = tuple(text for found in failures.values() for text in found)
         return Outcome(done, len(failed), skipped, pending, time.monotonic() - self.began, code, listed)
 
@@ -134,7 +131,7 @@ class Scheduler:
     @property
     def stopping(self) -> bool:
         """The study ends after the running rounds. Nodes that do not share its folder get the stop file as well."""
-        found = self.signal is not None or self._late() or stop_requested(self.store.folder)
+        found = self.signal is not None or stop_requested(self.store.folder)
         if found and self._storage and not self._stop_sent:
             self._storage.write(f"{self.store.name}/{STOP_FILE}", "")
             self._stop_sent = True
@@ -144,12 +141,6 @@ class Scheduler:
         (self.store.folder / STOP_FILE).unlink(missing_ok=True)
         if self._storage:
             self._storage.drop(f"{self.store.name}/{STOP_FILE}")
-
-    def _late(self) -> bool:
-        late = self._deadline is not None and time.monotonic() > self._deadline
-        if late and (self._running or self.queue):
-            self.request_stop()
-        return late
 
     def request_stop(self) -> None:
         """Requests all trials, in any process, to end after their round."""

@@ -2,8 +2,8 @@
 
 Hou et al.: CAPT: Class-Aware Prompt Tuning for Federated Long-Tailed Learning with Vision-Language Model, 2025,
 https://arxiv.org/abs/2503.06993. Code read: a mirror (2373604131/clientLT, 24045d2). Its rounds pass one model from
-client to client, its clusters of clients are overwritten by an average over all (`rows=size`), and a bandit that reads
-test accuracy chooses how often rows are averaged; none of that is offered.
+client to client, and a bandit that reads test accuracy chooses how often rows are averaged; neither is offered. All
+clients receive its averaged rows (`rows=released`), so that its clusters of clients change nothing.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class CAPT(FederatedAveraging):
     n_own: l, tokens of a class's own context, >= 1.
     prior: weight of the logit adjustment in training, >= 0; 0 is plain cross-entropy. Equal frequencies change nothing.
     align: weight of two terms that compare the contexts' tokens with image features, >= 0, at `temperature`: L_general
-        evens out the images of a batch under the general token, L_own is a cross-entropy against each class's mean
-        token, weighted by π. They exist where tokens are as wide as features (ViT-B), and the code weighs them by 1;
-        the default also fits the other towers, where `align` must be 0.
+        evens out the images of a batch under the general token, L_own is a cross-entropy against the mean of each
+        class's unit tokens, weighted by π. They exist where tokens are as wide as features (ViT-B), and the code weighs
+        them by 1; the default also fits the other towers, where `align` must be 0.
     temperature: > 0.
     rows: how a class's own context is averaged. `support`: by the clients' images of the class, so that a client
-        without one has no say and a class without one stays; `share`: uniformly over clients with more than a tenth of
-        the cohort's images of the class, or over all that have one where none has so many; `size`: by all images, which
-        is what the released round comes to.
+        without one has no say and a class without one stays; `released`, as in the code: uniformly over clients of
+        which the class makes up more than a tenth of the images, a class without such a client stays; `size`: by all
+        images, as everything else.
     """
 
     needs = "pixels"
@@ -46,7 +46,7 @@ class CAPT(FederatedAveraging):
     prior: fl.Weight = 1.0
     align: fl.Weight = 0.0
     temperature: fl.Positive = 0.1
-    rows: Literal["support", "share", "size"] = "support"
+    rows: Literal["support", "released", "size"] = "support"
 
     def check(self, sizes: Sizes) -> None:
         require_vit(sizes, "capt")
@@ -92,21 +92,19 @@ class CAPT(FederatedAveraging):
         """[C] L_general + L_own."""
         general = (image @ fl.normalize(leaf["general"]).mT)[..., 0] / self.temperature  # [C, B]
         even = -general.masked_fill(~batch.mask, -torch.inf).log_softmax(1)
-        scores = image @ fl.normalize(leaf["own"].mean(2)).mT / self.temperature  # [C, B, K]
+        scores = image @ fl.normalize(leaf["own"]).mean(2).mT / self.temperature  # [C, B, K]
         weighted = F.nll_loss((scores + prior.log()[:, None]).log_softmax(-1).mT, batch.label, reduction="none")
         return fl.mean_over(even, batch.mask) + fl.mean_over(weighted, batch.mask)
 
     def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
         shared = super().merge(task, state, clients, local).shared
         if self.rows != "size":
-            held = task.counts[clients].to(task.dtype)  # [C, K]
-            total, weight = held.sum(0), held
-            if self.rows == "share":
-                most = held > 0.1 * total
-                weight = torch.where(most.any(0), most, held > 0).to(task.dtype)
-            summed = torch.einsum("ck,ckld->kld", weight, local.params["own"])
-            mean = summed / weight.sum(0).clamp(min=1)[:, None, None]
-            shared["own"] = torch.where(total[:, None, None] > 0, mean, state.shared["own"])
+            weight = task.counts[clients].to(task.dtype)  # [C, K]
+            if self.rows == "released":
+                weight = (weight > 0.1 * weight.sum(1, keepdim=True)).to(task.dtype)
+            total = weight.sum(0)[:, None, None]
+            mean = torch.einsum("ck,ckld->kld", weight, local.params["own"]) / total.clamp(min=1)
+            shared["own"] = torch.where(total > 0, mean, state.shared["own"])
         return state._replace(shared=shared)
 
     def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:

@@ -2,8 +2,9 @@
 
 Tran, Sun, Patterson, Milanova: Privacy-Preserving Personalized Federated Prompt Learning for Multimodal Large Language
 Models, ICLR 2025, https://arxiv.org/abs/2501.13904. Official code: linhhtran/DP-FPL, cce74b4. It adds the last term of
-the projection that the paper takes away, divides the personal gradient by ten, and lets one optimiser step every
-client's copy of the global prompt (`form="released"` has the first two).
+the projection that the paper takes away, divides the personal gradient by ten (`form="released"` has both), and
+averages the global prompt's gradient over all clients, uniformly, after every batch; here clients train copies that are
+averaged once a round.
 
 Its accounting does not hold: the gradient of a batch's mean is clipped to C, of which one image can change up to 2 C,
 not C / B; every step of a round is noised, but only rounds are counted. `noise` is that noise, to show its effect; no ε

@@ -3,7 +3,8 @@
 Nguyen, Muñoz, Jannesari: FLoRA: Enhancing Vision-Language Models with Parameter-Efficient Federated Learning, 2024,
 https://arxiv.org/abs/2404.15182. Official code: dphuongn/FLoRA, e6ce44c, whose scripts change the output projection of
 attention in all text blocks. Other layers and the image tower are not offered. Its optimiser is `optim=` {name: adam,
-lr: 5e-5, betas: [0.9, 0.98], eps: 1e-6, weight_decay: 0.2}.
+lr: 5e-5, betas: [0.9, 0.98], eps: 1e-6, weight_decay: 0.2}; in the code Adam's moments live on from round to round,
+here every round begins with new ones.
 """
 
 from __future__ import annotations

@@ -29,8 +29,9 @@ class FedMGP(FederatedAveraging):
 
     The loss is mean_j CE(logits_j) + λ · the mean cosine of two groups' features, over pairs, classes or images, and
     both kinds. After training, a client draws s text and s visual groups without replacement, by softmax(score / τ),
-    the score being the largest cosine with a global group (none in the first round). Slot i of the server is the mean
-    of what clients drew i-th, and replaces it.
+    the score being the largest cosine with a global group (none in the first round). Both draws use the same random
+    numbers, as in the code, so that text and visual prompt of a slot mostly come from one group. Slot i of the server
+    is the mean of what clients drew i-th, and replaces it.
 
     groups: G, >= 1.
     select: s, global groups, 1 to `groups`; with s = G = 1 and λ = 0 it is federated averaging of prompts in both
@@ -38,7 +39,7 @@ class FedMGP(FederatedAveraging):
     temperature: τ, > 0; small: the groups nearest to the global ones are drawn again and again.
     lam: λ, >= 0.
     signs: of the diversity loss: as `meant`, or as `released`: 1 - cosine.
-    inference: `average` of the groups' logits, or their `max`.
+    inference: `average` of the groups' logits, or `max`: those of the group with the largest logit of an image.
     n_ctx: tokens of a text or visual prompt, >= 1, at most the number of tokens of `words`.
     words: text that text prompts start from.
     tail: words between context and class name, which stay frozen.
@@ -97,7 +98,10 @@ class FedMGP(FederatedAveraging):
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         image, text = self.features(task, local, batch)
         logits = task.scale * image @ text.mT  # [C, G, B, K]
-        return logits.mean(1) if self.inference == "average" else logits.amax(1)
+        if self.inference == "average":
+            return logits.mean(1)
+        best = logits.amax(-1, keepdim=True).argmax(1, keepdim=True)  # [C, 1, B, 1]
+        return logits.take_along_dim(best, 1).squeeze(1)
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         image, text = self.features(task, local, batch)
@@ -109,11 +113,11 @@ class FedMGP(FederatedAveraging):
         return fit + self.lam * (alike if self.signs == "meant" else 1 - alike), local.buffers
 
     def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
-        random = torch.rand(len(_PARTS), task.n_clients, self.groups, generator=task.rng("draw")).to(clients.device)
+        random = torch.rand(task.n_clients, self.groups, generator=task.rng("draw")).to(clients.device)[clients]
         shared, personal = dict(state.shared), dict(state.personal)
-        for part, numbers in zip(_PARTS, random, strict=True):
+        for part in _PARTS:
             groups = local.params[part]
-            place = self.draw(groups, state.shared[part], numbers[clients])
+            place = self.draw(groups, state.shared[part], random)
             at = place.view(*place.shape, 1, 1).expand(-1, -1, *groups.shape[2:])
             shared[part] = fl.average(groups.gather(1, at), self.weight(task, clients))
             personal[f"groups.{part}"] = fl.scatter_rows(state.personal[f"groups.{part}"], clients, groups)

@@ -3,9 +3,10 @@
 Fang, Huang, Wan, Yang, Ye: FedPHA: Federated Prompt Learning for Heterogeneous Client Adaptation, ICML 2025,
 https://proceedings.mlr.press/v267/. Official code: CYFang6/FedPHA, 1ab33df. The paper speaks of a projection on the
 null space of the global prompt's main directions; the code keeps the weakest directions of its row space and drops all
-that is orthogonal to it (`projection="row"`). Directions are those of the context that a client received: the code
-finds them anew at every step and differentiates through the decomposition, whose derivative has poles where singular
-values meet.
+that is orthogonal to it (`projection="row"`, the code's default). Directions are those of the context that a client
+received: the code finds them anew at every step and differentiates through the decomposition, whose derivative has
+poles where singular values meet. It also rounds the number of strong directions down in floating point: of 5 tokens at
+a ratio of 0.8, none is strong there, one here.
 """
 
 from __future__ import annotations

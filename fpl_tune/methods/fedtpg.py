@@ -2,8 +2,9 @@
 
 Qiu, Li, Mummadi, Ganesh, Li, Peng, Lin: Federated Text-driven Prompt Generation for Vision-Language Models, ICLR 2024,
 https://arxiv.org/abs/2310.06123. Official code: boschresearch/FedTPG, f141c29. Not offered: one federation over several
-data sets, and optimisers that clients keep from round to round. The code evaluates a client among its own classes; here
-every client is evaluated among all classes of its test set, whose names the network reads.
+data sets, and optimisers that clients keep from round to round, with schedules that stand still while a client does not
+take part (`optim.schedule=rounds_cosine` goes by the server's rounds). The code evaluates a client among its own
+classes; here every client is evaluated among all classes of its test set, whose names the network reads.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Yao, Zhang, Xu: Visual-Language Prompt Tuning with Knowledge-guided Context Optimization, CVPR 2023,
 https://arxiv.org/abs/2303.13283 (code: htyao89/KgCoOp, c43ccc3); federated in FedTPG (Qiu et al., ICLR 2024,
 https://arxiv.org/abs/2310.06123), which starts from a random context, and in FLIP (0-ml/flip, ec3a848), whose weight is
-1 where the original's is 8.
+1 where the original's is 8. The hand-written prompts are `clip.template=dataset`; DTD's are "a photo of a {}, a type of
+texture." in the code.
 """
 
 from __future__ import annotations

@@ -63,8 +63,13 @@ def draw_cohort(
     return _draw(torch.arange(n_clients), participation, ("cohort", seed, round_))
 
 
+def cohort_size(n_clients: int, participation: float) -> int:
+    """Number of clients that train in a round."""
+    return max(1, int(participation * n_clients + 1e-9))  # 0.29 · 100 is a little less than 29
+
+
 def _draw(clients: Tensor, share: float, key: tuple[object, ...]) -> Tensor:
-    size = max(1, int(share * len(clients) + 1e-9))  # 0.29 · 100 is a little less than 29
+    size = cohort_size(len(clients), share)
     if size == len(clients):
         return clients
     return clients[torch.randperm(len(clients), generator=generator(*key))[:size]]

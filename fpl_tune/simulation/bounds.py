@@ -12,7 +12,8 @@ from fpl_tune.config import RunSpec, Stage
 from fpl_tune.core.device import activation_bytes
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted, size
-from fpl_tune.method import State
+from fpl_tune.method import State, Tree
+from fpl_tune.simulation.batches import cohort_size
 from fpl_tune.simulation.engine import kept_bytes
 from fpl_tune.simulation.task import ClientTask
 
@@ -31,7 +32,7 @@ class Memory:
     towers: int
     images: int
     states: int
-    """Of all seeds."""
+    """Of all seeds that are trained together."""
     batches: int
     """Of a round's table of batches: two 64-bit integers for each image of each step of each client."""
     step: int
@@ -40,6 +41,10 @@ class Memory:
     """One client's leaves, their gradients and the optimiser's."""
     clients: int
     """Clients of a round, of all seeds."""
+
+    def of_seeds(self, seeds: int) -> Memory:
+        """The memory of as many seeds trained together, from that of one."""
+        return replace(self, states=seeds * self.states, batches=seeds * self.batches, clients=seeds * self.clients)
 
     @property
     def least(self) -> int:
@@ -51,32 +56,37 @@ class Memory:
         return self.least + (min(self.clients, clients_at_once(self.step, room)) - 1) * (self.step + self.client)
 
 
-def estimate(run: RunSpec, task: ClientTask, state: State, seeds: int) -> Memory:
-    """Estimates the memory of a trial from shapes; nothing is trained.
+def estimate(run: RunSpec, task: ClientTask, state: State, step: int | None = None) -> Memory:
+    """Estimates the memory of a trial of one seed from shapes; nothing is trained.
 
     Args:
         run: the run.
-        task: the task of one of its seeds; its images may be expanded zeros.
-        state: the initial state of one seed.
-        seeds: number of seeds that are trained together.
+        task: its task; the images may be expanded zeros.
+        state: its initial state.
+        step: what `step_bytes` found; None: it is asked.
     """
     model, method = task.towers.model, run.stages[0].method
     sets = {id(held.images): held.images for held in (task.train, task.val, *(held for _, held in task.tests.values()))}
-    kept = [kept_bytes(method, task, state, replace(run.optim, batch=n)) for n in (1, 1, 2)]
-    _, one, two = kept  # the first fills caches too
     with torch.no_grad():
         local = method.start(task, state, task.size.argmax()[None])
-    floats = 1 if run.clip.dtype == "float32" else 2  # bytes of the towers and activations are divided by it
-    params = sum(leaf.nbytes for leaf in local.params.values())
     return Memory(
-        towers=sum(leaf.nbytes for leaf in (*model.parameters(), *model.buffers())) // floats,
-        images=sum(math.prod(table.shape) * table.element_size() for table in sets.values()),
-        states=seeds * _state_bytes(state),
-        batches=_batch_bytes(run, task, seeds),
-        step=(one + (run.optim.batch - 1) * max(0, two - one)) // floats,  # grows with the images of a step
-        client=3 * params + sum(leaf.nbytes for leaf in local.buffers.values()),
-        clients=seeds * _cohort(run, task),
+        towers=sum(leaf.nbytes for leaf in (*model.parameters(), *model.buffers())) // _halved(run),
+        images=sum(table.nbytes for table in sets.values()),
+        states=_state_bytes(state),
+        batches=_batch_bytes(run, task, 1),
+        step=step_bytes(run, task, state) if step is None else step,
+        client=3 * _bytes(local.params) + _bytes(local.buffers),
+        clients=_cohort(run, task),
     )
+
+
+def step_bytes(run: RunSpec, task: ClientTask, state: State) -> int:
+    """Bytes that one step of one client keeps for its gradient. They grow in proportion to the images of the step, and
+    are counted for one and for two."""
+    _ = task.hand_text  # encoded once and kept: no part of a step
+    method = run.stages[0].method
+    one, two = (kept_bytes(method, task, state, replace(run.optim, batch=n)) for n in (1, 2))
+    return (one + (run.optim.batch - 1) * max(0, two - one)) // _halved(run)
 
 
 def clients_at_once(step: int, room: int) -> int:
@@ -157,7 +167,7 @@ def check_gpu(found: Memory, run: RunSpec, free: int) -> None:
 
 
 def _cohort(run: RunSpec, task: ClientTask) -> int:
-    return math.ceil(run.protocol.participation * task.n_clients)
+    return cohort_size(task.n_clients, run.protocol.participation)
 
 
 def _steps(stage: Stage, images: int, batch: int) -> int:
@@ -172,7 +182,16 @@ def _batch_bytes(run: RunSpec, task: ClientTask, seeds: int) -> int:
 
 
 def _state_bytes(state: State) -> int:
-    return sum(leaf.nbytes for tree in state for leaf in tree.values())
+    return sum(_bytes(tree) for tree in state)
+
+
+def _bytes(tree: Tree) -> int:
+    return sum(leaf.nbytes for leaf in tree.values())
+
+
+def _halved(run: RunSpec) -> int:
+    """By how much towers and what they compute are smaller than the float32 that bytes are counted in."""
+    return 1 if run.clip.dtype == "float32" else 2
 
 
 def _too_much(what: str, needed: int, memory: int, seeds: int) -> str:

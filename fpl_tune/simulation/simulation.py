@@ -28,7 +28,7 @@ from fpl_tune.simulation.engine import RoundReport, kept_bytes, run_round
 from fpl_tune.simulation.evaluate import Score, diagnose, evaluate, summarise
 from fpl_tune.simulation.graphs import Graphs
 from fpl_tune.simulation.task import ClientTask
-from fpl_tune.simulation.worlds import cohort_of, world_of
+from fpl_tune.simulation.worlds import cohort_of, task_of, world_of
 
 Record = dict[str, Any]
 """Metrics of one seed and round: `seed`, `round`, floats by name, and `clients/<set>` lists of accuracies."""
@@ -65,10 +65,10 @@ class Simulation:
         self.run, self.seeds = run, list(seeds)
         self.stages = run.stages
         self.world = world_of(run, cache_dir=cache_dir, device=device, progress=progress)
-        first = self.world.task(run.data, run.partition, self.seeds[0])
+        first = task_of(self.world, run, self.seeds[0])
         bounds.check(run, first, len(self.seeds), memory() if device == "cpu" else None)
         self.tasks: list[ClientTask] = [first]
-        self.tasks += [self.world.task(run.data, run.partition, seed) for seed in self.seeds[1:]]
+        self.tasks += [task_of(self.world, run, seed) for seed in self.seeds[1:]]
         width = max(task.train.rows.shape[1] for task in self.tasks)
         for task in self.tasks:
             task.train.widen(width)  # the tables of all seeds lie side by side

@@ -10,8 +10,17 @@ import torch
 
 from fpl_tune.config import RunSpec
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.simulation.batches import Cohort, draw_cohort
+from fpl_tune.simulation.batches import Cohort, cohort_size, draw_cohort
 from fpl_tune.simulation.task import ClientTask, SharedData
+
+
+def task_of(shared: SharedData, run: RunSpec, seed: int) -> ClientTask:
+    """The task of one seed of a run."""
+    task, protocol = shared.task(run.data, run.partition, seed), run.protocol
+    size = cohort_size(task.n_clients, protocol.participation)
+    uniform = protocol.sampling == "uniform" and not (protocol.first_round_all and size < task.n_clients)
+    task.participation = size / task.n_clients if uniform else None
+    return task
 
 
 def draw_clients(run: RunSpec, task: ClientTask, seed: int, number: int) -> torch.Tensor:

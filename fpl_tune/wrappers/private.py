@@ -17,7 +17,8 @@ from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, Method, State, Task, Tree
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Tree
 from fpl_tune.wrappers._accountant import classical_noise, smallest_noise, spent
 from fpl_tune.wrappers._wrapper import Wrapper, exchanged
 
@@ -27,7 +28,9 @@ class Private(Wrapper):
     """Differential privacy of uploads: what a client's data can change is bounded, and the uploaded copy is noised.
 
     Clients keep and evaluate what they trained without noise, unless `leaves` is `all`. The ε that a run has spent is
-    written down as `privacy/epsilon`.
+    written down as `privacy/epsilon`. It compares runs in which a client takes part with runs in which it does not.
+    Where a client's data is replaced by other data instead, the same noise costs more: with that of (ε 10, δ 1e-5) over
+    100 rounds, ε = 24.4.
 
     inner: the method whose uploads are noised: the trained leaves that `State.shared` or `State.server` names.
     epsilon, delta: the privacy loss; epsilon = inf (with clip = inf and bound = gradient) is `inner`.
@@ -41,10 +44,11 @@ class Private(Wrapper):
         for ε < 1 only (its ε of 50 at δ = 0.05 is 226 in truth); `accountant`: the least σ with which `rounds` rounds
         lose (ε, δ).
     rounds: the accountant's number of rounds, all stages together.
-    sampling: the accountant's share of rounds that a client takes part in, at random. Below 1 it counts on nobody
-        seeing clients took part or a single upload, the server included; with 1 the server may see every upload. It is
-        proven where each client is drawn by itself; cohorts of a fixed number, as protocols draw them, are taken for
-        that, which is customary and not proven.
+    sampling: what others know of who takes part. `seen`: the server may see every upload, and the client that uploaded
+        most counts. `secret`: nobody sees who took part or a single upload, the server included, and the accountant
+        takes the protocol's share of clients in a round for the chance to be drawn. That is proven where each client is
+        drawn by itself; cohorts of a fixed number, as protocols draw them, are taken for that, which is customary and
+        not proven. Protocols that draw otherwise (by domain, or everybody in the first round) are refused.
     """
 
     adds = ("noise.",)
@@ -57,29 +61,39 @@ class Private(Wrapper):
     leaves: Literal["uploaded", "all"] = "uploaded"
     calibration: Literal["classical", "accountant"] = "classical"
     rounds: fl.AtLeastOne = 1
-    sampling: fl.Fraction = 1.0
+    sampling: Literal["seen", "secret"] = "seen"
 
     def __post_init__(self) -> None:
         finite = math.isfinite(self.clip) or math.isinf(self.epsilon)
         fl.require(finite, "clip", "must be finite where epsilon is", self.clip, "Noise is scaled to the clip.")
         fits = self.leaves == "uploaded" or self.bound == "update"
         fl.require(fits, "leaves", "must be uploaded unless bound is update", self.leaves, "Set method.bound=update.")
-        for name in ("rounds", "sampling"):
-            fits = self.calibration == "accountant" or getattr(self, name) == 1
+        for name, plain in (("rounds", 1), ("sampling", "seen")):
+            fits = self.calibration == "accountant" or getattr(self, name) == plain
             remedy = "Set method.calibration=accountant."
-            fl.require(fits, name, "must be 1 where calibration is classical", getattr(self, name), remedy)
+            fl.require(fits, name, f"must be {plain} where calibration is classical", getattr(self, name), remedy)
 
-    @property
-    def sigma(self) -> float:
+    def check(self, sizes: Sizes) -> None:
+        super().check(sizes)
+        drawn = self.sampling == "seen" or sizes.participation is not None
+        remedy = "Set protocol.sampling=uniform and protocol.first_round_all=false."
+        fl.require(drawn, "sampling", "must be seen where cohorts are not drawn uniformly", self.sampling, remedy)
+
+    def _share(self, sizes: Sizes) -> float:
+        """Chance of a client to take part in a round, as far as it may be counted on."""
+        return 1.0 if self.sampling == "seen" else sizes.participation or 1.0
+
+    def sigma(self, sizes: Sizes) -> float:
         """Standard deviation of the noise on every uploaded number."""
         if math.isinf(self.epsilon):
             return 0.0
         if self.calibration == "classical":
             return self.clip * classical_noise(self.epsilon, self.delta)
-        return self.clip * smallest_noise(self.epsilon, self.delta, self.rounds, self.sampling)
+        return self.clip * smallest_noise(self.epsilon, self.delta, self.rounds, self._share(sizes))
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         state = super().init(task, rng, before)
+        self._refuse_other_uploads(task, state)
         key = torch.randint(1 << 62, (task.n_clients,), generator=rng).to(task.device)
         own = {"noise.key": key, "noise.drawn": torch.zeros_like(key)}
         rounds = torch.zeros((), dtype=torch.int64, device=task.device)
@@ -87,6 +101,17 @@ class Private(Wrapper):
             own = {name: before.personal[name] for name in own}
             rounds = before.server["noise.rounds"]
         return State(state.shared, {**state.personal, **own}, {**state.server, "noise.rounds": rounds})
+
+    def _refuse_other_uploads(self, task: Task, state: State) -> None:
+        """Raises `ConfigError` where clients send anything that is not noised: its ε would be infinite."""
+        first = torch.zeros(1, dtype=torch.int64, device=task.device)
+        names = {part for name in _uploaded(self.start(task, state, first)) for part in (name, name.split(".")[0])}
+        other = sorted(self.inner.traffic(task, state, first).up.keys() - names)
+        if other and self.sigma(task):
+            raise ConfigError(
+                f"method.inner must upload what it trains alone, but {type(self.inner).__name__} also uploads "
+                f"{', '.join(other)}, which no noise covers. Choose another method to wrap in private."
+            )
 
     def start(self, task: Task, state: State, clients: Tensor) -> Local:
         known = self.inner_state(state)
@@ -105,7 +130,7 @@ class Private(Wrapper):
 
     def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
         drawn, rounds = state.personal["noise.drawn"], state.server["noise.rounds"]
-        noisy = local._replace(params={**local.params, **self._uploads(state, clients, local)})
+        noisy = local._replace(params={**local.params, **self._uploads(task, state, clients, local)})
         known = self.inner_state(state)
         own = local if self.leaves == "uploaded" else noisy
         with fl.in_place(False):  # the second merge begins from the same state
@@ -117,7 +142,7 @@ class Private(Wrapper):
         }
         return State(heard.shared, {**kept, **noise}, {**heard.server, "noise.rounds": rounds + 1})
 
-    def _uploads(self, state: State, clients: Tensor, local: Local) -> Tree:
+    def _uploads(self, task: Task, state: State, clients: Tensor, local: Local) -> Tree:
         """What leaves the clients: the leaves that are uploaded, bounded and noised."""
         names = _uploaded(local)
         sent = {name: local.params[name] for name in names}
@@ -125,22 +150,24 @@ class Private(Wrapper):
             received = {name: local.buffers[f"uploaded.{name}"] for name in names}
             moves = _clipped(self.clip, [sent[name] - received[name] for name in names])
             sent = {name: received[name] + move for name, move in zip(names, moves, strict=True)}
-        if self.sigma == 0:
+        sigma = self.sigma(task)
+        if sigma == 0:
             return sent
         counted = torch.stack(
             [state.personal["noise.key"][clients], state.personal["noise.drawn"][clients]], 1
         ).tolist()
         for name, rows in sent.items():  # numbers that depend on a client's key, how often it has drawn, and the leaf
             noise = [torch.randn(rows.shape[1:], generator=fl.generator(*client, name)) for client in counted]
-            sent[name] = rows + self.sigma * torch.stack(noise).to(rows)
+            sent[name] = rows + sigma * torch.stack(noise).to(rows)
         return sent
 
     def figures(self, task: Task, state: State) -> dict[str, float]:
         """What the client that uploaded most has spent."""
-        if self.sigma == 0:
+        sigma = self.sigma(task)
+        if sigma == 0:
             return super().figures(task, state)
-        uploads = state.personal["noise.drawn"].max() if self.sampling == 1 else state.server["noise.rounds"]
-        epsilon = spent(self.sigma / self.clip, self.delta, int(uploads), self.sampling)
+        uploads = state.personal["noise.drawn"].max() if self.sampling == "seen" else state.server["noise.rounds"]
+        epsilon = spent(sigma / self.clip, self.delta, int(uploads), self._share(task))
         return {**super().figures(task, state), "privacy/epsilon": epsilon}
 
 

@@ -30,7 +30,7 @@ def test_lines_with_the_time_left_where_there_is_no_terminal(
     assert seen.out == "", "results only"
     lines = seen.err.splitlines()
     assert len(lines) == 2, "one in ten seconds"
-    assert lines[0] == "encoding: 2,000 of 5,000, about 18.0 s left"
+    assert lines[0] == "encoding: 2,000 of 5,000, about 18 s left"
     assert "\x1b" not in seen.err
 
 

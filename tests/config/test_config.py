@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from fpl_tune import config, methods
 from fpl_tune.config import compose_run, compose_study, identity
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.study.cells import expand
 
 
 def test_defaults_and_overrides() -> None:
@@ -83,6 +87,47 @@ def test_a_class_of_another_package_is_a_method() -> None:
         compose_run(["method=fpl_tune.methods:build"])
 
 
+def test_tuned_takes_the_row_of_the_method_or_of_the_one_it_wraps() -> None:
+    moap = compose_run(["method=pfedmoap", "optim=tuned"]).optim
+    assert (moap.lr, moap.batch, moap.groups) == (0.005, 8, {"gate": 0.001})
+    assert compose_run(["method=pfedmoap_dp", "optim=tuned"]).optim == moap
+    assert compose_run(["method=pfedmoap", "optim=tuned", "optim.lr=0.3"]).optim == replace(moap, lr=0.3)
+    assert compose_run(["method=feddpt", "optim=tuned"]).optim.name == "adamw"
+    with pytest.raises(ConfigError, match=r"optim=tuned has no row of full_model\. Choose"):
+        compose_run(["method=full_model", "optim=tuned"])
+
+
+def test_tuned_in_a_study_follows_the_method_of_each_cell(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("defaults: [/study, {override /optim: tuned}, _self_]\naxes: {method: [zeroshot, coop, fedamp]}\n")
+    cells = expand(*compose_study(str(path)))
+    assert [cell.run.optim.lr for cell in cells[1:]] == [0.02, 0.005]
+
+
+def test_hydra_is_imported_only_to_compose() -> None:
+    program = "import sys, fpl_tune.config; sys.exit(bool({'hydra', 'omegaconf'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("variable", ["MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD"])
+def test_credentials_are_not_sent_where_only_a_file_says(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    path, server = tmp_path / "mine.yaml", "http://elsewhere.example"
+    path.write_text(f"defaults: [/study, _self_]\ntracking: {{uri: '{server}'}}\n")
+    assert compose_study(str(path))[0].tracking.uri == server
+    monkeypatch.setenv(variable, "secret")
+    with pytest.raises(ConfigError, match=f"{variable} is not sent to '{server}', which a file names"):
+        compose_study(str(path))
+    assert compose_study(str(path), ["tracking.enabled=false"])[0].tracking.uri is None
+    assert compose_study(str(path), [f"tracking.uri='{server}'"])[0].tracking.uri == server
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mine.example")
+    spec, node = compose_study(str(path))
+    assert spec.tracking.uri is None
+    assert server not in str(node), "what is stored names no server"
+
+
 def test_stages_take_what_they_leave_open_from_the_run() -> None:
     run = compose_run(["method=promptfl_ft", "method.inner.n_ctx=3", "protocol.rounds=7", "protocol.epochs=0.5"])
     first, second = run.stages
@@ -109,3 +154,12 @@ def test_a_stored_method_that_is_not_at_hand_can_be_read() -> None:
     assert methods.name_of(run.method) == "gone:Method"
     with pytest.raises(ConfigError, match="FPL_TUNE_PLUGINS=gone"):
         run.method.check(None)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_wrapped_method_is_written_on_the_command_line() -> None:
+    wrapped = "method={name: proximal, mu: 0.5, inner: {name: promptfl}}"
+    run = config.compose_run([wrapped, "method.inner.n_ctx=2"])
+    assert methods.as_dict(run.method)["inner"] == {"name": "promptfl", "n_ctx": 2, "weights": "size"}
+    spec, node = config.compose_study("lambda_sweep", [wrapped, "~axes.method", "references=[]"])
+    assert spec.method == config.compose_run([wrapped]).method, "nothing of the study's own method is left"
+    assert (node["method"]["name"], node["stages"]) == ("proximal", [])

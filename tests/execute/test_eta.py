@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from fpl_tune.execute.eta import Eta, seconds_left
 from fpl_tune.execute.job import Job
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.lock import locked
+from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
 
 SEEDS = (1, 2)
@@ -137,25 +138,60 @@ def test_trials_to_come_cost_as_much_as_the_others(compose, tmp_path: Path, cloc
     assert left.seconds == pytest.approx(2 + (1 + 3) * 4), "two rounds of two seeds each"
 
 
-def test_other_processes_read_the_estimate(study: tuple[Store, list[Cell]], monkeypatch: pytest.MonkeyPatch) -> None:
-    store, cells = study
-    left = Eta()
+def test_other_processes_estimate_from_the_results(compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the seeds that ended since the process started; a clock that was set back gives no negative time."""
+    spec, node = compose("axes: {optim: {lr: [1, 2, 3, 4, 5]}}")
+    store, cells = Store(tmp_path, spec.name), expand(spec, node)
+    store.begin(node, cells)
+    began = datetime.now().replace(microsecond=0)
+
+    def put(cell: Cell, after: float) -> None:
+        result = make_result("done", records(1, 1.0)[:1])
+        ended = (began + timedelta(seconds=after)).astimezone().isoformat(timespec="seconds")
+        for seed in SEEDS:
+            store.put(cell, seed, records(1, 1.0)[:1], {**result, "finished": ended})
+
+    def left(now: float) -> float | None:
+        monkeypatch.setattr(eta_module.time, "time", lambda: began.timestamp() + now)
+        return seconds_left(store, began.strftime("%Y-%m-%d %H:%M:%S"))
+
+    put(cells[0], -3600)  # an earlier run
+    put(cells[1], 20)
+    assert left(25) is None, "one moment alone has no speed"
+    put(cells[2], 30)
+    assert left(30) == pytest.approx(4 * 10 / 2), "two seeds in ten seconds; four are left"
+    assert left(33) == pytest.approx(20 - 3)
+    assert left(500) == 0
+    assert left(-500) == pytest.approx(20)
     with locked(store.folder):
-        left.on_study_start(store, cells, jobs(cells))
-        assert manage.status(store)["seconds_left"] is None
-        left.on_job_start(cells[0], SEEDS)
-        monkeypatch.setattr(eta_module, "_WRITE_SECONDS", -1.0)
-        left.on_round_end(cells[0], records(1, 30.0))
-        assert manage.status(store)["seconds_left"] == pytest.approx(7 * 60, abs=2)
-        now = time.time()
-        monkeypatch.setattr(eta_module.time, "time", lambda: now + 100)
-        assert seconds_left(store.folder)[0] == pytest.approx(7 * 60 - 100, abs=2)
+        assert isinstance(manage.status(store)["seconds_left"], int | None)
     assert manage.status(store)["seconds_left"] is None, "no process runs it"
-    left.on_abort()
-    assert seconds_left(store.folder) == (None, {})
 
 
-def test_a_finished_study_leaves_no_file(compose, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("overhead", "pace", "first"), [(0.9, 0.1, 40.0), (0.2, 3.0, 10.0), (2.0, 0.0, 60.0)])
+def test_the_estimate_is_close_from_the_tenth_trial_on(
+    compose, tmp_path: Path, clock: list[float], overhead: float, pace: float, first: float
+) -> None:
+    """What every trial takes besides its rounds counts, the start of the first one does not."""
+    spec, node = compose(f"axes: {{optim: {{lr: {list(range(1, 101))}}}}}", "protocol.rounds=2")
+    store, cells = Store(tmp_path, spec.name), expand(spec, node)
+    store.begin(node, cells)
+    left = Eta()
+    left.on_study_start(store, cells, jobs(cells))
+    clock[0] += first
+    for number, cell in enumerate(cells, 1):
+        left.on_job_start(cell, SEEDS)
+        clock[0] += overhead
+        for round_ in (1, 2):
+            clock[0] += 2 * pace  # both seeds
+            left.on_round_end(cell, records(round_, round_ * pace))
+        left.on_cell_end(cell, {})
+        clock[0] += 0.3  # the driver
+        if number >= 10:
+            assert left.seconds == pytest.approx((100 - number) * (overhead + 4 * pace + 0.3), rel=0.25, abs=1)
+
+
+def test_a_finished_study_has_nothing_left(compose, tmp_path: Path) -> None:
     spec, node = compose()
     seen: list[float | None] = []
 
@@ -167,35 +203,18 @@ def test_a_finished_study_leaves_no_file(compose, tmp_path: Path) -> None:
     assert run_study(spec, node, root=tmp_path, callbacks=[Recording()]).done == 2
     assert all(seconds is not None for seconds in seen)
     assert seen[-1] == 0
-    assert not (tmp_path / spec.name / "study.left").exists()
 
 
-def test_a_trial_without_a_round_for_long_is_stalled(
-    study: tuple[Store, list[Cell]], clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_without_a_round_for_long_is_stalled(study: tuple[Store, list[Cell]], clock: list[float]) -> None:
     store, (one, other) = study
-    now = [5000.0]
-    monkeypatch.setattr(eta_module.time, "time", lambda: now[0])
-
-    def passes(seconds: float) -> None:
-        clock[0] += seconds
-        now[0] += seconds
-
     left = Eta()
     left.on_study_start(store, [one, other], jobs([one, other]))
     left.on_job_start(one, SEEDS)
     left.on_job_start(other, SEEDS)
-    passes(40)
-    left.on_round_end(one, records(1, 20.0))  # 40 s for the round of both seeds, so 400 s without one are long
-    passes(399)
+    clock[0] += eta_module.STALLED_SECONDS - 5
+    left.on_round_end(one, records(1, 20.0))
     assert left.stalled == {}
-    passes(2)
-    assert left.stalled == {one.label: 401.0}
-    assert seconds_left(store.folder)[1] == {one.label: 401.0}
-    with locked(store.folder):
-        assert manage.status(store)["stalled"] == {one.label: 401.0}
-    passes(eta_module.STALLED_AT_FIRST)
-    assert list(left.stalled) == [one.label, other.label], "nothing was heard of the other since it started"
-    left.on_round_end(one, records(2, 40.0))
+    clock[0] += 10
+    assert left.stalled == {other.label: eta_module.STALLED_SECONDS + 5}
     left.on_cell_end(other, {})
     assert left.stalled == {}

@@ -250,13 +250,6 @@ def test_a_cell_is_stamped_when_it_starts(compose: Compose, tmp_path: Path, monk
     assert store.fingerprints(second) == {}
 
 
-def test_budget_ends_with_cells_left_and_continues(compose: Compose, tmp_path: Path) -> None:
-    made = compose("axes: {optim: {lr: [0.1, 0.2, 0.3]}}", "budget=0.000001s")
-    outcome = run_study(*made, root=tmp_path)
-    assert (outcome.exit_code, outcome.pending) == (4, 3)
-    assert run_study(*compose("axes: {optim: {lr: [0.1, 0.2, 0.3]}}"), root=tmp_path).done == 3
-
-
 def test_two_processes_on_one_study(compose: Compose, tmp_path: Path) -> None:
     made = compose()
     with locked(tmp_path / "tiny"):
@@ -271,8 +264,6 @@ def test_two_processes_on_one_study(compose: Compose, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("budget=0s", "A budget is a time above 0"),
-        ("budget=soon", "A budget is a time above 0"),
         ("report.metric=test/accuracy", "nothing reports 'test/accuracy'. Did you mean"),
         ("prune.seeds=1", "There is no field 'prune.seeds'. It went with the race of seeds: set prune.rule=halving"),
         ("seeds=0", "seeds must be a number from 1"),

@@ -85,7 +85,7 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("fedlora", {}),
     ("fedlora", {"scaling": "alpha/rank", "objective": "contrastive"}),
     ("capt", {"n_own": 1}),
-    ("capt", {"n_own": 1, "rows": "share", "prior": 0.5}),
+    ("capt", {"n_own": 1, "rows": "released", "prior": 0.5}),
     ("capt", {"n_own": 1, "rows": "size"}),
     ("fedmvp", {"n_tokens": 2, "attributes": ["{}", "a {}."]}),
     ("fedmvp", {"n_tokens": 1, "weights": "size", "consistency": 0.0}),

@@ -53,7 +53,7 @@ def test_the_second_stages_loss_is_fedapts_on_these_predictions(
             return logits
 
     reader = torch.zeros(4, 2, task.embed_dim, dtype=task.dtype)
-    other = local._replace(params={"reader": reader}, fixed={**local.buffers, "domain": task.domain})
+    other = local._replace(params={"reader": reader}, buffers={**local.buffers, "domain": task.domain})
     wanted, banks = Reads(phase=2, augment=False).loss(task, other, batch)
     torch.testing.assert_close(loss + torch.log(torch.tensor(2.0)), wanted)
     assert torch.equal(fixed["scores"], banks["scores"])

@@ -49,7 +49,9 @@ def test_logits_and_loss_follow_the_equations(task: ClientTask, batch: Batch, si
         image, text = by_hand(task, local, client, batch.image)
         scores = task.scale * image @ text.mT
         torch.testing.assert_close(logits[client], scores.mean(0))
-        torch.testing.assert_close(largest[client], scores.amax(0))
+        for image_number, of_groups in enumerate(scores.unbind(1)):  # [G, K]
+            group = int(of_groups.max(1).values.argmax())
+            torch.testing.assert_close(largest[client][image_number], of_groups[group])
         pairs = [(i, j) for i in range(3) for j in range(i)]
         alike = [sum(F.cosine_similarity(x[i], x[j], dim=-1).mean() for i, j in pairs) / 3 for x in (image, text)]
         fit = torch.stack([F.cross_entropy(s, batch.label[client]) for s in scores]).mean()
@@ -140,3 +142,10 @@ def test_two_groups_of_the_paper_have_5120_numbers(paper_task: Any) -> None:
     assert sum(int(v) for v in sent.up.values()) == 5_120
     assert sent.up == sent.down
     assert sum(state.personal[f"groups.{part}"][0].numel() for part in ("text", "visual")) == 12_800
+
+
+def test_a_slots_pair_comes_from_one_group(task: ClientTask) -> None:
+    """Before the first round no group has a score, so that equal numbers draw equal places for texts and images."""
+    method = FedMGP(groups=4)
+    (state,) = play(method, [task], cohorts=[[0, 1, 2, 3]])[-1]
+    assert torch.equal(state.personal["place.text"], state.personal["place.visual"])

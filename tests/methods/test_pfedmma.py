@@ -76,7 +76,7 @@ def test_the_shared_layer_has_the_gradients_of_both_towers(task, whole_batch, mo
             found = adapter(method, train, tower, n_blocks)
             return found.each(torch.detach) if tower == cut else found
 
-        monkeypatch.setattr(PFedMMA, "_inside", half)
+        monkeypatch.setattr(PFedMMA, "_adapter", half)
         (gradient,) = torch.autograd.grad(SMALL.loss(task, local, batch)[0].sum(), shared)
         monkeypatch.undo()
         parts.append(gradient)

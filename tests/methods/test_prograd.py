@@ -52,6 +52,19 @@ def test_a_share_of_the_component_is_removed() -> None:
     assert ProGrad(lam=0.5).aligned(g_a, 0 * g_b).tolist() == g_a.tolist()
 
 
+def test_rounding_noise_of_the_teachers_gradient_removes_nothing(task: ClientTask) -> None:
+    """A context that starts at the hand-written prompts has no conflict, whatever its last digits say."""
+    method = ProGrad(n_ctx=4)
+    local = method.start(task, method.init(task, generator("noise")), EVERYONE)
+    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
+    local.params["prompt"].requires_grad_()
+    (found,) = torch.autograd.grad(method.loss(task, local, batch)[0].sum(), [local.params["prompt"]])
+    for client in range(4):
+        g_a, g_b, _, _ = gradients(task, method, client, local.params["prompt"][client].detach())
+        assert g_b.norm() < 1e-12 * g_a.norm()
+        torch.testing.assert_close(found[client], g_a, rtol=1e-7, atol=0)
+
+
 def test_the_port_descends_the_teachers_loss(task: ClientTask, batch: Batch) -> None:
     method = ProGrad(n_ctx=2, words="", form="distil", lam=0.5)
     local: Local = method.start(task, method.init(task, generator("port")), EVERYONE)

@@ -58,7 +58,7 @@ def test_prompts_that_change_nothing_pay_nothing(task, whole):
     method = PromptSRC(n_ctx=4, n_tokens=1, depth=1)
     start = method.start(task, method.init(task, torch.Generator().manual_seed(0)), EVERYONE)
     none = start._replace(
-        train={"text": start.params["text"].requires_grad_(), "visual": torch.zeros(4, 1, 0, 32).double()}
+        params={"text": start.params["text"].requires_grad_(), "visual": torch.zeros(4, 1, 0, 32).double()}
     )
     loss, _ = method.loss(task, none, whole)
     plain, _ = replace(method, text=0.0, image=0.0, agreement=0.0).loss(task, none, whole)

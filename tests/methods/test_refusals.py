@@ -29,7 +29,7 @@ WEIGHTS = """
 POSITIVE = """
     capt.temperature dpfpl.clip dpfpl.noise fedamp.alpha fedamp.sigma fedapt.temperature fedapt_unsupervised.temperature
     feddpt.temperature fedmgp.temperature fedotp.gamma fedpgp.temperature fedpha.ratio private.epsilon private.clip
-    private.delta private.sampling prograd.temperature promptsrc.spread tofa.shrink
+    private.delta prograd.temperature promptsrc.spread tofa.shrink
 """
 THRESHOLDS = "fedapt_unsupervised.threshold fedclip_unsupervised.threshold"
 CHOICES = "clip_fc.start_from fedapt.keys fedclip.form fedclip.objective fedclip.weights feddpt.attention"
@@ -43,7 +43,7 @@ RANGES: list[tuple[str, Any, str]] = [
     ("fedclip_unsupervised.form promptsrc.gaussian", "none?", "'none?'"),
     (THRESHOLDS, -0.5, "must be >= 0, but is -0.5"),
     (f"{THRESHOLDS} feddpt.momentum private.delta", 1.0, "must be < 1, but is 1.0"),
-    ("fedotp.gamma fedpha.ratio private.sampling prograd.lam promptfolio.theta tofa.shrink", 1.5, "must be <= 1"),
+    ("fedotp.gamma fedpha.ratio prograd.lam promptfolio.theta tofa.shrink", 1.5, "must be <= 1"),
     ("feddpt.visual_momentum fedpha.alpha prograd.lam promptfolio.theta tofa.alpha", -0.5, "must be >= 0"),
     ("fedapt_unsupervised.neighbours fedclip_unsupervised.neighbours fedper.n_own", -1, "must be >= 0, but is -1"),
     ("fedotp.epsilon plot.epsilon", 0.001, "must be >= 0.005, but is 0.001"),
@@ -62,7 +62,7 @@ RANGES: list[tuple[str, Any, str]] = [
     ("pfedmoap.d_gating", 12, "must be a multiple of method.heads = 8, but is 12"),
     ("private.clip", INF, "must be finite where epsilon is"),
     ("private.rounds", 8, "must be 1 where calibration is classical, but is 8. Set method.calibration=accountant."),
-    ("private.sampling", 0.1, "must be 1 where calibration is classical"),
+    ("private.sampling", "secret", "must be seen where calibration is classical"),
 ]
 OPTIONS = [(field, value, rule) for fields, value, rule in RANGES for field in fields.split()]
 

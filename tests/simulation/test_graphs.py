@@ -111,7 +111,7 @@ def test_a_replay_that_differs_from_the_step_is_refused_or_runs_eagerly(
 ) -> None:
     """It is compared once, and the steps that were compared are not counted."""
     task, cohorts = toy_task(device=sim), [(0, 2), (1, 2)]
-    with pytest.raises(Disagrees, match=r"replayed, it changes trained prompt, .*loss in another way"):
+    with pytest.raises(Disagrees, match=r"replayed, it changes params prompt, .*loss in another way"):
         play(_Differs(n_ctx=2), [task], cohorts=cohorts, graphs=Graphs(always=True))
     told: list[str] = []
     graphs = Graphs(warn=told.append)

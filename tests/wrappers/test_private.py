@@ -2,20 +2,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 from scipy.integrate import quad
 from scipy.stats import norm
 
+from fpl_tune import config
 from fpl_tune.config.specs import OptimSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import Local, Method, Tree, generator
+from fpl_tune.methods.capt import CAPT
 from fpl_tune.methods.fedamp import FedAMP
 from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.simulation.task import ClientTask
-from fpl_tune.testing import EVERYONE, play
+from fpl_tune.testing import EVERYONE, play, toy_task
 from fpl_tune.wrappers._accountant import smallest_noise, spent
 from fpl_tune.wrappers.finetuned import FineTuned
 from fpl_tune.wrappers.private import Private
@@ -40,9 +46,9 @@ def test_every_clients_gradient_is_clipped_to_its_own_norm(task: ClientTask, gra
 
 
 @pytest.mark.parametrize(("epsilon", "sigma"), [(50.0, 0.05075), (25.0, 0.10149)])
-def test_the_noise_of_table_6(epsilon: float, sigma: float) -> None:
-    assert Private(PROMPT, epsilon=epsilon).sigma == pytest.approx(sigma, abs=5e-6)
-    assert Private(PROMPT, epsilon=epsilon, clip=2.0).sigma == pytest.approx(2 * sigma, abs=1e-5)
+def test_the_noise_of_table_6(task: ClientTask, epsilon: float, sigma: float) -> None:
+    assert Private(PROMPT, epsilon=epsilon).sigma(task) == pytest.approx(sigma, abs=5e-6)
+    assert Private(PROMPT, epsilon=epsilon, clip=2.0).sigma(task) == pytest.approx(2 * sigma, abs=1e-5)
 
 
 def test_uploads_carry_noise_of_that_size_and_of_every_clients_own(task: ClientTask) -> None:
@@ -52,8 +58,8 @@ def test_uploads_carry_noise_of_that_size_and_of_every_clients_own(task: ClientT
         (a,), (b,), (c,) = play(method, [task], cohorts=[[client], [client]], spec=still)
         noise[client] = [b.shared["prompt"] - a.shared["prompt"], c.shared["prompt"] - b.shared["prompt"]]
         for drawn in noise[client]:
-            assert float(drawn.std()) == pytest.approx(method.sigma, rel=0.05)
-            assert abs(float(drawn.mean())) < 0.1 * method.sigma
+            assert float(drawn.std()) == pytest.approx(method.sigma(task), rel=0.05)
+            assert abs(float(drawn.mean())) < 0.1 * method.sigma(task)
     every = torch.stack([d.flatten() for pair in noise.values() for d in pair])
     assert float((torch.corrcoef(every) - torch.eye(4)).abs().max()) < 0.1
 
@@ -83,15 +89,15 @@ def leaked(epsilon: float, sigma: float) -> float:
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-3), (1.0, 1e-5), (5.0, 0.05), (20.0, 0.05)])
 @pytest.mark.parametrize("rounds", [1, 4])
-def test_the_accountants_noise_leaks_exactly_delta(epsilon: float, delta: float, rounds: int) -> None:
+def test_the_accountants_noise_leaks_exactly_delta(task: ClientTask, epsilon: float, delta: float, rounds: int) -> None:
     method = Private(PROMPT, epsilon, delta, clip=3.0, calibration="accountant", rounds=rounds)
-    assert leaked(epsilon, method.sigma / 3 / math.sqrt(rounds)) == pytest.approx(delta, rel=1e-5)
-    assert spent(method.sigma / 3, delta, rounds) == pytest.approx(epsilon, rel=1e-6)
+    assert leaked(epsilon, method.sigma(task) / 3 / math.sqrt(rounds)) == pytest.approx(delta, rel=1e-5)
+    assert spent(method.sigma(task) / 3, delta, rounds) == pytest.approx(epsilon, rel=1e-6)
 
 
-def test_the_classical_formula_holds_below_one_and_fails_far_above() -> None:
-    assert leaked(0.5, Private(PROMPT, epsilon=0.5, delta=1e-3).sigma) < 1e-3
-    assert spent(Private(PROMPT, epsilon=50.0, delta=0.05).sigma, 0.05, 1) == pytest.approx(226, abs=1)
+def test_the_classical_formula_holds_below_one_and_fails_far_above(task: ClientTask) -> None:
+    assert leaked(0.5, Private(PROMPT, epsilon=0.5, delta=1e-3).sigma(task)) < 1e-3
+    assert spent(Private(PROMPT, epsilon=50.0, delta=0.05).sigma(task), 0.05, 1) == pytest.approx(226, abs=1)
 
 
 def test_the_numerical_accountant_ends_at_the_closed_form() -> None:
@@ -133,9 +139,39 @@ def test_records_say_what_was_spent(task: ClientTask) -> None:
 
 
 def test_where_who_takes_part_is_secret_rounds_count_and_not_uploads(task: ClientTask) -> None:
-    method = Private(PROMPT, epsilon=2.0, delta=1e-3, calibration="accountant", rounds=3, sampling=0.25)
-    (state,) = play(method, [task], cohorts=[[0], [1], [2]])[-1]
-    assert method.figures(task, state)["privacy/epsilon"] == pytest.approx(2.0, rel=2e-3)
+    method = Private(PROMPT, epsilon=2.0, delta=1e-3, calibration="accountant", rounds=3, sampling="secret")
+    quarter = replace(task, participation=0.25)
+    (state,) = play(method, [quarter], cohorts=[[0], [1], [2]])[-1]
+    assert method.figures(quarter, state)["privacy/epsilon"] == pytest.approx(2.0, rel=2e-3)
+    everybody = replace(method, sampling="seen")
+    assert method.sigma(quarter) < method.sigma(task) == everybody.sigma(task) == everybody.sigma(quarter)
+
+
+def test_the_share_of_secret_cohorts_is_the_protocols(tmp_path: Path) -> None:
+    """With all clients in every round nothing is gained by secrecy; one of four is a quarter, whatever is asked for."""
+
+    def simulation(*overrides: str) -> Simulation:
+        words = ["method=promptfl_dp", "method.bound=update", "method.epsilon=1", "method.delta=1e-5", "protocol=quick"]
+        words += ["method.calibration=accountant", "method.rounds=2", "method.sampling=secret", "protocol.rounds=2"]
+        run = config.compose_run([*words, "partition.n_clients=4", "data.shots=2", *overrides])
+        return Simulation(run, [1], cache_dir=tmp_path)
+
+    whole = simulation("protocol.participation=1")
+    whole.run_all()
+    assert whole.tasks[0].participation == 1
+    method = cast(Private, whole.stages[0].method)
+    assert method.sigma(whole.tasks[0]) == method.clip * smallest_noise(1.0, 1e-5, 2)
+    assert method.figures(whole.tasks[0], whole.states[0])["privacy/epsilon"] == pytest.approx(1.0)
+    assert simulation("protocol.participation=0.1").tasks[0].participation == 0.25
+    for other in ("protocol.sampling=domain", "protocol.first_round_all=true"):
+        with pytest.raises(ConfigError, match="must be seen where cohorts are not drawn uniformly"):
+            simulation("protocol.participation=0.5", other)
+
+
+def test_what_no_noise_covers_is_refused() -> None:
+    """CAPT sends exact counts of labels beside its contexts."""
+    with pytest.raises(ConfigError, match="CAPT also uploads histogram, which no noise covers"):
+        Private(CAPT(n_own=2)).init(toy_task("pixels"), generator("dp"))
 
 
 def test_a_later_stage_never_repeats_its_noise(task: ClientTask) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fpl_tune import config
 from fpl_tune.config import RunSpec, StudySpec
 from fpl_tune.core.formatting import listed
+from fpl_tune.execute.plan.costs import Basis
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.fingerprints import fingerprints, stale
 from fpl_tune.study.store import Store
@@ -30,8 +31,8 @@ class Item:
     bytes_up: int = 0
     bytes_down: int = 0
     peak_memory_bytes: int = 0
-    fitting: int = 0
-    """Trials that end within the budget."""
+    basis: Basis = "earlier runs"
+    """What `seconds` are estimated from."""
 
     @property
     def trials(self) -> int:

@@ -5,21 +5,16 @@ from __future__ import annotations
 import math
 from functools import cache
 
-import torch
-
 from fpl_tune.config import RunSpec
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.plan.preflight import CONTEXT_BYTES, Loaded
-from fpl_tune.execute.profile import cost_key
 from fpl_tune.simulation import bounds
 
 SLACK = 1.25
 """GPU memory reserved per estimated byte: evaluation, what PyTorch's allocator keeps, fragments."""
 SMALLEST = 0.05
 """Smallest share: at most twenty trials on one GPU."""
-
-_shares: dict[tuple[str, int, int], float] = {}
 
 
 def gpu_share(run: RunSpec, seeds: int, total: int | None = None) -> float:
@@ -41,21 +36,14 @@ def gpu_share(run: RunSpec, seeds: int, total: int | None = None) -> float:
         EnvironmentProblem: `total` is None, and this machine has no GPU.
     """
     total = total or _smallest_here()
-    key = cost_key(run), seeds, total
-    if key not in _shares:
-        loaded = _loaded()
-        task = loaded.task_of(run)
-        with torch.no_grad():
-            state = run.stages[0].method.init(task, torch.Generator().manual_seed(0), None)
-        peak = bounds.estimate(run, task, state, seeds).peak(int(bounds.BLOCK_SHARE * total))
-        share = (SLACK * peak + CONTEXT_BYTES) / total
-        _shares[key] = min(1.0, max(SMALLEST, math.ceil(100 * share) / 100))
-    return _shares[key]
+    peak = _loaded().memory_of(run, seeds).peak(int(bounds.BLOCK_SHARE * total))
+    share = (SLACK * peak + CONTEXT_BYTES) / total
+    return min(1.0, max(SMALLEST, math.ceil(100 * share) / 100))
 
 
 @cache
 def _loaded() -> Loaded:
-    """Towers and data sets that earlier estimates of this process loaded."""
+    """Towers, data sets and estimates that earlier calls of this process loaded."""
     return Loaded()
 
 

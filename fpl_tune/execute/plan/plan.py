@@ -8,27 +8,31 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fpl_tune.config import StudySpec
 from fpl_tune.core.device import memory, resolve
 from fpl_tune.core.formatting import counted, duration, size
 from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.plan import preflight
+from fpl_tune.execute.plan.costs import TRIAL_SECONDS, Basis, measured_pace, typical_pace
 from fpl_tune.execute.plan.diff import Differ, Item
-from fpl_tune.execute.plan.preflight import Loaded
-from fpl_tune.execute.profile import Profile, cost_key, kinds_of, measure, nearest
-from fpl_tune.execute.resources import cores, seconds_of, setup_of
+from fpl_tune.execute.profile import cost_key, earlier_paces
+from fpl_tune.execute.resources import setup_of
 from fpl_tune.search import pruning as prune
 from fpl_tune.search.ablation import ablation_cells
 from fpl_tune.search.confirm import cells_of
 from fpl_tune.search.objective import check_reported
 from fpl_tune.search.search import Search
-from fpl_tune.simulation.bounds import SHARE
+from fpl_tune.simulation import bounds
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.fingerprints import fingerprints, stale
 from fpl_tune.study.store import Store
 
-RAY_SECONDS = 6.0
-"""Seconds to start and stop Ray on this machine."""
+RAY_SECONDS = 15.0
+"""Typical seconds until Ray has started on this machine, and its first processes have imported the package."""
+PROCESS_BYTES = 700 << 20
+"""Typical memory of a process that holds PyTorch and this package, besides what a trial adds."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class Plan:
             "parallel": self.parallel,
             "feasible": self.feasible,
             "reasons": list(self.reasons),
-            "dropped": [item.label for item in left if item.fitting < item.trials],
+            "typical": sum(item.trials for item in left if item.basis == "typical"),
         }
 
     def rows(self) -> list[dict[str, Any]]:
@@ -84,7 +88,6 @@ class Plan:
                 "up MB": round(item.bytes_up / 1e6, 3),
                 "down MB": round(item.bytes_down / 1e6, 3),
                 "memory MB": round(item.peak_memory_bytes / 1e6),
-                **({} if item.fitting == item.trials else {"budget": _within(item)}),
                 **({"why": item.why} if reasons else {}),
             }
             for item in self.items
@@ -99,10 +102,8 @@ class Plan:
             f"{begun}, {size(t['bytes_up'])} up and {size(t['bytes_down'])} down, "
             f"{size(t['peak_memory_bytes'])} of memory a trial."
         )
-        if t["dropped"]:
-            more = len(t["dropped"]) - 5
-            named = [f"{i.label}{f' ({_within(i)})' if i.fitting else ''}" for i in self.items if i.fitting < i.trials]
-            text += f" The budget drops {len(named)}: {', '.join(named[:5])}{f' and {more} more' if more > 0 else ''}."
+        if t["typical"]:
+            text += f" Times of {counted(t['typical'], 'cell')} are typical ones; --measure measures them."
         if self.held_out:
             shares = " or ".join(f"{share:.0%}" for share in self.held_out)
             text += f" Clients validate on {shares} of their training images (data.val) and train on the others."
@@ -111,21 +112,25 @@ class Plan:
         return " ".join([text, *self.reasons])
 
 
-def _within(item: Item) -> str:
-    """The part of an item that fits into the budget."""
-    return f"{item.fitting} of {item.trials}" if item.fitting else "dropped"
-
-
 def make_plan(
-    spec: StudySpec, node: dict[str, Any], *, root: Path, progress: Callable[[int, int], None] | None = None
+    spec: StudySpec,
+    node: dict[str, Any],
+    *,
+    root: Path,
+    measure: bool = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Plan:
-    """Plans a study: its missing seeds, their measured costs and exact bytes.
+    """Plans a study: its missing seeds, their time, memory and exact bytes.
+
+    Times are those of earlier runs where there are any: of this study, then of others. Kinds of runs that never ran are
+    measured on request; else their times are typical ones.
 
     Args:
         spec: the study.
         node: the study as a plain dict.
         root: the output folder.
-        progress: called with (kinds of trials measured, all).
+        measure: trains two rounds of each kind of runs that never ran, in this process.
+        progress: called with (kinds of runs measured, all).
 
     Raises:
         ConfigError: the study cannot run on any machine.
@@ -133,7 +138,6 @@ def make_plan(
     """
     prune.check(spec.prune)
     check_reported(spec.report.metric)
-    budget = seconds_of(spec.budget)
     setup = setup_of(spec, root / spec.name)
     if setup.address is not None:
         from fpl_tune.execute import ray
@@ -145,18 +149,37 @@ def make_plan(
     cells = [*cells_of(spec, node, root), *ablation_cells(spec, node, root)]
     differ = Differ(spec, store, cells if spec.search.sampler is None else [*cells, *store.cells()])
     items = _items(spec, node, store, cells, differ)
+    seeds = spec.seed_list()
     named = [(run, item.label) for item in items if item.missing for run in item.runs]
     runs, labels = [run for run, _ in named], [label for _, label in named]
-    sent = preflight.check(runs, len(spec.seed_list()), setup, labels)
-    profile = measure(kinds_of(runs), spec.seed_list(), _here(setup), progress=progress)
-    ray_seconds = RAY_SECONDS if spec.execution.executor == "ray" else 0.0
-    starting = profile.boot + ray_seconds / 2 if ray_seconds else 0.0
+    loaded = preflight.check(runs, len(seeds), setup, labels)
+    kinds = {cost_key(run): run for run in runs}
+    paces = earlier_paces(root, spec.name, kinds)
+    basis: dict[str, Basis] = {kind: "earlier runs" for kind in kinds}
+    new = {kind: run for kind, run in kinds.items() if paces.of(kind) is None}
+    for done, (kind, run) in enumerate(new.items()):
+        if measure and progress is not None:
+            progress(done, len(new))
+        basis[kind] = "measured" if measure else "typical"
+        paces.add(
+            kind, 1, measured_pace(run, seeds, _here(setup)) if measure else typical_pace(run, loaded, setup.device)
+        )
+    starting = RAY_SECONDS if runs and spec.execution.executor == "ray" else 0.0
     free = [starting] * setup.parallel  # a heap of the times at which workers become free
     for item in items:
-        _add_costs(item, len(spec.seed_list()), profile, sent, free, budget)
+        for run in item.runs if item.missing else ():
+            kind = cost_key(run)
+            seconds = TRIAL_SECONDS + run.rounds * len(item.missing) * (paces.of(kind) or 0.0)
+            heapq.heapreplace(free, free[0] + seconds)
+            up, down = loaded.bytes_of(run, item.missing)
+            peak = loaded.memory_of(run, len(item.missing)).peak(bounds.block_room(torch.device(setup.device)))
+            item.seconds += seconds
+            item.basis = basis[kind]
+            item.bytes_up, item.bytes_down = item.bytes_up + up, item.bytes_down + down
+            item.peak_memory_bytes = max(item.peak_memory_bytes, PROCESS_BYTES + peak)
     return Plan(
         items=tuple(items),
-        seconds=max(free) + ray_seconds / 2 if max(free) > starting else 0.0,
+        seconds=max(free),
         parallel=setup.parallel,
         gpus=1.0 if setup.gpus is None else setup.gpus,
         starting=starting,
@@ -167,9 +190,8 @@ def make_plan(
 
 
 def _here(setup: ExecutionContext) -> ExecutionContext:
-    """The setup for measuring costs: always this machine, also for a cluster."""
-    device = setup.device if setup.address is None else resolve("auto")
-    return replace(setup, device=device, parallel=min(setup.parallel, cores()))
+    """The setup for measuring: always this machine, also for a cluster."""
+    return setup if setup.address is None else replace(setup, device=resolve("auto"))
 
 
 def _items(spec: StudySpec, node: dict[str, Any], store: Store, cells: Sequence[Cell], differ: Differ) -> list[Item]:
@@ -195,30 +217,11 @@ def _over(trial: Cell, part: Cell, spec: StudySpec, store: Store) -> bool:
     return inside and not store.missing(trial, spec) and not stale(store, trial, fingerprints(trial.run))
 
 
-def _add_costs(item: Item, seeds: int, profile: Profile, sent: Loaded, free: list[float], budget: float | None) -> None:
-    """Adds the costs of an item's trials, which occupy the workers, each the one that becomes free first."""
-    if not item.missing:
-        item.fitting = item.trials
-        return
-    for run in item.runs:
-        key = cost_key(run)
-        cost = nearest(profile.costs, key)
-        seconds = cost.seconds(run) * len(item.missing) / seeds
-        end = free[0] + seconds
-        heapq.heapreplace(free, end)
-        item.seconds += seconds
-        item.fitting += budget is None or end <= budget
-        item.peak_memory_bytes = max(item.peak_memory_bytes, cost.peak_memory_bytes)
-        for seed in item.missing:
-            up, down = sent.bytes(run, key, seed)
-            item.bytes_up, item.bytes_down = item.bytes_up + up, item.bytes_down + down
-
-
 def _reasons(items: Sequence[Item], setup: ExecutionContext) -> list[str]:
     """Reasons for which the plan cannot run on this machine."""
     peak = max((item.peak_memory_bytes for item in items), default=0)
-    if setup.address is None and peak * setup.parallel > SHARE * memory():
-        fits = max(1, int(SHARE * memory() // peak))
+    if setup.address is None and setup.device == "cpu" and peak * setup.parallel > bounds.SHARE * memory():
+        fits = max(1, int(bounds.SHARE * memory() // peak))
         return [
             f"{counted(setup.parallel, 'trial')} at once would take {peak * setup.parallel / 1e9:.1f} GB of memory, "
             f"but this machine has {memory() / 1e9:.1f} GB. Set execution.parallel={fits}, or execution.block to train "

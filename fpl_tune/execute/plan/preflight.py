@@ -17,9 +17,10 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.data import Dataset, load
 from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.job import ExecutionContext
-from fpl_tune.execute.plan.traffic import bytes_of, hollow_task
+from fpl_tune.execute.plan.traffic import Sent, bytes_sent, hollow_task
 from fpl_tune.execute.profile import cost_key
 from fpl_tune.simulation import bounds
+from fpl_tune.simulation.bounds import Memory
 from fpl_tune.simulation.task import ClientTask, towers_for
 
 CONTEXT_BYTES = 600 << 20
@@ -47,15 +48,36 @@ class Loaded:
     def dataset_of(self, run: RunSpec) -> Dataset:
         return self._once(lambda: load(run.data), "data", vars(run.data))
 
-    def task_of(self, run: RunSpec) -> ClientTask:
+    def task_of(self, run: RunSpec, seed: int = 1) -> ClientTask:
         """A task of the run's data and partition whose images take no memory."""
-        key = (vars(run.clip), vars(run.data), vars(run.partition))
-        return self._once(lambda: hollow_task(run, 1, self.towers_of(run), self.dataset_of(run)), "task", key)
+        method = run.stages[0].method
+        groups = [vars(group) for group in (run.clip, run.data, run.partition, run.protocol)]
+        key = (*groups, method.needs, method.view, seed)
+        return self._once(lambda: hollow_task(run, seed, self.towers_of(run), self.dataset_of(run)), "task", key)
 
-    def bytes(self, run: RunSpec, kind: str, seed: int) -> tuple[int, int]:
-        """Bytes sent up and down, cached: runs of equal cost key `kind`, length and seed send equally many."""
-        key = (kind, run.rounds, seed)
-        return self._once(lambda: bytes_of(run, seed, self.towers_of(run), self.dataset_of(run)), "bytes", key)
+    def memory_of(self, run: RunSpec, seeds: int = 1) -> Memory:
+        """The estimated memory of a trial; runs of equal cost key take equally much."""
+        return self._once(lambda: self._memory(run), "memory", cost_key(run)).of_seeds(seeds)
+
+    def _memory(self, run: RunSpec) -> Memory:
+        task, method = self.task_of(run), run.stages[0].method
+        with torch.no_grad():
+            state = method.init(task, torch.Generator().manual_seed(0), None)
+        # What a step keeps depends on the number of clients and classes alone, however the images are dealt.
+        key = (cost_key(run, "clip", "method"), run.data.name, run.optim.batch, task.n_clients, task.n_classes)
+        step = self._once(lambda: bounds.step_bytes(run, task, state), "step", key)
+        return bounds.estimate(run, task, state, step)
+
+    def bytes_of(self, run: RunSpec, seeds: Sequence[int]) -> tuple[int, int]:
+        """Bytes sent up and down by some seeds; runs of equal cost key and length send equally many."""
+
+        def sent(seed: int) -> Sent:
+            key = (cost_key(run), run.rounds, seed)
+            return self._once(lambda: bytes_sent(run, seed, self.task_of(run, seed)), "bytes", key)
+
+        first = sent(seeds[0])
+        found = [first] * len(seeds) if first.alike else [sent(seed) for seed in seeds]
+        return sum(one.up for one in found), sum(one.down for one in found)
 
 
 def check(
@@ -111,7 +133,7 @@ def _check_states(run: RunSpec, task: ClientTask, seeds: int, room: int | None, 
     try:
         with torch.no_grad():
             state = run.stages[0].method.init(task, torch.Generator().manual_seed(0), None)
-        found = None if gpu is None else bounds.estimate(run, task, state, 1)
+        found = None if gpu is None else bounds.estimate(run, task, state)
     except Exception as problem:
         if not is_out_of_memory(problem):
             return  # a method's own error: the run reports it with its place

@@ -2,46 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, NamedTuple
+
 import torch
+from torch import Tensor
 
 from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
 from fpl_tune.data import Dataset
-from fpl_tune.method import Method, State, Traffic, derive
+from fpl_tune.data.transform import pools_and_views
+from fpl_tune.method import Adapter, State, derive
 from fpl_tune.simulation.simulation import BYTES_PER_SCALAR
 from fpl_tune.simulation.task import ClientTask, SharedData
-from fpl_tune.simulation.worlds import draw_clients
+from fpl_tune.simulation.worlds import draw_clients, task_of
 
 _STEADY = 3  # equal rounds after which a stage with everybody in every round stays as it is
 
 
-def bytes_of(run: RunSpec, seed: int, towers: Towers, dataset: Dataset) -> tuple[int, int]:
-    """Bytes sent up and down by all clients over the whole run.
+class Sent(NamedTuple):
+    """Bytes that all clients of a seed send over a whole run."""
 
-    Every round is played with `start` and `merge` alone on images that are all zero; nothing is encoded or trained.
+    up: int
+    down: int
+    alike: bool
+    """Whether every seed sends as much."""
+
+
+def bytes_sent(run: RunSpec, seed: int, task: ClientTask) -> Sent:
+    """Counts the bytes of a seed, exactly.
+
+    Where a method counts by client, its rounds are played with `start` and `merge`, on images and text features that
+    are all equal. Counts that are the same for every client follow from shapes, which no round changes.
+
+    Args:
+        run: the run.
+        seed: the seed.
+        task: its `hollow_task`.
     """
-    task = hollow_task(run, seed, towers, dataset)
+    task = SilentTask(**{field.name: getattr(task, field.name) for field in fields(task)})
+    by_client = False
     up = down = number = 0
     state: State | None = None
-    for stage in run.stages:
-        state = stage.method.init(task, torch.Generator().manual_seed(derive("init", seed)), state)
-        if number == 0 and not stage.method.start(task, state, torch.arange(1)).params:
-            return _scalars_of(stage.method, task, state, torch.arange(task.n_clients))
+    for stage in run.stages if run.learns else run.stages[:1]:
+        method = stage.method
+        state = method.init(task, torch.Generator().manual_seed(derive("init", seed)), state)
         recent: list[tuple[int, int]] = []
-        for within in range(stage.rounds):
+        rounds = stage.rounds if run.learns else 1
+        for within in range(rounds):
             number += 1
             now = task.during(within + 1, stage.rounds, key=0)
-            who = draw_clients(run, now, seed, number)
-            sent = _scalars_of(stage.method, now, state, who)
-            up, down = up + sent[0], down + sent[1]
-            recent = [*recent[1 - _STEADY :], sent]
-            if run.protocol.participation == 1 and len(recent) == _STEADY and len(set(recent)) == 1:
-                left = stage.rounds - within - 1
-                up, down, number = up + left * sent[0], down + left * sent[1], number + left
-                break
+            clients = draw_clients(run, now, seed, number)
             with torch.no_grad():
-                state = stage.method.merge(now, state, who, stage.method.start(now, state, who))
-    return up, down
+                sent = method.traffic(now, state, clients)
+            found = _bytes(sent.up, len(clients)), _bytes(sent.down, len(clients))
+            up, down = up + found[0], down + found[1]
+            recent = [*recent[1 - _STEADY :], found]
+            if run.protocol.participation == 1 and len(recent) == _STEADY and len(set(recent)) == 1:
+                left = rounds - within - 1
+                up, down, number = up + left * found[0], down + left * found[1], number + left
+                break
+            if any(isinstance(count, Tensor) for count in (*sent.up.values(), *sent.down.values())):
+                by_client = True
+                with torch.no_grad():
+                    state = method.merge(now, state, clients, method.start(now, state, clients))
+    return Sent(up, down, alike=not by_client and run.protocol.participation == 1)
+
+
+def _bytes(counts: Mapping[str, int | Tensor], clients: int) -> int:
+    """Bytes of the scalars of all clients of a round."""
+    scalars = (int(n.sum()) if isinstance(n, Tensor) else n * clients for n in counts.values())
+    return sum(scalars) * BYTES_PER_SCALAR
+
+
+class SilentTask(ClientTask):
+    """A task that encodes no prompt: all text features are equal."""
+
+    def encode_prompts(
+        self, context: Tensor, *, per_class: bool = False, adapter: Adapter | None = None, **how: Any
+    ) -> Tensor:
+        lead = context.shape[: -3 if per_class else -2]
+        if adapter is not None and not lead:
+            lead = (len(next(iter(adapter.leaf.values()))),)
+        return context.new_full((*lead, self.n_classes, self.embed_dim), self.embed_dim**-0.5)
 
 
 def hollow_task(run: RunSpec, seed: int, towers: Towers, dataset: Dataset) -> ClientTask:
@@ -54,16 +98,7 @@ def hollow_task(run: RunSpec, seed: int, towers: Towers, dataset: Dataset) -> Cl
         "pixels": (3, size, size),
     }[needs]
     dtype = torch.uint8 if needs == "pixels" else torch.float32
-    images = [torch.zeros(1, dtype=dtype).expand(max(1, len(pool)), *shape) for pool in (dataset.train, dataset.test)]
-    world = SharedData(towers, dataset, run.clip, images[0], images[1])
-    return world.task(run.data, run.partition, seed)
-
-
-def _scalars_of(method: Method, task: ClientTask, state: State, who: torch.Tensor) -> tuple[int, int]:
-    with torch.no_grad():
-        sent: Traffic = method.traffic(task, state, who)
-    totals = []
-    for way in (sent.up, sent.down):
-        scalars = sum(int(v.sum()) if isinstance(v, torch.Tensor) else v * len(who) for v in way.values())
-        totals.append(scalars * BYTES_PER_SCALAR)
-    return totals[0], totals[1]
+    looks = pools_and_views(dataset, run.data.views, run.stages[0].method.view)
+    train, test, *views = (torch.zeros(1, dtype=dtype).expand(max(1, len(pool)), *shape) for pool, _ in looks)
+    world = SharedData(towers, dataset, run.clip, train, test, views[: run.data.views], views[run.data.views :])
+    return task_of(world, run, seed)

@@ -30,6 +30,7 @@ class ClientTask:
     n_domains: int
     split_hash: str = ""
     primary: str = "test"
+    participation: float | None = 1.0
 
     def __post_init__(self) -> None:
         self.n_clients = len(self.train.rows)

@@ -1,25 +1,22 @@
 from __future__ import annotations
 
-import multiprocessing
-import os
-import queue
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
 import torch
 
 from fpl_tune.api import start_study as run_study
-from fpl_tune.config import StudySpec
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.execute import profile as profiling
 from fpl_tune.execute.plan import plan as planning
 from fpl_tune.execute.plan import preflight
+from fpl_tune.execute.plan.costs import typical_pace
 from fpl_tune.execute.plan.memory import SMALLEST, gpu_share
 from fpl_tune.execute.plan.plan import make_plan
-from fpl_tune.execute.profile import Cost, Profile, cost_key, measure
+from fpl_tune.execute.profile import cost_key
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.simulation.bounds import estimate
 from fpl_tune.simulation.engine import kept_bytes
@@ -40,21 +37,14 @@ references:
 """
 
 
-@pytest.fixture
-def cheap(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Costs without a measurement: setup 1 s, first round 3 s, later rounds 2 s. Names what was asked for."""
-    asked: list[str] = []
-
-    def fake(runs: dict[str, Any], seeds: Any, setup: Any, **_: Any) -> Profile:
-        asked.extend(runs)
-        return Profile({key: Cost(1.0, 3.0, 2.0, 10**6) for key in runs}, 5.0)
-
-    monkeypatch.setattr(planning, "measure", fake)
-    return asked
+@pytest.fixture(autouse=True)
+def two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The typical round of a seed takes two seconds."""
+    monkeypatch.setattr(planning, "typical_pace", lambda *_: 2.0)
 
 
 @pytest.mark.parametrize("participation", ["1.0", "0.5"])
-def test_bytes_are_exact(compose: Compose, tmp_path: Path, cheap: list[str], participation: str) -> None:
+def test_bytes_are_exact(compose: Compose, tmp_path: Path, participation: str) -> None:
     made = compose(METHODS, f"protocol.participation={participation}", "protocol.rounds=5")
     totals = make_plan(*made, root=tmp_path).totals()
     run_study(*made, root=tmp_path)
@@ -64,14 +54,14 @@ def test_bytes_are_exact(compose: Compose, tmp_path: Path, cheap: list[str], par
     assert totals["bytes_down"] == final["comm/down_bytes"].sum() > 0
 
 
-def test_a_cell_that_cannot_start_is_named(compose: Compose, tmp_path: Path, cheap: list[str]) -> None:
+def test_a_cell_that_cannot_start_is_named(compose: Compose, tmp_path: Path) -> None:
     made = compose("axes: {}\nreferences: [{method: fedprox}, {method: pfedmoap, method.experts: 9}]")
     for refuse in (make_plan, run_study):
         with pytest.raises(ConfigError, match=r"^pfedmoap, experts=9: method\.experts must be at most the number"):
             refuse(*made, root=tmp_path)
 
 
-def test_what_is_done_costs_nothing(compose: Compose, tmp_path: Path, cheap: list[str]) -> None:
+def test_what_is_done_costs_nothing(compose: Compose, tmp_path: Path) -> None:
     run_study(*compose("axes: {optim: {lr: [0.1]}}"), root=tmp_path)
     made = compose("axes: {optim: {lr: [0.1, 0.2]}}")
     plan = make_plan(*made, root=tmp_path)
@@ -84,26 +74,66 @@ def test_what_is_done_costs_nothing(compose: Compose, tmp_path: Path, cheap: lis
     assert nothing.feasible
 
 
-def test_seconds_of_a_queue(compose: Compose, tmp_path: Path, cheap: list[str]) -> None:
+def test_seconds_of_a_queue(compose: Compose, tmp_path: Path) -> None:
     body = "axes: {optim: {lr: [1, 2, 3]}}"
-    each = 1 + 3 + 3 * 2  # set up, first round, three more
+    each = planning.TRIAL_SECONDS + 4 * 2 * 2  # rounds, seeds, seconds
     inline = make_plan(*compose(body, "protocol.rounds=4"), root=tmp_path)
     assert inline.seconds == 3 * each
+    assert "Times of 3 cells are typical ones; --measure measures them." in inline.sentence()
     ray = make_plan(
         *compose(body, "protocol.rounds=4", "execution.executor=ray", "execution.parallel=2"), root=tmp_path
     )
-    assert ray.seconds == 5.0 + planning.RAY_SECONDS + 2 * each
-    assert len(cheap) == 2  # one kind of trial, measured once a plan
+    assert ray.seconds == planning.RAY_SECONDS + 2 * each
 
 
-def test_a_search_is_planned_with_its_trials(compose: Compose, tmp_path: Path, cheap: list[str]) -> None:
+def test_times_come_from_earlier_runs(compose: Compose, tmp_path: Path) -> None:
+    """From the study's own results, or those of another study with runs of equal cost; other methods stay typical."""
+    made = compose("axes: {optim: {lr: [0.1]}}")
+    run_study(*made, root=tmp_path)
+    stored = Store.open(tmp_path, "tiny")
+    (cell,) = stored.cells()
+    pace = mean(result["time/seconds"] / result["rounds"] for result in stored.seed_results(cell).values())
+    spec, node = compose("axes: {optim: {lr: [0.1, 0.2]}, method: [promptfl, coop]}", "protocol.rounds=7")
+    for name in ("tiny", "other"):
+        plan = make_plan(replace(spec, name=name), {**node, "name": name}, root=tmp_path)
+        seconds = {item.label: (item.basis, item.seconds) for item in plan.items}
+        same = (
+            seconds["lr=0.2, method=promptfl"] if "lr=0.2, method=promptfl" in seconds else seconds["lr=0.2, promptfl"]
+        )
+        assert same == ("earlier runs", pytest.approx(planning.TRIAL_SECONDS + 7 * 2 * pace))
+        assert plan.totals()["typical"] == 2
+
+
+def test_what_never_ran_is_measured_on_request(compose: Compose, tmp_path: Path) -> None:
+    made = compose("axes: {optim: {lr: [0.1, 0.2]}}", "protocol.rounds=3")
+    seen: list[tuple[int, int]] = []
+    plan = make_plan(*made, root=tmp_path, measure=True, progress=lambda *done: seen.append(done))
+    assert seen == [(0, 1)], "one kind of runs"
+    assert {item.basis for item in plan.items} == {"measured"}
+    assert 0 < plan.seconds - 2 * planning.TRIAL_SECONDS < 2 * 3 * 2 * 2.0
+    assert "typical" not in plan.sentence()
+
+
+def test_the_typical_pace_follows_the_number_and_the_size_of_steps(compose: Compose) -> None:
+    loaded = preflight.Loaded()
+
+    def pace(*overrides: str, device: str = "cpu") -> float:
+        (cell,) = expand(*compose("axes: {}", *overrides))
+        return typical_pace(cell.run, loaded, device)
+
+    assert pace("method=zeroshot") < pace() < pace("protocol.epochs=2") < pace("protocol.epochs=4")
+    assert pace("method.n_ctx=1") < pace()
+    assert pace(device="cuda") < pace()
+
+
+def test_a_search_is_planned_with_its_trials(compose: Compose, tmp_path: Path) -> None:
     body = "axes: {data: {shots: [2, 4]}}\nsearch: {sampler: random, trials: 7, only: [optim.lr]}"
     plan = make_plan(*compose(body), root=tmp_path)
     assert [item.trials for item in plan.items] == [7, 7]
     assert plan.totals()["cells"] == 14
 
 
-def test_trials_of_a_search_that_are_over_cost_nothing(compose: Compose, tmp_path: Path, cheap: list[str]) -> None:
+def test_trials_of_a_search_that_are_over_cost_nothing(compose: Compose, tmp_path: Path) -> None:
     body = "axes: {}\nsearch: {sampler: random, trials: 3, batch: 1, only: [optim.lr]}"
     run_study(*compose(body, "protocol.rounds=1"), root=tmp_path)
     plan = make_plan(*compose(body, "protocol.rounds=1", "search.trials=5"), root=tmp_path)
@@ -118,60 +148,26 @@ def test_trials_of_a_search_that_are_over_cost_nothing(compose: Compose, tmp_pat
     assert more.totals()["done"] == 0
 
 
-def test_the_share_that_is_held_out_of_all_images_is_said(compose: Compose, tmp_path: Path, cheap: list[str]) -> None:
+def test_the_share_that_is_held_out_of_all_images_is_said(compose: Compose, tmp_path: Path) -> None:
     body = "axes: {optim: {lr: [1]}}"
     assert "validate on" not in make_plan(*compose(body), root=tmp_path).sentence()
     plan = make_plan(*compose(body, "data.shots=null", "data.val=0.1"), root=tmp_path)
     assert "Clients validate on 10% of their training images (data.val) and train on the others." in plan.sentence()
 
 
-def test_a_budget_names_what_it_drops(compose: Compose, tmp_path: Path, cheap: list[str]) -> None:
-    plan = make_plan(*compose("axes: {optim: {lr: [1, 2, 3]}}", "budget=15s"), root=tmp_path)  # 6 s each
-    assert plan.totals()["dropped"] == ["lr=3"]
-    assert "budget drops 1: lr=3" in plan.sentence()
-    body = "axes: {}\nsearch: {sampler: random, trials: 5, only: [optim.lr]}"
-    search = make_plan(*compose(body, "budget=15s"), root=tmp_path)
-    assert search.rows()[0]["budget"] == "2 of 5"
-    assert "budget drops 1: base (2 of 5)" in search.sentence()
-
-
 def test_trials_that_fill_no_memory_are_feasible_and_others_are_not(
-    compose: Compose, tmp_path: Path, cheap: list[str], monkeypatch: pytest.MonkeyPatch
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = compose("axes: {}", "execution.executor=ray", "execution.parallel=4")
     assert make_plan(*made, root=tmp_path).feasible
-    monkeypatch.setattr(planning, "memory", lambda: 3 * 10**6)
+    each = make_plan(*made, root=tmp_path).totals()["peak_memory_bytes"]
+    monkeypatch.setattr(planning, "memory", lambda: int(2.5 * each))
     plan = make_plan(*made, root=tmp_path)
     assert not plan.feasible
     assert "Set execution.parallel=2" in plan.reasons[0]
 
 
-def test_measured_costs_are_of_this_machine(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FPL_TUNE_CACHE", str(tmp_path / "cache"))
-    spec: StudySpec
-    spec, node = compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=3")
-    (cell,) = expand(spec, node)
-    runs, setup = {cost_key(cell.run): cell.run}, setup_of(spec, tmp_path)
-    profile = measure(runs, [1, 2], setup)
-    cost = profile.costs[cost_key(cell.run)]
-    assert min(profile.boot, cost.setup, cost.first, cost.later) > 0
-    assert 10**8 < cost.peak_memory_bytes < 4 * 10**9
-    assert cost.seconds(cell.run) == pytest.approx(cost.setup + cost.first + 2 * cost.later)
-    monkeypatch.setattr(profiling, "ProcessPoolExecutor", lambda *_, **__: pytest.fail("measured before"))
-    assert measure(runs, [1, 2], setup) == profile
-    path = next((tmp_path / "cache" / "costs").iterdir())
-    old = path.stat().st_mtime - profiling.KEPT_SECONDS - 1
-    os.utime(path, (old, old))
-    with pytest.raises(pytest.fail.Exception, match="measured before"):
-        measure(runs, [1, 2], setup)
-
-
-def test_stages_count_by_their_epochs(compose: Compose) -> None:
-    (cell,) = expand(*compose("axes: {method: [promptfl_ft]}", "protocol.rounds=4", "protocol.epochs=2"))
-    assert Cost(1.0, 3.0, 2.0, 10**6).seconds(cell.run) == 1 + 3 + 2 * (3 + 10 / 2)
-
-
-def test_a_search_is_planned_by_points_of_its_space(compose: Compose, tmp_path: Path, cheap: list[str]) -> None:
+def test_a_search_is_planned_by_points_of_its_space(compose: Compose, tmp_path: Path) -> None:
     """Rounds are searched: what a trial takes is a mean over them, the published point aside."""
     body = (
         "axes: {}\nsearch: {sampler: random, trials: 200, only: [protocol.rounds], "
@@ -179,28 +175,12 @@ def test_a_search_is_planned_by_points_of_its_space(compose: Compose, tmp_path: 
     )
     plan = make_plan(*compose(body, "seeds=1"), root=tmp_path)
     assert plan.items[0].trials == 200
-    assert plan.seconds / 200 == pytest.approx(0.5 * (1 + 3) + 0.5 * (1 + 3 + 2 * 2), rel=0.1)
+    assert plan.seconds / 200 == pytest.approx(planning.TRIAL_SECONDS + 2 * (0.5 * 1 + 0.5 * 3), rel=0.1)
 
 
 def test_kinds_of_trials_are_told_apart_by_sizes_alone(compose: Compose) -> None:
     cells = expand(*compose("axes: {optim: {lr: [1, 2]}, method: {n_ctx: [2, 4]}}"))
     assert len({cost_key(cell.run) for cell in cells}) == 2
-
-
-def test_processes_that_measure_have_a_gpu_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert profiling.visible_gpus(2) == ["0", "1"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-5f")
-    assert profiling.visible_gpus(2) == ["3", "GPU-5f"]
-    assert profiling.visible_gpus(1) == ["3"], "what PyTorch sees counts"
-    spawn = multiprocessing.get_context("spawn")
-    with profiling.workers(1, ["GPU-5f", "3"], spawn) as pool:
-        assert pool.submit(os.getenv, "CUDA_VISIBLE_DEVICES").result() == "GPU-5f"
-    left: queue.Queue[str] = queue.Queue()
-    for gpu in ("3", "GPU-5f"):
-        left.put(gpu)
-        profiling._take_gpu(left)
-        assert os.environ["CUDA_VISIBLE_DEVICES"] == gpu
 
 
 def test_a_client_that_does_not_fit_a_gpu_is_refused_before_anything_starts(
@@ -225,13 +205,13 @@ def test_the_memory_of_a_trial_follows_its_batch_and_its_seeds(compose: Compose,
     run, loaded = cell.run, preflight.Loaded()
     task = loaded.task_of(run)
     state = run.method.init(task, torch.Generator().manual_seed(0), None)
-    found = estimate(run, task, state, 1)
+    found = estimate(run, task, state)
     assert found.step == pytest.approx(kept_bytes(run.method, task, state, run.optim), rel=0.05)
-    less = estimate(replace(run, optim=replace(run.optim, batch=4)), task, state, 1)
+    less = estimate(replace(run, optim=replace(run.optim, batch=4)), task, state)
     assert less.step < found.step
     assert found.least < found.peak(1 << 40) == found.least + (found.clients - 1) * (found.step + found.client)
     assert found.peak(found.step) == found.least, "one client at a time"
-    three = estimate(run, task, state, 3)
+    three = found.of_seeds(3)
     assert (three.states, three.clients) == (3 * found.states, 3 * found.clients)
 
 
