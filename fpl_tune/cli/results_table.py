@@ -68,11 +68,11 @@ def results_table(store: Store, rule: str, format: Format) -> None:
 def _comparisons(store: Store, rule: str) -> dict[str, dict[str, Any]]:
     """What is decided of each cell against its reference: by cell id, fields named as in `analysis.compare`."""
     from fpl_tune.report.facts import Facts  # takes its time to load
-    from fpl_tune.report.significance import against_reference
+    from fpl_tune.report.reference import against
 
     facts = Facts(store, rule=rule)
     names = {cell.id: cell.label for cell in facts.cells}
-    found = against_reference(facts).rename(
+    found = against(facts).rename(
         columns={"low": "difference_low", "high": "difference_high", "seeds": "paired_seeds",
                  "clients": "paired_clients"}
     )  # fmt: skip

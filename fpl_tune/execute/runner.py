@@ -55,10 +55,10 @@ def run_study(
         EnvironmentProblem: the machine lacks something; finished results are stored.
     """
     began = time.monotonic()
-    prune.check(spec.prune)
     check_reported(spec.report.metric)
     search = Search.plan(spec, node)
     cells = search.references if search else cells_of(spec, node, root)
+    prune.check(spec.prune, search.runs if search else [cell.run for cell in cells if cell.candidate])
     ablated = ablation_cells(spec, node, root)
     setup = setup_of(spec, root / spec.name)
     with _disk_errors(root / spec.name), locked(root / spec.name) as killed:

@@ -43,7 +43,7 @@ class Scheduler:
         self.queue = JobQueue(store, spec)
         """Jobs that no executor has received yet."""
         self.signal: int | None = None
-        self.pruner = Pruner(spec.prune, list(axes_of(spec.axes)))
+        self.pruner = Pruner(spec.prune, list(axes_of(spec.axes)), search)
         self._running: dict[Key, Rounds] = {}
         self._paused: dict[Key, tuple[Job, Rounds]] = {}
         """Jobs that wait at a rung with a checkpoint; the pruner decides which resume."""
@@ -248,7 +248,7 @@ class Scheduler:
             if decision == Decision.PAUSE:
                 self._paused[job.key] = job, self._running.pop(job.key)
                 if self.search:
-                    self.search.pause(job.cell, sum(float(record["time/seconds"]) for record in records))
+                    self.search.pause(job.cell, history)
                 self.notify(Callback.on_job_pause, job.cell, job.seeds)
                 return False
         return True

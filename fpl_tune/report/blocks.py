@@ -1,17 +1,17 @@
-"""The parts of the report page: sections with texts, charts and tables."""
+"""The parts of the report page: sections of parts with texts, charts and tables."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fpl_tune.report.charts import Spec
 
 
 class Td(NamedTuple):
-    """A table's field: its text and what it is sorted by (None: its text)."""
+    """A table's field: its text and, where that does not sort, what it is sorted by."""
 
     text: str
     key: float | str | None = None
@@ -28,35 +28,45 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
+    """A table of the page."""
+
     header: list[str]
     rows: list[Row]
-    sortable: bool = False
-    fold: str = ""
-    """Title under which the page folds the table; empty: it is open."""
+    main: bool = False
+    """It is sorted, filtered and paged in the browser."""
 
     @property
     def worded(self) -> list[bool]:
-        """Whether a column holds words, which are aligned to the left, or figures."""
+        """Whether a column holds words, which are aligned to the left, or numbers."""
         columns = zip(*(row.cells for row in self.rows), strict=True)
-        return [not all(_FIGURE.match(td.text) for td in column) for column in columns] or [True] * len(self.header)
+        return [not all(_NUMBER.match(td.text) for td in column) for column in columns] or [True] * len(self.header)
+
+
+_NUMBER = re.compile(r"$|–|[<+-]? ?\d")
 
 
 @dataclass
-class Section:
-    id: str
-    title: str
+class Part:
+    """Texts, charts, tables and commands that answer one question."""
+
+    title: str = ""
     texts: list[str] = field(default_factory=list)
     charts: dict[str, tuple[Spec, str]] = field(default_factory=dict)
     """File name -> Vega-Lite specification and caption."""
     tables: list[Table] = field(default_factory=list)
     code: list[str] = field(default_factory=list)
-    folds: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """File name -> {"name", "open"} of charts of which the page shows one at a time."""
 
 
-_FIGURE = re.compile(r"$|–|[<+-]? ?\d")
+@dataclass
+class Section:
+    """A section of the page."""
+
+    id: str
+    title: str
+    parts: list[Part]
+    folded: bool = False
 
 
-def plain_table(header: list[str], rows: Iterable[Sequence[str]], *, fold: str = "") -> Table:
+def plain_table(header: list[str], rows: Iterable[Sequence[str]]) -> Table:
     """A table of texts, which the page does not sort."""
-    return Table(header, [Row([Td(text) for text in row]) for row in rows], fold=fold)
+    return Table(header, [Row([Td(text) for text in row]) for row in rows])

@@ -1,4 +1,4 @@
-"""A study's results as the page shows them, read once from its store: tables, names of cells, and the reference."""
+"""A study's results as the page shows them, read once from its store: tables, curves, names and colours of cells."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import numpy as np
 import pandas as pd
 
 from fpl_tune.analysis import t_half_width
-from fpl_tune.core.errors import ConfigError, unknown
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import numeric
 from fpl_tune.core.metrics import check_rule
+from fpl_tune.report.reference import Reference
 from fpl_tune.search.gains import searches
+from fpl_tune.simulation.evaluate import harmonic_mean
 from fpl_tune.study import results
 from fpl_tune.study.cells import axes_of, label, shown
 from fpl_tune.study.results import aggregate
@@ -26,18 +28,24 @@ if TYPE_CHECKING:
     from fpl_tune.study.store import Store
 
 _USUAL = ("val", "test", "train", "comm", "time", "clients", "diagnosis", "seed", "round")
+BASE, NOVEL = "test/base/acc_mean", "test/novel/acc_mean"
+BASE_NOVEL = "test/base+novel/harmonic_mean"
+"""Harmonic mean of base and novel classes, as KgCoOp and PromptSRC report it; `test/harmonic_mean` of three sets is
+FedPGP's."""
 
 LONG = 40
-"""Letters from which on a cell's label takes too much room in a figure."""
+"""Letters from which on a cell's label takes too much room in a chart."""
+DATA = ("data", "partition.held_out", "set")
+"""Fields that say where a cell ran, and not what."""
 
 
 class Facts:
-    """A study as tables: one row per cell, curves per seed, accuracies per client; and what cells are tested against.
+    """A study as tables: one row per cell, curves per seed, accuracies per client; and what cells are compared with.
 
     Args:
         store: the study's store.
         metric, rule: what is shown, `test/acc_mean` of the `final` round unless the study's report says otherwise.
-        reference: what others are tested against; None: what the study's report says.
+        reference: what others are compared with; None: what the study's report says.
 
     Raises:
         ConfigError: an asked for metric, rule or reference is not in the study.
@@ -67,11 +75,9 @@ class Facts:
         if metric is not None and len(self.frame) and self.frame[metric].isna().all():
             raise ConfigError(f"A metric is a name in the records, such as test/acc_mean, but none holds {metric!r}.")
         check_rule(self.rule)
-        self._asked = reference or self.spec.report.reference
-        if reference is not None and self._picked is None:
-            known = [*map(self.family, self.references), *self.by_label]
-            if reference not in known:
-                raise unknown("reference", reference, dict.fromkeys(known))
+        self.reference = Reference(self, reference or self.spec.report.reference)
+        if reference is not None:
+            self.reference.check()
 
     @cached_property
     def _ended(self) -> pd.DataFrame:
@@ -90,20 +96,36 @@ class Facts:
         return [n for n in names if len({repr(cell.varied.get(n)) for cell in self.own}) > 1]
 
     @cached_property
-    def extra(self) -> list[str]:
-        """What records hold beyond accuracies, costs and lists: figures of a method, such as `privacy/epsilon`."""
+    def _recorded(self) -> list[str]:
+        """Names of the scalars in the last records."""
         last = [self.store.history(cell, seed)[-1] for cell in self.cells for seed in self.seeds(cell)[:1]]
-        named = dict.fromkeys(name for record in last for name, value in record.items() if isinstance(value, float))
-        return [name for name in named if name.partition("/")[0] not in _USUAL and name != self.metric]
+        return list(dict.fromkeys(name for record in last for name, v in record.items() if isinstance(v, float)))
 
-    @property
+    @cached_property
+    def extra(self) -> list[str]:
+        """What records hold beyond accuracies, costs and lists: metrics of a method, such as `privacy/epsilon`."""
+        return [name for name in self._recorded if name.partition("/")[0] not in _USUAL and name != self.metric]
+
+    @cached_property
     def whole(self) -> list[str]:
         """Metrics of `extra` that have a column: those of a part, such as a domain, have none."""
         return [name for name in self.extra if name.count("/") == 1]
 
+    @cached_property
+    def sets(self) -> list[str]:
+        """Accuracies of the test sets beside the main one, and harmonic means over sets."""
+        found = [
+            name
+            for name in dict.fromkeys(["test/acc_mean", *self._recorded])
+            if name.startswith("test/") and name.endswith(("acc_mean", "harmonic_mean")) and "/domain/" not in name
+        ]
+        if {BASE, NOVEL} <= set(found):
+            found.append(BASE_NOVEL)
+        return [name for name in found if name != self.metric]
+
     @property
     def basis(self) -> str:
-        """How many seeds and which round a figure of the page rests on, for captions."""
+        """How many seeds and which round a value of the page rests on, for captions."""
         n = sorted({int(n) for n in self.table["n"] if n})
         seeds = "–".join(str(v) for v in ([n[0], n[-1]] if len(n) > 1 else n)) or "no"
         return f"n = {seeds} {'seed' if n == [1] else 'seeds'}, rule “{self.rule}”"
@@ -142,17 +164,18 @@ class Facts:
         return self.store.earlier_ids()
 
     @cached_property
-    def _parts(self) -> list[CellSearch]:
+    def parts(self) -> list[CellSearch]:
+        """The searches of the study, one for each cell of its axes."""
         return searches(self.spec, self.store.node()) if self.searched else []
 
     @cached_property
     def published(self) -> set[str]:
         """Ids of the trials that a search takes from the papers."""
-        return {key for part in self._parts for key in part.published}
+        return {key for part in self.parts for key in part.published}
 
     def logarithmic(self, axis: str) -> bool:
         """Whether a field is searched on a log scale, or its values in a grid span a factor of 50."""
-        known = [param.distribution for part in self._parts for param in part.space.params if param.name == axis]
+        known = [param.distribution for part in self.parts for param in part.space.params if param.name == axis]
         if known:
             return any(getattr(distribution, "log", False) for distribution in known)
         values = [v for v in self.table[axis] if v is not None and v == v]
@@ -160,31 +183,29 @@ class Facts:
 
     def spread(self, cell: Cell, metric: str) -> tuple[float, float]:
         """Mean and standard deviation of a metric over seeds; NaN where there are too few."""
-        found = aggregate(self.values(cell, metric))
+        found = aggregate(list(self.by_seed(cell, metric).values()))
         return found["mean"], found["std"]
 
     @cached_property
     def table(self) -> pd.DataFrame:
         """One row per cell, index `cell`: label, role, axes, status, n, val, mean, std, sem,
-        half (of the 95 % t interval), bytes (both ways) and seconds per seed, and the means of `extra`.
+        half (of the 95 % t interval), bytes (both ways) and seconds per seed, and the means of `sets` and `extra`.
         """
         rows = results.summary(self.frame, self.cells, self.spec.seed_list(), self.rule, self.metric)
         rows = rows.set_index("cell").rename(columns={results.VAL: "val", "time/seconds": "seconds"})
         rows["half"] = [t_half_width(sem, n) for sem, n in zip(rows["sem"], rows["n"], strict=True)]
         rows["bytes"] = rows["comm/up_bytes"] + rows["comm/down_bytes"]
         axes = {axis: [self.scalar(cell, axis) for cell in self.cells] for axis in self.axes}
-        extra = {name: [self.spread(cell, name)[0] for cell in self.cells] for name in self.extra}
-        figures = ["status", "n", "mean", "std", "sem", "val", "half", "bytes", "seconds"]
-        return rows.assign(**axes, **extra).reindex(
-            columns=list(dict.fromkeys(["label", "role", *axes, *figures, *extra]))
-        )
-
-    def values(self, cell: Cell, metric: str) -> list[float]:
-        """A metric of every seed that ended well, in the round that the rule chose; of seeds whose records hold it."""
-        return list(self.by_seed(cell, metric).values())
+        extra = {name: [self.spread(cell, name)[0] for cell in self.cells] for name in (*self.sets, *self.extra)}
+        fixed = ["status", "n", "mean", "std", "sem", "val", "half", "bytes", "seconds"]
+        columns = dict.fromkeys(["label", "role", *axes, *fixed, *extra])
+        return rows.assign(**axes, **extra).reindex(columns=list(columns))
 
     def by_seed(self, cell: Cell, metric: str) -> dict[int, float]:
-        """The same by seed."""
+        """A metric by seed, in the round that the rule chose; of seeds that ended well and whose records hold it."""
+        if metric == BASE_NOVEL:
+            base, novel = self.by_seed(cell, BASE), self.by_seed(cell, NOVEL)
+            return {seed: harmonic_mean([base[seed], novel[seed]]) for seed in base.keys() & novel.keys()}
         if metric in (results.VAL, self.metric):
             rows = self._ended[(self._ended["rule"] == self.rule) & (self._ended["cell"] == cell.id)]
             found = dict(zip(rows["seed"].astype(int), rows[metric].astype(float), strict=True))
@@ -193,10 +214,9 @@ class Facts:
             found = {seed: results.figure(self.store.history(cell, seed), metric, self.rule) for seed in seeds}
         return {seed: value for seed, value in found.items() if not math.isnan(value)}
 
-    def validation(self, metric: str = results.VAL) -> pd.DataFrame:
+    def long(self, metric: str = results.VAL) -> pd.DataFrame:
         """A metric of all cells as `fpl_tune.analysis` reads it: `cell`, `seed`, `value`, in the round of the rule."""
-        rows = self._ended.loc[self._ended["rule"] == self.rule, ["cell", "seed", metric]]
-        return rows.rename(columns={metric: "value"}).astype({"value": float})
+        return results.values(self.frame, self.rule, metric)
 
     @staticmethod
     def scalar(cell: Cell, axis: str) -> Any:
@@ -251,6 +271,20 @@ class Facts:
         return np.array([])
 
     @cached_property
+    def values(self) -> pd.DataFrame:
+        """The metric as `fpl_tune.analysis` compares it: columns `cell`, `seed`, `client`, `value`, `split`.
+
+        Accuracies that records hold by client have a row per client (numbered from 0), others one row per seed.
+        """
+        rows = []
+        for cell in self.cells:
+            for seed, value in self.by_seed(cell, self.metric).items():
+                clients = self.clients(cell, seed) if self.metric.endswith("/acc_mean") else np.array([])
+                split = str(self.result(cell, seed).get("split_hash"))
+                rows += [(cell.id, seed, i, v, split) for i, v in enumerate(clients if len(clients) else [value])]
+        return pd.DataFrame(rows, columns=pd.Index(["cell", "seed", "client", "value", "split"]))
+
+    @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """The page's data: the table's rows, in the order of the page."""
         found = []
@@ -262,101 +296,38 @@ class Facts:
                 "series": self.part(cell) or ("references" if cell.role == "reference" else "cells"),
                 "best": cell.id in self.chosen, "published": cell.id in self.published, "seeds": int(row["n"]),
                 **{self.column(axis): row[axis] for axis in self.axes}, "validation": row["val"],
-                **{name: row[name] for name in ("mean", "std", "seconds", *self.extra)}, "MB": row["bytes"] / 1e6,
+                **{name: row[name] for name in ("mean", "std", "seconds", *self.sets, *self.extra)},
+                "MB": row["bytes"] / 1e6,
             })  # fmt: skip
         return found
 
     @cached_property
-    def _taken(self) -> dict[str, dict[str, str]]:
-        """Per axis, the values that the study's own cells take, as shown, and what a cell of that value is called."""
-        return {
-            axis: {shown(c.varied[axis]): label({axis: c.varied[axis]}) for c in self.own if axis in c.varied}
-            for axis in self.axes
-        }
-
-    def place(self, cell: Cell) -> dict[str, str]:
-        """Where a cell stands on the axes, as shown; a value that only a reference has is its name and no place."""
-        return {n: shown(v) for n, v in cell.varied.items() if n in self.axes and shown(v) in self._taken[n]}
-
-    def family(self, cell: Cell) -> str:
-        """A reference's name whatever the axes are: references stand at every value of the axes they leave open."""
-        place = self.place(cell)
-        return label({n: v for n, v in cell.varied.items() if n not in place}) if len(place) < len(cell.varied) else ""
-
-    @cached_property
-    def shared(self) -> str:
-        """Name of the value that the best cells of several settings have in common; empty unless there is one."""
-        first, *others = [self.place(cell) for cell in self.own if cell.id in self.chosen] or [{}]
-        found = [self._taken[a][value] for a, value in first.items() if all(other.get(a) == value for other in others)]
-        return found[0] if others and len(found) == 1 else ""
-
-    @cached_property
-    def _named(self) -> str | None:
-        """The reference that was asked for; else, where each setting has a best cell, the value that these share."""
-        return self._asked if self._asked is not None or self.references else self.shared or None
-
-    @cached_property
-    def _picked(self) -> tuple[str, str] | None:
-        """An axis and its value, where the reference is all cells of that value: `promptfl`, `lam=0`."""
-        taken = ((axis, value, name) for axis, values in self._taken.items() for value, name in values.items())
-        found = ((axis, value) for axis, value, name in taken if self._named in (name, value))
-        return next(found, None) if self._named not in self.by_label else None
-
-    @cached_property
-    def reference(self) -> str | None:
-        """Name of what others are tested against: the study's choice, else the first reference, else the best cell.
-
-        A choice is a reference, a cell, or a value of an axis: then each cell meets the one that differs in that alone.
-        So it does where the best configuration has a cell in each of several settings.
-        """
-        names = [self.family(cell) for cell in self.finished if cell.role == "reference"]
-        if self._picked or self._named in [*names, *(cell.label for cell in self.finished)]:
-            return self._named
-        return names[0] if names else self.best.label if self.best is not None else None
-
-    def is_reference(self, cell: Cell) -> bool:
-        """Whether others are tested against this cell."""
-        if cell.role == "reference" and self.family(cell) == self.reference:
-            return True
-        return cell.label == self.reference or (self._picked is not None and self._picked in self.place(cell).items())
-
-    @cached_property
-    def _opposite(self) -> dict[frozenset[tuple[str, str]], Cell]:
-        """Cells of the reference by their places."""
-        found = filter(self.is_reference, self.own if self._picked else self.references)
-        return {frozenset(self.place(cell).items()): cell for cell in found}
-
-    def reference_of(self, cell: Cell) -> Cell | None:
-        """The cell that a cell is tested against: of the reference, the one at the same place of the axes."""
-        place = self.place(cell) | dict([self._picked] if self._picked else [])
-        open_axes = {name for key in self._opposite for name, _ in key}
-        key = frozenset((name, value) for name, value in place.items() if name in open_axes)
-        return self._opposite.get(key, self.by_label.get(str(self.reference)))
+    def ages(self) -> dict[str, int]:
+        """Ranks of the cells by the time of their first result: a later run of the study adds to the end."""
+        first = {cell.id: min((str(self.result(cell, seed).get("finished")) for seed in self.seeds(cell)), default="~")
+                 for cell in self.cells}  # fmt: skip
+        return {key: rank for rank, key in enumerate(sorted(first, key=lambda key: (first[key], self.keys[key])))}
 
     def notable(self, limit: int) -> list[Cell]:
         """At most about `limit` cells to draw, in the study's order: one of each reference, and the best by validation.
 
         Of a reference that stands at several places of the axes, the one at the best cell's place.
         """
-        near = self.place(self.best) if self.best is not None else {}
+        near = self.reference.place(self.best) if self.best is not None else {}
         shown_references: dict[str, Cell] = {}
         for cell in self.finished:
-            here = all(near.get(name) == value for name, value in self.place(cell).items())
-            if cell.role == "reference" and (here or self.family(cell) not in shown_references):
-                shown_references[self.family(cell)] = cell
+            here = all(near.get(name) == value for name, value in self.reference.place(cell).items())
+            if cell.role == "reference" and (here or self.reference.family(cell) not in shown_references):
+                shown_references[self.reference.family(cell)] = cell
         own = sorted((c for c in self.finished if c.candidate), key=lambda c: -self.table.loc[c.id, "val"])
         kept = own[: max(limit - len(shown_references), 1)] + list(shown_references.values())[: max(limit - 1, 1)]
         return sorted(kept, key=lambda cell: cell.number)
 
-    def habits(self, cells: Iterable[Cell]) -> pd.DataFrame:
-        """Mean figure of cells (rows, by label) under every reporting rule (columns)."""
+    def rules(self, cells: Iterable[Cell]) -> pd.DataFrame:
+        """Mean of the metric over seeds of cells (rows, by name) under every reporting rule (columns)."""
         wide = self._ended.pivot_table(index="cell", columns="rule", values=self.metric, aggfunc="mean", sort=False)
         kept = [cell for cell in cells if cell.id in wide.index]
         return wide.loc[[cell.id for cell in kept]].set_axis([self.name(cell) for cell in kept])
-
-
-DATA = ("data", "partition.held_out", "set")
-"""Fields that say where a cell ran, and not what."""
 
 
 def without_data(cell: Cell, *more: str) -> str:

@@ -28,14 +28,13 @@ import pandas as pd
 
 from fpl_tune.config import RunSpec
 from fpl_tune.core.errors import FplTuneError
-from fpl_tune.core.formatting import points, quantity, short
-from fpl_tune.report.blocks import Section, plain_table
+from fpl_tune.core.formatting import percent, points, quantity, short
+from fpl_tune.report.blocks import Part, plain_table
 from fpl_tune.report.facts import DATA, Facts, without_data
-from fpl_tune.report.quantities import Figure, Printed, Quantity, set_beside, unit_of
 from fpl_tune.simulation.evaluate import harmonic_mean
 from fpl_tune.study.cells import Cell, label
 from fpl_tune.study.partition import shares
-from fpl_tune.study.results import TEST
+from fpl_tune.study.results import LEARNED, TEST, aggregate
 from fpl_tune.study.selection import choose
 
 BEST = "best on validation"
@@ -46,6 +45,71 @@ _ALL = ("", "average")
 """Targets that are all domains together."""
 _DRAWN = {"photo": "real"}
 """Styles of the drawn world -> the domains of DomainNet that they mirror under another name."""
+
+
+class Figure(NamedTuple):
+    """A value that a paper prints."""
+
+    method: str
+    """As the paper names it."""
+    place: str
+    """As the study file names it: `data`, `data/target domain`, `data/target domain<client's domain`, `average`."""
+    mean: float
+    std: float
+    """NaN where none is printed."""
+
+    @property
+    def data(self) -> str:
+        """Data set, or `average` over data sets."""
+        return self.place.partition("/")[0]
+
+    @property
+    def target(self) -> str:
+        """Domain that is tested on; `` or `average`: all."""
+        return self.place.partition("/")[2].partition("<")[0]
+
+    @property
+    def source(self) -> str:
+        """Domain of the client whose model is tested; ``: all."""
+        return self.place.partition("<")[2]
+
+
+@dataclass(frozen=True)
+class Printed:
+    """One of our values beside what the paper prints, in the unit that it prints."""
+
+    label: str
+    ours: float
+    spread: float
+    method: str
+    dataset: str
+    mean: float
+    std: float
+    comparable: bool
+    """The paper's value is of the data set that the cell ran on, with the paper's backbone class, and not a time."""
+    note: str = ""
+    """What the label does not say of ours."""
+
+    @property
+    def gap(self) -> float:
+        """Ours minus printed; NaN where they are not comparable."""
+        return self.ours - self.mean if self.comparable else math.nan
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A quantity of which the paper prints one or more values."""
+
+    name: str
+    unit: str
+    """`%`, `M` (millions), `s` or nothing."""
+    rows: list[Printed]
+
+    @property
+    def order(self) -> float:
+        """Kendall's rank correlation between our values and the printed ones; NaN below three rows."""
+        pairs = pd.DataFrame([(row.ours, row.mean) for row in self.rows], columns=pd.Index(["ours", "mean"]))
+        return float(pairs["ours"].corr(pairs["mean"], method="kendall")) if len(pairs) > 2 else math.nan
 
 
 Results = dict[str, dict[str, list[Figure]]]
@@ -68,30 +132,30 @@ class PaperBlock:
         return list(dict.fromkeys(row.note for part in self.parts for row in part.rows if row.note))
 
 
-def paper(facts: Facts, tests: pd.DataFrame) -> Section | None:
+def paper(facts: Facts, tests: pd.DataFrame) -> Part | None:
     """What does the paper print?"""
     block = beside(facts)
     if block is None:
         return None
-    section = Section("paper", f"Beside the paper{': ' + block.source if block.source else ''}")
+    found = Part(f"Beside the paper{': ' + block.source if block.source else ''}")
     if block.expected:
-        section.texts.append(f"Expected: {block.expected}")
+        found.texts.append(f"Expected: {block.expected}")
     if block.parts and not any(row.comparable for part in block.parts for row in part.rows):
         timed = all(part.unit == "s" for part in block.parts)
         where = "on another machine" if timed else "on other data or another backbone"
-        section.texts.append(f"Ours ran {where} than the paper's, so no gap is given: compare order and trend.")
-    section.texts += block.notes
+        found.texts.append(f"Ours ran {where} than the paper's, so no gap is given: compare order and trend.")
+    found.texts += block.notes
     for part in block.parts:
         if part.order == part.order:
             text = f"Kendall's rank correlation with the printed figures, {part.name}: {part.order:+.2f}."
-            section.texts.append(text)
+            found.texts.append(text)
         ours, printed = (f"{whose} ({part.unit})" if part.unit else whose for whose in ("ours", "printed"))
         value = partial(points, digits=3 if part.unit in ("M", "s") else 2)
         rows = [[r.label, value(r.ours, r.spread or math.nan), r.method, r.dataset, value(r.mean, r.std), value(r.gap)]
                 for r in part.rows]  # fmt: skip
-        section.tables.append(plain_table([part.name, ours, "printed as", "on", printed, "gap"], rows))
-    section.texts += [f"Known reason for a gap: {defect}" for defect in block.defects]
-    return section
+        found.tables.append(plain_table([part.name, ours, "printed as", "on", printed, "gap"], rows))
+    found.texts += [f"Known reason for a gap: {defect}" for defect in block.defects]
+    return found
 
 
 def beside(facts: Facts) -> PaperBlock | None:
@@ -168,7 +232,7 @@ def _parts(facts: Facts, asked: Mapping[str, Any]) -> list[Quantity]:
 
 
 def _row(facts: Facts, metric: str, unit: str, entry: _Entry) -> Printed | None:
-    values = facts.values(entry.cell, metric)
+    values = list(facts.by_seed(entry.cell, metric).values())
     shown, same = on_data(entry.figures[metric], entry.cell.run)
     if not values or not shown:
         return None
@@ -290,7 +354,7 @@ def _domains(facts: Facts, cell: Cell, held: dict[str, tuple[str, ...]]) -> tupl
     last = facts.store.history(cell, seeds[0])[-1] if seeds else {}
     sets = {name: match[1] for name in last if (match := _DOMAIN.fullmatch(name))}
     if sets:
-        return False, {domain: facts.values(cell, name) for name, domain in sets.items()}
+        return False, {domain: list(facts.by_seed(cell, name).values()) for name, domain in sets.items()}
     found: dict[str, list[float]] = {}
     for seed in seeds:
         key = repr((cell.run.data, cell.run.partition, seed))
@@ -327,3 +391,33 @@ def _best(facts: Facts, best: Mapping[str, Any]) -> list[Quantity]:
                 rows.append(set_beside(first, place, [float(first.varied[field])], "", shown, same))
     by = {"val": "best on validation", "mean": "best on test, a habit of the papers"}
     return [Quantity(f"{short(field)} {by[column]}", "", rows) for column, rows in chosen.items()]
+
+
+def unit_of(metric: str) -> str:
+    """The unit that both are shown in."""
+    return "%" if percent(metric) else "s" if metric.startswith("time/") else "M" if metric == LEARNED else ""
+
+
+_SCALE = {"%": 100.0, "M": 1e-6}
+"""What a value of ours is multiplied by."""
+
+
+def set_beside(
+    cell: Cell, name: str, ours: Sequence[float], unit: str, shown: Sequence[Figure], same: bool, note: str = ""
+) -> Printed:
+    """Sets values of ours over seeds beside one printed value, or the mean of several; seconds add up."""
+    alone, summed, scale = len(shown) == 1, unit == "s", _SCALE.get(unit, 1.0)
+    found, total = aggregate(ours), math.fsum(figure.mean for figure in shown)
+    return Printed(
+        label=name, ours=scale * found["mean"], spread=scale * found["std"],
+        method=shown[0].method, mean=total if summed else total / len(shown),
+        dataset=shown[0].place if alone else f"{'sum' if summed else 'mean'} over {_several(shown)}",
+        std=shown[0].std if alone else math.nan,
+        comparable=same and cell.run.clip.name != "compact" and not summed, note=note,
+    )  # fmt: skip
+
+
+def _several(shown: Sequence[Figure]) -> str:
+    """What several printed values are of."""
+    one = len({figure.data for figure in shown}) == 1 and len({figure.target for figure in shown}) == len(shown)
+    return f"{len(shown)} domains of {shown[0].data}" if one else f"{len(shown)} data sets"

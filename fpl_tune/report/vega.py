@@ -5,16 +5,17 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fpl_tune.core.formatting import plain
-from fpl_tune.report.charts import Spec
+from fpl_tune.report.charts import COLOURS, Spec
 
-COLOURS = ["#1f77b4", "#d1582a", "#1a936f", "#b5649b", "#b58900", "#4f9fcf", "#8c6d4f", "#7a7a7a"]
-"""Distinct for colour-blind readers, on light and on dark ground."""
 _TEXT = {"labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12, "titleFontSize": 12}
 CONFIG: dict[str, Any] = {
     "background": "transparent",
@@ -36,6 +37,13 @@ _WIDTH = 620
 def to_json(node: Any) -> str:
     """JSON that may stand inside a script element."""
     return json.dumps(plain(node), separators=(",", ":")).replace("<", "\\u003c")
+
+
+@cache
+def library() -> str:
+    """Vega, Vega-Lite and Vega-Embed as base64 of gzip, which a page unpacks: 0.4 MB instead of 0.9."""
+    code = Path(__file__).with_name("vega.min.js").read_bytes()
+    return base64.b64encode(gzip.compress(code, mtime=0)).decode()
 
 
 def _whole(spec: Spec, cells: Sequence[Mapping[str, Any]]) -> Spec:

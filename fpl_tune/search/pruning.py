@@ -17,11 +17,12 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fpl_tune.config import PruneSpec
+from fpl_tune.config import PruneSpec, RunSpec
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.search import components
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
@@ -31,7 +32,9 @@ from fpl_tune.study.selection import setting_of
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
 
-RULES = ("halving",)
+    from fpl_tune.search.search import Search
+
+HALVING = "halving"
 METRIC = "val/acc_mean"
 
 
@@ -42,21 +45,19 @@ class Score(NamedTuple):
     error: float
 
 
-def check(spec: PruneSpec) -> None:
-    """Raises `ConfigError` for an unknown rule."""
-    if spec.rule is not None and spec.rule not in RULES:
-        make_pruner(spec.rule)
-
-
-def make_pruner(rule: Any) -> BasePruner:
-    """Builds a pruner of Optuna or of a plug-in; the one that a `patient` pruner wraps is named like any other.
+def make_pruner(spec: PruneSpec) -> BasePruner:
+    """Builds the pruner of Optuna or of a plug-in that a study names; without one, or with halving, it prunes nothing.
 
     Raises:
         ConfigError: it is unknown, or refuses its arguments.
     """
-    found = components.find("pruners", rule, "prune.rule", RULES)
+    import optuna
+
+    if spec.rule is None or spec.rule == HALVING:
+        return optuna.pruners.NopPruner()
+    found = components.find("pruners", spec.rule, "prune.rule", (HALVING,))
     wrapped = found.arguments.pop("wrapped_pruner", None)
-    return found.build(wrapped_pruner=None if wrapped is None else make_pruner(wrapped))
+    return found.build(wrapped_pruner=None if wrapped is None else make_pruner(replace(spec, rule=wrapped)))
 
 
 def score(rounds: Sequence[Sequence[Record]], smoothing: int) -> Score | None:
@@ -89,6 +90,37 @@ def _client_variance(record: Record) -> float:
     return math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values)
 
 
+def check(spec: PruneSpec, runs: Collection[RunSpec]) -> None:
+    """Refuses a rule that no run can follow.
+
+    Args:
+        spec: the study's `prune`.
+        runs: the study's candidates.
+
+    Raises:
+        ConfigError: the rule is unknown, or it never compares: no run is validated before its last round, or the rungs
+            lie outside the rounds.
+    """
+    if spec.rule is None:
+        return
+    make_pruner(spec)
+    run = max(runs, key=lambda run: run.rounds, default=None)
+    if run is None or run.rounds == 1:
+        return
+    every = min(run.protocol.eval_every for run in runs)
+    if every >= run.rounds:
+        raise ConfigError(
+            f"prune.rule compares validation figures before the last round, but protocol.eval_every={every} of "
+            f"{run.rounds} rounds gives none. Lower protocol.eval_every, or remove prune.rule."
+        )
+    if spec.rule == HALVING and not [r for r in rungs(spec, run.rounds - 1) if r >= every]:
+        raise ConfigError(
+            f"Rungs of prune.rule=halving must lie between the first validation, after round {every}, and the last "
+            f"round, {run.rounds}, but prune.first_rung={spec.first_rung} with prune.reduction={spec.reduction} gives "
+            f"{list(rungs(spec, 2 * max(run.rounds, spec.first_rung)))}. Set prune.first_rung={every}."
+        )
+
+
 class Decision(Enum):
     """The decision on a cell after a round."""
 
@@ -115,14 +147,16 @@ class Pruner:
     Args:
         spec: the study's `prune`.
         axes: names of the study's axes, in each cell of which a search has its own budget.
+        search: the study's search, whose trials a pruner of Optuna compares.
 
     Raises:
         ConfigError: the rule is unknown or a value lies outside its range.
     """
 
-    def __init__(self, spec: PruneSpec, axes: Sequence[str] = ()) -> None:
-        check(spec)
-        self.spec, self._axes = spec, tuple(axes)
+    def __init__(self, spec: PruneSpec, axes: Sequence[str] = (), search: Search | None = None) -> None:
+        if spec.rule is not None:
+            make_pruner(spec)
+        self.spec, self._axes, self._search = spec, tuple(axes), search
         self._rungs: dict[Rung, dict[str, Score]] = defaultdict(dict)
         self._passed: dict[Rung, set[str]] = defaultdict(set)
         self._groups: dict[str, str] = {}
@@ -143,7 +177,7 @@ class Pruner:
         mine = score(rounds, self.spec.smoothing)
         if mine is None:
             return Decision.CONTINUE
-        if rule != "halving":
+        if rule != HALVING:
             return self._by_optuna(cell, number, mine, latest=latest)
         if number not in rungs(self.spec, number):
             return Decision.CONTINUE
@@ -213,31 +247,37 @@ class Pruner:
         return sorted(taken, key=lambda p: (-p.round, names[self._rung(p)].index(p.cell.id)))
 
     def _by_optuna(self, cell: Cell, number: int, mine: Score, *, latest: bool) -> Decision:
-        """The decision of a pruner of Optuna. The cells of a group are trials of an Optuna study in memory."""
+        """The decision of a pruner of Optuna: on the study of the search; of other cells, on one in memory by group."""
+        prune = self._search.should_prune(cell, number, mine.mean) if self._search else None
+        if prune is None:
+            prune = self._outside_search(cell, number, mine, latest=latest)
+        return Decision.STOP if prune and latest else Decision.CONTINUE
+
+    def _outside_search(self, cell: Cell, number: int, mine: Score, *, latest: bool) -> bool:
         import optuna
 
         group = self._group(cell)
         if group not in self._studies:
             optuna.logging.set_verbosity(optuna.logging.WARNING)
-            self._studies[group] = optuna.create_study(direction="maximize", pruner=make_pruner(self.spec.rule))
+            self._studies[group] = optuna.create_study(direction="maximize", pruner=make_pruner(self.spec))
         study = self._studies[group]
         trial = self._trials[cell.id] = self._trials.get(cell.id) or study.ask()
         frozen = study.get_trials(deepcopy=False)[trial.number]
         if frozen.state.is_finished() or number in frozen.intermediate_values:
-            return Decision.CONTINUE
+            return False
         trial.report(mine.mean, number)
-        if latest and trial.should_prune():
+        prune = latest and trial.should_prune()
+        if prune:
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-            return Decision.STOP
-        if number == cell.run.rounds - 1:  # the last round is never pruned, so the trial is complete for the pruner
+        elif number == cell.run.rounds - 1:  # the last round is never pruned, so the trial is complete for the pruner
             study.tell(trial, mine.mean)
-        return Decision.CONTINUE
+        return prune
 
 
 def rungs(spec: PruneSpec, rounds: int) -> tuple[int, ...]:
     """Rounds after which `halving` compares cells, up to `rounds`; empty for other rules."""
     numbers = (spec.first_rung * spec.reduction**k for k in itertools.count())
-    return tuple(itertools.takewhile(lambda n: n <= rounds, numbers)) if spec.rule == "halving" else ()
+    return tuple(itertools.takewhile(lambda n: n <= rounds, numbers)) if spec.rule == HALVING else ()
 
 
 def peers(cell: Cell, axes: Sequence[str] = ()) -> str:

@@ -20,6 +20,7 @@ from fpl_tune.study.selection import selecting_rule
 if TYPE_CHECKING:  # Optuna and its database, a third of a second, are for studies that search
     from fpl_tune.search.space import Space
     from fpl_tune.search.suggest import CellSearch, Results
+    from fpl_tune.simulation.simulation import Record
 
 
 class Search:
@@ -43,6 +44,7 @@ class Search:
         search = spec.search
         if search.sampler is None or spec.confirm is not None:
             return None
+        from fpl_tune.search.pruning import make_pruner
         from fpl_tune.search.samplers import SamplerFactory
         from fpl_tune.search.space import names_of, read_space
         from fpl_tune.search.suggest import CellSearch
@@ -66,6 +68,7 @@ class Search:
                 search=search,
                 samplers=samplers,
                 rule=selecting_rule(spec.report.rule),
+                pruner=make_pruner(spec.prune),
                 composer=composer,
                 varied=varied,
                 space=space,
@@ -76,13 +79,18 @@ class Search:
             parts.append(part)
         return cls(parts, references)
 
+    @property
+    def runs(self) -> list[RunSpec]:
+        """The run of each cell of the axes, which its search varies."""
+        return [part.composer.at(part.varied) for part in self.parts]
+
     def draw(self) -> dict[str, list[RunSpec]]:
         """Cell of the axes -> as many runs as its search has trials: the published ones and points of its space."""
         return {config.identity(part.composer.at(part.varied)): part.draw() for part in self.parts}
 
     def open(self, folder: Path) -> list[Cell]:
         """Opens the study's database; cells of the trials that it holds."""
-        from fpl_tune.search.record import open_storage
+        from fpl_tune.search.record import is_over, open_storage
 
         folder.mkdir(parents=True, exist_ok=True)
         cells: dict[str, Cell] = {}
@@ -90,7 +98,7 @@ class Search:
         for part in self.parts:
             for number, cell in part.open(storage):
                 cells.setdefault(cell.id, cell)
-                if number in part.pending:
+                if not is_over(part.trials()[number]):
                     self._waiting.setdefault(cell.id, []).append((part, number))
         return list(cells.values())
 
@@ -125,15 +133,20 @@ class Search:
         for part, number in self._waiting.pop(cell.id, []):
             part.report(number, cell, results)
 
-    def pause(self, cell: Cell, seconds: float) -> None:
-        """Pauses a cell at its rung.
+    def pause(self, cell: Cell, rounds: Sequence[Sequence[Record]]) -> None:
+        """Pauses a cell at its rung: its values so far count for the sampler.
 
         Args:
             cell: the cell.
-            seconds: its training time so far.
+            rounds: its records so far, one per seed in each round.
         """
         for part, number in self._waiting.get(cell.id, []):
-            part.pause(number, seconds)
+            part.pause(number, rounds)
+
+    def should_prune(self, cell: Cell, step: int, value: float) -> bool | None:
+        """Reports a round of a cell and asks the pruner of Optuna; None for a cell that is not a running trial."""
+        decisions = [part.should_prune(number, step, value) for part, number in self._waiting.get(cell.id, [])]
+        return all(decisions) if decisions else None
 
 
 def _key(identity: str, source: str, search: SearchSpec, space: Space) -> str:

@@ -124,6 +124,11 @@ class Space(NamedTuple):
         """The trial's values of all active fields."""
         return self.fill(node, given, lambda param: param.suggest(trial))
 
+    def read(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of fields that a trial's parameters stand for: Optuna stores lists and mappings as text."""
+        texts = {p.name: {outward(c): c for c in p.choices if isinstance(c, list | Mapping)} for p in self.params}
+        return {name: texts.get(name, {}).get(value, value) for name, value in params.items()}
+
     def complete(self, point: Mapping[str, Any], node: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """A published point with a value for every active field.
 

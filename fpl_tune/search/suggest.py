@@ -1,7 +1,7 @@
-"""The search in one cell of the axes: the next trial, and the results that the sampler receives.
+"""The search in one cell of the axes, as a study of Optuna: the next trial, and the results that the sampler receives.
 
-Without `search.batch` a trial is suggested as soon as a slot is free. With it, trials come in batches of that size and
-are reported in the order of their numbers: suggestions then depend neither on the machine nor on the order of ends.
+Without `search.batch` a trial is suggested as soon as a slot is free. With it, trials come in batches of that size,
+each after the last one is over: suggestions then depend neither on the machine nor on the order of ends.
 """
 
 from __future__ import annotations
@@ -10,20 +10,23 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from optuna.samplers import RandomSampler
-from optuna.storages import BaseStorage
-from optuna.trial import FrozenTrial, TrialState, create_trial
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.pruners import BasePruner
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from fpl_tune import config
 from fpl_tune.config import RunSpec, SearchSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import derive
+from fpl_tune.search.components import quiet
 from fpl_tune.search.objective import parse_constraint
 from fpl_tune.search.pruning import standard_error
-from fpl_tune.search.record import TrialRecord
+from fpl_tune.search.record import PAUSED, TrialJournal, is_over
 from fpl_tune.search.samplers import SamplerFactory, directions_of, in_memory
 from fpl_tune.search.space import Space, stored
 from fpl_tune.simulation.simulation import Record
@@ -33,6 +36,8 @@ from fpl_tune.study.status import Status
 
 Results = Mapping[int, tuple[Mapping[str, Any], Sequence[Record]]]
 """Seed -> (result, history)."""
+REFUSED = "refused"
+"""User attribute of a trial that the method refuses: why. It costs nothing and does not count."""
 
 
 @dataclass
@@ -53,13 +58,10 @@ class CellSearch:
     node: dict[str, Any]
     """The run that the space varies, as a plain dict."""
     numbers: range
-    """Numbers of its cells in the study."""
+    """Numbers of its cells in the study, by the numbers of the trials."""
     key: str
-    """Name in the database."""
-    pending: dict[int, FrozenTrial | None] = field(default_factory=dict)
-    """Running trials, and the verdicts on those that are over but not reported yet."""
-    paused: dict[int, float] = field(default_factory=dict)
-    """Paused trials -> training seconds so far. Batches do not wait for them."""
+    """Digest of what is fixed within one search; seeds the sampler."""
+    pruner: BasePruner
 
     def __post_init__(self) -> None:
         for param in self.space.params:
@@ -74,6 +76,11 @@ class CellSearch:
             points = self.space.grid(self.node, self.varied)
         self._points = list({repr(point): point for point in points}.values())
         self.samplers.probe(self.space, self.node, self.varied)
+
+    @property
+    def name(self) -> str:
+        """Name of the study of Optuna."""
+        return f"{label(self.varied) if self.varied else self.node['method']['name']} ({self.key})"
 
     def holds(self, cell: Cell) -> bool:
         """Whether a cell is a trial of this search."""
@@ -100,23 +107,44 @@ class CellSearch:
 
     # -- suggestions -----------------------------------------------------------------------------------------
 
-    def open(self, storage: BaseStorage) -> list[tuple[int, Cell]]:
-        """Reads the trials that were suggested before: their numbers and cells."""
-        self.record = TrialRecord(storage, self.key, directions_of(self.search))
-        self.pending = {trial.number: None for trial in self.record.trials() if trial.state == TrialState.RUNNING}
+    def open(self, storage: TrialJournal) -> list[tuple[int, Cell]]:
+        """Opens the study of Optuna. Returns the trials that are not refused: their numbers and cells."""
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._storage = storage
+        with quiet():
+            self.study = optuna.create_study(
+                storage=storage,
+                study_name=self.name,
+                directions=directions_of(self.search),
+                load_if_exists=True,
+                pruner=self.pruner,
+            )
+            self.study.set_metric_names(list(self.search.objectives))
+        for trial in self.trials():
+            if "cell" not in trial.user_attrs and not is_over(trial):  # killed while it was suggested
+                self._choose(self._trial(trial.number, self.samplers.make(trial.number, self.key)))
+        while self.search.batch is not None and self.suggested % self.search.batch and self.suggest():
+            pass
         cells = []
-        for trial in self.record.trials():
-            cell = self._cell(trial.number, trial.user_attrs["params"])
-            if cell is not None:
+        for trial in self.trials():
+            if (cell := self._cell(trial)) is not None:
                 cells.append((trial.number, cell))
-            elif trial.number in self.pending:
-                self._settle(trial.number, create_trial(state=TrialState.FAIL))
+            elif not is_over(trial):
+                self.study.tell(trial.number, state=TrialState.FAIL)
         return cells
+
+    def trials(self) -> list[FrozenTrial]:
+        """All trials by number, as samplers receive them; not copied."""
+        return self.study.get_trials(deepcopy=False)
+
+    def running(self) -> list[FrozenTrial]:
+        """Trials that are neither over nor paused."""
+        return [trial for trial in self.trials() if not is_over(trial) and PAUSED not in trial.user_attrs]
 
     @property
     def suggested(self) -> int:
         """Trials suggested so far."""
-        return len(self.record.trials())
+        return sum(REFUSED not in trial.user_attrs for trial in self.trials())
 
     @property
     def total(self) -> int:
@@ -124,87 +152,130 @@ class CellSearch:
 
     @property
     def remaining(self) -> int:
-        return 0 if self._spent() else max(0, self.total - self.suggested)
+        """Trials that may still be suggested."""
+        trials = self.trials()
+        used = math.fsum(trial.user_attrs.get("seconds", 0.0) for trial in trials)
+        if self.search.seconds is not None and used >= self.search.seconds:
+            return 0
+        return max(0, self.total - (len(trials) if self.search.sampler == "grid" else self.suggested))
 
     @property
     def unfinished(self) -> int:
         """Trials that are not over."""
-        return self.remaining + len(self.pending) + len(self.paused)
-
-    def _spent(self) -> bool:
-        if self.search.seconds is None:
-            return False
-        used = sum(float(t.user_attrs.get("seconds", 0.0)) for t in self.record.trials() if t.state.is_finished())
-        return used + sum(self.paused.values()) >= self.search.seconds
+        return self.remaining + sum(not is_over(trial) for trial in self.trials())
 
     @property
     def room(self) -> int:
         """Trials that may be suggested now: those missing from the open batch, or those of the next one."""
-        batch, suggested = self.search.batch, self.suggested
-        if batch is None or not self.remaining:
-            return self.remaining
-        whole = -(-suggested // batch) if self.pending else suggested // batch + 1
-        return max(0, min(self.total, whole * batch) - suggested)
+        batch, suggested, remaining = self.search.batch, self.suggested, self.remaining
+        if batch is None or not remaining:
+            return remaining
+        whole = -(-suggested // batch) if self.running() else suggested // batch + 1
+        return max(0, min(suggested + remaining, whole * batch) - suggested)
 
     def suggest(self) -> tuple[int, Cell] | None:
-        """Suggests the next trial; None while none may be. Combinations that the method refuses fail and count."""
+        """Suggests the next trial; None while none may be.
+
+        Raises:
+            ConfigError: the method refuses nearly every combination.
+        """
         while self.room:
-            index = self.suggested
-            number, params = self.record.suggest(
-                self.samplers.make(index, self.key),
-                lambda trial: self.space.suggest(trial, self.node, self.varied),
-                stored(self._points[index]) if index < len(self._points) else None,
-            )
-            self.pending[number] = None
-            cell = self._cell(number, params)
-            if cell is not None:
-                return number, cell
-            self._settle(number, create_trial(state=TrialState.FAIL))
+            trial = self._suggest()
+            if (cell := self._cell(trial)) is not None:
+                return trial.number, cell
+            trials = self.trials()
+            if len(trials) > 100 + 10 * self.total:
+                raise ConfigError(
+                    f"The method refuses nearly every combination of {', '.join(p.name for p in self.space.params)}: "
+                    f"{trial.user_attrs[REFUSED]} Narrow search.space."
+                )
         return None
 
-    def _cell(self, number: int, params: Mapping[str, Any]) -> Cell | None:
+    def _suggest(self) -> FrozenTrial:
+        """Adds a trial: the next fixed point, in one write, or one that the sampler suggests."""
+        number = len(self.trials())
+        if number < len(self._points):
+            point = stored(self._points[number])
+            distributions: dict[str, BaseDistribution] = {
+                p.name: p.distribution for p in self.space.params if p.name in point
+            }
+            fixed = create_trial(state=TrialState.RUNNING, params=point, distributions=distributions)
+            self.study.add_trial(fixed)
+            return self._choose(self._trial(number))
+        self.study.sampler = self.samplers.make(number, self.key)
+        with quiet():
+            return self._choose(self.study.ask())
+
+    def _choose(self, trial: Trial) -> FrozenTrial:
+        """Chooses the parameters that a trial lacks. As its sampler is seeded by its number, a kill changes nothing."""
+        with quiet():
+            params = self.space.suggest(trial, self.node, self.varied)
+        try:
+            run = self.composer.at({**self.varied, **params})
+        except ConfigError as problem:
+            trial.set_user_attr("cell", None)
+            trial.set_user_attr(REFUSED, str(problem))
+            self.study.tell(trial, state=TrialState.PRUNED)  # without a value, the worst for a sampler
+        else:
+            trial.set_user_attr("cell", config.identity(run))
+        return self.trials()[trial.number]
+
+    def _trial(self, number: int, sampler: BaseSampler | None = None) -> Trial:
+        """A trial that is not over. Without a sampler nothing is drawn when it is made."""
+        self.study.sampler = sampler or RandomSampler()
+        study_id = self._storage.get_study_id_from_name(self.name)
+        return Trial(self.study, self._storage.get_trial_id_from_study_id_trial_number(study_id, number))
+
+    def _cell(self, trial: FrozenTrial) -> Cell | None:
         """The cell of a trial; None where the method refuses the combination."""
-        varied = {**self.varied, **params}
+        varied = {**self.varied, **self.space.read(trial.params)}
         try:
             run = self.composer.at(varied)
         except ConfigError:
             return None
-        place = self.numbers[number]
-        return Cell(config.identity(run), place, label(varied), "trial", varied, run)
+        return Cell(config.identity(run), self.numbers[trial.number], label(varied), "trial", varied, run)
 
     # -- results ---------------------------------------------------------------------------------------------
 
+    def should_prune(self, number: int, step: int, value: float) -> bool:
+        """Reports a round of a trial and asks the pruner of Optuna."""
+        known = self.trials()[number]
+        if is_over(known) or step in known.intermediate_values:
+            return False
+        trial = self._trial(number)
+        trial.report(value, step)
+        return trial.should_prune()
+
+    def pause(self, number: int, rounds: Sequence[Sequence[Record]]) -> None:
+        """Pauses a trial at its rung: the sampler receives its values so far.
+
+        Args:
+            number: the trial's.
+            rounds: its records so far, one per seed in each round.
+        """
+        trial, by_seed = self._trial(number), list(zip(*rounds, strict=True))
+        trial.set_user_attr("seconds", _seconds(by_seed))
+        if len(self.search.objectives) == 1:
+            self._report_rounds(trial, _by_round(self.search.objectives[0], by_seed))
+        trial.set_user_attr(PAUSED, len(rounds))
+
     def report(self, number: int, cell: Cell, results: Results) -> None:
-        """Reports a trial that is over. With batches the sampler receives it when its batch is complete."""
-        verdict = self.verdict(cell, results)
-        if self.paused.pop(number, None) is None:
-            self._settle(number, verdict)
-        else:
-            self._finish(number, verdict)
+        """Tells the sampler the result of a trial."""
+        verdict, trial = self.verdict(cell, results), self._trial(number)
+        self._report_rounds(trial, verdict.intermediate_values)
+        for key, value in verdict.user_attrs.items():
+            trial.set_user_attr(key, value)
+        for name, excess in verdict.user_attrs.get("constraints", {}).items():
+            trial.set_constraint(name, excess)
+        self.study.sampler = self.samplers.make(number, self.key)
+        with quiet():
+            self.study.tell(trial, verdict.values, verdict.state)
 
-    def pause(self, number: int, seconds: float) -> None:
-        """Pauses a trial at its rung. It counts as running until it is over."""
-        self.pending.pop(number, None)
-        self.paused[number] = seconds
-        self._flush()
-
-    def _settle(self, number: int, verdict: FrozenTrial) -> None:
-        self.pending[number] = verdict
-        self._flush()
-
-    def _flush(self) -> None:
-        """Reports the trials whose batch is complete; without batches, all that are over."""
-        done = {number: verdict for number, verdict in self.pending.items() if verdict is not None}
-        if self.search.batch is not None:
-            full = self.suggested % self.search.batch == 0 or self.suggested >= self.total or self._spent()
-            if len(done) < len(self.pending) or not full:
-                return
-        for number in sorted(done):
-            del self.pending[number]
-            self._finish(number, done[number])
-
-    def _finish(self, number: int, verdict: FrozenTrial) -> None:
-        self.record.report(number, verdict, self.samplers.make(number, self.key))
+    def _report_rounds(self, trial: Trial, values: Mapping[int, float]) -> None:
+        known = self.trials()[trial.number].intermediate_values
+        for step, value in values.items():
+            if step not in known:
+                trial.report(value, step)
 
     def verdict(self, cell: Cell, results: Results) -> FrozenTrial:
         """What the sampler receives of a cell, as a trial without parameters: figures of the round of the rule."""
@@ -212,7 +283,7 @@ class CellSearch:
         kept = [history for _, history in results.values() if history]
         attrs: dict[str, Any] = {
             "cell": cell.id,
-            "seconds": math.fsum(float(history[-1]["time/seconds"]) for history in kept),
+            "seconds": _seconds(kept),
             "seeds": sorted(seed for seed, (_, history) in results.items() if history),
         }
         constraints = {text: parse_constraint(text) for text in self.search.constraints}
@@ -239,6 +310,11 @@ class CellSearch:
             intermediate_values=rounds,
             user_attrs=attrs,
         )
+
+
+def _seconds(histories: Sequence[Sequence[Record]]) -> float:
+    """Training seconds of all seeds."""
+    return math.fsum(float(history[-1]["time/seconds"]) for history in histories)
 
 
 def _by_round(metric: str, histories: Sequence[Sequence[Record]]) -> dict[int, float]:

@@ -23,6 +23,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import Method, State, derive, same_leaves, trees_like
 from fpl_tune.simulation import bounds, divergence, learned
 from fpl_tune.simulation.batches import Cohort
+from fpl_tune.simulation.checked import Checked
 from fpl_tune.simulation.checkpoint import Snapshot
 from fpl_tune.simulation.engine import RoundReport, kept_bytes, run_round
 from fpl_tune.simulation.evaluate import Score, diagnose, evaluate, summarise
@@ -64,6 +65,7 @@ class Simulation:
     ) -> None:
         self.run, self.seeds = run, list(seeds)
         self.stages = run.stages
+        self._methods = [Checked(stage.method) for stage in run.stages]
         self.world = world_of(run, cache_dir=cache_dir, device=device, progress=progress)
         first = task_of(self.world, run, self.seeds[0])
         bounds.check(run, first, len(self.seeds), memory() if device == "cpu" else None)
@@ -72,8 +74,8 @@ class Simulation:
         width = max(task.train.rows.shape[1] for task in self.tasks)
         for task in self.tasks:
             task.train.widen(width)  # the tables of all seeds lie side by side
-        for stage in self.stages:
-            stage.method.check(self.tasks[0])
+        for method in self._methods:
+            method.check(self.tasks[0])
         ends = [0, *accumulate(stage.rounds for stage in self.stages)]
         self._spans = [range(first + 1, end + 1) for first, end in pairwise(ends)]
         """The rounds of each stage, counted from 1 over all stages."""
@@ -81,7 +83,7 @@ class Simulation:
         self.round = 0
         self.totals: list[dict[str, float]] = [{"up": 0, "down": 0, "seconds": 0.0} for _ in self.seeds]
         self._held = 0  # the stage whose states these are
-        self.states = self._begin(self.stages[0].method, None)
+        self.states = self._begin(self._methods[0], None)
         self.block = block
         self._blocks: dict[int, int] = {}  # by stage
         self._graphs = None if graphs is False else Graphs(always=graphs is True, warn=warn)
@@ -95,7 +97,7 @@ class Simulation:
         if self._held not in self._blocks:
             where = self.tasks[0].device
             try:
-                kept = kept_bytes(self.stages[self._held].method, self.tasks[0], self.states[0], self.run.optim)
+                kept = kept_bytes(self._methods[self._held], self.tasks[0], self.states[0], self.run.optim)
             except Exception as problem:
                 if is_out_of_memory(problem):
                     raise self._too_small() from problem
@@ -167,17 +169,17 @@ class Simulation:
         """
         began = time.perf_counter()
         coming = next(i for i, span in enumerate(self._spans) if self.round + 1 in span)
-        stage = self.stages[coming]
+        stage, method = self.stages[coming], self._methods[coming]
         if coming != self._held:
-            self.states, self._held = self._begin(stage.method, self.states), coming
+            self.states, self._held = self._begin(method, self.states), coming
             self._forget_graphs()
         number = self.round + 1
         cohorts = self._cohorts(number)
-        report = self._round(stage.method, cohorts, stage.epochs)
+        report = self._round(method, cohorts, stage.epochs)
         self.round = number
         scores = None
         if number % self.run.protocol.eval_every == 0 or self.done:
-            scores = evaluate(stage.method, self.tasks, self.states)
+            scores = evaluate(method, self.tasks, self.states)
         losses = divergence.watch(self.run.optim, self.tasks, self.states, cohorts, report.loss)
         seconds = (time.perf_counter() - began) / len(self.seeds)
         records: list[Record] = []
@@ -189,9 +191,9 @@ class Simulation:
             record: Record = {"seed": seed, "round": number}
             if scores is not None:
                 record.update(self._figures(i, scores[i]))
-                record.update(stage.method.figures(self.tasks[i], self.states[i]))
+                record.update(method.figures(self.tasks[i], self.states[i]))
             if self.done:
-                record.update(diagnose(stage.method, self.tasks[i], self.states[i]))
+                record.update(diagnose(method, self.tasks[i], self.states[i]))
                 record["train/parameters"] = report.learned
             if losses is not None:
                 record["train/loss"] = losses[i].mean().item()
@@ -230,7 +232,7 @@ class Simulation:
 
     def deployed(self) -> dict[int, tuple[dict[str, torch.Tensor], dict[str, str]]]:
         """Per seed, what clients are evaluated with, and the metadata to use it without the data; see `learned`."""
-        method, transform = self.stages[self._held].method, self.world.dataset.train.transform
+        method, transform = self._methods[self._held], self.world.dataset.train.transform
         return {
             seed: (learned.deployed(method, task, state), learned.facts(task, transform))
             for seed, task, state in zip(self.seeds, self.tasks, self.states, strict=True)
@@ -276,7 +278,7 @@ class Simulation:
     def _fresh(self, stage: int) -> list[State]:
         """States as stage number `stage` begins with, its predecessors untrained: names and shapes of its leaves."""
         states = None
-        for s in self.stages[: stage + 1]:
-            states = self._begin(s.method, states)
+        for method in self._methods[: stage + 1]:
+            states = self._begin(method, states)
         assert states is not None
         return states

@@ -39,6 +39,8 @@ class Shaky(PromptFL):
             raise RuntimeError("the third round is one too many")
         if third.any() and self.trouble == "memory":
             torch.empty(1 << 50)
+        if third.any() and self.trouble == "silence":
+            return None
         return torch.where(third, float("nan") if self.trouble == "nan" else 1.0, 1.0) * loss, fixed
 
     def merge(self, task, state, clients, local):
@@ -57,10 +59,10 @@ def shaky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_cell_that_fails_diverges_or_has_no_memory_leaves_the_others_alone(
     compose: Any, left: Any, tmp_path: Path, shaky: str
 ) -> None:
-    body = "axes: {method.trouble: [none, raise, nan, memory]}"
+    body = "axes: {method.trouble: [none, raise, nan, memory, silence]}"
     made = compose(body, shaky, "execution.retries=0")
     outcome = run_study(*made, root=tmp_path / "troubled")
-    assert (outcome.done, outcome.failed, outcome.pending, outcome.exit_code) == (1, 3, 0, 1)
+    assert (outcome.done, outcome.failed, outcome.pending, outcome.exit_code) == (1, 4, 0, 1)
     store = Store.open(tmp_path / "troubled", "tiny")
     results = {c.label: [store.result(c, s) or {} for s in (1, 2)] for c in store.cells()}
     states = {label: {r["status"] for r in both} for label, both in results.items()}
@@ -69,19 +71,21 @@ def test_a_cell_that_fails_diverges_or_has_no_memory_leaves_the_others_alone(
         "trouble=raise": {"failed"},
         "trouble=nan": {"diverged"},
         "trouble=memory": {"failed"},
+        "trouble=silence": {"failed"},
     }
     for both in results.values():  # the trouble is in round 3: two rounds are told and stored
         assert {r["rounds"] for r in both} == ({4} if both[0]["status"] == "done" else {2})
     assert "one too many" in results["trouble=raise"][0]["error"]
     assert "training diverged: loss is NaN (seed 1, client 0, round 3)" in results["trouble=nan"][0]["error"]
     assert "does not fit into this machine's memory" in results["trouble=memory"][0]["error"]
-    assert len(outcome.failures) == 6
+    assert "Shaky.loss must return a tuple, but returned None" in results["trouble=silence"][0]["error"]
+    assert len(outcome.failures) == 8
     run_study(*compose("axes: {method.trouble: [none]}", shaky), root=tmp_path / "calm")
     troubled, calm = left(tmp_path / "troubled"), left(tmp_path / "calm")
     assert {name: troubled[name] for name in calm} == calm
     assert not [name for name in troubled if "ckpt-" in name or name.endswith(".part")]
     again = run_study(*made, root=tmp_path / "troubled")
-    assert (again.skipped, again.failed, again.exit_code) == (1, 3, 1)
+    assert (again.skipped, again.failed, again.exit_code) == (1, 4, 1)
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from fpl_tune import analysis
+from fpl_tune import analysis, config
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.report import build, decisions, searches
-from fpl_tune.report.compare import compare
+from fpl_tune.report import answer, build, curves, robustness, table
 from fpl_tune.report.facts import Facts
-from fpl_tune.report.significance import against_reference, narrowed, values
+from fpl_tune.report.reference import against, narrowed
 from fpl_tune.study import selection
 from fpl_tune.study.cells import expand
 
@@ -34,7 +34,7 @@ def test_three_numbers_of_a_report_recomputed(make_store):
     """Difference and interval of a comparison, and the corrected value of the winner, from the records by hand."""
     store = make_store(body=SWEEP, level=lambda cell: 0.5 + 0.02 * cell.number)
     facts = Facts(store)
-    tests = against_reference(facts)
+    tests = against(facts)
     gaps = []
     for seed in (1, 2, 3):
         ours, theirs = clients(store, "n_ctx=8", seed), clients(store, "zeroshot", seed)
@@ -46,7 +46,7 @@ def test_three_numbers_of_a_report_recomputed(make_store):
     row = tests.loc[cell.id]
     assert row["difference"] == pytest.approx(mean)
     assert row["high"] == pytest.approx(mean + half)
-    section = decisions.choice(facts, tests)
+    section = robustness.choice(facts, tests)
     assert section is not None
     val = {(c.label, s): store.result(c, s)["rules"]["final"] for c in facts.own for s in (1, 2, 3)}
     picked = []
@@ -60,16 +60,18 @@ def test_three_numbers_of_a_report_recomputed(make_store):
 def test_the_page_says_what_is_decided_and_what_more_seeds_decide(make_store):
     store = make_store(body=SWEEP, level=lambda cell: 0.5 + 0.002 * cell.number)
     page = build(store).read_text(encoding="utf-8")
-    assert "What is decided" in page
     assert "Sources of variation" in page
     facts = Facts(store)
-    tests = against_reference(facts)
-    section = decisions.decisions(facts, tests)
+    tests = against(facts)
+    section = answer.answer(facts, tests)
     assert section is not None
-    assert tests.attrs["advice"].text in section.texts[0]
-    for sentence in tests["sentence"]:
-        assert any(sentence == row.cells[0].text for row in section.tables[0].rows)
-    assert "fpl-tune study toy seeds=" in section.texts[0]
+    assert section.texts[0].startswith(f"Of {len(tests)} comparisons with zeroshot: ")
+    (command,) = section.code
+    assert re.fullmatch(rf"fpl-tune study {store.folder}/study.yaml seeds=\d+( 'axes.*')?", command)
+    spec, node = config.compose_study(str(store.folder / "study.yaml"), shlex.split(command)[3:])
+    assert {cell.id for cell in expand(spec, node)} <= {cell.id for cell in store.cells()}, "of the same settings"
+    gap = tests.loc[facts.best.id, "difference"] if facts.best else 0
+    assert f"{100 * gap:+.2f} points against zeroshot" in answer.sentence(facts, tests)
 
 
 def test_more_seeds_are_advised_for_the_open_cells_alone(make_store, compose):
@@ -82,7 +84,7 @@ def test_more_seeds_are_advised_for_the_open_cells_alone(make_store, compose):
     assert narrowed(facts, list(ids.values())) == ""
     spec, node = compose(body, *shlex.split(narrowed(facts, some)))
     assert [cell.label for cell in expand(spec, node)] == ["n_ctx=2, lr=0.1", "n_ctx=8, lr=0.1", "zeroshot, lr=0.1"]
-    frame = values(facts)
+    frame = facts.values
     close = {"n_ctx=2, lr=0.1": 0.004, "n_ctx=8, lr=0.1": 0.0042}
     noise = {1: 0.001, 2: -0.002, 3: 0.001}
     base = frame[frame["cell"] == ids["zeroshot, lr=0.1"]].set_index(["seed", "client"])["value"]
@@ -91,10 +93,10 @@ def test_more_seeds_are_advised_for_the_open_cells_alone(make_store, compose):
             for key, gap in {**gaps, ids["zeroshot, lr=0.1"]: 0.0}.items() for (s, c), v in base.items()
             if key != ids["zeroshot, lr=0.1"]]  # fmt: skip
     rows += [{"cell": ids["zeroshot, lr=0.1"], "seed": s, "client": c, "value": v} for (s, c), v in base.items()]
-    table = pd.DataFrame(rows)
+    drawn = pd.DataFrame(rows)
     advice = analysis.advise(
-        table,
-        analysis.compare(table, ids["zeroshot, lr=0.1"]),
+        drawn,
+        analysis.compare(drawn, ids["zeroshot, lr=0.1"]),
         study="toy",
         narrow=lambda cells: narrowed(facts, cells),
     )
@@ -104,14 +106,12 @@ def test_more_seeds_are_advised_for_the_open_cells_alone(make_store, compose):
 
 def test_one_seed_is_said_and_no_figure_is_made_of_it(make_store):
     facts = Facts(make_store(["seeds=1"], body=SWEEP))
-    tests = against_reference(facts)
+    tests = against(facts)
     assert set(tests["verdict"]) == {"undecided"}
     assert tests[["low", "high"]].isna().to_numpy().all()
-    section = decisions.decisions(facts, tests)
-    assert section is not None
-    assert "1 seed: no interval" in section.tables[0].rows[0].cells[0].text
-    assert decisions.variation(facts, tests) is None
-    chosen = decisions.choice(facts, tests)
+    assert "one seed allows no interval" in answer.sentence(facts, tests)
+    assert robustness.variation(facts, tests) is None
+    chosen = robustness.choice(facts, tests)
     assert chosen is not None
     assert "Limits: 1 seed: no correction." in chosen.texts
     assert chosen.tables[0].rows[1].cells[2].text == "–"
@@ -122,9 +122,9 @@ def test_nothing_explains_what_does_not_vary_and_few_trials_say_so(make_store):
     facts = Facts(make_store(body=body, level=lambda cell: 0.1 + 0.2))
     for cell in facts.cells:
         facts.table.loc[cell.id, "val"] = 0.3 + 1e-17 * cell.number
-    found = searches.importance(facts)
+    found = curves.importance(facts)
     assert found["share"].isna().all()
-    section = searches.matters(facts, against_reference(facts))
+    section = curves.matters(facts, against(facts))
     assert section is not None
     assert "Nothing is said of n_ctx, lr: the metric does not vary." in section.texts
     assert not section.charts
@@ -133,13 +133,14 @@ def test_nothing_explains_what_does_not_vary_and_few_trials_say_so(make_store):
 def test_data_sets_are_compared_by_rank(make_store):
     body = "axes: {data: [oxford_pets, dtd, food101], method: [promptfl, coop, fedpgp]}\nseeds: 2\n"
     facts = Facts(make_store(["clip=vit_b16"], body=body, level=lambda cell: 0.4 + 0.1 * (cell.number % 3)))
-    section = decisions.datasets(facts, against_reference(facts))
+    section = table.datasets(facts, against(facts))
     assert section is not None
-    assert [[td.text for td in row.cells][:2] for row in section.tables[0].rows] == [
-        ["fedpgp", "1.00"],
-        ["coop", "2.00"],
-        ["promptfl", "3.00"],
+    rows = [[td.text for td in row.cells] for row in section.tables[0].rows]
+    assert [row[:2] for row in rows] == [["fedpgp", "1.00"], ["coop", "2.00"], ["promptfl", "3.00"]]
+    mine = [
+        value for cell in facts.cells if "fedpgp" in cell.label for value in facts.by_seed(cell, facts.metric).values()
     ]
+    assert rows[0][2] == f"{100 * np.mean(mine):.2f}"
     spec = section.charts["ranks"][0]
     ranks = {row["name"]: row["rank"] for row in spec["data"]["values"]}
     assert ranks == {"fedpgp": 1, "coop": 2, "promptfl": 3}
@@ -176,15 +177,6 @@ def test_the_study_s_rule_selects(make_store, compose):
         compose("axes: {optim: {lr: [0.1]}}", "report.rope=-1")
 
 
-def test_two_studies_are_judged_like_cells(make_store, tmp_path):
-    a = make_store(name="a", root=tmp_path / "a")
-    b = make_store(name="b", root=tmp_path / "b", level=lambda cell: 0.9)
-    rows = compare(a, b).rows
-    assert {row["verdict"] for row in rows} <= {"better", "worse", "equal", "undecided"}
-    assert all(np.isfinite([row["low"], row["high"]]).all() for row in rows)
-    assert "of b is better than n_ctx=2 of a" in rows[0]["sentence"]
-
-
 def test_show_as_json_holds_the_comparisons(make_store, capsys):
     from fpl_tune.cli.results_table import results_table
 
@@ -201,9 +193,7 @@ def test_cells_on_other_partitions_are_not_compared(make_store):
     for seed in (1, 2):
         store.put(apart, seed, store.history(apart, seed), {**(store.result(apart, seed) or {}), "split_hash": "other"})
     facts = Facts(store)
-    tests = against_reference(facts)
+    tests = against(facts)
     assert apart.id not in tests.index
     assert tests.attrs["apart"] == 1
-    section = decisions.decisions(facts, tests)
-    assert section is not None
-    assert f"Not compared: 1 cell on other data or partitions than {facts.reference}." in section.texts
+    assert "Not compared: 1 cell on other data or partitions." in table.cells(facts, tests).texts

@@ -10,7 +10,7 @@ import pytest
 
 from fpl_tune.report import paper
 from fpl_tune.report.facts import Facts
-from fpl_tune.report.significance import against_reference
+from fpl_tune.report.reference import against
 from fpl_tune.study.results import make_result
 
 from .conftest import amend
@@ -80,7 +80,7 @@ def test_counts_of_parameters_stand_beside_those_in_millions(make_store):
         "FedCLIP": (pytest.approx(0.018624), 0.52),
         "CLIP-FC": (pytest.approx(0.009312), 0.26),
     }
-    section = paper.paper(facts, against_reference(facts))
+    section = paper.paper(facts, against(facts))
     assert section is not None
     table = section.tables[1]
     assert table.header[:2] == ["parameters that a client learns", "ours (M)"]
@@ -235,7 +235,7 @@ def test_times_of_domains_add_up(make_store, scale):
     }
     assert {row.dataset for row in part.rows} == {"sum over 3 domains of domainnet345"}
     assert not any(row.comparable for row in part.rows), "another machine"
-    section = paper.paper(facts, against_reference(facts))
+    section = paper.paper(facts, against(facts))
     assert section is not None
     assert any("on another machine" in text for text in section.texts)
 

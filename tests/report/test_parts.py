@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from fpl_tune import methods
 from fpl_tune.core import formatting
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.report import charts, figures, searches, sections, tables, vega
+from fpl_tune.report import answer, charts, curves, reproduce, robustness, table
 from fpl_tune.report.facts import Facts
-from fpl_tune.report.significance import against_reference
+from fpl_tune.report.reference import against
 from fpl_tune.study.partition import shares
 
 from .conftest import amend
@@ -30,7 +30,7 @@ def test_a_conditional_field_is_judged_where_it_exists(make_store):
         "seeds: 1\n"
     )
     store = make_store(body=body, level=lambda cell: 0.3 if "a" in cell.label.split(",")[0] else 0.9)
-    found = searches.importance(Facts(store)).set_index("field")["share"]
+    found = curves.importance(Facts(store)).set_index("field")["share"]
     assert found["bundle"] > 0.9
     assert found["bundle"] > found["optim.lr"]
 
@@ -54,22 +54,13 @@ def test_front_is_what_nothing_dominates(points):
     assert len({points[i] for i in front}) == len(front)
 
 
-def test_pictures_follow_the_page_and_are_the_same_each_time(make_store):
-    facts = Facts(make_store())
-    spec = figures.sweep(facts, "method.n_ctx", facts.metric)
-    text = vega.svg(spec, facts.rows)
-    assert text.startswith("<svg")
-    assert 'fill="currentColor"' in text
-    assert text == vega.svg(spec, facts.rows)
-
-
 def test_curve_goes_through_the_means_and_its_band_is_the_std(make_store):
     facts = Facts(make_store())
-    spec = figures.sweep(facts, "method.n_ctx", facts.metric)
+    spec = answer.sweep(facts, "method.n_ctx", facts.metric)
     assert spec["layer"][0]["mark"]["type"] == "area"
     rows = {row["number"]: row for row in spec["data"]["values"]}
     for cell in facts.own:
-        values = facts.values(cell, facts.metric)
+        values = list(facts.by_seed(cell, facts.metric).values())
         row, mean, std = rows[facts.keys[cell.id]], np.mean(values), np.std(values, ddof=1)
         assert [row["mean"], row["low"], row["high"]] == pytest.approx([mean, mean - std, mean + std])
         assert row["best"] == (cell.id in facts.chosen)
@@ -80,7 +71,7 @@ def test_curve_goes_through_the_means_and_its_band_is_the_std(make_store):
 def test_names_have_bars_and_are_not_joined(make_store):
     body = "axes: {variant: [{label: a, method.n_ctx: 2}, {label: b, method.n_ctx: 4}]}\nseeds: 3\n"
     facts = Facts(make_store(body=body))
-    spec = figures.sweep(facts, "variant", facts.metric)
+    spec = answer.sweep(facts, "variant", facts.metric)
     assert [layer["mark"]["type"] for layer in spec["layer"]] == ["rule", "point", "point"]
     assert spec["layer"][0]["encoding"]["x"]["sort"] == ["a", "b"]
     assert [row["x"] for row in spec["data"]["values"]] == ["a", "b"]
@@ -90,11 +81,11 @@ def test_a_uniform_gate_is_said_in_words(make_store):
     store = make_store()
     amend(store, diagnosis__attention=[0.26, 0.24, 0.25, 0.25])
     facts = Facts(store)
-    section = sections.diagnoses(facts, against_reference(facts))
+    section = robustness.diagnoses(facts, against(facts))
     assert section is not None
     assert "uses all 4 equally (25.0 % each)" in section.texts[0]
     amend(store, diagnosis__attention=[0.4, 0.2, 0.2, 0.2])
-    other = sections.diagnoses(Facts(store), against_reference(facts))
+    other = robustness.diagnoses(Facts(store), against(facts))
     assert other is not None
     assert other.texts == []
 
@@ -113,7 +104,7 @@ def test_formatting():
 
 @given(st.text(alphabet="a\\{}$&#%_~^", max_size=12))
 def test_latex_text_leaves_no_bare_special_character(text):
-    escaped = tables.latex_text(text)
+    escaped = table.latex_text(text)
     for known in (r"\textbackslash{}", r"\textasciitilde{}", r"\textasciicircum{}"):
         escaped = escaped.replace(known, "")
     assert not re.search(r"(?<!\\)[{}$&#%_~^]", escaped)
@@ -125,8 +116,8 @@ def test_latex_text_leaves_no_bare_special_character(text):
 def test_the_partition_is_drawn_only_if_it_is_the_one_of_the_results(make_store):
     store = make_store(["partition=domain_dirichlet", "data.domains=[photo,sketch]"])
     facts = Facts(store)
-    empty = against_reference(facts)
-    other = sections.domains(facts, empty)
+    empty = against(facts)
+    other = reproduce.partition(facts, empty)
     assert other is not None
     assert not other.charts
     for cell in store.cells():
@@ -134,10 +125,9 @@ def test_the_partition_is_drawn_only_if_it_is_the_one_of_the_results(make_store)
             result = store.result(cell, seed)
             assert result is not None
             store.put(cell, seed, store.history(cell, seed), {**result, "split_hash": shares(cell.run, seed).hash})
-    drawn = sections.domains(Facts(store), empty)
+    drawn = reproduce.partition(Facts(store), empty)
     assert drawn is not None
     assert set(drawn.charts) == {"partition", "partition_seed2", "partition_seed3", "domains"}
-    assert [fold["open"] for fold in drawn.folds.values()] == [True, False, False]
     assert "seed 2" in drawn.charts["partition_seed2"][1]
     held = shares(store.cells()[0].run, 1)
     rows = drawn.charts["partition"][0]["data"]["values"]
@@ -153,28 +143,28 @@ METHODS = "axes: {method: [promptfl, fedpgp], optim: {lr: [0.01, 0.1]}}\nreferen
 
 def test_a_reference_of_a_method_that_is_an_axis_too_keeps_its_name(make_store):
     facts = Facts(make_store(body=METHODS))
-    assert facts.reference == "zeroshot"
+    assert facts.reference.name == "zeroshot"
     for cell in facts.own:
-        other = facts.reference_of(cell)
+        other = facts.reference.of(cell)
         assert other is not None
         assert methods.name_of(other.run.method) == "zeroshot"
         assert other.run.optim.lr == cell.run.optim.lr
-    assert not any(facts.is_reference(cell) for cell in facts.own)
+    assert not any(facts.reference.holds(cell) for cell in facts.own)
 
 
 def test_a_value_of_an_axis_can_be_the_reference(make_store):
     """Each cell meets the one that differs from it in that field alone; the cells of the value meet nobody."""
     store = make_store(body=METHODS)
     facts = Facts(store, reference="promptfl")
-    tests = against_reference(facts)
+    tests = against(facts)
     for cell in facts.own:
-        other = facts.reference_of(cell)
+        other = facts.reference.of(cell)
         assert other is not None
         assert (methods.name_of(other.run.method), other.run.optim.lr) == ("promptfl", cell.run.optim.lr)
         assert (cell.id in tests.index) == (methods.name_of(cell.run.method) == "fedpgp")
     for cell in facts.own:
         if cell.id in tests.index:
-            other = facts.reference_of(cell)
+            other = facts.reference.of(cell)
             assert other is not None
             gain = facts.table.loc[cell.id, "mean"] - facts.table.loc[other.id, "mean"]
             assert tests.loc[cell.id, "difference"] == pytest.approx(gain, abs=1e-9)
@@ -193,16 +183,6 @@ def test_what_a_report_is_asked_for_must_be_there(make_store, asked, words):
         Facts(make_store(body=METHODS), **asked)
 
 
-def test_of_many_lines_twenty_are_drawn_and_the_best_is_among_them(make_store):
-    rates = [round(0.01 * i, 2) for i in range(1, 25)]
-    body = f"axes: {{method: {{n_ctx: [2, 4]}}, optim: {{lr: {rates}}}}}\nseeds: 1\n"
-    facts = Facts(make_store(body=body, level=lambda cell: 0.9 if cell.run.optim.lr == 0.05 else 0.5))
-    rows = figures.sweep(facts, "method.n_ctx", facts.metric)["data"]["values"]
-    names = list(dict.fromkeys(row["series"] for row in rows))
-    assert len(names) <= 20
-    assert "lr=0.05" in names
-
-
 def many_names(make_store):
     names = [f"v{i:02}" for i in range(13)]
     variants = ", ".join(f"{{label: {name}, optim.lr: {0.01 * (i + 1)}}}" for i, name in enumerate(names))
@@ -212,7 +192,7 @@ def many_names(make_store):
 
 def test_many_names_are_rows_the_best_on_top(make_store):
     names, facts = many_names(make_store)
-    spec = figures.sweep(facts, "variant", facts.metric)
+    spec = answer.sweep(facts, "variant", facts.metric)
     table = facts.table.loc[[cell.id for cell in facts.own]]
     order = table.groupby("variant")["mean"].mean().sort_values(ascending=False).index.tolist()
     point = spec["layer"][1]["encoding"]
@@ -225,7 +205,7 @@ def test_many_names_are_rows_the_best_on_top(make_store):
 
 def test_a_heat_map_of_many_columns_is_upright(make_store):
     names, facts = many_names(make_store)
-    spec = figures.heat_map(facts, "method.n_ctx", "variant", facts.own)
+    spec = curves.heat_map(facts, "method.n_ctx", "variant", facts.own)
     place = spec["layer"][0]["encoding"]
     assert (place["y"]["sort"], place["x"]["sort"]) == (names, ["2", "4"])
     grid = {(row["r"], row["c"]): row["validation"] for row in spec["data"]["values"]}
@@ -239,9 +219,10 @@ def test_bars_have_their_values_and_a_line_where_shares_are_equal():
         {"name": "a", "value": 25.0, "low": 24.0, "high": 26.0},
         {"name": "b", "value": 75.0, "low": 73, "high": 77},
     ]
-    text = vega.svg(charts.bars(rows, "share (%)", equal=50.0), [])
-    assert all(f">{value}</text>" in text for value in ("25.0", "75.0"))
-    assert charts.bars(rows, "share (%)", equal=50.0)["layer"][-1]["encoding"]["x"] == {"datum": 50.0}
+    _, text, whiskers, equal = charts.bars(rows, "share (%)", equal=50.0)["layer"]
+    assert text["encoding"]["text"] == {"field": "value", "format": ".1f"}
+    assert whiskers["encoding"]["x2"] == {"field": "high"}
+    assert equal["encoding"]["x"] == {"datum": 50.0}
 
 
 def test_heat_maps_are_of_the_numbers_one_for_each_value_of_a_third_axis(make_store):
@@ -250,7 +231,7 @@ def test_heat_maps_are_of_the_numbers_one_for_each_value_of_a_third_axis(make_st
         "references: [{method: zeroshot}]\nseeds: 1\n"
     )
     facts = Facts(make_store(body=body))
-    section = searches.pairs(facts, against_reference(facts))
+    section = curves.pairs(facts, against(facts))
     assert section is not None
     assert section.title == "Validation accuracy by lr and shots"
     assert [caption.split(".")[0] for _, caption in section.charts.values()] == ["method=promptfl", "method=fedpgp"]
@@ -281,12 +262,12 @@ def test_figures_of_methods_have_a_column_and_those_of_parts_a_curve(make_store)
             ]
             store.put(cell, seed, history, store.result(cell, seed))
     facts = Facts(store)
-    table = tables.main(facts, against_reference(facts))
-    rows = [dict(zip(table.header, (td.text for td in row.cells), strict=True)) for row in table.rows]
+    found = table.table(facts, against(facts))
+    rows = [dict(zip(found.header, (td.text for td in row.cells), strict=True)) for row in found.rows]
     assert [row["privacy epsilon"] for row in rows] == ["8", "–"]
     assert [row["reader accuracy (%)"] for row in rows] == ["25.00", "–"]
-    assert not [name for name in table.header if "domain1" in name]
-    section = sections.learning(facts, against_reference(facts))
+    assert not [name for name in found.header if "domain1" in name]
+    section = curves.learning(facts, against(facts))
     assert section is not None
     rows = section.charts["learning_privacy_epsilon"][0]["data"]["values"]
     assert [row["mean"] for row in rows] == [2.0, 4.0, 6.0, 8.0]
@@ -306,6 +287,6 @@ def test_a_figure_that_no_shown_cell_has_draws_no_empty_chart(make_store):
     store.put(worst, 1, history, store.result(worst, 1))
     facts = Facts(store)
     assert "privacy/epsilon" in facts.extra
-    section = sections.learning(facts, against_reference(facts))
+    section = curves.learning(facts, against(facts))
     assert section is not None
     assert not [name for name in section.charts if "privacy" in name]

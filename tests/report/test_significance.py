@@ -11,23 +11,23 @@ import numpy as np
 import pytest
 
 from fpl_tune.report.facts import Facts
-from fpl_tune.report.significance import against_reference, values
+from fpl_tune.report.reference import against
 
 
 def test_a_reference_is_the_study_s_choice_else_the_first_reference(make_store):
     body = "axes: {method: {n_ctx: [2, 4]}}\nreferences: [{method: zeroshot}, {method: coop}]\nseeds: 2\n"
-    assert Facts(make_store(body=body)).reference == "zeroshot"
-    assert Facts(make_store(["report.reference=coop"], body=body)).reference == "coop"
-    assert Facts(make_store(["report.reference='n_ctx=4'"], body=body)).reference == "n_ctx=4"
+    assert Facts(make_store(body=body)).reference.name == "zeroshot"
+    assert Facts(make_store(["report.reference=coop"], body=body)).reference.name == "coop"
+    assert Facts(make_store(["report.reference='n_ctx=4'"], body=body)).reference.name == "n_ctx=4"
     alone = Facts(make_store(body="axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n", name="alone"))
     assert alone.best is not None
-    assert alone.reference == alone.best.label
+    assert alone.reference.name == alone.best.label
 
 
 def test_difference_is_paired_over_seeds_and_clients(make_store):
     store = make_store()
     facts = Facts(store)
-    found = against_reference(facts)
+    found = against(facts)
     reference = facts.references[0]
     cell = facts.cells[0]
     pairs = np.stack([
@@ -49,14 +49,14 @@ def test_seeds_with_another_split_are_not_paired(make_store):
     result = store.result(cell, 2)
     assert result is not None
     store.put(cell, 2, store.history(cell, 2), {**result, "split_hash": "other"})
-    assert against_reference(Facts(store)).loc[cell.id, "seeds"] == 2
+    assert against(Facts(store)).loc[cell.id, "seeds"] == 2
 
 
 def test_a_cell_is_tested_against_the_reference_at_its_own_place_of_the_axes(make_store):
     body = "axes: {method: {n_ctx: [2, 4]}, optim: {lr: [0.01, 0.1]}}\nreferences: [{method: zeroshot}]\nseeds: 2\n"
     facts = Facts(make_store(body=body))
     for cell in facts.own:
-        other = facts.reference_of(cell)
+        other = facts.reference.of(cell)
         assert other is not None
         assert other.role == "reference"
         assert other.run.optim.lr == cell.run.optim.lr
@@ -68,7 +68,7 @@ def test_without_references_a_cell_is_tested_against_the_best_of_its_setting(mak
     best = {cell.run.data.shots: cell for cell in facts.own if cell.id in facts.chosen}
     assert best.keys() == {2, 4}
     assert len({cell.run.method.n_ctx for cell in best.values()}) == 1
-    found = against_reference(facts)
+    found = against(facts)
     others = [cell for cell in facts.own if cell.id not in facts.chosen]
     assert dict(found["reference"]) == {cell.id: best[cell.run.data.shots].id for cell in others}
     assert len(others) == 4
@@ -76,14 +76,14 @@ def test_without_references_a_cell_is_tested_against_the_best_of_its_setting(mak
 
 def test_a_metric_without_clients_is_compared_as_it_is(make_store):
     facts = Facts(make_store(), metric="train/loss")
-    frame = values(facts)
+    frame = facts.values
     assert set(frame["client"]) == {0}
     assert (frame["value"] == 0.25).all()
-    assert "points" not in " ".join(against_reference(facts)["sentence"])
+    assert "points" not in " ".join(against(facts)["sentence"])
 
 
 def test_the_region_of_equivalence_is_the_study_s(make_store):
     level = lambda cell: 0.5  # noqa: E731
-    wide = against_reference(Facts(make_store(["report.rope=40"], level=level)))
+    wide = against(Facts(make_store(["report.rope=40"], level=level)))
     assert set(wide["verdict"]) == {"equal"}
-    assert set(against_reference(Facts(make_store(["report.rope=0"], level=level)))["verdict"]) == {"undecided"}
+    assert set(against(Facts(make_store(["report.rope=0"], level=level)))["verdict"]) == {"undecided"}

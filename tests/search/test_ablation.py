@@ -13,9 +13,9 @@ import pytest
 from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute.plan.plan import make_plan
+from fpl_tune.report.curves import ablation
 from fpl_tune.report.facts import Facts
-from fpl_tune.report.searches import ablation
-from fpl_tune.report.significance import against_reference
+from fpl_tune.report.reference import against
 from fpl_tune.search.ablation import _units, ablation_paths
 from fpl_tune.search.space import Param, Space
 from fpl_tune.study import selection
@@ -82,7 +82,7 @@ def test_every_step_of_the_path_is_run_once_and_reported(compose: Compose, tmp_p
     again = run_study(spec, node, root=tmp_path)
     assert (again.done, again.skipped) == (0, 6 + len(new))
     facts = Facts(store)
-    section = ablation(facts, against_reference(facts))
+    section = ablation(facts, against(facts))
     assert section is not None
     rows = [[td.text for td in row.cells] for row in section.tables[0].rows]
     assert [row[1] for row in (rows[0], rows[-1])] == ["published point", "all of them"]
@@ -91,7 +91,7 @@ def test_every_step_of_the_path_is_run_once_and_reported(compose: Compose, tmp_p
     gaps = [f"{100 * (table[b.cell.id] - table[a.cell.id]):+.2f}" for a, b in itertools.pairwise(path)]
     assert [row[4] for row in rows[1:-1]] == gaps
     assert rows[-1][4] == f"{100 * (table[best.id] - table[path[0].cell.id]):+.2f}"
-    assert all(cell.id not in against_reference(facts).index for cell in new)
+    assert all(cell.id not in against(facts).index for cell in new)
 
 
 def test_a_step_is_never_the_best_cell(compose: Compose, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 
 from fpl_tune.execute import inline
 from fpl_tune.execute.runner import run_study
@@ -16,6 +18,7 @@ from fpl_tune.search.gains import gains
 from fpl_tune.search.search import Search
 from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.schema import DamagedFile
 from fpl_tune.study.store import Store
 
 Compose = Callable[..., Any]
@@ -62,18 +65,16 @@ def drive(made: Any, folder: Path, *, seed: int, kills: int = 0) -> Search:
             search, cells = opened(made, folder)
             (part,) = search.parts
             before, running = running, [cell for cell in running if cell in cells]
-            assert len(running) == len(before) == len(part.pending)
+            assert len(running) == len(before) == len(part.running())
     return search
 
 
 def test_suggestions_depend_on_the_results_before_them_alone(compose: Compose, tmp_path: Path) -> None:
     made = compose(LR)
     searches = [drive(made, tmp_path / str(kills), seed=3, kills=kills) for kills in (0, 3)]
-    whole, killed = ([t.params for t in search.parts[0].record.trials()] for search in searches)
+    whole, killed = ([t.params for t in search.parts[0].trials()] for search in searches)
     assert len(whole) == 20
     assert killed == whole
-    asked = [t.user_attrs["reported_before"] for t in searches[0].parts[0].record.trials()]
-    assert asked[:5] == [0, 0, 0, 0, 1], "the fifth trial came with the first result, not with the fourth"
 
 
 def test_kills_change_nothing_that_is_suggested(compose: Compose, tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_kills_change_nothing_that_is_suggested(compose: Compose, tmp_path: Path
             search.report(cells.pop(), results(1 - number / 20))
             if kills and number in (3, 8):
                 search, _ = opened(made, tmp_path / name)
-        params.append([t.params for t in search.parts[0].record.trials()])
+        params.append([t.params for t in search.parts[0].trials()])
     assert params[0] == params[1]
 
 
@@ -104,12 +105,83 @@ def test_running_trials_count_as_bad_ones(compose: Compose, tmp_path: Path) -> N
     assert len(set(found[1:])) == 4
 
 
-# -- what the database shows ---------------------------------------------------------------------------------
+def test_the_sampler_receives_paused_trials_with_their_values_and_rounds(compose: Compose, tmp_path: Path) -> None:
+    """As pruned trials, which TPE counts towards its start-up; they end with another value, also after a kill."""
+    made = compose(LR, "search.trials=6")
+    search, _ = opened(made, tmp_path)
+    cells = [search.request()[0] for _ in range(3)]
+    rounds = [list(records) for records in zip(*(history for _, history in results(0.6).values()), strict=True)]
+    search.pause(cells[0], rounds[:1])
+    search.pause(cells[1], rounds[:2])
+    for again in range(2):
+        part = search.parts[0]
+        states = [(t.state.name, len(t.intermediate_values)) for t in part.trials()]
+        assert states == [("PRUNED", 1), ("PRUNED", 2), ("RUNNING", 0)]
+        assert part.trials()[1].intermediate_values == pytest.approx({1: 0.2, 2: 0.4})
+        assert (len(part.running()), search.unfinished, search.remaining) == (1, 6, 3)
+        if again == 0:
+            search, waiting = opened(made, tmp_path)
+            assert [cell.id for cell in waiting] == [cell.id for cell in cells]
+    for cell in cells[:2]:
+        search.report(cell, results(0.6))
+    last = search.parts[0].trials()[0]
+    assert (last.state.name, last.value, len(last.intermediate_values)) == ("COMPLETE", pytest.approx(0.6), 3)
+    assert search.unfinished == 4
 
 
-def test_optuna_reads_the_database_of_a_study(
+def test_tpe_begins_with_paused_trials(compose: Compose, tmp_path: Path) -> None:
+    """After four results, here of paused trials, suggestions follow the values; before, they are drawn."""
+    made, found = compose(LR, "search.trials=12"), []
+    for better in (0, 3):
+        search, _ = opened(made, tmp_path / str(better))
+        cells = [search.request()[0] for _ in range(4)]
+        for number, cell in enumerate(cells):
+            history = [h for _, h in results(0.9 if number == better else 0.1).values()]
+            search.pause(cell, [list(records) for records in zip(*history, strict=True)][:1])
+        found.append([search.request()[0].run.optim.lr for _ in range(2)])
+    assert found[0] != found[1]
+
+
+def test_a_kill_while_a_trial_is_suggested_changes_nothing(
     compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The trial is in the journal, without parameters or with a line that was cut off."""
+    made = compose(LR, "search.trials=8", "search.sampler=random")
+    whole = [t.params for t in drive(made, tmp_path / "whole", seed=1).parts[0].trials()]
+    search, _ = opened(made, tmp_path / "killed")
+    part = search.parts[0]
+    for _ in range(4):
+        (cell,) = search.request()
+        search.report(cell, results(0.5))
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(part.space), "suggest", killed)
+        with pytest.raises(KeyboardInterrupt):
+            search.request()
+    with (tmp_path / "killed" / "optuna.log").open("ab") as file:
+        file.write(b'{"op_code": 5, "worker')
+    search, (*_, fifth) = opened(made, tmp_path / "killed")
+    search.report(fifth, results(0.5))
+    while cells := search.request():
+        search.report(cells[0], results(0.5))
+    assert [t.params for t in search.parts[0].trials()] == whole
+
+
+def test_a_damaged_journal_is_one_line(compose: Compose, tmp_path: Path) -> None:
+    for content in (b"\x80\x00\xff\n\n", b'"text"\n{}\n', b"[]\n[]\n"):
+        (tmp_path / "optuna.log").write_bytes(content)
+        with pytest.raises(DamagedFile, match=r"optuna.log is damaged: Optuna cannot read it .*Delete it: ") as raised:
+            opened(compose(LR), tmp_path)
+        assert "\n" not in str(raised.value)
+
+
+# -- what the journal shows ---------------------------------------------------------------------------------
+
+
+def test_optuna_reads_the_journal_of_a_study(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values, parameters by their dotted names, rounds, states and user attributes, by Optuna's public interface."""
     step = Simulation.step
     monkeypatch.setattr(
@@ -119,9 +191,11 @@ def test_optuna_reads_the_database_of_a_study(
     made = compose(body, "search.trials=5", "protocol.rounds=2")
     assert run_study(*made, root=tmp_path, executor=inline.execute).exit_code == 0
     store = Store.open(tmp_path, "tiny")
-    url = f"sqlite:///{tmp_path / 'tiny' / 'study.db'}"
-    (name,) = optuna.get_all_study_names(url)
-    study = optuna.load_study(study_name=name, storage=url)
+    journal = JournalStorage(JournalFileBackend(str(tmp_path / "tiny" / "optuna.log")))
+    (name,) = optuna.get_all_study_names(journal)
+    study = optuna.load_study(study_name=name, storage=journal)
+    assert name.startswith("promptfl (")
+    assert study.metric_names == ["val/acc_mean"]
     trials = study.get_trials()
     assert len(trials) == 5
     states = {"done": "COMPLETE", "pruned": "PRUNED"}
@@ -172,7 +246,7 @@ def test_integer_fields_are_searched_as_integers(compose: Compose, tmp_path: Pat
     varied = [search.request()[0].varied for _ in range(9)]
     assert {type(point["method.n_ctx"]) for point in varied} == {int}
     assert {type(point["optim.lr"]) for point in varied} == {float}
-    (trial, *_) = search.parts[0].record.trials()
+    (trial, *_) = search.parts[0].trials()
     assert isinstance(trial.distributions["method.n_ctx"], optuna.distributions.IntDistribution)
 
 

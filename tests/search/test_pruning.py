@@ -127,6 +127,24 @@ def test_the_patient_pruner_stops_what_gains_nothing(cells: list[Any]) -> None:
     assert wrapped.decide(cells[0], rounds([0.1])) == GO
 
 
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["protocol.rounds=4", "protocol.eval_every=4"], "protocol.eval_every=4 of 4 rounds gives none"),
+        (["protocol.rounds=4", "prune.first_rung=4"], r"after round 1, and the last round, 4, .* gives \[4\]\. Set"),
+        (["protocol.rounds=8", "protocol.eval_every=5"], r"after round 5, and the last round, 8, .* gives \[1, 3, 9\]"),
+        (["protocol.rounds=8", "protocol.eval_every=8", "prune.rule=median"], "prune.rule compares validation"),
+    ],
+)
+def test_rungs_that_never_compare_are_refused(
+    compose: Compose, tmp_path: Path, overrides: list[str], says: str
+) -> None:
+    body = "axes: {optim: {lr: [1, 2]}}\nprune: {rule: halving}"
+    with pytest.raises(ConfigError, match=says):
+        run_study(*compose(body, *overrides), root=tmp_path)
+    assert not (tmp_path / "tiny").exists()
+
+
 class Impatient(optuna.pruners.BasePruner):
     def prune(self, study: optuna.Study, trial: Any) -> bool:
         return True

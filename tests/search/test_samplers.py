@@ -41,7 +41,7 @@ def run(made: Any, folder: Path) -> optuna.Study:
     while cells := search.request():
         for cell in cells:
             search.report(cell, results(1 - (cell.run.optim.lr - 0.05) ** 2))
-    return optuna.load_study(storage=open_storage(folder), study_name=search.parts[0].key)
+    return optuna.load_study(storage=open_storage(folder), study_name=search.parts[0].name)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_sequence_goes_on_after_a_kill(compose: Compose, tmp_path: Path) -> No
         search.open(tmp_path / "killed")
         for cell in search.request():
             search.report(cell, results(0.5))
-        params = [t.params for t in search.parts[0].record.trials()]
+        params = [t.params for t in search.parts[0].trials()]
     assert params == whole
 
 

@@ -69,8 +69,8 @@ def drive(
             search = Search.plan(*made)
             assert search is not None
             open_cells = search.open(folder)
-    studies = [optuna.load_study(storage=open_storage(folder), study_name=p.key) for p in search.parts]
-    return [t.user_attrs["params"] for study in studies for t in study.get_trials()]
+    studies = [optuna.load_study(storage=open_storage(folder), study_name=p.name) for p in search.parts]
+    return [t.params for study in studies for t in study.get_trials()]
 
 
 def test_suggestions_depend_neither_on_the_order_of_finishing_nor_on_kills(compose: Compose, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_the_sampler_receives_mean_and_error_and_pruned_as_pruned(compose: Compo
     search.report(cells[2], results(0.1, status="diverged", rounds=1))
     search.report(cells[3], results(0.1, status="failed"))
     assert search.unfinished == 0
-    trials = optuna.load_study(storage=open_storage(tmp_path), study_name=search.parts[0].key).get_trials()
+    trials = optuna.load_study(storage=open_storage(tmp_path), study_name=search.parts[0].name).get_trials()
     assert [t.state.name for t in trials] == ["COMPLETE", "PRUNED", "PRUNED", "FAIL"]
     assert trials[0].value == pytest.approx(0.5)
     assert trials[0].user_attrs["sem"]["val/acc_mean"] == pytest.approx(0.01)
@@ -176,7 +176,7 @@ def test_several_objectives_and_constraints(compose: Compose, tmp_path: Path) ->
     while cells := search.request():
         for cell in cells:
             search.report(cell, results(score(cell), up=next(ups)))
-    study = optuna.load_study(storage=open_storage(tmp_path), study_name=search.parts[0].key)
+    study = optuna.load_study(storage=open_storage(tmp_path), study_name=search.parts[0].name)
     assert [d.name for d in study.directions] == ["MAXIMIZE", "MINIMIZE"]
     trials = study.get_trials()
     assert trials[0].values[1] == 60  # 10 bytes up and down in each of three rounds
@@ -308,5 +308,5 @@ def test_permuting_test_figures_changes_nothing_that_is_chosen(compose: Compose,
                 for record in history:
                     record["test/acc_mean"] = 1 - record["test/acc_mean"]
             search.report(cell, found)
-    study = optuna.load_study(storage=open_storage(tmp_path / "b"), study_name=search.parts[0].key)
-    assert [t.user_attrs["params"] for t in study.get_trials()] == plain
+    study = optuna.load_study(storage=open_storage(tmp_path / "b"), study_name=search.parts[0].name)
+    assert [t.params for t in study.get_trials()] == plain

@@ -12,7 +12,7 @@ from fpl_tune.config import ReportSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.spec import validated
 from fpl_tune.execute.plan.overrides import compose as compose_checked
-from fpl_tune.report.decisions import claims as section
+from fpl_tune.report.answer import claims as section
 from fpl_tune.report.facts import Facts
 from fpl_tune.study.cells import expand
 from fpl_tune.study.claims import contrasts, counts, evaluate

@@ -1,8 +1,7 @@
-"""What is asked of stored studies: compare, best, export, verify, diff, retry."""
+"""What is asked of stored studies: best, export, verify, diff, retry."""
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +11,6 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from scipy import stats
 
 from fpl_tune import config
 from fpl_tune.api import start_study as run_study
@@ -23,7 +21,6 @@ from fpl_tune.execute import scheduler as driver
 from fpl_tune.execute.plan import diff as differences
 from fpl_tune.execute.plan.diff import Differ
 from fpl_tune.execute.verify import verify
-from fpl_tune.report.compare import compare
 from fpl_tune.study.cells import expand
 from fpl_tune.study.export import export, nearest_words
 from fpl_tune.study.lock import locked
@@ -32,44 +29,6 @@ from fpl_tune.study.store import Store
 
 Compose = Callable[..., Any]
 MakeStore = Callable[..., Store]
-
-
-def test_compare_pairs_cells_and_seeds(make_store: MakeStore, tmp_path: Path) -> None:
-    a = make_store(name="a", root=tmp_path / "a")
-    b = make_store(name="b", root=tmp_path / "b", level=lambda cell: 0.6 + 0.1 * cell.number)
-    found = compare(a, b)
-    assert not found.warnings
-    assert [row["cell"] for row in found.rows] == [cell.label for cell in a.cells()]
-    cell = a.cells()[0]
-    pairs = []
-    for seed in (1, 2, 3):
-        one, two = a.result(cell, seed), b.result(cell, seed)
-        assert one is not None
-        assert two is not None
-        pairs.append((one["rules"]["final"]["test/acc_mean"], two["rules"]["final"]["test/acc_mean"]))
-    row = found.rows[0]
-    assert row["difference"] == pytest.approx(statistics.mean(y - x for x, y in pairs))
-    plain: Any = stats.ttest_rel([y for _, y in pairs], [x for x, _ in pairs])
-    half: float = plain.confidence_interval().high - row["difference"]
-    assert row["high"] - row["difference"] == pytest.approx(half)
-
-
-def test_compare_warns_of_other_partitions_and_refuses_strangers(make_store: MakeStore, tmp_path: Path) -> None:
-    a = make_store(name="a", root=tmp_path / "a")
-    b = make_store(name="b", root=tmp_path / "b")
-    cell = b.cells()[0]
-    result = b.result(cell, 2)
-    assert result is not None
-    b.put(cell, 2, b.history(cell, 2), {**result, "split_hash": "other"})
-    with pytest.raises(ConfigError, match="compared with another one"):
-        compare(a, a)
-    (warning,) = compare(a, b).warnings
-    assert "partitions differ in seed 2;" in warning
-    other = make_store(name="c", root=tmp_path / "c", body="axes: {method: {n_ctx: [3]}}\nseeds: 3\n")
-    with pytest.raises(ConfigError, match="share none"):
-        compare(a, other)
-    body = "axes: {method: {n_ctx: [2, 3]}}\nreferences: [{method: zeroshot}]\nseeds: 3\n"
-    assert compare(a, make_store(name="d", root=tmp_path / "d", body=body)).alone == (2, 1)
 
 
 def test_best_reads_validation_only(make_store: MakeStore) -> None:

@@ -136,7 +136,6 @@ def make_plan(
         ConfigError: the study cannot run on any machine.
         EnvironmentProblem: the machine lacks data, or a GPU that is requested.
     """
-    prune.check(spec.prune)
     check_reported(spec.report.metric)
     setup = setup_of(spec, root / spec.name)
     if setup.address is not None:
@@ -147,6 +146,7 @@ def make_plan(
     if store.exists:
         store = Store.open(root, spec.name)
     cells = [*cells_of(spec, node, root), *ablation_cells(spec, node, root)]
+    prune.check(spec.prune, [cell.run for cell in cells if cell.candidate])
     differ = Differ(spec, store, cells if spec.search.sampler is None else [*cells, *store.cells()])
     items = _items(spec, node, store, cells, differ)
     seeds = spec.seed_list()

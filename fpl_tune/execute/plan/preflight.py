@@ -21,6 +21,7 @@ from fpl_tune.execute.plan.traffic import Sent, bytes_sent, hollow_task
 from fpl_tune.execute.profile import cost_key
 from fpl_tune.simulation import bounds
 from fpl_tune.simulation.bounds import Memory
+from fpl_tune.simulation.checked import Checked
 from fpl_tune.simulation.task import ClientTask, towers_for
 
 CONTEXT_BYTES = 600 << 20
@@ -132,7 +133,7 @@ def _check_states(run: RunSpec, task: ClientTask, seeds: int, room: int | None, 
     """Builds the initial state of one seed and checks its size, and that a step of one client fits into a GPU."""
     try:
         with torch.no_grad():
-            state = run.stages[0].method.init(task, torch.Generator().manual_seed(0), None)
+            state = Checked(run.stages[0].method).init(task, torch.Generator().manual_seed(0), None)
         found = None if gpu is None else bounds.estimate(run, task, state)
     except Exception as problem:
         if not is_out_of_memory(problem):
