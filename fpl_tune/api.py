@@ -14,7 +14,7 @@ import pandas as pd
 from fpl_tune import config
 from fpl_tune.core.device import resolve
 from fpl_tune.core.formatting import duration, time_left
-from fpl_tune.core.paths import cache_root, check_stored, output_folder, output_root
+from fpl_tune.core.paths import cache_root, check_stored, output_root
 from fpl_tune.simulation.simulation import Record, Simulation
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def run_study(name: str, *overrides: str, callbacks: Iterable[Callback] = ()) ->
     from fpl_tune.execute.eta import Eta
     from fpl_tune.execute.plan.overrides import compose
 
-    spec, node = compose(name, overrides, output_folder())
+    spec, node = compose(name, overrides)
     start_study(spec, node, root=output_root(), callbacks=[Eta(), *callbacks])
     return load_study(spec.name)
 
@@ -210,7 +210,15 @@ def start_study(spec: StudySpec, node: dict[str, Any], *, root: Path, callbacks:
         from fpl_tune.execute.inline import execute
     else:
         from fpl_tune.execute.ray import execute
-    return run_study(spec, node, root=root, executor=execute, callbacks=callbacks, preflight=preflight.check)
+    return run_study(
+        spec,
+        node,
+        root=root,
+        executor=execute,
+        callbacks=callbacks,
+        preflight=preflight.check,
+        fits=preflight.check_of_sizes(),
+    )
 
 
 def load_study(name: str) -> StudyFrames:

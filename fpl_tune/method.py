@@ -22,6 +22,7 @@ from torch import Generator, Tensor, nn
 
 from fpl_tune.core.adapter import Adapter
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.metrics import Metric, add_metric
 from fpl_tune.core.seeds import derive, generator
 from fpl_tune.core.spec import SPEC, AtLeastOne, Fraction, Positive, Share, Weight
 from fpl_tune.core.tensors import (
@@ -44,6 +45,7 @@ __all__ = [
     "Fraction",
     "Local",
     "Method",
+    "Metric",
     "Positive",
     "Share",
     "Sizes",
@@ -284,6 +286,14 @@ class Method(ABC):
 
     batched: ClassVar[bool] = True
     """False where the clients of a step run one after another, so that its kernels grow with them."""
+    own_metrics: ClassVar[tuple[Metric, ...]] = ()
+    """What `metrics` returns, so that `report.metric` and, with a direction, `search.objectives` can name it."""
+
+    def __init_subclass__(cls) -> None:
+        """Adds the class's metrics to the table."""
+        super().__init_subclass__()
+        for metric in cls.own_metrics:
+            add_metric(metric)
 
     def check(self, sizes: Sizes) -> None:  # noqa: B027 - most methods fit every task
         """Raises `ConfigError` if the hyper-parameters do not fit the task's sizes. Default: they do."""
@@ -319,8 +329,8 @@ class Method(ABC):
         """Diagnostics of deployed models for reports: [C, n] shares by name, on validation images. Default: none."""
         return {}
 
-    def figures(self, task: Task, state: State) -> dict[str, float]:
-        """Metrics of a state besides accuracies, by name, e.g. `privacy/epsilon`. Default: none."""
+    def metrics(self, task: Task, state: State) -> dict[str, float]:
+        """Metrics of a state besides accuracies, by name, e.g. `privacy/epsilon`; see `own_metrics`. Default: none."""
         return {}
 
     @abstractmethod

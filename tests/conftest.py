@@ -24,6 +24,7 @@ import psutil
 import pytest
 import torch
 from hypothesis import settings
+from simulated_device import simulated
 from sqlalchemy import Engine, event
 
 from fpl_tune import config
@@ -34,7 +35,6 @@ from fpl_tune.study.cells import expand
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
 from fpl_tune.testing import toys
-from fpl_tune.testing.sim import simulated
 
 settings.register_profile("beside others", deadline=None)  # how long an example takes says how busy the machine is
 settings.load_profile("beside others")
@@ -62,7 +62,7 @@ SYSTEM = (
     "cli/test_cluster.py::test_the_local_script_runs_a_study_and_stops_only_its_own_ray",
     "cli/test_examples.py",
     "cli/test_retry.py",
-    "cli/test_ui.py::test_the_link_appears_when_the_server_answers_and_sigterm_ends_it",
+    "cli/test_ui.py::test_the_link_appears_when_the_server_answers_and_nothing_outlives_the_command",
     "clip/test_text.py::test_a_thousand_names_are_kept_whole_in_two_gigabytes",
     "clip/test_text.py::test_packed_equals_plain_in_towers_of_true_size[RN50",  # toy towers are in the first tier
     "clip/test_text.py::test_towers_of_true_size",

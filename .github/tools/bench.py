@@ -2,6 +2,8 @@
 
 python .github/tools/bench.py platform [KEY=VALUE]...   planning and starting a large study, a suggestion, a trial
 python .github/tools/bench.py search [KEY=VALUE]...     how many workers of a simulated cluster a search keeps busy
+python .github/tools/bench.py record [KEY=VALUE]...     what the records of a study in MLflow cost
+python .github/tools/bench.py gpu                       a step counted on a simulated GPU, and its predicted time
 python .github/tools/bench.py statistics                false positives, coverage and power on simulated studies
 """
 
@@ -10,9 +12,12 @@ from __future__ import annotations
 import argparse
 
 from bench_platform import bench_platform
+from bench_record import bench_record
 from bench_search import bench_search
 from bench_statistics import bench_statistics
+from simulated_gpu import simulate_gpu
 
+from fpl_tune import config
 from fpl_tune.cli import output
 from fpl_tune.core.device import resolve
 from fpl_tune.core.paths import cache_root
@@ -21,7 +26,7 @@ from fpl_tune.core.paths import cache_root
 def main() -> None:
     """Runs one benchmark and prints its rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("platform", "search", "statistics"))
+    parser.add_argument("kind", choices=("platform", "search", "record", "gpu", "statistics"))
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--format", choices=("table", "json", "csv"), default="table")
     given = parser.parse_args()
@@ -30,6 +35,10 @@ def main() -> None:
             rows = bench_platform(given.overrides, resolve("auto"), cache_dir=cache_root(), progress=progress)
         elif given.kind == "search":
             rows = bench_search(given.overrides, progress=progress)
+        elif given.kind == "record":
+            rows = bench_record(config.compose_run(given.overrides), resolve("auto"), cache_dir=cache_root())
+        elif given.kind == "gpu":
+            rows = simulate_gpu(progress)
         else:
             rows = bench_statistics(progress=progress)
     output.emit(rows, given.format)

@@ -1,4 +1,4 @@
-"""`fpl-tune bench`: what a step, a round, a trial or its records cost."""
+"""`fpl-tune bench`: what a step, a round or a trial costs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ from fpl_tune.core.paths import cache_root
 @app.command(epilog="Example: fpl-tune bench text --format json", rich_help_panel="Run")
 def bench(
     kind: Annotated[
-        Literal["text", "round", "trial", "record", "gpu"], typer.Argument(metavar="KIND", help="What to measure.")
+        Literal["text", "round", "trial", "gpu"], typer.Argument(metavar="KIND", help="What to measure.")
     ] = "round",
     overrides: Overrides = None,
-    simulate: Annotated[bool, typer.Option("--simulate", help="gpu: count and predict without a GPU.")] = False,
     format: FormatOption = "table",
 ) -> None:
     """Measure what a step, a round or a trial costs, beside the plain path in the same run.
 
-    `record` measures MLflow. `gpu` measures steps of pFedMoAP on a GPU; with --simulate it counts their launches,
-    synchronisations and copies without one, and predicts their time.
+    `gpu` measures steps of pFedMoAP on a GPU.
     """
     from fpl_tune import config
     from fpl_tune.core.device import resolve
@@ -33,9 +31,7 @@ def bench(
     run, device, cache = config.compose_run(overrides or []), resolve("auto"), cache_root()
     with output.progress("") as progress:
         if kind == "gpu":
-            rows = measure.simulate_gpu(progress) if simulate else measure.bench_gpu(progress=progress)
-        elif kind == "record":
-            rows = measure.bench_record(run, device, cache_dir=cache)
+            rows = measure.bench_gpu(progress=progress)
         elif kind == "text":
             rows = measure.bench_text(run, device, progress=progress)
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -149,8 +151,33 @@ class Watcher(Callback):
         return Group(*map(Text.from_markup, lines), *([self._bars] if self._tasks else []))
 
 
+_EVERY = 30.0
+"""Seconds between two pages of a running study, at least; they take a twentieth of its time, at most."""
+
+
 class ReportWriter(Callback):
-    """Writes the report page when the study ends, before the recorder attaches it to the MLflow run."""
+    """Writes the report page while the study runs, and when it ends, before the recorder attaches it to the MLflow run.
+
+    A browser that shows the page of a running study loads it again.
+    """
+
+    def __init__(self) -> None:
+        self._store: Store | None = None
+        self._due = math.inf
+
+    def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
+        self._store, self._due = store, time.monotonic() + _EVERY
+
+    def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
+        began = time.monotonic()
+        if self._store is None or began < self._due:
+            return
+        from fpl_tune import report  # takes its time to load
+
+        with contextlib.suppress(OSError):  # a full disk: the next page may find room
+            report.build(self._store, running=True)
+        took = time.monotonic() - began
+        self._due = time.monotonic() + max(_EVERY, 20 * took)
 
     def on_study_end(self, store: Store, outcome: Outcome) -> None:
         if (outcome.done or outcome.skipped) and outcome.exit_code < 128:  # after Ctrl-C the command ends at once

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -138,6 +138,17 @@ def emit_config(node: Mapping[str, Any]) -> None:
 def percent(mean: float | None, std: float | None = None) -> str:
     """Formats a share in percent, such as 87.3 ± 0.4; without a deviation if there is none."""
     return plus_minus(mean, std, "acc", digits=1)
+
+
+def other_sets(metrics: Iterable[str]) -> dict[str, str]:
+    """Column titles of what some metrics tell beside the main test set: accuracies on others, and harmonic means."""
+    means = {"test/base_novel_harmonic_mean": "HM %", "test/harmonic_mean": "HM3 %"}
+    named = dict.fromkeys(metrics)
+    sets = {name: f"{name.split('/')[-2]} %" for name in named if re.fullmatch("test/.+/acc_mean", name)}
+    return sets | {name: title for name, title in means.items() if name in named}
+
+
+HARMONIC = "HM: harmonic mean of base and novel; HM3: of own, base and novel"
 
 
 def _shown(value: Any) -> str:

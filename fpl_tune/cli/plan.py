@@ -18,7 +18,7 @@ from fpl_tune.cli.common import (
     print_config,
     with_options,
 )
-from fpl_tune.core.paths import output_folder, output_root
+from fpl_tune.core.paths import output_root
 
 
 @app.command(epilog="Example: fpl-tune plan lambda_sweep seeds=10 --format json", rich_help_panel="Run")
@@ -37,7 +37,7 @@ def plan(
     words = with_options(overrides, seeds=seeds)
     from fpl_tune.execute.plan.overrides import compose
 
-    spec, node = compose(name, words, output_folder())
+    spec, node = compose(name, words)
     if cfg:
         print_config(spec, node)
         return

@@ -26,7 +26,7 @@ def run(
     from fpl_tune.core.device import resolve
     from fpl_tune.execute.plan import preflight
     from fpl_tune.simulation.simulation import Record, Simulation
-    from fpl_tune.study.results import rules_of
+    from fpl_tune.study.results import TEST, VAL, rules_of
 
     preflight.check([spec])
     with output.progress("encoding images") as progress:
@@ -35,14 +35,20 @@ def run(
     while not trial.done:
         records = trial.step()
         history += records
-        if format == "table" and "test/acc_mean" in records[0]:
+        if format == "table" and TEST in records[0]:
             print(round_line(records, trial), flush=True)
-    rows = [
-        {"seed": seed, "rule": rule, **figures}
-        for seed in chosen
-        for rule, figures in rules_of([record for record in history if record["seed"] == seed]).items()
-    ]
+    others = output.other_sets(name for record in history for name in record)
+    titles = {VAL: "val %" if others else "validation %", TEST: "test %", **others}
+    rows = []
+    for seed in chosen:
+        mine = {record["round"]: record for record in history if record["seed"] == seed}
+        for rule, found in rules_of(list(mine.values())).items():
+            # The mean over rounds stands for no round, and so for no figures on other test sets.
+            at = mine[int(found["round"])] if rule != "mean_last5" else {}
+            figures = {name: at.get(name) for name in titles} | found
+            rows.append({"seed": seed, "rule": rule, **figures})
     if format == "table":
-        shown = {"val/acc_mean": "validation %", "test/acc_mean": "test %"}
-        rows = [{shown.get(k, k): output.percent(v) if k in shown else v for k, v in row.items()} for row in rows]
-    output.emit(rows, format, title="By reporting rule; best_test and mean_last5 select on test figures")
+        rows = [{titles.get(k, k): output.percent(v) if k in titles else v for k, v in row.items()} for row in rows]
+    caption = output.HARMONIC if "HM %" in others.values() else ""
+    title = "By reporting rule; best_test and mean_last5 select on test figures"
+    output.emit(rows, format, title=title, caption=caption)

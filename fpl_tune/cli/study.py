@@ -20,7 +20,7 @@ from fpl_tune.cli.common import (
     print_config,
     with_options,
 )
-from fpl_tune.core.paths import output_folder, output_root
+from fpl_tune.core.paths import output_root
 
 if TYPE_CHECKING:
     from fpl_tune.config import StudySpec
@@ -52,7 +52,7 @@ def study(
     from fpl_tune.execute.plan.overrides import compose
     from fpl_tune.study.store import Store
 
-    spec, node = compose(name, words, output_folder())
+    spec, node = compose(name, words)
     if cfg:
         print_config(spec, node)
         return

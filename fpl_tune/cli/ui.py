@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -21,7 +21,13 @@ from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.core.paths import output_root
 
 _START_SECONDS = 120.0
-_STOP_SECONDS = 10.0
+_GUARD = """
+read -r _
+kill -TERM "-$1" 2> /dev/null || exit 0
+for _ in 1 2 3 4 5 6 7 8 9 10; do sleep 0.5; kill -0 "-$1" 2> /dev/null || exit 0; done
+kill -KILL "-$1" 2> /dev/null
+"""
+"""Ends a process group when the pipe from this process is closed, as the system does also after SIGKILL."""
 
 
 @app.command(epilog="Example: fpl-tune ui --port 5001", rich_help_panel="Results")
@@ -69,7 +75,7 @@ def _print_links(address: str, experiments: dict[str, str]) -> None:
 
 @contextmanager
 def _server(port: int, uri: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs `mlflow ui` in a process group of its own, which ends with this process: on Ctrl-C, SIGTERM or an error."""
+    """Runs `mlflow ui`, whose processes end with this one, however it ends."""
 
     def terminated(number: int, frame: Any) -> None:
         raise SystemExit(128 + number)
@@ -82,13 +88,14 @@ def _server(port: int, uri: str) -> Iterator[subprocess.Popen[bytes]]:
     quiet = {"MLFLOW_LOGGING_LEVEL": "WARNING", "PYTHONWARNINGS": "ignore"}
     environment = {**quiet, **os.environ, "MLFLOW_BACKEND_STORE_URI": uri}
     server = subprocess.Popen(command, env=environment, stdout=2, start_new_session=True)  # its messages: to stderr
+    guard = subprocess.Popen(["sh", "-c", _GUARD, "sh", str(server.pid)], stdin=subprocess.PIPE, start_new_session=True)
+    assert guard.stdin is not None
     try:
         yield server
     finally:
-        for number in (signal.SIGTERM, signal.SIGKILL):  # the second one ends workers that outlived the server
-            with suppress(ProcessLookupError, subprocess.TimeoutExpired):
-                os.killpg(server.pid, number)
-                server.wait(_STOP_SECONDS)
+        guard.stdin.close()
+        server.wait()
+        guard.wait()
 
 
 def _wait(server: subprocess.Popen[bytes], address: str) -> None:

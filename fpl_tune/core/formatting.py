@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fpl_tune.core.metrics import metric as row
+
 
 def counted(number: float, noun: str, plural: str = "") -> str:
     """`1 cell`, `2 cells`, `1,000 cells`; `plural` where it is not the noun with an s."""
@@ -20,7 +22,7 @@ def listed(noun: str, items: Iterable[object]) -> str:
 
 def percent(metric: str) -> bool:
     """Whether a metric is a share that people read in percent."""
-    return "acc" in metric or metric.endswith("harmonic_mean")
+    return row(metric).unit == "%"
 
 
 def duration(seconds: float) -> str:
@@ -48,24 +50,13 @@ def size(count: float) -> str:
     raise AssertionError
 
 
-_SETS = {"val": "validation", "test": "test"}
-_NAMED = {
-    "train/parameters": "parameters that a client learns",
-    "time/test_seconds": "time of testing (s)",
-}
 _SYMBOLS = {"lam": "λ", "mu": "μ", "tau": "τ", "gamma": "γ", "alpha": "α"}
 
 
 def quantity(metric: str, over: str = ", mean over clients", unit: bool = True) -> str:
     """A metric in words: `test/acc_mean` is "test accuracy (%, mean over clients)", without unit "test accuracy"."""
-    if metric in _NAMED:
-        return _NAMED[metric]
-    room, _, name = metric.rpartition("/")
-    where = " ".join(_SETS.get(part, part) for part in room.split("/") if part)
-    if name == "acc_mean":
-        return f"{where} accuracy (%{over})" if unit else f"{where} accuracy"
-    words = name.replace("acc_", "accuracy, ").replace("_", " ")
-    return f"{where} {words}{' (%)' if unit and percent(metric) else ''}".strip()
+    over = over if metric.endswith("/acc_mean") else ""
+    return f"{row(metric).title} (%{over})" if unit and percent(metric) else row(metric).title
 
 
 def plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Metrics and the reporting rules, which choose the round that counts.
+"""The table of metrics, and the reporting rules, which choose the round that counts.
 
 Selection, early stopping and the choice of a round read validation metrics only: the functions that choose are
 handed nothing else. Test metrics are written down beside them and read by reports.
@@ -7,9 +7,109 @@ handed nothing else. Test metrics are written down beside them and read by repor
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from fpl_tune.core.errors import unknown
+from fpl_tune.core.errors import ConfigError, did_you_mean, unknown
+
+VAL, TEST = "val/acc_mean", "test/acc_mean"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of a simulation, as results, MLflow, searches, tables and charts read it."""
+
+    name: str
+    """In records: `room/name`."""
+    title: str = ""
+    """In words, without the unit; empty: made from the name."""
+    unit: Literal["%", "s", "B", "M", ""] = ""
+    """%: a share that people read in percent; M: a count that they read in millions."""
+    maximize: bool | None = None
+    """Direction of a search; None: it is no objective."""
+    source: Literal["round", "last", "total"] = "round"
+    """Evaluated rounds; the last record alone; a running total of a seed."""
+
+
+_SIMULATION = (
+    Metric("train/loss", maximize=False),
+    Metric("train/parameters", "parameters that a client learns", "M", False, "last"),
+    Metric("comm/up_bytes", unit="B", maximize=False, source="total"),
+    Metric("comm/down_bytes", unit="B", maximize=False, source="total"),
+    Metric("comm/total_bytes", unit="B", maximize=False, source="total"),
+    Metric("time/seconds", unit="s", maximize=False, source="total"),
+    Metric("time/test_seconds", "time of testing (s)", "s", False),
+    Metric("test/harmonic_mean", unit="%", maximize=True),
+    Metric("test/base_novel_harmonic_mean", unit="%", maximize=True),
+)
+_OF_SETS = (
+    Metric("acc_mean", unit="%", maximize=True),
+    Metric("acc_worst10", unit="%", maximize=True),
+    Metric("acc_std", unit="%", maximize=False),
+    Metric("loss", maximize=False),
+)
+"""Metrics of the validation images, `val/...`, of the main test set, `test/...`, and of others, `test/<set>/...`."""
+_ROOMS = {"val": "validation", "test": "test"}
+
+METRICS: dict[str, Metric] = {
+    **{f"{room}/{each.name}": replace(each, name=f"{room}/{each.name}") for room in _ROOMS for each in _OF_SETS},
+    **{each.name: each for each in _SIMULATION},
+}
+"""The table by name; methods add theirs."""
+_BUILT_IN = frozenset(METRICS)
+
+
+def add_metric(metric: Metric) -> None:
+    """Adds a method's own metric to the table.
+
+    Raises:
+        ConfigError: every simulation reports a metric of that name.
+    """
+    if metric.name in _BUILT_IN:
+        raise ConfigError(f"Every simulation reports {metric.name!r}: name the method's own metric otherwise.")
+    METRICS[metric.name] = metric
+
+
+def metric(name: str) -> Metric:
+    """A row of the table; what it lacks, such as a test set's metric, is made from the name's last part."""
+    room, _, last = name.rpartition("/")
+    found = METRICS.get(name) or next((m for m in _OF_SETS if m.name == last), None)
+    if found is None:
+        accuracy = "acc" in re.split(r"\W|_", last) or last.endswith("harmonic_mean")
+        found = Metric(name, unit="%" if accuracy else "s" if last.endswith("seconds") else "")
+    where = " ".join(_ROOMS.get(part, part) for part in room.split("/") if part)
+    words = "accuracy" if last == "acc_mean" else last.replace("acc_", "accuracy, ").replace("_", " ")
+    return replace(found, name=name, title=found.title or f"{where} {words}".strip())
+
+
+def objectives() -> list[str]:
+    """Metrics that a search may optimise: those with a direction, test figures left out."""
+    return [m.name for m in METRICS.values() if m.maximize is not None and not m.name.startswith("test/")]
+
+
+def check_reported(name: str, where: str = "report.metric") -> None:
+    """Raises `ConfigError` for a metric that no record holds, whichever test sets the data has."""
+    room, _, last = name.rpartition("/")
+    of_set = room.startswith("test/") and last in {m.name for m in _OF_SETS}
+    if name not in METRICS and not of_set:
+        raise ConfigError(f"{where}: nothing reports {name!r}. {did_you_mean(name, METRICS)}")
+
+
+def shown_beside(record: Mapping[str, object]) -> list[str]:
+    """The metrics of a record that tables show beside validation, test and costs: other test sets, a method's own.
+
+    Those of a part, such as a domain, are left to curves and bars.
+    """
+    found = []
+    for name, value in record.items():
+        room, _, last = name.rpartition("/")
+        of_set = room.startswith("test/") and last == "acc_mean" and "/domain/" not in name
+        own = "/" not in room and room != "test" and name not in _BUILT_IN
+        if isinstance(value, float) and math.isfinite(value) and (own or of_set or last.endswith("harmonic_mean")):
+            found.append(name)
+    return found
 
 
 def final_round(val: Sequence[float]) -> int:
@@ -36,7 +136,7 @@ def check_rule(rule: str, called: str = "reporting rule") -> None:
         raise unknown(called, rule, (*CHOICES, *TEST_SELECTED_RULES))
 
 
-def report_rules(rounds: Sequence[Mapping[str, float]], metric: str = "test/acc_mean") -> dict[str, dict[str, float]]:
+def report_rules(rounds: Sequence[Mapping[str, float]], metric: str = TEST) -> dict[str, dict[str, float]]:
     """Test figure, validation figure and round by rule, from one seed's records in order of rounds."""
     val = [record["val/acc_mean"] for record in rounds]
     rules: dict[str, dict[str, float]] = {}

@@ -14,14 +14,14 @@ from fpl_tune.config import RunSpec, StudySpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import no_room, refused
 from fpl_tune.core.formatting import counted
+from fpl_tune.core.metrics import check_reported
 from fpl_tune.execute.callback import Callback, Outcome
-from fpl_tune.execute.job import ExecutionContext
+from fpl_tune.execute.job import ExecutionContext, Interrupted, JobStatus
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.execute.scheduler import Scheduler
 from fpl_tune.search import pruning as prune
 from fpl_tune.search.ablation import ablation_cells
 from fpl_tune.search.confirm import cells_of
-from fpl_tune.search.objective import check_reported
 from fpl_tune.search.search import Search
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
@@ -38,6 +38,7 @@ def run_study(
     executor: Executor,
     callbacks: Iterable[Callback] = (),
     preflight: Callable[[Sequence[RunSpec], int, ExecutionContext, Sequence[str]], object] | None = None,
+    fits: Callable[[RunSpec], object] | None = None,
 ) -> Outcome:
     """Runs the missing cells and seeds of a study.
 
@@ -49,6 +50,7 @@ def run_study(
         callbacks: receive the study's events.
         preflight: called with the runs of all queued jobs, the number of seeds, the setup and the cells' labels before
             the first job starts; raises `ConfigError` to refuse.
+        fits: called with the run of each trial that a search suggests; raises `ConfigError` to refuse the trial alone.
 
     Raises:
         ConfigError: the study is wrong, infeasible, or run by another process; nothing was started.
@@ -56,7 +58,7 @@ def run_study(
     """
     began = time.monotonic()
     check_reported(spec.report.metric)
-    search = Search.plan(spec, node)
+    search = Search.plan(spec, node, fits)
     cells = search.references if search else cells_of(spec, node, root)
     prune.check(spec.prune, search.runs if search else [cell.run for cell in cells if cell.candidate])
     ablated = ablation_cells(spec, node, root)
@@ -75,7 +77,7 @@ def run_study(
         scheduler.start(node, [*cells, *tried, *ablated])
         if not scheduler.exhausted:
             if preflight is not None:
-                queued = [job.cell for job in scheduler.queue]
+                queued = [job.cell for job in scheduler.jobs_with(JobStatus.QUEUED)]
                 preflight([c.run for c in queued], len(spec.seed_list()), setup, [c.label for c in queued])
             with _signals(scheduler), _callbacks_ended(scheduler):
                 executor(scheduler, setup)
@@ -121,7 +123,7 @@ def _signals(scheduler: Scheduler) -> Iterator[None]:
 
     def on_signal(number: int, frame: Any) -> None:
         if scheduler.signal is not None:
-            raise SystemExit(128 + number)
+            raise Interrupted(128 + number)
         scheduler.signal = number
         scheduler.request_stop()
 

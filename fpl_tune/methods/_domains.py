@@ -73,7 +73,7 @@ def domain_loss(reader: Tensor, batch: Batch, domain: Tensor) -> Tensor:
     return fl.mean_over(values.view_as(batch.label), batch.mask)
 
 
-def reader_figures(reader: Tensor, task: Task) -> dict[str, float]:
+def reader_metrics(reader: Tensor, task: Task) -> dict[str, float]:
     """Share of the validation images whose domain the reader [n, D] predicts: mean over clients, and by domain."""
     seen = task.table("val")
     right = fl.mean_over((seen.image @ reader.mT).argmax(-1) == task.domain[:, None], seen.mask)

@@ -38,6 +38,8 @@ class FedAPT(FederatedAveraging):
     weights: `uniform` average over the cohort (Eq. 12) or by `size`.
     """
 
+    own_metrics = (fl.Metric("reader/acc_mean", unit="%", maximize=True),)
+
     n_ctx: fl.AtLeastOne = 16
     keys: domains.Keys = "uniform"
     temperature: fl.Positive = 0.01
@@ -87,6 +89,6 @@ class FedAPT(FederatedAveraging):
         """Keys travel once, before training."""
         return super().start(task, state, clients)._replace(buffers=domains.unlocked(self.unlock, task, state, clients))
 
-    def figures(self, task: Task, state: State) -> dict[str, float]:
+    def metrics(self, task: Task, state: State) -> dict[str, float]:
         """Fig. 6."""
-        return domains.reader_figures(state.shared["reader"], task) if "reader" in state.shared else {}
+        return domains.reader_metrics(state.shared["reader"], task) if "reader" in state.shared else {}

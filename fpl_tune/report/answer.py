@@ -64,19 +64,22 @@ def sentence(facts: Facts, tests: pd.DataFrame) -> str:
     return f"{text}; {gap} ({sure}): {verdict.get(str(test['verdict']), 'undecided')}."
 
 
-def answer(facts: Facts, tests: pd.DataFrame) -> Part:
-    """Who won, by how much, and how many seeds decide the rest?"""
-    part = Part()
-    if len(tests):
-        counts = tests["verdict"].value_counts()
-        summary = ", ".join(f"{counts[v]} {v}" for v in ("better", "worse", "equal", "undecided") if v in counts)
-        part.texts.append(f"Of {counted(len(tests), 'comparison')} with {facts.reference.name}: {summary}.")
-        undecided = "undecided" in counts
-        if undecided:
-            words, _, command = advice(facts, tests).partition(": fpl-tune ")
-            part.texts.append(f"{words}.".replace("..", "."))
-            part.code += [f"fpl-tune {command}"] if command else []
-    part.charts = main_chart(facts)
+def chart(facts: Facts, tests: pd.DataFrame) -> Part:
+    """Who won?"""
+    return Part(charts=main_chart(facts))
+
+
+def decided(facts: Facts, tests: pd.DataFrame) -> Part | None:
+    """How sure is that, and how many seeds decide the rest?"""
+    if tests.empty:
+        return None
+    counts = tests["verdict"].value_counts()
+    summary = ", ".join(f"{counts[v]} {v}" for v in ("better", "worse", "equal", "undecided") if v in counts)
+    part = Part(texts=[f"Of {counted(len(tests), 'comparison')} with {facts.reference.name}: {summary}."])
+    if "undecided" in counts:
+        words, _, command = advice(facts, tests).partition(": fpl-tune ")
+        part.texts.append(f"{words.removesuffix('.')}.")
+        part.code += [f"fpl-tune {command}"] if command else []
     return part
 
 

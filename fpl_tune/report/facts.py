@@ -201,14 +201,23 @@ class Facts:
         columns = dict.fromkeys(["label", "role", *axes, *fixed, *extra])
         return rows.assign(**axes, **extra).reindex(columns=list(columns))
 
+    @cached_property
+    def _tabled(self) -> dict[tuple[str, str], dict[int, float]]:
+        """Values of the result table under the rule: metric and cell -> seed -> value."""
+        found: dict[tuple[str, str], dict[int, float]] = {}
+        rows = self._ended.loc[self._ended["rule"] == self.rule]
+        for metric in {results.VAL, self.metric}:
+            for cell, seed, value in zip(rows["cell"], rows["seed"], rows[metric].astype(float), strict=True):
+                found.setdefault((metric, str(cell)), {})[int(seed)] = float(value)
+        return found
+
     def by_seed(self, cell: Cell, metric: str) -> dict[int, float]:
         """A metric by seed, in the round that the rule chose; of seeds that ended well and whose records hold it."""
         if metric == BASE_NOVEL:
             base, novel = self.by_seed(cell, BASE), self.by_seed(cell, NOVEL)
             return {seed: harmonic_mean([base[seed], novel[seed]]) for seed in base.keys() & novel.keys()}
         if metric in (results.VAL, self.metric):
-            rows = self._ended[(self._ended["rule"] == self.rule) & (self._ended["cell"] == cell.id)]
-            found = dict(zip(rows["seed"].astype(int), rows[metric].astype(float), strict=True))
+            found = self._tabled.get((metric, cell.id), {})
         else:
             seeds = self.seeds(cell)
             found = {seed: results.figure(self.store.history(cell, seed), metric, self.rule) for seed in seeds}

@@ -108,6 +108,12 @@ function brush(name, value) {
   filter();
 }
 
+const cut = () => document.querySelectorAll(".scroll").forEach(box =>
+  box.classList.toggle("cut", box.scrollLeft + box.clientWidth < box.scrollWidth - 2));
+document.querySelectorAll(".scroll").forEach(box => box.addEventListener("scroll", cut));
+addEventListener("resize", cut);
+for (const fold of folds) fold.addEventListener("toggle", cut);
+cut();
 const small = matchMedia("(max-width: 520px)");  // legends in one column
 
 async function draw(element) {

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Question = Callable[[Facts, pd.DataFrame], Part | None]
 SECTIONS: tuple[tuple[str, str, bool, tuple[Question, ...]], ...] = (
-    ("answer", "Answer", False, (answer.answer, answer.claims)),
+    ("answer", "Answer", False, (answer.chart, answer.decided, answer.claims)),
     ("table", "Table", False, (table.cells, table.winners, table.datasets, paper)),
     ("curves", "Curves and search", False,
      (curves.learning, curves.fields, curves.pairs, curves.matters, curves.ablation, curves.costs)),

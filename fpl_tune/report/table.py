@@ -232,13 +232,15 @@ def winners(facts: Facts, tests: pd.DataFrame) -> Part | None:
 
 def datasets(facts: Facts, tests: pd.DataFrame) -> Part | None:
     """How do the cells rank over data sets?"""
+    if len({cell.run.data.name for cell in facts.finished}) < 2 or not percent(facts.metric):
+        return None
     rows = [
         (cell.run.data.name, without_data(cell), seed, value)
-        for cell in facts.cells
+        for cell in facts.finished
         for seed, value in facts.by_seed(cell, facts.metric).items()
     ]
     frame = pd.DataFrame(rows, columns=pd.Index(["dataset", "cell", "seed", "value"]))
-    if frame["dataset"].nunique() < 2 or frame["cell"].nunique() < 2 or not percent(facts.metric):
+    if frame["cell"].nunique() < 2:
         return None
     if frame.duplicated(["dataset", "cell", "seed"]).any():
         return None

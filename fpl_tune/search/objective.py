@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from fpl_tune.core.errors import ConfigError, did_you_mean
-from fpl_tune.study.results import MAXIMISED, MINIMISED
+from fpl_tune.core.metrics import objectives
 
 
 class Constraint(NamedTuple):
@@ -37,17 +37,6 @@ def parse_constraint(text: str) -> Constraint:
     return Constraint(check_metric(metric, "search.constraints"), 1.0 if relation == "<=" else -1.0, float(bound))
 
 
-_SET = r"(val|test|test/[\w-]+|test/domain/[^/]+)"
-_REPORTED = rf"{_SET}/(acc_mean|acc_std|acc_worst10|loss)|test/harmonic_mean|train/(loss|parameters)|time/test_seconds"
-
-
-def check_reported(name: str) -> None:
-    """Raises `ConfigError` for a metric that no record holds, whichever test sets the data has."""
-    known = ("val/acc_mean", "test/acc_mean", "test/acc_worst10", "test/harmonic_mean", "test/loss", *MINIMISED)
-    if name not in known and not re.fullmatch(_REPORTED, name):
-        raise ConfigError(f"report.metric: nothing reports {name!r}. {did_you_mean(name, known)}")
-
-
 def check_metric(name: str, where: str) -> str:
     """Raises `ConfigError` for a metric that nothing reports or that selection may not read."""
     if name.startswith("test"):
@@ -55,6 +44,6 @@ def check_metric(name: str, where: str) -> str:
             f"{where} must read validation figures, but is {name!r}: test figures choose nothing. "
             f"Use {name.replace('test/', 'val/', 1)!r}."
         )
-    if name not in (*MAXIMISED, *MINIMISED):
-        raise ConfigError(f"{where}: nothing reports {name!r}. {did_you_mean(name, (*MAXIMISED, *MINIMISED))}")
+    if name not in objectives():
+        raise ConfigError(f"{where}: nothing reports {name!r}. {did_you_mean(name, objectives())}")
     return name

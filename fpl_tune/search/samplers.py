@@ -6,19 +6,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import optuna
-from optuna.samplers import BaseSampler, BruteForceSampler, QMCSampler, RandomSampler, TPESampler
+from optuna.samplers import (
+    BaseSampler,
+    BruteForceSampler,
+    CmaEsSampler,
+    GPSampler,
+    QMCSampler,
+    RandomSampler,
+    TPESampler,
+)
 from optuna.study import StudyDirection
 
 from fpl_tune.config import SearchSpec
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.metrics import metric
 from fpl_tune.method import derive
 from fpl_tune.search import components
 from fpl_tune.search.components import quiet
 from fpl_tune.search.space import Space
-from fpl_tune.study.results import MAXIMISED
 
 _BLIND = (RandomSampler, QMCSampler, BruteForceSampler)
 """Samplers that do not read results: objectives and constraints do not affect them."""
+_UNCONDITIONAL = (GPSampler, CmaEsSampler, QMCSampler)
+"""Samplers that model only the fields which all trials have."""
 _PROBED = 14  # trials of a probe: more than the random ones that Optuna's samplers start with
 
 
@@ -71,6 +81,14 @@ class SamplerFactory:
         Raises:
             ConfigError: it does not support the objectives, fails on the space, or lacks a package.
         """
+        names = {param.name for param in space.params}
+        conditional = next((param for param in space.params if names & param.when.keys()), None)
+        if conditional is not None and issubclass(self.component.kind, _UNCONDITIONAL):
+            raise ConfigError(
+                f"search.sampler={self.component.name} cannot do conditions, but {conditional.name} is searched only "
+                f"where {', '.join(conditional.when)} has certain values. Use sampler=tpe or random, or search.only "
+                "without it."
+            )
         if issubclass(self.component.kind, (*_BLIND, TPESampler)):
             return
         directions = directions_of(self.search)
@@ -92,7 +110,7 @@ class SamplerFactory:
 
 def directions_of(search: SearchSpec) -> list[StudyDirection]:
     """The directions of a search's objectives, for `optuna.create_study`."""
-    return [StudyDirection.MAXIMIZE if n in MAXIMISED else StudyDirection.MINIMIZE for n in search.objectives]
+    return [StudyDirection.MAXIMIZE if metric(n).maximize else StudyDirection.MINIMIZE for n in search.objectives]
 
 
 def in_memory(directions: Sequence[StudyDirection]) -> optuna.Study:

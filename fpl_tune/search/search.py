@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,12 +31,15 @@ class Search:
         self._waiting: dict[str, list[tuple[CellSearch, int]]] = {}
 
     @classmethod
-    def plan(cls, spec: StudySpec, node: dict[str, Any]) -> Search | None:
+    def plan(
+        cls, spec: StudySpec, node: dict[str, Any], fits: Callable[[RunSpec], object] | None = None
+    ) -> Search | None:
         """The searches of a study; None where it has no sampler, or confirms another study.
 
         Args:
             spec: the study.
             node: the study as a plain dict.
+            fits: raises `ConfigError` for a run that cannot run, whose trial then costs nothing; None: all fit.
 
         Raises:
             ConfigError: the sampler, space, an objective, or a constraint is wrong.
@@ -67,6 +70,7 @@ class Search:
             part = CellSearch(
                 search=search,
                 samplers=samplers,
+                fits=fits,
                 rule=selecting_rule(spec.report.rule),
                 pruner=make_pruner(spec.prune),
                 composer=composer,

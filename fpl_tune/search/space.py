@@ -103,6 +103,8 @@ class Space(NamedTuple):
     params: tuple[Param, ...]
     published: tuple[dict[str, Any], ...]
     """Points of the papers; each may leave fields open."""
+    outside: tuple[dict[str, Any], ...] = ()
+    """Published points with a value outside the space, which are not tried."""
 
     def fill(self, node: Mapping[str, Any], given: Mapping[str, Any], value: Callable[[Param], Any]) -> dict[str, Any]:
         """A point: the value of every parameter that is searched, given those before it.
@@ -214,9 +216,11 @@ def read_space(
             )
     known = {name: _param(name, entry, _is_integer(name, node or {})) for name, entry in entries.items()}
     points = [{n: v for n, v in point.items() if n in known} for point in file.get("published", [])]
-    inside = [point for point in points if point and all(known[n].holds(v) for n, v in point.items())]
-    unique = {repr(sorted(point.items())): point for point in inside}
-    return Space(tuple(sorted(known.values(), key=lambda param: _depth(param, known))), tuple(unique.values()))
+    unique = {repr(sorted(point.items())): point for point in points if point}.values()
+    inside = [point for point in unique if all(known[n].holds(v) for n, v in point.items())]
+    outside = [point for point in unique if point not in inside]
+    params = sorted(known.values(), key=lambda param: _depth(param, known))
+    return Space(tuple(params), tuple(inside), tuple(outside))
 
 
 def _file(names: Sequence[str]) -> dict[str, Any]:

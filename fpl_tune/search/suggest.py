@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from fpl_tune import config
 from fpl_tune.config import RunSpec, SearchSpec
-from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.method import derive
 from fpl_tune.search.components import quiet
 from fpl_tune.search.objective import parse_constraint
@@ -62,6 +63,8 @@ class CellSearch:
     key: str
     """Digest of what is fixed within one search; seeds the sampler."""
     pruner: BasePruner
+    fits: Callable[[RunSpec], object] | None = None
+    """Raises `ConfigError` for a run that cannot run."""
 
     def __post_init__(self) -> None:
         for param in self.space.params:
@@ -90,7 +93,7 @@ class CellSearch:
         """Draws a run for each trial: the fixed points, then random points. Refused points are left out."""
         study = in_memory(directions_of(self.search))
         study.sampler = RandomSampler(seed=derive("draw", self.search.seed, self.key) % 2**32)
-        drawn = (self.space.suggest(study.ask(), self.node, self.varied) for _ in range(2 * self.total))
+        drawn = (self.space.suggest(study.ask(), self.node, self.varied) for _ in range(4 * self.total))
         runs = self._runs(itertools.chain(self._points[: self.total], drawn))
         return list(itertools.islice(runs, self.total)) or [self.composer.at(self.varied)]
 
@@ -103,7 +106,14 @@ class CellSearch:
         """The runs of points, without those that the method refuses."""
         for point in points:
             with suppress(ConfigError):
-                yield self.composer.at({**self.varied, **point})
+                yield self._fitting({**self.varied, **point})
+
+    def _fitting(self, varied: Mapping[str, Any]) -> RunSpec:
+        """The run of a point. Raises `ConfigError` where it cannot run."""
+        run = self.composer.at(varied)
+        if self.fits is not None:
+            self.fits(run)
+        return run
 
     # -- suggestions -----------------------------------------------------------------------------------------
 
@@ -211,11 +221,13 @@ class CellSearch:
         with quiet():
             params = self.space.suggest(trial, self.node, self.varied)
         try:
-            run = self.composer.at({**self.varied, **params})
+            run = self._fitting({**self.varied, **params})
         except ConfigError as problem:
+            if trial.number < len(self._points):
+                warnings.warn(f"{label(params)} cannot run and is not tried: {problem}", Notice, stacklevel=2)
             trial.set_user_attr("cell", None)
             trial.set_user_attr(REFUSED, str(problem))
-            self.study.tell(trial, state=TrialState.PRUNED)  # without a value, the worst for a sampler
+            self.study.tell(trial, state=TrialState.FAIL)
         else:
             trial.set_user_attr("cell", config.identity(run))
         return self.trials()[trial.number]
@@ -229,6 +241,8 @@ class CellSearch:
     def _cell(self, trial: FrozenTrial) -> Cell | None:
         """The cell of a trial; None where the method refuses the combination."""
         varied = {**self.varied, **self.space.read(trial.params)}
+        if REFUSED in trial.user_attrs:
+            return None
         try:
             run = self.composer.at(varied)
         except ConfigError:

@@ -84,12 +84,12 @@ class Checked(Method):
         self._require("diagnose", found, dict)
         return found
 
-    def figures(self, task: Task, state: State) -> dict[str, float]:
-        found = self.method.figures(task, state)
-        self._require("figures", found, dict)
+    def metrics(self, task: Task, state: State) -> dict[str, float]:
+        found = self.method.metrics(task, state)
+        self._require("metrics", found, dict)
         for name, value in found.items():
             if not isinstance(value, int | float):
-                raise MethodError(f"{self._name}.figures must return numbers, but {name!r} is {value!r}.")
+                raise MethodError(f"{self._name}.metrics must return numbers, but {name!r} is {value!r}.")
         return found
 
     @property

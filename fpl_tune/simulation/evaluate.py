@@ -122,7 +122,8 @@ def summarise(scores: Mapping[str, Score], primary: str) -> dict[str, float]:
     """Metrics of one seed and round. `val/acc_mean` and `test/acc_mean` are unweighted means over clients.
 
     The primary test set is called `test`; others keep their name. With sets `base` and `novel`, `test/harmonic_mean`
-    is that of the mean accuracies over clients on the client's own, all base and all novel classes (FedPGP, Table 1).
+    is that of the mean accuracies over clients on the client's own, all base and all novel classes (FedPGP, Table 1),
+    and `test/base_novel_harmonic_mean` that of the latter two (KgCoOp, PromptSRC).
     """
     metrics: dict[str, float] = {}
     for name, score in scores.items():
@@ -135,8 +136,9 @@ def summarise(scores: Mapping[str, Score], primary: str) -> dict[str, float]:
         metrics[f"{room}/acc_worst10"] = accuracy.sort().values[: max(1, len(accuracy) // 10)].mean().item()
         metrics[f"{room}/loss"] = score.loss[~score.loss.isnan()].double().mean().item()
     if {"base", "novel"} <= scores.keys():
-        three = [metrics["test/acc_mean"], metrics["test/base/acc_mean"], metrics["test/novel/acc_mean"]]
-        metrics["test/harmonic_mean"] = harmonic_mean(three)
+        two = [metrics["test/base/acc_mean"], metrics["test/novel/acc_mean"]]
+        metrics["test/harmonic_mean"] = harmonic_mean([metrics["test/acc_mean"], *two])
+        metrics["test/base_novel_harmonic_mean"] = harmonic_mean(two)
     return metrics
 
 

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fpl_tune.core.metrics import report_rules
+from fpl_tune.core.metrics import TEST, VAL, report_rules, shown_beside
 from fpl_tune.core.nested import get_field
 from fpl_tune.study.records import Cell
 from fpl_tune.study.status import COUNTED, cell_status
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 """A row of a table: column -> value."""
 
-VAL, TEST = "val/acc_mean", "test/acc_mean"
 METRICS = (VAL, TEST)
 """Metrics that every result holds, by rule."""
 LEARNED = "train/parameters"
@@ -35,17 +34,13 @@ COSTS = ("comm/up_bytes", "comm/down_bytes", "time/seconds")
 """Running totals of a seed."""
 TOTAL_BYTES = "comm/total_bytes"
 
-MAXIMISED = (VAL, "val/acc_worst10")
-MINIMISED = ("val/loss", "val/acc_std", "train/loss", "comm/up_bytes", "comm/down_bytes", TOTAL_BYTES, "time/seconds")
-"""Metrics that a search may optimise. Test metrics are not among them."""
-
 
 def rules_of(history: Sequence[Record]) -> dict[str, dict[str, float]]:
     """Applies every reporting rule to one seed's evaluated rounds.
 
     Returns:
-        Rule -> round, validation accuracy and test accuracy. Without validation images, only the rules that do not
-        need them.
+        Rule -> round, validation accuracy, test accuracy, and what tables show beside them at that round. Without
+        validation images, only the rules that do not need them.
     """
     seen = [record for record in history if TEST in record]
     if not seen:
@@ -54,7 +49,8 @@ def rules_of(history: Sequence[Record]) -> dict[str, dict[str, float]]:
     if any(VAL not in record for record in seen):
         rules.pop("best_val")
     for rule in rules.values():
-        rule["round"] = int(seen[int(rule["round"]) - 1]["round"])
+        record = seen[int(rule["round"]) - 1]
+        rule |= {"round": int(record["round"])} | {name: record[name] for name in shown_beside(record)}
     return rules
 
 
@@ -117,11 +113,12 @@ def table(
         history: reads the records of a seed, for a metric that results do not hold.
 
     Returns:
-        Rows with the columns cell, seed, status, rule, rounds, the fields that vary, metrics, costs, label, role, and
-        seeds, the number of the cell's seeds that count. A seed without metrics has one row, of the rule `final`.
+        Rows with the columns cell, seed, status, rule, rounds, the fields that vary, metrics, those that results hold
+        beside them, costs, label, role, and seeds, the number of the cell's seeds that count. A seed without metrics
+        has one row, of the rule `final`.
     """
-    names = varied_names(cells)
-    more = [metric] if metric not in (*METRICS, *COSTS) else []
+    names, beside = varied_names(cells), metrics_beside(results)
+    more = [] if metric in (*METRICS, *COSTS, *beside) else [metric]
     rows: list[Row] = []
     for cell in cells:
         place, stored = fields_of(cell, names), results.get(cell.id, {})
@@ -137,7 +134,7 @@ def table(
                         "rule": rule,
                         "rounds": result["rounds"],
                         **place,
-                        **{name: found.get(name) for name in METRICS},
+                        **{name: found.get(name) for name in (*METRICS, *beside)},
                         **{name: figure(records, name, rule) for name in more},
                         **{name: result[name] for name in COSTS},
                         "label": cell.label,
@@ -148,13 +145,10 @@ def table(
     return rows
 
 
-def columns(cells: Sequence[Cell], metric: str = TEST) -> list[str]:
-    """Columns of the result table, which may have no row; see `table`."""
-    more = [metric] if metric not in (*METRICS, *COSTS) else []
-    return [
-        *("cell", "seed", "status", "rule", "rounds", *varied_names(cells)),
-        *(*METRICS, *more, *COSTS, "label", "role", "seeds"),
-    ]
+def metrics_beside(results: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> list[str]:
+    """Metrics that results hold by rule beside validation and test: other test sets, a method's own."""
+    rules = (rule for stored in results.values() for result in stored.values() for rule in result["rules"].values())
+    return list(dict.fromkeys(name for rule in rules for name in rule if name not in ("round", *METRICS)))
 
 
 def aggregate(values: Sequence[float]) -> dict[str, float]:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 import math
 import re
-import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -38,7 +37,6 @@ SUMS = "sums"
 """Field of result.json: file beside it -> its size and checksum."""
 
 _REMEDY = "Run the study again: it makes the file anew."
-_DATABASE = "Remove it and run the study again: the search begins anew, and finished trials keep their results."
 _SCALE = 20  # times the size of a study file: a stored study has all fields, and interpolations are replaced
 
 
@@ -247,19 +245,6 @@ def read_prompts(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (SafetensorError, OSError) as problem:
         raise DamagedFile(path, f"it is not a whole safetensors file ({_line(problem)})") from None
-
-
-def check_database(path: Path) -> None:
-    """Checks study.db, the Optuna database of a search, by SQLite's own check. An empty one is not damaged."""
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-            ((found,),) = database.execute("PRAGMA quick_check(1)")
-    except sqlite3.OperationalError:  # locked, or in a folder that cannot be written: not a finding about the file
-        return
-    except sqlite3.DatabaseError as problem:
-        found = problem
-    if found != "ok":
-        raise DamagedFile(path, f"SQLite cannot read it ({_line(found)})", _DATABASE)
 
 
 def _line(problem: object) -> str:

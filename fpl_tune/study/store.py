@@ -25,7 +25,7 @@ from fpl_tune.core.files import atomic_write, save_tensors, write_text
 from fpl_tune.core.formatting import counted, listed
 from fpl_tune.core.redact import redact
 from fpl_tune.study import earlier, results, schema
-from fpl_tune.study.records import Cell
+from fpl_tune.study.records import COLUMNS, Cell
 from fpl_tune.study.schema import SCHEMA, CellFile, DamagedFile, Order, Study
 from fpl_tune.study.status import COUNTED, Status
 
@@ -111,7 +111,7 @@ class Store:
         kept = earlier.find(before, cells)
         self._write_order([*cells, *kept], earlier=kept)
         self._check_seeds([*cells, *kept])
-        self.damage = {path: problem for path, problem in self.damage.items() if path.name == "study.db"}
+        self.damage.clear()
 
     def spec(self) -> StudySpec:
         """The typed study; composing it takes PyTorch. `study` has what tables need.
@@ -331,9 +331,6 @@ class Store:
     def check(self) -> list[DamagedFile]:
         """Reads every file of the store and lists the damaged ones. Seeds with a damaged file lose their result."""
         self._check_seeds([*self.cells(), *self.earlier_cells()])
-        database = self.folder / "study.db"
-        if database.is_file():
-            self._unless_damaged(lambda: schema.check_database(database))
         return list(self.damage.values())
 
     def _check_seeds(self, cells: Sequence[Cell]) -> None:
@@ -362,10 +359,12 @@ class Store:
 
         Where cells or seeds of earlier runs stay that the study no longer names, last_run is False for them.
         """
-        if metric not in (*results.METRICS, *results.COSTS):
-            self.check()  # leaves out seeds whose history is damaged
         cells, own, before = self.cells(), set(self.study().seed_list()), self.earlier_ids()
-        rows = results.table(cells, {cell.id: self.shown_results(cell) for cell in cells}, metric, self.history)
+        stored = {cell.id: self.shown_results(cell) for cell in cells}
+        if metric not in (*results.METRICS, *results.COSTS, *results.metrics_beside(stored)):
+            self._check_seeds(cells)  # leaves out seeds whose history is damaged
+            stored = {cell.id: self.shown_results(cell) for cell in cells}
+        rows = results.table(cells, stored, metric, self.history)
         last = [row["seed"] in own and row["cell"] not in before for row in rows]
         return rows if all(last) else [{**row, "last_run": is_last} for row, is_last in zip(rows, last, strict=True)]
 
@@ -374,7 +373,9 @@ class Store:
         import pandas as pd
 
         rows = self.rows(metric)
-        return pd.DataFrame(rows, columns=pd.Index(list(rows[0]) if rows else results.columns(self.cells(), metric)))
+        names = [*results.varied_names(self.cells()), *results.METRICS, metric, *results.COSTS]
+        columns = list(rows[0]) if rows else dict.fromkeys([*COLUMNS, *names])
+        return pd.DataFrame(rows, columns=pd.Index(list(columns)))
 
     def write_csv(self) -> Path:
         """Writes results.csv."""

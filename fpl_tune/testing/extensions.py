@@ -1,4 +1,4 @@
-"""Checks for data sets and towers of other packages; those for methods are in `fpl_tune.testing`."""
+"""The contracts of data sets and towers of other packages."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,7 +17,7 @@ from fpl_tune.core.files import digest
 from fpl_tune.core.formatting import percent
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell, shown
-from fpl_tune.study.results import METRICS, TEST, VAL, aggregate
+from fpl_tune.study.results import TEST, VAL, aggregate
 from fpl_tune.study.status import COUNTED, FAILURES, cell_status
 from fpl_tune.study.store import Store
 from fpl_tune.track.artifacts import Files, cell_files, study_files
@@ -172,18 +173,18 @@ def _aggregates(results: Mapping[int, Mapping[str, Any]], rule: str, end: int) -
 
     Their step is 0, so that MLflow draws bars by run, not curves. It lists metrics in the order of their logging.
     """
-    rules = dict.fromkeys(name for r in results.values() for name in r["rules"])
-    over_seeds = {
-        (name, metric): aggregate([float(r["rules"][name][metric]) for r in results.values() if name in r["rules"]])
-        for name in rules
-        for metric in METRICS
-    }
+    values: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for result in results.values():
+        for name, chosen in result["rules"].items():
+            for metric in chosen.keys() - {"round"}:
+                values[name, metric].append(math.nan if (value := chosen[metric]) is None else float(value))
+    over_seeds = {key: aggregate(values[key]) for key in sorted(values)}
     found: dict[str, float] = {}
-    if rule in rules:
+    if (rule, TEST) in over_seeds:
         val, test = over_seeds[rule, VAL], over_seeds[rule, TEST]
-        values = (test["mean"], test["std"], val["mean"], test["n"])
-        found = dict(zip(HEADLINES, values, strict=True)) | {"test_acc_sem": test["sem"], "val_acc_sem": val["sem"]}
-    found |= {"/".join(names): figures["mean"] for names, figures in sorted(over_seeds.items())}
+        headlines = zip(HEADLINES, (test["mean"], test["std"], val["mean"], test["n"]), strict=True)
+        found = dict(headlines) | {"test_acc_sem": test["sem"], "val_acc_sem": val["sem"]}
+    found |= {"/".join(names): each["mean"] for names, each in over_seeds.items()}
     return [
         Point(mlflow_name(name), 0, _rounded(name, value), end) for name, value in found.items() if math.isfinite(value)
     ]

@@ -61,8 +61,8 @@ class Wrapper(Method):
     def diagnose(self, task: Task, local: Local, batch: Batch) -> dict[str, Tensor]:
         return self.inner.diagnose(task, local, batch)
 
-    def figures(self, task: Task, state: State) -> dict[str, float]:
-        return self.inner.figures(task, self.inner_state(state))
+    def metrics(self, task: Task, state: State) -> dict[str, float]:
+        return self.inner.metrics(task, self.inner_state(state))
 
     def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
         return self.inner.traffic(task, self.inner_state(state), clients)

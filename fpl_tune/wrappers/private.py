@@ -52,6 +52,7 @@ class Private(Wrapper):
     """
 
     adds = ("noise.",)
+    own_metrics = (fl.Metric("privacy/epsilon", maximize=False),)
 
     inner: Method
     epsilon: fl.Positive = 50.0
@@ -161,14 +162,14 @@ class Private(Wrapper):
             sent[name] = rows + sigma * torch.stack(noise).to(rows)
         return sent
 
-    def figures(self, task: Task, state: State) -> dict[str, float]:
-        """What the client that uploaded most has spent."""
+    def metrics(self, task: Task, state: State) -> dict[str, float]:
+        """The ε of the client that uploaded most."""
         sigma = self.sigma(task)
         if sigma == 0:
-            return super().figures(task, state)
+            return super().metrics(task, state)
         uploads = state.personal["noise.drawn"].max() if self.sampling == "seen" else state.server["noise.rounds"]
         epsilon = spent(sigma / self.clip, self.delta, int(uploads), self._share(task))
-        return {**super().figures(task, state), "privacy/epsilon": epsilon}
+        return {**super().metrics(task, state), "privacy/epsilon": epsilon}
 
 
 def _uploaded(local: Local) -> list[str]:

@@ -11,8 +11,7 @@ from fpl_tune import data, methods
 from fpl_tune.cli.new import class_name, render
 from fpl_tune.config import compose_study
 from fpl_tune.study.cells import expand
-from fpl_tune.testing import check_method
-from fpl_tune.testing import extensions as contract
+from fpl_tune.testing import check_dataset, check_method
 
 from .conftest import Command
 
@@ -56,7 +55,7 @@ def test_a_study_of_a_method_in_the_folder_runs(command: Command, here: Path) ->
 
 def test_data_keep_the_contract_and_run(command: Command) -> None:
     assert command("new", "data", "own_data").code == 0
-    contract.check_dataset(data.load(data.DataSpec("own_data:source")))
+    check_dataset(data.load(data.DataSpec("own_data:source")))
     done = command("run", "data.name=own_data:source", "protocol.rounds=1", "protocol.epochs=1", "--seeds", "2")
     assert done.code == 0, done.err
     done = command("run", "data.name=own_data:images")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 
 import pytest
 
-from fpl_tune.cli import output
+from fpl_tune.cli import live, output
+from fpl_tune.study.store import Store
 
 
 @pytest.fixture
@@ -49,3 +51,21 @@ def test_a_bar_on_a_terminal_after_two_seconds(
         clock[0] += seconds
         follow(5, 10)
     assert ("encoding" in terminal.getvalue()) is shown
+
+
+def test_the_page_of_a_running_study_is_written_again_but_seldom(
+    make_store: Callable[..., Store], clock: list[float]
+) -> None:
+    store = make_store(fill=lambda cell, seed: cell.number == 0)
+    writer, cell = live.ReportWriter(), store.cells()[0]
+    page = store.folder / "report.html"
+    writer.on_study_start(store, store.cells(), [])
+    writer.on_cell_end(cell, {})
+    assert not page.is_file(), "a study that ends soon writes one page"
+    clock[0] += 31
+    writer.on_cell_end(cell, {})
+    assert 'data-written="0"' not in page.read_text(encoding="utf-8")
+    page.unlink()
+    clock[0] += 5
+    writer.on_cell_end(cell, {})
+    assert not page.is_file()

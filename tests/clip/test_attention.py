@@ -7,12 +7,12 @@ from functools import partial, partialmethod
 
 import pytest
 import torch
+from simulated_device import counting
 from torch import Tensor
 
 from fpl_tune.clip import Sentences, Towers, attention
 from fpl_tune.clip.layout import Layout
 from fpl_tune.testing import toy_towers
-from fpl_tune.testing.sim import counting
 
 NAMES = ("cat", "red_star", "accordion", "yin yang", "a very long name of a class", "dog", "sea lion", "saxophone")
 

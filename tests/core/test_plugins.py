@@ -14,8 +14,7 @@ from fpl_tune import config, data, methods
 from fpl_tune.clip import load_towers
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.testing import check_method
-from fpl_tune.testing import extensions as contract
+from fpl_tune.testing import check_dataset, check_method, check_towers
 
 METHODS = Path(__file__).resolve().parents[2] / ".github" / "docs" / "methods.md"
 
@@ -101,8 +100,8 @@ def test_a_run_of_a_method_on_data_and_towers_that_are_all_brought() -> None:
 
 def test_all_three_keep_their_contracts() -> None:
     check_method(methods.build({"name": "fedavgm", "n_ctx": 2}))
-    contract.check_dataset(data.load(data.DataSpec("colours")))
-    contract.check_towers(load_towers("tiny"))
+    check_dataset(data.load(data.DataSpec("colours")))
+    check_towers(load_towers("tiny"))
 
 
 def test_they_are_known_by_name() -> None:
@@ -203,8 +202,8 @@ def test_a_class_that_a_module_lacks_is_told_with_those_it_has(tmp_path: Path, m
 @pytest.mark.parametrize("name", ["shapes"])
 def test_our_own_data_keep_the_contract(name: str) -> None:
     spec = data.DataSpec(name, train_per_class=4, test_per_class=2, domains=["clipart", "sketch"])
-    contract.check_dataset(data.load(spec))
+    check_dataset(data.load(spec))
 
 
 def test_our_own_towers_keep_the_contract() -> None:
-    contract.check_towers(load_towers("compact"))
+    check_towers(load_towers("compact"))

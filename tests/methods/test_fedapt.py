@@ -135,11 +135,11 @@ def test_figures_tell_how_often_the_reader_finds_the_domain(task):
         images = seen.image[client][seen.mask[client]]
         told = [int((reader @ image).argmax()) == int(task.domain[client]) for image in images]
         by_client.append(sum(told) / len(told))
-    found = method.figures(task, state)
+    found = method.metrics(task, state)
     assert found.pop("reader/acc_mean") == pytest.approx(sum(by_client) / len(by_client))
     for domain in range(task.n_domains):
         mine = [share for client, share in enumerate(by_client) if task.domain[client] == domain]
         assert found.pop(f"reader/domain{domain + 1}/acc_mean") == pytest.approx(sum(mine) / len(mine))
     assert not found
     plain = FedAPT(n_ctx=2, keys="none")
-    assert plain.figures(task, plain.init(task, torch.Generator())) == {}
+    assert plain.metrics(task, plain.init(task, torch.Generator())) == {}

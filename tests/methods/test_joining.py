@@ -48,7 +48,8 @@ def test_file_space_line_and_own_test_are_enough(tmp_path: Path) -> None:
     listed.write_text(contract.replace(first, first + '    ("server_momentum", {"n_ctx": 2}),\n'), encoding="utf-8")
     (tmp_path / "tests" / "methods" / "test_server_momentum.py").write_text(TEST, encoding="utf-8")
     files = ["tests/methods/test_contract.py", "tests/test_readme.py", "tests/test_studies.py", "tests/test_rooms.py"]
-    chosen = "is_in_the_list or server_momentum or every_test_of_a_method or every_row or zoo_labels or no_method_is"
+    chosen = "is_in_the_list or server_momentum or cites or of_its_own or every_test_of_a_method"
+    chosen += " or every_row or zoo_labels or no_method_is"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", chosen],
         cwd=tmp_path,

@@ -79,6 +79,9 @@ def test_a_sequence_goes_on_after_a_kill(compose: Compose, tmp_path: Path) -> No
     assert params == whole
 
 
+CONDITION = "search.space={method.n_ctx:{choices:[2,4],when:{optim.lr:[0.1]}},optim.lr:{choices:[0.1,0.2]}}"
+
+
 class Greedy(optuna.samplers.BaseSampler):
     """Repeats the best trial so far, less what its standard error may hide."""
 
@@ -134,6 +137,7 @@ def test_a_sampler_by_entry_point_or_path_reads_standard_errors(
             ["search.sampler=greedy", "search.objectives=[val/acc_mean,comm/total_bytes]"],
             r"cannot do search.objectives=\['val/acc_mean', 'comm/total_bytes'\]: Greedy has one objective.",
         ),
+        (["search.sampler=gp", CONDITION], "gp cannot do conditions, but method.n_ctx is searched only where optim.lr"),
         (["search.sampler=cma_es", "search.constraints=['comm/up_bytes <= 5']"], "cma_es cannot do constraints"),
     ],
 )

@@ -12,7 +12,7 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from fpl_tune import config
 from fpl_tune.api import start_study as run_study
 from fpl_tune.config import SearchSpec
-from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.search.objective import parse_constraint
 from fpl_tune.search.record import open_storage
 from fpl_tune.search.search import Search
@@ -92,7 +92,45 @@ def test_published_values_come_first_and_only_inside_the_range(compose: Compose,
     assert published
     assert lrs[: len(published)] == published
     narrow = SearchSpec(space={"optim.lr": {"low": 0.9, "high": 1.0}}, only=["optim.lr"])
-    assert not read_space(["promptfl"], narrow, []).published
+    narrowed = read_space(["promptfl"], narrow, [])
+    assert not narrowed.published
+    assert list(narrowed.outside) == list(space.published)
+
+
+def test_combinations_that_cannot_run_cost_nothing(compose: Compose, tmp_path: Path) -> None:
+    """They do not count as trials; fixed points among them are named."""
+
+    def fits(run: Any) -> None:
+        if run.optim.lr < 0.01:
+            raise ConfigError("too small a rate")
+
+    made = compose(LR, "search.trials=8", "search.batch=null")
+    search = Search.plan(*made, fits=fits)
+    assert search is not None
+    search.open(tmp_path)
+    with pytest.warns(Notice, match=r"lr=0\.00[12] cannot run and is not tried: too small a rate"):
+        cells = [cell for _ in range(8) for cell in search.request()]
+    assert not search.request()
+    assert len(cells) == 8
+    assert min(cell.run.optim.lr for cell in cells) >= 0.01
+    assert min(run.optim.lr for runs in search.draw().values() for run in runs) >= 0.01
+    trials = search.parts[0].trials()
+    refused = [t for t in trials if t.params["optim.lr"] < 0.01]
+    assert len(trials) == 8 + len(refused) > 9
+    assert {t.state.name for t in refused} == {"FAIL"}
+    again = Search.plan(*made, fits=fits)
+    assert again is not None
+    assert [cell.id for cell in again.open(tmp_path)] == [cell.id for cell in cells]
+
+    def never(run: Any) -> None:
+        raise ConfigError("no rate fits.")
+
+    none = Search.plan(*made, fits=never)
+    assert none is not None
+    none.open(tmp_path / "none")
+    says = r"refuses nearly every combination of optim\.lr: no rate fits\. Narrow"
+    with pytest.warns(Notice), pytest.raises(ConfigError, match=says):
+        none.request()
 
 
 def test_a_field_that_may_be_null_is_searched_as_the_integer_that_it_is() -> None:

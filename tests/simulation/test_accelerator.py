@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from simulated_device import counting
 
 from fpl_tune import config
 from fpl_tune.config.specs import OptimSpec
@@ -20,7 +21,6 @@ from fpl_tune.simulation import engine
 from fpl_tune.simulation.graphs import Graphs
 from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.testing import play, toy_task
-from fpl_tune.testing.sim import counting
 from fpl_tune.wrappers.finetuned import FineTuned
 
 SMALL = (

@@ -100,12 +100,14 @@ def test_one_global_model_on_one_common_test_set_is_evaluated_once() -> None:
 
 def test_summary_by_hand() -> None:
     score = Score(torch.tensor([1.0, 0.5, math.nan, 0.0]), torch.tensor([0.1, 0.2, math.nan, 0.6]))
-    found = summarise({"val": score, "test": score, "base": score, "novel": score}, primary="test")
+    quarter = Score(torch.tensor([0.25]), torch.tensor([0.0]))
+    found = summarise({"val": score, "test": score, "base": score, "novel": quarter}, primary="test")
     assert found["val/acc_mean"] == pytest.approx(0.5)
     assert found["test/acc_std"] == pytest.approx(math.sqrt((0.25 + 0 + 0.25) / 3))
     assert found["test/acc_worst10"] == 0.0
     assert found["test/loss"] == pytest.approx(0.3)
-    assert found["test/harmonic_mean"] == pytest.approx(0.5)
+    assert found["test/base_novel_harmonic_mean"] == pytest.approx(2 / (2 + 4)), "KgCoOp: of base and novel"
+    assert found["test/harmonic_mean"] == pytest.approx(3 / (2 + 2 + 4)), "FedPGP: of own, base and novel"
 
 
 _series = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from simulated_device import CaptureError, counting
 from torch import Tensor
 
 from fpl_tune.config.specs import OptimSpec
@@ -18,7 +19,6 @@ from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.simulation.batches import Cohort, plan_round
 from fpl_tune.simulation.graphs import Disagrees, Graphs, capture
 from fpl_tune.testing import assert_same, play, toy_task
-from fpl_tune.testing.sim import CaptureError, counting
 
 SPEC = OptimSpec(lr=0.02, batch=4, name="adamw", schedule="cosine")
 METHOD = PFedMoAP(n_ctx=2, experts=3, heads=3, d_gating=12)

@@ -6,9 +6,7 @@ import json
 import logging
 import math
 import shutil
-import sqlite3
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import pytest
 from fpl_tune.api import start_study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.report.facts import Facts
-from fpl_tune.study.schema import DamagedFile, check_database, read_prompts
+from fpl_tune.study.schema import DamagedFile, read_prompts
 from fpl_tune.study.selection import best
 from fpl_tune.study.store import Store
 
@@ -209,20 +207,6 @@ def test_prompts_that_are_no_safetensors_file_are_named(store: Store) -> None:
     path.write_bytes(b"no")
     with pytest.raises(DamagedFile, match="it is not a whole safetensors file"):
         read_prompts(path)
-
-
-@pytest.mark.parametrize("damage", ["head", "truncated", "text"])
-def test_a_damaged_database_of_a_search_is_named(store: Store, damage: str) -> None:
-    path = store.folder / "study.db"
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute("CREATE TABLE trials (number INTEGER)")
-        database.executemany("INSERT INTO trials VALUES (?)", [(number,) for number in range(5000)])
-    check_database(path)
-    path.write_bytes(DAMAGES[damage](path.read_bytes()))
-    with pytest.raises(DamagedFile, match=r"study.db is damaged: SQLite .* Remove it and run") as raised:
-        check_database(path)
-    assert "\n" not in str(raised.value)
-    assert [problem.path for problem in read_everything(store).check()] == [path]
 
 
 def test_aliases_of_a_stored_study_are_not_written_out(store: Store) -> None:

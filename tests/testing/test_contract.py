@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from simulated_device import DeviceMix
+from step_contract import a_step_waits_for_nothing
 from torch import Tensor
 
 from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, Tree
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.testing import Toy, contract, toy
-from fpl_tune.testing.sim import DeviceMix
 
 
 @dataclass(frozen=True)
@@ -117,9 +118,9 @@ class LoopsOverClients(CoOp):
         (Grows, contract.shapes_never_change),
         (CountsBytes, contract.traffic_counts_scalars),
         (DividesByNothing, contract.a_client_without_images_harms_nobody),
-        (ReadsAValue, contract.a_step_waits_for_nothing),
-        (StaysOnTheCPU, contract.a_step_waits_for_nothing),
-        (LoopsOverClients, contract.a_step_waits_for_nothing),
+        (ReadsAValue, a_step_waits_for_nothing),
+        (StaysOnTheCPU, a_step_waits_for_nothing),
+        (LoopsOverClients, a_step_waits_for_nothing),
     ],
     ids=lambda value: value.__name__,
 )

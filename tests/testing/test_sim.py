@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from simulated_device import Counts, DeviceMix, counting, simulated
 from torch import Tensor
-
-from fpl_tune.testing.sim import Counts, DeviceMix, counting, simulated
 
 
 def _counted(action: Callable[[Tensor], object]) -> Counts:

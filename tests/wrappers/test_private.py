@@ -129,20 +129,20 @@ def test_sampling_in_one_round_is_the_mixture_it_is() -> None:
 def test_records_say_what_was_spent(task: ClientTask) -> None:
     method = Private(MIXED, epsilon=2.0, delta=1e-3, calibration="accountant", rounds=2)
     states = [states[0] for states in play(method, [task], cohorts=[[0], [0, 1], [1]])]
-    found = [method.figures(task, state)["privacy/epsilon"] for state in states]
+    found = [method.metrics(task, state)["privacy/epsilon"] for state in states]
     assert found[0] == 0
     assert 0 < found[1] < found[2] == pytest.approx(2.0)
     assert found[3] == found[2], "two uploads of every client at most"
-    shown = FineTuned(method).figures(task, FineTuned(method).init(task, generator("ft"), states[-1]))
+    shown = FineTuned(method).metrics(task, FineTuned(method).init(task, generator("ft"), states[-1]))
     assert shown == {"privacy/epsilon": found[3]}
-    assert Private(PROMPT, epsilon=math.inf, clip=math.inf).figures(task, states[0]) == {}
+    assert Private(PROMPT, epsilon=math.inf, clip=math.inf).metrics(task, states[0]) == {}
 
 
 def test_where_who_takes_part_is_secret_rounds_count_and_not_uploads(task: ClientTask) -> None:
     method = Private(PROMPT, epsilon=2.0, delta=1e-3, calibration="accountant", rounds=3, sampling="secret")
     quarter = replace(task, participation=0.25)
     (state,) = play(method, [quarter], cohorts=[[0], [1], [2]])[-1]
-    assert method.figures(quarter, state)["privacy/epsilon"] == pytest.approx(2.0, rel=2e-3)
+    assert method.metrics(quarter, state)["privacy/epsilon"] == pytest.approx(2.0, rel=2e-3)
     everybody = replace(method, sampling="seen")
     assert method.sigma(quarter) < method.sigma(task) == everybody.sigma(task) == everybody.sigma(quarter)
 
@@ -161,7 +161,7 @@ def test_the_share_of_secret_cohorts_is_the_protocols(tmp_path: Path) -> None:
     assert whole.tasks[0].participation == 1
     method = cast(Private, whole.stages[0].method)
     assert method.sigma(whole.tasks[0]) == method.clip * smallest_noise(1.0, 1e-5, 2)
-    assert method.figures(whole.tasks[0], whole.states[0])["privacy/epsilon"] == pytest.approx(1.0)
+    assert method.metrics(whole.tasks[0], whole.states[0])["privacy/epsilon"] == pytest.approx(1.0)
     assert simulation("protocol.participation=0.1").tasks[0].participation == 0.25
     for other in ("protocol.sampling=domain", "protocol.first_round_all=true"):
         with pytest.raises(ConfigError, match="must be seen where cohorts are not drawn uniformly"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from fpl_tune import config
@@ -12,10 +11,10 @@ from fpl_tune.config import GROUPS, SearchSpec, StudySpec
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.core.paths import list_studies, shipped
 from fpl_tune.search.search import Search
-from fpl_tune.study.cells import axes_of, expand
+from fpl_tune.study.cells import axes_of, expand, label
 
 
-def compose(name: str, overrides: Sequence[str] = (), root: Path | None = None) -> tuple[StudySpec, dict[str, Any]]:
+def compose(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, dict[str, Any]]:
     """Composes a study as `config.compose_study` does, and refuses overrides without effect.
 
     Warns if the study is a file of the current folder that has the name of a shipped study.
@@ -23,7 +22,6 @@ def compose(name: str, overrides: Sequence[str] = (), root: Path | None = None) 
     Args:
         name: a study's name, or the path of its YAML file.
         overrides: `key=value`, in Hydra's syntax.
-        root: the folder of all studies, for `search.warm_start`.
 
     Raises:
         ConfigError: an invalid study, or an override without effect because of an axis, a stage or a missing sampler.
@@ -44,6 +42,13 @@ def compose(name: str, overrides: Sequence[str] = (), root: Path | None = None) 
 
         claims.check(spec, expand(spec, node))  # a study that is narrowed leaves some claims without cells
     search = Search.plan(spec, node)
+    points = (
+        [point for part in search.parts for point in part.space.outside]
+        if search and spec.search.sampler != "grid"
+        else []
+    )
+    for text in dict.fromkeys(map(label, points)):
+        warnings.warn(f"The published point {text} lies outside search.space and is not tried.", Notice, stacklevel=2)
     searched = {param.name for part in search.parts for param in part.space.params} if search else set[str]()
     for text in overrides:
         dotted, _, value = text.partition("=")

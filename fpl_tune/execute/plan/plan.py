@@ -13,6 +13,7 @@ import torch
 from fpl_tune.config import StudySpec
 from fpl_tune.core.device import memory, resolve
 from fpl_tune.core.formatting import counted, duration, size
+from fpl_tune.core.metrics import check_reported
 from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.plan import preflight
 from fpl_tune.execute.plan.costs import TRIAL_SECONDS, Basis, measured_pace, typical_pace
@@ -22,7 +23,6 @@ from fpl_tune.execute.resources import setup_of
 from fpl_tune.search import pruning as prune
 from fpl_tune.search.ablation import ablation_cells
 from fpl_tune.search.confirm import cells_of
-from fpl_tune.search.objective import check_reported
 from fpl_tune.search.search import Search
 from fpl_tune.simulation import bounds
 from fpl_tune.study.cells import Cell
@@ -196,7 +196,7 @@ def _here(setup: ExecutionContext) -> ExecutionContext:
 
 def _items(spec: StudySpec, node: dict[str, Any], store: Store, cells: Sequence[Cell], differ: Differ) -> list[Item]:
     """Cells, their missing seeds and their state."""
-    search = Search.plan(spec, node)
+    search = Search.plan(spec, node, preflight.check_of_sizes())
     drawn = search.draw() if search is not None else {}
     tried = [cell for cell in store.cells() if cell.role == "trial"]
     found = []

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast, get_type_hints
 
 import torch
 
@@ -19,6 +20,7 @@ from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.plan.traffic import Sent, bytes_sent, hollow_task
 from fpl_tune.execute.profile import cost_key
+from fpl_tune.method import Method, Sizes
 from fpl_tune.simulation import bounds
 from fpl_tune.simulation.bounds import Memory
 from fpl_tune.simulation.checked import Checked
@@ -108,6 +110,30 @@ def check(
         except ConfigError as problem:
             raise ConfigError(f"{label}: {problem}" if label else str(problem)) from None
     return loaded
+
+
+def check_of_sizes() -> Callable[[RunSpec], None]:
+    """A check that a run's methods accept the sizes of its task: it raises `ConfigError`.
+
+    Towers and data are read once for each setting, and only for methods that check sizes; they are not kept.
+    """
+    known: dict[str, Sizes] = {}
+
+    def check(run: RunSpec) -> None:
+        for stage in run.stages:
+            if type(stage.method).check is Method.check:
+                continue
+            key = json.dumps(
+                [vars(group) for group in (run.clip, run.data, run.partition, run.protocol)], sort_keys=True
+            )
+            if key not in known:
+                task = Loaded().task_of(run)
+                known[key] = cast(
+                    Sizes, SimpleNamespace(**{name: getattr(task, name) for name in get_type_hints(Sizes)})
+                )
+            stage.method.check(known[key])
+
+    return check
 
 
 def _check(run: RunSpec, loaded: Loaded, seeds: int, room: int | None, gpu: int | None) -> None:

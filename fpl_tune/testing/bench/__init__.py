@@ -7,8 +7,6 @@ a busy machine both are noisy.
 """
 
 from fpl_tune.testing.bench.gpu import bench_gpu
-from fpl_tune.testing.bench.records import bench_record
 from fpl_tune.testing.bench.rounds import bench_round
-from fpl_tune.testing.bench.simulated_gpu import simulate_gpu
 from fpl_tune.testing.bench.texts import bench_text
 from fpl_tune.testing.bench.trials import bench_trial

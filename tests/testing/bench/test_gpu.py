@@ -1,15 +1,16 @@
-"""`bench gpu` counts what a step does without a GPU, and measures one where there is one."""
+"""Steps on a GPU: counted and predicted without one, and measured where there is one."""
 
 from __future__ import annotations
 
 import pytest
+import simulated_gpu
 import torch
+from simulated_device import Work
 
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.testing import bench
-from fpl_tune.testing.bench import gpu, simulated_gpu
+from fpl_tune.testing.bench import gpu
 from fpl_tune.testing.bench.texts import CALTECH101
-from fpl_tune.testing.sim import Work
 
 
 def test_a_step_waits_for_nothing_and_launches_as_often_for_three_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,7 +18,7 @@ def test_a_step_waits_for_nothing_and_launches_as_often_for_three_seeds(monkeypa
     size = gpu.Size(names=CALTECH101[:20], layers=2, width=128)
     told: list[tuple[float, float]] = []
     texts, few, many = {}, {}, {}
-    for row in bench.simulate_gpu(lambda done, total, _: told.append((done, total)), size):
+    for row in simulated_gpu.simulate_gpu(lambda done, total, _: told.append((done, total)), size):
         group = texts if "text encoding" in row["bench"] else few if ", 10 classes," in row["bench"] else many
         group[len(group)] = row
     for steps in (few, many):
@@ -47,9 +48,9 @@ def test_two_processes_gain_where_kernels_leave_room() -> None:
     assert alone - filled == pytest.approx(2e-6, rel=1e-2)
 
 
-def test_without_a_gpu_it_says_how_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "gpus", list)
-    with pytest.raises(EnvironmentProblem, match=r"PyTorch sees none. Count without one: --simulate"):
+    with pytest.raises(EnvironmentProblem, match="PyTorch sees none here"):
         bench.bench_gpu()
 
 

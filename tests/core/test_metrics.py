@@ -1,0 +1,65 @@
+"""The table of metrics: what is in it, what a method adds, and what is made from a name alone."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.formatting import figure, percent, quantity
+from fpl_tune.core.metrics import METRICS, Metric, add_metric, check_reported, metric, objectives, shown_beside
+from fpl_tune.methods.coop import CoOp
+from fpl_tune.study.results import rules_of
+
+
+@pytest.mark.parametrize(
+    ("name", "title", "unit", "maximize"),
+    [
+        ("val/acc_mean", "validation accuracy", "%", True),
+        ("test/base/acc_std", "test base accuracy, std", "%", False),
+        ("train/parameters", "parameters that a client learns", "M", False),
+        ("comm/total_bytes", "comm total bytes", "B", False),
+        ("reader/domain1/acc_mean", "reader domain1 accuracy", "%", True),
+        ("privacy/accountant_orders", "privacy accountant orders", "", None),
+    ],
+)
+def test_every_name_has_a_row(name: str, title: str, unit: str, maximize: bool | None) -> None:
+    found = metric(name)
+    assert (found.name, found.title, found.unit, found.maximize) == (name, title, unit, maximize)
+
+
+def test_a_word_that_holds_acc_is_no_accuracy() -> None:
+    assert figure(3.0, "privacy/accountant_orders") == "3"
+    assert percent("acc")
+    assert quantity("test/harmonic_mean") == "test harmonic mean (%)"
+
+
+def test_methods_add_rows_that_reports_and_searches_may_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"report\.metric: nothing reports 'train/gate_entropy'"):
+        check_reported("train/gate_entropy")
+    monkeypatch.setattr("fpl_tune.core.metrics.METRICS", METRICS.copy())
+    type("Gated", (CoOp,), {"own_metrics": (Metric("train/gate_entropy", "entropy of the gate", maximize=False),)})
+    check_reported("train/gate_entropy")
+    assert "train/gate_entropy" in objectives()
+    assert quantity("train/gate_entropy") == "entropy of the gate"
+    with pytest.raises(ConfigError, match="Every simulation reports 'test/acc_mean'"):
+        add_metric(Metric("test/acc_mean"))
+
+
+def test_selection_reads_no_test_metric() -> None:
+    assert "val/acc_mean" in objectives()
+    assert not [name for name in objectives() if name.startswith("test/")]
+
+
+def test_results_hold_other_test_sets_and_what_a_method_adds_at_the_round_of_each_rule() -> None:
+    def record(number: int, val: float, own: float) -> dict[str, object]:
+        sets = {"test/acc_mean": 0.5, "test/novel/acc_mean": own, "test/novel/loss": 1.0, "test/harmonic_mean": 0.4}
+        rest = {"train/loss": 1.0, "comm/up_bytes": 8, "time/seconds": 1.0, "clients/test": [0.5], "train/own": own}
+        return {"seed": 1, "round": number, "val/acc_mean": val, **sets, **rest, "unbounded/own": math.inf}
+
+    assert shown_beside(record(1, 0.1, 0.2)) == ["test/novel/acc_mean", "test/harmonic_mean", "train/own"]
+    rules = rules_of([record(1, 0.9, 0.25), record(2, 0.1, 0.75)])
+    assert {name: rule["train/own"] for name, rule in rules.items() if name != "best_test"} == {
+        "final": 0.75, "best_val": 0.25, "mean_last5": 0.75,
+    }  # fmt: skip
