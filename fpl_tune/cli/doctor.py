@@ -15,7 +15,7 @@ from fpl_tune.cli import output
 from fpl_tune.cli.common import FormatOption, app, stored
 from fpl_tune.core.errors import EnvironmentProblem, FplTuneError
 from fpl_tune.core.formatting import counted, size
-from fpl_tune.core.paths import cache_root, output_root
+from fpl_tune.core.paths import cache_root, output_folder, stored_studies
 
 if TYPE_CHECKING:
     from fpl_tune.track import Finding
@@ -25,9 +25,7 @@ _LITTLE_SPACE = 2 << 30  # bytes
 
 @app.command(epilog="Example: fpl-tune doctor --fix", rich_help_panel="Maintain")
 def doctor(
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Set damaged files aside, and make MLflow equal to the stores.")
-    ] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Make MLflow equal to the stores.")] = False,
     address: Annotated[str | None, typer.Option(help="Check this Ray cluster; default: RAY_ADDRESS.")] = None,
     checkpoints: Annotated[str | None, typer.Option(help="URL of checkpoints that its nodes must reach.")] = None,
     data_root: Annotated[list[str] | None, typer.Option(help="Folder of data that its nodes must have.")] = None,
@@ -37,13 +35,12 @@ def doctor(
 
     Exit code 3 if something is wrong.
     """
-    root = output_root()
+    root = output_folder()
     rows = _machine(root)
     if address := address or os.environ.get("RAY_ADDRESS"):
         rows += check_cluster(address, root, checkpoints, data_root or [])
-    for folder in sorted(root.iterdir()):
-        if (folder / "study.yaml").is_file():
-            rows += _study(root, folder.name, fix)
+    for name in stored_studies():
+        rows += _study(root, name, fix)
     rows += _deleted(root, fix)
     output.emit(rows, format)
     if any(row["state"] == "wrong" for row in rows):
@@ -64,8 +61,10 @@ def _machine(root: Path) -> list[dict[str, str]]:
     ):
         there = next(path for path in (folder, *folder.parents) if path.exists())
         free = shutil.disk_usage(there).free
+        state = f"{size(free)} free" if os.access(there, os.W_OK) else "cannot be written"
         remedy = f"Free some space, or name another folder in {variable}."
-        rows.append(_row(what, f"{folder}, {size(free)} free", remedy if free < _LITTLE_SPACE else None))
+        good = free >= _LITTLE_SPACE and os.access(there, os.W_OK)
+        rows.append(_row(what, f"{folder}, {state}", None if good else remedy))
     return rows
 
 
@@ -74,8 +73,8 @@ def _study(root: Path, name: str, fix: bool) -> list[dict[str, str]]:
     from fpl_tune import track
     from fpl_tune.execute.manage import check_files
 
-    found = check_files(root, name, fix=fix)
-    rows = [_row(str(file.path.relative_to(root)), file.why, file.remedy or None) for file in found]
+    found = check_files(root, name)
+    rows = [_row(str(file.path.relative_to(root)), file.why, file.remedy) for file in found]
     rows = rows or [_row(f"files of {name}", "readable")]
     if any(file.path.name == "study.yaml" for file in found):
         return rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import cache
@@ -14,9 +14,10 @@ from pydantic import ValidationError
 from fpl_tune import methods
 from fpl_tune.config.files import read_mapping
 from fpl_tune.config.messages import of_studies
-from fpl_tune.config.specs import ClipSpec, OptimSpec, ProtocolSpec, RunSpec, Stage, StudySpec
+from fpl_tune.config.specs import RUN_FIELDS, ClipSpec, OptimSpec, ProtocolSpec, RunSpec, Stage, StudySpec
 from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.files import digest
+from fpl_tune.core.nested import get_field
 from fpl_tune.core.paths import shipped
 from fpl_tune.core.spec import Spec, join_name, refusal, shown, validated
 from fpl_tune.data import DataSpec, PartitionSpec
@@ -208,6 +209,8 @@ def no_field(dotted: str, node: Mapping[str, Any], rooms: Sequence[str] = ()) ->
     method = get_field(node, path) if path.split(".")[0] == "method" else None
     if isinstance(method, Mapping) and "name" in method:
         return methods.lacking(str(method["name"]), last, [name for name in method if name != "name"])
+    if dotted in known_fields("") and not rooms and path.split(".")[0] not in RUN_FIELDS:
+        return ConfigError(f"{dotted} holds for a whole study and cannot vary between its cells. Set {dotted}=VALUE.")
     known = [name for name in known_fields(dotted) if not rooms or name.split(".")[0] in rooms]
     owners = methods.owners(dotted)
     if owners:
@@ -221,31 +224,3 @@ def no_field(dotted: str, node: Mapping[str, Any], rooms: Sequence[str] = ()) ->
     listed = [name for name in known if "." not in name]  # where none is similar
     near = get_close_matches(dotted, known, n=3, cutoff=0.5)
     return ConfigError(f"There is no field {dotted!r}. {did_you_mean(dotted, listed, parts or near)}")
-
-
-def get_field(node: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
-    """A field of a composed dict by its dotted name, or `default`."""
-    here: Any = node
-    for part in dotted.split("."):
-        if not isinstance(here, Mapping) or part not in here:
-            return default
-        here = here[part]
-    return here
-
-
-def flatten(
-    node: Mapping[str, Any], prefix: str = "", whole: Callable[[str, Mapping[str, Any]], bool] | None = None
-) -> dict[str, Any]:
-    """The fields of a nested dict by dotted name; an empty mapping has none.
-
-    Args:
-        node: the dict.
-        prefix: of the names.
-        whole: whether a mapping is kept as a value, by its dotted name and itself.
-    """
-    found: dict[str, Any] = {}
-    for name, value in node.items():
-        dotted = f"{prefix}{name}"
-        inside = isinstance(value, Mapping) and not (whole and whole(dotted, value))
-        found |= flatten(value, f"{dotted}.", whole) if inside else {dotted: value}
-    return found
