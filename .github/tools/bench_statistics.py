@@ -1,55 +1,90 @@
 """Simulated studies whose truth is known: how often the statistics of `fpl_tune.analysis` are right.
 
 A simulated study has a reference and cells, seeds that all cells share, and clients whose values are correlated: a
-seed moves all clients of a cell alike. Values are accuracies on a hundred test images, so that they are not normal.
+seed moves all clients of a cell alike. Values are accuracies on a number of test images. Worlds differ in what is
+unkind to a test: a ceiling, ties, missing seeds, collapsed runs, unstable cells, a chosen reference.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy import special
 
 from fpl_tune import analysis
-from fpl_tune.analysis import Table
-from fpl_tune.analysis.compare import paired
-from fpl_tune.analysis.significance import equivalence
-from fpl_tune.analysis.tables import seed_means
-from fpl_tune.core.formatting import counted
+from fpl_tune.analysis.compare import verdicts
+from fpl_tune.analysis.significance import effect_spread, estimate, level_of_look, resolution_of, seeds_needed
+from fpl_tune.analysis.tables import Bools, Floats, seed_means
 
-Floats = npt.NDArray[np.float64]
 Row = dict[str, Any]
 
-CELLS, CLIENTS, IMAGES = 4, 10, 100
-SEED, CLIENT, RESIDUAL = 0.01, 0.06, 0.03
-"""Standard deviations: of seeds for all cells, of clients, of a client of one cell."""
-CORRELATED = {"weakly": 0.012, "strongly": 0.04}
-"""Standard deviation of a seed of one cell, which moves all of its clients alike: correlation of clients."""
+CELLS = 4
+"""Cells beside the reference."""
 ROPE = 0.01
-EFFECTS = (0.02, 0.05)
-"""True differences whose power is predicted."""
 SEEDS = (3, 5, 10)
+MOST = 30
+"""Seeds at which a study gives up."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Noise of a study; standard deviations are shares."""
+
+    level: float = 0.7
+    cell: float = 0.012
+    """Of a seed of one cell, which moves all of its clients alike: their correlation."""
+    unstable: float = 0.0
+    """Share of cells whose seeds vary by 0.05 instead."""
+    collapse: float = 0.0
+    """Share of runs that lose 15 points."""
+    missing: float = 0.0
+    """Share of runs without a result."""
+    clients: int = 10
+    images: int = 100
+    chosen: bool = False
+    """The cell with the highest validation values is the reference."""
+
+
+WORLDS = {
+    "normal": World(),
+    "strongly correlated clients": World(cell=0.04),
+    "ceiling": World(level=0.985),
+    "ties, 20 images": World(clients=1, images=20),
+    "ties, 200 images": World(clients=1, images=200),
+    "a tenth of the seeds missing": World(missing=0.1),
+    "ceiling, a tenth missing": World(level=0.985, missing=0.1),
+    "collapse, one run in seven": World(collapse=1 / 7),
+    "unstable cells": World(cell=0.008, unstable=0.35),
+    "reference chosen": World(chosen=True),
+}
 
 
 def bench_statistics(studies: int = 2000, progress: Callable[[float, float, str], object] | None = None) -> list[Row]:
     """Simulates studies and reports what the statistics claim beside what is true.
 
     Args:
-        studies: simulated studies per number of seeds.
+        studies: simulated studies per world and number of seeds.
         progress: receives (done, total, description).
 
     Returns:
-        Rows `seeds`, `clients correlated`, `what`, `value`, `wanted`.
+        Rows `world`, `what`, `wanted` and a column for each number of seeds.
     """
-    rows: list[Row] = []
-    steps = [
-        *((counted(n, "seed"), lambda n=n, how=how: comparisons(n, studies, how)) for n in SEEDS for how in CORRELATED),
-        *((f"choice, {counted(n, 'seed')}", lambda n=n: choices(n, max(studies // 4, 50))) for n in SEEDS),
-        ("Sobol indices", lambda: importance(max(studies // 100, 4))),
+    steps: list[tuple[str, Callable[[], list[Row]]]] = [
+        *((name, lambda name=name: errors(name, studies)) for name in WORLDS),
+        ("power", lambda: power(studies)),
+        *(
+            (f"advice, {name}", lambda name=name: advice(name, studies))
+            for name in WORLDS
+            if name != "reference chosen"
+        ),
+        ("choice", lambda: choices(max(studies // 8, 50))),
     ]
+    rows: list[Row] = []
     for done, (what, step) in enumerate(steps):
         if progress is not None:
             progress(done, len(steps), what)
@@ -57,94 +92,191 @@ def bench_statistics(studies: int = 2000, progress: Callable[[float, float, str]
     return rows
 
 
-def draw(truth: Floats, seeds: int, rng: np.random.Generator, cell_seed: float = CORRELATED["weakly"]) -> Floats:
-    """Draws a study [cells, seeds, clients] whose cells have the mean `truth` [cells]."""
-    shape = (len(truth), seeds, CLIENTS)
-    values = truth[:, None, None] + rng.normal(0, SEED, (1, seeds, 1)) + rng.normal(0, cell_seed, (*shape[:2], 1))
-    values = values + rng.normal(0, CLIENT, (1, seeds, CLIENTS)) + rng.normal(0, RESIDUAL, shape)
-    return rng.binomial(IMAGES, np.clip(values, 0, 1)) / IMAGES
+def draw(world: World, truth: Floats, seeds: int, studies: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Draws studies [studies, cells, seeds] of cells with the means level + `truth` [cells], and their resolution."""
+    cells = len(truth)
+    spread = np.where(rng.random((studies, cells, 1)) < world.unstable, 0.05, world.cell)
+    values = world.level + truth[:, None] + rng.normal(0, 0.01, (studies, 1, seeds))
+    values = values + spread * rng.normal(0, 1, (studies, cells, seeds))
+    values = values - 0.15 * (rng.random(values.shape) < world.collapse)
+    clients = rng.normal(0, 0.06, (studies, 1, seeds, world.clients)) if world.clients > 1 else 0.0
+    clients = clients + rng.normal(0, 0.03, (*values.shape, world.clients))
+    counted = rng.binomial(world.images, np.clip(values[..., None] + clients, 0, 1)) / world.images
+    counted[rng.random(values.shape) < world.missing] = np.nan
+    return seed_means(counted), resolution_of(counted)
 
 
-def _table(values: Floats) -> Table:
-    cells, seeds, _ = values.shape
-    names = tuple(str(i) for i in range(cells))
-    return Table(values, names, tuple(range(seeds)), np.full((cells, seeds), None, object))
+def _judged(
+    world: World, values: Floats, resolution: Floats, rng: np.random.Generator, level: float = 0.95
+) -> tuple[npt.NDArray[np.str_], Floats, Bools]:
+    """Verdicts on the cells, the half widths, and which rows lie apart [studies, cells]."""
+    cells = values.shape[1]
+    if world.chosen:  # validation shares a run's noise with the test set
+        validation = np.nanmean(values + rng.normal(0, 0.005, values.shape), axis=2)
+        best = np.nanargmax(validation, axis=1)
+        order = np.argsort(np.arange(cells) != best[:, None], axis=1, kind="stable")
+        values = np.take_along_axis(values, order[..., None], axis=1)
+    pairs = [(k, 0) for k in range(1, cells)]
+    tests = cells * (cells - 1) // 2 if world.chosen else None
+    found = estimate(values, pairs, resolution=resolution, level=level, tests=tests)
+    said = verdicts(found.difference - found.half, found.difference + found.half, ROPE)
+    return np.where(found.apart, "undecided", said), found.half, found.apart
 
 
-def comparisons(seeds: int, studies: int, how: str = "weakly", seed: int = 0) -> list[Row]:
-    """False claims, coverage and power of comparisons with `seeds` seeds, clients correlated `weakly` or `strongly`."""
-    noise = CORRELATED[how]
-    rng = np.random.default_rng([seed, seeds])
-    nulls = np.full(1 + CELLS, 0.7)
-    edge = np.array([0.7, 0.7 + ROPE])
-    false_claim, false_equal = 0, 0
-    covered = {"cell, t": 0, "difference, t": 0}
-    for _ in range(studies):
-        table = _table(draw(nulls, seeds, rng, noise))
-        gaps = [paired(table, str(k), "0")[0] for k in range(1, 1 + CELLS)]
-        means = [seed_means(gap) for gap in gaps]
-        false_claim += bool((analysis.holm([analysis.paired_t(d) for d in means]) <= 0.05).any())
-        other = _table(draw(edge, seeds, rng, noise))
-        false_equal += equivalence(seed_means(paired(other, "1", "0")[0]), ROPE) <= 0.05
-        cell = analysis.interval(table.of("0"))
-        gap = analysis.interval(gaps[0])
-        covered["cell, t"] += cell.low <= 0.7 <= cell.high
-        covered["difference, t"] += gap.low <= 0 <= gap.high
-    rows = [
-        _row(seeds, f"false better or worse, {CELLS} comparisons (Holm)", false_claim / studies, "<= 0.05"),
-        _row(seeds, "false equal at the border of the region", false_equal / studies, "<= 0.05"),
-        _row(seeds, "coverage of 95 % intervals: cell, t", covered["cell, t"] / studies, "0.93-0.97"),
-        _row(seeds, "coverage of 95 % intervals: difference, t", covered["difference, t"] / studies, "0.93-0.97"),
-    ]  # fmt: skip
-    for effect in EFFECTS:
-        rows += _power(seeds, effect, max(studies // 2, 50), rng, noise)
-    return [{**row, "clients correlated": how} for row in rows]
+def errors(name: str, studies: int, seeds: tuple[int, ...] = SEEDS) -> list[Row]:
+    """False verdicts in studies whose cells are equal, false equality of cells that differ by the region, coverage."""
+    world = WORLDS[name]
+    rows: dict[str, list[float]] = {}
+    for n in seeds:
+        rng = np.random.default_rng([n, list(WORLDS).index(name)])
+        values, resolution = draw(world, np.zeros(1 + CELLS), n, studies, rng)
+        said, half, aside = _judged(world, values, resolution, rng)
+        rows.setdefault("false better or worse, any of 4 rows", []).append(float(np.isin(said, WRONG).any(1).mean()))
+        before = _holm_rejects(values)
+        rows.setdefault("  the same by paired t and Holm", []).append(float(before.any(1).mean()))
+        away = np.zeros(1 + CELLS)
+        away[1:] = ROPE if world.level < 0.9 else -ROPE
+        other, resolution = draw(world, away, n, studies, rng)
+        if not world.chosen:
+            equal = _judged(world, other, resolution, rng)[0] == "equal"
+            rows.setdefault("false equal at the border, a row", []).append(float(equal.mean()))
+            gap = np.abs(seed_means(values[:, 1:] - values[:, :1]))
+            rows.setdefault("intervals that cover, all 4 rows", []).append(
+                float(((gap <= half) | aside | np.isnan(half)).all(1).mean())
+            )
+        if world.collapse:
+            rows.setdefault("rows with a collapsed run that are warned of", []).append(float(aside.mean()))
+    wanted = {"false better or worse, any of 4 rows": "<= 0.05", "false equal at the border, a row": "<= 0.05",
+              "intervals that cover, all 4 rows": ">= 0.95"}  # fmt: skip
+    return [_row(name, what, found, wanted.get(what, ""), seeds) for what, found in rows.items()]
 
 
-def _power(seeds: int, effect: float, studies: int, rng: np.random.Generator, noise: float) -> list[Row]:
-    """Power predicted by pilot studies of `seeds` seeds for `seeds + 3`, and the power of studies of that size."""
-    truth = np.array([0.7, 0.7 + effect, 0.7, 0.7, 0.7])
-    predicted, found = [], 0
-    for _ in range(studies):
-        pilot = _table(draw(truth, seeds, rng, noise))
-        sd, _ = analysis.pooled_sd(seed_means(paired(pilot, str(k), "0")[0]) for k in range(1, len(truth)))
-        predicted.append(analysis.decision_power(effect, sd, seeds + 3, rope=0.0))
-        later = _table(draw(truth[:2], seeds + 3, rng, noise))
-        found += analysis.paired_t(seed_means(paired(later, "1", "0")[0])) <= 0.05
-    actual = found / studies
-    what = f"{100 * effect:g} points with {counted(seeds + 3, 'seed')}"
+WRONG = ["better", "worse"]
+
+
+def _holm_rejects(values: Floats) -> Bools:
+    """Which differences the paired t test with Holm's correction tells from 0, as a reference [studies, cells]."""
+    gaps = values[:, 1:] - values[:, :1]
+    n = np.maximum((~np.isnan(gaps)).sum(-1), 1)
+    mean = seed_means(gaps)
+    error = np.sqrt(np.nansum((gaps - mean[..., None]) ** 2, -1) / np.maximum(n - 1, 1) / n)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p = 2 * special.stdtr(np.maximum(n - 1, 1), -np.abs(mean) / error)
+    p = np.where((n < 2) | np.isnan(p), 1.0, p)
+    ordered = np.sort(p, axis=1) * np.arange(p.shape[1], 0, -1)
+    smallest = ordered[:, :1] <= 0.05  # the first step decides whether there is any false verdict
+    return smallest & (p == p.min(1, keepdims=True))
+
+
+def power(studies: int, seeds: tuple[int, ...] = SEEDS) -> list[Row]:
+    """Share of studies in which the one cell that is better by 3 or 5 points is found."""
+    rows = []
+    for effect in (0.03, 0.05):
+        now, before = list[float](), list[float]()
+        for n in seeds:
+            rng = np.random.default_rng([n, round(100 * effect)])
+            truth = np.array([0.0, effect, 0.0, 0.0, 0.0])
+            values, resolution = draw(WORLDS["normal"], truth, n, studies, rng)
+            now.append(float((_judged(WORLDS["normal"], values, resolution, rng)[0][:, 0] == "better").mean()))
+            before.append(float(_holm_rejects(values)[:, 0].mean()))
+        rows += [_row("normal", f"power at {100 * effect:g} points", now, "", seeds),
+                 _row("normal", "  the same by paired t and Holm", before, "", seeds)]  # fmt: skip
+    return rows
+
+
+def advice(name: str, studies: int, seeds: tuple[int, ...] = SEEDS) -> list[Row]:
+    """Whether advised seeds decide, and what errs where advice is followed until a study is decided.
+
+    Half of the cells are equal to the reference, half differ by a normal effect of 3 points.
+    """
+    world = WORLDS[name]
+    decided, wrong = list[float](), list[float]()
+    for n in seeds:
+        rng = np.random.default_rng([n, 7, list(WORLDS).index(name)])
+        truth = np.array([0.0, 0.0, 0.0, -0.03, 0.02])
+        values, resolution = draw(world, truth, MOST, studies, rng)
+        ran, look = np.full(studies, n), 1
+        closed = np.zeros((studies, CELLS), bool)
+        false = np.zeros(studies, bool)
+        promised, kept = 0, 0
+        while (active := np.flatnonzero((ran <= MOST) & ~closed.all(1))).size and look <= 4:
+            following = np.full(studies, MOST + 1)
+            awaited = np.zeros((studies, CELLS), bool)
+            for total in np.unique(ran[active]):
+                here = active[ran[active] == total]
+                found = estimate(values[here, :, :total], [(k, 0) for k in range(1, 1 + CELLS)],
+                                 resolution=resolution[here], level=level_of_look(look))  # fmt: skip
+                low, high = found.difference - found.half, found.difference + found.half
+                said = np.where(found.apart, "undecided", verdicts(low, high, ROPE))
+                new = (said != "undecided") & ~closed[here]
+                false[here] |= (new & ~_right(said, truth[1:])).any(1)
+                closed[here] |= new
+                if total >= MOST:
+                    continue
+                variance = found.sd**2 / np.maximum(found.seeds, 1)
+                rest = ~closed[here] & (found.sd > 0) & ~found.apart & (found.seeds > 0)
+                believed = np.broadcast_to(effect_spread(found.difference, variance)[:, None], rest.shape)
+                needed = np.full(rest.shape, np.nan)
+                needed[rest] = seeds_needed(
+                    found.difference[rest], found.sd[rest], found.seeds[rest], rope=ROPE, most=MOST, tests=CELLS,
+                    level=level_of_look(look + 1), spread=believed[rest], freedom=float(np.median(found.freedom)),
+                )  # fmt: skip
+                some = ~np.isnan(needed).all(1)
+                wanted = np.ceil(np.nanmedian(needed[some], axis=1)).astype(int)
+                following[here[some]] = np.maximum(wanted, total + 1)
+                awaited[here[some]] = needed[some] <= following[here[some], None]
+            ran, look = following, look + 1
+            later = np.flatnonzero((ran <= MOST) & awaited.any(1))
+            for total in np.unique(ran[later]):
+                here = later[ran[later] == total]
+                found = estimate(values[here, :, :total], [(k, 0) for k in range(1, 1 + CELLS)],
+                                 resolution=resolution[here], level=level_of_look(look))  # fmt: skip
+                low, high = found.difference - found.half, found.difference + found.half
+                said = np.where(found.apart, "undecided", verdicts(low, high, ROPE))
+                promised += int(awaited[here].sum())
+                kept += int((awaited[here] & (said != "undecided")).sum())
+        decided.append(kept / promised if promised else float("nan"))
+        wrong.append(float(false.mean()))
     return [
-        _row(seeds, f"power, predicted: {what}", float(np.mean(predicted)), f"{actual:.3f} ± 0.10"),
-        _row(seeds, f"power, actual: {what}", actual, ""),
+        _row(name, "advised seeds decide (said: 0.80)", decided, "about 0.80", seeds),
+        _row(name, "any false verdict where advice is followed until decided", wrong, "<= 0.05", seeds),
     ]
 
 
-def choices(seeds: int, studies: int, seed: int = 0) -> list[Row]:
+def _right(said: npt.NDArray[np.str_], truth: Floats) -> Bools:
+    return ~(((said == "better") & (truth <= 0)) | ((said == "worse") & (truth >= 0))
+             | ((said == "equal") & (np.abs(truth) > ROPE)))  # fmt: skip
+
+
+def choices(studies: int, seeds: tuple[int, ...] = SEEDS) -> list[Row]:
     """Regret of the selection rules, and what the winner's value is worth.
 
     Of 20 cells a third is unstable over seeds, as learning rates near divergence are.
     """
-    rng = np.random.default_rng([seed, seeds, 1])
-    cells, regret, claimed, corrected, true_of = 20, dict.fromkeys(analysis.RULES, 0.0), 0.0, 0.0, 0.0
-    for _ in range(studies):
-        truth = rng.normal(0.7, 0.01, cells)
-        noise = np.where(rng.random(cells) < 0.35, 0.05, 0.008)
-        shared = rng.normal(0, 1, (cells, seeds)) * noise[:, None] + rng.normal(0, 0.01, seeds)
-        val = truth[:, None] + shared + rng.normal(0, 0.005, (cells, seeds))
-        test = truth[:, None] + shared + rng.normal(0, 0.005, (cells, seeds))
-        frames = [long(v) for v in (val, test)]
-        for rule in analysis.RULES:
-            regret[rule] += float(truth.max() - truth[int(analysis.select(frames[0], rule))])
-        found = analysis.overtuning(*frames)
-        claimed += found.test
-        corrected += found.corrected
-        true_of += float(truth[int(found.winner)])
-    return [
-        *(_row(seeds, f"regret of selection by {rule} (points)", 100 * regret[rule] / studies,
-               "half of mean" if rule == "lower_bound" else "") for rule in analysis.RULES),
-        _row(seeds, "winner's test value minus its truth (points)", 100 * (claimed - true_of) / studies, ""),
-        _row(seeds, "corrected value minus its truth (points)", 100 * (corrected - true_of) / studies, "near 0"),
-    ]  # fmt: skip
+    cells = 20
+    rows: dict[str, list[float]] = {}
+    for n in seeds:
+        rng = np.random.default_rng([0, n, 1])
+        sums = dict.fromkeys([*analysis.RULES, "claimed", "corrected"], 0.0)
+        for _ in range(studies):
+            truth = rng.normal(0.7, 0.01, cells)
+            noise = np.where(rng.random(cells) < 0.35, 0.05, 0.008)
+            shared = rng.normal(0, 1, (cells, n)) * noise[:, None] + rng.normal(0, 0.01, n)
+            val = truth[:, None] + shared + rng.normal(0, 0.005, (cells, n))
+            test = truth[:, None] + shared + rng.normal(0, 0.005, (cells, n))
+            frames = [long(v) for v in (val, test)]
+            for rule in analysis.RULES:
+                sums[rule] += float(truth.max() - truth[int(analysis.select(frames[0], rule))])
+            found = analysis.overtuning(*frames)
+            sums["claimed"] += found.test - float(truth[int(found.winner)])
+            sums["corrected"] += found.corrected - float(truth[int(found.winner)])
+        for key, total in sums.items():
+            rows.setdefault(key, []).append(100 * total / studies)
+    said = {"claimed": "winner's test value minus its truth (points)",
+            "corrected": "corrected value minus its truth (points)"}  # fmt: skip
+    wanted = {"lower_bound": "half of mean", "corrected": "near 0"}
+    return [_row("choice", said.get(key, f"regret of selection by {key} (points)"), found, wanted.get(key, ""), seeds)
+            for key, found in rows.items()]  # fmt: skip
 
 
 def long(values: Floats) -> pd.DataFrame:
@@ -159,42 +291,6 @@ def long(values: Floats) -> pd.DataFrame:
     )
 
 
-def importance(studies: int, seed: int = 0) -> list[Row]:
-    """Estimated shares beside the Sobol indices of a function whose indices are known.
-
-    y = a + 2 b + c d over uniform a, b, c, d in [-1, 1]: variances 1/3, 4/3, 1/9; c and d act together only.
-    """
-    rng = np.random.default_rng([seed, 2])
-    total = 1 / 3 + 4 / 3 + 1 / 9
-    known = {"a": 1 / 3 / total, "b": 4 / 3 / total, "c": 0.0}
-    sums = dict.fromkeys([(kind, name) for kind in ("drawn", "grid") for name in known], 0.0)
-    for _ in range(studies):
-        grid = np.stack(np.meshgrid(*[_levels(6)] * 4), -1).reshape(-1, 4)
-        for kind, points in (("drawn", rng.uniform(-1, 1, (600, 4))), ("grid", grid)):
-            noise = 0.2 if kind == "grid" else 0.0
-            a, b, c, d = points.T
-            frame = pd.DataFrame(points, columns=pd.Index(list("abcd")))
-            frame["value"] = a + 2 * b + c * d + rng.normal(0, noise, len(points))
-            single = analysis.one_way(frame, list("abcd"), noise=noise**2).set_index("field")["share"]
-            for name in known:
-                sums[kind, name] += float(single[name]) / studies
-    return [
-        _row(0, f"importance of {name}, {kind}", value, f"{known[name]:.3f} ± 0.03")
-        for (kind, name), value in sums.items()
-    ]
-
-
-def _levels(n: int) -> Floats:
-    """n equally spaced values with the variance of the uniform distribution on [-1, 1]."""
-    levels = np.linspace(-1, 1, n)
-    return levels * np.sqrt(1 / 3 / (levels**2).mean())
-
-
-def _row(seeds: int, what: str, value: float, wanted: str) -> Row:
-    return {
-        "seeds": seeds or "",
-        "clients correlated": "",
-        "what": what,
-        "value": round(float(value), 4),
-        "wanted": wanted,
-    }
+def _row(world: str, what: str, values: list[float], wanted: str, seeds: tuple[int, ...]) -> Row:
+    columns = {f"{n} seeds": round(float(v), 3) for n, v in zip(seeds, values, strict=True)}
+    return {"world": world, "what": what, "wanted": wanted, **columns}

@@ -11,7 +11,7 @@ from fpl_tune.analysis.datasets import Ranks, mean_ranks
 from fpl_tune.analysis.explain import omega_squared, one_way, partial_dependence
 from fpl_tune.analysis.intervals import Interval, interval, t_half_width
 from fpl_tune.analysis.selection import RULES, Overtuning, overtuning, scores, select
-from fpl_tune.analysis.significance import decision_power, holm, paired_t, pooled_sd, seeds_needed
+from fpl_tune.analysis.significance import level_of_look, seeds_needed
 from fpl_tune.analysis.tables import Table, read
 from fpl_tune.analysis.variance import variance_split
 
@@ -27,17 +27,14 @@ __all__ = [
     "Table",
     "advise",
     "compare",
-    "decision_power",
-    "holm",
     "interval",
     "judge",
+    "level_of_look",
     "mean_ranks",
     "omega_squared",
     "one_way",
     "overtuning",
-    "paired_t",
     "partial_dependence",
-    "pooled_sd",
     "read",
     "scores",
     "seeds_needed",

@@ -1,4 +1,4 @@
-"""Tests of claims: the interval of a difference, paired over seeds, against a margin."""
+"""Verdicts on claims: the intervals of differences, paired over seeds, against a margin."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from fpl_tune.analysis.intervals import interval
-from fpl_tune.analysis.significance import seeds_needed
-from fpl_tune.analysis.tables import Floats, present, read, seed_means
+from fpl_tune.analysis.compare import places_of
+from fpl_tune.analysis.significance import estimate, level_of_look, resolution_of, seeds_needed
+from fpl_tune.analysis.tables import present, read, seed_means
 
 ClaimStatus = Literal["holds", "fails", "undecided"]
 
@@ -33,13 +34,13 @@ class ClaimResult:
     """Mean over seeds; NaN without a seed that all cells have."""
     low: float
     high: float
-    """Bounds of the 95 % interval; NaN below two seeds."""
+    """Bounds of the interval that decides; NaN below two seeds."""
     values: dict[str, float]
     """Means of both cells over the same seeds."""
     seeds: int
     needed: int | None
-    """Seeds in all that decide an undecided claim with a probability of 80 % if the difference is as observed; None: no
-    number up to `significance.MOST` does, or one seed says nothing about noise."""
+    """Seeds in all that decide an undecided claim with a probability of 80 %; None: no number up to
+    `significance.MOST` does, or one seed says nothing about noise."""
 
 
 def judge(
@@ -49,12 +50,13 @@ def judge(
     margin: float = 0.0,
     within: float | None = None,
     level: float = 0.95,
+    look: int | None = None,
 ) -> ClaimResult:
     """Judges the claim that every contrast exceeds a margin, or lies within a range around 0.
 
     A contrast holds where its interval lies inside of what is claimed, fails where the interval lies outside, and is
-    undecided otherwise. The claim holds where every contrast holds, which needs no correction (an intersection-union
-    test), and fails where one contrast fails at the level divided by their number (Bonferroni).
+    undecided otherwise, or where a run lies apart from its cell's other seeds. The claim holds where every contrast
+    holds and fails where one fails. Intervals are those of `compare` for the same pairs, corrected for their number.
 
     Args:
         frame: columns `cell`, `seed` and `value`, optionally `client`; see `tables.read`. Seeds are paired by number:
@@ -62,7 +64,8 @@ def judge(
         contrasts: at least one.
         margin: what the difference must exceed, in units of `value`.
         within: largest absolute value of the difference instead.
-        level: of the intervals.
+        level: of all intervals together.
+        look: see `compare`.
 
     Returns:
         The verdict with the figures of a contrast that fails, else of the one nearest to what is claimed to be false.
@@ -74,33 +77,31 @@ def judge(
     if not contrasts:
         raise ValueError("A claim needs at least one contrast.")
     table = read(frame)
-    by_cell = {cell: seed_means(table.of(cell)) for contrast in contrasts for cell in contrast}
-    found = [_judge(contrast, by_cell, margin, within, level, len(contrasts)) for contrast in contrasts]
-    order = ("fails", "undecided", "holds")
-    nearest = lambda pair: (order.index(pair[1].status), -math.inf if math.isnan(pair[0]) else pair[0])  # noqa: E731
-    return min(found, key=nearest)[1]
-
-
-def _judge(
-    contrast: Contrast, by_cell: dict[str, Floats], margin: float, within: float | None, level: float, contrasts: int
-) -> tuple[float, ClaimResult]:
-    """Judges one contrast; returns the distance of its interval to the border of the claimed range, and the result."""
-    differences = by_cell[contrast.cell] - by_cell[contrast.versus]
-    ran = present(differences)
-    seen = differences[ran]
-    held = interval(seen[:, None], level=level)
-    wide = interval(seen[:, None], level=1 - (1 - level) / contrasts)
+    by_seed = seed_means(table.values)
+    places = places_of(table, contrasts)
+    level = level_of_look(look, level)
+    found = estimate(by_seed, places, resolution=resolution_of(table.values), level=level)
+    low, high = found.difference - found.half, found.difference + found.half
     if within is None:
-        slack, outside = held.low - margin, wide.high <= margin
+        slack, outside = low - margin, high <= margin
         inside = slack > 0
     else:
-        slack = within - max(abs(held.low), abs(held.high))
-        inside, outside = slack >= 0, wide.low > within or wide.high < -within
-    status: ClaimStatus = "holds" if inside else "fails" if outside else "undecided"
-    needed = None
-    if status == "undecided" and len(seen) > 1:
-        rope, shift = (within, 0.0) if within is not None else (0.0, margin)
-        needed = seeds_needed(held.mean - shift, float(seen.std(ddof=1)), rope=rope)
-        needed = None if needed is None else max(needed, len(seen) + 1)
-    values = {cell: float(by_cell[cell][ran].mean()) if ran.any() else math.nan for cell in contrast}
-    return slack, ClaimResult(status, contrast, held.mean, held.low, held.high, values, len(seen), needed)
+        slack = within - np.maximum(np.abs(low), np.abs(high))
+        inside, outside = slack >= 0, (low > within) | (high < -within)
+    status = np.where(found.apart, 1, np.select([inside, outside], [2, 0], 1))
+    nearest = int(np.lexsort((np.nan_to_num(slack, nan=-np.inf), status))[0])
+    needed = math.nan
+    if status[nearest] == 1 and not found.apart[nearest] and found.sd[nearest] > 0:
+        shift, rope = (margin, 0.0) if within is None else (0.0, within)
+        needed = seeds_needed(
+            found.difference[[nearest]] - shift, found.sd[[nearest]], found.seeds[[nearest]], rope=rope,
+            level=level, tests=len(contrasts), freedom=float(found.freedom[nearest]),
+        )[0]  # fmt: skip
+    both = present(by_seed[places[nearest]]).all(axis=0)
+    values = {cell: float(by_seed[at][both].mean()) if both.any() else math.nan
+              for cell, at in zip(contrasts[nearest], places[nearest], strict=True)}  # fmt: skip
+    return ClaimResult(
+        ("fails", "undecided", "holds")[status[nearest]], contrasts[nearest], float(found.difference[nearest]),
+        float(low[nearest]), float(high[nearest]), values, int(found.seeds[nearest]),
+        None if math.isnan(needed) else int(needed),
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Comparisons of cells with references, one row and one sentence each, and the seeds that decide what is open."""
+"""Comparisons of cells with references, one verdict and one sentence each, and the seeds that decide what is open."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from fpl_tune.analysis.intervals import interval
-from fpl_tune.analysis.significance import equivalence, holm, paired_t, pooled_sd, seeds_needed
-from fpl_tune.analysis.tables import Floats, Table, present, read, seed_means
+from fpl_tune.analysis.significance import (
+    Estimates,
+    apart,
+    effect_spread,
+    estimate,
+    level_of_look,
+    resolution_of,
+    seeds_needed,
+)
+from fpl_tune.analysis.tables import Bools, Floats, Table, present, read
 from fpl_tune.core.formatting import counted
 
 Verdict = Literal["better", "worse", "equal", "undecided"]
@@ -26,98 +34,153 @@ def compare(
     *,
     rope: float = 0.01,
     level: float = 0.95,
+    look: int | None = None,
+    chosen: bool = False,
     names: Mapping[str, str] | None = None,
     shares: bool = True,
 ) -> pd.DataFrame:
     """Compares cells with references, paired by seed and client.
 
-    A seed is paired where both cells have values and the same split; a client, where both have a value of it. A cell
-    is `better` or `worse` where the paired t test over seeds rejects equality after Holm's correction over all rows,
-    `equal` where the two one-sided tests, corrected likewise, place the difference inside the region of practical
-    equivalence, and `undecided` otherwise. A difference that is both is `equal`: it is real but does not matter.
+    The interval of a difference decides: a cell is `equal` where it lies inside the region of practical equivalence,
+    `better` or `worse` where it lies beyond 0, and `undecided` otherwise, or where a run of either cell lies apart from
+    the cell's other seeds. The intervals hold for all rows at once; `significance` says how they are made.
 
     Args:
-        frame: see `tables.read`.
+        frame: see `tables.read`. A seed is paired where both cells have values and the same split.
         reference: cell that all others are compared with, or one for each cell.
         rope: half width of the region of practical equivalence, in units of `value`.
-        level: of the intervals; 1 - level is the level of both tests.
+        level: of all intervals together.
+        look: which number of seeds this is, where seeds are added until a study is decided; see `level_of_look`.
+        chosen: the reference was chosen among these cells by their values: all pairs of cells are corrected for.
         names: what sentences call cells; None: as the frame does.
         shares: values are shares, which sentences give in points; else as they are, and equality is not tested.
 
     Returns:
-        Index `cell`; columns `reference`, `difference` (mean over seeds), `low` and `high` (its confidence
-        interval), `seeds` and `clients` (pairs), `verdict`, `sentence`, `note` (what limits the row).
+        Index `cell`; columns `reference`, `difference` (mean over seeds), `low` and `high` (its interval), `seeds` and
+        `clients` (pairs), `verdict`, `sentence`, `note` (what limits the row).
 
     Raises:
         KeyError: a cell or reference is not in the frame.
+        ValueError: values are to be shares and exceed 1.
     """
     table = read(frame)
+    if shares and float(np.nanmax(np.abs(table.values), initial=0.0)) > 1 + 1e-9:
+        raise ValueError(
+            f"Shares lie between 0 and 1, but a value is {np.nanmax(np.abs(table.values)):g}: divide percents by 100, "
+            "or pass shares=False."
+        )
     rope = rope if shares else 0.0
     pairs = {c: reference for c in table.cells if c != reference} if isinstance(reference, str) else dict(reference)
+    places = places_of(table, list(pairs.items()))
+    found = estimated(table, places, level=level_of_look(look, level), chosen=chosen)
+    clients = _clients(table, places)
+    notes = _notes(table, places, clients, found, {**{cell: cell for cell in table.cells}, **(names or {})})
+    low, high = found.difference - found.half, found.difference + found.half
+    result = pd.DataFrame(
+        {"reference": list(pairs.values()), "difference": found.difference, "low": low, "high": high,
+         "seeds": found.seeds.astype(int), "clients": clients,
+         "verdict": np.where(found.apart, "undecided", verdicts(low, high, rope)), "note": notes},
+        index=pd.Index(list(pairs), name="cell"),
+    )  # fmt: skip
     called = {**{cell: cell for cell in table.cells}, **(names or {})}
-    rows: list[dict[str, Any]] = []
-    different, equal = list[float](), list[float]()
-    for cell, other in pairs.items():
-        differences, note = paired(table, cell, other)
-        found, by_seed = interval(differences, level=level), seed_means(differences)
-        different.append(paired_t(by_seed))
-        equal.append(equivalence(by_seed, rope))
-        rows.append({
-            "cell": cell, "reference": other, "difference": found.mean, "low": found.low, "high": found.high,
-            "seeds": found.seeds, "clients": found.clients,
-            "note": "; ".join(filter(None, [note, found.note])),
-        })  # fmt: skip
-    result = pd.DataFrame(rows, columns=pd.Index(["cell", *COLUMNS])).set_index("cell")
-    result["verdict"] = [
-        "equal" if p_equal <= 1 - level else "undecided" if not p <= 1 - level else "better" if gap > 0 else "worse"
-        for p, p_equal, gap in zip(holm(different), holm(equal), result["difference"], strict=True)
-    ]
     result["sentence"] = [
-        _sentence(called[cell], called[other], row, rope, shares)
-        for (cell, other), row in zip(pairs.items(), result.to_dict("records"), strict=True)
+        _sentence(called[str(row["cell"])], called[row["reference"]], row, rope, shares)
+        for row in result.reset_index().to_dict("records")
     ]
-    return result
+    return result.loc[:, COLUMNS]
 
 
-def paired(table: Table, cell: str, reference: str) -> tuple[Floats, str]:
-    """Differences [paired seeds, paired clients] of a cell to a reference, and what was left out.
+def places_of(table: Table, pairs: Sequence[tuple[str, str]]) -> npt.NDArray[np.intp]:
+    """Places [rows, 2] of pairs of cells in a table.
 
     Raises:
         KeyError: a cell is not in the table.
     """
-    ours, theirs = table.of(cell), table.of(reference)
-    mine, other = (table.splits[table.cells.index(name)] for name in (cell, reference))
-    mine_ran, other_ran = (present(v).any(axis=1) for v in (ours, theirs))
-    ran, same = mine_ran & other_ran, mine == other
-    differences = (ours - theirs)[ran & same]
-    differences = differences[present(differences).any(axis=1)]
+    place = {cell: i for i, cell in enumerate(table.cells)}
+    return np.array([(place[a], place[b]) for a, b in pairs], np.intp).reshape(-1, 2)
+
+
+def estimated(table: Table, places: npt.NDArray[np.intp], *, level: float, chosen: bool = False) -> Estimates:
+    """Estimates the differences of pairs of cells of a table; see `significance.estimate`."""
+    cells = len(np.unique(places))
+    return estimate(
+        table.by_split(), places, resolution=resolution_of(table.values), level=level,
+        tests=cells * (cells - 1) // 2 if chosen else None,
+    )  # fmt: skip
+
+
+def verdicts(low: Floats, high: Floats, rope: float) -> npt.NDArray[np.str_]:
+    """Verdicts on differences by their intervals; one that is beyond 0 and inside the region is `equal`."""
+    inside = (low >= -rope) & (high <= rope) & (rope > 0)
+    return np.select([inside, low > 0, high < 0], ["equal", "better", "worse"], "undecided")
+
+
+def _clients(table: Table, places: npt.NDArray[np.intp]) -> npt.NDArray[np.int_]:
+    """Clients [rows] that both cells of a pair have, of the seed that has most."""
+    known = present(table.values)
+    return np.array([(known[a] & known[b]).sum(axis=1).max(initial=0) for a, b in places], int)
+
+
+def _notes(
+    table: Table,
+    places: npt.NDArray[np.intp],
+    clients: npt.NDArray[np.int_],
+    found: Estimates,
+    names: Mapping[str, str],
+) -> list[str]:
+    """What limits each row: seeds that are not paired, and runs that lie apart."""
+    ran: Bools = np.any(present(table.values), axis=2)
+    values = table.by_split()
+    strange = _apart_notes(table, names) if found.apart.any() else {}
     notes = []
-    if split := int((ran & ~same).sum()):
-        notes.append(f"{counted(split, 'seed')} left out: splits differ")
-    if missing := int((mine_ran ^ other_ran).sum()):
-        notes.append(f"{counted(missing, 'seed')} of one cell only")
-    if len(differences) and present(differences).sum(axis=1).max() == 1:
-        notes.append("1 client")
-    return differences, "; ".join(notes)
+    for (a, b), several in zip(places, clients, strict=True):
+        both = ran[a] & ran[b]
+        other = int((both & (table.splits[a] != table.splits[b])).sum())
+        alone = int((ran[a] ^ ran[b]).sum())
+        paired = int(present(values[a] + values[b]).sum())
+        notes.append("; ".join([
+            *([f"{counted(other, 'seed')} left out: splits differ"] if other else []),
+            *([f"{counted(alone, 'seed')} of one cell only"] if alone else []),
+            *(["1 client"] if several == 1 else []),
+            *([f"{paired or 'no'} seed: no interval"] if paired < 2 else []),
+            *(strange[i] for i in (a, b) if i in strange),
+        ]))  # fmt: skip
+    return notes
 
 
-def _sentence(cell: str, reference: str, row: Mapping[str, Any], rope: float, shares: bool) -> str:
-    """A row in words: verdict, difference, interval, and what this number of seeds can show."""
+def _apart_notes(table: Table, names: Mapping[str, str]) -> dict[int, str]:
+    """What is said of cells with runs that lie apart: place of the cell -> note."""
+    known = present(table.values)
+    means = np.where(known, table.values, 0).sum(axis=2) / np.maximum(known.sum(axis=2), 1)
+    means = np.where(known.any(axis=2), means, np.nan)
+    found: dict[int, list[str]] = {}
+    for cell, seed in np.argwhere(apart(means)):
+        gap = means[cell, seed] - np.nanmedian(means[cell])
+        way = "below" if gap < 0 else "above"
+        text = (
+            f"seed {table.seeds[seed]} of {names[table.cells[cell]]} lies {100 * abs(gap):.1f} points {way} its others"
+        )
+        found.setdefault(int(cell), []).append(text)
+    return {cell: ", ".join(texts) for cell, texts in found.items()}
+
+
+def _sentence(cell: str, reference: str, row: Mapping[Any, Any], rope: float, shares: bool) -> str:
+    """A row in words: verdict, difference, interval and seeds."""
     if math.isnan(row["difference"]):
         return f"{cell} is not compared with {reference}: {row['note'] or 'no seed in common'}."
     write = (lambda v: f"{100 * v:+.2f}") if shares else (lambda v: f"{v:+.4g}")
     gap = f"{write(row['difference'])}{' points' if shares else ''}"
     seeds = counted(row["seeds"], "seed")
     if math.isnan(row["low"]):
-        return f"{cell} against {reference}: undecided, {gap} over {seeds}; one seed allows no test."
+        why = "one seed allows no test" if row["seeds"] < 2 else "no value varies, so that its error is not known"
+        return f"{cell} against {reference}: undecided, {gap} over {seeds}; {why}."
     words = {
         "better": f"{cell} is {'better' if shares else 'higher'} than {reference}",
         "worse": f"{cell} is {'worse' if shares else 'lower'} than {reference}",
         "equal": f"{cell} equals {reference} within {100 * rope:g} {'point' if rope == 0.01 else 'points'}",
         "undecided": f"{cell} against {reference} is undecided",
     }[row["verdict"]]
-    bounds = f"95 % interval {write(row['low'])} to {write(row['high'])}"
-    return f"{words}: {gap} ({bounds}, {seeds})."
+    return f"{words}: {gap} (interval {write(row['low'])} to {write(row['high'])}, {seeds})."
 
 
 @dataclass(frozen=True)
@@ -129,7 +192,7 @@ class Advice:
     cells: tuple[str, ...]
     """Open cells that this number of seeds decides with a probability of 80 %."""
     beyond: tuple[str, ...]
-    """Open cells that need more than twice as many, or more than are worth trying."""
+    """Open cells that need more seeds than are worth trying, or have a run that lies apart."""
     text: str
     """One line, with the command if there is one."""
 
@@ -140,19 +203,21 @@ def advise(
     *,
     study: str = "STUDY",
     rope: float = 0.01,
+    look: int | None = None,
     most: int = 30,
     narrow: Callable[[Sequence[str]], str] | None = None,
 ) -> Advice:
     """Advises how many seeds decide the undecided rows of `compare`.
 
-    The spread of differences over seeds is pooled over all comparisons; each open comparison is taken to have the
-    difference that was observed.
+    Probabilities are predictive: true differences are shrunk towards 0 as far as all rows suggest, and verdicts to
+    come are corrected for all rows, at the level of the look to come.
 
     Args:
         frame: the frame that was compared.
         comparisons: what `compare` returned.
         study: name in the command.
         rope: half width of the region of practical equivalence.
+        look: of the comparisons, see `compare`; the advice is on the next one.
         most: largest number of seeds that is advised.
         narrow: gets the cells that need more seeds, with their references; returns what restricts the command to them,
             or nothing.
@@ -160,34 +225,39 @@ def advise(
     Returns:
         The advice.
     """
-    table = read(frame)
-    differences = {
-        str(cell): seed_means(paired(table, str(cell), str(other))[0])
-        for cell, other in comparisons["reference"].items()
-    }
-    sd, freedom = pooled_sd(differences.values())
-    open_cells = [str(c) for c in comparisons.index[comparisons["verdict"] == "undecided"]]
+    open_rows = (comparisons["verdict"] == "undecided").to_numpy()
+    open_cells = [str(cell) for cell in comparisons.index[open_rows]]
     if not open_cells:
         return Advice(None, (), (), "Every comparison is decided." if len(comparisons) else "Nothing is compared.")
-    if freedom == 0:
+    table = read(frame)
+    places = places_of(table, [(str(a), str(b)) for a, b in comparisons["reference"].items()])
+    found = estimated(table, places, level=0.95)
+    if not (found.freedom > 0).any():
         text = f"One seed says nothing about noise: fpl-tune study {study} seeds=3"
         return Advice(3, (), tuple(open_cells), text)
-    ran = max(len(d) for d in differences.values())
-    alpha = 0.05 / len(open_cells)  # Holm's first step over the open comparisons
-    gaps: dict[str, float] = comparisons["difference"].to_dict()
-    needed = {c: seeds_needed(gaps[c], sd, rope=rope, alpha=alpha, most=most) for c in open_cells}
-    reach = {cell: max(n, ran + 1) for cell, n in needed.items() if n is not None}
+    ran = int(found.seeds.max())
+    known = open_rows & (found.seeds > 0) & (found.sd > 0) & ~found.apart
+    needed = np.full(len(comparisons), np.nan)
+    needed[known] = seeds_needed(
+        found.difference[known], found.sd[known], found.seeds[known], rope=rope,
+        level=level_of_look(None if look is None else look + 1), tests=len(comparisons),
+        spread=effect_spread(found.difference, found.sd**2 / np.maximum(found.seeds, 1)),
+        freedom=float(found.freedom.max()), most=most,
+    )  # fmt: skip
+    need = dict(zip(map(str, comparisons.index), needed, strict=True))
+    reach = {cell: max(int(need[cell]), ran + 1) for cell in open_cells if not math.isnan(need[cell])}
     beyond = tuple(cell for cell in open_cells if cell not in reach)
     if not reach:
         text = f"More than {most} seeds are needed to decide {counted(len(open_cells), 'open cell')}."
         return Advice(None, (), beyond, text)
-    seeds = int(np.ceil(np.median(list(reach.values()))))
+    seeds = math.ceil(np.median(list(reach.values())))
     decided = tuple(cell for cell, n in reach.items() if n <= seeds)
     text = f"{counted(seeds - ran, 'more seed')} decide {counted(len(decided), 'open cell')} (probability 80 %)"
     later = [n for n in reach.values() if n > seeds]
     rest = [f"{counted(len(later), 'open cell')}: up to {max(later)} seeds"] if later else []
     rest += [f"{counted(len(beyond), 'open cell')}: more than {most} seeds"] if beyond else []
     tail = f"; needed by {', by '.join(rest)}" if rest else ""
-    wanted = dict.fromkeys([*decided, *(str(comparisons.loc[cell, "reference"]) for cell in decided)])
+    references = comparisons["reference"].to_dict()
+    wanted = dict.fromkeys([*decided, *(str(references[cell]) for cell in decided)])
     only = narrow(list(wanted)) if narrow else ""
     return Advice(seeds, decided, beyond, f"{text}{tail}: fpl-tune study {study} seeds={seeds} {only}".rstrip())

@@ -1,111 +1,258 @@
-"""Tests of a mean difference over seeds, their correction for several tests, and the seeds that they need."""
+"""Differences of cells with the interval that decides them: noise of all cells where they agree, of the pair where not.
+
+Values of cells c and seeds s follow value = cell + seed + residual. The residual variance, pooled over the cells that
+are compared with one another, has many degrees of freedom, so that few seeds decide much. The interval of a difference
+is the wider of two: by the pooled variance, corrected for the number of comparisons (Bonferroni), and Student's by the
+pair's own differences, uncorrected, which guards against variances that only seem to agree. A cell that clearly varies
+more than the others is not pooled: its interval is Student's, corrected. No interval is narrower than the resolution of
+the test set allows: n seeds that agree to the last image are known to one image in n test sets, not exactly.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
-from scipy import special
+import numpy.typing as npt
+from scipy import sparse, special
+from scipy.sparse import csgraph
 
-from fpl_tune.analysis.tables import Floats
+from fpl_tune.analysis.tables import Bools, Floats, present, seed_means
 
 MOST = 100
 """Largest number of seeds that is considered."""
 
-
-def paired_t(differences: Sequence[float] | Floats) -> float:
-    """Two-sided p value of a paired t test; NaN for one difference, and 0 or 1 where all differences are equal."""
-    seen = np.asarray(differences, float)
-    if len(seen) < 2:
-        return math.nan
-    if np.ptp(seen) == 0:
-        return 1.0 if seen[0] == 0 else 0.0
-    return 2 * float(special.stdtr(len(seen) - 1, -abs(seen.mean()) / (seen.std(ddof=1) / math.sqrt(len(seen)))))
+_SPENT = 0.75
+_FITS = 50  # sweeps over rows and columns; values without gaps need one
+_APART = 5.0  # robust standard deviations of a run that is said to lie apart
+_APART_POINTS = 0.05
 
 
-def equivalence(differences: Sequence[float] | Floats, rope: float) -> float:
-    """p value of the two one-sided t tests (Schuirmann 1987) that the mean difference lies outside [-rope, rope]."""
-    seen = np.asarray(differences, float)
-    if len(seen) < 2:
-        return math.nan
-    mean, error = abs(float(seen.mean())), float(seen.std(ddof=1)) / math.sqrt(len(seen))
-    if error == 0:
-        return 0.0 if mean < rope else 1.0
-    return float(special.stdtr(len(seen) - 1, (mean - rope) / error))
+class Estimates(NamedTuple):
+    """Differences [..., rows] of pairs of cells."""
+
+    difference: Floats
+    half: Floats
+    """Half width of the interval; NaN where there is none."""
+    sd: Floats
+    """Standard deviation of one seed's difference: of all cells, moderated by the pair's own."""
+    freedom: Floats
+    """Degrees of freedom of the pooled variance."""
+    seeds: Floats
+    apart: Bools
+    """Whether a run of either cell lies apart from the cell's other seeds: see `apart`."""
 
 
-def holm(p: Sequence[float] | Floats) -> Floats:
-    """Holm's step-down correction (1979) of a family of p values; NaN (no test possible) stays and is not counted."""
-    values = np.asarray(p, float)
-    corrected = np.full_like(values, math.nan)
-    tested = np.flatnonzero(~np.isnan(values))
-    order = tested[np.argsort(values[tested], kind="stable")]
-    steps = values[order] * np.arange(len(order), 0, -1)
-    corrected[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
-    return corrected
+def level_of_look(look: int | None, level: float = 0.95) -> float:
+    """Confidence level of the verdicts at a look, where seeds are added until a study is decided.
 
-
-def pooled_sd(differences: Iterable[Floats]) -> tuple[float, int]:
-    """Pools the standard deviation over seeds of several comparisons.
+    Each look spends three quarters of the error that is left (alpha spending), so that all looks together err as often
+    as `level` says.
 
     Args:
-        differences: per comparison, mean differences of its seeds.
-
-    Returns:
-        Standard deviation and its degrees of freedom; (NaN, 0) where no comparison has two seeds.
+        look: 1 for the first number of seeds that was evaluated; None: the number of seeds was fixed beforehand.
+        level: of all looks together.
     """
-    kept = [d for d in differences if len(d) > 1]
-    freedom = sum(len(d) - 1 for d in kept)
-    squares = sum(float(((d - d.mean()) ** 2).sum()) for d in kept)
-    return (math.sqrt(squares / freedom), freedom) if freedom else (math.nan, 0)
+    return level if look is None else 1 - (1 - level) * _SPENT * (1 - _SPENT) ** (look - 1)
 
 
-def decision_power(effect: float, sd: float, seeds: int, *, rope: float = 0.01, alpha: float = 0.05) -> float:
-    """Probability that a comparison ends with better, worse or equal instead of undecided.
+def estimate(
+    values: Floats,
+    pairs: Sequence[tuple[int, int]] | npt.NDArray[np.intp],
+    *,
+    resolution: float | Floats = 0.0,
+    level: float = 0.95,
+    tests: int | None = None,
+) -> Estimates:
+    """Estimates differences of cells, paired by seed, with simultaneous intervals.
 
     Args:
-        effect: true mean difference.
-        sd: standard deviation of the seeds' differences.
-        seeds: number of seeds.
-        rope: half width of the region of practical equivalence; 0: equality cannot be found.
-        alpha: level of both tests.
-
-    Returns:
-        The probability; NaN for fewer than two seeds or an unknown `sd`.
+        values: [..., cells, seeds], NaN where missing. Leading axes are studies of their own.
+        pairs: [rows, 2] cell and reference.
+        resolution: [...] smallest step of a value; NaN: not known, which leaves no interval where nothing varies.
+        level: of all intervals together.
+        tests: comparisons to correct for; None: the rows with two seeds or more.
     """
-    if seeds < 2 or math.isnan(sd) or math.isnan(effect):
-        return math.nan
-    if sd == 0:
-        return float(effect != 0 or rope > 0)
-    share = (np.arange(64) + 0.5) / 64
-    error = sd / math.sqrt(seeds)  # of the mean
-    seen = error * np.sqrt(special.chdtri(seeds - 1, 1 - share) / (seeds - 1))  # as estimated from this number of seeds
-    beyond = special.stdtrit(seeds - 1, 1 - alpha / 2) * seen
-    inside = np.maximum(rope - special.stdtrit(seeds - 1, 1 - alpha) * seen, 0.0)
+    first, second = np.asarray(pairs, np.intp).reshape(-1, 2).T
+    gaps = values[..., first, :] - values[..., second, :]
+    seeds = present(gaps).sum(-1)
+    difference = seed_means(gaps)
+    own = _squares(gaps - difference[..., None]) / np.maximum(seeds - 1, 1)
+    strange = apart(values)
+    odd = _either(strange, first, second)
+    cells = values.shape[-2]
+    links = sparse.coo_matrix((np.ones(len(first)), (first, second)), shape=(cells, cells))
+    group = csgraph.connected_components(links, directed=False)[1]
+    pooled, freedom = np.zeros_like(own), np.zeros_like(own)
+    for number in np.unique(group[first]):
+        rows = np.flatnonzero(group[first] == number)
+        free = np.maximum(seeds[..., rows] - 1, 0)
+        usual = _agree(own[..., rows], free)
+        kept = np.ones(values.shape[:-1], bool)
+        kept[..., first[rows]] = usual
+        fitted = np.where(kept[..., None] & ~strange, values, np.nan)[..., group == number, :]
+        variance, pool = _two_way(fitted)
+        weight = free * (usual & ~odd[..., rows])
+        mean = (weight * own[..., rows]).sum(-1) / np.maximum(weight.sum(-1), 1)  # a reference that varies more shows
+        base = np.maximum(2 * variance, mean)[..., None]
+        pooled[..., rows] = np.where(usual, base, own[..., rows])
+        freedom[..., rows] = np.where(usual, pool[..., None], free)
+    n = np.maximum(seeds, 1)
+    least = np.asarray(resolution, float)[..., None] * math.sqrt(2) / n  # of a mean's error
+    counted = np.maximum((seeds > 1).sum(-1, keepdims=True), 1) if tests is None else max(tests, 1)
+    error = 1 - level
+    known = (seeds > 1) & (freedom > 0)
+    both = [
+        special.stdtrit(np.maximum(free, 1), 1 - share / 2) * np.fmax(np.sqrt(variance / n), least)
+        for free, share, variance in ((freedom, error / counted, pooled), (seeds - 1, error, own))
+    ]
+    unknown = np.isnan(least) & (np.maximum(pooled, own) <= 0)
+    half = np.where(known & np.logical_not(unknown), np.maximum(*both), np.nan)
+    moderated = (4 * pooled + (seeds - 1) * own) / (4 + np.maximum(seeds - 1, 0))
+    sd = np.maximum(np.sqrt(np.maximum(pooled, moderated)), np.nan_to_num(least * np.sqrt(n)))
+    return Estimates(difference, half, sd, freedom, seeds.astype(float), odd)
 
-    def between(low: Floats, high: Floats) -> Floats:
-        return special.ndtr((high - effect) / error) - special.ndtr((low - effect) / error)
 
-    gap = np.where(inside < beyond, between(inside, beyond) + between(-beyond, -inside), 0.0)
-    return float(np.clip(1 - gap.mean(), 0.0, 1.0))
+def apart(values: Floats) -> Bools:
+    """Finds runs [..., cells, seeds] that lie apart from the other seeds of their cell, as after a collapse.
+
+    A run lies apart where it is five points and five robust standard deviations of all runs from its cell's median,
+    after effects of the seeds. Two seeds cannot say which of them does.
+    """
+    known = present(values)
+    rest = values - _median(values, -1)
+    if values.shape[-2] > 2:
+        rest = rest - _median(rest, -2)
+        rest = rest - _median(rest, -1)
+    size = np.where(known, np.abs(rest), np.nan)
+    flat = size.reshape(*size.shape[:-2], -1)
+    spread = 1.4826 * _median(np.where(flat > 0, flat, np.nan), -1)[..., None]  # the median itself is no deviation
+    enough = known.sum(-1, keepdims=True) > 2
+    return enough & (np.nan_to_num(size) > np.maximum(_APART_POINTS, np.nan_to_num(_APART * spread)))
+
+
+def resolution_of(values: Floats) -> Floats:
+    """Smallest step [...] of the mean over clients of values [..., cells, seeds, clients]; NaN where nothing varies.
+
+    The smallest difference of two values of a client, such as 1/20 with 20 test images, divided by the clients.
+    """
+    clients = values.shape[-1]
+    flat = np.sort(values.reshape(*values.shape[:-3], -1, clients), axis=-2)
+    scale = np.nanmax(np.abs(flat), axis=(-2, -1), initial=0.0, keepdims=True)
+    steps = np.diff(flat, axis=-2)
+    steps = np.where(steps > 1e-6 * scale, steps, np.inf).min(-2, initial=np.inf)  # below lies rounding
+    found = np.isfinite(steps)
+    mean = np.where(found, steps, 0.0).sum(-1) / np.maximum(found.sum(-1), 1)
+    return np.where(found.any(-1), mean / clients, np.nan)
 
 
 def seeds_needed(
-    effect: float,
-    sd: float,
+    difference: Floats,
+    sd: Floats,
+    seeds: Floats,
     *,
-    rope: float = 0.01,
-    alpha: float = 0.05,
+    rope: float = 0.0,
+    level: float = 0.95,
+    tests: int = 1,
+    spread: float | Floats | None = None,
+    freedom: float = math.inf,
     wanted: float = 0.8,
     most: int = MOST,
-) -> int | None:
-    """Smallest number of seeds with which a comparison is decided with probability `wanted`.
+) -> Floats:
+    """Predicts how many seeds in all decide comparisons with a probability of `wanted`.
+
+    An effect is not taken as observed: its posterior is that of a normal prior around 0 whose variance the rows
+    suggest (empirical Bayes), so that the largest of many noisy differences is not believed.
+
+    Args:
+        difference: [rows] over the seeds that ran.
+        sd: [rows] of one seed's difference.
+        seeds: [rows] that ran.
+        rope: half width of the region of practical equivalence; 0: equality cannot be found.
+        level: of the verdicts to come.
+        tests: comparisons to correct for.
+        spread: standard deviation of true differences, one or [rows]; None: by these rows.
+        freedom: degrees of freedom of `sd`.
+        wanted: probability.
+        most: largest number of seeds that is tried.
 
     Returns:
-        The number; None if it exceeds `most` or `sd` is unknown.
+        [rows] the numbers; NaN where `most` does not suffice.
     """
-    for n in range(2, most + 1):
-        if decision_power(effect, sd, n, rope=rope, alpha=alpha) >= wanted:
-            return n
-    return None
+    needed = np.full(len(difference), np.nan)
+    sd = np.maximum(sd, 1e-12)
+    variance = sd**2 / seeds
+    believed = effect_spread(difference, variance) if spread is None else spread
+    if not len(difference):
+        return needed
+    trust = believed**2 / (believed**2 + variance)
+    share = (np.arange(8) + 0.5) / 8
+    scale = np.sqrt(freedom / special.chdtri(freedom, 1 - share)) if math.isfinite(freedom) else np.ones(1)
+    for total in range(max(2, int(seeds.min()) + 1), most + 1):
+        open_rows = np.isnan(needed) & (seeds < total)
+        d, s, ran, b = (v[open_rows][:, None, None] for v in (difference, sd, seeds, trust))
+        later = total - ran
+        centre = (ran + later * b) / total * d
+        s = s * scale[:, None]
+        error = later / total * np.sqrt(b * s**2 / ran + s**2 / later)
+        own = np.sqrt(special.chdtri(total - 1, 1 - share) / (total - 1))  # of the pair, as estimated from its seeds
+        free = freedom * (total - 1) / max(float(seeds.max()) - 1, 1) if math.isfinite(freedom) else 1e9
+        quantile = special.stdtrit(free, 1 - (1 - level) / tests / 2)
+        half = np.maximum(quantile, special.stdtrit(total - 1, (1 + level) / 2) * own) * s / math.sqrt(total)
+        inside = rope - half
+        chance = special.ndtr((centre - half) / error) + special.ndtr((-centre - half) / error)
+        equal = special.ndtr((inside - centre) / error) - special.ndtr((-inside - centre) / error)
+        overlap = np.maximum(inside - half, 0)  # both beyond 0 and inside the region
+        twice = special.ndtr((inside - centre) / error) - special.ndtr((half - centre) / error)
+        twice = twice + special.ndtr((-half - centre) / error) - special.ndtr((-inside - centre) / error)
+        chance = chance + np.where(inside > 0, equal, 0) - np.where(overlap > 0, twice, 0)
+        reached = np.flatnonzero(open_rows)[chance.mean((1, 2)) >= wanted]
+        needed[reached] = total
+    return needed
+
+
+def effect_spread(difference: Floats, variance: Floats) -> Floats:
+    """Standard deviation [...] of true differences [..., rows] around 0 by observed ones and the variance of errors."""
+    excess = np.where(present(difference), difference**2 - variance, np.nan)
+    return np.sqrt(np.maximum(seed_means(excess), 0.0))
+
+
+def _agree(variance: Floats, freedom: Floats) -> Bools:
+    """Whether variances [..., rows] are not clearly larger than their median: an F test at 1 %."""
+    known = freedom > 0
+    several = np.maximum(freedom.sum(-1, keepdims=True), 1)
+    middle = _median(np.where(known, variance, np.nan), -1)
+    return variance <= special.fdtri(np.maximum(freedom, 1), several, 0.99) * middle + 1e-15
+
+
+def _two_way(values: Floats) -> tuple[Floats, Floats]:
+    """Residual variance [...] of values [..., cells, seeds] after effects of cells and seeds, and its freedom."""
+    known = present(values)
+    rest = values
+    for _ in range(1 if known.all() else _FITS):
+        rest = rest - seed_means(rest)[..., None]
+        rest = rest - np.swapaxes(seed_means(np.swapaxes(rest, -1, -2))[..., None], -1, -2)
+    effects = known.any(-1).sum(-1) + known.any(-2).sum(-1) - 1
+    freedom = np.maximum(known.sum((-1, -2)) - effects, 0)
+    return _squares(rest).sum(-1) / np.maximum(freedom, 1), freedom.astype(float)
+
+
+def _squares(values: Floats) -> Floats:
+    return np.nansum(values**2, axis=-1)
+
+
+def _either(cells: Bools, first: npt.NDArray[np.intp], second: npt.NDArray[np.intp]) -> Bools:
+    """[..., rows] whether any seed of either cell of a pair is marked in `cells` [..., cells, seeds]."""
+    marked: Bools = np.any(cells, axis=-1)
+    return marked[..., first] | marked[..., second]
+
+
+def _median(values: Floats, axis: int) -> Floats:
+    """Median of known values along an axis, which stays; 0 where there is none."""
+    known = present(values)
+    ordered = np.sort(values, axis)  # missing values last
+    count = known.sum(axis, keepdims=True)
+    middle = [np.take_along_axis(ordered, np.maximum(at, 0), axis) for at in ((count - 1) // 2, count // 2)]
+    return np.where(count > 0, (middle[0] + middle[1]) / 2, 0.0)

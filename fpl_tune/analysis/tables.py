@@ -33,6 +33,21 @@ class Table:
             raise KeyError(cell)
         return self.values[self.cells.index(cell)]
 
+    def by_split(self) -> Floats:
+        """Means over clients [cells, columns], a column for each seed and split, so that cells of a column compare.
+
+        A mean is that of the clients which all cells of the column have, or else of the cell's own.
+        """
+        ran = present(self.values).any(axis=2)
+        seed = np.broadcast_to(np.arange(len(self.seeds)), ran.shape)
+        columns = pd.Series(list(zip(seed[ran], self.splits[ran], strict=True)), dtype=object).factorize()[0]
+        cell = np.nonzero(ran)[0]
+        values = np.full((len(self.cells), int(columns.max(initial=-1)) + 1, self.values.shape[2]), np.nan)
+        values[cell, columns] = self.values[ran]
+        known = present(values)
+        common = (known | ~known.any(axis=2, keepdims=True)).all(axis=0)
+        return seed_means(np.where(common | ~np.any(common, axis=1, keepdims=True), values, np.nan))
+
 
 def read(frame: pd.DataFrame) -> Table:
     """Arranges a frame by cell, seed and client; cells keep the order in which they occur.
@@ -45,7 +60,7 @@ def read(frame: pd.DataFrame) -> Table:
         The values and splits.
 
     Raises:
-        ValueError: a column is missing, or a cell has two values of one seed and client.
+        ValueError: a column is missing, a cell has two values of one seed and client, or a seed or value is no number.
     """
     if missing := {"cell", "seed", "value"} - set(frame.columns):
         raise ValueError(f"The table must have the columns cell, seed and value, but {sorted(missing)} is missing.")
@@ -53,15 +68,30 @@ def read(frame: pd.DataFrame) -> Table:
     if frame.duplicated(keys).any():
         first = frame.loc[frame.duplicated(keys), keys].iloc[0].to_dict()
         raise ValueError(f"The table must have one value per {', '.join(keys)}, but has several for {first}.")
+    numbers = {name: _numbers(frame[name], whole=name == "seed") for name in ("seed", "value")}
     row, cells = pd.factorize(frame["cell"])
-    column, seeds = pd.factorize(frame["seed"], sort=True)
+    column, seeds = pd.factorize(numbers["seed"], sort=True)
     client, clients = pd.factorize(frame.get("client", pd.Series(0, frame.index)), sort=True)
     values = np.full((len(cells), len(seeds), max(len(clients), 1)), np.nan)
-    values[row, column, client] = frame["value"].astype(float).replace([np.inf, -np.inf], np.nan)
+    values[row, column, client] = np.where(np.isfinite(numbers["value"]), numbers["value"], np.nan)
     splits = np.full(values.shape[:2], None, object)
     if "split" in frame:
         splits[row, column] = frame["split"]
     return Table(values, tuple(map(str, cells)), tuple(int(seed) for seed in seeds), splits)
+
+
+def _numbers(column: pd.Series, *, whole: bool) -> Floats:
+    """A column as numbers.
+
+    Raises:
+        ValueError: it holds something else.
+    """
+    known = pd.Series(pd.to_numeric(column, errors="coerce"), dtype=float)
+    wrong = known.isna() & column.notna() | (whole & (known % 1 != 0))
+    if wrong.any():
+        what = "A seed must be an integer" if whole else "A value must be a number"
+        raise ValueError(f"{what}, but one is {column.loc[wrong].tolist()[0]!r}.")
+    return known.to_numpy()
 
 
 def present(values: Floats) -> Bools:

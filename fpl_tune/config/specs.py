@@ -208,9 +208,9 @@ class ExecutionSpec:
     parallel: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Trials at once; None: as many as cores and GPUs allow."""
     threads: Annotated[int, Field(ge=1, le=1_024)] | None = None
-    """CPU threads per trial; None: measured rule (one for the compact towers, all for large ones)."""
+    """CPU threads per trial; None: one for the compact towers and on a GPU, up to four for large ones."""
     gpus: Annotated[float, Field(ge=0, le=1_024)] | None = None
-    """GPUs per trial; None: a share from the measured memory where there is a GPU, else 0."""
+    """GPUs per trial; None: the share that its estimated memory takes where there is a GPU, else 0."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     block: AtLeastOne | None = None
     """Clients (over all seeds) trained at once; None: as many as memory allows."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -46,6 +47,43 @@ class Gpu(NamedTuple):
     """Bytes."""
     free: int
     """Bytes that no program holds."""
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def fixed_settings(threads: int) -> Iterator[list[str]]:
+    """Gives a block PyTorch's initial settings and a number of CPU threads, whatever the process or a neighbour set.
+
+    Yields:
+        A list that has the settings that the block changed once it has ended; they are as before it then.
+    """
+    settings: dict[str, tuple[Callable[[], Any], Callable[[Any], object], Any]] = {
+        "the default dtype": (torch.get_default_dtype, torch.set_default_dtype, torch.float32),
+        "the number of threads": (torch.get_num_threads, torch.set_num_threads, threads),
+        "the float32 precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"),
+        "the gradient mode": (torch.is_grad_enabled, torch.set_grad_enabled, True),
+        "deterministic algorithms": (
+            torch.are_deterministic_algorithms_enabled,
+            torch.use_deterministic_algorithms,
+            False,
+        ),
+    }
+    before = {name: read() for name, (read, _, _) in settings.items()}
+    changed: list[str] = []
+    for read, write, value in settings.values():
+        if read() != value:
+            write(value)
+    try:
+        yield changed
+    finally:
+        changed += [name for name, (read, _, value) in settings.items() if read() != value]
+        for name, (read, write, _) in settings.items():
+            if read() != before[name]:
+                write(before[name])
 
 
 def resolve(wanted: str) -> str:

@@ -8,10 +8,11 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fpl_tune.config import ExecutionSpec, RunSpec
 from fpl_tune.core import plugins
@@ -25,40 +26,58 @@ from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
 
+Key = tuple[str, tuple[int, ...]]
+"""Cell id and seeds of a job."""
 STOP_FILE = "study.stop"
 """While this file is in the study's folder, trials stop after their round with a checkpoint."""
 
 
-@dataclass(frozen=True)
+class JobStatus(Enum):
+    """Where a job stands. Jobs that are over are in the store, not in the table."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    PAUSED = "paused"
+    """Waits at a rung with a checkpoint; the pruner decides whether it resumes."""
+
+
+@dataclass(eq=False)
 class Job:
-    """Seeds of one cell, trained together."""
+    """The whole state of a job: seeds of one cell that are trained together."""
 
     cell: Cell
     seeds: tuple[int, ...]
-    fingerprint: str = ""
-    """Fingerprint of the method's source; a checkpoint with another one is not used."""
+    missing: set[int] = field(default_factory=set)
+    """Seeds without a result; a checkpoint may hold others, which were stored before a kill."""
+    prints: Mapping[str, Any] = field(default_factory=dict)
+    """Fingerprints of what its results depend on."""
+    status: JobStatus = JobStatus.QUEUED
+    rounds: list[list[Record]] = field(default_factory=list)
+    """Rounds of this attempt, one record per seed in each."""
     attempt: int = 0
     """Failed attempts so far."""
     reached: int = 0
     """Rounds reported before it was paused or its process died."""
     alone: bool = False
     """Runs without other trials on its device, after an out-of-memory error beside some."""
+    gpus: float = 0.0
+    """Share of a GPU that it has while it runs."""
 
     @property
-    def key(self) -> tuple[str, tuple[int, ...]]:
+    def key(self) -> Key:
         """Cell id and seeds: no two jobs of a study have the same."""
         return self.cell.id, self.seeds
 
     @property
     def path(self) -> str:
         """Path of the checkpoint's folder in the study's, also below a URL."""
-        return f"cells/{self.cell.id}/{self.slot}"
+        text = "-".join(map(str, self.seeds))
+        return f"cells/{self.cell.id}/ckpt-{text if len(text) <= 24 else digest(text, 6)}"
 
     @property
-    def slot(self) -> str:
-        """Name of the checkpoint's folder."""
-        text = "-".join(map(str, self.seeds))
-        return f"ckpt-{text if len(text) <= 24 else digest(text, 6)}"
+    def fingerprint(self) -> str:
+        """Fingerprint of the method's source and the data; a checkpoint with another one is not used."""
+        return f"{self.prints.get('method')}-{self.prints.get('data')}"
 
 
 @dataclass(frozen=True)
@@ -75,7 +94,7 @@ class ExecutionContext:
     parallel: int = 1
     """Trials at once on this machine."""
     gpus: float | None = 0.0
-    """GPUs per trial; None: a share by measured memory."""
+    """GPUs per trial; None: what its memory needs."""
     address: str | None = None
     data_roots: tuple[str, ...] = ()
     rungs: tuple[int, ...] = ()
@@ -90,8 +109,10 @@ class ExecutionContext:
         """Folder or fsspec URL of checkpoints and prompts, which all nodes share."""
         return self.execution.checkpoints or str(self.folder)
 
-    def trial(self, run: RunSpec, seeds: Sequence[int], warn: Callable[[str], object] = warnings.warn) -> Simulation:
-        """A trial with these settings, at its beginning."""
+    def simulation(
+        self, run: RunSpec, seeds: Sequence[int], warn: Callable[[str], object] = warnings.warn
+    ) -> Simulation:
+        """A simulation with these settings, at its beginning."""
         graphs = None if self.execution.graphs == "auto" else self.execution.graphs
         return Simulation(
             run,
@@ -100,6 +121,7 @@ class ExecutionContext:
             device=self.device,
             block=self.execution.block,
             graphs=graphs,
+            threads=self.execution.threads,
             warn=warn,
         )
 
@@ -113,6 +135,10 @@ class JobOutput:
     split_hash: dict[int, str]
     peak_memory_bytes: int
     """Largest resident size of the process so far."""
+
+
+class Interrupted(SystemExit):
+    """The user's second signal, which ends the process."""
 
 
 Kind = Literal["error", "diverged", "memory", "died", "disk", "declined"]
@@ -130,8 +156,10 @@ class Failure:
     """The traceback."""
 
     @classmethod
-    def of(cls, problem: Exception) -> Failure:
+    def of(cls, problem: Exception | SystemExit) -> Failure:
         """The failure by an exception: one line, with the place of a plug-in."""
+        if isinstance(problem, SystemExit):  # else the study would end, as if it were done
+            problem = RuntimeError(f"a method called sys.exit({problem.code!r})").with_traceback(problem.__traceback__)
         error = " ".join(str(problem).split()) if isinstance(problem, FplTuneError) else plugins.describe_error(problem)
         kinds: dict[Kind, bool] = {
             "diverged": isinstance(problem, Diverged),
@@ -155,22 +183,34 @@ class Report:
     warnings: list[str] = field(default_factory=list)
     last: bool = True
     """No step follows."""
-    peak_device_bytes: int = 0
-    """Largest GPU memory so far; 0 where it is not known."""
     node: str = ""
     """Id of the node that declined the job."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A job as an executor runs it, in this process or in another: plain values."""
+
+    run: RunSpec
+    seeds: tuple[int, ...]
+    context: ExecutionContext
+    path: str = ""
+    """See `Job.path`; empty: no checkpoints are read or written."""
+    fingerprint: str = ""
+
+    @classmethod
+    def of(cls, job: Job, context: ExecutionContext) -> Assignment:
+        return cls(job.cell.run, job.seeds, context, job.path, job.fingerprint)
 
 
 class JobRun:
     """Runs a job: resumes from its checkpoint, keeps its history, writes checkpoints."""
 
-    def __init__(self, job: Job, setup: ExecutionContext) -> None:
-        self.job, self.setup = job, setup
-        self.folder = setup.folder / job.path
-        self.trial: Simulation | None = None
+    def __init__(self, assignment: Assignment) -> None:
+        self.assignment, self.context = assignment, assignment.context
+        self.folder = self.context.folder / assignment.path
+        self.simulation: Simulation | None = None
         self.history: list[list[Record]] = []
-        self.ran = 0
-        """Rounds that this process has run."""
         self._storage: RemoteStorage | None = None
         self._warnings: list[str] = []
         self._reported = 0
@@ -178,7 +218,7 @@ class JobRun:
     def step(self, seconds: float, stopping: Callable[[], bool]) -> Report:
         """Runs rounds until `seconds` have passed, at least one.
 
-        The first step loads the trial. Where it finds a checkpoint, it only reports the checkpoint's rounds, after
+        The first step loads the simulation. Where it finds a checkpoint, it only reports the checkpoint's rounds, after
         which the scheduler may pause or stop the job.
 
         Args:
@@ -188,88 +228,101 @@ class JobRun:
         Returns:
             The report. Failures are in it, not raised.
         """
-        if self.trial is None and stopping():
+        if self.simulation is None and stopping():
             return Report([])
         output = failure = None
         stopped = False
         try:
-            resumed = self.trial is None
-            trial = self.trial or self._begin()
-            resumed = resumed and trial.round > 0
-            until = time.perf_counter() + seconds
-            while not trial.done and not resumed:
-                self.history.append(trial.step())
-                self.ran += 1
-                stopped = stopping()
-                at_rung = trial.round in self.setup.rungs
-                if not trial.done and (stopped or at_rung or trial.round % self.setup.execution.checkpoint_every == 0):
+            resumed = self.simulation is None and self.begin().round > 0
+            simulation, until = self.begun, time.perf_counter() + seconds
+            while not simulation.done and not resumed:
+                self.advance()
+                stopped, at_rung = stopping(), simulation.round in self.context.rungs
+                due = stopped or at_rung or simulation.round % self.context.execution.checkpoint_every == 0
+                if due and not simulation.done:
                     self.checkpoint()
                 if stopped or at_rung or time.perf_counter() >= until:
                     break
-            if trial.done:
-                output = self._output(trial)
-        except Exception as problem:
+            if simulation.done:
+                output = self._output(simulation)
+        except Interrupted:
+            raise
+        except (Exception, SystemExit) as problem:
             failure = Failure.of(problem)
         fresh, self._reported = self.history[self._reported :], len(self.history)
         return Report(fresh, output, failure, self.warnings(), last=stopped or bool(output or failure))
+
+    @property
+    def begun(self) -> Simulation:
+        """The simulation, which `begin` has loaded."""
+        assert self.simulation is not None
+        return self.simulation
 
     def warnings(self) -> list[str]:
         """Problems that did not stop the job and were not returned before."""
         fresh, self._warnings = self._warnings, []
         return fresh
 
-    def _begin(self) -> Simulation:
-        """Loads the trial, and the newest usable checkpoint with its history."""
-        if url := self.setup.execution.checkpoints:
-            self._storage = RemoteStorage(url)
-            self._storage.pull(f"{self.setup.study}/{self.job.path}", self.folder)
-        trial = self.setup.trial(self.job.cell.run, self.job.seeds, self._warnings.append)
-        for found in checkpoint.usable(self.folder):
+    def begin(self) -> Simulation:
+        """Loads the simulation, and the newest usable checkpoint with its history."""
+        job, context = self.assignment, self.context
+        simulation = context.simulation(job.run, job.seeds, lambda text: self._warnings.append(text))
+        if job.path and context.execution.checkpoints:
+            self._storage = RemoteStorage(context.execution.checkpoints)
+            self._storage.pull(f"{context.study}/{job.path}", self.folder)
+        for found in checkpoint.usable(self.folder) if job.path else ():
             try:
                 if isinstance(found, Damaged):
                     raise found
-                if found.meta["fingerprint"] == self.job.fingerprint:
+                if found.meta["fingerprint"] == job.fingerprint:
                     rounds, number = found.meta["rounds"], found.meta["round"]
                     if not isinstance(rounds, list) or len(rounds) != number:
                         raise ValueError(f"its history does not have {number} rounds")
-                    trial.restore(found)
+                    simulation.restore(found)
                     self.history = rounds
                     break
             except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as problem:
                 self._warnings.append(f"skipped a checkpoint that cannot be used: {problem}")
-        self.trial = trial
-        return trial
+        self.simulation = simulation
+        return simulation
+
+    def advance(self) -> Simulation:
+        """Runs one round."""
+        self.history.append(self.begun.step())
+        return self.begun
+
+    def snapshot(self) -> Snapshot:
+        """The state after the last round, with the history."""
+        tensors, meta = self.begun.snapshot()
+        return Snapshot(tensors, {**meta, "fingerprint": self.assignment.fingerprint, "rounds": self.history})
 
     def checkpoint(self) -> None:
         """Writes a checkpoint. If that fails, older checkpoints stay and a warning is kept."""
-        assert self.trial is not None
-        tensors, meta = self.trial.snapshot()
-        meta |= {"fingerprint": self.job.fingerprint, "rounds": self.history}
         try:
-            checkpoint.write(self.folder, Snapshot(tensors, meta))
+            checkpoint.write(self.folder, self.snapshot())
             self._send()
         except OSError as problem:
             self._warnings.append(
-                f"A checkpoint after round {self.trial.round} could not be written ({problem.strerror}) to "
+                f"A checkpoint after round {self.begun.round} could not be written ({problem.strerror}) to "
                 f"{self.folder}. The study goes on; a kill would lose rounds since the one before. Free some space."
             )
 
     def _send(self) -> None:
         if self._storage and self.folder.is_dir():
-            self._storage.push(self.folder, f"{self.setup.study}/{self.job.path}")
+            self._storage.push(self.folder, f"{self.context.study}/{self.assignment.path}")
 
-    def _output(self, trial: Simulation) -> JobOutput:
+    def _output(self, simulation: Simulation) -> JobOutput:
         """Writes the learned parameters beside the checkpoint, from where the driver moves them to the store."""
         names = {}
-        deployed = trial.deployed()
-        for seed, tensors in trial.prompts().items():
+        deployed = simulation.deployed()
+        for seed, tensors in simulation.prompts().items():
             leaves, facts = deployed[seed]
             if tensors:
                 names[seed] = f"prompts-{seed}.safetensors"
                 with atomic_write(self.folder / names[seed]) as temporary:
                     save_tensors({**tensors, **leaves}, temporary, facts)
         self._send()
-        hashes = {seed: task.split_hash for seed, task in zip(trial.seeds, trial.tasks, strict=True)}
+        hashes = {seed: task.split_hash for seed, task in zip(simulation.seeds, simulation.tasks, strict=True)}
         return JobOutput(names, hashes, peak_memory())
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import suppress
 from pathlib import Path
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
+
+
+def _marks(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of change of the files of a folder, by name."""
+    found = ((path.name, path.stat()) for path in folder.iterdir() if path.is_file())
+    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in found}
 
 
 class RemoteStorage:
@@ -34,38 +39,34 @@ class RemoteStorage:
             raise ConfigError(
                 f"execution.checkpoints must be a URL that fsspec knows, but is {url}: {problem}."
             ) from None
-        self._sent: dict[Path, tuple[int, int]] = {}
+        self._known: dict[str, tuple[int, int]] = {}
 
     def push(self, folder: Path, name: str) -> None:
-        """Uploads the new and changed files of a folder, and removes those that were deleted.
+        """Uploads what has changed in a folder since it was pushed or pulled, and removes what was deleted.
+
+        A checkpoint that a kill cut short fails its digest, and the one before it is used.
 
         Raises:
             OSError: it cannot be written.
         """
-        files = {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in folder.iterdir() if path.is_file()}
-        there = self.at(name)
+        there, files = self.at(name), _marks(folder)
         self.fs.makedirs(there, exist_ok=True)
-        fresh = [path for path, mark in files.items() if self._sent.get(path) != mark]
-        with self.fs.transaction:  # either all of them appear, complete, or none does
-            for path in fresh:
-                with path.open("rb") as source, self.fs.open(f"{there}/{path.name}", "wb") as target:
-                    shutil.copyfileobj(source, target, 1 << 20)
-        for path in [old for old in self._sent if old.parent == folder and old not in files]:
+        for file, mark in files.items():
+            if self._known.get(file) != mark:
+                self.fs.put_file(str(folder / file), f"{there}/{file}")
+        for file in self._known.keys() - files.keys():
             with suppress(FileNotFoundError):
-                self.fs.rm(f"{there}/{path.name}")
-            del self._sent[path]
-        self._sent.update({path: files[path] for path in fresh})
+                self.fs.rm_file(f"{there}/{file}")
+        self._known = files
 
     def pull(self, name: str, folder: Path) -> None:
         """Downloads a folder, if it exists."""
         there = self.at(name)
-        if not self.fs.isdir(there):
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in self.fs.ls(there, detail=False):
-            target = folder / path.rsplit("/", 1)[-1]
-            self.fs.get_file(path, str(target))
-            self._sent[target] = (target.stat().st_size, target.stat().st_mtime_ns)
+        if self.fs.isdir(there):
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in self.fs.ls(there, detail=False):
+                self.fs.get_file(path, str(folder / path.rsplit("/", 1)[-1]))
+            self._known = _marks(folder)
 
     def drop(self, name: str) -> None:
         """Removes a folder or a file, if it exists.
@@ -87,10 +88,6 @@ class RemoteStorage:
         path = self.at(name)
         self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
         self.fs.pipe_file(path, text.encode())
-
-    def read(self, name: str) -> str:
-        """Reads a text file; raises `FileNotFoundError` if it does not exist."""
-        return self.fs.cat_file(self.at(name)).decode()
 
     def holds(self, name: str) -> bool:
         return bool(self.fs.exists(self.at(name)))

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from fpl_tune.config import StudySpec
-from fpl_tune.core.device import resolve
+from fpl_tune.core.device import cores, resolve
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.core.paths import cache_root
 from fpl_tune.execute.job import ExecutionContext
@@ -16,11 +16,6 @@ from fpl_tune.search.pruning import rungs
 from fpl_tune.simulation.worlds import threads_of
 
 _MOST_ROUNDS = 1_000_000
-
-
-def cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def setup_of(spec: StudySpec, folder: Path) -> ExecutionContext:
@@ -36,24 +31,21 @@ def setup_of(spec: StudySpec, folder: Path) -> ExecutionContext:
             f"execution.gpus is a share of one GPU, at most 1, but is {execution.gpus:g}; a trial trains on one GPU."
         )
     address = (execution.address or os.environ.get("RAY_ADDRESS")) if execution.executor == "ray" else None
-    wide = threads_of(spec)
-    device, threads = execution.device, execution.threads or wide
+    device, threads = execution.device, execution.threads or threads_of(spec)
     parallel, gpus = execution.parallel or 1, execution.gpus
     if address is not None:
         head_of(address)  # the nodes' resources decide the rest
     else:
         device = resolve(execution.device)
         n_gpus = torch.cuda.device_count() if device == "cuda" else 0
-        wide = 1 if n_gpus else wide  # on a GPU a trial's CPU only feeds it
+        threads = execution.threads or threads_of(spec, device)
         if execution.gpus and not n_gpus:
             raise EnvironmentProblem(
                 f"execution.gpus={execution.gpus:g} asks for GPUs, but trials run on the CPU"
                 f"{': PyTorch sees no GPU' if execution.device != 'cpu' else ' (execution.device=cpu)'}. "
                 "Leave execution.gpus out, or set it to 0."
             )
-        parallel = execution.parallel or max(1, cores() // wide)
-        threads = execution.threads or (1 if wide == 1 else max(1, cores() // parallel))
-        parallel = parallel if execution.executor == "ray" else 1
+        parallel = (execution.parallel or max(1, cores() // threads)) if execution.executor == "ray" else 1
         gpus = execution.gpus if n_gpus else 0.0
     return ExecutionContext(
         folder=folder,

@@ -16,7 +16,7 @@ from fpl_tune.core.files import no_room, refused
 from fpl_tune.core.formatting import counted
 from fpl_tune.core.metrics import check_reported
 from fpl_tune.execute.callback import Callback, Outcome
-from fpl_tune.execute.job import ExecutionContext
+from fpl_tune.execute.job import ExecutionContext, Interrupted, JobStatus
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.execute.scheduler import Scheduler
 from fpl_tune.search import pruning as prune
@@ -77,7 +77,7 @@ def run_study(
         scheduler.start(node, [*cells, *tried, *ablated])
         if not scheduler.exhausted:
             if preflight is not None:
-                queued = [job.cell for job in scheduler.queue]
+                queued = [job.cell for job in scheduler.jobs_with(JobStatus.QUEUED)]
                 preflight([c.run for c in queued], len(spec.seed_list()), setup, [c.label for c in queued])
             with _signals(scheduler), _callbacks_ended(scheduler):
                 executor(scheduler, setup)
@@ -123,7 +123,7 @@ def _signals(scheduler: Scheduler) -> Iterator[None]:
 
     def on_signal(number: int, frame: Any) -> None:
         if scheduler.signal is not None:
-            raise SystemExit(128 + number)
+            raise Interrupted(128 + number)
         scheduler.signal = number
         scheduler.request_stop()
 

@@ -6,18 +6,19 @@ import os
 import shutil
 import sys
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec
 
 from fpl_tune.config import StudySpec
 from fpl_tune.core.files import no_room
 from fpl_tune.execute.callback import Callback, Outcome
-from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, Report, stop_requested
-from fpl_tune.execute.queue import JobQueue
+from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, JobStatus, Key, Report, stop_requested
 from fpl_tune.execute.remote import RemoteStorage
 from fpl_tune.search.pruning import Decision, Paused, Pruner
 from fpl_tune.search.search import Search
+from fpl_tune.simulation import checkpoint
+from fpl_tune.simulation.checkpoint import Snapshot
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.fingerprints import fingerprints, stale
@@ -26,10 +27,7 @@ from fpl_tune.study.status import FAILURES, Status
 from fpl_tune.study.store import Store
 
 P = ParamSpec("P")
-Rounds = list[list[Record]]
-"""A job's rounds so far, one record per seed in each."""
-Key = tuple[str, tuple[int, ...]]
-"""Cell id and seeds of a job."""
+_CRASHES = 3  # of a job's process in a row without a new round
 
 
 class Scheduler:
@@ -40,16 +38,13 @@ class Scheduler:
     ) -> None:
         self.store, self.spec, self.search = store, spec, search
         self.callbacks, self.began = list(callbacks), began
-        self.queue = JobQueue(store, spec)
-        """Jobs that no executor has received yet."""
+        self.jobs: OrderedDict[Key, Job] = OrderedDict()
+        """All jobs that are not over, in the order in which they run."""
+        self.cells: dict[str, Cell] = {}
+        """All cells that are known by now, by id."""
         self.signal: int | None = None
         self.pruner = Pruner(spec.prune, list(axes_of(spec.axes)), search)
-        self._running: dict[Key, Rounds] = {}
-        self._paused: dict[Key, tuple[Job, Rounds]] = {}
-        """Jobs that wait at a rung with a checkpoint; the pruner decides which resume."""
-        self._seen: dict[str, Cell] = {}
         self._skipped: set[str] = set()
-        self._unstamped: dict[str, dict[str, Any]] = {}  # cells are stamped when they start, not all before the first
         self._write_again = 0.0
         url = spec.execution.checkpoints
         self._storage = RemoteStorage(url) if url else None
@@ -60,6 +55,10 @@ class Scheduler:
         for callback in self.callbacks:
             getattr(callback, event.__name__)(*values, **named)
 
+    def jobs_with(self, status: JobStatus) -> list[Job]:
+        """The jobs of a status, in their order."""
+        return [job for job in self.jobs.values() if job.status is status]
+
     # -- before and after ------------------------------------------------------------------------------------
 
     def start(self, node: dict[str, Any], cells: Sequence[Cell]) -> None:
@@ -69,12 +68,12 @@ class Scheduler:
         for cell in sorted(cells, key=lambda cell: cell.run.learns):  # zero-shot cells give a result within a second
             self._enqueue(cell)
         for cell in cells:
-            if cell.id not in self.queue.open:
+            if cell.id in self._skipped:
                 self._report_to_search(cell)
                 self._report_to_pruner(cell)
         if self.search:
             self._request(len(self.search.parts))  # one of every part: all are checked before any runs
-        self.notify(Callback.on_study_start, self.store, list(self._seen.values()), list(self.queue))
+        self.notify(Callback.on_study_start, self.store, list(self.cells.values()), self.jobs_with(JobStatus.QUEUED))
 
     def _report_to_pruner(self, cell: Cell) -> None:
         """Shows the pruner what a finished cell reached."""
@@ -85,19 +84,35 @@ class Scheduler:
                 self.pruner.decide(cell, rounds[:number], latest=number == len(rounds))
 
     def _enqueue(self, cell: Cell) -> None:
-        """Queues the seeds of a cell without a final result; stale results are removed first."""
-        if cell.id in self._seen:
+        """Queues the seeds of a cell without a final result; stale results are removed first.
+
+        Seeds with a common checkpoint stay together, even if some are stored already. Checkpoints that no job can use,
+        such as those that a kill after the last result left, are removed.
+        """
+        if cell.id in self.cells:
             return
-        now = fingerprints(cell.run)
-        if reasons := stale(self.store, cell, now):
+        prints = fingerprints(cell.run)
+        if reasons := stale(self.store, cell, prints):
             for seed in self.store.seeds(cell):
                 self.store.forget(cell, seed)
             self.notify(Callback.on_stale, cell, reasons)
-        self._seen[cell.id] = cell
-        if self.queue.add(cell, f"{now['method']}-{now['data']}"):
-            self._unstamped[cell.id] = now
-        else:
+        self.cells[cell.id] = cell
+        wanted = self.spec.seed_list()
+        missing = self.store.missing(cell, self.spec)
+        if not missing:
             self._skipped.add(cell.id)
+        left = set(missing)
+        for slot in sorted(self.store.folder.glob(f"cells/{cell.id}/ckpt-*")):
+            seeds = next((s.meta["seeds"] for s in checkpoint.usable(slot) if isinstance(s, Snapshot)), [])
+            job = Job(cell, tuple(seeds), left.intersection(seeds), prints)
+            if job.missing and set(seeds) <= set(wanted) and self.store.folder / job.path == slot:
+                self.jobs[job.key] = job
+                left -= job.missing
+            else:
+                shutil.rmtree(slot, ignore_errors=True)
+        if left:
+            job = Job(cell, tuple(seed for seed in missing if seed in left), left, prints)
+            self.jobs[job.key] = job
 
     def finish(self) -> Outcome:
         """Writes the tables and ends the callbacks."""
@@ -109,21 +124,23 @@ class Scheduler:
 
     def outcome(self) -> Outcome:
         """Counts the cells by their state now."""
-        failures = {cell.id: self._failures(cell) for cell in self._seen.values()}
+        missing: dict[str, set[int]] = {}
+        for job in self.jobs.values():
+            missing.setdefault(job.cell.id, set()).update(job.missing)
+        failures = {cell.id: self._failures(cell, missing.get(cell.id, set())) for cell in self.cells.values()}
         failed = {name for name, found in failures.items() if found}
-        pending = len(self.queue.open) + (self.search.remaining if self.search else 0)
+        pending = len(missing) + (self.search.remaining if self.search else 0)
         skipped = len(self._skipped - failed)
-        done = len(self._seen) - len(self.queue.open) - skipped - len(failed)
+        done = len(self.cells) - len(missing) - skipped - len(failed)
         code = 1 if failed else 0
         if pending:
             code = 128 + self.signal if self.signal else 130
         listed = tuple(text for found in failures.values() for text in found)
         return Outcome(done, len(failed), skipped, pending, time.monotonic() - self.began, code, listed)
 
-    def _failures(self, cell: Cell) -> list[str]:
+    def _failures(self, cell: Cell, missing: set[int]) -> list[str]:
         bad = {Status.FAILED} if cell.role == "trial" else FAILURES
-        left = self.queue.open.get(cell.id, ())
-        results = {seed: result for seed, result in self._results(cell).items() if seed not in left}
+        results = {seed: result for seed, result in self._results(cell).items() if seed not in missing}
         return [f"{cell.label}, seed {s}: {r['error']}" for s, r in results.items() if r["status"] in bad]
 
     # -- what executors call ---------------------------------------------------------------------------------
@@ -148,74 +165,78 @@ class Scheduler:
 
     @property
     def exhausted(self) -> bool:
-        if self.stopping:
-            return True
-        left = self.queue or self._running or self._paused
-        return not left and (self.search is None or self.search.unfinished == 0)
+        """No job is left, or the study stops."""
+        return self.stopping or not (self.jobs or (self.search and self.search.unfinished))
 
     def next_job(self) -> Job | None:
+        """Hands out the next job; None if none may start now."""
         if self.stopping:
             return None
         self._refill()
-        if not self.queue:
+        job = next((job for job in self.jobs.values() if job.status is JobStatus.QUEUED), None)
+        if job is None:
             return None
-        job = self.queue.popleft()
-        if prints := self._unstamped.pop(job.cell.id, None):
-            self.store.stamp(job.cell, prints)
-        self._running[job.key] = []
+        if self.store.fingerprints(job.cell) != job.prints:  # cells are stamped when they start
+            self.store.stamp(job.cell, job.prints)
+        job.status, job.rounds = JobStatus.RUNNING, []
         self.notify(Callback.on_job_start, job.cell, job.seeds)
         return job
 
     def _refill(self) -> None:
-        """Queues the paused jobs that their rung promotes; if the queue is still empty, further jobs.
+        """Queues the paused jobs that their rung promotes; if none is queued then, further jobs.
 
         Further jobs are trials of the search, then paused jobs of rungs that no other cell can reach.
         """
-        promoted = self._resumed(self.pruner.promote(self._waiting_cells()))
-        self.queue.extendleft(job for job, _ in reversed(promoted))
-        while not self.queue:
+        for job in reversed(self._paused(self.pruner.promote(self._waiting_cells()))):
+            self._queue_first(job)
+        while not self.jobs_with(JobStatus.QUEUED):
             if self.search:
                 self._request()
-            more = self.search is not None and self.search.remaining
-            if self.queue or not self._paused or (more and self._running) or not self._settle():
+            if self.jobs_with(JobStatus.QUEUED):
+                return
+            more = self.search is not None and self.search.remaining and self.jobs_with(JobStatus.RUNNING)
+            if more or not self.jobs_with(JobStatus.PAUSED) or not self._settle():
                 return
 
     def _settle(self) -> bool:
         """Resumes or prunes the jobs that wait at rungs which nothing else can reach. False: there is no such rung."""
-        running = [Paused(self._seen[key], len(rounds)) for (key, _), rounds in self._running.items()]
+        running = [Paused(job.cell, len(job.rounds)) for job in self.jobs_with(JobStatus.RUNNING)]
         promoted, pruned = self.pruner.settle(self._waiting_cells(), running)
-        self.queue.extend(job for job, _ in self._resumed(promoted))
-        for job, rounds in self._resumed(pruned):
-            self._running[job.key] = rounds
+        for job in self._paused(promoted):
+            job.status, job.reached = JobStatus.QUEUED, len(job.rounds)
+            self.jobs.move_to_end(job.key)
+        for job in self._paused(pruned):
             self._close(job, Status.PRUNED)
         return bool(promoted or pruned)
 
     def _waiting_cells(self) -> list[Paused]:
         """The cells of paused jobs, each once."""
-        found = {(job.cell.id, len(rounds)): Paused(job.cell, len(rounds)) for job, rounds in self._paused.values()}
-        return list(found.values())
+        found = [Paused(job.cell, len(job.rounds)) for job in self.jobs_with(JobStatus.PAUSED)]
+        return list({(cell.id, number): Paused(cell, number) for cell, number in found}.values())
 
-    def _resumed(self, cells: Iterable[Paused]) -> list[tuple[Job, Rounds]]:
-        """Removes all jobs of these cells from the paused ones."""
-        found: list[tuple[Job, Rounds]] = []
-        for cell, number in cells:
-            for key, (job, rounds) in list(self._paused.items()):
-                if job.cell.id == cell.id and len(rounds) == number:
-                    del self._paused[key]
-                    found.append((replace(job, reached=number), rounds))
-        return found
+    def _paused(self, cells: Iterable[Paused]) -> list[Job]:
+        """The paused jobs of these cells."""
+        paused = self.jobs_with(JobStatus.PAUSED)
+        return [job for cell, n in cells for job in paused if job.cell.id == cell.id and len(job.rounds) == n]
+
+    def _queue_first(self, job: Job) -> None:
+        """Queues a job that goes on, before all others."""
+        job.status, job.reached = JobStatus.QUEUED, max(job.reached, len(job.rounds))
+        self.jobs.move_to_end(job.key, last=False)
 
     def _request(self, jobs: int = 1) -> None:
         """Requests trials of the search until so many jobs are queued; those with results in the store are reported."""
         assert self.search is not None
-        while len(self.queue) < jobs and (cells := self.search.request()):
-            self.store.add([cell for cell in cells if cell.id not in self._seen])
+        while len(self.jobs_with(JobStatus.QUEUED)) < jobs and (cells := self.search.request()):
+            self.store.add([cell for cell in cells if cell.id not in self.cells])
             for cell in cells:
                 self._enqueue(cell)
-                if cell.id not in self.queue.open:
+            open_ = {job.cell.id for job in self.jobs.values()}
+            for cell in cells:
+                if cell.id not in open_:
                     self._report_to_search(cell)
             self.notify(Callback.on_trials_remaining, self.search.remaining)
-            self.notify(Callback.on_trials_queued, [cell for cell in cells if cell.id in self.queue.open])
+            self.notify(Callback.on_trials_queued, [cell for cell in cells if cell.id in open_])
 
     def receive(self, job: Job, report: Report) -> bool:
         """Receives the report of a job's step. Returns whether the job goes on.
@@ -235,20 +256,19 @@ class Scheduler:
 
     def _add_rounds(self, job: Job, rounds: list[list[Record]]) -> bool:
         """Adds records by round to a job's history. False: the pruner stops the job, or pauses it at its rung."""
-        history = self._running[job.key]
         for place, records in enumerate(rounds, 1):
-            history.append(records)
-            new = len(history) > job.reached
+            job.rounds.append(records)
+            new = len(job.rounds) > job.reached
             if new:
                 self.notify(Callback.on_round_end, job.cell, records)
-            decision = self.pruner.decide(job.cell, history, latest=place == len(rounds) and new)
+            decision = self.pruner.decide(job.cell, job.rounds, latest=place == len(rounds) and new)
             if decision == Decision.STOP:
                 self._close(job, Status.PRUNED)
                 return False
             if decision == Decision.PAUSE:
-                self._paused[job.key] = job, self._running.pop(job.key)
+                job.status = JobStatus.PAUSED
                 if self.search:
-                    self.search.pause(job.cell, history)
+                    self.search.pause(job.cell, job.rounds)
                 self.notify(Callback.on_job_pause, job.cell, job.seeds)
                 return False
         return True
@@ -267,49 +287,58 @@ class Scheduler:
             raise no_room(failure.error)
         if os.environ.get("FPL_TUNE_FULL_ERROR"):
             print(failure.trace, file=sys.stderr)
-        action = self.queue.retry(job, failure, len(self._running[job.key]))
-        if action == "give up":
-            self._close(job, Status.DIVERGED if failure.kind == "diverged" else Status.FAILED, error=failure.error)
-        elif action == "split":
-            self._drop(job)
-        else:
-            del self._running[job.key]
+        crashed = failure.kind == "died"
+        if failure.kind == "memory" and not job.alone:
+            job.alone = True
+        elif failure.kind != "declined":
+            further = crashed and len(job.rounds) > job.reached
+            job.attempt = 0 if further else job.attempt + 1
+            if not crashed or job.attempt > _CRASHES:
+                if len(job.seeds) > 1:
+                    self._drop(job)
+                    for seed in reversed(job.seeds):
+                        if seed in job.missing:
+                            alone = Job(job.cell, (seed,), {seed}, job.prints)
+                            self.jobs[alone.key] = alone
+                            self._queue_first(alone)
+                    return
+                if failure.kind in ("diverged", "memory") or job.attempt > self.spec.execution.retries:
+                    status = Status.DIVERGED if failure.kind == "diverged" else Status.FAILED
+                    self._close(job, status, error=failure.error)
+                    return
+        if not crashed:
+            job.rounds = []  # its rounds are heard again
+        self._queue_first(job)
 
     def _close(self, job: Job, status: Status, output: JobOutput | None = None, error: str | None = None) -> None:
         """Stores the results of a job's seeds. Those stored before a kill, which its checkpoint still holds, stay."""
-        rounds, missing = self._running[job.key], set(self.queue.open[job.cell.id])
         folder = self.store.folder / job.path
         if output is not None and self._storage and not all((folder / n).exists() for n in output.prompts.values()):
             self._storage.pull(f"{self.store.name}/{job.path}", folder)
         for i, seed in enumerate(job.seeds):
-            if seed not in missing:
+            if seed not in job.missing:
                 continue
-            history = [records[i] for records in rounds]
+            history = [records[i] for records in job.rounds]
             extra: dict[str, Any] = {}
             prompts = None
             if output is not None:
                 extra = {"split_hash": output.split_hash[seed], "peak_memory_bytes": output.peak_memory_bytes}
                 prompts = folder / output.prompts[seed] if seed in output.prompts else None
-            result = make_result(status, history, error=error, **extra)
-            self.store.put(job.cell, seed, history, result, prompts)
-            self.queue.stored(job.cell, seed)
+            self.store.put(job.cell, seed, history, make_result(status, history, error=error, **extra), prompts)
         self._drop(job)
-        if self.queue.over(job):
-            self._complete_cell(job.cell)
+        if all(other.cell.id != job.cell.id for other in self.jobs.values()):
+            self._report_to_search(job.cell)
+            self.notify(Callback.on_cell_end, job.cell, self._results(job.cell))
         if (start := time.monotonic()) > self._write_again:
             self.store.write_csv()
             end = time.monotonic()  # the table of ten thousand cells takes seconds
             self._write_again = end + max(5.0, 20 * (end - start))
 
     def _drop(self, job: Job) -> None:
-        self._running.pop(job.key, None)
+        del self.jobs[job.key]
         shutil.rmtree(self.store.folder / job.path, ignore_errors=True)
         if self._storage:
             self._storage.drop(f"{self.store.name}/{job.path}")
-
-    def _complete_cell(self, cell: Cell) -> None:
-        self._report_to_search(cell)
-        self.notify(Callback.on_cell_end, cell, self._results(cell))
 
     def _report_to_search(self, cell: Cell) -> None:
         """Reports a complete cell to the search."""

@@ -320,8 +320,8 @@ def ablation(facts: Facts, tests: pd.DataFrame) -> Part | None:
         return part
     part.texts.append(
         "One field changes in each row, in the order of the share of variance that it explains alone on validation; "
-        "every row is a run of its own. Differences are to the row above, paired by seed, with 95 % intervals; "
-        f"verdicts are corrected for the number of rows; {facts.basis}."
+        "every row is a run of its own. Differences are to the row above, paired by seed, with 95 % "
+        f"intervals that are corrected for the number of rows; {facts.basis}."
     )
     part.tables = [_path(facts, path) for path in paths]
     if missing := sum(not facts.store.seeds(step.cell) for path in paths for step in path):

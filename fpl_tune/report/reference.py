@@ -86,6 +86,13 @@ class Reference:
             return self._named
         return families[0] if families else best.label if best is not None else None
 
+    @cached_property
+    def chosen(self) -> bool:
+        """Whether the reference is neither the study's choice nor a reference, but a cell picked for its results."""
+        asked = self._asked is not None and self._asked == self._facts.spec.report.reference
+        families = {self.family(cell) for cell in self._facts.references}
+        return self.name is not None and not asked and self.name not in families
+
     def holds(self, cell: Cell) -> bool:
         """Whether others are compared with this cell."""
         if cell.role == "reference" and self.family(cell) == self.name:
@@ -116,11 +123,14 @@ class Reference:
         return list(dict.fromkeys([*first, *families, *values, *cells]))[: max(most // max(len(cells), 1), 3)]
 
 
-def compared(facts: Facts, pairs: Mapping[str, str], frame: pd.DataFrame | None = None) -> pd.DataFrame:
+def compared(
+    facts: Facts, pairs: Mapping[str, str], frame: pd.DataFrame | None = None, *, chosen: bool = False
+) -> pd.DataFrame:
     """Compares cells by id, with the report's region of practical equivalence; see `analysis.compare`."""
     rope, shares = facts.spec.report.rope / 100, percent(facts.metric)
     names = {cell.id: facts.name(cell) for cell in facts.cells}
-    return analysis.compare(facts.values if frame is None else frame, pairs, rope=rope, names=names, shares=shares)
+    frame = facts.values if frame is None else frame
+    return analysis.compare(frame, pairs, rope=rope, names=names, shares=shares, chosen=chosen)
 
 
 def against(facts: Facts, reference: Reference | None = None) -> pd.DataFrame:
@@ -139,7 +149,7 @@ def against(facts: Facts, reference: Reference | None = None) -> pd.DataFrame:
         if cell.id in seeds and (base := reference.of(cell)) is not None and base.id in seeds.keys() - {cell.id}
     }
     pairs = {a: b for a, b in every.items() if splits[a] & splits[b] or not seeds[a] & seeds[b]}
-    found = compared(facts, pairs)
+    found = compared(facts, pairs, chosen=reference.chosen)
     found.attrs["apart"] = len(every) - len(pairs)
     return found
 

@@ -68,13 +68,14 @@ class Objective:
         execution, seeds = self.spec.execution, self.spec.seed_list()
         trial.set_user_attr("cell", config.identity(run))
         trial.set_user_attr("seeds", seeds)
-        torch.set_num_threads(execution.threads or threads_of(run))
+        device = resolve(execution.device)
+        torch.set_num_threads(execution.threads or threads_of(run, device))
         with _loading:
             simulation = Simulation(
                 run,
                 seeds,
                 cache_dir=cache_root(),
-                device=resolve(execution.device),
+                device=device,
                 block=execution.block,
                 graphs=None if execution.graphs == "auto" else execution.graphs,
             )

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fpl_tune import config
+from fpl_tune import config, methods
 from fpl_tune.config import RunSpec
 from fpl_tune.core import formatting
-from fpl_tune.core.device import OutOfMemory, free_cache, is_out_of_memory, memory, usable_bytes
+from fpl_tune.core.device import OutOfMemory, fixed_settings, free_cache, is_out_of_memory, memory, usable_bytes
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import Method, State, derive, same_leaves, trees_like
 from fpl_tune.simulation import bounds, divergence, learned
@@ -29,7 +30,7 @@ from fpl_tune.simulation.engine import RoundReport, kept_bytes, run_round
 from fpl_tune.simulation.evaluate import Score, diagnose, evaluate, summarise
 from fpl_tune.simulation.graphs import Graphs
 from fpl_tune.simulation.task import ClientTask
-from fpl_tune.simulation.worlds import cohort_of, task_of, world_of
+from fpl_tune.simulation.worlds import cohort_of, task_of, threads_of, world_of
 
 Record = dict[str, Any]
 """Metrics of one seed and round: `seed`, `round`, floats by name, and `clients/<set>` lists of accuracies."""
@@ -48,6 +49,7 @@ class Simulation:
         block: clients (over all seeds) trained at once; None: as many as memory allows; fewer where they
             turn out not to fit.
         graphs: whether steps are recorded once and replayed; None: where that saves time.
+        threads: CPU threads, on which sums depend in their last digits; None: see `threads_of`.
         warn: called with what does not stop the trial.
     """
 
@@ -60,12 +62,31 @@ class Simulation:
         device: str = "cpu",
         block: int | None = None,
         graphs: bool | None = None,
+        threads: int | None = None,
         progress: Any = None,
         warn: Callable[[str], object] = warnings.warn,
     ) -> None:
         self.run, self.seeds = run, list(seeds)
         self.stages = run.stages
         self._methods = [Checked(stage.method) for stage in run.stages]
+        self.threads, self._warn = threads or threads_of(run, device), warn
+        ends = [0, *accumulate(stage.rounds for stage in self.stages)]
+        self._spans = [range(first + 1, end + 1) for first, end in pairwise(ends)]
+        """The rounds of each stage, counted from 1 over all stages."""
+        self.rounds = run.rounds
+        self.round = 0
+        self.totals: list[dict[str, float]] = [{"up": 0, "down": 0, "seconds": 0.0} for _ in self.seeds]
+        self._held = 0  # the stage whose states these are
+        with self.settings():
+            self._load(cache_dir, device, progress)
+            self.states = self._begin(self._methods[0], None)
+        self.block = block
+        self._blocks: dict[int, int] = {}  # by stage
+        self._graphs = None if graphs is False else Graphs(always=graphs is True, warn=warn)
+
+    def _load(self, cache_dir: Path, device: str, progress: Any) -> None:
+        """Loads the towers and images, and deals them to the clients of each seed."""
+        run = self.run
         self.world = world_of(run, cache_dir=cache_dir, device=device, progress=progress)
         first = task_of(self.world, run, self.seeds[0])
         bounds.check(run, first, len(self.seeds), memory() if device == "cpu" else None)
@@ -76,17 +97,15 @@ class Simulation:
             task.train.widen(width)  # the tables of all seeds lie side by side
         for method in self._methods:
             method.check(self.tasks[0])
-        ends = [0, *accumulate(stage.rounds for stage in self.stages)]
-        self._spans = [range(first + 1, end + 1) for first, end in pairwise(ends)]
-        """The rounds of each stage, counted from 1 over all stages."""
-        self.rounds = run.rounds
-        self.round = 0
-        self.totals: list[dict[str, float]] = [{"up": 0, "down": 0, "seconds": 0.0} for _ in self.seeds]
-        self._held = 0  # the stage whose states these are
-        self.states = self._begin(self._methods[0], None)
-        self.block = block
-        self._blocks: dict[int, int] = {}  # by stage
-        self._graphs = None if graphs is False else Graphs(always=graphs is True, warn=warn)
+
+    @contextmanager
+    def settings(self) -> Iterator[None]:
+        """PyTorch's settings in this simulation; a method that changes them for its process is named."""
+        with fixed_settings(self.threads) as changed:
+            yield
+        if changed:
+            named = methods.name_of(self.run.method)
+            self._warn(f"{named} changed {' and '.join(changed)} of PyTorch; it was set back for what follows.")
 
     def _block(self) -> int:
         """Largest block of clients that fits, by the configuration and the device's memory size alone: figures repeat.
@@ -167,6 +186,10 @@ class Simulation:
         Raises:
             Diverged: a loss is NaN or out of range, or what was learned is NaN or inf.
         """
+        with self.settings():
+            return self._step()
+
+    def _step(self) -> list[Record]:
         began = time.perf_counter()
         coming = next(i for i, span in enumerate(self._spans) if self.round + 1 in span)
         stage, method = self.stages[coming], self._methods[coming]
@@ -233,10 +256,11 @@ class Simulation:
     def deployed(self) -> dict[int, tuple[dict[str, torch.Tensor], dict[str, str]]]:
         """Per seed, what clients are evaluated with, and the metadata to use it without the data; see `learned`."""
         method, transform = self._methods[self._held], self.world.dataset.train.transform
-        return {
-            seed: (learned.deployed(method, task, state), learned.facts(task, transform))
-            for seed, task, state in zip(self.seeds, self.tasks, self.states, strict=True)
-        }
+        with self.settings():
+            return {
+                seed: (learned.deployed(method, task, state), learned.facts(task, transform))
+                for seed, task, state in zip(self.seeds, self.tasks, self.states, strict=True)
+            }
 
     # -- pausing ---------------------------------------------------------------------------------------------
 

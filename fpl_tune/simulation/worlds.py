@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fpl_tune.config import RunSpec
+from fpl_tune.core.device import cores
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.simulation.batches import Cohort, cohort_size, draw_cohort
 from fpl_tune.simulation.task import ClientTask, SharedData
@@ -73,6 +74,9 @@ def needs_of(run: RunSpec) -> tuple[str, str | None]:
 _THREADS_OF_LARGE_TOWERS = 4
 
 
-def threads_of(run: RunSpec) -> int:
-    """CPU threads of a trial by default: the compact towers use one core, large ones several."""
-    return 1 if run.clip.name == "compact" else _THREADS_OF_LARGE_TOWERS
+def threads_of(run: RunSpec, device: str = "cpu") -> int:
+    """CPU threads of a simulation by default: one for compact towers and beside a GPU, up to four for large ones.
+
+    One rule for `run`, studies and the trainable: sums depend on the number of threads in their last digits.
+    """
+    return 1 if run.clip.name == "compact" or device == "cuda" else min(_THREADS_OF_LARGE_TOWERS, cores())

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fpl_tune import analysis
-from fpl_tune.analysis.significance import equivalence
+from fpl_tune.analysis.significance import effect_spread, estimate, seeds_needed
 
 
 def frame(values, splits=None):
@@ -41,36 +41,6 @@ def test_a_frame_is_read_in_any_order_and_refused_with_duplicates():
         analysis.read(pd.DataFrame({"cell": [], "seed": []}))
 
 
-def test_paired_t_is_scipy_s_and_defined_at_its_edges():
-    d = [0.1, 0.3, -0.05, 0.2]
-    assert analysis.paired_t(d) == pytest.approx(stats.ttest_1samp(d, 0).pvalue)
-    assert math.isnan(analysis.paired_t([0.5]))
-    assert analysis.paired_t([0.0, 0.0]) == 1.0
-    assert analysis.paired_t([0.1, 0.1]) == 0.0
-
-
-def test_equivalence_is_the_larger_of_two_one_sided_tests():
-    d = np.array([0.002, -0.001, 0.004, 0.001])
-    upper = stats.ttest_1samp(d, 0.01, alternative="less").pvalue
-    lower = stats.ttest_1samp(d, -0.01, alternative="greater").pvalue
-    assert equivalence(d, 0.01) == pytest.approx(max(upper, lower))
-    assert equivalence([0.0, 0.0], 0.01) == 0.0
-    assert math.isnan(equivalence([0.0], 0.01))
-
-
-def test_holm_by_hand():
-    assert analysis.holm([0.01, 0.04, 0.03]).tolist() == pytest.approx([0.03, 0.06, 0.06])
-    assert analysis.holm([0.5, math.nan, 0.5]).tolist() == pytest.approx([1.0, math.nan, 1.0], nan_ok=True)
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
-def test_holm_lies_between_raw_and_bonferroni_and_keeps_the_order(p):
-    raw, corrected = np.array(p), analysis.holm(p)
-    assert (corrected >= raw - 1e-15).all()
-    assert (corrected <= np.minimum(raw * len(p), 1) + 1e-12).all()
-    assert (np.diff(corrected[raw.argsort(kind="stable")]) >= -1e-15).all()
-
-
 def test_the_interval_of_few_seeds_is_student_s_over_the_seeds_means():
     values = np.array([[0.5, 0.7], [0.6, 0.8], [0.4, np.nan]])
     found = analysis.interval(values)
@@ -84,6 +54,127 @@ def test_the_interval_of_few_seeds_is_student_s_over_the_seeds_means():
     assert analysis.interval(values[:0]).note == "no seed: no interval"
     assert math.isnan(analysis.t_half_width(0.1, 1))
     assert analysis.t_half_width(1.0, 2) == pytest.approx(12.706204736432095)
+
+
+def long(values):
+    """A frame of values [cells, seeds], cells named by their places."""
+    return frame({str(i): row[:, None] for i, row in enumerate(values)})
+
+
+def test_two_cells_are_compared_by_the_paired_t_test():
+    values = 0.7 + np.random.default_rng(0).normal(0, 0.02, (2, 5))
+    row = analysis.compare(long(values), "0").loc["1"]
+    expected = stats.ttest_rel(values[1], values[0]).confidence_interval()
+    assert (row["low"], row["high"]) == pytest.approx((expected.low, expected.high))
+
+
+def test_cells_pool_their_noise_and_one_that_varies_more_keeps_its_own():
+    rng = np.random.default_rng(3)
+    values = 0.7 + rng.normal(0, 0.01, 4) + rng.normal(0, 0.002, (5, 4)) + 0.0001 * rng.random((5, 4))
+    found = analysis.compare(long(values), "0")
+    residual = values - values.mean(1, keepdims=True) - values.mean(0) + values.mean()
+    pooled = max(2 * (residual**2).sum() / 12, np.var(values[1:] - values[0], axis=1, ddof=1).mean())
+    half = stats.t.ppf(1 - 0.05 / 8, 12) * math.sqrt(pooled / 4)
+    own = stats.t.ppf(0.975, 3) * np.std(values[1:] - values[0], axis=1, ddof=1) / 2
+    assert (found["high"] - found["difference"]).tolist() == pytest.approx(np.maximum(half, own).tolist())
+    values[1] = 0.7 + np.array([0.02, -0.02, 0.02, -0.02])
+    wide = analysis.compare(long(values), "0")
+    gaps = values[1] - values[0]
+    assert wide.loc["1", "high"] - gaps.mean() >= stats.t.ppf(0.975, 3) * gaps.std(ddof=1) / 2 - 1e-12
+
+
+def test_seeds_that_agree_to_the_last_image_decide_nothing_that_the_test_set_cannot():
+    tied = np.array([[0.7, 0.75, 0.8], [0.75, 0.8, 0.85]])  # 20 images: one image apart in every seed
+    row = analysis.compare(long(tied), "0").loc["1"]
+    assert row["verdict"] == "undecided"
+    assert row["high"] - row["difference"] == pytest.approx(stats.t.ppf(0.975, 2) * 0.05 * math.sqrt(2) / 3)
+    full = analysis.compare(long(np.ones((3, 3))), "0")
+    assert set(full["verdict"]) == {"undecided"}
+    assert full["low"].isna().all()
+    assert "no value varies" in full.loc["1", "sentence"]
+
+
+def test_a_collapsed_run_is_said_and_not_decided():
+    rng = np.random.default_rng(0)
+    values = 0.7 + rng.normal(0, 0.003, (5, 5))
+    values[2] += 0.1
+    assert analysis.compare(long(values), "0").loc["2", "verdict"] == "better"
+    values[2, 3] -= 0.15
+    found = analysis.compare(long(values), "0")
+    assert found.loc["2", "verdict"] == "undecided"
+    assert "seed 3 of 2 lies 14.7 points below its others" in found.loc["2", "note"]
+    assert found.loc[["1", "3", "4"], "note"].tolist() == ["1 client"] * 3
+    narrow = found["high"] - found["low"]
+    assert narrow["1"] < 0.03, "the collapsed run is not part of the noise of the others"
+
+
+def test_a_chosen_reference_is_corrected_for_all_pairs_and_a_look_for_those_to_come():
+    values = long(0.7 + np.random.default_rng(1).normal(0, 0.01, (6, 10)))
+    half = [(f["high"] - f["difference"])["1"] for f in (
+        analysis.compare(values, "0"), analysis.compare(values, "0", chosen=True),
+        analysis.compare(values, "0", look=1), analysis.compare(values, "0", look=2))]  # fmt: skip
+    quantile = [stats.t.ppf(1 - share / 2, 45) for share in (0.05 / 5, 0.05 / 15, 0.0375 / 5, 0.009375 / 5)]
+    assert (np.array(half) / half[0]).tolist() == pytest.approx((np.array(quantile) / quantile[0]).tolist())
+    assert sum(1 - analysis.level_of_look(look) for look in range(1, 50)) == pytest.approx(0.05)
+
+
+@given(st.integers(0, 2**16), st.integers(2, 4), st.sampled_from([0.005, 0.02]))
+def test_the_interval_decides_and_claims_agree(seed, cells, noise):
+    rng = np.random.default_rng(seed)
+    values = long(0.5 + rng.normal(0, 0.02, (cells, 1)) + rng.normal(0, noise, (cells, 4)))
+    found = analysis.compare(values, "0")
+    for row in found.to_dict("records"):
+        inside = row["low"] >= -0.01 and row["high"] <= 0.01
+        beyond = "better" if row["low"] > 0 else "worse" if row["high"] < 0 else "undecided"
+        if "lies" not in row["note"]:
+            assert row["verdict"] == ("equal" if inside else beyond)
+    plain = analysis.compare(values, "0", rope=0.0)
+    claim = analysis.judge(values, [analysis.Contrast(str(cell), "0") for cell in plain.index])
+    every = set(plain["verdict"])
+    assert claim.status == ("fails" if "worse" in every else "holds" if every == {"better"} else "undecided")
+    row = plain.loc[claim.contrast.cell]
+    assert (claim.low, claim.high) == (row["low"], row["high"])
+
+
+@pytest.mark.parametrize(("column", "value", "said"), [
+    ("seed", "one", "A seed must be an integer, but one is 'one'"),
+    ("seed", 1.5, "A seed must be an integer, but one is 1.5"),
+    ("value", "high", "A value must be a number, but one is 'high'"),
+    ("value", 71.3, "divide percents by 100"),
+])  # fmt: skip
+def test_bad_tables_are_refused_in_a_sentence(column, value, said):
+    table = long(np.full((2, 3), 0.5)).astype(object)
+    table.loc[0, column] = value
+    with pytest.raises(ValueError, match=said):
+        analysis.compare(table, "0")
+
+
+def test_seeds_that_are_needed_fall_with_the_effect_and_large_noise_is_not_believed():
+    sd, three = np.full(2, 0.02), np.full(2, 3.0)
+    near, far = seeds_needed(np.array([0.02, 0.05]), sd, three, spread=0.05)
+    assert near > far > 3
+    assert np.isnan(seeds_needed(np.array([0.01]), np.array([0.5]), np.array([3.0]), most=20)).all()
+    believed, shrunk = (seeds_needed(np.array([0.03]), sd[:1], three[:1], spread=s)[0] for s in (1.0, 0.01))
+    assert not shrunk <= believed
+    assert effect_spread(np.array([0.03, -0.04]), np.array([9e-4, 16e-4])) == 0
+    assert math.isnan(effect_spread(np.array([]), np.array([])))
+
+
+def test_missing_seeds_are_fitted_as_by_least_squares():
+    rng = np.random.default_rng(5)
+    values = rng.normal(0.7, 0.02, (4, 6))
+    values[1, 2] = values[3, 0] = np.nan
+    cell, seed = np.nonzero(~np.isnan(values))
+    design = np.hstack([np.eye(4)[cell], np.eye(6)[seed]])
+    effects, _, rank, _ = np.linalg.lstsq(design, values[cell, seed])
+    left = values[cell, seed] - design @ effects
+    found = estimate(values, [(1, 0), (2, 0), (3, 0)])
+    assert found.freedom.tolist() == [len(cell) - rank] * 3
+    gaps = values[1:] - values[0]
+    spread = (np.nanvar(gaps, axis=1, ddof=1) * [4, 5, 4]).sum() / 13
+    pooled = max(2 * (left**2).sum() / (len(cell) - rank), spread)
+    assert (found.sd**2 >= pooled - 1e-9).all()
+    assert found.seeds.tolist() == [5, 6, 5]
 
 
 def test_a_comparison_says_better_worse_equal_or_undecided():
@@ -129,33 +220,13 @@ def test_bad_input_is_said_in_the_row():
     assert "1 client" in analysis.compare(frame(single), "reference").loc["missing", "note"]
 
 
-def test_power_is_that_of_the_noncentral_t():
-    for effect, sd, n in [(0.02, 0.02, 5), (0.01, 0.03, 10), (0.03, 0.02, 3)]:
-        limit, shift = stats.t.ppf(0.975, n - 1), effect / sd * math.sqrt(n)
-        expected = stats.nct.sf(limit, n - 1, shift) + stats.nct.cdf(-limit, n - 1, shift)
-        assert analysis.decision_power(effect, sd, n, rope=0.0) == pytest.approx(expected, abs=0.003)
-    assert math.isnan(analysis.decision_power(0.1, 0.1, 1, rope=0.0))
-    assert math.isnan(analysis.decision_power(0.1, math.nan, 5, rope=0.0))
-    assert analysis.decision_power(0.1, 0.0, 5, rope=0.0) == 1.0
-
-
-def test_a_decision_may_be_equality_and_more_seeds_decide_more():
-    assert analysis.decision_power(0.0, 0.01, 30) > 0.9 > 0.1 > analysis.decision_power(0.0, 0.01, 30, rope=0.0)
-    chances = [analysis.decision_power(0.02, 0.02, n) for n in (3, 6, 12)]
-    assert chances == sorted(chances)
-    needed = analysis.seeds_needed(0.02, 0.02)
-    assert needed is not None
-    assert analysis.decision_power(0.02, 0.02, needed) >= 0.8 > analysis.decision_power(0.02, 0.02, needed - 1)
-    assert analysis.seeds_needed(0.01, 0.5, most=20) is None
-
-
 def test_advice_can_be_executed():
     rng = np.random.default_rng(0)
     base = rng.normal(0.7, 0.01, (3, 5))
     values = {
         "r": base,
-        "a": base + np.array([[0.01], [0.02], [0.05]]),
-        "b": base + np.array([[0.05], [0.0], [0.02]]),
+        "a": base + np.array([[0.03], [0.03], [0.06]]),
+        "b": base + np.array([[0.06], [0.02], [0.03]]),
     }
     table = frame(values)
     found = analysis.advise(table, analysis.compare(table, "r"), study="sweep")

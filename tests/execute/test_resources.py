@@ -24,7 +24,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_a_trial_on_a_gpu_takes_one_core_and_a_measured_share(compose: Compose, tmp_path: Path) -> None:
+def test_a_trial_on_a_gpu_takes_one_core_and_the_share_that_it_needs(compose: Compose, tmp_path: Path) -> None:
     spec, _ = compose("axes: {}", "execution.executor=ray")
     setup = setup_of(spec, tmp_path)
     assert (setup.device, setup.threads, setup.parallel, setup.gpus) == ("cuda", 1, 8, None)

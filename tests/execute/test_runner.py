@@ -5,11 +5,14 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
+import fpl_tune
 from fpl_tune import config, methods
 from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
@@ -350,3 +353,29 @@ def test_a_thousand_cells_start_at_once(compose: Compose, tmp_path: Path, monkey
     with pytest.raises(First):
         run_study(config.to_study(node), node, root=tmp_path)
     assert time.process_time() - began < 15
+
+
+def test_a_run_a_study_and_a_trainable_have_equal_losses_whatever_threads_the_process_has(
+    compose: Compose, tmp_path: Path
+) -> None:
+    fields: dict[str, Any] = {
+        "data.train_per_class": 12,
+        "data.test_per_class": 3,
+        "data.shots": 4,
+        "data.domains": ["clipart"],
+        "partition.n_clients": 4,
+        "protocol.rounds": 2,
+        "protocol.epochs": 1,
+        "optim.lr": 0.1,
+    }
+    run_study(*compose("axes: {optim: {lr: [0.1]}}"), root=tmp_path)
+    store = Store.open(tmp_path, "tiny")
+    stored = {seed: [record["train/loss"] for record in store.history(store.cells()[0], seed)] for seed in (1, 2)}
+    torch.set_num_threads(2)
+    overrides = [f"{name}={value}".replace("'", "") for name, value in fields.items()]
+    rounds = fpl_tune.run("method=promptfl", *overrides, seeds=2)
+    assert {seed: list(rows["train/loss"]) for seed, rows in rounds.groupby("seed")} == stored
+    trainable = fpl_tune.FederatedTrainable({"method": "promptfl", "seeds": 2, **fields})
+    means = [fmean(losses) for losses in zip(*stored.values(), strict=True)]
+    assert [trainable.train()["train/loss"] for _ in means] == means
+    assert torch.get_num_threads() == 2

@@ -10,12 +10,15 @@ import torch
 
 from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.job import Failure, Report
 from fpl_tune.simulation.simulation import Simulation
+from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 
 SHAKY = '''
 from dataclasses import dataclass
+import sys
 import torch
 from fpl_tune.methods.promptfl import PromptFL
 
@@ -39,6 +42,11 @@ class Shaky(PromptFL):
             raise RuntimeError("the third round is one too many")
         if third.any() and self.trouble == "memory":
             torch.empty(1 << 50)
+        if third.any() and self.trouble == "exit":
+            sys.exit()
+        if third.any() and self.trouble == "settings":
+            torch.set_num_threads(3)
+            torch.set_default_dtype(torch.float64)
         if third.any() and self.trouble == "silence":
             return None
         return torch.where(third, float("nan") if self.trouble == "nan" else 1.0, 1.0) * loss, fixed
@@ -59,18 +67,30 @@ def shaky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_cell_that_fails_diverges_or_has_no_memory_leaves_the_others_alone(
     compose: Any, left: Any, tmp_path: Path, shaky: str
 ) -> None:
-    body = "axes: {method.trouble: [none, raise, nan, memory, silence]}"
-    made = compose(body, shaky, "execution.retries=0")
-    outcome = run_study(*made, root=tmp_path / "troubled")
-    assert (outcome.done, outcome.failed, outcome.pending, outcome.exit_code) == (1, 4, 0, 1)
+    body = "axes: {method.trouble: [settings, none, raise, nan, memory, silence, exit]}"
+    made, said = compose(body, shaky, "execution.retries=0"), []
+
+    class Heard(Callback):
+        def on_warning(self, cell: Cell, text: str) -> None:
+            said.append(f"{cell.label}: {text}")
+
+    outcome = run_study(*made, root=tmp_path / "troubled", callbacks=[Heard()])
+    assert (outcome.done, outcome.failed, outcome.pending, outcome.exit_code) == (2, 5, 0, 1)
+    assert said == [
+        "trouble=settings: shaky_method:Shaky changed the default dtype and the number of threads of PyTorch; it was "
+        "set back for what follows."
+    ]
+    assert (torch.get_default_dtype(), torch.get_num_threads()) == (torch.float32, 1)
     store = Store.open(tmp_path / "troubled", "tiny")
     results = {c.label: [store.result(c, s) or {} for s in (1, 2)] for c in store.cells()}
     states = {label: {r["status"] for r in both} for label, both in results.items()}
     assert states == {
+        "trouble=settings": {"done"},
         "trouble=none": {"done"},
         "trouble=raise": {"failed"},
         "trouble=nan": {"diverged"},
         "trouble=memory": {"failed"},
+        "trouble=exit": {"failed"},
         "trouble=silence": {"failed"},
     }
     for both in results.values():  # the trouble is in round 3: two rounds are told and stored
@@ -79,13 +99,16 @@ def test_a_cell_that_fails_diverges_or_has_no_memory_leaves_the_others_alone(
     assert "training diverged: loss is NaN (seed 1, client 0, round 3)" in results["trouble=nan"][0]["error"]
     assert "does not fit into this machine's memory" in results["trouble=memory"][0]["error"]
     assert "Shaky.loss must return a tuple, but returned None" in results["trouble=silence"][0]["error"]
-    assert len(outcome.failures) == 8
-    run_study(*compose("axes: {method.trouble: [none]}", shaky), root=tmp_path / "calm")
+    assert "a method called sys.exit(None)" in results["trouble=exit"][0]["error"]
+    assert len(outcome.failures) == 10
+    run_study(*compose("axes: {method.trouble: [calm, none]}", shaky), root=tmp_path / "calm")
     troubled, calm = left(tmp_path / "troubled"), left(tmp_path / "calm")
-    assert {name: troubled[name] for name in calm} == calm
+    same = [name for name in calm if name.startswith(store.cell("trouble=none").id)]
+    assert len(same) == 7
+    assert {name: troubled[name] for name in same} == {name: calm[name] for name in same}
     assert not [name for name in troubled if "ckpt-" in name or name.endswith(".part")]
     again = run_study(*made, root=tmp_path / "troubled")
-    assert (again.skipped, again.failed, again.exit_code) == (1, 4, 1)
+    assert (again.skipped, again.failed, again.exit_code) == (2, 5, 1)
 
 
 @pytest.mark.parametrize(

@@ -37,16 +37,16 @@ from fpl_tune import config
 from fpl_tune.core.errors import FplTuneError
 from fpl_tune.api import start_study as run_study
 from fpl_tune.execute.callback import Callback
-from fpl_tune.execute.ray import watch
+from fpl_tune.execute.ray import connect
 
-watch.LOST_SECONDS = 2.0
+connect.LOST_SECONDS = 2.0
 study, root, kill = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 
 class Kill(Callback):
     def on_round_end(self, cell, records):
         if records[0]["round"] == 6 and cell.number == 1:
             print("reached", flush=True)
-            port = int(watch.addresses()["head"].rpartition(":")[2])
+            port = int(connect.addresses()["head"].rpartition(":")[2])
             struck = [child for child in psutil.Process().children() if child.name() == kill]
             for child in struck:
                 child.kill()
@@ -57,8 +57,8 @@ class Kill(Callback):
                 self.held.bind(("", port))
             time.sleep(60)  # the cell does not end before the loss: its worker waits for this process
 
-    def on_study_end(self, store, outcome):
-        print("end heard", outcome.pending, flush=True)
+    def on_abort(self):
+        print("abort heard", flush=True)
 
 spec, node = config.compose_study(study, [sys.argv[4], "execution.executor=ray", "execution.parallel=1"])
 try:
@@ -74,6 +74,7 @@ def _start(tmp_path: Path, kill: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(tmp_path / "tiny.yaml"), str(tmp_path / "out"), kill, LONG],
         stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
@@ -141,7 +142,7 @@ def test_the_head_gone_is_exit_code_3_and_nothing_is_lost(
     process = _start(tmp_path, "gcs_server")
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 3, said
-    assert "end heard 1" in said, said
+    assert "abort heard" in said, said
     assert re.search(r"lost Ray: its (head|node) at [\d.:]+ has not answered for 2 s", said), said
     assert "run the same command to continue" in said
     _nobody_left(process.pid)

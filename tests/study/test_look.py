@@ -1,4 +1,4 @@
-"""What is asked of stored studies: best, export, verify, diff, retry."""
+"""What is asked of stored studies: best, export, diff, retry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from fpl_tune.execute import manage
 from fpl_tune.execute import scheduler as driver
 from fpl_tune.execute.plan import diff as differences
 from fpl_tune.execute.plan.diff import Differ
-from fpl_tune.execute.verify import verify
 from fpl_tune.study import earlier
 from fpl_tune.study.cells import expand
 from fpl_tune.study.export import export, nearest_words
@@ -94,29 +93,6 @@ def test_nearest_words_of_words_are_themselves() -> None:
     assert [word for word, _ in found] == ["a", "photo", "of", "a", "red", "star"]
     assert [distance for _, distance in found] == pytest.approx([0.0] * 6, abs=1e-3)
     assert nearest_words(towers, torch.zeros(3)) == []
-
-
-def test_verify_runs_rounds_again(compose: Compose, tmp_path: Path) -> None:
-    run_study(*compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=3"), root=tmp_path)
-    store = Store.open(tmp_path, "tiny")
-    cell = store.cells()[0]
-    found = verify(store, cell, rounds=2)
-    assert (found.agrees, found.rounds, found.worst) == (True, 2, 0.0)
-    for seed in (1, 2):  # of a release that recorded no time of testing
-        result, history = store.result(cell, seed), store.history(cell, seed)
-        assert result is not None
-        assert history[0].pop("time/test_seconds") > 0
-        store.put(cell, seed, history, result)
-    assert verify(store, cell, rounds=2).agrees
-    history = store.history(cell, 2)
-    history[1]["val/acc_mean"] += 0.25
-    result = store.result(cell, 2)
-    assert result is not None
-    store.put(cell, 2, history, result)
-    wrong = verify(store, cell, rounds=2)
-    assert not wrong.agrees
-    assert wrong.worst == pytest.approx(0.25)
-    assert wrong.where == "val/acc_mean, seed 2, round 2"
 
 
 def diff(spec: config.StudySpec, node: dict[str, Any], store: Store) -> list[tuple[str, str, str]]:

@@ -37,7 +37,7 @@ def typical_pace(run: RunSpec, loaded: Loaded, device: str) -> float:
 def measured_pace(run: RunSpec, seeds: Sequence[int], setup: ExecutionContext) -> float:
     """Seconds of a round of one seed: the last of two rounds that this process trains now."""
     torch.set_num_threads(setup.threads)
-    trial = setup.trial(run, seeds)
+    trial = setup.simulation(run, seeds)
     seconds = 0.0
     for _ in range(min(_MEASURED, trial.rounds)):
         began = time.perf_counter()

@@ -45,11 +45,11 @@ def offer(setup: ExecutionContext) -> ExecutionContext:
     """
     from fpl_tune.execute.ray.connect import connected
     from fpl_tune.execute.ray.executor import settle
-    from fpl_tune.execute.ray.nodes import carried
+    from fpl_tune.execute.ray.nodes import slots
 
     with connected(setup.address):
         setup, _ = settle(setup)
-        return replace(setup, parallel=max(1, carried(setup)))
+        return replace(setup, parallel=max(1, slots(setup)))
 
 
 def alive(address: str) -> int:
@@ -75,8 +75,8 @@ def inspect(
         EnvironmentProblem: it does not answer, or this machine cannot write the storage.
     """
     from fpl_tune.execute.ray.connect import connected
-    from fpl_tune.execute.ray.nodes import findings, survey
+    from fpl_tune.execute.ray.nodes import check_nodes, findings
 
     with connected(address):
-        nodes = survey(storage, cache_dir, data_roots)
+        nodes = check_nodes(storage, cache_dir, data_roots)
         return nodes, findings(nodes, storage)

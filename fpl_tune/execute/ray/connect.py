@@ -14,7 +14,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,17 @@ import ray
 
 import fpl_tune
 from fpl_tune.core import plugins
+from fpl_tune.core.device import cores
 from fpl_tune.core.errors import EnvironmentProblem, FplTuneError
 from fpl_tune.execute.ray.nodes import ANSWER_SECONDS
-from fpl_tune.execute.ray.watch import CONNECT_SECONDS, RayGone
-from fpl_tune.execute.resources import cores, head_of
+from fpl_tune.execute.resources import head_of
 
 JOIN_SECONDS = max(60.0, ANSWER_SECONDS)
 """Time limit of joining a cluster: 5 s on an idle machine. Ray itself tries for minutes."""
+CONNECT_SECONDS = 5.0
+"""Time limit of a TCP connection to the head."""
+LOST_SECONDS = 20.0
+"""A head that does not answer for this long is lost."""
 
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -51,12 +55,13 @@ _JOIN = "import sys, ray; ray.init(address=sys.argv[1], namespace='fpl-tune', lo
 
 
 @contextmanager
-def connected(address: str | None, *, ship: bool = True) -> Iterator[str]:
+def connected(address: str | None, *, ship: bool = True, on_lost: Callable[[], object] = lambda: None) -> Iterator[str]:
     """Starts Ray on this machine, or joins a cluster.
 
     Args:
         address: of the cluster's head, `auto`, or None to start Ray.
         ship: whether the cluster's workers run the code of this process.
+        on_lost: called before the process ends because Ray is lost; see `_watched`.
 
     Yields:
         A temporary folder.
@@ -82,14 +87,62 @@ def connected(address: str | None, *, ship: bool = True) -> Iterator[str]:
         except (Exception, SystemExit) as problem:  # Ray exits if the head does not answer
             raise _unreachable(address, str(problem)) from None
         try:
-            yield folder
+            with _watched(address, on_lost):
+                yield folder
         finally:
-            if isinstance(sys.exc_info()[1], RayGone):
-                pass  # it can no longer be shut down
-            elif address is None:
+            if address is None:
                 _end_own()
             else:
                 ray.shutdown()
+
+
+@contextmanager
+def _watched(address: str | None, on_lost: Callable[[], object]) -> Iterator[None]:
+    """Ends the process once Ray's head, or the node of this process, has not answered for `LOST_SECONDS`.
+
+    Calls to a lost head neither return nor can be interrupted; Ray itself ends the process after a minute, with a dump.
+    """
+    over, parts = threading.Event(), {} if (address or "").startswith("ray://") else addresses()
+
+    def watch() -> None:
+        seen = time.monotonic()
+        while not over.wait(1.0):
+            silent = next((part for part, there in parts.items() if not _answers(there)), None)
+            if silent is None:
+                seen = time.monotonic()
+            elif time.monotonic() - seen > LOST_SECONDS:
+                with suppress(Exception):
+                    on_lost()
+                said = (
+                    f"error: lost Ray: its {silent} at {parts[silent]} has not answered for {LOST_SECONDS:g} s. "
+                    "Finished results are stored; restart Ray, or leave execution.address out, and run the same "
+                    "command to continue."
+                )
+                with suppress(Exception):
+                    print(said, file=sys.stderr, flush=True)
+                os._exit(EnvironmentProblem.exit_code)
+
+    thread = threading.Thread(target=watch, name="ray-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def addresses() -> dict[str, str]:
+    """Addresses of the head and of the node that this process is connected through."""
+    here = ray.get_runtime_context()
+    mine = next(node for node in ray.nodes() if node["NodeID"] == here.get_node_id())
+    return {"head": here.gcs_address, "node": f"{mine['NodeManagerAddress']}:{mine['NodeManagerPort']}"}
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS):
+        return True
+    return False
 
 
 _TO_DISCONNECT = 0.3  # seconds in which the driver leaves its raylet after Ray counts as shut down

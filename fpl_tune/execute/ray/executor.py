@@ -1,97 +1,225 @@
-"""A study as one run of Ray Tune."""
+"""A study as one run of Ray Tune: a searcher that hands out jobs, a Tune scheduler that passes on their reports."""
 
 from __future__ import annotations
 
+import math
 import os
+import pickle
+import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import ray
 from ray import tune
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
 
+from fpl_tune.core.device import cores
 from fpl_tune.core.errors import EnvironmentProblem
-from fpl_tune.execute.gpus import gpus_here
-from fpl_tune.execute.job import ExecutionContext
-from fpl_tune.execute.packing import Packing, Slice
-from fpl_tune.execute.ray.bridge import Bridge, ReportScheduler
+from fpl_tune.execute.callback import Callback
+from fpl_tune.execute.job import Assignment, ExecutionContext, Failure, Job, Report
+from fpl_tune.execute.plan.memory import gpu_share
 from fpl_tune.execute.ray.connect import connected
-from fpl_tune.execute.ray.nodes import check, slices, survey
-from fpl_tune.execute.ray.study_job import StudyTrainable
-from fpl_tune.execute.ray.watch import RayGone, watched
+from fpl_tune.execute.ray.nodes import check_nodes, refuse_unfit, slots
+from fpl_tune.execute.ray.trainable import REPORT, STUDY, FederatedTrainable
 from fpl_tune.execute.scheduler import Scheduler
+from fpl_tune.study.versions import versions
+
+_REFRESH_SECONDS = 2.0  # between looks for nodes that have joined or are lost
 
 
-def run(scheduler: Scheduler, setup: ExecutionContext) -> None:
+def run(scheduler: Scheduler, context: ExecutionContext) -> None:
     """Runs all jobs of the scheduler.
 
     Raises:
         EnvironmentProblem: Ray cannot be started or joined, or a node cannot run trials.
         ConfigError: a trial asks for what no node has.
     """
-    with connected(setup.address) as folder:
+    with connected(context.address, on_lost=lambda: scheduler.notify(Callback.on_abort)) as folder:
         if scheduler.stopping:
             return
-        bridge = Bridge(scheduler, *settle(setup))
+        jobs = JobSearcher(scheduler, *settle(context))
         tuner = tune.Tuner(
-            tune.with_resources(StudyTrainable, _resources),
+            tune.with_resources(FederatedTrainable, _resources),
             tune_config=tune.TuneConfig(
                 num_samples=-1,
-                search_alg=bridge,
-                scheduler=ReportScheduler(bridge),
+                search_alg=jobs,
+                scheduler=JobScheduler(jobs),
                 reuse_actors=True,
                 trial_name_creator=lambda trial: trial.trial_id,
                 trial_dirname_creator=lambda trial: trial.trial_id,
             ),
             run_config=tune.RunConfig(
-                name=f"{setup.study}-{os.getpid()}",  # unique on a cluster that others use too
+                name=f"{context.study}-{os.getpid()}",  # unique on a cluster that others use too
                 storage_path=folder,  # for Tune's own files, which are not read
                 verbose=0,
-                failure_config=tune.FailureConfig(max_failures=0),
+                failure_config=tune.FailureConfig(max_failures=0),  # the study counts failures since the last round
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # jobs write their own
             ),
         )
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                watched(setup.address, tuner.fit)
-        except RayGone as problem:
-            bridge.problem = problem  # ignores what Tune's thread may still report
-            raise
-        if bridge.problem is not None:
-            raise bridge.problem
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tuner.fit()
+        if jobs.problem is not None:
+            raise jobs.problem
 
 
-def settle(setup: ExecutionContext) -> tuple[ExecutionContext, Packing | None]:
-    """The setup as the cluster allows it, and how trials share its GPUs.
+def settle(context: ExecutionContext) -> tuple[ExecutionContext, int | None]:
+    """The context as the cluster allows it, and the bytes of its smallest GPU; None: it has none, or is this machine.
 
     Raises:
         EnvironmentProblem: a node cannot run trials.
         ConfigError: a trial asks for what no node has.
     """
-    if setup.address is None:
-        found = [Slice("", *gpu) for gpu in gpus_here()] if setup.device == "cuda" and setup.gpus is None else []
-    else:
-        nodes = survey(setup.storage, setup.cache_dir, setup.data_roots)
-        if setup.device == "auto":
-            setup = replace(setup, device="cuda" if any(node.gpus for node in nodes) else "cpu")
-        if setup.device == "cpu":
-            setup = replace(setup, gpus=setup.gpus or 0.0)
-        elif setup.execution.threads is None:
-            setup = replace(setup, threads=1)
-        check(nodes, setup.storage, setup.threads, 0.01 if setup.gpus is None else setup.gpus)  # any share of a GPU
-        found = slices(nodes) if setup.gpus is None else []
-        if setup.gpus is None and not found:
-            raise EnvironmentProblem(
-                "PyTorch sees no GPU on any node that has GPUs. Install a PyTorch with CUDA there, or use "
-                "execution.device=cpu."
-            )
-    if not found:
-        return replace(setup, gpus=setup.gpus or 0.0), None
-    return setup, Packing(found, setup.cache_dir)
+    if context.address is None:
+        return context, None
+    nodes = check_nodes(context.storage, context.cache_dir, context.data_roots)
+    if context.device == "auto":
+        context = replace(context, device="cuda" if any(node.gpus for node in nodes) else "cpu")
+    if context.device == "cpu":
+        context = replace(context, gpus=context.gpus or 0.0)
+    elif context.execution.threads is None:
+        context = replace(context, threads=1)
+    refuse_unfit(nodes, context.storage, context.threads, 0.01 if context.gpus is None else context.gpus)
+    gpu_bytes = min((total for node in nodes if node.facts for total, _ in node.facts.gpus), default=None)
+    if context.gpus is None and gpu_bytes is None:
+        raise EnvironmentProblem(
+            "PyTorch sees no GPU on any node that has GPUs. Install a PyTorch with CUDA there, or use "
+            "execution.device=cpu."
+        )
+    return context, gpu_bytes
 
 
 def _resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:
-    """The resources of a trial from its configuration, which `Bridge` suggests."""
+    """The resources of a trial from its configuration, which `JobSearcher` suggests."""
     share = {"CPU": config["cpus"], "GPU": config["gpus"]} if config["gpus"] else {"CPU": config["cpus"]}
-    selector = [{"ray.io/node-id": config["node"]}] if config["node"] else None
+    selector = [{"ray.io/node-id": config["nodes"]}] if config["nodes"] else None
     return tune.PlacementGroupFactory([share], bundle_label_selector=selector)
+
+
+class JobSearcher(Searcher):
+    """Suggests jobs to Tune, as slots are free, and passes reports to the study's scheduler.
+
+    Nodes that join while the study runs get trials. One that cannot run trials declines its first and gets no more.
+
+    Tune takes an exception in its hooks for a failed trial, so exceptions are kept in `problem`.
+
+    Args:
+        scheduler: the study's.
+        context: of its jobs, as the cluster allows it.
+        gpu_bytes: memory of the smallest GPU of a cluster; None: of this machine's.
+    """
+
+    def __init__(self, scheduler: Scheduler, context: ExecutionContext, gpu_bytes: int | None = None) -> None:
+        super().__init__()
+        self.scheduler, self.context = scheduler, context
+        self.problem: BaseException | None = None
+        self.running: dict[str, Job] = {}
+        """By Tune's id of the trial."""
+        self.refused: set[str] = set()
+        """Ids of the nodes that get no trials."""
+        self._versions = versions()
+        self._refresh_at = 0.0
+        self._slots, self._gpus = context.parallel, math.inf
+        self._gpu_bytes = gpu_bytes
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune pickles its hooks for a restore that is never used; databases do not pickle
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as problem:
+            self.problem = problem
+
+    def suggest(self, trial_id: str) -> Any:
+        """The configuration of the next trial; None while there is no job or no slot for it."""
+        with self._guarded():
+            if self._has_slot() and (job := self.scheduler.next_job()) is not None:
+                self.running[trial_id], job.gpus = job, self._share(job)
+                # Pickled: Tune keeps several copies of every configuration until the end, and copies share bytes.
+                packed = pickle.dumps((Assignment.of(job, self.context), self._versions))
+                nodes = f"!in({','.join(sorted(self.refused))})" if self.refused else ""
+                return {STUDY: packed, "cpus": self._cpus(job), "gpus": job.gpus, "nodes": nodes}
+        return Searcher.FINISHED if self.problem is not None or self.scheduler.exhausted else None
+
+    def _has_slot(self) -> bool:
+        """Whether another trial may start: beside a job that runs alone on the CPU none may."""
+        if time.monotonic() > self._refresh_at and (self.context.address or self.context.device == "cuda"):
+            self._refresh_at = time.monotonic() + _REFRESH_SECONDS
+            self._slots = slots(self.context, self.refused) if self.context.address else self._slots
+            self._gpus = ray.cluster_resources().get("GPU", 0.0)
+        if self.context.device == "cpu":
+            return len(self.running) < self._slots and not any(job.alone for job in self.running.values())
+        # At most one job waits until its share is free, while Ray fills the GPUs.
+        return len(self.running) < self._slots and sum(job.gpus for job in self.running.values()) < self._gpus
+
+    def _cpus(self, job: Job) -> float:
+        """Cores of a job. On this machine all trials fit beside each other, and one that runs alone takes all cores."""
+        if self.context.address is not None:
+            return float(self.context.threads)
+        alone = job.alone and self.context.device == "cpu"
+        return float(cores()) if alone else min(float(self.context.threads), cores() / self.context.parallel)
+
+    def _share(self, job: Job) -> float:
+        """Share of a GPU of a job; all of it after it was out of memory beside others."""
+        if self.context.device == "cpu" or self.context.gpus == 0:
+            return 0.0
+        if job.alone:
+            return 1.0
+        return self.context.gpus or gpu_share(job.cell.run, len(job.seeds), self._gpu_bytes)
+
+    def receive(self, trial_id: str, report: Report) -> bool:
+        """Passes on the report of a step. Returns whether the trial goes on."""
+        job, goes_on = self.running[trial_id], False
+        if report.node not in self.refused and report.failure is not None and report.failure.kind == "declined":
+            self.refused.add(report.node)
+            text = f"node {report.node[:6]} gets no trials: it {report.failure.error}. See `fpl-tune doctor`."
+            self.scheduler.warn(job, text)
+        if self.problem is None:
+            with self._guarded():
+                goes_on = self.scheduler.receive(job, report)
+        if not goes_on:
+            del self.running[trial_id]
+        return goes_on
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """`JobScheduler` receives the ends of trials."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """The study's store holds everything."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """The study's store holds everything."""
+
+
+class JobScheduler(FIFOScheduler):
+    """Passes the reports of trials to the study's scheduler, and its decisions to Tune."""
+
+    def __init__(self, jobs: JobSearcher) -> None:
+        super().__init__()
+        self._jobs = jobs
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        return TrialScheduler.CONTINUE if self._jobs.receive(trial.trial_id, result[REPORT]) else TrialScheduler.STOP
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        if trial.trial_id in self._jobs.running:
+            self._jobs.receive(trial.trial_id, result.pop(REPORT))  # Tune keeps the last result of every trial
+
+    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
+        if trial.trial_id in self._jobs.running:
+            error = Path(trial.error_file) if trial.error_file else None  # `get_error` reads a copy that is made later
+            failure = Failure(cause_of_death(error.read_text() if error and error.is_file() else ""), "died")
+            self._jobs.receive(trial.trial_id, Report([], failure=failure))
+
+
+def cause_of_death(error: str) -> str:
+    """The end of Ray's message on a dead actor: the exception that kept it from starting, or how it ended."""
+    lines = [" ".join(line.split()) for line in error.splitlines() if line.strip()]
+    return f"the process of the trial died: {lines[-1][:300] if lines else 'killed, or out of memory'}"

@@ -23,7 +23,6 @@ from fpl_tune.study.versions import versions
 
 if TYPE_CHECKING:  # a worker that only checks its node must not wait for torch
     from fpl_tune.execute.job import ExecutionContext
-    from fpl_tune.execute.packing import Slice
 
 ANSWER_SECONDS = float(os.environ.get("FPL_TUNE_NODE_SECONDS", "12"))
 """Time limit of the check of a node."""
@@ -108,10 +107,9 @@ def _storage_problem(storage: str, token: str) -> str:
     """Empty where the node sees what the driver wrote, and can write beside it."""
     try:
         place = RemoteStorage(storage)
-        place.read(f"{token}/driver")
+        if not place.holds(f"{token}/driver"):
+            return "does not hold what the driver wrote there: it is not shared with the driver"
         place.write(f"{token}/{uuid.uuid4().hex[:8]}", "")
-    except FileNotFoundError:
-        return "does not hold what the driver wrote there: it is not shared with the driver"
     except Exception as problem:
         return f"cannot be written ({' '.join(str(problem).split())[:160]})"
     return ""
@@ -124,13 +122,6 @@ def _free(folder: Path) -> int:
         return shutil.disk_usage(folder).free
     except OSError:
         return -1
-
-
-def slices(nodes: Sequence[Node]) -> list[Slice]:
-    """The GPUs of nodes."""
-    from fpl_tune.execute.packing import Slice
-
-    return [Slice(node.id, total, free) for node in nodes if node.facts for total, free in node.facts.gpus]
 
 
 @contextmanager
@@ -155,17 +146,15 @@ def _token(storage: str) -> Iterator[str]:
             place.drop(token)
 
 
-def survey(
-    storage: str, cache_dir: Path, data_roots: Sequence[str] = (), only: Collection[str] | None = None
-) -> list[Node]:
-    """Runs the check on every living node, or on those of `only`, in parallel.
+def check_nodes(storage: str, cache_dir: Path, data_roots: Sequence[str] = ()) -> list[Node]:
+    """Runs the check on every living node, in parallel.
 
     It takes at most `ANSWER_SECONDS`, on nodes with GPUs `gpus.SECONDS` longer. Nodes that die meanwhile are left out.
 
     Raises:
         EnvironmentProblem: the driver itself cannot write the storage.
     """
-    alive = [node for node in ray.nodes() if node["Alive"] and (only is None or node["NodeID"] in only)]
+    alive = [node for node in ray.nodes() if node["Alive"]]
     has_gpus = [bool(info["Resources"].get("GPU")) for info in alive]
     limit = ANSWER_SECONDS + (SECONDS if any(has_gpus) else 0.0)
     with _token(storage) as token:
@@ -195,15 +184,18 @@ def _node(info: dict[str, Any], ref: Any, limit: float) -> Node:
     return Node(info["NodeID"], name, resources.get("CPU", 0.0), resources.get("GPU", 0.0), facts, problem)
 
 
-def carried(setup: ExecutionContext, refused: Collection[str] = ()) -> int:
+def slots(context: ExecutionContext, refused: Collection[str] = ()) -> int:
     """Trials that the living nodes can run at once, without the refused nodes."""
-    count = 0
-    for node in ray.nodes():
-        if node["Alive"] and node["NodeID"] not in refused:
-            has = node["Resources"]
-            by_cpu = int(has.get("CPU", 0) // setup.threads)
-            count += min(by_cpu, int(has.get("GPU", 0) / setup.gpus + 1e-6)) if setup.gpus else by_cpu
-    return min(count, setup.execution.parallel or count)
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in refused]
+    count = sum(_fitting(node["Resources"], context) for node in nodes)
+    return min(count, context.execution.parallel or count)
+
+
+def _fitting(resources: Mapping[str, float], context: ExecutionContext) -> int:
+    by_cpu = int(resources.get("CPU", 0) // context.threads)
+    if context.gpus is None:
+        return by_cpu if resources.get("GPU") else 0
+    return min(by_cpu, int(resources.get("GPU", 0) / context.gpus + 1e-6)) if context.gpus else by_cpu
 
 
 def findings(nodes: Sequence[Node], storage: str) -> list[tuple[Node, str, str]]:
@@ -231,7 +223,7 @@ _NO_DATA = "Mount the data at the same path."
 _NOT_SHARED = "Mount the driver's output folder there, or name a URL that all nodes reach: execution.checkpoints=."
 
 
-def check(nodes: Sequence[Node], storage: str, cpus: float, gpus: float) -> None:
+def refuse_unfit(nodes: Sequence[Node], storage: str, cpus: float, gpus: float) -> None:
     """Refuses a cluster that cannot do the study's work.
 
     Raises:

@@ -1,16 +1,25 @@
-"""A federated simulation as a Ray Tune trainable, for anybody's `tune.Tuner`; those of studies: `study_job`."""
+"""A federated simulation as a Ray Tune trainable: for anybody's `tune.Tuner`, and for the jobs of studies."""
 
 from __future__ import annotations
 
+import atexit
 import gc
 import math
+import os
+import pickle
+import shutil
+import tempfile
+import time
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
+import ray
 import torch
 from ray import tune
 
@@ -18,14 +27,29 @@ from fpl_tune import config
 from fpl_tune.config import ExecutionSpec, RunSpec, StudySpec
 from fpl_tune.core import plugins
 from fpl_tune.core.device import resolve
-from fpl_tune.core.errors import ConfigError, unknown
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem, Notice, unknown
 from fpl_tune.core.paths import cache_root
-from fpl_tune.execute.job import ExecutionContext
+from fpl_tune.execute.job import STOP_FILE, Assignment, ExecutionContext, Failure, JobRun, Report, stop_requested
+from fpl_tune.execute.ray.nodes import node_cache, unfit
+from fpl_tune.execute.remote import RemoteStorage
 from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Damaged, Snapshot
-from fpl_tune.simulation.simulation import Record, Simulation
+from fpl_tune.simulation.simulation import Record
 from fpl_tune.simulation.worlds import threads_of
 from fpl_tune.study.cells import Composer
+
+STUDY = "study"
+"""Key of a configuration: a pickled `Assignment` of a study."""
+REPORT = "report"
+"""Key of a result: the `Report` of a step."""
+STEP_SECONDS = 0.5
+"""A study's step runs rounds for at least this long, so that Tune's cost of a step is a small share of it."""
+STOP_SECONDS = 2.0
+"""Time between looks at a remote stop file."""
+
+
+class ContextLost(EnvironmentProblem):
+    """The process's CUDA context is useless, so the process must end."""
 
 
 class FederatedTrainable(tune.Trainable):
@@ -42,14 +66,18 @@ class FederatedTrainable(tune.Trainable):
     `<name>_seed_std`; further `done` and `training_iteration`, the round. Rounds without an evaluation repeat the
     accuracies of the last one (NaN before the first).
 
-    A checkpoint is the state after a round. It can be loaded under a configuration that differs in `optim`,
-    `protocol` and those fields of the method that keep the shapes of its state, as population based training does.
+    A checkpoint is the state after a round, with the rounds before it. It can be loaded under a configuration that
+    differs in `optim`, `protocol` and those fields of the method that keep the shapes of its state, as population based
+    training does.
 
     Example:
         >>> space = {"method": "pfedmoap", "method.lam": tune.uniform(0, 5), "seeds": 3}
         >>> tune_config = tune.TuneConfig(metric="val/acc_mean", mode="max", num_samples=8, reuse_actors=True)
         >>> tune.Tuner(FederatedTrainable, param_space=space, tune_config=tune_config).fit()
     """
+
+    # A study's jobs run here too. Their steps report several rounds, and they write their checkpoints themselves: Tune
+    # saves only after a step, through the driver, and a new run of Tune does not begin a trial from an earlier one's.
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
@@ -58,8 +86,11 @@ class FederatedTrainable(tune.Trainable):
         Raises:
             ConfigError: an unknown field, or a value that its field refuses.
         """
-        *_, setup = parse(config)
-        return tune.PlacementGroupFactory([{"CPU": float(setup.threads), "GPU": float(setup.device == "cuda")}])
+        run, _, context = parse(config)
+        gpus = float(context.device == "cuda")
+        return tune.PlacementGroupFactory(
+            [{"CPU": float(context.execution.threads or threads_of(run, context.device)), "GPU": gpus}]
+        )
 
     def setup(self, config: dict[str, Any]) -> None:
         """Loads towers and data, and begins the run.
@@ -67,10 +98,27 @@ class FederatedTrainable(tune.Trainable):
         Raises:
             ConfigError: an unknown field, or a value that its field refuses.
         """
-        run, seeds, setup = parse(config)
-        torch.set_num_threads(setup.threads)
-        self._trial = setup.trial(run, seeds)
-        self._evaluated: dict[str, float] = {"val/acc_mean": math.nan, "test/acc_mean": math.nan}
+        self._in_study, self._unfit = STUDY in config, ""
+        if self._in_study:
+            self._setup_job(config)
+            return
+        run, seeds, context = parse(config)
+        self._run = JobRun(Assignment(run, tuple(seeds), context))
+        self._run.begin()
+
+    def _setup_job(self, config: dict[str, Any]) -> None:
+        assignment, versions = pickle.loads(config[STUDY])
+        self._unfit = unfit(assignment.context, versions)
+        if self._unfit:
+            return
+        context = on_node(assignment.context)
+        if context.device == "cuda":  # a trial that takes more than its share of the GPU is out of memory
+            torch.cuda.empty_cache()
+            torch.cuda.set_per_process_memory_fraction(min(1.0, config["gpus"]))
+        remote = context.execution.checkpoints if context.address else None
+        self._remote = RemoteStorage(remote) if remote else None
+        self._looked = time.monotonic()
+        self._run = JobRun(replace(assignment, context=context))
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Begins another run in the same process, which keeps towers and data."""
@@ -79,20 +127,44 @@ class FederatedTrainable(tune.Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
-        """One round of all seeds.
+        """One round of all seeds; in a study, rounds for `STEP_SECONDS`.
 
         Raises:
             Diverged: a loss or an accuracy is NaN or inf.
         """
-        figures = summarise(self._trial.step())
-        self._evaluated = {**self._evaluated, **{k: v for k, v in figures.items() if "acc" in k}}
-        return {**self._evaluated, **figures, "done": self._trial.done, "training_iteration": self._trial.round}
+        if self._in_study:
+            report = self._step_job()
+            return {REPORT: report, "done": report.last}
+        run = self._run
+        simulation = run.advance()
+        for text in run.warnings():
+            warnings.warn(text, Notice, stacklevel=2)
+        return {**last_figures(run.history), "done": simulation.done, "training_iteration": simulation.round}
+
+    def _step_job(self) -> Report:
+        if self._unfit:
+            node = ray.get_runtime_context().get_node_id()
+            return Report([], failure=Failure(self._unfit, "declined"), node=node)
+        report = self._run.step(STEP_SECONDS, self._stop_requested)
+        if report.failure is not None and report.failure.kind == "died":  # Tune then ends the process
+            raise ContextLost(f"the CUDA context is lost: {report.failure.error}")
+        return report
+
+    def _stop_requested(self) -> bool:
+        """Looks for the stop file in the study's folder; at a URL only every `STOP_SECONDS`."""
+        context = self._run.context
+        if self._remote is None:
+            return stop_requested(context.folder)
+        if time.monotonic() - self._looked < STOP_SECONDS:
+            return False
+        self._looked = time.monotonic()
+        return self._remote.holds(f"{context.study}/{STOP_FILE}")
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Writes the state after the last round."""
-        tensors, meta = self._trial.snapshot()
-        meta |= {"run": config.as_dict(self._trial.run), "evaluated": self._evaluated}
-        checkpoint.write(Path(checkpoint_dir), Snapshot(tensors, meta))
+        tensors, meta = self._run.snapshot()
+        run = config.as_dict(self._run.assignment.run)
+        checkpoint.write(Path(checkpoint_dir), Snapshot(tensors, {**meta, "run": run}))
 
     def load_checkpoint(self, checkpoint: str) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Continues from a checkpoint.
@@ -100,19 +172,31 @@ class FederatedTrainable(tune.Trainable):
         Raises:
             ConfigError: it is damaged, or of a configuration that this one cannot continue.
         """
-        self._evaluated = restore(self._trial, Path(checkpoint))
+        restore(self._run, Path(checkpoint))
 
     def cleanup(self) -> None:
-        """Frees the run, so that the next one's peak memory does not include it."""
-        self._trial: Any = None
+        """Frees the run, so that the next one has its memory."""
+        self._run: Any = None
         gc.collect()
+
+
+def on_node(context: ExecutionContext) -> ExecutionContext:
+    """The context with this node's paths: its feature cache and, without a shared folder, a temporary study folder."""
+    if context.address is None:
+        return context
+    context = replace(context, cache_dir=node_cache(context.cache_dir))
+    if context.execution.checkpoints is None:
+        return context
+    own = Path(tempfile.gettempdir(), f"fpl-tune-{os.getpid()}", context.study)
+    atexit.register(shutil.rmtree, own.parent, ignore_errors=True)
+    return replace(context, folder=own)
 
 
 _OPTIONS = {"execution.device", "execution.threads", "execution.block"}
 
 
 def parse(node: Mapping[str, Any]) -> tuple[RunSpec, list[int], ExecutionContext]:
-    """The run, seeds and setup of a trainable's configuration.
+    """The run, seeds and context of a trainable's configuration.
 
     Raises:
         ConfigError: an unknown field, or a value that its field refuses.
@@ -126,14 +210,10 @@ def parse(node: Mapping[str, Any]) -> tuple[RunSpec, list[int], ExecutionContext
     spec = config.changed(StudySpec(), {"seeds": list(seeds) if isinstance(seeds, tuple) else seeds}, "")
     plugins.trust([f"method={fields.get('method')}"])
     run = _composer().at(fields)
-    setup = ExecutionContext(
-        folder=Path(),
-        cache_dir=cache_root(),
-        execution=execution,
-        device=resolve(execution.device),
-        threads=execution.threads or threads_of(run),
-    )
-    return run, spec.seed_list(), setup
+    device = resolve(execution.device)
+    threads = execution.threads or threads_of(run, device)
+    context = ExecutionContext(Path(), cache_root(), execution, device, threads)
+    return run, spec.seed_list(), context
 
 
 @cache
@@ -163,20 +243,31 @@ def summarise(records: Sequence[Record]) -> dict[str, float]:
     return found
 
 
-def restore(trial: Simulation, folder: Path) -> dict[str, float]:
-    """Continues a trial from the newest checkpoint in a folder. Returns the figures of its last evaluation.
+def last_figures(history: Sequence[Sequence[Record]]) -> dict[str, float]:
+    """The figures of the last round, with the accuracies of the last round that was evaluated."""
+    found = {"val/acc_mean": math.nan, "test/acc_mean": math.nan}
+    evaluated = next((records for records in reversed(history) if "test/acc_mean" in records[0]), None)
+    if evaluated is not None:
+        found |= {name: value for name, value in summarise(evaluated).items() if "/acc_" in name}
+    return {**found, **summarise(history[-1])}
+
+
+def restore(job: JobRun, folder: Path) -> None:
+    """Continues a run from the newest checkpoint in a folder.
 
     Raises:
-        ConfigError: it is damaged, or of a configuration that the trial cannot continue.
+        ConfigError: it is damaged, or of a configuration that the run cannot continue.
     """
+    simulation = job.begun
     found = next(checkpoint.usable(folder), None)
     if found is None or isinstance(found, Damaged):
         raise ConfigError(f"cannot load the checkpoint in {folder}: {found or 'there is none'}")
-    theirs, ours = found.meta["run"], config.as_dict(trial.run)
+    theirs, ours = found.meta["run"], config.as_dict(simulation.run)
     for node in (theirs, ours):
         node["data"].pop("root", None)  # a path of a machine
     fixed = {part: (theirs[part], ours[part]) for part in ("clip", "data", "partition", "stages")}
-    fixed |= {"method": (theirs["method"]["name"], ours["method"]["name"]), "seeds": (found.meta["seeds"], trial.seeds)}
+    fixed["method"] = theirs["method"]["name"], ours["method"]["name"]
+    fixed["seeds"] = found.meta["seeds"], simulation.seeds
     for part, (its, own) in fixed.items():
         if its != own:
             raise ConfigError(
@@ -184,7 +275,7 @@ def restore(trial: Simulation, folder: Path) -> dict[str, float]:
                 "Only optim, protocol, and fields of the method that keep the shapes of its state can differ."
             )
     try:
-        trial.restore(Snapshot(found.tensors, {**found.meta, "cell": config.identity(trial.run)}))
+        simulation.restore(Snapshot(found.tensors, {**found.meta, "cell": config.identity(simulation.run)}))
     except ConfigError as problem:
         raise ConfigError(f"cannot load a checkpoint of another configuration: {problem}") from None
-    return dict(found.meta["evaluated"])
+    job.history = found.meta["rounds"]

@@ -41,16 +41,16 @@ class Cluster:
 def test_nodes_with_gpus_have_more_time_to_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Their PyTorch may be read over a network."""
 
-    def survey(**late: float) -> tuple[dict[str, int | str], float]:
+    def check(**late: float) -> tuple[dict[str, int | str], float]:
         cluster = Cluster(**late)
         monkeypatch.setattr(nodes, "ray", cluster)
         monkeypatch.setattr(nodes, "NodeAffinitySchedulingStrategy", lambda node, soft: node)
-        found = nodes.survey(str(tmp_path), tmp_path)
+        found = nodes.check_nodes(str(tmp_path), tmp_path)
         return {node.id: len(node.facts.gpus) if node.facts else node.problem for node in found}, cluster.waited
 
-    assert survey(fast=3.0, slow=40.0, cpu=1.0) == ({"fast": 1, "slow": 1, "cpu": 0}, 40.0)
-    assert survey(fast=3.0, hung=1e9) == ({"fast": 1, "hung": "no worker answered within 72 s"}, 72.0)
-    assert survey(cpu=40.0) == ({"cpu": "no worker answered within 12 s"}, 12.0)
+    assert check(fast=3.0, slow=40.0, cpu=1.0) == ({"fast": 1, "slow": 1, "cpu": 0}, 40.0)
+    assert check(fast=3.0, hung=1e9) == ({"fast": 1, "hung": "no worker answered within 72 s"}, 72.0)
+    assert check(cpu=40.0) == ({"cpu": "no worker answered within 12 s"}, 12.0)
 
 
 def test_a_machine_that_does_not_answer_has_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

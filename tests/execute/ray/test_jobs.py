@@ -1,0 +1,177 @@
+"""A study's job in an actor with a GPU: its share of the memory, its own peak, and errors that end the process."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fpl_tune import FederatedTrainable, config
+from fpl_tune.execute.job import STOP_FILE, Assignment, ExecutionContext, Job
+from fpl_tune.execute.ray import executor, trainable
+from fpl_tune.execute.ray.executor import JobSearcher, cause_of_death
+from fpl_tune.execute.ray.trainable import REPORT, STUDY, ContextLost
+from fpl_tune.execute.resources import setup_of
+from fpl_tune.study.cells import expand
+from fpl_tune.study.versions import versions
+
+
+class Round:
+    """Stands in for `Simulation`: what a round does is given."""
+
+    def __init__(self, *rounds: Exception | None) -> None:
+        self.rounds, self.round, self.done = list(rounds), 0, False
+
+    def step(self) -> list[Any]:
+        self.round += 1
+        if problem := self.rounds.pop(0):
+            raise problem
+        return []
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is asked of CUDA, in order."""
+    found: list[str] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: found.append("empty"))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share: found.append(f"share {share}"))
+    return found
+
+
+def sent(assignment: Assignment, versions: dict[str, str] | None = None) -> dict[str, Any]:
+    return {STUDY: pickle.dumps((assignment, versions or {})), "gpus": 0.3}
+
+
+def assignment(folder: Path) -> Assignment:
+    return Assignment(config.compose_run(), (1,), ExecutionContext(folder, folder, device="cuda"), "cells/0/ckpt-1")
+
+
+def _actor(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, calls: list[str], *rounds: Exception | None
+) -> FederatedTrainable:
+    def begin(context: ExecutionContext, *_: Any) -> Round:
+        calls.append("begin")
+        return Round(*rounds)
+
+    monkeypatch.setattr(ExecutionContext, "simulation", begin)
+    monkeypatch.setattr(trainable, "STEP_SECONDS", 0.0)
+    return FederatedTrainable(sent(assignment(folder)))
+
+
+def test_a_job_has_its_share_of_the_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calls: list[str]) -> None:
+    _actor(monkeypatch, tmp_path, calls, None).step()
+    assert calls == ["empty", "share 0.3", "begin"]
+
+
+def test_out_of_memory_is_reported_and_a_lost_context_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calls: list[str]
+) -> None:
+    memory = RuntimeError("CUDA error: out of memory")
+    assert _actor(monkeypatch, tmp_path, calls, memory).step()[REPORT].failure.kind == "memory"
+    lost = RuntimeError("CUDA error: an illegal memory access was encountered")
+    with pytest.raises(ContextLost, match="the CUDA context is lost"):
+        _actor(monkeypatch, tmp_path, calls, lost).step()
+
+
+def test_a_study_that_stopped_while_the_process_started_begins_no_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calls: list[str]
+) -> None:
+    (tmp_path / STOP_FILE).touch()
+    report = _actor(monkeypatch, tmp_path, calls).step()[REPORT]
+    assert "begin" not in calls
+    assert (report.rounds, report.output, report.failure, report.last) == ([], None, None, True)
+
+
+def test_an_actor_drops_what_it_held_before_the_next_job_begins(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calls: list[str]
+) -> None:
+    """Else both would have to fit."""
+    actor = _actor(monkeypatch, tmp_path, calls)
+    held, seen = weakref.ref(actor._run), []
+    monkeypatch.setattr(trainable, "JobRun", lambda *_: seen.append(held()))
+    assert actor.reset_config(sent(assignment(tmp_path)))
+    assert seen == [None]
+
+
+def test_an_actor_without_the_studys_folder_sends_its_files_to_the_url(compose: Any, tmp_path: Path) -> None:
+    spec, _ = made = compose("axes: {optim: {lr: [0.1]}}", f"execution.checkpoints=file://{tmp_path}/bucket")
+    (cell,) = expand(*made)
+    job, context = Job(cell, (1, 2), {1, 2}), replace(setup_of(spec, tmp_path / "tiny"), address="head:1")
+    actor = FederatedTrainable(sent(Assignment.of(job, context), versions()))
+    reports = [actor.train()[REPORT]]
+    while not reports[-1].last:
+        reports.append(actor.train()[REPORT])
+    assert [records[0]["round"] for report in reports for records in report.rounds] == [1, 2]
+    assert sorted(reports[-1].output.prompts.values()) == ["prompts-1.safetensors", "prompts-2.safetensors"]
+    found = {path.name for path in (tmp_path / "bucket" / "tiny" / job.path).iterdir()}
+    assert found >= set(reports[-1].output.prompts.values())
+    assert not (tmp_path / "tiny").exists()
+
+
+def test_a_node_with_other_versions_declines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The scheduler queues the job again, and the node gets no more."""
+    monkeypatch.setattr(trainable.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "0123456789"))
+    given = assignment(tmp_path)
+    given = replace(given, context=replace(given.context, address="head:1"))
+    report = FederatedTrainable(sent(given, {"torch": "0.0.1"})).step()[REPORT]
+    received, said = [], []
+    scheduler: Any = SimpleNamespace(
+        receive=lambda job, report: received.append(report), warn=lambda job, text: said.append(text)
+    )
+    jobs = JobSearcher(scheduler, given.context)
+    cell: Any = None
+    for number in ("first", "second"):
+        jobs.running[number] = Job(cell, (1,), {1})
+        assert not jobs.receive(number, report)
+    assert jobs.refused == {"0123456789"}
+    assert len(said) == 1
+    assert re.match(r"node 012345 gets no trials: it has torch .* \(driver: 0.0.1\). See `fpl-tune doctor`", said[0])
+    assert [found.failure.kind for found in received] == ["declined"] * 2
+
+
+def test_gpus_are_filled_by_the_shares_of_their_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One more job than fits may wait. One that was out of memory beside others asks for a GPU of its own."""
+    monkeypatch.setattr(executor.ray, "cluster_resources", lambda: {"GPU": 1.0})
+    queue = [Job(SimpleNamespace(id=str(n), run=None), (1,), {1}) for n in range(5)]  # type: ignore[arg-type]
+    queue[0].alone = True
+    scheduler: Any = SimpleNamespace(next_job=lambda: queue.pop(0), exhausted=False)
+    context = ExecutionContext(tmp_path, tmp_path, device="cuda", gpus=0.4, parallel=8)
+    jobs = JobSearcher(scheduler, context)
+    assert jobs.suggest("0")["gpus"] == 1.0
+    assert jobs.suggest("1") is None
+    del jobs.running["0"]
+    assert [(jobs.suggest(str(n)) or {}).get("gpus") for n in range(1, 5)] == [0.4, 0.4, 0.4, None]
+
+
+STARTED = """Failure # 1 (occurred at 2026-01-01_00-00-00)
+The actor died because of an error raised in its creation task, ray::FederatedTrainable.__init__() (pid=7, ip=192.0.2.1)
+  File "actor.py", line 3, in setup
+    import torch
+ImportError: libfoo.so: cannot open shared object file
+"""
+ENDED = """Failure # 1 (occurred at 2026-01-01_00-00-00)
+The actor died unexpectedly before finishing this task.
+\tactor_id: 3e0d
+The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: {} Some causes
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        (STARTED, "ImportError: libfoo.so: cannot open shared object file"),
+        (ENDED.format("The leased worker's node died."), "The actor is dead because its worker process has died. "),
+        ("", "killed, or out of memory"),
+    ],
+)
+def test_why_a_process_died(said: str, read: str) -> None:
+    found = cause_of_death(said)
+    assert found.startswith(f"the process of the trial died: {read}")
+    assert "\n" not in found
