@@ -107,7 +107,7 @@ def stored(name: str) -> Store:
     """Opens the store of a study that has results."""
     from fpl_tune.study.store import Store
 
-    return Store.open(paths.output_root(), name)
+    return Store.open(paths.output_folder(), name)
 
 
 def template(name: str, **options: Any) -> Template:

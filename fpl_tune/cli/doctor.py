@@ -15,7 +15,7 @@ from fpl_tune.cli import output
 from fpl_tune.cli.common import FormatOption, app, stored
 from fpl_tune.core.errors import EnvironmentProblem, FplTuneError
 from fpl_tune.core.formatting import counted, size
-from fpl_tune.core.paths import cache_root, output_root
+from fpl_tune.core.paths import cache_root, output_folder, stored_studies
 
 if TYPE_CHECKING:
     from fpl_tune.track import Finding
@@ -37,13 +37,12 @@ def doctor(
 
     Exit code 3 if something is wrong.
     """
-    root = output_root()
+    root = output_folder()
     rows = _machine(root)
     if address := address or os.environ.get("RAY_ADDRESS"):
         rows += check_cluster(address, root, checkpoints, data_root or [])
-    for folder in sorted(root.iterdir()):
-        if (folder / "study.yaml").is_file():
-            rows += _study(root, folder.name, fix)
+    for name in stored_studies():
+        rows += _study(root, name, fix)
     rows += _deleted(root, fix)
     output.emit(rows, format)
     if any(row["state"] == "wrong" for row in rows):
@@ -64,8 +63,10 @@ def _machine(root: Path) -> list[dict[str, str]]:
     ):
         there = next(path for path in (folder, *folder.parents) if path.exists())
         free = shutil.disk_usage(there).free
+        state = f"{size(free)} free" if os.access(there, os.W_OK) else "cannot be written"
         remedy = f"Free some space, or name another folder in {variable}."
-        rows.append(_row(what, f"{folder}, {size(free)} free", remedy if free < _LITTLE_SPACE else None))
+        good = free >= _LITTLE_SPACE and os.access(there, os.W_OK)
+        rows.append(_row(what, f"{folder}, {state}", None if good else remedy))
     return rows
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from fpl_tune import methods
 from fpl_tune.config.files import read_mapping
 from fpl_tune.config.messages import of_studies
-from fpl_tune.config.specs import ClipSpec, OptimSpec, ProtocolSpec, RunSpec, Stage, StudySpec
+from fpl_tune.config.specs import RUN_FIELDS, ClipSpec, OptimSpec, ProtocolSpec, RunSpec, Stage, StudySpec
 from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.files import digest
 from fpl_tune.core.paths import shipped
@@ -208,6 +208,8 @@ def no_field(dotted: str, node: Mapping[str, Any], rooms: Sequence[str] = ()) ->
     method = get_field(node, path) if path.split(".")[0] == "method" else None
     if isinstance(method, Mapping) and "name" in method:
         return methods.lacking(str(method["name"]), last, [name for name in method if name != "name"])
+    if dotted in known_fields("") and not rooms and path.split(".")[0] not in RUN_FIELDS:
+        return ConfigError(f"{dotted} holds for a whole study and cannot vary between its cells. Set {dotted}=VALUE.")
     known = [name for name in known_fields(dotted) if not rooms or name.split(".")[0] in rooms]
     owners = methods.owners(dotted)
     if owners:

@@ -24,6 +24,7 @@ _KNOWN = {
     r"(?s)override \+*([\w.]+)=.*Cannot merge DictConfig with ListConfig": (
         "{0} has fields of its own and cannot be a list. Take it away first: '~{0}' '+{0}=[...]'."
     ),
+    r"(?s)found duplicate key (\S+).*line (\d+), column": "{file} has the key {0} twice, the second time in line {1}.",
     r"Interpolation key '([^']+)' not found": "{file} refers to ${{{0}}}, which is not a field of it.",
 }
 """Pattern of an error of Hydra or OmegaConf -> message."""

@@ -30,7 +30,7 @@ Needs = Literal["pooled", "patches", "pixels"]
 Progress = Callable[[int, int, str], object]
 """Called with images done, images in all and the pool's key, after every batch."""
 
-_VERSION = "1"  # of the file format; raising it invalidates all cached files
+_VERSION = "2"  # of the file format and of how images are read; raising it invalidates all cached files
 _BATCH = 128  # images decoded, and held in memory, at a time
 _SMALL = 64  # pixels of a side up to which several batches are encoded at once
 _SUMMED = 1 << 30  # bytes; of larger files only header and length are checked, since reading them takes long

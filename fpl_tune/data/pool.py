@@ -7,13 +7,14 @@ import os
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 from typing_extensions import Self
 
 from fpl_tune.core.errors import EnvironmentProblem
@@ -160,20 +161,40 @@ class Dataset:
 
 
 def read_image(path: Path) -> Image.Image:
-    """The image in RGB, whatever its mode. Raises `EnvironmentProblem` naming the file if it cannot be read."""
+    """The image as `as_rgb` makes it. Raises `EnvironmentProblem` naming the file if it cannot be read."""
     try:
         if path.exists() and not path.is_file():
             raise irregular(path)
         with Image.open(path) as image:
-            if image.mode in ("P", "PA") or "transparency" in image.info:
-                return image.convert("RGBA").convert("RGB")
-            return image.convert("RGB")
+            return as_rgb(image)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         reason = "the file is empty" if path.is_file() and not path.stat().st_size else str(error)
         raise EnvironmentProblem(
             f"Cannot read image {path}: {reason}. `fpl-tune data check` lists all such files; "
             "fetch them again, or delete them and set data.drop_missing=true."
         ) from None
+
+
+def as_rgb(image: Image.Image) -> Image.Image:
+    """The image in 8-bit RGB, upright as its EXIF orientation says.
+
+    Of 16-bit grey images the upper 8 bits are kept. Otherwise it is Pillow's conversion: CMYK without a profile, the
+    first picture of an animation, the colours below transparency.
+
+    Raises:
+        ValueError: its pixels are 32-bit numbers, whose range is not known.
+    """
+    image.load()
+    sixteen = image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG")
+    with suppress(Exception):  # damaged metadata: the pixels are sound
+        image = ImageOps.exif_transpose(image)
+    if sixteen:
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise ValueError(f"its pixels are 32-bit numbers (mode {image.mode}); store it with 8 or 16 bits")
+    if image.mode in ("P", "PA") or "transparency" in image.info:
+        return image.convert("RGBA").convert("RGB")
+    return image.convert("RGB")
 
 
 def irregular(path: Path) -> EnvironmentProblem:

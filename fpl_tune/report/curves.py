@@ -277,7 +277,8 @@ def importance(facts: Facts) -> pd.DataFrame:
         if drawn and not constant(cells["value"].tolist()):
             from fpl_tune.search.importance import optuna_importance  # imports scikit-learn
 
-            one = one.merge(optuna_importance(cells, varied), on="field", how="left")
+            searched = {param.name: param.distribution for part in facts.parts for param in part.space.params}
+            one = one.merge(optuna_importance(cells, varied, searched), on="field", how="left")
         parts.append(one)
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 

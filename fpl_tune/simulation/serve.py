@@ -21,6 +21,7 @@ from torch import Tensor
 from fpl_tune import config
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import DEPLOYED
+from fpl_tune.data.pool import as_rgb
 from fpl_tune.data.transform import transform
 from fpl_tune.method import Batch, Local
 from fpl_tune.simulation.task import Classes, ClientData, ClientTask, towers_for
@@ -57,7 +58,7 @@ class Prompts:
             client: from 0 to `clients` - 1.
 
         Raises:
-            ConfigError: there is no such client.
+            ConfigError: there is no such client, or an image is not of 8 or 16 bits a channel.
         """
         one = self._known(client)
         found = [self._score(seen, one) for seen in self._seen(images)]
@@ -94,14 +95,27 @@ class Prompts:
     def _features(self, pictures: Sequence[Picture]) -> Tensor:
         """The method's input for a batch: features [n, ...] or pixels [n, 3, H, W]."""
         size, towers = self._towers.image_size, self._towers
-        opened = [Image.open(p) if isinstance(p, str | Path) else p for p in pictures]
-        rgb = [p.convert("RGB") if isinstance(p, Image.Image) else np.asarray(p, np.uint8) for p in opened]
-        kept = [torch.from_numpy(self._how.shrink(picture, size)) for picture in rgb]
+        kept = [torch.from_numpy(self._how.shrink(_as_rgb(picture), size)) for picture in pictures]
         pixels = torch.cat([self._how.pixels(one[None].to(towers.device), size) for one in kept])
         if self._method.needs == "pixels":
             return towers.normalise(pixels.round().to(torch.uint8)).float()
         seen = self._how.normalise(pixels, towers.mean, towers.std).to(towers.dtype)
         return towers.encode_images(seen, patches=self._method.needs == "patches").float()
+
+
+def _as_rgb(picture: Picture) -> Image.Image | np.ndarray:
+    """The picture in 8-bit RGB, as data sets read theirs."""
+    if isinstance(picture, np.ndarray):
+        if picture.dtype != np.uint8 or picture.shape[2:] != (3,):
+            raise ConfigError(
+                f"An image as an array must be uint8 of shape [H, W, 3], but is {picture.dtype} of "
+                f"{list(picture.shape)}. Convert it, or pass a path or a PIL image."
+            )
+        return picture
+    try:
+        return as_rgb(picture if isinstance(picture, Image.Image) else Image.open(picture))
+    except ValueError as problem:
+        raise ConfigError(f"An image cannot be read: {problem}.") from None
 
 
 def load_prompts(folder: str | Path, seed: int | None = None, *, device: str = "cpu") -> Prompts:

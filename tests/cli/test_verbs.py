@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import inspect
 import json
 import os
@@ -14,6 +15,7 @@ import pytest
 import yaml
 
 from fpl_tune import __version__, config, methods
+from fpl_tune.core import paths
 from fpl_tune.study.store import Store
 
 from .conftest import Command
@@ -225,6 +227,22 @@ def test_a_place_that_cannot_be_written_is_a_line(words: str, home: Path, comman
     assert done.code == 3
     assert "taken" in line
     assert "cannot be read or written" in line
+
+
+@pytest.mark.parametrize(
+    "words", ["show lambda_sweep", "status lambda_sweep", "report lambda_sweep --out page", "export lambda_sweep best"]
+)
+def test_what_is_read_need_not_be_written(
+    words: str, home: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "read-only")
+
+    monkeypatch.setattr(paths, "TemporaryFile", refuse)
+    assert command("study", "lambda_sweep").code == 3
+    before = {path: path.stat().st_mtime_ns for path in (home / "outputs" / "lambda_sweep").rglob("*")}
+    assert command(*words.split()).code == 0
+    assert {path: path.stat().st_mtime_ns for path in (home / "outputs" / "lambda_sweep").rglob("*")} == before
 
 
 def test_a_study_with_results_is_known_by_its_name(home: Path, command: Command) -> None:

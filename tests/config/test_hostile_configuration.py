@@ -83,6 +83,11 @@ FILES: dict[str, tuple[bytes | str, str]] = {
     "decoded": (HEAD + "title: ${oc.decode:5}", "only references"),
     "hydra": (HEAD + "title: ${hydra:runtime.cwd}", "only references"),
     "reference": (HEAD + "title: ${let.nothing}", "let.nothing"),
+    "key_twice": (HEAD + "seeds: 3\nseeds: 4", "has the key seeds twice, the second time in line 3"),
+    "axis_of_a_study": (
+        HEAD + "axes: {execution: {parallel: [1, 2]}}",
+        r"execution.parallel holds for a whole study and cannot vary between its cells\. Set execution.parallel=VALUE",
+    ),
     "unknown": (HEAD + "sedes: 3", "Did you mean 'seeds'"),
     "unknown_number": (HEAD + "5: 3", "no field '5'"),
     "title": (HEAD + "title: {a: b}", "title must be a text"),

@@ -15,6 +15,7 @@ from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.data import DataSpec, load
 from fpl_tune.data.check import check
 from fpl_tune.data.files import images_in, read_json, subfolders
+from fpl_tune.data.pool import read_image
 from fpl_tune.data.sources import SOURCES
 
 MakeFolders = MakeImage = Callable[..., Path]
@@ -122,6 +123,49 @@ def test_odd_images_are_read_in_colour_and_broken_ones_are_named(odd_images: Pat
     assert {"dog/SHOUT.JPG", "dog/grey.jpg", "dog/cmyk.jpg", "dog/alpha.png", "dog/palette.png"} < set(read)
     assert set(read.values()) == {(8, 8, 3)}
     assert not any(name.endswith((".doc", ".db")) for name in read)
+
+
+def test_sixteen_bits_keep_their_shades(tmp_path: Path) -> None:
+    """Pillow's own conversion makes all of them white."""
+    shades = (np.arange(256, dtype=np.uint16) << 8).reshape(16, 16)
+    for name in ("x.png", "x.tif"):
+        Image.fromarray(shades).save(tmp_path / name)
+        found = np.asarray(read_image(tmp_path / name))
+        assert found.shape == (16, 16, 3)
+        assert (found[..., 0] == np.arange(256).reshape(16, 16)).all()
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF")
+def test_a_photo_stands_upright(tmp_path: Path) -> None:
+    """By its EXIF orientation; damaged EXIF data are no problem."""
+    image, exif = Image.new("RGB", (8, 4)), Image.Exif()
+    image.paste((255, 255, 255), (0, 0, 4, 4))  # the left half is white
+    exif[0x0112] = 6  # to be turned by 90 degrees clockwise
+    image.save(tmp_path / "x.png", exif=exif)
+    found = np.asarray(read_image(tmp_path / "x.png"))
+    assert found.shape == (8, 4, 3)
+    assert (found[:4] == 255).all()
+    assert (found[4:] == 0).all()
+    image.save(tmp_path / "y.jpg", exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
+    assert np.asarray(read_image(tmp_path / "y.jpg")).shape == (4, 8, 3)
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_numbers_of_32_bits_are_refused_by_name(tmp_path: Path, mode: str) -> None:
+    Image.new(mode, (4, 4)).save(tmp_path / "x.tif")
+    with pytest.raises(EnvironmentProblem, match=rf"x\.tif: its pixels are 32-bit numbers \(mode {mode}\); store it"):
+        read_image(tmp_path / "x.tif")
+
+
+def test_other_modes_are_pillows(tmp_path: Path) -> None:
+    """CMYK, the first picture of an animation, and the colours below transparency."""
+    red, blue = Image.new("RGB", (4, 4), "red"), Image.new("RGB", (4, 4), "blue")
+    red.convert("CMYK").save(tmp_path / "cmyk.tif")
+    red.save(tmp_path / "animated.gif", save_all=True, append_images=[blue])
+    clear = red.convert("P")
+    clear.save(tmp_path / "palette.png", transparency=clear.getpixel((0, 0)))
+    for name in ("cmyk.tif", "animated.gif", "palette.png"):
+        assert np.asarray(read_image(tmp_path / name))[0, 0].tolist() == [255, 0, 0], name
 
 
 def test_names_that_are_no_valid_text_are_no_problem(folders: MakeFolders) -> None:

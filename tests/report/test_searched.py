@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import optuna
+import pandas as pd
 import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from fpl_tune.core.formatting import short
 from fpl_tune.report import answer, curves, table
 from fpl_tune.report.facts import LONG, Facts
 from fpl_tune.report.reference import against
+from fpl_tune.search.importance import optuna_importance
 from fpl_tune.search.search import Search
 from fpl_tune.study.results import make_result
 
@@ -103,3 +107,19 @@ def test_pairs_that_no_cell_has_are_not_drawn(searched):
     drawn_anew = {"mu", "lr"}  # in every trial
     assert not drawn_anew & set(section.title.split(" and "))
     assert all(row["validation"] > 0 for spec, _ in section.charts.values() for row in spec["data"]["values"])
+
+
+def test_importance_is_optuna_s_of_the_recorded_distributions():
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0))
+    distributions = {
+        "lr": FloatDistribution(0.001, 10.0, log=True),
+        "epochs": IntDistribution(1, 64, log=True),
+        "rank": CategoricalDistribution([1, 2, 4]),
+    }
+    for _ in range(40):
+        trial = study.ask(distributions)
+        study.tell(trial, math.sin(trial.params["lr"]) + 0.2 * math.log(trial.params["epochs"]))
+    rows = [{**trial.params, "value": trial.value} for trial in study.trials]
+    found = optuna_importance(pd.DataFrame(rows), list(distributions), distributions).set_index("field")["fanova"]
+    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+    assert found.to_dict() == pytest.approx(optuna.importance.get_param_importances(study, evaluator=evaluator))

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
 
 import fpl_tune
 from fpl_tune import config
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import save_tensors
+from fpl_tune.simulation import serve
 from fpl_tune.simulation.simulation import Simulation
 
 
@@ -45,6 +48,19 @@ def test_exported_prompts_classify_as_the_trial_does(method: str, tmp_path: Path
         assert prompts.predict(pictures, client) == names
     with pytest.raises(ConfigError, match="client must be from 0 to 2"):
         prompts.logits([], client=99)
+
+
+@pytest.mark.parametrize(
+    ("picture", "says"),
+    [
+        (np.zeros((4, 4, 3), np.uint16), r"must be uint8 of shape \[H, W, 3\], but is uint16 of \[4, 4, 3\]"),
+        (np.zeros((4, 4), np.uint8), r"but is uint8 of \[4, 4\]"),
+        (Image.new("F", (4, 4)), r"32-bit numbers \(mode F\)"),
+    ],
+)
+def test_a_picture_of_another_kind_is_refused(picture: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        serve._as_rgb(picture)
 
 
 def test_a_folder_without_prompts_is_refused_with_the_remedy(tmp_path: Path) -> None:

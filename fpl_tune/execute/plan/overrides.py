@@ -11,7 +11,7 @@ from fpl_tune.config import GROUPS, SearchSpec, StudySpec
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.core.paths import list_studies, shipped
 from fpl_tune.search.search import Search
-from fpl_tune.study.cells import axes_of, expand, label
+from fpl_tune.study.cells import axes_of, expand, grid, label
 
 
 def compose(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, dict[str, Any]]:
@@ -28,6 +28,7 @@ def compose(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, dict[s
     """
     spec, node = config.compose_study(name, overrides)
     _warn_of_shadowed(name)
+    _warn_of_repeated(spec, node)
     for text in overrides:
         dotted = text.partition("=")[0]
         if dotted.split(".")[0] in GROUPS:
@@ -93,6 +94,18 @@ def _same_cells(name: str, overrides: Sequence[str], text: str, spec: StudySpec,
     """Whether a study has the same cells without an override."""
     other_spec, other = config.compose_study(name, [given for given in overrides if given != text])
     return [cell.id for cell in expand(spec, node)] == [cell.id for cell in expand(other_spec, other)]
+
+
+def _warn_of_repeated(spec: StudySpec, node: dict[str, Any]) -> None:
+    """Warns of labelled variants of one configuration, of which only the first is run."""
+    if not any(isinstance(value, Mapping) for values in axes_of(spec.axes).values() for value in values):
+        return
+    labels: dict[str, str] = {}
+    for varied, run in grid(spec, node):
+        kept = labels.setdefault(config.identity(run), label(varied))
+        if kept != label(varied):
+            warnings.warn(f"{label(varied)!r} has the configuration of {kept!r}, which alone is run.",
+                          Notice, stacklevel=3)  # fmt: skip
 
 
 def _warn_of_shadowed(name: str) -> None:

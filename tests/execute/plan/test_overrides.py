@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.execute.plan.overrides import compose
 from fpl_tune.search.search import Search
 from fpl_tune.study.cells import expand
@@ -83,3 +83,12 @@ def test_a_study_of_this_folder_that_hides_a_shipped_one_is_named(
     monkeypatch.chdir(tmp_path)
     with pytest.warns(UserWarning, match="lambda_sweep.yaml is run, not the shipped study lambda_sweep"):
         compose("lambda_sweep")
+
+
+def test_labelled_variants_of_one_configuration_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    variants = "[{label: ours, method: promptfl}, {label: theirs, method: promptfl}, {label: coop, method: coop}]"
+    path.write_text(f"defaults: [/study, _self_]\naxes: {{variant: {variants}}}\n")
+    with pytest.warns(Notice, match="'theirs' has the configuration of 'ours', which alone is run") as told:
+        compose(str(path), [])
+    assert len(told) == 1
