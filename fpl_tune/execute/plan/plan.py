@@ -153,9 +153,9 @@ def make_plan(
     differ = Differ(spec, store, cells if spec.search.sampler is None else [*cells, *store.cells()])
     items = _items(spec, node, store, cells, differ)
     seeds = spec.seed_list()
-    named = [(run, item.label) for item in items if item.missing for run in item.runs]
-    runs, labels = [run for run, _ in named], [label for _, label in named]
-    loaded = preflight.check(runs, len(seeds), setup, labels)
+    queued = [(item, run) for item in items if item.missing for run in item.runs]
+    runs = [run for _, run in queued]
+    loaded = preflight.check(runs, len(seeds), setup, [item.label for item, _ in queued])
     kinds = {cost_key(run) for run in runs}
     paces = earlier_paces(root, spec.name, kinds)
     basis: dict[str, Basis] = {kind: "earlier runs" for kind in kinds if paces.of(kind) is not None}
@@ -163,7 +163,7 @@ def make_plan(
     room = bounds.block_room(torch.device(here.device))
     starting = RAY_SECONDS if runs and spec.execution.executor == "ray" else 0.0
     free = [starting] * setup.parallel  # a heap of the times at which workers become free
-    for run, item in ((run, item) for item in items if item.missing for run in item.runs):
+    for item, run in queued:
         kind, n = cost_key(run), len(item.missing)
         with _named(item.label):
             if kind not in basis:
