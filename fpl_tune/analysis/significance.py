@@ -253,5 +253,7 @@ def _median(values: Floats, axis: int) -> Floats:
     known = present(values)
     ordered = np.sort(values, axis)  # missing values last
     count = known.sum(axis, keepdims=True)
+    if not values.shape[axis]:
+        return np.zeros(count.shape)
     middle = [np.take_along_axis(ordered, np.maximum(at, 0), axis) for at in ((count - 1) // 2, count // 2)]
     return np.where(count > 0, (middle[0] + middle[1]) / 2, 0.0)

@@ -131,7 +131,7 @@ def note(facts: Facts) -> str:
     return (
         f"{f'{before}. '.capitalize() if before else ''}"
         f"± is the standard deviation over seeds; {facts.basis}. The best cell (bold) is chosen by validation "
-        "accuracy. Δ is paired over seeds, with its 95 % interval; verdicts are corrected for the number of rows."
+        "accuracy. Δ is paired over seeds; its 95 % intervals hold for all rows together, and decide the verdict."
         f"{equal if percent(facts.metric) else ''}"
     )
 
