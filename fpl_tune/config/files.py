@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ CHARACTERS = 12_000
 """Longest override, with a key of at most 200; longer lists belong in the study's file."""
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_REFERENCE = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+|\[\w+\])*")
+_REFERENCE = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*")
 
 
 def check_study(path: Path) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def check_study(path: Path) -> dict[str, Any]:
 
     Raises:
         ConfigError: it is not UTF-8 or YAML, not a mapping, has no `defaults` (unless it is a stored study), builds on
-            itself, is too large or too deep with its aliases written out, or holds `_target_` or a resolver.
+            itself, is too large or too deep with its aliases written out, or holds a resolver.
     """
     node = read_mapping(path, "A study")
     if "defaults" not in node and not set(RUN_FIELDS) <= node.keys():  # a stored study has all fields and no defaults
@@ -84,8 +84,7 @@ def read_mapping(path: Path, what: str, scale: int = 1) -> dict[str, Any]:
         if path.stat().st_size > scale * BYTES:
             raise ConfigError(f"{what} has {scale * BYTES} bytes at most, but {path.name} {path.stat().st_size}.")
         text = path.read_text(encoding="utf-8")
-        _measure(text, path, scale * VALUES)
-        node = yaml.load(text, Loader=_LOADER)
+        node = _load(text, path, scale * VALUES)
     except UnicodeDecodeError as problem:
         raise ConfigError(f"{what} is text in UTF-8, but {path.name} is not (byte {problem.start}).") from None
     except OSError as problem:
@@ -100,8 +99,8 @@ def read_mapping(path: Path, what: str, scale: int = 1) -> dict[str, Any]:
     return node
 
 
-def _measure(text: str, path: Path, most: int) -> None:
-    """Counts values with aliases written out, without writing them out, and checks names and interpolations."""
+def _load(text: str, path: Path, most: int) -> Any:
+    """Loads YAML whose depth, values with aliases written out, and interpolations have been checked."""
     events = yaml.parse(text, Loader=_LOADER)  # C code that builds values would end the process where they are too deep
     steps = (isinstance(e, yaml.CollectionStartEvent) - isinstance(e, yaml.CollectionEndEvent) for e in events)
     if any(depth > DEPTH for depth in itertools.accumulate(steps)):
@@ -115,16 +114,21 @@ def _measure(text: str, path: Path, most: int) -> None:
             inside: list[Any] = []
             if isinstance(node, yaml.CollectionNode):
                 inside = list(itertools.chain(*node.value)) if isinstance(node, yaml.MappingNode) else node.value
-            elif node is not None and node.value == "_target_":
-                raise ConfigError(f"{path.name} has a key _target_, but a study file cannot call code. Remove it.")
-            elif node is not None:
+            else:
                 refuse_resolvers(node.value, path.name)
             sizes[id(node)] = 1 + sum(size(part, (*above, id(node))) for part in inside)
         if sizes[id(node)] > most:
             raise ConfigError(f"{path.name} has more than {most} values, aliases written out.")
         return sizes[id(node)]
 
-    size(yaml.compose(text, Loader=_LOADER), ())
+    loader = _LOADER(text)
+    try:
+        if (root := loader.get_single_node()) is None:
+            return None
+        size(root, ())
+        return loader.construct_document(root)
+    finally:
+        loader.dispose()
 
 
 def _not_yaml(problem: yaml.YAMLError, path: Path, what: str) -> ConfigError:
@@ -146,34 +150,29 @@ def refuse_resolvers(text: str, where: str) -> None:
             )
 
 
-def check_growth(node: Any, where: str) -> None:
-    """Refuses interpolations other than references, and those that refer to themselves or grow without bound."""
-    sizes: dict[str, int] = {}
-
-    def size(value: Any, above: tuple[str, ...]) -> int:
-        if isinstance(value, (Mapping, list)):
-            return 1 + sum(size(part, above) for part in (value.values() if isinstance(value, Mapping) else value))
-        if not isinstance(value, str) or "${" not in value:
-            return len(value) if isinstance(value, str) and above else 1
-        refuse_resolvers(value, where)
-        return len(value) + sum(referred(name, above) for name in re.findall(r"\$\{([^}]*)", value))
-
-    def referred(name: str, above: tuple[str, ...]) -> int:
-        if name in above:
-            raise ConfigError(f"{where}: ${{{name}}} refers to itself.")
-        if name not in sizes:
+def check_references(node: Mapping[str, Any], where: str) -> None:
+    """Refuses interpolations that are no references, stand for a value with references, or for too much in all."""
+    total = 0
+    for text in _texts(node):
+        refuse_resolvers(text, where)
+        for name in re.findall(r"\$\{([^}]*)", text):
             found: Any = node
-            for part in re.findall(r"[\w-]+", name):
-                if isinstance(found, list):
-                    found = dict(enumerate(found)).get(int(part) if part.isdigit() else -1)
-                else:
-                    found = found.get(part) if isinstance(found, Mapping) else None
-            sizes[name] = size(found, (*above, name))
-        if sizes[name] > 10 * VALUES:
-            raise ConfigError(f"{where}: ${{{name}}} stands for more than {10 * VALUES} characters.")
-        return sizes[name]
+            for part in name.split("."):
+                found = found.get(part) if isinstance(found, Mapping) else found
+            if "${" in str(found):
+                raise ConfigError(f"{where}: ${{{name}}} is {shown(found)}, itself a reference. Write the value.")
+            total += len(str(found))
+            if total > 10 * VALUES:
+                raise ConfigError(f"{where}: references stand for more than {10 * VALUES} characters.")
 
-    size(node, ())
+
+def _texts(node: Any) -> Iterator[str]:
+    """Yields the texts of nested mappings and lists that hold an interpolation."""
+    if isinstance(node, str) and "${" in node:
+        yield node
+    elif isinstance(node, (Mapping, list)):
+        for part in node.values() if isinstance(node, Mapping) else node:
+            yield from _texts(part)
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
