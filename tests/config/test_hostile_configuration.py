@@ -80,6 +80,7 @@ FILES: dict[str, tuple[bytes | str, str]] = {
     "alias_in_itself": (HEAD + "let: &a {x: *a}", "inside its own anchor"),
     "circle": (HEAD + "let: {a: '${let.b}', b: '${let.a}'}", "itself a reference"),
     "deep": (HEAD + "let: {x: " + "[" * 3000 + "]" * 3000 + "}", "deeper than"),
+    "target": (HEAD + "let: {_target_: os.system}", "cannot call code"),
     "python": (HEAD + "title: !!python/object/apply:os.system [ls]", "constructor"),
     "set": (HEAD + "let: !!set {a, b}", "cannot be composed"),
     "tab": ("defaults:\t[/study]\n\tx: 1", "Correct that line"),
