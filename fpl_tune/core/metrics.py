@@ -84,6 +84,11 @@ def metric(name: str) -> Metric:
     return replace(found, name=name, title=found.title or f"{where} {words}".strip())
 
 
+def of_method(name: str) -> bool:
+    """Whether a method adds the metric of that name: every simulation reports the others."""
+    return name not in _BUILT_IN and name.partition("/")[0] not in _ROOMS
+
+
 def objectives() -> list[str]:
     """Metrics that a search may optimise: those with a direction, test figures left out."""
     return [m.name for m in METRICS.values() if m.maximize is not None and not m.name.startswith("test/")]
@@ -106,7 +111,7 @@ def shown_beside(record: Mapping[str, object]) -> list[str]:
     for name, value in record.items():
         room, _, last = name.rpartition("/")
         of_set = room.startswith("test/") and last == "acc_mean" and "/domain/" not in name
-        own = "/" not in room and room != "test" and name not in _BUILT_IN
+        own = "/" not in room and of_method(name)
         if isinstance(value, float) and math.isfinite(value) and (own or of_set or last.endswith("harmonic_mean")):
             found.append(name)
     return found

@@ -13,7 +13,7 @@ import pandas as pd
 from fpl_tune.analysis import t_half_width
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import numeric
-from fpl_tune.core.metrics import check_rule
+from fpl_tune.core.metrics import check_rule, of_method
 from fpl_tune.report.reference import Reference
 from fpl_tune.search.gains import searches
 from fpl_tune.simulation.evaluate import harmonic_mean
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from fpl_tune.study.cells import Cell
     from fpl_tune.study.store import Store
 
-_USUAL = ("val", "test", "train", "comm", "time", "clients", "diagnosis", "seed", "round")
 BASE, NOVEL = "test/base/acc_mean", "test/novel/acc_mean"
 BASE_NOVEL = "test/base+novel/harmonic_mean"
 """Harmonic mean of base and novel classes, as KgCoOp and PromptSRC report it; `test/harmonic_mean` of three sets is
@@ -104,7 +103,7 @@ class Facts:
     @cached_property
     def extra(self) -> list[str]:
         """What records hold beyond accuracies, costs and lists: metrics of a method, such as `privacy/epsilon`."""
-        return [name for name in self._recorded if name.partition("/")[0] not in _USUAL and name != self.metric]
+        return [name for name in self._recorded if of_method(name) and name != self.metric]
 
     @cached_property
     def whole(self) -> list[str]:

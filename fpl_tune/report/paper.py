@@ -27,14 +27,15 @@ import numpy as np
 import pandas as pd
 
 from fpl_tune.config import RunSpec
+from fpl_tune.core import metrics
 from fpl_tune.core.errors import FplTuneError
-from fpl_tune.core.formatting import percent, points, quantity, short
+from fpl_tune.core.formatting import points, quantity, short
 from fpl_tune.report.blocks import Part, plain_table
 from fpl_tune.report.facts import DATA, Facts, without_data
 from fpl_tune.simulation.evaluate import harmonic_mean
 from fpl_tune.study.cells import Cell, label
 from fpl_tune.study.partition import shares
-from fpl_tune.study.results import LEARNED, TEST, aggregate
+from fpl_tune.study.results import TEST, aggregate
 from fpl_tune.study.selection import choose
 
 BEST = "best on validation"
@@ -395,7 +396,8 @@ def _best(facts: Facts, best: Mapping[str, Any]) -> list[Quantity]:
 
 def unit_of(metric: str) -> str:
     """The unit that both are shown in."""
-    return "%" if percent(metric) else "s" if metric.startswith("time/") else "M" if metric == LEARNED else ""
+    unit = metrics.metric(metric).unit
+    return unit if unit in ("%", "M", "s") else ""
 
 
 _SCALE = {"%": 100.0, "M": 1e-6}

@@ -8,7 +8,16 @@ import pytest
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import figure, percent, quantity
-from fpl_tune.core.metrics import METRICS, Metric, add_metric, check_reported, metric, objectives, shown_beside
+from fpl_tune.core.metrics import (
+    METRICS,
+    Metric,
+    add_metric,
+    check_reported,
+    metric,
+    objectives,
+    of_method,
+    shown_beside,
+)
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.study.results import rules_of
 
@@ -58,6 +67,8 @@ def test_results_hold_other_test_sets_and_what_a_method_adds_at_the_round_of_eac
         rest = {"train/loss": 1.0, "comm/up_bytes": 8, "time/seconds": 1.0, "clients/test": [0.5], "train/own": own}
         return {"seed": 1, "round": number, "val/acc_mean": val, **sets, **rest, "unbounded/own": math.inf}
 
+    assert of_method("train/own")
+    assert not any(map(of_method, ("train/loss", "test/novel/acc_mean", "time/seconds")))
     assert shown_beside(record(1, 0.1, 0.2)) == ["test/novel/acc_mean", "test/harmonic_mean", "train/own"]
     rules = rules_of([record(1, 0.9, 0.25), record(2, 0.1, 0.75)])
     assert {name: rule["train/own"] for name, rule in rules.items() if name != "best_test"} == {
