@@ -25,9 +25,7 @@ _LITTLE_SPACE = 2 << 30  # bytes
 
 @app.command(epilog="Example: fpl-tune doctor --fix", rich_help_panel="Maintain")
 def doctor(
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Set damaged files aside, and make MLflow equal to the stores.")
-    ] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Make MLflow equal to the stores.")] = False,
     address: Annotated[str | None, typer.Option(help="Check this Ray cluster; default: RAY_ADDRESS.")] = None,
     checkpoints: Annotated[str | None, typer.Option(help="URL of checkpoints that its nodes must reach.")] = None,
     data_root: Annotated[list[str] | None, typer.Option(help="Folder of data that its nodes must have.")] = None,
@@ -75,8 +73,8 @@ def _study(root: Path, name: str, fix: bool) -> list[dict[str, str]]:
     from fpl_tune import track
     from fpl_tune.execute.manage import check_files
 
-    found = check_files(root, name, fix=fix)
-    rows = [_row(str(file.path.relative_to(root)), file.why, file.remedy or None) for file in found]
+    found = check_files(root, name)
+    rows = [_row(str(file.path.relative_to(root)), file.why, file.remedy) for file in found]
     rows = rows or [_row(f"files of {name}", "readable")]
     if any(file.path.name == "study.yaml" for file in found):
         return rows

@@ -9,7 +9,7 @@ from typing import Any
 from fpl_tune.cli import output
 from fpl_tune.cli.common import Format
 from fpl_tune.core.formatting import counted, percent, plus_minus
-from fpl_tune.study import earlier, results, selection
+from fpl_tune.study import results, selection
 from fpl_tune.study.cells import axes_of
 from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store
@@ -28,7 +28,7 @@ def results_table(store: Store, rule: str, format: Format) -> None:
         judged = _comparisons(store, rule) if format == "json" else {}
         output.emit([{**record, **judged.get(record["cell"], {})} for record in records], format)
         return
-    choice, before = selection.choose(found, cells, spec, rule), earlier.marked(store)
+    choice, before = selection.choose(found, cells, spec, rule), store.earlier_ids()
     chosen = {cell.id for cell in choice.cells} if choice else set[str]()
     name = "test %" if percent(metric) else metric
     rows: list[dict[str, Any]] = []
@@ -59,7 +59,7 @@ def results_table(store: Store, rule: str, format: Format) -> None:
             shown = _leading(records, [axis for axis in axes_of(spec.axes) if axis in frame])
             if len(shown) < len(rows):
                 notes.append(f"{counted(len(rows) - len(shown), 'more trial')}: --format csv")
-    notes += filter(None, [earlier.note(store)])
+    notes += filter(None, [store.earlier_note()])
     best = [at for at, i in enumerate(shown) if cells[i].id in chosen]
     title = spec.title or spec.name
     output.emit([rows[i] for i in shown], format, title=title, best=best, caption="; ".join(notes))

@@ -63,4 +63,4 @@ def _best(store: Store, rule: str, table: bool) -> dict[str, Any]:
         figures = {"val/acc_mean": found.val, "test/acc_mean": found.test, "test_std": found.test_std}
     ids = " ".join(cell.id for cell in found.cells)
     chosen = {"cell": found.label, "id": ids, "chosen by": found.by, "rule": found.rule}
-    return {**chosen, **figures, "seeds": found.seeds}
+    return {**chosen, **figures, "seeds": found.tested}

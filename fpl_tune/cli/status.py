@@ -64,11 +64,11 @@ def list_results(format: Format) -> None:
         folder = output_folder() / name
         row: dict[str, Any] = {"study": name, "cells": None, "with results": None, "seeds": None}
         try:
-            cells = json.loads((folder / "cells.json").read_text(encoding="utf-8"))
+            cells = json.loads((folder / "cells.json").read_text(encoding="utf-8"))["cells"]
             ended = [path.parent for cell in cells for path in folder.glob(f"cells/{cell}/seed=*/result.json")]
             row |= {"cells": len(cells), "with results": len({seed.parent for seed in ended})}
             row["seeds"] = len({seed.name for seed in ended})
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, KeyError):
             output.warn(f"The list of cells of {name} cannot be read. Repair it: fpl-tune doctor --fix.")
         row["running"] = owner(folder) is not None
         if format == "table" and not output.room():  # no column that would be folded

@@ -9,8 +9,6 @@ from fpl_tune.config.compose import check_name, check_tracking, choose, compose_
 from fpl_tune.config.fields import (
     as_dict,
     changed,
-    flatten,
-    get_field,
     identity,
     known_fields,
     no_field,
@@ -19,10 +17,8 @@ from fpl_tune.config.fields import (
     to_run,
     to_study,
 )
-from fpl_tune.config.files import read_mapping
 from fpl_tune.config.messages import options
 from fpl_tune.config.specs import (
-    GROUPS,
     RUN_FIELDS,
     ClaimSpec,
     ExecutionSpec,
@@ -35,3 +31,5 @@ from fpl_tune.config.specs import (
     StudySpec,
     TrackingSpec,
 )
+from fpl_tune.core.nested import GROUPS, flatten, get_field
+from fpl_tune.core.yaml_files import read_mapping

@@ -19,10 +19,11 @@ from fpl_tune import methods
 from fpl_tune.config.fields import changed, known_fields, no_field, set_field, to_run, to_study
 from fpl_tune.config.files import check_growth, check_study, parse
 from fpl_tune.config.messages import of_studies, readable
-from fpl_tune.config.specs import GROUPS, RUN_FIELDS, RunSpec, StudySpec, TrackingSpec
+from fpl_tune.config.specs import RUN_FIELDS, RunSpec, StudySpec, TrackingSpec
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.metrics import check_rule
+from fpl_tune.core.nested import GROUPS
 from fpl_tune.core.paths import shipped, study_file
 from fpl_tune.core.redact import HIDDEN, redact
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import cache
@@ -17,6 +17,7 @@ from fpl_tune.config.messages import of_studies
 from fpl_tune.config.specs import RUN_FIELDS, ClipSpec, OptimSpec, ProtocolSpec, RunSpec, Stage, StudySpec
 from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.files import digest
+from fpl_tune.core.nested import get_field
 from fpl_tune.core.paths import shipped
 from fpl_tune.core.spec import Spec, join_name, refusal, shown, validated
 from fpl_tune.data import DataSpec, PartitionSpec
@@ -223,31 +224,3 @@ def no_field(dotted: str, node: Mapping[str, Any], rooms: Sequence[str] = ()) ->
     listed = [name for name in known if "." not in name]  # where none is similar
     near = get_close_matches(dotted, known, n=3, cutoff=0.5)
     return ConfigError(f"There is no field {dotted!r}. {did_you_mean(dotted, listed, parts or near)}")
-
-
-def get_field(node: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
-    """A field of a composed dict by its dotted name, or `default`."""
-    here: Any = node
-    for part in dotted.split("."):
-        if not isinstance(here, Mapping) or part not in here:
-            return default
-        here = here[part]
-    return here
-
-
-def flatten(
-    node: Mapping[str, Any], prefix: str = "", whole: Callable[[str, Mapping[str, Any]], bool] | None = None
-) -> dict[str, Any]:
-    """The fields of a nested dict by dotted name; an empty mapping has none.
-
-    Args:
-        node: the dict.
-        prefix: of the names.
-        whole: whether a mapping is kept as a value, by its dotted name and itself.
-    """
-    found: dict[str, Any] = {}
-    for name, value in node.items():
-        dotted = f"{prefix}{name}"
-        inside = isinstance(value, Mapping) and not (whole and whole(dotted, value))
-        found |= flatten(value, f"{dotted}.", whole) if inside else {dotted: value}
-    return found

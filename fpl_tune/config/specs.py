@@ -14,7 +14,6 @@ from fpl_tune.core.spec import SPEC, AtLeastOne, Rate, Seed
 from fpl_tune.data import DataSpec, PartitionSpec
 from fpl_tune.method import Method
 
-GROUPS = ("clip", "data", "partition", "optim", "protocol", "method")
 SEEDS = 10_000
 """Largest number of seeds of a study."""
 Epochs = Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -76,13 +75,8 @@ def stamps(folder: Path) -> Iterator[list[Any]]:
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Writes a safetensors file. Tensors may share memory, which the format does not: each is written whole.
-
-    Raises:
-        OSError: the file cannot be written; with the `errno` of the system, which safetensors only puts in its text.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file  # imports torch, which listings and digests do not need
+    """Writes a safetensors file. Tensors may share memory, which the format does not: each is written whole."""
+    from safetensors.torch import save  # imports torch, which listings and digests do not need
 
     seen: set[int] = set()
     apart = {}
@@ -90,13 +84,7 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, 
         shared = (at := tensor.untyped_storage().data_ptr()) in seen
         seen.add(at)
         apart[name] = tensor.clone() if shared else tensor
-    try:
-        save_file(apart, path, metadata)
-    except SafetensorError as problem:
-        if number := re.search(r"os error (\d+)", str(problem)):
-            code = int(number.group(1))
-            raise OSError(code, os.strerror(code), str(path)) from None
-        raise
+    path.write_bytes(save(apart, metadata))  # safetensors' own writer gives the file to its owner alone
 
 
 def refused(problem: BaseException) -> bool:

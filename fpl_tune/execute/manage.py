@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute.eta import seconds_left
 from fpl_tune.execute.job import STOP_FILE, stop_requested
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import locked, owner
-from fpl_tune.study.status import FAILURES, Status
+from fpl_tune.study.schema import DamagedFile
+from fpl_tune.study.status import FAILURES
 from fpl_tune.study.store import Store
 
 
 def status(store: Store) -> dict[str, Any]:
     """Counts the cells by state and the seeds with a result; with the process that runs the study, its ETA."""
-    summary, wanted = store.summary(), set(store.spec().seed_list())
-    states = Counter(summary["status"])
     running = owner(store.folder)
     left = seconds_left(store, running["since"]) if running and "since" in running else None
     return {
         "study": store.name,
-        "cells": len(summary),
-        **{str(name): states.get(str(name), 0) for name in Status},
-        "seeds": sum(len(wanted.intersection(store.seeds(cell))) for cell in store.cells()),
-        "seeds_wanted": len(summary) * len(wanted),
+        **store.status(),
         "run_by": running and f"process {running.get('pid')} on {running.get('host')} since {running.get('since')}",
         "seconds_left": None if left is None else round(left),
         "ending": running is not None and stop_requested(store.folder),
@@ -68,35 +63,14 @@ def retry_failed(store: Store, states: Collection[str] = FAILURES) -> list[tuple
     return named
 
 
-class Finding(NamedTuple):
-    """A problem with a file of a study."""
-
-    path: Path
-    why: str
-    remedy: str
-    """Empty where it was repaired, or where nothing needs to be done."""
-
-
-def check_files(root: Path, name: str, *, fix: bool = False) -> list[Finding]:
-    """Reads every file of a study and lists the damaged ones, and those that are not of the study.
+def check_files(root: Path, name: str) -> list[DamagedFile]:
+    """Reads every file of a study and lists the damaged ones, which the next run of the study makes anew.
 
     Args:
         root: the output folder.
         name: the study.
-        fix: sets damaged files aside, so that the next run of the study makes them again.
-
-    Raises:
-        ConfigError: with `fix`, another process runs the study.
     """
-    store = Store(root, name)
     try:
-        store = Store.open(root, name)
-        store.spec()
+        return Store.open(root, name).check()
     except ConfigError as problem:
-        return [Finding(store.folder / "study.yaml", str(problem), "Run the study again by the name of its YAML file.")]
-    if fix:
-        with locked(store.folder):
-            damaged = [Finding(p.path, f"{p.why}; set aside", "") for p in store.repair()]
-    else:
-        damaged = [Finding(p.path, p.why, "fpl-tune doctor --fix") for p in store.check()]
-    return [*damaged, *(Finding(path, "not a file of the study; not read", "") for path in store.strays())]
+        return [problem if isinstance(problem, DamagedFile) else DamagedFile(root / name, str(problem).rstrip("."))]

@@ -17,7 +17,7 @@ from fpl_tune.core.metrics import check_rule, of_method
 from fpl_tune.report.reference import Reference
 from fpl_tune.search.gains import searches
 from fpl_tune.simulation.evaluate import harmonic_mean
-from fpl_tune.study import earlier, results
+from fpl_tune.study import results
 from fpl_tune.study.cells import axes_of, label, shown
 from fpl_tune.study.results import aggregate
 from fpl_tune.study.selection import Choice, choose
@@ -160,7 +160,7 @@ class Facts:
     @cached_property
     def earlier(self) -> set[str]:
         """Ids of the cells of earlier runs of the study."""
-        return earlier.marked(self.store)
+        return self.store.earlier_ids()
 
     @cached_property
     def parts(self) -> list[CellSearch]:

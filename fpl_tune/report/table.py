@@ -31,7 +31,6 @@ from fpl_tune.report.charts import Spec
 from fpl_tune.report.facts import BASE_NOVEL, Facts, without_data
 from fpl_tune.report.reference import Reference, against, judged
 from fpl_tune.search.gains import gains
-from fpl_tune.study import earlier
 from fpl_tune.study.cells import Cell, label, shown
 from fpl_tune.study.results import VAL
 from fpl_tune.study.selection import choose
@@ -126,7 +125,7 @@ def comparisons(facts: Facts, tests: pd.DataFrame) -> dict[str, dict[int, list[s
 
 def note(facts: Facts) -> str:
     """Explains the values of the table."""
-    before = earlier.note(facts.store)
+    before = facts.store.earlier_note()
     width = facts.spec.report.rope
     equal = f" Differences below {width:g} {'point' if width == 1 else 'points'} count as equal (report.rope)."
     return (

@@ -61,7 +61,7 @@ def ablation_paths(spec: StudySpec, node: dict[str, Any], store: Store) -> list[
         )
     rule = selecting_rule(spec.report.rule)
     cells = store.cells() if store.exists else []
-    if not cells or (choice := choose(table := results.frame(store), cells, store.spec(), rule)) is None:
+    if not cells or (choice := choose(table := store.frame(), cells, store.spec(), rule)) is None:
         raise ConfigError(f"ablate=best needs a finished search. Run fpl-tune study {spec.name} without it first.")
     number = 1 + max(cell.number for cell in cells if cell.role != "ablation")
     known = {cell.id: cell for cell in cells if cell.candidate}

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from fpl_tune import config, methods
 from fpl_tune.config import GROUPS, ProtocolSpec, RunSpec, StudySpec
@@ -20,54 +20,12 @@ from fpl_tune.config.specs import OptimSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted
 from fpl_tune.core.spec import validated
+from fpl_tune.study.records import Cell, Role, axes_of, label, shown, unfold
+
+__all__ = ["CELLS", "Cell", "Composer", "Role", "apply", "axes_of", "expand", "grid", "label", "shown"]
 
 CELLS = 100_000
 """Largest number of cells of the axes."""
-_COLUMNS = ("cell", "seed", "status", "rule", "rounds", "label", "role", "last_run")
-"""Columns of the result table beside the axes."""
-Role = Literal["cell", "reference", "trial", "ablation"]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One configuration of a study, without its seed."""
-
-    id: str
-    """See `config.identity`."""
-    number: int
-    """Position in the study, from 0."""
-    label: str
-    """Only what varies: "lam=0.5"; for references "promptfl"."""
-    role: Role
-    varied: dict[str, Any]
-    """Dotted field (or group) -> value."""
-    run: RunSpec
-
-    @property
-    def candidate(self) -> bool:
-        """Whether the cell may be chosen as the best: references and steps of an ablation may not."""
-        return self.role in ("cell", "trial")
-
-
-def axes_of(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Axes as dotted name -> values, nested mappings flattened.
-
-    Raises:
-        ConfigError: an axis without a list of values, an empty one, or one that names a value twice.
-    """
-    found = config.flatten(axes)
-    for dotted, values in found.items():
-        if not isinstance(values, Sequence) or isinstance(values, str) or not values:
-            raise ConfigError(
-                f"An axis is a list of at least one value, but axes.{dotted} is {values!r}. Write axes.{dotted}=[a,b]."
-            )
-        if dotted in _COLUMNS:
-            raise ConfigError(
-                f"An axis cannot be called {dotted!r}, a column of the result table. Write axes.variant=[...]."
-            )
-        if len({repr(value) for value in values}) < len(values):
-            raise ConfigError(f"The values of an axis differ, but axes.{dotted} is {list(values)!r}.")
-    return {dotted: list(values) for dotted, values in found.items()}
 
 
 def apply(node: dict[str, Any], dotted: str, value: Any) -> None:
@@ -77,7 +35,7 @@ def apply(node: dict[str, Any], dotted: str, value: Any) -> None:
         ConfigError: there is no such field or option.
     """
     if isinstance(value, Mapping) and dotted not in GROUPS:
-        for name, part in _flat(value).items():
+        for name, part in unfold(value).items():
             if name != "label":
                 apply(node, name, part)
     elif dotted in GROUPS and isinstance(value, str):
@@ -87,17 +45,6 @@ def apply(node: dict[str, Any], dotted: str, value: Any) -> None:
             node["data"]["root"] = root
     else:
         config.set_field(node, dotted, deepcopy(value))
-
-
-def _flat(bundle: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides by dotted name, groups' own names kept; groups first, since they bring the fields."""
-    found: dict[str, Any] = {}
-    for name, value in bundle.items():
-        if isinstance(value, Mapping) and name != "optim.groups":
-            found.update({f"{name}.{inner}": part for inner, part in _flat(value).items()})
-        else:
-            found[name] = value
-    return dict(sorted(found.items(), key=lambda item: item[0] not in GROUPS))
 
 
 def expand(spec: StudySpec, node: dict[str, Any]) -> list[Cell]:
@@ -131,7 +78,7 @@ def _references(spec: StudySpec, node: dict[str, Any]) -> Iterator[tuple[dict[st
             raise ConfigError(
                 f"A reference is a mapping of overrides, but is {reference!r}. Write {{method: promptfl}}."
             )
-        overrides = _flat(reference)
+        overrides = unfold(reference)
         open_axes = {
             name: values
             for name, values in axes_of(spec.axes).items()
@@ -204,28 +151,3 @@ _LIGHT: dict[str, Callable[[Any], Any]] = {
     "protocol": partial(validated, ProtocolSpec, where="protocol"),
 }
 """Parts of a run that are replaced alone -> how one is built."""
-
-
-def label(varied: Mapping[str, Any]) -> str:
-    """Short text of what varies: the last part of each name, values of groups alone."""
-    shorts = [name.rsplit(".", 1)[-1] for name in varied]
-    parts = []
-    for (name, value), short in zip(varied.items(), shorts, strict=True):
-        if isinstance(value, Mapping):
-            parts.append(shown(value))
-        elif name in GROUPS or name == "label":
-            parts.append(str(value))
-        else:
-            parts.append(f"{short if shorts.count(short) == 1 else name}={shown(value)}")
-    return ", ".join(parts) or "base"
-
-
-def shown(value: Any) -> str:
-    """A value as labels and tables show it."""
-    if isinstance(value, Mapping):
-        return str(value["label"]) if "label" in value else label(_flat(value))
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, list | tuple):
-        return "+".join(shown(v) for v in value)
-    return "none" if value is None else str(value)

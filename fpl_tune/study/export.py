@@ -80,7 +80,7 @@ def _study_file(store: Store, cell: Cell) -> str:
     name = run["method"]["name"]
     method: list[Any] = [{"override /method": name}] if name in config.options("method") else []
     head = {"defaults": ["/study", *method, "_self_"], "title": f"{store.name}: {cell.label}"}
-    body = {**head, "seeds": store.spec().seed_list(), **run}
+    body = {**head, "seeds": store.study().seed_list(), **run}
     return f"# {cell.label} of {store.name}, exported.\n" + as_yaml(body)
 
 

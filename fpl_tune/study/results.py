@@ -1,6 +1,7 @@
 """The result table of a study: metrics, costs, reporting rules, and the summary over seeds.
 
 Every reader of results uses these definitions: the store's tables, the report, MLflow, searches and the command line.
+Tables are lists of rows, plain dicts; pandas is imported only where a data frame is handed in.
 """
 
 from __future__ import annotations
@@ -8,20 +9,22 @@ from __future__ import annotations
 import datetime
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fpl_tune import config
 from fpl_tune.core.metrics import TEST, VAL, report_rules, shown_beside
-from fpl_tune.simulation.simulation import Record
-from fpl_tune.study import earlier
+from fpl_tune.core.nested import get_field
+from fpl_tune.study.records import Cell
 from fpl_tune.study.status import COUNTED, cell_status
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fpl_tune.study.cells import Cell
-    from fpl_tune.study.store import Store
+    from fpl_tune.simulation.simulation import Record
+
+Row = dict[str, Any]
+"""A row of a table: column -> value."""
 
 METRICS = (VAL, TEST)
 """Metrics that every result holds, by rule."""
@@ -95,32 +98,33 @@ def figure(history: Sequence[Record], metric: str, rule: str = "final") -> float
     return float(next(r for r in history if r["round"] == at).get(metric, math.nan))
 
 
-def frame(store: Store, metric: str = TEST) -> pd.DataFrame:
+def table(
+    cells: Sequence[Cell],
+    results: Mapping[str, Mapping[int, Mapping[str, Any]]],
+    metric: str = TEST,
+    history: Callable[[Cell, int], Sequence[Record]] | None = None,
+) -> list[Row]:
     """Builds the result table: one row per cell, seed and reporting rule.
 
     Args:
-        store: the study's store.
-        metric: gets a column of its own, read from the histories if results do not hold it.
+        cells: the cells in order.
+        results: cell id -> seed -> stored result.
+        metric: gets a column of its own.
+        history: reads the records of a seed, for a metric that results do not hold.
 
     Returns:
-        Columns: cell, seed, status, rule, rounds, the fields that vary, metrics, costs, label, role. A seed without
-        metrics has one row, of the rule `final`. Where cells or seeds of earlier runs stay that the study no longer
-        names, last_run is False for them.
+        Rows with the columns cell, seed, status, rule, rounds, the fields that vary, metrics, those that results hold
+        beside them, costs, label, role, and seeds, the number of the cell's seeds that count. A seed without metrics
+        has one row, of the rule `final`.
     """
-    import pandas as pd
-
-    cells, wanted = store.cells(), set(store.spec().seed_list())
-    names = list(dict.fromkeys(name for cell in cells for name in cell.varied if name != "label"))
-    more = [metric] if metric not in (*METRICS, *COSTS) else []
-    if more:
-        store.check()  # leaves out seeds whose history is damaged
-    rows = []
+    names, beside = varied_names(cells), metrics_beside(results)
+    more = [] if metric in (*METRICS, *COSTS, *beside) else [metric]
+    rows: list[Row] = []
     for cell in cells:
-        shown = _fields(cell, names)
-        stored = store.seed_results(cell)
-        for seed in earlier.seeds(store, cell):
-            result = stored[seed]
-            history = store.history(cell, seed) if more else []
+        place, stored = fields_of(cell, names), results.get(cell.id, {})
+        number = sum(result["status"] in COUNTED for result in stored.values())
+        for seed, result in stored.items():
+            records = history(cell, seed) if more and history else []
             for rule, found in (result["rules"] or {"final": {}}).items():
                 rows.append(
                     {
@@ -129,20 +133,22 @@ def frame(store: Store, metric: str = TEST) -> pd.DataFrame:
                         "status": str(result["status"]),
                         "rule": rule,
                         "rounds": result["rounds"],
-                        **shown,
-                        **{name: found.get(name) for name in METRICS},
-                        **{name: figure(history, name, rule) for name in more},
+                        **place,
+                        **{name: found.get(name) for name in (*METRICS, *beside)},
+                        **{name: figure(records, name, rule) for name in more},
                         **{name: result[name] for name in COSTS},
                         "label": cell.label,
                         "role": cell.role,
+                        "seeds": number,
                     }
                 )
-    columns = ["cell", "seed", "status", "rule", "rounds", *names, *METRICS, *more, *COSTS, "label", "role"]
-    table = pd.DataFrame(rows, columns=pd.Index(columns))
-    last = table["seed"].isin(wanted) & ~table["cell"].isin(earlier.marked(store))
-    if not last.all():
-        table["last_run"] = last
-    return table
+    return rows
+
+
+def metrics_beside(results: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> list[str]:
+    """Metrics that results hold by rule beside validation and test: other test sets, a method's own."""
+    rules = (rule for stored in results.values() for result in stored.values() for rule in result["rules"].values())
+    return list(dict.fromkeys(name for rule in rules for name in rule if name not in ("round", *METRICS)))
 
 
 def aggregate(values: Sequence[float]) -> dict[str, float]:
@@ -154,6 +160,11 @@ def aggregate(values: Sequence[float]) -> dict[str, float]:
     mean = math.fsum(seen) / n
     std = math.sqrt(math.fsum((v - mean) ** 2 for v in seen) / (n - 1)) if n > 1 else math.nan
     return {"mean": mean, "std": std, "sem": std / math.sqrt(n), "n": n, "min": min(seen), "max": max(seen)}
+
+
+def as_rows(found: pd.DataFrame | Sequence[Row]) -> Sequence[Row]:
+    """The rows of a table, which may be a data frame."""
+    return found if isinstance(found, Sequence) else found.to_dict("records")  # type: ignore[return-value]
 
 
 def counted(found: pd.DataFrame) -> pd.DataFrame:
@@ -168,9 +179,13 @@ def values(found: pd.DataFrame, rule: str, metric: str = VAL) -> pd.DataFrame:
     return rows.rename(columns={metric: "value"}).astype({"value": float})
 
 
-def summary(
-    found: pd.DataFrame, cells: Sequence[Cell], seeds: Sequence[int], rule: str = "final", metric: str = TEST
-) -> pd.DataFrame:
+def summarise(
+    found: pd.DataFrame | Sequence[Row],
+    cells: Sequence[Cell],
+    seeds: Sequence[int],
+    rule: str = "final",
+    metric: str = TEST,
+) -> list[Row]:
     """Summarises the result table over seeds: one row per cell.
 
     Args:
@@ -184,38 +199,59 @@ def summary(
         Columns: cell, label, role, status, the fields that vary; mean, std, sem, n, min, max of the metric; the means
         of the validation accuracy and of the costs, over the same seeds.
     """
+    names, wanted = varied_names(cells), set(seeds)
+    states: dict[str, dict[int, str]] = defaultdict(dict)
+    chosen: dict[str, list[Row]] = defaultdict(list)
+    for row in as_rows(found):
+        if row["seed"] in wanted:
+            states[row["cell"]].setdefault(row["seed"], row["status"])
+        if row["rule"] == rule and row["status"] in COUNTED:
+            chosen[row["cell"]].append(row)
+    return [
+        {
+            "cell": cell.id,
+            "label": cell.label,
+            "role": cell.role,
+            "status": str(cell_status(states[cell.id].values(), len(wanted))),
+            **fields_of(cell, names),
+            **over_seeds(chosen[cell.id], metric),
+            **{name: over_seeds(chosen[cell.id], name)["mean"] for name in (VAL, *COSTS)},
+        }
+        for cell in cells
+    ]
+
+
+def over_seeds(rows: Sequence[Row], metric: str) -> dict[str, float]:
+    """Aggregates a metric of rows of the result table, a row per seed; see `aggregate`."""
+    found = (row[metric] for row in rows)
+    return aggregate([math.nan if value is None else float(value) for value in found])
+
+
+def summary(
+    found: pd.DataFrame | Sequence[Row],
+    cells: Sequence[Cell],
+    seeds: Sequence[int],
+    rule: str = "final",
+    metric: str = TEST,
+) -> pd.DataFrame:
+    """`summarise` as a data frame."""
     import pandas as pd
 
-    names = list(dict.fromkeys(name for cell in cells for name in cell.varied if name != "label"))
-    seen = found.loc[found["seed"].isin(seeds)].drop_duplicates(["cell", "seed"])
-    states = seen.groupby("cell")["status"].agg(list)
-    chosen = counted(found)
-    by_cell = {str(key): rows for key, rows in chosen[chosen["rule"] == rule].groupby("cell")}
-    rows = []
-    for cell in cells:
-        mine = by_cell.get(cell.id, chosen.iloc[:0])
-        rows.append(
-            {
-                "cell": cell.id,
-                "label": cell.label,
-                "role": cell.role,
-                "status": str(cell_status(states.get(cell.id, []), len(seeds))),
-                **_fields(cell, names),
-                **aggregate(mine[metric].astype(float).tolist()),
-                **{name: aggregate(mine[name].astype(float).tolist())["mean"] for name in (VAL, *COSTS)},
-            }
-        )
-    columns = ["cell", "label", "role", "status", *names, "mean", "std", "sem", "n", "min", "max", VAL, *COSTS]
-    return pd.DataFrame(rows, columns=pd.Index(columns))
+    names = ["cell", "label", "role", "status", *varied_names(cells), "mean", "std", "sem", "n", "min", "max"]
+    return pd.DataFrame(summarise(found, cells, seeds, rule, metric), columns=pd.Index([*names, VAL, *COSTS]))
 
 
-def _fields(cell: Cell, names: Sequence[str]) -> dict[str, Any]:
+def varied_names(cells: Sequence[Cell]) -> list[str]:
+    """Dotted fields (or groups) in which cells vary, in the study's order."""
+    return list(dict.fromkeys(name for cell in cells for name in cell.varied if name != "label"))
+
+
+def fields_of(cell: Cell, names: Sequence[str]) -> Row:
     """The fields that vary in a study, of one cell; a group is shown by its name."""
-    node = config.as_dict(cell.run) if any(name not in cell.varied for name in names) else {}
-    shown: dict[str, Any] = {}
+    place: Row = {}
     for name in names:
-        value = cell.varied[name] if name in cell.varied else config.get_field(node, name)
+        value = cell.varied[name] if name in cell.varied else get_field(cell.node, name)
         if isinstance(value, Mapping):
             value = value.get("label", json.dumps(value)) if name in cell.varied else value.get("name")
-        shown[name] = json.dumps(value) if isinstance(value, list) else value
-    return shown
+        place[name] = json.dumps(value) if isinstance(value, list) else value
+    return place

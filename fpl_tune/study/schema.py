@@ -1,41 +1,43 @@
-"""The schema of the files in a study's folder, and the only functions that read them.
+"""The files in a study's folder, and the only functions that read them. Needs neither PyTorch nor Hydra.
 
-A file that is truncated, empty, edited or of another kind raises `DamagedFile`, which names the file, what is wrong
-and the remedy. `Store` turns it into a warning where other cells stay readable.
+A file that is truncated, empty, edited or of another kind raises `DamagedFile`, one line that names the file, what is
+wrong and the remedy. `Store` turns it into a warning: a damaged file costs its
+cell or seed, which the study runs again.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
-import sqlite3
+import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
-from torch import Tensor
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from fpl_tune import config
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.study.cells import Role
+from fpl_tune.core.metrics import CHOICES, TEST_SELECTED_RULES
+from fpl_tune.core.nested import GROUPS
+from fpl_tune.core.yaml_files import read_mapping
+from fpl_tune.study.records import Cell, Role
 from fpl_tune.study.status import Status
 
-SCHEMA = 2
-"""Version of the files in a study's folder; files without a number are of schema 1."""
+if TYPE_CHECKING:
+    from torch import Tensor
 
+SCHEMA = 3
+"""Version of the layout of a study's folder, named in study.yaml."""
 CELL_ID = "[0-9a-f]{8,64}"
 SEED_FOLDER = re.compile(r"seed=(\d{1,19})")
-REMEDY = "Repair it with `fpl-tune doctor --fix`, or run the study: it sets the file aside and runs what is missing."
+SUMS = "sums"
+"""Field of result.json: file beside it -> its size and checksum."""
 
-_DATABASE = (
-    "Set it aside with `fpl-tune doctor --fix`, and run the study: the search begins anew, and trials that it suggests "
-    "again have their results."
-)
+_REMEDY = "Run the study again: it makes the file anew."
+_SCALE = 20  # times the size of a study file: a stored study has all fields, and interpolations are replaced
 
 
 class DamagedFile(ConfigError):
@@ -47,9 +49,34 @@ class DamagedFile(ConfigError):
         remedy: what the user can do.
     """
 
-    def __init__(self, path: Path, why: str, remedy: str = REMEDY) -> None:
+    def __init__(self, path: Path, why: str, remedy: str = _REMEDY) -> None:
         super().__init__(f"{path} is damaged: {why}. {remedy}")
-        self.path, self.why = path, why
+        self.path, self.why, self.remedy = path, why, remedy
+
+
+class _Search(BaseModel):
+    sampler: Any = None
+
+
+class _Report(BaseModel):
+    metric: str = "test/acc_mean"
+    rule: str = "final"
+    select: str = "mean"
+
+
+class Study(BaseModel):
+    """The fields of study.yaml that tables and choices read; named as in `config.StudySpec`, which holds all."""
+
+    name: str = "study"
+    title: str = ""
+    axes: dict[str, Any] = {}
+    seeds: Annotated[int, Field(ge=1)] | Annotated[list[int], Field(min_length=1)] = 3
+    search: _Search = _Search()
+    report: _Report = _Report()
+
+    def seed_list(self) -> list[int]:
+        """The seeds as a list; a number n stands for 1..n."""
+        return self.seeds if isinstance(self.seeds, list) else list(range(1, self.seeds + 1))
 
 
 class CellFile(BaseModel):
@@ -62,59 +89,55 @@ class CellFile(BaseModel):
     varied: dict[str, Any]
     run: dict[str, Any]
     fingerprints: dict[str, Any] = {}
-    former: str | None = None
-    """The cell's id in schema 1, where it was another."""
 
-    def text(self) -> str:
-        """The file's content."""
-        node = self.model_dump(exclude={"former"} if self.former is None else None)
-        return json.dumps({"schema": SCHEMA, **node}, indent=1)
+    def cell(self) -> Cell:
+        """The cell."""
+        return Cell(self.id, self.number, self.label, self.role, self.varied, self.run)
+
+
+def _rules(rules: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    for name, rule in rules.items():
+        if name not in (*CHOICES, *TEST_SELECTED_RULES):
+            raise ValueError(f"there is no rule {name!r}")
+        if not all(math.isfinite(rule.get(key, math.nan)) for key in ("round", "test/acc_mean")):
+            raise ValueError(f"{name} needs a round and a test accuracy")
+    return rules
 
 
 class ResultFile(BaseModel):
     """result.json: how a seed ended. Written last, so that a seed is finished exactly if it is there."""
 
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
     status: Annotated[Status, BeforeValidator(Status)]
     error: str | None = None
     rounds: int = Field(ge=0)
-    rules: dict[str, dict[str, float | None]]
+    rules: Annotated[dict[str, dict[str, Annotated[float, Field(allow_inf_nan=True)]]], AfterValidator(_rules)]
     up: float = Field(alias="comm/up_bytes")
     down: float = Field(alias="comm/down_bytes")
     seconds: float = Field(alias="time/seconds")
     split_hash: str
     finished: datetime
-    metrics_bytes: int | None = None
-    """Size of metrics.jsonl; schema 1 has none."""
+    sums: dict[Literal["metrics.jsonl", "prompts.safetensors"], tuple[int, int]] = {}
 
 
-class _Record(BaseModel):
-    """One line of metrics.jsonl."""
+class Order(BaseModel):
+    """cells.json: ids of the study's cells in order, and which of them only earlier runs had."""
 
-    seed: int
-    round: int = Field(ge=1)
-
-
-class _Tracking(BaseModel):
-    id: str = Field(min_length=1)
-
-
-_IDS = TypeAdapter(list[Annotated[str, Field(pattern=f"^{CELL_ID}$")]])
-
-_SCALE = 20  # times the size of a study file: a stored study has all fields, and interpolations are replaced
-_PARTS = ("clip", "data", "partition", "optim", "protocol", "method")
-_STUDY = "Run the study again by the name of its YAML file: it sets this file aside, and finished cells are kept."
+    cells: list[Annotated[str, Field(pattern=f"^{CELL_ID}$")]] = []
+    earlier: list[str] = []
 
 
 @contextmanager
-def _reading(path: Path, what: str = "JSON", place: str = "", remedy: str = REMEDY) -> Iterator[None]:
+def _reading(path: Path, what: str = "JSON", place: str = "", remedy: str = _REMEDY) -> Iterator[None]:
     """Reports a file that cannot be read as damaged: `place` of it is not `what`, or not what pydantic expects."""
     try:
         yield
     except ValidationError as problem:
         found = problem.errors(include_url=False, include_input=False)[0]
         field = ".".join(map(str, found["loc"]))
-        raise DamagedFile(path, ": ".join(filter(None, [place, field, found["msg"]])), remedy) from None
-    except (ValueError, RecursionError, SafetensorError, OSError) as problem:
+        raise DamagedFile(path, ": ".join(filter(None, [place, field, _line(found["msg"])])), remedy) from None
+    except (ValueError, TypeError, KeyError, RecursionError) as problem:
         raise DamagedFile(path, f"{place or 'it'} is not {what} ({_line(problem)})", remedy) from None
 
 
@@ -123,54 +146,74 @@ def read_study(path: Path) -> dict[str, Any]:
 
     Raises:
         DamagedFile: it is not a mapping in plain YAML, or does not name its study's parts.
-        ConfigError: a later release wrote it.
+        ConfigError: another release wrote it.
     """
+    remedy = "Run the study again by the name of its YAML file: finished cells are kept."
     try:
-        node = config.read_mapping(path, "A stored study", _SCALE)
+        node = read_mapping(path, "A stored study", _SCALE)
     except ConfigError as problem:
-        raise DamagedFile(path, str(problem).rstrip("."), _STUDY) from None
-    _take_schema(node, path)
-    lacking = [name for name in _PARTS if not isinstance(node.get(name), Mapping)]
+        raise DamagedFile(path, str(problem).rstrip("."), remedy) from None
+    lacking = [name for name in GROUPS if not isinstance(node.get(name), Mapping)]
     if lacking:
-        raise DamagedFile(path, f"it lacks {', '.join(lacking)}", _STUDY)
+        raise DamagedFile(path, f"it lacks {', '.join(lacking)}", remedy)
+    if (written := node.pop("schema", None)) != SCHEMA:
+        raise ConfigError(
+            f"{path.parent} has layout {written!r}, but this release of fpl-tune reads {SCHEMA}. Move the folder away "
+            "and run the study again, or read it with the release that wrote it."
+        )
     return node
 
 
-def read_cell(path: Path) -> CellFile:
-    """Reads cell.json; its folder is named by the cell's id.
+def as_study(node: Mapping[str, Any], path: Path) -> Study:
+    """The fields of a stored study that tables and choices read."""
+    with _reading(path, "a study"):
+        return Study.model_validate(node)
 
-    Raises:
-        DamagedFile: it does not hold a cell, or that of another folder.
-        ConfigError: a later release wrote it.
-    """
+
+def read_cell(path: Path) -> CellFile:
+    """Reads cell.json; its folder is named by the cell's id."""
     with _reading(path):
-        node = json.loads(path.read_bytes())
-        _take_schema(node, path)
-        found = CellFile.model_validate(node)
-    if path.parent.name not in (found.id, found.former):
+        found = CellFile.model_validate_json(path.read_bytes())
+    if path.parent.name != found.id:
         raise DamagedFile(path, f"its folder is named {path.parent.name}, but it holds cell {found.id}")
+    if lacking := [name for name in GROUPS if not isinstance(found.run.get(name), Mapping)]:
+        raise DamagedFile(path, f"run lacks {', '.join(lacking)}")
     return found
 
 
-def read_order(path: Path) -> list[str]:
-    """Reads cells.json: the ids of the study's cells in order; empty if there is no file."""
+def read_order(path: Path) -> Order:
+    """Reads cells.json; empty if there is no file."""
     with _reading(path):
-        return _IDS.validate_json(path.read_bytes()) if path.is_file() else []
+        return Order.model_validate_json(path.read_bytes()) if path.is_file() else Order()
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """Reads result.json, and checks that metrics.jsonl beside it has the size that it should."""
+    """Reads result.json, and checks that the files beside it have the sizes that it names; see `check_seed`."""
     with _reading(path):
-        node = json.loads(path.read_bytes())
-        found = ResultFile.model_validate(node)
-    metrics = path.with_name("metrics.jsonl")
-    if not metrics.is_file():
-        raise DamagedFile(metrics, "it is not there")
-    if found.metrics_bytes not in (None, size := metrics.stat().st_size):
-        raise DamagedFile(metrics, f"it has {size} bytes, but {found.metrics_bytes} were written")
+        node = json.loads(data := path.read_bytes())
+        found = ResultFile.model_validate_json(data)
     if found.status == Status.DONE and "final" not in found.rules:
         raise DamagedFile(path, "rules: final is missing")
+    for name, (size, _) in found.sums.items():
+        beside = path.with_name(name)
+        there = beside.stat().st_size if beside.is_file() else None
+        if there != size:
+            has = "it is not there" if there is None else f"it has {there} bytes"
+            raise DamagedFile(beside, f"{has}, but {size} were written")
     return {**node, "status": found.status}
+
+
+def check_seed(result: Mapping[str, Any], folder: Path) -> None:
+    """Reads the files of a seed and compares them with their checksums."""
+    for name, (_, checksum) in result.get(SUMS, {}).items():
+        if sum_of(folder / name)[1] != checksum:
+            raise DamagedFile(folder / name, "its content is not what was written (checksum)")
+
+
+def sum_of(path: Path) -> tuple[int, int]:
+    """Size and CRC-32 of a file."""
+    data = path.read_bytes()
+    return len(data), zlib.crc32(data)
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
@@ -178,57 +221,30 @@ def read_history(path: Path) -> list[dict[str, Any]]:
     history: list[dict[str, Any]] = []
     for number, line in enumerate(path.read_bytes().splitlines() if path.is_file() else (), 1):
         with _reading(path, place=f"line {number}"):
-            history.append(json.loads(line))
-            _Record.model_validate(history[-1])
+            history.append(_record(json.loads(line)))
     return history
 
 
-def read_tracking(path: Path) -> str:
-    """Reads tracking.json: the id of the store on a tracking server."""
-    remedy = "Restore it from a copy. Without it, the study's runs on the tracking server cannot be found."
-    with _reading(path, remedy=remedy):
-        return _Tracking.model_validate_json(path.read_bytes()).id
+def _record(record: Any) -> dict[str, Any]:
+    """A line of metrics.jsonl: `seed`, `round`, numbers by name, and lists of numbers."""
+    for name, least in (("seed", 0), ("round", 1)):
+        if type(record[name]) is not int or record[name] < least:
+            raise ValueError(f"{name} is {record[name]!r}")
+    for name, value in record.items():
+        if not isinstance(value, int | float | list | None):
+            raise ValueError(f"{name} is {value!r}")
+    return record
 
 
 def read_prompts(path: Path) -> dict[str, Tensor]:
     """Reads prompts.safetensors: the learned parameters of a seed by name."""
-    check_prompts(path)
-    return load_file(path)
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
 
-
-def check_prompts(path: Path) -> None:
-    """Reads the header of prompts.safetensors, which gives the size that the file should have."""
-    with _reading(path, "a whole safetensors file"), safe_open(path, framework="pt"):
-        pass
-
-
-def check_database(path: Path) -> None:
-    """Checks study.db, the Optuna database of a search, by SQLite's own check. An empty one is not damaged."""
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-            ((found,),) = database.execute("PRAGMA quick_check(1)")
-    except sqlite3.OperationalError:  # locked, or in a folder that cannot be written: not a finding about the file
-        return
-    except sqlite3.DatabaseError as problem:
-        found = problem
-    if found != "ok":
-        raise DamagedFile(path, f"SQLite cannot read it ({_line(found)})", _DATABASE)
-
-
-def _take_schema(node: Any, path: Path) -> None:
-    """Removes the number of the schema from a file's content.
-
-    Raises:
-        ConfigError: a later release wrote it.
-    """
-    written = node.pop("schema", 1) if isinstance(node, dict) else 1
-    if type(written) is not int or written < 1:
-        raise DamagedFile(path, f"its schema is {written!r}")
-    if written > SCHEMA:
-        raise ConfigError(
-            f"A study is read by the release that wrote it or a later one, but {path.parent.name}/{path.name} has "
-            f"schema {written}, and this fpl-tune knows {SCHEMA}. Install a newer fpl-tune, or name another study."
-        )
+        return load_file(path)
+    except (SafetensorError, OSError) as problem:
+        raise DamagedFile(path, f"it is not a whole safetensors file ({_line(problem)})") from None
 
 
 def _line(problem: object) -> str:

@@ -2,30 +2,32 @@
 
 Validation accuracies compare where cells share data, partition and protocol, and so their test sets: a setting.
 Cells of different settings are never ranked against each other: the best cell would be that of
-the easiest data set.
+the easiest data set. Means are taken over the seeds that all candidates have, so that no cell wins or drops out because
+the last command gave it other seeds.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fpl_tune import config
-from fpl_tune.config import StudySpec
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.formatting import counted
+from fpl_tune.core.formatting import counted, listed
 from fpl_tune.core.metrics import CHOICES, TEST_SELECTED_RULES
-from fpl_tune.study import results
-from fpl_tune.study.cells import Cell, axes_of
-from fpl_tune.study.results import TEST, VAL, aggregate
+from fpl_tune.study.records import Cell, axes_of
+from fpl_tune.study.results import TEST, VAL, Row, aggregate, as_rows, over_seeds
 from fpl_tune.study.status import Status
-from fpl_tune.study.store import Store
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from fpl_tune.config import StudySpec
+    from fpl_tune.study.schema import Study
+    from fpl_tune.study.store import Store
 
 _SETTING = ("data", "partition", "protocol")
 
@@ -40,6 +42,10 @@ class Choice:
     """Mean validation accuracy, over settings too."""
     by: str
     """The rule, as a phrase for messages."""
+    seeds: tuple[int, ...]
+    """Seeds that all candidates have, over which validation was compared; empty where means were handed in."""
+    uneven: bool
+    """Whether some candidate has more seeds than those."""
 
     @property
     def cell(self) -> Cell:
@@ -61,7 +67,8 @@ class Best(Choice):
     """Mean over seeds, and over settings."""
     test_std: float
     """Standard deviation over seeds; over several settings, of the seeds' means."""
-    seeds: int
+    tested: int
+    """Seeds of the chosen cells, over which the test accuracy is the mean."""
 
 
 class Candidates:
@@ -106,7 +113,7 @@ class Candidates:
             where = f"{counted(len(groups), 'setting')} (data, partition, protocol)"
             by += f" over {where}" if shared else f" in each of {where}"
         mean = math.fsum(val for val, _ in pairs) / len(pairs)
-        return Choice(tuple(cell for _, cell in pairs), mean, by)
+        return Choice(tuple(cell for _, cell in pairs), mean, by, seeds=(), uneven=False)
 
 
 def select(cells: Sequence[Cell], val: Mapping[str, float], axes: Collection[str] = ()) -> Choice | None:
@@ -130,8 +137,8 @@ def setting_of(cell: Cell, axes: Collection[str] = ()) -> str:
 
 def _parts(cell: Cell, axes: Collection[str]) -> tuple[str, str]:
     """A cell's setting, and the rest of its configuration with what a search tuned."""
-    node = config.as_dict(cell.run)
-    setting = {name: node.pop(name) for name in _SETTING}
+    node = dict(cell.node)
+    setting = {name: dict(node.pop(name)) for name in _SETTING}
     for name in cell.varied if cell.role == "trial" else ():
         group, _, field = name.partition(".")
         if group in _SETTING and name not in axes and field in setting[group]:
@@ -144,41 +151,84 @@ def selecting_rule(rule: str) -> str:
     return rule if rule in CHOICES else "final"
 
 
-def choose(table: pd.DataFrame, cells: Sequence[Cell], spec: StudySpec, rule: str = "final") -> Choice | None:
-    """Chooses among a study's finished cells from its result table; see `select`.
+def choose(
+    table: pd.DataFrame | Sequence[Row], cells: Sequence[Cell], spec: StudySpec | Study, rule: str = "final"
+) -> Choice | None:
+    """Chooses among a study's cells from its result table, on the seeds that all candidates have; see `select`.
 
     Args:
-        table: the result table, `results.frame`.
-        cells: candidates.
-        spec: the study: its axes, and its number of seeds.
+        table: the result table, `Store.rows` or `Store.frame`.
+        cells: candidates. Those without a finished seed, or with one that failed or was stopped, are left out.
+        spec: the study, for its axes.
         rule: the reporting rule. One that reads test metrics is replaced by `final`.
     """
-    rule, how, axes = selecting_rule(rule), spec.report.select, list(axes_of(spec.axes))
-    rows = results.summary(table, cells, spec.seed_list(), rule).set_index("cell")
-    val: dict[str, float] = rows.loc[rows["status"] == Status.DONE.value, VAL].astype(float).to_dict()
-    if how == "mean":
-        return select(cells, val, axes)
-    finished = [cell for cell in cells if cell.id in val and cell.candidate]
-    found = select(finished, _scores(results.values(table, rule), finished, axes, how), axes)
-    if found is None:
+    rule, axes = selecting_rule(rule), list(axes_of(spec.axes))
+    found = _finished(as_rows(table), cells, rule)
+    seeds = common_seeds({key: list(rows) for key, rows in found.items()})
+    val = {
+        key: over_seeds([rows[seed] for seed in seeds], VAL)["mean"]
+        for key, rows in found.items()
+        if rows.keys() >= set(seeds)
+    }
+    lower = spec.report.select == "lower_bound"
+    ranked = _lower_bounds(found, seeds, [cell for cell in cells if cell.id in val], axes) if lower else val
+    choice = select(cells, ranked, axes)
+    if choice is None or not seeds:
         return None
-    mean = math.fsum(val[cell.id] for cell in found.cells) / len(found.cells)
-    return replace(found, val=mean, by=found.by.replace("mean validation accuracy", _BY[how]))
+    if lower:
+        mean = math.fsum(val[cell.id] for cell in choice.cells) / len(choice.cells)
+        by = choice.by.replace("mean validation accuracy", "lower bound of the validation accuracy")
+        choice = replace(choice, val=mean, by=by)
+    uneven = any(rows.keys() != set(seeds) for rows in found.values())
+    by = f"{choice.by}, compared on {listed('seed', seeds)}, which all cells have" if uneven else choice.by
+    return replace(choice, by=by, seeds=tuple(seeds), uneven=uneven)
 
 
-_BY = {"lower_bound": "lower bound of the validation accuracy"}
+def _finished(rows: Sequence[Row], cells: Sequence[Cell], rule: str) -> dict[str, dict[int, Row]]:
+    """Rows of a rule by cell and seed, of the candidates whose seeds are all done."""
+    names = {cell.id for cell in cells if cell.candidate}
+    other = {row["cell"] for row in rows if row["status"] != Status.DONE}
+    found: dict[str, dict[int, Row]] = {}
+    for row in rows:
+        if row["rule"] == rule and row["cell"] in names - other and not _missing(row[VAL]):
+            found.setdefault(row["cell"], {})[int(row["seed"])] = row
+    return found
 
 
-def _scores(values: pd.DataFrame, cells: Sequence[Cell], axes: Collection[str], rule: str) -> dict[str, float]:
-    """The scores by which a rule of selection other than the mean ranks cells: cell id -> score."""
+def _lower_bounds(
+    found: Mapping[str, Mapping[int, Row]], seeds: Sequence[int], cells: Sequence[Cell], axes: Collection[str]
+) -> dict[str, float]:
+    """Lower bounds of the mean by cell, computed among the cells of each setting; see `analysis.scores`."""
+    import pandas as pd
+
     from fpl_tune import analysis
-    from fpl_tune.analysis.selection import ranking
 
-    settings: dict[str, list[str]] = {}
+    settings: dict[str, list[Row]] = {}
     for cell in cells:
-        settings.setdefault(setting_of(cell, axes), []).append(cell.id)
-    alike = (analysis.scores(values.loc[values["cell"].isin(ids)]) for ids in settings.values())
-    return {str(key): float(score) for found in alike for key, score in ranking(found, rule).items()}
+        rows = [{"cell": cell.id, "seed": seed, "value": found[cell.id][seed][VAL]} for seed in seeds]
+        settings.setdefault(setting_of(cell, axes), []).extend(rows)
+    bounds = (analysis.scores(pd.DataFrame(rows))["lower_bound"] for rows in settings.values())
+    return {str(key): float(bound) for alike in bounds for key, bound in alike.items()}
+
+
+def _missing(value: float | None) -> bool:
+    return value is None or math.isnan(value)
+
+
+def common_seeds(seeds: Mapping[str, Collection[int]]) -> list[int]:
+    """The seeds that all cells have; where there is none, that cells have which share the most widespread seed.
+
+    Args:
+        seeds: cell id -> its seeds.
+    """
+    having = Counter(seed for own in seeds.values() for seed in own)
+    if not having:
+        return []
+    shared = set[int].intersection(*map(set, seeds.values()))
+    if not shared:
+        most = max(having, key=lambda seed: (having[seed], -seed))
+        shared = set[int].intersection(*(set(own) for own in seeds.values() if most in own))
+    return sorted(shared)
 
 
 def best(store: Store, rule: str = "final") -> Best:
@@ -196,18 +246,19 @@ def best(store: Store, rule: str = "final") -> Best:
             f"The rule that chooses must be {' or '.join(CHOICES)}, but is {rule!r}"
             f"{', which reads test metrics' if rule in TEST_SELECTED_RULES else ''}."
         )
-    table = store.frame()
-    choice = choose(table, store.cells(), store.spec(), rule)
+    table = store.rows()
+    choice = choose(table, store.cells(), store.study(), rule)
     if choice is None:
-        own = table[table["role"].isin(["cell", "trial"]) & (table["status"] == Status.DONE.value)]
-        if own.empty:
+        if not any(row["role"] in ("cell", "trial") and row["status"] == Status.DONE for row in table):
             raise ConfigError(f"{store.name} has no finished cell yet. Run `fpl-tune study {store.name}`.")
         raise ConfigError(
             "Validation chooses among cells of the same data, partition and protocol, but no two finished cells of "
             f"{store.name} share them. Compare all of them: fpl-tune show {store.name}."
         )
-    chosen = table[(table["rule"] == rule) & table["cell"].isin([cell.id for cell in choice.cells])]
-    by_seed = chosen.groupby("seed")[TEST]
-    means = by_seed.mean()[by_seed.count() == len(choice.cells)]
-    test = aggregate([float(mean) for mean in means])
-    return Best(choice.cells, choice.val, choice.by, rule, test["mean"], test["std"], int(test["n"]))
+    chosen = {cell.id for cell in choice.cells}
+    by_seed: dict[int, list[float]] = {}
+    for row in table:
+        if row["rule"] == rule and row["cell"] in chosen:
+            by_seed.setdefault(row["seed"], []).append(row[TEST])
+    test = aggregate([math.fsum(found) / len(found) for found in by_seed.values() if len(found) == len(chosen)])
+    return Best(**vars(choice), rule=rule, test=test["mean"], test_std=test["std"], tested=int(test["n"]))

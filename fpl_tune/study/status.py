@@ -22,13 +22,6 @@ class Status(str, Enum):
     def __str__(self) -> str:
         return self.value
 
-    @classmethod
-    def _missing_(cls, value: object) -> Status | None:
-        return _FORMER.get(str(value))
-
-
-_FORMER = {"partly": Status.PARTIAL}
-"""Words of stores of schema 1."""
 
 COUNTED = frozenset({Status.DONE, Status.PRUNED})
 """Statuses of the seeds whose figures enter means."""

@@ -2,6 +2,8 @@
 
 Layout of `<root>/<study>/`: study.yaml (the resolved study), cells.json (its cells in order), and per cell
 cells/<id>/cell.json and cells/<id>/seed=<n>/ with metrics.jsonl, prompts.safetensors and result.json.
+
+Reading needs neither PyTorch nor Hydra, writing permissions neither; pandas is imported for data frames alone.
 """
 
 from __future__ import annotations
@@ -11,27 +13,28 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from fpl_tune import config
-from fpl_tune.config import StudySpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import atomic_write, save_tensors, write_text
+from fpl_tune.core.formatting import counted, listed
 from fpl_tune.core.redact import redact
-from fpl_tune.simulation.simulation import Record
 from fpl_tune.study import earlier, results, schema
-from fpl_tune.study.cells import Cell
-from fpl_tune.study.migrate import convert, convert_cells
-from fpl_tune.study.schema import SCHEMA, CellFile, DamagedFile
-from fpl_tune.study.status import Status
+from fpl_tune.study.records import COLUMNS, Cell
+from fpl_tune.study.schema import SCHEMA, CellFile, DamagedFile, Order, Study
+from fpl_tune.study.status import COUNTED, Status
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
+
+    from fpl_tune.config import StudySpec
+    from fpl_tune.simulation.simulation import Record
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -40,8 +43,8 @@ T = TypeVar("T")
 class Store:
     """A study's store.
 
-    A damaged file costs the cell or the seed that it belongs to, never the study: it is left out, named once in a
-    warning, and listed in `damage`. A damaged study.yaml raises `DamagedFile`.
+    A damaged file costs its cell or seed, never the study: it is left out, named once in a warning, listed in `damage`,
+    and made anew when the study runs again. A damaged study.yaml raises `DamagedFile`.
 
     Args:
         root: the output folder.
@@ -53,21 +56,22 @@ class Store:
 
     def __init__(self, root: Path, name: str) -> None:
         if Path(name).name != name or name in ("", ".."):
-            raise ConfigError(f"A study lies in a folder of its own in {root}, but is named {name!r}.")
+            raise ConfigError(f"Invalid study name {name!r}: name it without slashes.")
         self.root, self.name = root, name
         self.folder = root / name
         self.damage: dict[Path, DamagedFile] = {}
         """Damaged files that were met so far."""
-        self._node: tuple[tuple[int, int], dict[str, Any]] = (0, 0), {}
+        self._node: tuple[int, dict[str, Any]] = 0, {}
         self._cells: dict[str, Cell] = {}
-        self._results: dict[tuple[str, int], dict[str, Any]] = {}
+        self._results: dict[tuple[str, int], dict[str, Any] | None] = {}
+        """By cell and seed; None where a file of the seed is damaged."""
 
     @classmethod
     def open(cls, root: Path, name: str) -> Store:
-        """Opens a study that exists; converts a store of schema 1, see `migrate`.
+        """Opens a study that exists.
 
         Raises:
-            ConfigError: no study has that name.
+            ConfigError: no study has that name, or another release wrote it.
         """
         store = cls(root, name)
         if not store.exists:
@@ -76,7 +80,7 @@ class Store:
                 f"There is no study {name!r} in {root}. "
                 + (f"Known: {', '.join(known)}." if known else f"Run `fpl-tune study {name}` first.")
             )
-        convert(store.folder)
+        store.node()
         return store
 
     # -- the study -------------------------------------------------------------------------------------------
@@ -89,57 +93,56 @@ class Store:
     def begin(self, node: Mapping[str, Any], cells: Sequence[Cell]) -> None:
         """Writes the resolved study and its cells, after which come the cells of earlier runs; see `earlier`.
 
-        Passwords and tokens in addresses are not written. Damaged files are set aside. The caller holds the lock.
+        Passwords and tokens in addresses are not written. Damaged files are replaced, and seeds that have one run
+        again. The caller holds the lock.
 
         Raises:
-            ConfigError: a later release wrote the store.
+            ConfigError: another release wrote the store.
         """
         if self.exists:
-            try:
-                schema.read_study(self.folder / "study.yaml")
-            except DamagedFile as problem:
-                self._set_aside(problem)
-                convert_cells(self.folder)
-            else:
-                convert(self.folder, locked=True)
+            self._unless_damaged(self.node)
         node = dict(node)
         for part in ("tracking", "execution"):
             node[part] = {k: redact(v) if isinstance(v, str) else v for k, v in node[part].items()}
         write_text(self.folder / "study.yaml", as_yaml({"schema": SCHEMA, **node}))
         for cell in cells:
             self.stamp(cell)
-        self._order()  # names the file if it is damaged
-        kept = earlier.find(self, cells)
-        earlier.mark(self, kept)
-        self._index([cell.id for cell in [*cells, *kept]])
-        for cell in cells:
-            self.seeds(cell)  # names damaged files
-        inside = {self.folder / "cells" / cell.id for cell in cells}
-        for path, problem in list(self.damage.items()):
-            if inside.intersection(path.parents):
-                self._set_aside(problem)
+        before = [cell for cell in (*self.cells(), *self.earlier_cells()) if self.seed_results(cell)]
+        kept = earlier.find(before, cells)
+        self._write_order([*cells, *kept], earlier=kept)
+        self._check_seeds([*cells, *kept])
+        self.damage.clear()
 
     def spec(self) -> StudySpec:
-        """The study.
+        """The typed study; composing it takes PyTorch. `study` has what tables need.
 
         Raises:
             ConfigError: its file is damaged, or holds what this release refuses.
         """
+        from fpl_tune import config
+
         node = self.node()
         try:
             return config.to_study(node, stored=True)
         except ConfigError as problem:
             raise ConfigError(f"{self.folder / 'study.yaml'}: {problem}") from None
 
+    def study(self) -> Study:
+        """The fields of the study that tables and choices read.
+
+        Raises:
+            ConfigError: its file is damaged.
+        """
+        return schema.as_study(self.node(), self.folder / "study.yaml")
+
     def node(self) -> dict[str, Any]:
         """The resolved study as a plain dict; copy it before changing it.
 
         Raises:
-            ConfigError: its file is damaged, or of a later release.
+            ConfigError: its file is damaged, or of another release.
         """
         path = self.folder / "study.yaml"
-        stat = path.stat()
-        stamp = stat.st_mtime_ns, stat.st_ino
+        stamp = path.stat().st_mtime_ns
         if self._node[0] != stamp:  # another process may run the study again
             self._node = stamp, schema.read_study(path)
         return dict(self._node[1])
@@ -148,11 +151,15 @@ class Store:
 
     def cells(self) -> list[Cell]:
         """Cells of the study in its order, without those whose file is damaged."""
-        return self._readable(self._order())
+        return self._readable(self._order().cells)
 
     def earlier_cells(self) -> list[Cell]:
-        """Cells of earlier settings, which are in no table."""
-        return self._readable(sorted({path.name for path in self._folders()} - set(self._order())))
+        """Cells of other settings, which are in no table."""
+        return self._readable(sorted(set(self._folders()) - set(self._order().cells)))
+
+    def earlier_ids(self) -> set[str]:
+        """Ids of the cells in the results that the last run of the study did not name."""
+        return set(self._order().earlier)
 
     def cell(self, key: str) -> Cell:
         """A cell by its id, its number, or its label.
@@ -171,31 +178,20 @@ class Store:
         """Adds the cells that a search suggested."""
         for cell in cells:
             self.stamp(cell)
-        self._index([*self._order(), *(cell.id for cell in cells)])
+        self._write_order([*self.cells(), *cells], earlier=self._order().earlier)
 
     def stamp(self, cell: Cell, prints: Mapping[str, Any] | None = None) -> None:
         """Stores a cell, and the fingerprints of the results that are about to be made; None: as they are."""
-        before = self._file(cell.id)
-        if prints is None:
-            prints = before.fingerprints if before is not None else {}
-        file = CellFile(
-            **{name: getattr(cell, name) for name in ("id", "number", "label", "role", "varied")},
-            run=config.as_dict(cell.run),
-            fingerprints=dict(prints),
-            former=before.former if before is not None else None,
-        )
+        known = {name: getattr(cell, name) for name in ("id", "number", "label", "role", "varied")}
+        prints = self.fingerprints(cell) if prints is None else dict(prints)
+        text = json.dumps({**known, "run": cell.node, "fingerprints": prints}, indent=1)
         self._cells[cell.id] = cell
-        self._replace(self._path(cell.id), file.text())
+        self._write(self._path(cell.id), text)
 
     def fingerprints(self, cell: Cell) -> dict[str, Any]:
         """Fingerprints of a cell when its results were made; empty before."""
         file = self._file(cell.id)
         return file.fingerprints if file is not None else {}
-
-    def former(self) -> dict[str, str]:
-        """Ids of schema 1 -> ids, of cells whose id has changed since."""
-        files = (self._file(path.name) for path in self._folders())
-        return {file.former: file.id for file in files if file is not None and file.former}
 
     def _path(self, key: str) -> Path:
         return self.folder / "cells" / key / "cell.json"
@@ -207,38 +203,33 @@ class Store:
 
     def _cell(self, key: str) -> Cell:
         if key not in self._cells:
-            file = schema.read_cell(self._path(key))
-            try:
-                run = config.to_run(file.run, stored=True)
-            except (ConfigError, KeyError, AttributeError, TypeError) as problem:
-                raise DamagedFile(self._path(key), f"run: {problem}") from None
-            self._cells[key] = Cell(file.id, file.number, file.label, file.role, file.varied, run)
+            self._cells[key] = schema.read_cell(self._path(key)).cell()
         return self._cells[key]
 
     def _readable(self, keys: Sequence[str]) -> list[Cell]:
         found = (self._unless_damaged(lambda key=key: self._cell(key)) for key in keys)
         return [cell for cell in found if cell is not None]
 
-    def _folders(self) -> Iterator[Path]:
-        """Folders of cells; others among them are not the store's."""
-        found = (path.parent for path in self.folder.glob("cells/*/cell.json"))
-        return (path for path in found if re.fullmatch(schema.CELL_ID, path.name))
+    def _folders(self) -> list[str]:
+        """Names of the folders of cells; others among them are not the store's."""
+        found = (path.parent.name for path in self.folder.glob("cells/*/cell.json"))
+        return [name for name in found if re.fullmatch(schema.CELL_ID, name)]
 
-    def _order(self) -> list[str]:
+    def _order(self) -> Order:
         order = self._unless_damaged(lambda: schema.read_order(self.folder / "cells.json"))
-        if order is not None:
-            return order
-        cells = self._readable([path.name for path in self._folders()])
-        return [cell.id for cell in sorted(cells, key=lambda cell: cell.number)]  # each file holds its position
+        if order is None:  # each cell's file holds its position
+            cells = sorted(self._readable(self._folders()), key=lambda cell: cell.number)
+            order = Order(cells=[cell.id for cell in cells])
+        order.cells = list(dict.fromkeys(order.cells))
+        return order
 
-    def _index(self, keys: Sequence[str]) -> None:
-        self._replace(self.folder / "cells.json", json.dumps(list(dict.fromkeys(keys)), indent=0))
+    def _write_order(self, cells: Sequence[Cell], earlier: Sequence[Cell | str]) -> None:
+        ids = [list(dict.fromkeys(c if isinstance(c, str) else c.id for c in part)) for part in (cells, earlier)]
+        self._write(self.folder / "cells.json", json.dumps({"cells": ids[0], "earlier": ids[1]}, indent=0))
 
-    def _replace(self, path: Path, text: str) -> None:
-        """Writes a file whose text differs; a damaged one is set aside."""
-        if path in self.damage:
-            self._set_aside(self.damage[path])
-        if not path.is_file() or path.read_text() != text:
+    def _write(self, path: Path, text: str) -> None:
+        """Writes a file whose text differs."""
+        if not path.is_file() or path.read_bytes() != text.encode():
             write_text(path, text)
 
     # -- results ---------------------------------------------------------------------------------------------
@@ -257,6 +248,12 @@ class Store:
         numbers = sorted(int(found[1]) for name in names if (found := schema.SEED_FOLDER.fullmatch(name)))
         return {seed: result for seed in numbers if (result := self.result(cell, seed)) is not None}
 
+    def shown_results(self, cell: Cell) -> dict[int, dict[str, Any]]:
+        """The results of a cell that tables show: of the study's seeds, and those of earlier runs that count."""
+        wanted = self.study().seed_list()
+        stored = self.seed_results(cell).items()
+        return {seed: result for seed, result in stored if seed in wanted or result["status"] in COUNTED}
+
     def missing(self, cell: Cell, spec: StudySpec) -> list[int]:
         """Lists the seeds that a cell still has to run: those without a result, and those that failed."""
         found = ((seed, self.result(cell, seed)) for seed in spec.seed_list())
@@ -268,15 +265,12 @@ class Store:
         return max((int(path.stem.removeprefix("round-")) for path in found), default=0)
 
     def result(self, cell: Cell, seed: int) -> dict[str, Any] | None:
-        """The stored result of a seed; None if there is none, or it is damaged."""
+        """The stored result of a seed; None if there is none, or a file of the seed is damaged."""
         key, path = (cell.id, seed), self.seed_folder(cell, seed) / "result.json"
         if key not in self._results:
-            if path.with_name("metrics.jsonl") in self.damage or not path.is_file():
+            if not path.is_file():
                 return None
-            found = self._unless_damaged(lambda: schema.read_result(path))
-            if found is None:
-                return None
-            self._results[key] = found
+            self._results[key] = self._unless_damaged(lambda: schema.read_result(path))
         return self._results[key]
 
     def history(self, cell: Cell, seed: int) -> list[Record]:
@@ -307,12 +301,16 @@ class Store:
         (place / "result.json").unlink(missing_ok=True)  # after a kill, no result lies beside another history
         text = "".join(json.dumps(record) + "\n" for record in history)
         write_text(place / "metrics.jsonl", text)
+        sums = {"metrics.jsonl": (len(text), zlib.crc32(text.encode()))}  # JSON is ASCII
+        file = place / "prompts.safetensors"
         if isinstance(prompts, Path):
-            os.replace(prompts, place / "prompts.safetensors")
+            os.replace(prompts, file)
         elif prompts:
-            with atomic_write(place / "prompts.safetensors") as temporary:
+            with atomic_write(file) as temporary:
                 save_tensors(prompts, temporary)
-        stored = {**result, "status": Status(result["status"]), "metrics_bytes": len(text.encode())}
+        if file.is_file():
+            sums[file.name] = schema.sum_of(file)
+        stored = {**result, "status": Status(result["status"]), schema.SUMS: sums}
         write_text(place / "result.json", json.dumps(stored, indent=1))
         self._results[cell.id, seed] = stored
 
@@ -331,33 +329,18 @@ class Store:
     # -- damage ----------------------------------------------------------------------------------------------
 
     def check(self) -> list[DamagedFile]:
-        """Reads every file of the store and lists the damaged ones. Seeds with a damaged history lose their result."""
-        checks: list[tuple[Path, Callable[[Path], None]]] = [(self.folder / "study.db", schema.check_database)]
-        for cell in (*self.cells(), *self.earlier_cells()):
-            for seed in self.seeds(cell):
-                if self._unless_damaged(lambda cell=cell, seed=seed: self.history(cell, seed)) is None:
-                    self._results.pop((cell.id, seed))
-                checks.append((self.seed_folder(cell, seed) / "prompts.safetensors", schema.check_prompts))
-        for path, check in checks:
-            if path.is_file():
-                self._unless_damaged(lambda path=path, check=check: check(path))
+        """Reads every file of the store and lists the damaged ones. Seeds with a damaged file lose their result."""
+        self._check_seeds([*self.cells(), *self.earlier_cells()])
         return list(self.damage.values())
 
-    def repair(self) -> list[DamagedFile]:
-        """Sets all damaged files aside; the next run of the study makes them again. The caller holds the lock."""
-        found = self.check()
-        order = [cell.id for cell in self.cells()]
-        for problem in found:
-            self._set_aside(problem)
-        self._index(order)
-        return found
-
-    def strays(self) -> list[Path]:
-        """Files and folders in `cells/` that are not of the store."""
-        known = re.compile(r"cell\.json|seed=\d+|ckpt-.*|slot.*|.*\.(part|damaged)")
-        inside = (path for folder in self._folders() for path in folder.iterdir() if not known.fullmatch(path.name))
-        beside = (path for path in self.folder.glob("cells/*") if not re.fullmatch(schema.CELL_ID, path.name))
-        return sorted([*inside, *beside])
+    def _check_seeds(self, cells: Sequence[Cell]) -> None:
+        """Compares the files of all seeds with their checksums."""
+        for cell in cells:
+            for seed, result in self.seed_results(cell).items():
+                place, known = self.seed_folder(cell, seed), len(self.damage)
+                self._unless_damaged(lambda result=result, place=place: schema.check_seed(result, place))
+                if len(self.damage) > known:
+                    self._results[cell.id, seed] = None
 
     def _unless_damaged(self, read: Callable[[], T]) -> T | None:
         """Returns the result of `read`; on a damaged file it warns and returns None."""
@@ -369,23 +352,30 @@ class Store:
                 _log.warning("%s", problem)
             return None
 
-    def _set_aside(self, problem: DamagedFile) -> None:
-        """Renames a damaged file, and with a seed's history or prompts its result, with a database its journal."""
-        self.damage.pop(problem.path, None)
-        paths = [problem.path]
-        if problem.path.name in ("metrics.jsonl", "prompts.safetensors"):
-            paths.insert(0, problem.path.with_name("result.json"))
-        if problem.path.name == "study.db":
-            paths += [problem.path.with_name(f"study.db-{part}") for part in ("wal", "shm")]
-        for path in paths:
-            if path.exists():
-                path.replace(path.with_name(f"{path.name}.damaged"))
-
     # -- tables ----------------------------------------------------------------------------------------------
 
+    def rows(self, metric: str = results.TEST) -> list[results.Row]:
+        """The result table as plain rows; see `results.table`.
+
+        Where cells or seeds of earlier runs stay that the study no longer names, last_run is False for them.
+        """
+        cells, own, before = self.cells(), set(self.study().seed_list()), self.earlier_ids()
+        stored = {cell.id: self.shown_results(cell) for cell in cells}
+        if metric not in (*results.METRICS, *results.COSTS, *results.metrics_beside(stored)):
+            self._check_seeds(cells)  # leaves out seeds whose history is damaged
+            stored = {cell.id: self.shown_results(cell) for cell in cells}
+        rows = results.table(cells, stored, metric, self.history)
+        last = [row["seed"] in own and row["cell"] not in before for row in rows]
+        return rows if all(last) else [{**row, "last_run": is_last} for row, is_last in zip(rows, last, strict=True)]
+
     def frame(self, metric: str = results.TEST) -> pd.DataFrame:
-        """The result table: one row per cell, seed and reporting rule; see `results.frame`."""
-        return results.frame(self, metric)
+        """The result table as a data frame."""
+        import pandas as pd
+
+        rows = self.rows(metric)
+        names = [*results.varied_names(self.cells()), *results.METRICS, metric, *results.COSTS]
+        columns = list(rows[0]) if rows else dict.fromkeys([*COLUMNS, *names])
+        return pd.DataFrame(rows, columns=pd.Index(list(columns)))
 
     def write_csv(self) -> Path:
         """Writes results.csv."""
@@ -393,9 +383,31 @@ class Store:
         write_text(path, self.frame().to_csv(index=False))
         return path
 
+    def summaries(self, rule: str = "final", metric: str = results.TEST) -> list[results.Row]:
+        """One row per cell: mean, std, sem, n, min and max of a metric over seeds; see `results.summarise`."""
+        return results.summarise(self.rows(metric), self.cells(), self.study().seed_list(), rule, metric)
+
     def summary(self, rule: str = "final", metric: str = results.TEST) -> pd.DataFrame:
-        """One row per cell: mean, std, sem, n, min and max of a metric over seeds; see `results.summary`."""
-        return results.summary(self.frame(metric), self.cells(), self.spec().seed_list(), rule, metric)
+        """`summaries` as a data frame."""
+        return results.summary(self.rows(metric), self.cells(), self.study().seed_list(), rule, metric)
+
+    def status(self) -> dict[str, Any]:
+        """Counts cells by status, and seeds that have a result."""
+        wanted, cells = set(self.study().seed_list()), self.cells()
+        states = [row["status"] for row in self.summaries()]
+        return {
+            "cells": len(cells),
+            **{str(status): states.count(str(status)) for status in Status},
+            "seeds": sum(len(wanted.intersection(self.seeds(cell))) for cell in cells),
+            "seeds_wanted": len(cells) * len(wanted),
+        }
+
+    def earlier_note(self) -> str:
+        """Names the cells and seeds of earlier runs; empty where there are none."""
+        cells, own = len(self.earlier_ids()), self.study().seed_list()
+        others = sorted({seed for cell in self.cells() for seed in self.shown_results(cell)}.difference(own))
+        parts = [*([counted(cells, "cell")] if cells else []), *([listed("seed", others)] if others else [])]
+        return f"{' and '.join(parts)} of earlier runs, not in the last one" if parts else ""
 
 
 def as_yaml(node: Mapping[str, Any]) -> str:

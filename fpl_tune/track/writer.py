@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.core.files import write_text
-from fpl_tune.study import earlier
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import owner
 from fpl_tune.study.status import FAILURES
@@ -108,7 +107,7 @@ class Writer:
         """The runs that MLflow should hold of a cell by key: seeds and digest; none if a seed has no result yet."""
         if any(self.store.result(cell, seed) is None for seed in self.seeds):
             return {}  # its means are not yet what they will stay
-        seeds = earlier.seeds(self.store, cell)
+        seeds = list(self.store.shown_results(cell))
         found = {cell.id: seeds} | ({f"{cell.id}/{seed}": [seed] for seed in seeds} if self.nested else {})
         return {key: (own, runs.cell_digest(self.store, cell, own, self.rule)) for key, own in found.items()}
 

@@ -272,7 +272,7 @@ def test_the_line_of_the_last_cell_tells_no_time_left(home: Path, command: Comma
 
 def test_results_are_listed_with_what_they_have(home: Path, command: Command) -> None:
     path = home / "outputs" / "lambda_sweep" / "cells.json"
-    first = home / "outputs" / "lambda_sweep" / "cells" / json.loads(path.read_text())[0]
+    first = home / "outputs" / "lambda_sweep" / "cells" / json.loads(path.read_text())["cells"][0]
     for result in first.glob("seed=*/result.json"):
         result.unlink()
     rows = json.loads(command("status", "--format", "json").out)

@@ -19,7 +19,6 @@ from fpl_tune.core.errors import ConfigError, EnvironmentProblem, FplTuneError
 from fpl_tune.execute.callback import Callback
 from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Snapshot
-from fpl_tune.study import transfer
 from fpl_tune.study.cells import expand
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
@@ -163,36 +162,6 @@ def test_the_code_of_an_archive_is_not_run(tmp_path: Path, capfd: pytest.Capture
     with pytest.raises(EnvironmentProblem, match="it holds more than tensors and plain values"):
         load_towers("ViT-B-32", str(tmp_path / "b.pt"))
     assert "was run" not in capfd.readouterr().out
-
-
-def test_a_carried_study_holds_files_only_and_stays_where_it_is_put(make_store: Any, tmp_path: Path) -> None:
-    store = make_store(root=tmp_path / "theirs", rounds=1)
-    out = tmp_path / "mine"
-    secret = tmp_path / "secret"
-    secret.write_text("private")
-    cell = store.cells()[0]
-
-    def refused(says: str) -> None:
-        with pytest.raises(ConfigError, match=says):
-            transfer.import_study(store.folder, out)
-        assert not list(out.rglob("*"))
-
-    link = store.place(cell, 1) / "link"
-    link.symlink_to(secret)
-    refused("link or a device")
-    link.unlink()
-    study = store.folder / "study.yaml"
-    text = study.read_text()
-    study.write_text(text.replace("name: toy", "name: ../../escaped"))
-    refused("A study's name holds letters")
-    study.write_text(text)
-    path = store.folder / "cells" / cell.id / "cell.json"
-    node = json.loads(path.read_text())
-    path.write_text(json.dumps({**node, "id": "../../.."}))
-    refused("id: String should match")
-    path.write_text(json.dumps(node))
-    (store.folder / "cells.json").write_text(json.dumps(["../../../theirs"]))
-    refused("cells.json is damaged")
 
 
 @pytest.mark.parametrize("kind", ["header too large", "header no JSON", "nested header", "zip bomb", "no parameters"])

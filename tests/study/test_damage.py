@@ -4,132 +4,151 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from fpl_tune.api import start_study
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.execute import manage
 from fpl_tune.report.facts import Facts
-from fpl_tune.study.schema import SCHEMA, DamagedFile, read_prompts
+from fpl_tune.study.schema import DamagedFile, read_prompts
 from fpl_tune.study.selection import best
 from fpl_tune.study.store import Store
 
 Compose = Callable[..., Any]
 MakeStore = Callable[..., Store]
 
+CELL = ("cell.json", "seed=2/result.json", "seed=2/metrics.jsonl", "seed=2/prompts.safetensors")
+
+
+def _at(place: float) -> Callable[[bytes], bytes]:
+    """Overwrites four bytes."""
+
+    def damage(data: bytes) -> bytes:
+        at = min(round(place * len(data)), len(data) - 4)
+        return data[:at] + b"\x00\xff\x80\x00" + data[at + 4 :]
+
+    return damage
+
+
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "head": _at(0),
+    "middle": _at(0.5),
+    "end": _at(1),
     "truncated": lambda data: data[: len(data) // 2],
     "empty": lambda data: b"",
-    "binary": lambda data: b"\x80\x00\xff" + data[3:],
-    "list": lambda data: b"[1, 2]\n",
-    "nothing": lambda data: b"null\n",
     "nested": lambda data: b"[" * 100_000,
     "text": lambda data: b'"text"\n',
 }
-FILES = ("cell.json", "seed=2/result.json", "seed=2/metrics.jsonl")
-EDITS: dict[str, dict[str, Any]] = {
-    "cell.json": {"number": "one", "role": "king", "varied": [], "run": {}, "schema": "two", "fingerprints": 1},
-    "seed=2/result.json": {"status": "no such", "rounds": -1, "rules": [], "finished": "now", "comm/up_bytes": None},
+EDITS: dict[str, list[dict[str, Any]]] = {
+    "cell.json": [{"number": "one"}, {"role": "king"}, {"varied": []}, {"run": {}}, {"fingerprints": 1}],
+    "seed=2/result.json": [
+        {"status": "no such"},
+        {"rounds": -1},
+        {"rules": []},
+        {"rules": {"final": {"round": 1, "val/acc_mean": 0.5, "test/acc_mean": math.nan}}},
+        {"rules": {"final": {"round": 1, "val/acc_mean": "0.5", "test/acc_mean": 0.5}}},
+        {"finished": "now"},
+        {"comm/up_bytes": None},
+        {"time/seconds": math.inf},
+    ],
+    "cells.json": [{"cells": ["../../x"]}, {"cells": 1}],
 }
 
 
-def read_everything(store: Store) -> None:
-    """What ls, show, status, report and best read; none may fail."""
+@pytest.fixture
+def store(make_store: MakeStore) -> Store:
+    return make_store()
+
+
+def read_everything(store: Store) -> Store:
+    """Reads what the command line and the page read; none may fail."""
     store = Store.open(store.root, store.name)
-    assert manage.status(store)["cells"] >= 2
-    assert len(store.frame()) > 0
+    assert store.status()["cells"] >= 2
     best(store)
     facts = Facts(store)
     assert facts.best is not None
     for cell in facts.cells:
         facts.curve(cell, "test/acc_mean")
+    return store
 
 
-@pytest.fixture
-def store(make_store: MakeStore) -> Store:
-    make_store(name="other")
-    return make_store()
+def _path(store: Store, name: str) -> Path:
+    return store.folder / (f"cells/{store.cells()[1].id}/{name}" if name in CELL else name)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", [*FILES, "cells.json"])
+@pytest.mark.parametrize("name", [*CELL, "cells.json"])
 def test_a_damaged_file_is_named_and_the_rest_is_read(
     store: Store, name: str, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cell = store.cells()[1]
-    path = store.folder / (name if name == "cells.json" else f"cells/{cell.id}/{name}")
+    cell, path = store.cells()[1], _path(store, name)
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
     with caplog.at_level(logging.WARNING):
-        read_everything(store)
+        again = read_everything(store)
     (line,) = {record.getMessage() for record in caplog.records}
     assert line.startswith(f"{path} is damaged: ")
-    assert "fpl-tune doctor --fix" in line
+    assert line.endswith(". Run the study again: it makes the file anew.")
     assert "\n" not in line
-    (found,) = manage.check_files(store.root, store.name)
-    assert found.path == path
-    again = Store(store.root, store.name)
-    again.check()
-    if name.startswith("seed"):
-        assert again.seeds(cell) == [1, 3]
-    elif name == "cells.json":
+    assert [problem.path for problem in Store.open(store.root, store.name).check()] == [path]
+    if name == "cells.json":
         assert [c.id for c in again.cells()] == [c.id for c in store.cells()]
-    else:
+    elif name == "cell.json":
         assert cell.id not in {c.id for c in again.cells()}
+    else:
+        assert again.seeds(cell) == [1, 3]
+        assert again.missing(cell, store.spec()) == [2]
 
 
-@pytest.mark.parametrize(("name", "field"), [(name, field) for name, edits in EDITS.items() for field in edits])
-def test_an_edited_field_is_named(store: Store, name: str, field: str) -> None:
-    path = store.folder / "cells" / store.cells()[1].id / name
-    path.write_text(json.dumps({**json.loads(path.read_text()), field: EDITS[name][field]}))
+@pytest.mark.parametrize(("name", "edit"), [(name, edit) for name, edits in EDITS.items() for edit in edits])
+def test_an_edited_field_is_named(store: Store, name: str, edit: Mapping[str, Any]) -> None:
+    path = _path(store, name)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **edit}))
     read_everything(store)
-    (found,) = manage.check_files(store.root, store.name)
+    (found,) = Store.open(store.root, store.name).check()
     assert found.path == path
-    assert field.split("/")[0] in found.why
+    assert next(iter(edit)) in found.why
+
+
+def test_repeated_ids_count_once(store: Store) -> None:
+    path, ids = store.folder / "cells.json", [cell.id for cell in store.cells()]
+    path.write_text(json.dumps({"cells": [*ids, *ids], "earlier": []}))
+    assert [cell.id for cell in read_everything(store).cells()] == ids
+
+
+@pytest.mark.parametrize("value", ['"text"', "{}"])
+def test_a_text_as_a_metric_is_named(store: Store, value: str) -> None:
+    path = _path(store, "seed=2/metrics.jsonl")
+    path.write_text(path.read_text().replace('"train/loss": 1.0', f'"train/loss": {value}', 1))
+    with pytest.raises(DamagedFile, match=r"line 1 .*train/loss is"):
+        store.history(store.cells()[1], 2)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_study_file_is_one_line_and_other_studies_are_read(store: Store, damage: str) -> None:
+def test_a_damaged_study_file_is_one_line_and_other_studies_are_read(
+    store: Store, make_store: MakeStore, damage: str
+) -> None:
+    other = make_store(name="other")
     path = store.folder / "study.yaml"
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
     with pytest.raises(ConfigError, match=r"study.yaml is damaged: .* Run the study again") as raised:
         Store.open(store.root, store.name).frame()
     assert "\n" not in str(raised.value)
-    (found,) = manage.check_files(store.root, store.name)
-    assert found.path == path
-    assert best(Store.open(store.root, "other")).seeds == 3
+    assert best(Store.open(store.root, other.name)).tested == 3
 
 
-def test_damage_in_the_middle_of_a_history_is_found_by_the_doctor_and_set_aside(store: Store) -> None:
+def test_other_files_in_the_folder_are_not_read(store: Store) -> None:
     cell = store.cells()[0]
-    path = store.seed_folder(cell, 1) / "metrics.jsonl"
-    path.write_bytes(path.read_bytes().replace(b'"round"', b'"r{und"', 1))
-    with pytest.raises(DamagedFile, match="line 1: round"):
-        Store(store.root, store.name).history(cell, 1)
-    (found,) = manage.check_files(store.root, store.name, fix=True)
-    assert (found.path, found.remedy) == (path, "")
-    assert path.with_name("metrics.jsonl.damaged").is_file()
-    assert manage.check_files(store.root, store.name) == []
-    assert Store(store.root, store.name).missing(cell, store.spec()) == [1]
-
-
-def test_strays_are_named_and_not_read(store: Store) -> None:
-    cell = store.cells()[0]
-    copy = store.folder / "cells" / cell.id / "seed=1 (copy)"
-    shutil.copytree(store.seed_folder(cell, 1), copy)
+    shutil.copytree(store.seed_folder(cell, 1), store.folder / "cells" / cell.id / "seed=1 (copy)")
     (store.folder / "cells" / "notes.txt").write_text("mine")
     shutil.copytree(store.folder / "cells" / cell.id, store.folder / "cells" / "copy of a cell")
-    read_everything(store)
-    assert {f.path.name for f in manage.check_files(store.root, store.name)} == {
-        "seed=1 (copy)", "notes.txt", "copy of a cell",
-    }  # fmt: skip
-    assert copy.is_dir()
+    again = read_everything(store)
+    assert [c.id for c in again.cells()] == [c.id for c in store.cells()]
+    assert (again.earlier_cells(), again.seeds(cell)) == ([], [1, 2, 3])
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +157,15 @@ def whole() -> dict[str, Path]:
     return {}
 
 
-@pytest.mark.parametrize("name", [*FILES, "cells.json", "study.yaml"])
-def test_the_study_sets_a_damaged_file_aside_and_runs_what_is_missing(
-    compose: Compose, tmp_path: Path, whole: dict[str, Path], name: str, tmp_path_factory: pytest.TempPathFactory
+@pytest.mark.parametrize("damage", ["head", "middle", "end", "truncated"])
+@pytest.mark.parametrize("name", [*CELL, "cells.json", "study.yaml"])
+def test_the_study_replaces_a_damaged_file_and_runs_the_seed_again(
+    compose: Compose,
+    tmp_path: Path,
+    whole: dict[str, Path],
+    name: str,
+    damage: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     made = compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=1")
     if not whole:
@@ -150,39 +175,38 @@ def test_the_study_sets_a_damaged_file_aside_and_runs_what_is_missing(
     shutil.copytree(whole["root"], root)
     store = Store(root, "tiny")
     (cell,) = store.cells()
-    before = {seed: store.history(cell, seed) for seed in (1, 2)}
-    path = store.folder / (name if name in ("cells.json", "study.yaml") else f"cells/{cell.id}/{name}")
-    path.write_bytes(path.read_bytes()[:9])
-    times = {seed: (store.seed_folder(cell, seed) / "result.json").stat().st_mtime_ns for seed in (1, 2)}
+    path = store.folder / (f"cells/{cell.id}/{name}" if name in CELL else name)
+    before = {seed: (_figures(store, seed), _written(store, seed)) for seed in (1, 2)}
+    sound = path.read_bytes()
+    path.write_bytes(DAMAGES[damage](sound))
     assert start_study(*made, root=root).exit_code == 0
-    assert path.with_name(f"{path.name}.damaged").is_file()
     after = Store.open(root, "tiny")
-    assert manage.check_files(root, "tiny") == []
+    assert after.check() == []
     for seed in (1, 2):
-        figures = [{k: v for k, v in record.items() if "/" in k and "time" not in k} for record in before[seed]]
-        assert [
-            {k: v for k, v in record.items() if "/" in k and "time" not in k} for record in after.history(cell, seed)
-        ] == figures
-        again = (store.seed_folder(cell, seed) / "result.json").stat().st_mtime_ns != times[seed]
-        assert again == (seed == 2 and name.startswith("seed"))
-    assert after.node()["name"] == "tiny"
-    assert f"schema: {SCHEMA}" in (after.folder / "study.yaml").read_text()
+        figures, written = before[seed]
+        assert _figures(after, seed) == figures
+        assert (_written(after, seed) != written) == (seed == 2 and name.startswith("seed"))
+    if not name.startswith("seed"):
+        assert json.loads(path.read_bytes()) == json.loads(sound) if name != "cell.json" and name[-4:] == "json" else 1
+    assert not list(root.rglob("*.damaged"))
 
 
-@pytest.mark.parametrize("damage", ["truncated", "binary", "text"])
-def test_damaged_prompts_keep_their_figures_and_are_learned_again(store: Store, damage: str) -> None:
-    cell = store.cells()[0]
-    path = store.seed_folder(cell, 1) / "prompts.safetensors"
-    save_file({"shared.context": torch.zeros(2, 3)}, path)
-    path.write_bytes(DAMAGES[damage](path.read_bytes()))
-    read_everything(store)
+def _figures(store: Store, seed: int) -> list[dict[str, Any]]:
+    """The records of the only cell, without times."""
+    (cell,) = store.cells()
+    return [{k: v for k, v in record.items() if "time" not in k} for record in store.history(cell, seed)]
+
+
+def _written(store: Store, seed: int) -> int:
+    (cell,) = store.cells()
+    return (store.seed_folder(cell, seed) / "result.json").stat().st_mtime_ns
+
+
+def test_prompts_that_are_no_safetensors_file_are_named(store: Store) -> None:
+    path = _path(store, "seed=2/prompts.safetensors")
+    path.write_bytes(b"no")
     with pytest.raises(DamagedFile, match="it is not a whole safetensors file"):
         read_prompts(path)
-    (found,) = manage.check_files(store.root, store.name)
-    assert found.path == path
-    assert Store(store.root, store.name).missing(cell, store.spec()) == []
-    manage.check_files(store.root, store.name, fix=True)
-    assert Store(store.root, store.name).missing(cell, store.spec()) == [1]
 
 
 def test_aliases_of_a_stored_study_are_not_written_out(store: Store) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-import yaml
 
 from fpl_tune import config
 from fpl_tune.api import start_study as run_study
@@ -21,7 +20,6 @@ from fpl_tune.execute import manage
 from fpl_tune.execute import scheduler as driver
 from fpl_tune.execute.plan import diff as differences
 from fpl_tune.execute.plan.diff import Differ
-from fpl_tune.study import earlier
 from fpl_tune.study.cells import expand
 from fpl_tune.study.export import export, nearest_words
 from fpl_tune.study.lock import locked
@@ -36,7 +34,7 @@ def test_best_reads_validation_only(make_store: MakeStore) -> None:
     store = make_store()
     chosen = best(store)
     assert chosen.cell.label == "n_ctx=8"
-    assert chosen.seeds == 3
+    assert chosen.tested == 3
     # Reversing all test figures changes what is reported, not what is chosen.
     for cell in store.cells():
         for seed in (1, 2, 3):
@@ -130,57 +128,6 @@ def test_diff_names_cells_that_earlier_settings_left_and_that_can_come_back(comp
     gone = ("gone", "not in the study")
     assert states("0.3") == [("lr=0.1", *gone), ("lr=0.2", *gone), ("lr=0.3", "done", "")]
     assert states("0.1") == [("lr=0.1", "done", ""), ("lr=0.2", *gone), ("lr=0.3", *gone)]
-
-
-def test_cells_of_earlier_runs_stay_in_the_results(compose: Compose, tmp_path: Path) -> None:
-    def run(values: str, *overrides: str) -> Store:
-        made = compose(f"axes: {{optim: {{lr: [{values}]}}}}\nreferences: [{{method: zeroshot}}]", *overrides)
-        assert run_study(*made, root=tmp_path).exit_code == 0
-        return Store.open(tmp_path, "tiny")
-
-    whole = run("0.1, 0.2", "protocol.rounds=1")
-    before, chosen = whole.frame(), best(whole)
-    narrow = run("0.1", "protocol.rounds=1", "references=[]")
-    assert {cell.label for cell in narrow.cells()} == {"lr=0.1", "lr=0.2", "zeroshot, lr=0.1", "zeroshot, lr=0.2"}
-    after = pd.read_csv(narrow.folder / "results.csv")
-    assert len(after) == len(before), "no line is lost"
-    assert set(after.loc[~after["last_run"], "label"]) == {"lr=0.2", "zeroshot, lr=0.1", "zeroshot, lr=0.2"}
-    assert best(narrow).cell.id == chosen.cell.id, "and the best cell stays"
-    again = run("0.1, 0.2", "protocol.rounds=1")
-    assert again.frame().equals(before), "the plain command undoes it"
-    other = run("0.1", "protocol.rounds=2", "references=[]")
-    assert [cell.label for cell in other.cells()] == ["lr=0.1"], "figures of other settings do not compare"
-    assert len([cell for cell in other.earlier_cells() if other.seeds(cell)]) == 4
-    assert run("0.1, 0.2", "protocol.rounds=1").frame().equals(before), "and are not lost"
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "kept"),
-    [
-        ("method: [promptfl, coop]", "method: [fedpgp]", 2),
-        ("both: [{optim.lr: 0.1, label: a}, {method.n_ctx: 2, label: b}]", "both: [{optim.lr: 0.2, label: a}]", 1),
-        ("data: {shots: [2, 3]}", "data: {shots: [3]}", 1),
-        ("partition: [iid, dirichlet]", "partition: [iid]", 1),
-        ("optim: {lr: [0.1]}", "method: {n_ctx: [2]}", 1),
-    ],
-)
-def test_a_cell_stays_if_only_what_varies_differs(
-    first: str, second: str, kept: int, compose: Compose, make_store: MakeStore, tmp_path: Path
-) -> None:
-    store = make_store(body=f"axes: {{{first}}}\nseeds: 1\n")
-    spec, node = config.compose_study(str(_written(tmp_path, store, second)))
-    found = earlier.find(store, expand(spec, node))
-    assert len(found) == kept
-    spec, node = config.compose_study(str(_written(tmp_path, store, second)), ["optim.momentum=0.123"])
-    assert earlier.find(store, expand(spec, node)) == []
-
-
-def _written(folder: Path, store: Store, axes: str) -> Path:
-    """The study of a store with other axes, as a file."""
-    node = {**store.node(), "axes": yaml.safe_load(f"{{{axes}}}")}
-    path = folder / "other.yaml"
-    path.write_text(yaml.safe_dump(node))
-    return path
 
 
 def test_diff_names_the_fields_that_made_a_cell_new(compose: Compose, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from fpl_tune import methods
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.report.facts import Facts
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.selection import best, select
+from fpl_tune.study.selection import best, common_seeds, select
 from fpl_tune.study.status import Status, cell_status
 from fpl_tune.study.store import Store
 
@@ -62,6 +62,55 @@ def test_settings_without_a_common_configuration_have_a_best_cell_each(make_stor
     assert [n_ctx(cell) for cell in choice.cells] == [4, 16]
     assert choice.val == pytest.approx((0.4 + 1.6) / 2)
     assert "in each of 2 settings" in choice.by
+
+
+MOMENTUM = "axes: {optim: {momentum: [0, 0.5]}}\nseeds: 3\n"
+
+
+def _better_on_seed_4(make_store: MakeStore) -> Store:
+    """momentum=0.5 is better on seeds 1 to 3; momentum=0 alone was run on seed 4 too, as the page advises."""
+    store = make_store(body=MOMENTUM, level=lambda cell: 0.7 + 0.05 * cell.number)
+    cell = store.cells()[0]
+    result = store.result(cell, 3)
+    assert result is not None
+    rules = {name: {**rule, "val/acc_mean": 0.99} for name, rule in result["rules"].items()}
+    store.put(cell, 4, store.history(cell, 3), {**result, "rules": rules})
+    return make_store(["seeds=4", "axes.optim.momentum=[0]"], body=MOMENTUM, fill=lambda cell, seed: False)
+
+
+def test_more_seeds_of_one_cell_do_not_change_the_winner(make_store: MakeStore) -> None:
+    store = _better_on_seed_4(make_store)
+    assert store.summary()["status"].tolist() == ["done", "partial"]
+    assert store.summary()["n"].tolist() == [4, 3]
+    found = best(store)
+    assert (found.label, found.seeds, found.uneven, found.tested) == ("momentum=0.5", (1, 2, 3), True, 3)
+    assert found.by.endswith(", compared on seeds 1, 2, 3, which all cells have")
+    assert store.frame().drop_duplicates("cell")["seeds"].tolist() == [4, 3]
+    even = best(make_store(body=MOMENTUM, name="even"))
+    assert (even.by, even.uneven) == ("highest mean validation accuracy", False)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "common"),
+    [
+        ({}, []),
+        ({"a": [1, 2, 3], "b": [2, 3, 4]}, [2, 3]),
+        ({"a": [1, 2], "b": [1, 2], "c": [5]}, [1, 2]),
+        ({"a": [1], "b": [2]}, [1]),
+        ({"a": [1], "b": []}, [1]),
+    ],
+)
+def test_seeds_that_cells_have_in_common(seeds: dict[str, list[int]], common: list[int]) -> None:
+    assert common_seeds(seeds) == common
+
+
+def test_a_cell_with_a_failed_seed_is_not_chosen(make_store: MakeStore) -> None:
+    store = make_store(body=MOMENTUM)
+    cell = store.cells()[1]
+    result = store.result(cell, 2)
+    assert result is not None
+    store.put(cell, 2, [], {**result, "status": "diverged", "rules": {}})
+    assert best(store).label == "momentum=0"
 
 
 @pytest.mark.parametrize("axis", ["protocol: {rounds: [1, 2]}", "data: {shots: [2, 4]}", "partition: {alpha: [1, 2]}"])

@@ -1,10 +1,12 @@
-"""Stores of other releases: earlier ones open and go on, later ones are refused."""
+"""A study's folder: what it takes to read it, stores of other layouts, and results of earlier runs."""
 
 from __future__ import annotations
 
-import json
+import os
+import stat
+import subprocess
+import sys
 from collections.abc import Callable
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -15,83 +17,142 @@ import yaml
 from fpl_tune import config
 from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.study import earlier
 from fpl_tune.study.cells import expand
 from fpl_tune.study.schema import SCHEMA
 from fpl_tune.study.selection import best
 from fpl_tune.study.store import Store
 
 Compose = Callable[..., Any]
-EARLY: dict[str, str] = json.loads(Path(__file__).with_name("store_of_schema_1.json").read_text(encoding="utf-8"))
-"""A study as release 0.1 left it, before its files had a schema number: path -> content."""
+MakeStore = Callable[..., Store]
+
+READ = """
+import sys
+from pathlib import Path
+from fpl_tune.study.selection import best, choose
+from fpl_tune.study.store import Store
+
+store = Store.open(Path(sys.argv[1]), "toy")
+for row in store.summaries():
+    print(row["label"], row["status"], row["n"], round(row["mean"], 3))
+print(best(store).label, store.status()["seeds"], store.study().report.metric)
+heavy = ("torch", "hydra", "omegaconf", "ray", "mlflow", "optuna", "pandas", "numpy", "scipy")
+print("imported:", [name for name in heavy if name in sys.modules])
+"""
 
 
-@pytest.fixture
-def early(tmp_path: Path) -> Store:
-    for name, text in EARLY.items():
-        path = tmp_path / "early" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return Store.open(tmp_path, "early")
+def test_a_study_is_read_without_pytorch_hydra_and_pandas(make_store: MakeStore) -> None:
+    store = make_store()
+    command = [sys.executable, "-c", READ, str(store.root)]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert lines[-1] == "imported: []"
+    assert lines[-2] == "n_ctx=8 12 test/acc_mean"
+    table = store.summary()
+    assert [line.rsplit(" ", 3) for line in lines[:-2]] == [
+        [row["label"], row["status"], str(row["n"]), str(round(row["mean"], 3))] for row in table.to_dict("records")
+    ]
 
 
-def test_a_store_of_the_first_release_opens(early: Store) -> None:
-    before = pd.read_csv(StringIO(EARLY["results.csv"])).replace({"cell": early.former()})
-    pd.testing.assert_frame_equal(early.frame(), before, check_dtype=False)
-    assert sorted(early.former()) == ["34346f27", "a50c7955"]
-    assert early.summary()["status"].tolist() == ["done", "done"]
-    assert best(early).cell.label == "lr=0.1"
-    for cell in early.cells():
-        assert config.to_run(config.as_dict(cell.run)) == cell.run
-        assert config.identity(cell.run) == cell.id == early.fingerprints(cell)["config"]
-        former = next(old for old, new in early.former().items() if new == cell.id)
-        for name, text in EARLY.items():  # histories, results and prompts are as they were
-            if name.startswith(f"cells/{former}/seed="):
-                assert (early.folder / name.replace(former, cell.id)).read_text() == text
-        result = early.result(cell, 2)
-        assert result is not None
-        assert [r["round"] for r in early.history(cell, 2)] == list(range(1, result["rounds"] + 1))
-        assert early.missing(cell, early.spec()) == []
+def test_a_folder_that_cannot_be_written_can_be_read(make_store: MakeStore) -> None:
+    store = make_store()
+    before = store.frame()
+    places = [store.folder, *(path for path in store.folder.rglob("*") if path.is_dir())]
+    for place in places:
+        place.chmod(0o555)
+    try:
+        again = Store.open(store.root, store.name)
+        pd.testing.assert_frame_equal(again.frame(), before)
+        assert again.check() == []
+        assert best(again).cell.label == "n_ctx=8"
+    finally:
+        for place in places:
+            place.chmod(0o755)
 
 
-def test_a_summary_may_be_of_any_metric_of_the_records(early: Store) -> None:
-    found = early.summary(metric="test/acc_worst10").set_index("cell")["mean"]
-    for cell in early.cells():
-        values = [early.history(cell, seed)[-1]["test/acc_worst10"] for seed in (1, 2)]
-        assert found[cell.id] == pytest.approx(sum(values) / 2)
-    assert early.summary(metric="time/test_seconds")["mean"].isna().all(), "its records held none yet"
+def test_all_files_have_the_modes_that_the_user_s_mask_gives(make_store: MakeStore) -> None:
+    before = os.umask(0o027)
+    try:
+        store = make_store()
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in store.folder.rglob("*") if path.is_file()}
+    assert "prompts.safetensors" in modes
+    assert set(modes.values()) == {0o640}
 
 
-def test_its_cells_are_those_of_the_same_study_now(early: Store) -> None:
-    """Nothing that was stored is lost by the fields that runs have got since."""
-    node = early.node()
-    node |= {"axes": {"optim": {"lr": [0.1]}}, "references": []}
-    assert [cell.id for cell in expand(config.to_study(node), node)] == [config.identity(early.cells()[0].run)]
-
-
-@pytest.mark.parametrize("name", ["study.yaml", "cell.json"])
-def test_a_store_of_a_later_release_is_refused(early: Store, name: str) -> None:
-    path = early.folder / name if name == "study.yaml" else early.seed_folder(early.cells()[0], 1).with_name(name)
-    early = Store(early.root, early.name)
+@pytest.mark.parametrize("written", [None, 1, SCHEMA - 1, SCHEMA + 1, "x"])
+def test_a_store_of_another_layout_is_refused_in_one_line(
+    make_store: MakeStore, compose: Compose, written: Any
+) -> None:
+    store = make_store(name="tiny")
+    path = store.folder / "study.yaml"
     node = yaml.safe_load(path.read_text())
-    path.write_text(json.dumps({**node, "schema": SCHEMA + 1}))
-    with pytest.raises(ConfigError, match=rf"has schema {SCHEMA + 1}, and this fpl-tune knows {SCHEMA}. Install a"):
-        early.frame()
+    path.write_text(yaml.safe_dump({**node, "schema": written} if written else {**node, "schema": None}))
+    match = rf"has layout {written!r}, but this release of fpl-tune reads {SCHEMA}\. Move the folder away"
+    with pytest.raises(ConfigError, match=match) as problem:
+        Store.open(store.root, store.name)
+    assert "\n" not in str(problem.value)
+    with pytest.raises(ConfigError, match=match):
+        run_study(*compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=1"), root=store.root)
 
 
-def test_files_carry_their_schema_and_a_later_one_is_not_run_over(compose: Compose, tmp_path: Path) -> None:
-    made = compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=1")
-    run_study(*made, root=tmp_path)
-    store = Store.open(tmp_path, "tiny")
-    path = tmp_path / "tiny" / "study.yaml"
-    stored = yaml.safe_load(path.read_text())
-    assert stored["schema"] == SCHEMA
-    assert json.loads((tmp_path / "tiny" / "cells" / store.cells()[0].id / "cell.json").read_text())["schema"] == SCHEMA
-    path.write_text(yaml.safe_dump({**stored, "schema": SCHEMA + 1}))
-    with pytest.raises(ConfigError, match="Install a newer fpl-tune"):
-        run_study(*made, root=tmp_path)
+def test_a_summary_may_be_of_any_metric_of_the_records(make_store: MakeStore) -> None:
+    store = make_store()
+    found = store.summary(metric="train/loss").set_index("cell")["mean"]
+    assert found.tolist() == pytest.approx([0.25] * 4)
+    assert store.summary(metric="no/such")["mean"].isna().all()
 
 
-def test_a_reference_with_a_name_of_its_own_hides_no_cell_s(make_store: Callable[..., Store]) -> None:
+def test_a_reference_with_a_name_of_its_own_hides_no_cell_s(make_store: MakeStore) -> None:
     store = make_store(body="axes: {method: {n_ctx: [2, 4]}}\nreferences: [{label: CoOp, method: coop}]\n")
     assert store.frame().columns.is_unique
     assert store.summary()["label"].tolist() == ["n_ctx=2", "n_ctx=4", "CoOp, coop"]
+
+
+def test_cells_read_from_files_are_those_that_were_composed(make_store: MakeStore) -> None:
+    store = make_store()
+    for cell in Store.open(store.root, store.name).cells():
+        assert config.identity(cell.run) == cell.id
+        assert config.as_dict(cell.run) == config.as_dict(store.cell(cell.id).run)
+
+
+def test_cells_of_earlier_runs_stay_in_the_results(compose: Compose, tmp_path: Path) -> None:
+    def run(values: str, *overrides: str) -> Store:
+        made = compose(f"axes: {{optim: {{lr: [{values}]}}}}\nreferences: [{{method: zeroshot}}]", *overrides)
+        assert run_study(*made, root=tmp_path).exit_code == 0
+        return Store.open(tmp_path, "tiny")
+
+    whole = run("0.1, 0.2", "protocol.rounds=1")
+    before, chosen = whole.frame(), best(whole)
+    narrow = run("0.1", "protocol.rounds=1", "references=[]")
+    assert {cell.label for cell in narrow.cells()} == {"lr=0.1", "lr=0.2", "zeroshot, lr=0.1", "zeroshot, lr=0.2"}
+    after = pd.read_csv(narrow.folder / "results.csv")
+    assert len(after) == len(before), "no line is lost"
+    assert set(after.loc[~after["last_run"], "label"]) == {"lr=0.2", "zeroshot, lr=0.1", "zeroshot, lr=0.2"}
+    assert best(narrow).cell.id == chosen.cell.id, "and the best cell stays"
+    again = run("0.1, 0.2", "protocol.rounds=1")
+    assert again.frame().equals(before), "the plain command undoes it"
+    other = run("0.1", "protocol.rounds=2", "references=[]")
+    assert [cell.label for cell in other.cells()] == ["lr=0.1"], "figures of other settings do not compare"
+    assert len([cell for cell in other.earlier_cells() if other.seeds(cell)]) == 4
+    assert run("0.1, 0.2", "protocol.rounds=1").frame().equals(before), "and are not lost"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [
+        ("method: [promptfl, coop]", "method: [fedpgp]", 2),
+        ("both: [{optim.lr: 0.1, label: a}, {method.n_ctx: 2, label: b}]", "both: [{optim.lr: 0.2, label: a}]", 1),
+        ("data: {shots: [2, 3]}", "data: {shots: [3]}", 1),
+        ("partition: [iid, dirichlet]", "partition: [iid]", 1),
+        ("optim: {lr: [0.1]}", "method: {n_ctx: [2]}", 1),
+    ],
+)
+def test_a_cell_stays_if_only_what_varies_differs(
+    first: str, second: str, kept: int, make_store: MakeStore, tmp_path: Path
+) -> None:
+    store = make_store(body=f"axes: {{{first}}}\nseeds: 1\n")
+    path = tmp_path / "other.yaml"
+    path.write_text(yaml.safe_dump({**store.node(), "axes": yaml.safe_load(f"{{{second}}}")}))
+    assert len(earlier.find(store.cells(), expand(*config.compose_study(str(path))))) == kept
+    assert earlier.find(store.cells(), expand(*config.compose_study(str(path), ["optim.momentum=0.123"]))) == []

@@ -1,0 +1,123 @@
+"""Cells as a study's folder holds them, and what labels and tables write of them. Needs neither PyTorch nor Hydra."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.nested import GROUPS, flatten
+
+if TYPE_CHECKING:
+    from fpl_tune.config import RunSpec
+
+COLUMNS = ("cell", "seed", "status", "rule", "rounds", "label", "role", "last_run", "seeds")
+"""Columns of the result table beside the axes and the metrics."""
+Role = Literal["cell", "reference", "trial", "ablation"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One configuration of a study, without its seed."""
+
+    id: str
+    """See `config.identity`."""
+    number: int
+    """Position in the study, from 0."""
+    label: str
+    """Only what varies: "lam=0.5"; for references "promptfl"."""
+    role: Role
+    varied: dict[str, Any]
+    """Dotted field (or group) -> value."""
+    source: RunSpec | Mapping[str, Any] = field(compare=False, repr=False)
+    """The typed run where one was composed, or its plain mapping as it was read; see `run` and `node`."""
+
+    @cached_property
+    def run(self) -> RunSpec:
+        """The typed run; composed, which takes PyTorch, where the cell was read from a file.
+
+        Raises:
+            ConfigError: the stored run holds what this release refuses.
+        """
+        if not isinstance(self.source, Mapping):
+            return self.source
+        from fpl_tune import config
+
+        try:
+            return config.to_run(self.source, stored=True)
+        except (ConfigError, KeyError, AttributeError, TypeError) as problem:
+            raise ConfigError(f"Cell {self.id} ({self.label}) cannot be composed: {problem}") from None
+
+    @cached_property
+    def node(self) -> Mapping[str, Any]:
+        """The run as a plain mapping, in JSON's types."""
+        if isinstance(self.source, Mapping):
+            return self.source
+        from fpl_tune import config
+
+        return json.loads(json.dumps(config.as_dict(self.source)))
+
+    @property
+    def candidate(self) -> bool:
+        """Whether the cell may be chosen as the best: references and steps of an ablation may not."""
+        return self.role in ("cell", "trial")
+
+
+def axes_of(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Axes as dotted name -> values, nested mappings flattened.
+
+    Raises:
+        ConfigError: an axis without a list of values, an empty one, or one that names a value twice.
+    """
+    found = flatten(axes)
+    for dotted, values in found.items():
+        if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+            raise ConfigError(
+                f"An axis is a list of at least one value, but axes.{dotted} is {values!r}. Write axes.{dotted}=[a,b]."
+            )
+        if dotted in COLUMNS:
+            raise ConfigError(
+                f"An axis cannot be called {dotted!r}, a column of the result table. Write axes.variant=[...]."
+            )
+        if len({repr(value) for value in values}) < len(values):
+            raise ConfigError(f"The values of an axis differ, but axes.{dotted} is {list(values)!r}.")
+    return {dotted: list(values) for dotted, values in found.items()}
+
+
+def unfold(bundle: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides of a bundle by dotted name, groups' own names kept; groups first, since they bring the fields."""
+    found: dict[str, Any] = {}
+    for name, value in bundle.items():
+        if isinstance(value, Mapping) and name != "optim.groups":
+            found.update({f"{name}.{inner}": part for inner, part in unfold(cast(Any, value)).items()})
+        else:
+            found[name] = value
+    return dict(sorted(found.items(), key=lambda item: item[0] not in GROUPS))
+
+
+def label(varied: Mapping[str, Any]) -> str:
+    """Short text of what varies: the last part of each name, values of groups alone."""
+    shorts = [name.rsplit(".", 1)[-1] for name in varied]
+    parts = []
+    for (name, value), short in zip(varied.items(), shorts, strict=True):
+        if isinstance(value, Mapping):
+            parts.append(shown(value))
+        elif name in GROUPS or name == "label":
+            parts.append(str(value))
+        else:
+            parts.append(f"{short if shorts.count(short) == 1 else name}={shown(value)}")
+    return ", ".join(parts) or "base"
+
+
+def shown(value: Any) -> str:
+    """A value as labels and tables show it."""
+    if isinstance(value, Mapping):
+        return str(value["label"]) if "label" in value else label(unfold(value))
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple):
+        return "+".join(shown(v) for v in value)
+    return "none" if value is None else str(value)
