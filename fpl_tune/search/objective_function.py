@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Iterable
-from typing import Any
 
 import optuna
 import torch
+from optuna.terminator import report_cross_validation_scores
+from optuna.trial import TrialState
 
 from fpl_tune import config
+from fpl_tune.config import RunSpec
 from fpl_tune.core.device import resolve
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.paths import cache_root
+from fpl_tune.search.components import quiet
 from fpl_tune.search.samplers import directions_of
 from fpl_tune.search.search import Search
 from fpl_tune.search.space import stored
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.simulation.worlds import threads_of
-from fpl_tune.study.results import aggregate, figure
+from fpl_tune.study.status import Status
 
 _loading = threading.Lock()  # threads of `n_jobs` share towers and data, which are loaded once
 
@@ -27,8 +30,9 @@ _loading = threading.Lock()  # threads of `n_jobs` share towers and data, which 
 class Objective:
     """Suggests a point of a study's search space, runs it, and returns the study's objectives.
 
-    Every evaluated round reports the validation figure, so that Optuna's pruners work. All seeds of a trial run
-    together, and figures are means over them, equal to those of `fpl-tune study`.
+    Every evaluated round reports the validation figure, so that Optuna's pruners work, and every trial its figures by
+    seed, so that Optuna's terminators work. All seeds of a trial run together; values are means over them, equal to
+    those of `fpl-tune study`, as are the trial's user attributes. A point that a complete trial has is not run again.
 
     Args:
         study: name or file of a study with a search.
@@ -57,23 +61,48 @@ class Objective:
         """Runs a trial.
 
         Raises:
+            ConfigError: the study of Optuna has other directions.
             optuna.TrialPruned: the pruner stops it, training diverges, or the method refuses the combination.
         """
-        part, names = self._part, self.spec.search.objectives
+        if (given := trial.study.directions) != self.directions:
+            raise ConfigError(
+                f"The study of Optuna must {' and '.join(d.name.lower() for d in self.directions)} "
+                f"{', '.join(self.spec.search.objectives)}, but is to {' and '.join(d.name.lower() for d in given)}. "
+                "Write optuna.create_study(directions=search.directions), where search is this objective."
+            )
+        part = self._part
         params = part.space.suggest(trial, part.node, part.varied)
         try:
             run = part.composer.at({**part.varied, **params})
         except ConfigError as problem:
             raise optuna.TrialPruned(str(problem)) from None
-        execution, seeds = self.spec.execution, self.spec.seed_list()
-        trial.set_user_attr("cell", config.identity(run))
-        trial.set_user_attr("seeds", seeds)
+        key = config.identity(run)
+        done = trial.study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
+        verdict = next((t for t in done if t.user_attrs.get("cell") == key), None)
+        if verdict is None:
+            histories = self._histories(trial, run)
+            verdict = part.verdict(key, {h[0]["seed"]: ({"status": Status.DONE}, h) for h in histories})
+        for name, value in verdict.user_attrs.items():
+            trial.set_user_attr(name, value)
+        if verdict.values is None:
+            return math.nan
+        if len(verdict.values) > 1:
+            return tuple(verdict.values)
+        if verdict.user_attrs["n"] > 1:
+            with quiet():
+                scores = verdict.user_attrs["by_seed"][self.spec.search.objectives[0]]
+                report_cross_validation_scores(trial, scores)
+        return verdict.values[0]
+
+    def _histories(self, trial: optuna.Trial, run: RunSpec) -> list[tuple[Record, ...]]:
+        """Runs all seeds together and returns the history of each."""
+        execution, names = self.spec.execution, self.spec.search.objectives
         device = resolve(execution.device)
         torch.set_num_threads(execution.threads or threads_of(run, device))
         with _loading:
             simulation = Simulation(
                 run,
-                seeds,
+                self.spec.seed_list(),
                 cache_dir=cache_root(),
                 device=device,
                 block=execution.block,
@@ -86,12 +115,10 @@ class Objective:
             except Diverged as problem:
                 raise optuna.TrialPruned(str(problem)) from None
             if len(names) == 1 and names[0] in rounds[-1][0]:
-                trial.report(_mean(record[names[0]] for record in rounds[-1]), simulation.round)
+                trial.report(math.fsum(record[names[0]] for record in rounds[-1]) / len(rounds[-1]), simulation.round)
                 if not simulation.done and trial.should_prune():
                     raise optuna.TrialPruned(f"pruned after round {simulation.round}")
-        histories = list(zip(*rounds, strict=True))
-        values = tuple(_mean(figure(history, name, part.rule) for history in histories) for name in names)
-        return values[0] if len(values) == 1 else values
+        return list(zip(*rounds, strict=True))
 
 
 def objective(study: str, *overrides: str) -> Objective:
@@ -110,7 +137,3 @@ def objective(study: str, *overrides: str) -> Objective:
         >>> study.optimize(search, n_trials=20, n_jobs=2)
     """
     return Objective(study, *overrides)
-
-
-def _mean(values: Iterable[Any]) -> float:
-    return float(aggregate(list(values))["mean"])

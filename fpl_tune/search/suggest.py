@@ -32,7 +32,7 @@ from fpl_tune.search.samplers import SamplerFactory, directions_of, in_memory
 from fpl_tune.search.space import Space, stored
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell, Composer, label
-from fpl_tune.study.results import aggregate, figure
+from fpl_tune.study.results import TEST, aggregate, figure
 from fpl_tune.study.status import Status
 
 Results = Mapping[int, tuple[Mapping[str, Any], Sequence[Record]]]
@@ -275,7 +275,7 @@ class CellSearch:
 
     def report(self, number: int, cell: Cell, results: Results) -> None:
         """Tells the sampler the result of a trial."""
-        verdict, trial = self.verdict(cell, results), self._trial(number)
+        verdict, trial = self.verdict(cell.id, results), self._trial(number)
         self._report_rounds(trial, verdict.intermediate_values)
         for key, value in verdict.user_attrs.items():
             trial.set_user_attr(key, value)
@@ -291,12 +291,15 @@ class CellSearch:
             if step not in known:
                 trial.report(value, step)
 
-    def verdict(self, cell: Cell, results: Results) -> FrozenTrial:
-        """What the sampler receives of a cell, as a trial without parameters: figures of the round of the rule."""
+    def verdict(self, cell: str, results: Results) -> FrozenTrial:
+        """What the sampler receives of a cell, as a trial without parameters: figures of the round of the rule.
+
+        Its user attributes also hold test accuracy, for people: samplers read values.
+        """
         states = {Status(result["status"]) for result, _ in results.values()}
         kept = [history for _, history in results.values() if history]
         attrs: dict[str, Any] = {
-            "cell": cell.id,
+            "cell": cell,
             "seconds": _seconds(kept),
             "seeds": sorted(seed for seed, (_, history) in results.items() if history),
         }
@@ -309,6 +312,10 @@ class CellSearch:
             return create_trial(state=TrialState.FAIL, user_attrs=attrs)
         attrs["sem"] = {name: standard_error(name, found["sem"], kept) for name, found in figures.items()}
         attrs["n"] = len(kept)
+        names = [*self.search.objectives, *(name for name in (TEST,) if all(name in history[-1] for history in kept))]
+        attrs["by_seed"] = {name: [float(figure(history, name, self.rule)) for history in kept] for name in names}
+        if TEST in names:
+            attrs[TEST] = aggregate(attrs["by_seed"][TEST])["mean"]
         if constraints:
             attrs["constraints"] = {text: c.excess(figures[c.metric]["mean"]) for text, c in constraints.items()}
         values = [figures[name]["mean"] for name in self.search.objectives]

@@ -48,7 +48,30 @@ def test_the_values_are_those_of_the_study(compose: Any, tmp_path: Path) -> None
     }
     assert {trial.user_attrs["cell"]: trial.value for trial in study.trials} == stored
     assert set(stored) == set(wanted)
+    attributes = {
+        trial.user_attrs["cell"]: trial.user_attrs
+        for name in optuna.get_all_study_names(open_storage(store.folder))
+        for trial in optuna.load_study(study_name=name, storage=open_storage(store.folder)).trials
+    }
+    for trial in study.trials:
+        assert set(trial.user_attrs) == set(attributes[trial.user_attrs["cell"]])
+        assert trial.user_attrs["by_seed"] == attributes[trial.user_attrs["cell"]]["by_seed"]
+        test = trial.user_attrs["by_seed"]["test/acc_mean"]
+        assert trial.user_attrs["test/acc_mean"] == pytest.approx(sum(test) / 2)
+        assert trial.user_attrs["sem"]["val/acc_mean"] >= 0
     assert all(sorted(trial.intermediate_values) == [1, 2] for trial in study.trials)
+    first = study.trials[0]
+    study.enqueue_trial({"optim.lr": first.params["optim.lr"]})
+    study.optimize(search, n_trials=1)
+    again = study.trials[-1]
+    assert (again.value, again.user_attrs["seconds"]) == (first.value, first.user_attrs["seconds"]), "it ran again"
+
+
+def test_a_study_of_other_directions_is_refused(compose: Any, tmp_path: Path) -> None:
+    compose(SEARCH)
+    search = fpl_tune.objective(str(tmp_path / "tiny.yaml"))
+    with pytest.raises(ConfigError, match=r"must maximize val/acc_mean, but is to minimize\. Write optuna"):
+        optuna.create_study().optimize(search, n_trials=1)
 
 
 def test_trials_are_pruned_in_threads_with_a_database(compose: Any, tmp_path: Path) -> None:

@@ -30,13 +30,16 @@ def gpu_share(run: RunSpec, seeds: int, total: int | None = None) -> float:
         total: bytes of the GPU; None: of the smallest one of this machine.
 
     Returns:
-        A share between `SMALLEST` and 1, in hundredths.
+        A share between `SMALLEST` and 1, in hundredths; 1 where the method fails.
 
     Raises:
         EnvironmentProblem: `total` is None, and this machine has no GPU.
     """
     total = total or _smallest_here()
-    peak = _loaded().memory_of(run, seeds).peak(int(bounds.BLOCK_SHARE * total))
+    try:
+        peak = _loaded().memory_of(run, seeds).peak(int(bounds.BLOCK_SHARE * total))
+    except Exception:  # a method's own error: the trial reports it with its place
+        return 1.0
     share = (SLACK * peak + CONTEXT_BYTES) / total
     return min(1.0, max(SMALLEST, math.ceil(100 * share) / 100))
 

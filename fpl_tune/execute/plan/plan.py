@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import torch
 
 from fpl_tune.config import StudySpec
 from fpl_tune.core.device import memory, resolve
+from fpl_tune.core.errors import ConfigError, FplTuneError
 from fpl_tune.core.formatting import counted, duration, size
 from fpl_tune.core.metrics import check_reported
+from fpl_tune.core.plugins import describe_error
 from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.plan import preflight
 from fpl_tune.execute.plan.costs import TRIAL_SECONDS, Basis, measured_pace, typical_pace
@@ -130,7 +133,7 @@ def make_plan(
         node: the study as a plain dict.
         root: the output folder.
         measure: trains two rounds of each kind of runs that never ran, in this process.
-        progress: called with (kinds of runs measured, all).
+        progress: called with (kinds of runs whose time is known, all) before one is measured.
 
     Raises:
         ConfigError: the study cannot run on any machine.
@@ -150,33 +153,32 @@ def make_plan(
     differ = Differ(spec, store, cells if spec.search.sampler is None else [*cells, *store.cells()])
     items = _items(spec, node, store, cells, differ)
     seeds = spec.seed_list()
-    named = [(run, item.label) for item in items if item.missing for run in item.runs]
-    runs, labels = [run for run, _ in named], [label for _, label in named]
-    loaded = preflight.check(runs, len(seeds), setup, labels)
-    kinds = {cost_key(run): run for run in runs}
+    queued = [(item, run) for item in items if item.missing for run in item.runs]
+    runs = [run for _, run in queued]
+    loaded = preflight.check(runs, len(seeds), setup, [item.label for item, _ in queued])
+    kinds = {cost_key(run) for run in runs}
     paces = earlier_paces(root, spec.name, kinds)
-    basis: dict[str, Basis] = {kind: "earlier runs" for kind in kinds}
-    new = {kind: run for kind, run in kinds.items() if paces.of(kind) is None}
-    for done, (kind, run) in enumerate(new.items()):
-        if measure and progress is not None:
-            progress(done, len(new))
-        basis[kind] = "measured" if measure else "typical"
-        paces.add(
-            kind, 1, measured_pace(run, seeds, _here(setup)) if measure else typical_pace(run, loaded, setup.device)
-        )
+    basis: dict[str, Basis] = {kind: "earlier runs" for kind in kinds if paces.of(kind) is not None}
+    here = setup if setup.address is None else replace(setup, device=resolve("auto"))  # measured on this machine
+    room = bounds.block_room(torch.device(here.device))
     starting = RAY_SECONDS if runs and spec.execution.executor == "ray" else 0.0
     free = [starting] * setup.parallel  # a heap of the times at which workers become free
-    for item in items:
-        for run in item.runs if item.missing else ():
-            kind = cost_key(run)
-            seconds = TRIAL_SECONDS + run.rounds * len(item.missing) * (paces.of(kind) or 0.0)
-            heapq.heapreplace(free, free[0] + seconds)
+    for item, run in queued:
+        kind, n = cost_key(run), len(item.missing)
+        with _named(item.label):
+            if kind not in basis:
+                if measure and progress is not None:
+                    progress(len(basis), len(kinds))
+                pace = measured_pace(run, seeds, here) if measure else typical_pace(run, loaded, here.device)
+                paces.add(kind, 1, pace)
+                basis[kind] = "measured" if measure else "typical"
             up, down = loaded.bytes_of(run, item.missing)
-            peak = loaded.memory_of(run, len(item.missing)).peak(bounds.block_room(torch.device(setup.device)))
-            item.seconds += seconds
-            item.basis = basis[kind]
-            item.bytes_up, item.bytes_down = item.bytes_up + up, item.bytes_down + down
-            item.peak_memory_bytes = max(item.peak_memory_bytes, PROCESS_BYTES + peak)
+            peak = loaded.memory_of(run, n).peak(room)
+        seconds = TRIAL_SECONDS + run.rounds * n * (paces.of(kind) or 0.0)
+        heapq.heapreplace(free, free[0] + seconds)
+        item.seconds, item.basis = item.seconds + seconds, basis[kind]
+        item.bytes_up, item.bytes_down = item.bytes_up + up, item.bytes_down + down
+        item.peak_memory_bytes = max(item.peak_memory_bytes, PROCESS_BYTES + peak)
     return Plan(
         items=tuple(items),
         seconds=max(free),
@@ -189,9 +191,15 @@ def make_plan(
     )
 
 
-def _here(setup: ExecutionContext) -> ExecutionContext:
-    """The setup for measuring: always this machine, also for a cluster."""
-    return setup if setup.address is None else replace(setup, device=resolve("auto"))
+@contextmanager
+def _named(label: str) -> Iterator[None]:
+    """Names the cell whose method fails."""
+    try:
+        yield
+    except FplTuneError:
+        raise
+    except Exception as problem:
+        raise ConfigError(f"{label} cannot be planned: {describe_error(problem)}") from problem
 
 
 def _items(spec: StudySpec, node: dict[str, Any], store: Store, cells: Sequence[Cell], differ: Differ) -> list[Item]:

@@ -65,7 +65,7 @@ class Loaded:
     def _memory(self, run: RunSpec) -> Memory:
         task, method = self.task_of(run), run.stages[0].method
         with torch.no_grad():
-            state = method.init(task, torch.Generator().manual_seed(0), None)
+            state = Checked(method).init(task, torch.Generator().manual_seed(0), None)
         # What a step keeps depends on the number of clients and classes alone, however the images are dealt.
         key = (cost_key(run, "clip", "method"), run.data.name, run.optim.batch, task.n_clients, task.n_classes)
         step = self._once(lambda: bounds.step_bytes(run, task, state), "step", key)

@@ -18,6 +18,7 @@ from fpl_tune.execute.plan.memory import SMALLEST, gpu_share
 from fpl_tune.execute.plan.plan import make_plan
 from fpl_tune.execute.profile import cost_key
 from fpl_tune.execute.resources import setup_of
+from fpl_tune.methods.coop import CoOp
 from fpl_tune.simulation.bounds import estimate
 from fpl_tune.simulation.engine import kept_bytes
 from fpl_tune.study.cells import expand
@@ -220,3 +221,15 @@ def test_the_share_of_a_gpu_grows_with_what_a_trial_holds(compose: Compose) -> N
     shares = [gpu_share(cell.run, seeds, 2 << 30) for seeds in (1, 4)]
     assert SMALLEST < shares[0] < shares[1] <= 1
     assert gpu_share(cell.run, 1, 80 << 30) == SMALLEST
+
+
+def test_a_method_that_fails_is_named_with_its_cell(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its trial, which says more, gets a GPU of its own."""
+    made = compose("axes: {method: [promptfl, coop]}", "method.n_ctx=3")
+    coop = next(cell for cell in expand(*made) if "coop" in cell.label)
+    monkeypatch.setattr(CoOp, "loss", lambda *_: 1 / 0)
+    with pytest.raises(ConfigError, match=r"coop.* cannot be planned: ZeroDivisionError: division by zero"):
+        make_plan(*made, root=tmp_path)
+    assert gpu_share(replace(coop.run, optim=replace(coop.run.optim, batch=7)), 1, 80 << 30) == 1
