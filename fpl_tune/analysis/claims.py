@@ -39,7 +39,8 @@ class ClaimResult:
     """Means of both cells over the same seeds."""
     seeds: int
     needed: int | None
-    """Seeds in all that decide an undecided claim with a probability of 80 %; None: no number up to
+    """Seeds in all that decide an undecided claim with a probability of 80 % if difference and noise are
+    as observed; None: no number up to
     `significance.MOST` does, or one seed says nothing about noise."""
 
 
@@ -91,11 +92,11 @@ def judge(
     status = np.where(found.apart, 1, np.select([inside, outside], [2, 0], 1))
     nearest = int(np.lexsort((np.nan_to_num(slack, nan=-np.inf), status))[0])
     needed = math.nan
-    if status[nearest] == 1 and not found.apart[nearest] and found.sd[nearest] > 0:
+    if status[nearest] == 1 and not found.apart[nearest] and found.seeds[nearest] > 1:
         shift, rope = (margin, 0.0) if within is None else (0.0, within)
         needed = seeds_needed(
             found.difference[[nearest]] - shift, found.sd[[nearest]], found.seeds[[nearest]], rope=rope,
-            level=level, tests=len(contrasts), freedom=float(found.freedom[nearest]),
+            level=level, tests=len(contrasts), spread=math.inf,
         )[0]  # fmt: skip
     both = present(by_seed[places[nearest]]).all(axis=0)
     values = {cell: float(by_seed[at][both].mean()) if both.any() else math.nan

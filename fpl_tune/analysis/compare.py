@@ -19,6 +19,7 @@ from fpl_tune.analysis.significance import (
     level_of_look,
     resolution_of,
     seeds_needed,
+    upper_sd,
 )
 from fpl_tune.analysis.tables import Bools, Floats, Table, present, read
 from fpl_tune.core.formatting import counted
@@ -209,8 +210,9 @@ def advise(
 ) -> Advice:
     """Advises how many seeds decide the undecided rows of `compare`.
 
-    Probabilities are predictive: true differences are shrunk towards 0 as far as all rows suggest, and verdicts to
-    come are corrected for all rows, at the level of the look to come.
+    Probabilities are predictive: true differences are shrunk towards 0 as far as all rows suggest, noise is taken at
+    its upper bound, and verdicts to come are corrected for all rows, at the level of the look to come. Where no number
+    of seeds is likely to decide, none is promised.
 
     Args:
         frame: the frame that was compared.
@@ -236,26 +238,27 @@ def advise(
         text = f"One seed says nothing about noise: fpl-tune study {study} seeds=3"
         return Advice(3, (), tuple(open_cells), text)
     ran = int(found.seeds.max())
+    free = float(found.freedom.max())
     known = open_rows & (found.seeds > 0) & (found.sd > 0) & ~found.apart
     needed = np.full(len(comparisons), np.nan)
     needed[known] = seeds_needed(
         found.difference[known], found.sd[known], found.seeds[known], rope=rope,
         level=level_of_look(None if look is None else look + 1), tests=len(comparisons),
-        spread=effect_spread(found.difference, found.sd**2 / np.maximum(found.seeds, 1)),
-        freedom=float(found.freedom.max()), most=most,
+        spread=effect_spread(found.difference, upper_sd(found.sd, free) ** 2 / np.maximum(found.seeds, 1)),
+        freedom=free, most=most,
     )  # fmt: skip
     need = dict(zip(map(str, comparisons.index), needed, strict=True))
     reach = {cell: max(int(need[cell]), ran + 1) for cell in open_cells if not math.isnan(need[cell])}
     beyond = tuple(cell for cell in open_cells if cell not in reach)
     if not reach:
-        text = f"More than {most} seeds are needed to decide {counted(len(open_cells), 'open cell')}."
+        text = f"No number of seeds up to {most} is likely to decide {counted(len(open_cells), 'open cell')}."
         return Advice(None, (), beyond, text)
     seeds = math.ceil(np.median(list(reach.values())))
     decided = tuple(cell for cell, n in reach.items() if n <= seeds)
     text = f"{counted(seeds - ran, 'more seed')} decide {counted(len(decided), 'open cell')} (probability 80 %)"
     later = [n for n in reach.values() if n > seeds]
     rest = [f"{counted(len(later), 'open cell')}: up to {max(later)} seeds"] if later else []
-    rest += [f"{counted(len(beyond), 'open cell')}: more than {most} seeds"] if beyond else []
+    rest += [f"{counted(len(beyond), 'open cell')}: perhaps more than {most} seeds"] if beyond else []
     tail = f"; needed by {', by '.join(rest)}" if rest else ""
     references = comparisons["reference"].to_dict()
     wanted = dict.fromkeys([*decided, *(str(references[cell]) for cell in decided)])

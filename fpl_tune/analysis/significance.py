@@ -173,8 +173,8 @@ def seeds_needed(
         rope: half width of the region of practical equivalence; 0: equality cannot be found.
         level: of the verdicts to come.
         tests: comparisons to correct for.
-        spread: standard deviation of true differences, one or [rows]; None: by these rows.
-        freedom: degrees of freedom of `sd`.
+        spread: standard deviation of true differences, one or [rows]; None: by these rows; inf: as observed.
+        freedom: degrees of freedom of `sd`; inf: the noise is as observed.
         wanted: probability.
         most: largest number of seeds that is tried.
 
@@ -182,39 +182,38 @@ def seeds_needed(
         [rows] the numbers; NaN where `most` does not suffice.
     """
     needed = np.full(len(difference), np.nan)
-    sd = np.maximum(sd, 1e-12)
+    sd = np.maximum(upper_sd(sd, freedom), 1e-12)
     variance = sd**2 / seeds
     believed = effect_spread(difference, variance) if spread is None else spread
     if not len(difference):
         return needed
-    trust = believed**2 / (believed**2 + variance)
+    trust = 1 / (1 + variance / np.maximum(np.square(believed), 1e-300))
     share = (np.arange(8) + 0.5) / 8
-    scale = np.sqrt(freedom / special.chdtri(freedom, 1 - share)) if math.isfinite(freedom) else np.ones(1)
     for total in range(max(2, int(seeds.min()) + 1), most + 1):
-        open_rows = np.isnan(needed) & (seeds < total)
-        d, s, ran, b = (v[open_rows][:, None, None] for v in (difference, sd, seeds, trust))
+        rows = np.isnan(needed) & (seeds < total)
+        d, s, ran, b = (v[rows][:, None] for v in (difference, sd, seeds, trust))
         later = total - ran
-        centre = (ran + later * b) / total * d
-        s = s * scale[:, None]
-        error = later / total * np.sqrt(b * s**2 / ran + s**2 / later)
         own = np.sqrt(special.chdtri(total - 1, 1 - share) / (total - 1))  # of the pair, as estimated from its seeds
         free = freedom * (total - 1) / max(float(seeds.max()) - 1, 1) if math.isfinite(freedom) else 1e9
         quantile = special.stdtrit(free, 1 - (1 - level) / tests / 2)
         half = np.maximum(quantile, special.stdtrit(total - 1, (1 + level) / 2) * own) * s / math.sqrt(total)
-        inside = rope - half
-        chance = special.ndtr((centre - half) / error) + special.ndtr((-centre - half) / error)
-        equal = special.ndtr((inside - centre) / error) - special.ndtr((-inside - centre) / error)
-        overlap = np.maximum(inside - half, 0)  # both beyond 0 and inside the region
-        twice = special.ndtr((inside - centre) / error) - special.ndtr((half - centre) / error)
-        twice = twice + special.ndtr((-half - centre) / error) - special.ndtr((-inside - centre) / error)
-        chance = chance + np.where(inside > 0, equal, 0) - np.where(overlap > 0, twice, 0)
-        reached = np.flatnonzero(open_rows)[chance.mean((1, 2)) >= wanted]
-        needed[reached] = total
+        centre, error = (ran + later * b) / total * d, later / total * np.sqrt(b * s**2 / ran + s**2 / later)
+        beyond = special.ndtr((centre - half) / error) + special.ndtr((-centre - half) / error)
+        wide = later / total * np.sqrt(s**2 / ran + s**2 / later)  # equality is not to follow from the shrinkage
+        inside = np.maximum(rope - half, 0.0)
+        equal = special.ndtr((inside - d) / wide) - special.ndtr((-inside - d) / wide)
+        chance = np.maximum(beyond.mean(1), equal.mean(1))
+        needed[np.flatnonzero(rows)[chance >= wanted]] = total
     return needed
 
 
+def upper_sd(sd: Floats, freedom: float) -> Floats:
+    """Upper 90 % bound of standard deviations: where they look small by chance, a promise would follow from it."""
+    return sd * math.sqrt(freedom / float(special.chdtri(freedom, 0.9))) if math.isfinite(freedom) else sd
+
+
 def effect_spread(difference: Floats, variance: Floats) -> Floats:
-    """Standard deviation [...] of true differences [..., rows] around 0 by observed ones and the variance of errors."""
+    """Standard deviation [...] of true differences around 0 by observed ones [..., rows] and the variance of errors."""
     excess = np.where(present(difference), difference**2 - variance, np.nan)
     return np.sqrt(np.maximum(seed_means(excess), 0.0))
 
@@ -254,5 +253,7 @@ def _median(values: Floats, axis: int) -> Floats:
     known = present(values)
     ordered = np.sort(values, axis)  # missing values last
     count = known.sum(axis, keepdims=True)
+    if not values.shape[axis]:
+        return np.zeros(count.shape)
     middle = [np.take_along_axis(ordered, np.maximum(at, 0), axis) for at in ((count - 1) // 2, count // 2)]
     return np.where(count > 0, (middle[0] + middle[1]) / 2, 0.0)

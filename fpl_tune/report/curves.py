@@ -85,18 +85,25 @@ def by_round(facts: Facts, curves: Sequence[tuple[str, Cell, pd.DataFrame]], met
     )
 
 
+def explore(facts: Facts, tests: pd.DataFrame) -> Part | None:
+    """Which combinations of values are good?"""
+    if len(facts.own) < 4 or len(facts.axes) < 2:
+        return None
+    text = "Draw a rectangle over an axis: the table and all charts of cells keep the lines that pass through it."
+    caption = "One line per cell, coloured by validation accuracy."
+    return Part("All fields at once", [text], {"parallel": (parallel(facts), caption)})
+
+
 def fields(facts: Facts, tests: pd.DataFrame) -> Part | None:
     """How does validation accuracy depend on each field that varies?"""
     axes = [a for a in facts.axes if facts.table.loc[[c.id for c in facts.own], a].notna().any()]
-    if len(facts.own) < 4 or len(axes) < 2:
+    if len(facts.own) < 4 or not (len(axes) > 2 or facts.searched):
         return None
-    part = Part("All fields", ["Draw a rectangle over an axis: the table and all charts keep the cells inside."])
-    part.charts["parallel"] = parallel(facts), "One line per cell, coloured by validation accuracy."
-    if len(axes) > 2 or facts.searched:
-        for axis in axes[:_FIELDS]:
-            x, y = charts.place(facts, axis, facts.column(axis)), measured(VAL, "validation")
-            drawn = charts.dots(x, y, charts.cell_tips(facts, axis), keep="datum.role != 'reference'")
-            part.charts[f"slice_{short(axis)}"] = drawn, f"By {axis}; the ring marks the best; {facts.basis}."
+    part = Part("Along each field", [f"One point per cell; the ring marks the best; {facts.basis}."])
+    for axis in axes[:_FIELDS]:
+        x, y = charts.place(facts, axis, facts.column(axis)), measured(VAL, "validation")
+        drawn = charts.dots(x, y, charts.cell_tips(facts, axis), keep="datum.role != 'reference'")
+        part.charts[f"slice_{short(axis)}"] = drawn, f"By {axis}."
     return part
 
 

@@ -26,7 +26,7 @@ SECTIONS: tuple[tuple[str, str, bool, tuple[Question, ...]], ...] = (
     ("answer", "Answer", False, (answer.chart, answer.decided, answer.claims)),
     ("table", "Table", False, (table.cells, table.winners, table.datasets, paper)),
     ("curves", "Curves and search", False,
-     (curves.learning, curves.fields, curves.pairs, curves.matters, curves.ablation, curves.costs)),
+     (curves.learning, curves.explore, curves.fields, curves.pairs, curves.matters, curves.ablation, curves.costs)),
     ("robustness", "Robustness", True,
      (robustness.choice, robustness.variation, robustness.clients, robustness.diagnoses, robustness.rules)),
     ("reproduce", "Reproduce", True, (reproduce.commands, reproduce.environment, reproduce.partition)),

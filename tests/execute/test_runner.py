@@ -74,7 +74,16 @@ def test_a_study_runs_every_cell_once_and_repeats_for_nothing(
     table = pd.read_csv(tmp_path / "tiny" / "results.csv")
     assert list(table.columns) == [
         *("cell", "seed", "status", "rule", "rounds", "optim.lr", "method"),
-        *("val/acc_mean", "test/acc_mean", "comm/up_bytes", "comm/down_bytes", "time/seconds", "label", "role"),
+        *(
+            "val/acc_mean",
+            "test/acc_mean",
+            "comm/up_bytes",
+            "comm/down_bytes",
+            "time/seconds",
+            "label",
+            "role",
+            "seeds",
+        ),
     ]
     assert len(table) == 3 * 2 * 4
     sent = set(table.loc[table["label"] == "lr=0.1", "comm/up_bytes"])

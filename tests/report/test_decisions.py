@@ -94,7 +94,7 @@ def test_more_seeds_are_advised_for_the_open_cells_alone(make_store, compose):
     noise = {1: 0.001, 2: -0.002, 3: 0.001}
     base = frame[frame["cell"] == ids["zeroshot, lr=0.1"]].set_index(["seed", "client"])["value"]
     gaps = {ids[name]: close.get(name, 0.3) for name in ids if name != "zeroshot, lr=0.1"}
-    rows = [{"cell": key, "seed": s, "client": c, "value": v / 2 + gap + 5 * noise[s] * (gap < 0.1)}
+    rows = [{"cell": key, "seed": s, "client": c, "value": v / 2 + gap + 2 * noise[s] * (gap < 0.1)}
             for key, gap in {**gaps, ids["zeroshot, lr=0.1"]: 0.0}.items() for (s, c), v in base.items()
             if key != ids["zeroshot, lr=0.1"]]  # fmt: skip
     rows += [{"cell": ids["zeroshot, lr=0.1"], "seed": s, "client": c, "value": v / 2} for (s, c), v in base.items()]

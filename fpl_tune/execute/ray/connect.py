@@ -55,12 +55,19 @@ _JOIN = "import sys, ray; ray.init(address=sys.argv[1], namespace='fpl-tune', lo
 
 
 @contextmanager
-def connected(address: str | None, *, ship: bool = True, on_lost: Callable[[], object] = lambda: None) -> Iterator[str]:
+def connected(
+    address: str | None,
+    *,
+    ship: bool = True,
+    log: Path | None = None,
+    on_lost: Callable[[], object] = lambda: None,
+) -> Iterator[str]:
     """Starts Ray on this machine, or joins a cluster.
 
     Args:
         address: of the cluster's head, `auto`, or None to start Ray.
         ship: whether the cluster's workers run the code of this process.
+        log: file of Ray's own messages, such as tracebacks of lost workers; None: they are printed.
         on_lost: called before the process ends because Ray is lost; see `_watched`.
 
     Yields:
@@ -87,13 +94,28 @@ def connected(address: str | None, *, ship: bool = True, on_lost: Callable[[], o
         except (Exception, SystemExit) as problem:  # Ray exits if the head does not answer
             raise _unreachable(address, str(problem)) from None
         try:
-            with _watched(address, on_lost):
+            with _logged(log), _watched(address, on_lost):
                 yield folder
         finally:
             if address is None:
                 _end_own()
             else:
                 ray.shutdown()
+
+
+@contextmanager
+def _logged(log: Path | None) -> Iterator[None]:
+    """Writes messages of Ray's loggers to a file, which exists from the first one on. `ray.init` removes handlers."""
+    if log is None:
+        yield
+        return
+    logger, handler = logging.getLogger("ray"), logging.FileHandler(log, delay=True)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
 
 
 @contextmanager

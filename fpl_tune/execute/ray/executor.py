@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from fpl_tune.execute.ray.trainable import REPORT, STUDY, FederatedTrainable
 from fpl_tune.execute.scheduler import Scheduler
 from fpl_tune.study.versions import versions
 
+LOG_FILE = "ray.log"
+"""In the study's folder: Ray's own messages."""
 _REFRESH_SECONDS = 2.0  # between looks for nodes that have joined or are lost
 
 
@@ -39,7 +42,8 @@ def run(scheduler: Scheduler, context: ExecutionContext) -> None:
         EnvironmentProblem: Ray cannot be started or joined, or a node cannot run trials.
         ConfigError: a trial asks for what no node has.
     """
-    with connected(context.address, on_lost=lambda: scheduler.notify(Callback.on_abort)) as folder:
+    lost = partial(scheduler.notify, Callback.on_abort)
+    with connected(context.address, log=context.folder / LOG_FILE, on_lost=lost) as folder:
         if scheduler.stopping:
             return
         jobs = JobSearcher(scheduler, *settle(context))
@@ -216,6 +220,8 @@ class JobScheduler(FIFOScheduler):
         if trial.trial_id in self._jobs.running:
             error = Path(trial.error_file) if trial.error_file else None  # `get_error` reads a copy that is made later
             failure = Failure(cause_of_death(error.read_text() if error and error.is_file() else ""), "died")
+            job, log = self._jobs.running[trial.trial_id], self._jobs.context.folder / LOG_FILE
+            self._jobs.scheduler.warn(job, f"{failure.error}. Ray's messages are in {log}.")
             self._jobs.receive(trial.trial_id, Report([], failure=failure))
 
 

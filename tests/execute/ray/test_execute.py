@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -52,7 +53,16 @@ def test_ray_gives_the_figures_of_inline_and_survives_a_dying_process(
         "references: [{method: zeroshot, optim.lr: 0.1}, {method: 'dying_method:Dying', optim.lr: 0.1}]"
     )
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    outcome = run(body, "execution.executor=ray", root="ray")
+    said: list[str] = []
+
+    class Heard(Callback):
+        def on_warning(self, cell: Cell, text: str) -> None:
+            said.append(text)
+
+    outcome = run(body, "execution.executor=ray", root="ray", callbacks=[Heard()])
+    (line,) = said
+    assert re.fullmatch(r"the process of the trial died: .* Ray's messages are in .*/tiny/ray\.log\.", line)
+    assert "ActorDiedError" in (tmp_path / "ray" / "tiny" / "ray.log").read_text()
     assert (outcome.done, outcome.failed, outcome.exit_code) == (4, 0, 0)
     assert "RAY_AUTH_MODE" not in os.environ, "what is meant for Ray's processes is not for others of this one"
     assert (tmp_path / "died").exists()
