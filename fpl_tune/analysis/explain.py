@@ -14,9 +14,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import special
 
 from fpl_tune.analysis.intervals import interval
 from fpl_tune.analysis.tables import Floats
+
+UNTOLD = "its share is not told from noise"
+"""Note of a field whose share may as well be 0."""
 
 LEAST, PER_FIELD = 10, 3
 """Drawn cells below which nothing is explained: in all, and for each field that varies."""
@@ -25,7 +29,9 @@ _TINY = 1e-6  # of the mean: variation below is rounding, since one image of ten
 
 
 def one_way(cells: pd.DataFrame, fields: Sequence[str], *, noise: float = 0.0) -> pd.DataFrame:
-    """Share of the variance over cells that each field explains alone.
+    """Share of the variance over cells that each field explains alone, where it is told from 0.
+
+    Shares of a grid are of the whole variance, of which interactions and noise are the rest.
 
     Args:
         cells: one row per cell; columns `value` and the fields. A field is missing (None or NaN) where it does not
@@ -57,11 +63,15 @@ def _explained(
     if constant(values):
         return "none", math.nan, "the metric does not vary"
     if (grid := full_grid(cells, fields)) is not None:
-        return "exact", _shares(cells, grid, noise)[field], ""
+        share = _shares(cells, grid, noise)[field]
+        return ("none", share, UNTOLD) if math.isnan(share) else ("exact", share, "")
     if len(cells) < needed:
         return "none", math.nan, f"{len(cells)} cells are too few, at least {needed} are needed"
+    groups = _grouped(cells[field].tolist(), _bins(len(values)))
     share = omega_squared(cells[field].tolist(), values)
-    return ("none", share, "too few cells per value") if math.isnan(share) else ("estimate", share, "")
+    if math.isnan(share):
+        return "none", share, "too few cells per value"
+    return ("estimate", share, "") if _differ(groups, values, len(fields)) else ("none", math.nan, UNTOLD)
 
 
 def partial_dependence(frame: pd.DataFrame, field: str, *, level: float = 0.95) -> pd.DataFrame:
@@ -99,7 +109,7 @@ def omega_squared(values: Sequence[Any], metric: Sequence[float] | Floats) -> fl
         The share; NaN where the metric does not vary or no group has two cells.
     """
     figures = np.asarray(metric, float)
-    groups = _grouped(values, int(np.clip(math.sqrt(len(figures)) / 1.5, 4, 20)))
+    groups = _grouped(values, _bins(len(figures)))
     k, n = len(set(groups)), len(figures)
     if k < 2 or n <= k or constant(figures):
         return math.nan
@@ -132,12 +142,28 @@ def _shares(cells: pd.DataFrame, varied: Sequence[str], noise: float) -> dict[st
     values = cells["value"].to_numpy(float)
     values = values - values.mean()
     n = len(values)
-    total = float((values**2).mean()) - noise * (n - 1) / n
+    total = float((values**2).mean())  # noise is a share of it as well, so that shares sum to at most 1
     single = {f: np.bincount(codes[f], values) * sizes[f] / n for f in varied}
     found: dict[str, float] = {}
     for f in varied:
-        found[f] = float((single[f] ** 2).mean()) - noise * (sizes[f] - 1) / n
-    return {key: float(np.clip(v / total, 0.0, 1.0)) if total > 0 else math.nan for key, v in found.items()}
+        between, free = float((single[f] ** 2).mean()), sizes[f] - 1
+        told = noise == 0 or special.chdtrc(free, between * n / noise) <= 0.05 / len(varied)
+        found[f] = max(between - noise * free / n, 0.0) / total if told else math.nan
+    return found
+
+
+def _differ(groups: Sequence[Any], metric: Floats, fields: int) -> bool:
+    """Whether the means of groups differ by an F test at 5 % over all fields."""
+    k, n = len(set(groups)), len(metric)
+    means = pd.Series(metric).groupby(list(groups)).transform("mean").to_numpy()
+    between, within = float(((means - metric.mean()) ** 2).sum()), float(((metric - means) ** 2).sum())
+    ratio = between / (k - 1) / max(within / (n - k), 1e-300)
+    return float(special.fdtrc(k - 1, n - k, ratio)) <= 0.05 / fields
+
+
+def _bins(cells: int) -> int:
+    """How many groups the numbers of a field are put into: the more, the more cells there are."""
+    return int(np.clip(math.sqrt(cells) / 1.5, 4, 20))
 
 
 def _distinct(column: pd.Series) -> int:

@@ -56,7 +56,7 @@ def test_partitions_that_several_seeds_share_are_a_component():
 
 
 def test_a_split_says_what_it_leaves_out():
-    frame = simulated(np.random.default_rng(2), cells=4, seeds=4)
+    frame = simulated(np.random.default_rng(2), cells=4, seeds=6)
     short = frame[~((frame["cell"] == "c0") & (frame["seed"] == 3))]
     assert "1 of 4 cells left out" in analysis.variance_split(short).attrs["note"]
     alone = frame[frame["client"] == 0]
@@ -159,6 +159,9 @@ GRID = pd.DataFrame(
 
 def test_shares_of_a_grid_are_exact():
     total = 2 / 3 + 4 + 2 / 3
+    noisy = analysis.one_way(GRID, list("abc"), noise=0.5).set_index("field")
+    assert noisy["share"].sum() < 1
+    assert noisy.loc["c", "note"] == "its share is not told from noise"
     found = analysis.one_way(GRID, list("abc")).set_index("field")
     assert found["share"].to_dict() == pytest.approx({"a": 2 / 3 / total, "b": 4 / total, "c": 0.0})
     assert set(found["kind"]) == {"exact"}
