@@ -17,7 +17,6 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from fpl_tune.cli import output
-from fpl_tune.core import formatting
 from fpl_tune.core.formatting import counted, duration
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.eta import Eta
@@ -136,7 +135,7 @@ class Watcher(Callback):
 
     def _time_left(self) -> str:
         """The ETA, unless the study stops after this round: because of a signal or `fpl-tune stop`."""
-        return time_left(self._eta.seconds, ending=stop_requested(self._folder), again=" (Ctrl-C again: at once)")
+        return output.left(self._eta.seconds, ending=stop_requested(self._folder), again=" (Ctrl-C again: at once)")
 
     def _draw(self) -> Group:
         """Called by the display's own thread, so that the clock runs between events."""
@@ -192,10 +191,3 @@ def no_progress(stalled: Mapping[str, float]) -> str:
     named = sorted(stalled, key=lambda label: -stalled[label])
     more = f" and {len(named) - 3} more" if len(named) > 3 else ""
     return "no progress: " + ", ".join(f"{label} for {duration(stalled[label])}" for label in named[:3]) + more
-
-
-def time_left(seconds: float | None, *, ending: bool = False, again: str = "") -> str:
-    """How long a running study will still take, in words; None: nothing is known yet."""
-    if ending:
-        return f"ending after the round{again}"
-    return "starting" if seconds is None else formatting.time_left(seconds)

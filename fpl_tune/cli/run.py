@@ -45,7 +45,7 @@ def run(
         for rule, found in rules_of(list(mine.values())).items():
             # The mean over rounds stands for no round, and so for no figures on other test sets.
             at = mine[int(found["round"])] if rule != "mean_last5" else {}
-            figures = {name: at.get(name) for name in titles} | found
+            figures = found | {name: at.get(name) for name in others}
             rows.append({"seed": seed, "rule": rule, **figures})
     if format == "table":
         rows = [{titles.get(k, k): output.percent(v) if k in titles else v for k, v in row.items()} for row in rows]

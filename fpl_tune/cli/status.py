@@ -103,12 +103,10 @@ def _watch(store: Store) -> None:
 
 def _sentence(found: dict[str, Any]) -> str:
     """A study's status in words."""
-    from fpl_tune.cli.live import time_left
-
     states = ", ".join(f"{found[name]} {name}" for name in map(str, Status) if found[name])
     by = "not running"
     if found["run_by"]:
-        by = f"{time_left(found['seconds_left'], ending=found['ending'])}; run by {found['run_by']}"
+        by = f"{output.left(found['seconds_left'], ending=found['ending'])}; run by {found['run_by']}"
     wanted = found["seeds_wanted"]
     seeds = f"{found['seeds']} of {counted(wanted, 'seed')} {'has' if wanted == 1 else 'have'} a result"
     return f"{found['study']}: {counted(found['cells'], 'cell')} ({states}); {seeds}; {by}"

@@ -86,12 +86,12 @@ def _run(spec: StudySpec, node: dict[str, Any], store: Store, retry: bool, table
 
 def _summarise(store: Store, outcome: Outcome, format: Format, tracked: bool) -> None:
     """Prints the table, where report, results and records are, the failures, and how many cells ran."""
-    from fpl_tune.cli.results_table import results_table
+    from fpl_tune.cli.show import print_results
     from fpl_tune.core.formatting import counted
 
     table = format == "table"
     if outcome.done or outcome.skipped:
-        results_table(store, store.spec().report.rule, format)
+        print_results(store, store.study().report.rule, format)
         if table:
             page = store.folder / "report.html" if outcome.exit_code < 128 else f"fpl-tune report {store.name}"
             print(f"report   {page}\nresults  {store.folder / 'results.csv'}")

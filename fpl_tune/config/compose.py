@@ -17,7 +17,7 @@ from typing import Any
 
 from fpl_tune import methods
 from fpl_tune.config.fields import changed, known_fields, no_field, set_field, to_run, to_study
-from fpl_tune.config.files import check_growth, check_study, parse
+from fpl_tune.config.files import check_references, check_study, parse
 from fpl_tune.config.messages import of_studies, readable
 from fpl_tune.config.specs import RUN_FIELDS, RunSpec, StudySpec, TrackingSpec
 from fpl_tune.core import plugins
@@ -189,7 +189,8 @@ def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any
     try:
         with hydra.initialize_config_dir(str(folder), version_base="1.3", job_name="fpl_tune"):
             found = hydra.compose(name, overrides=[*overrides, _searched()])
-        check_growth(OmegaConf.to_container(found, resolve=False), f"{name}.yaml")
+        written: Any = OmegaConf.to_container(found, resolve=False)
+        check_references(written, f"{name}.yaml")
         resolved: Any = OmegaConf.to_container(found, resolve=True, throw_on_missing=True)
         return {str(key): value for key, value in resolved.items()}
     except ConfigError:

@@ -12,7 +12,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from fpl_tune import methods
-from fpl_tune.config.files import read_mapping
 from fpl_tune.config.messages import of_studies
 from fpl_tune.config.specs import RUN_FIELDS, ClipSpec, OptimSpec, ProtocolSpec, RunSpec, Stage, StudySpec
 from fpl_tune.core.errors import ConfigError, did_you_mean
@@ -20,6 +19,7 @@ from fpl_tune.core.files import digest
 from fpl_tune.core.nested import get_field
 from fpl_tune.core.paths import shipped
 from fpl_tune.core.spec import Spec, join_name, refusal, shown, validated
+from fpl_tune.core.yaml_files import read_mapping
 from fpl_tune.data import DataSpec, PartitionSpec
 from fpl_tune.data.registry import resolve
 from fpl_tune.method import Method

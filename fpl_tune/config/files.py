@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,34 +60,29 @@ def _names(entry: Any) -> list[str]:
     ]
 
 
-def check_growth(node: Any, where: str) -> None:
-    """Refuses interpolations other than references, and those that refer to themselves or grow without bound."""
-    sizes: dict[str, int] = {}
-
-    def size(value: Any, above: tuple[str, ...]) -> int:
-        if isinstance(value, (Mapping, list)):
-            return 1 + sum(size(part, above) for part in (value.values() if isinstance(value, Mapping) else value))
-        if not isinstance(value, str) or "${" not in value:
-            return len(value) if isinstance(value, str) and above else 1
-        refuse_resolvers(value, where)
-        return len(value) + sum(referred(name, above) for name in re.findall(r"\$\{([^}]*)", value))
-
-    def referred(name: str, above: tuple[str, ...]) -> int:
-        if name in above:
-            raise ConfigError(f"{where}: ${{{name}}} refers to itself.")
-        if name not in sizes:
+def check_references(node: Mapping[str, Any], where: str) -> None:
+    """Refuses interpolations that are no references, stand for a value with references, or for too much in all."""
+    total = 0
+    for text in _texts(node):
+        refuse_resolvers(text, where)
+        for name in re.findall(r"\$\{([^}]*)", text):
             found: Any = node
             for part in re.findall(r"[\w-]+", name):
-                if isinstance(found, list):
-                    found = dict(enumerate(found)).get(int(part) if part.isdigit() else -1)
-                else:
-                    found = found.get(part) if isinstance(found, Mapping) else None
-            sizes[name] = size(found, (*above, name))
-        if sizes[name] > 10 * VALUES:
-            raise ConfigError(f"{where}: ${{{name}}} stands for more than {10 * VALUES} characters.")
-        return sizes[name]
+                found = found.get(part) if isinstance(found, Mapping) else found
+            if "${" in str(found):
+                raise ConfigError(f"{where}: ${{{name}}} is {shown(found)}, itself a reference. Write the value.")
+            total += len(str(found))
+            if total > 10 * VALUES:
+                raise ConfigError(f"{where}: references stand for more than {10 * VALUES} characters.")
 
-    size(node, ())
+
+def _texts(node: Any) -> Iterator[str]:
+    """Yields the texts of nested mappings and lists that hold an interpolation."""
+    if isinstance(node, str) and "${" in node:
+        yield node
+    elif isinstance(node, (Mapping, list)):
+        for part in node.values() if isinstance(node, Mapping) else node:
+            yield from _texts(part)
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.execute.eta import seconds_left
-from fpl_tune.execute.job import STOP_FILE, stop_requested
-from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import locked, owner
+from fpl_tune.study.records import Cell
 from fpl_tune.study.schema import DamagedFile
 from fpl_tune.study.status import FAILURES
 from fpl_tune.study.store import Store
@@ -18,14 +16,19 @@ from fpl_tune.study.store import Store
 
 def status(store: Store) -> dict[str, Any]:
     """Counts the cells by state and the seeds with a result; with the process that runs the study, its ETA."""
+    found = {"study": store.name, **store.status(), "run_by": None, "seconds_left": None, "ending": False}
     running = owner(store.folder)
-    left = seconds_left(store, running["since"]) if running and "since" in running else None
+    if running is None:
+        return found
+    from fpl_tune.execute.eta import seconds_left  # imports PyTorch
+    from fpl_tune.execute.job import stop_requested
+
+    left = seconds_left(store, running["since"]) if "since" in running else None
     return {
-        "study": store.name,
-        **store.status(),
-        "run_by": running and f"process {running.get('pid')} on {running.get('host')} since {running.get('since')}",
+        **found,
+        "run_by": f"process {running.get('pid')} on {running.get('host')} since {running.get('since')}",
         "seconds_left": None if left is None else round(left),
-        "ending": running is not None and stop_requested(store.folder),
+        "ending": stop_requested(store.folder),
     }
 
 
@@ -37,6 +40,8 @@ def stop(store: Store) -> None:
     """
     if owner(store.folder) is None:
         raise ConfigError(f"Only a running study can be stopped, but {store.name} is not running.")
+    from fpl_tune.execute.job import STOP_FILE
+
     (store.folder / STOP_FILE).touch()
 
 

@@ -54,9 +54,9 @@ def variation(facts: Facts, tests: pd.DataFrame) -> Part | None:
     own = facts.values["cell"].isin([cell.id for cell in facts.own])
     split = analysis.variance_split(facts.values.loc[own])
     note = split.attrs["note"]
-    if split.empty:
-        return None
     known = split.dropna()
+    if known.empty:
+        return None
     bars = [{"name": str(name), "value": 100 * sd} for name, sd in known["sd"].items()]
     drawn = charts.bars(bars, "standard deviation (points)")
     caption = f"{upper(quantity(facts.metric, over=''))}, method of moments over cells, seeds and clients"

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from fpl_tune.cli import live, output
-from fpl_tune.cli.results_table import results_table
+from fpl_tune.cli.show import print_results
 from fpl_tune.cli.status import list_results
 from fpl_tune.execute.job import Job
 from fpl_tune.study.results import VAL
@@ -26,7 +26,7 @@ def test_percent() -> None:
 
 def test_a_measure_that_is_no_share_is_printed_as_it_is(capsys: pytest.CaptureFixture[str], make_store) -> None:
     store = make_store(body="axes: {method: {n_ctx: [2]}}\nseeds: 2\nreport: {metric: time/seconds}\n")
-    results_table(store, "final", "table")
+    print_results(store, "final", "table")
     found = capsys.readouterr().out
     assert "time/seconds" in found
     assert "2 ± 0" in found
@@ -102,7 +102,7 @@ def test_no_word_of_a_results_table_is_split_at_forty_columns(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     store = make_store()
-    results_table(store, "final", "table")
+    print_results(store, "final", "table")
     printed = capsys.readouterr().out
     rows = [line for line in printed.splitlines() if line.startswith("│")]
     assert all(len(line) <= 40 for line in rows)

@@ -48,6 +48,12 @@ def doubled(levels: int) -> str:
     )
 
 
+def copies(number: int) -> str:
+    """References to one text."""
+    listed = "".join("\n  - ${let.text}" for _ in range(number))
+    return f"let: {{text: {'x' * 100}}}\nreferences:{listed}"
+
+
 FILES: dict[str, tuple[bytes | str, str]] = {
     "latin": (b"defaults: [/study]\ntitle: \xff\xfe", "text in UTF-8"),
     "binary": (bytes(range(256)), "text in UTF-8"),
@@ -69,9 +75,10 @@ FILES: dict[str, tuple[bytes | str, str]] = {
     "option": ("defaults: [/study, {override /method: promtfl}]", "Did you mean 'promptfl'"),
     "group": ("defaults: [/study, {override /metod: promptfl}]", "cannot be composed"),
     "bomb": (HEAD + grown(9), "aliases written out"),
-    "growth": (HEAD + doubled(40), "stands for more than"),
+    "growth": (HEAD + doubled(40), "itself a reference"),
+    "copies": (HEAD + copies(4_000), "references stand for more than"),
     "alias_in_itself": (HEAD + "let: &a {x: *a}", "inside its own anchor"),
-    "circle": (HEAD + "let: {a: '${let.b}', b: '${let.a}'}", "refers to itself"),
+    "circle": (HEAD + "let: {a: '${let.b}', b: '${let.a}'}", "itself a reference"),
     "deep": (HEAD + "let: {x: " + "[" * 3000 + "]" * 3000 + "}", "deeper than"),
     "target": (HEAD + "let: {_target_: os.system}", "cannot call code"),
     "python": (HEAD + "title: !!python/object/apply:os.system [ls]", "constructor"),
@@ -200,7 +207,7 @@ OF_STUDIES = {
     "tracking.register=x": "mlflow.register_model",
     "name=../escape": "A study's name holds letters",
     "axes.x={a: 1": "do not pair",
-    "let.a=${let.a}": "refers to itself",
+    "let.a=${let.a}": "itself a reference",
 }
 
 

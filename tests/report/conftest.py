@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from fpl_tune.study.store import Store
@@ -14,5 +13,4 @@ def amend(store: Store, **figures: Any) -> None:
         for seed in store.seeds(cell):
             history = store.history(cell, seed)
             history[-1] |= {name.replace("__", "/"): f(cell) if callable(f) else f for name, f in figures.items()}
-            path = store.seed_folder(cell, seed) / "metrics.jsonl"
-            path.write_text("".join(json.dumps(record) + "\n" for record in history))
+            store.put(cell, seed, history, store.result(cell, seed) or {})

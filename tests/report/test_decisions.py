@@ -183,9 +183,9 @@ def test_the_study_s_rule_selects(make_store, compose):
 
 
 def test_show_as_json_holds_the_comparisons(make_store, capsys):
-    from fpl_tune.cli.results_table import results_table
+    from fpl_tune.cli.show import print_results
 
-    results_table(make_store(), "final", "json")
+    print_results(make_store(), "final", "json")
     rows = json.loads(capsys.readouterr().out)
     assert {row.get("reference") for row in rows} == {"zeroshot", None}
     assert all({"verdict", "sentence", "difference_low"} <= row.keys() for row in rows[:3])
