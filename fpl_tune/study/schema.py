@@ -153,14 +153,14 @@ def read_study(path: Path) -> dict[str, Any]:
         node = read_mapping(path, "A stored study", _SCALE)
     except ConfigError as problem:
         raise DamagedFile(path, str(problem).rstrip("."), remedy) from None
-    lacking = [name for name in GROUPS if not isinstance(node.get(name), Mapping)]
-    if lacking:
-        raise DamagedFile(path, f"it lacks {', '.join(lacking)}", remedy)
-    if (written := node.pop("schema", None)) != SCHEMA:
+    if (written := node.pop("schema", SCHEMA)) != SCHEMA:
         raise ConfigError(
             f"{path.parent} has layout {written!r}, but this release of fpl-tune reads {SCHEMA}. Move the folder away "
             "and run the study again, or read it with the release that wrote it."
         )
+    lacking = [name for name in GROUPS if not isinstance(node.get(name), Mapping)]
+    if lacking:
+        raise DamagedFile(path, f"it lacks {', '.join(lacking)}", remedy)
     return node
 
 

@@ -113,7 +113,7 @@ MISTAKES = [
     ("plan lambda_sweep execution.gpus=1", 3, "execution.gpus=1 asks for GPUs, but trials run on the CPU: PyTorch"),
     # files
     ("study broken", 2, "line 2, column 29: did not find expected ',' or ']'"),
-    ("show newer", 2, "schema 999"),
+    ("show newer", 2, "outputs/newer has layout 999, but this release of fpl-tune reads"),
     ("run clip=rn50 clip.pretrained=nowhere.pt", 2, "pretrained='nowhere.pt' is neither a file nor a tag of RN50"),
     # the machine
     (f"{SWEEP} data=pacs data.root=nowhere", 3, "data.root=nowhere is not a folder. It should hold PACS/"),

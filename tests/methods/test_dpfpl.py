@@ -101,4 +101,4 @@ def test_wrapped_what_a_client_keeps_is_noised_too(task: ClientTask) -> None:
     assert float(torch.stack(moved).norm()) == pytest.approx(0.01)
     noised = Private(inner, epsilon=1.0, delta=0.01, clip=0.01, bound="update", leaves="all", calibration="accountant")
     kept = play(noised, [task], cohorts=[[0]])[-1][0].personal["own"][0] - after.personal["own"][0]
-    assert float(kept.std()) == pytest.approx(noised.sigma, rel=0.4)
+    assert float(kept.std()) == pytest.approx(noised.sigma(task), rel=0.4)
