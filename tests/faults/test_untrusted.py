@@ -95,7 +95,7 @@ def test_names_of_studies_stay_in_the_output_folder(compose: Any, tmp_path: Path
         run_study(*compose(f"{ONE}\nname: {json.dumps(name)}"), root=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     if name != "-rf":
-        with pytest.raises(ConfigError, match="Invalid study name .*: name it without slashes"):
+        with pytest.raises(ConfigError, match=r"Invalid study name .*: name it without slashes"):
             Store(tmp_path, name)
 
 
