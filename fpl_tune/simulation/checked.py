@@ -58,9 +58,9 @@ class Checked(Method):
         return found
 
     def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
-        before = {(part, name): leaf.shape for part, tree in state._asdict().items() for name, leaf in tree.items()}
+        before = _shapes(state)
         found = self._state("merge", self.method.merge(task, state, clients, local))
-        after = {(part, name): leaf.shape for part, tree in found._asdict().items() for name, leaf in tree.items()}
+        after = _shapes(found)
         for part, name in sorted(before.keys() | after.keys()):
             old, new = before.get((part, name)), after.get((part, name))
             if old != new:
@@ -129,6 +129,11 @@ class Checked(Method):
         for name, leaf in tree.items():
             if not isinstance(leaf, Tensor):
                 raise MethodError(f"{self._name}.{hook}: {part}[{name!r}] must be a tensor, but is {leaf!r:.60}.")
+
+
+def _shapes(state: State) -> dict[tuple[str, str], torch.Size]:
+    """Shapes of the leaves by part and name."""
+    return {(part, name): leaf.shape for part, tree in state._asdict().items() for name, leaf in tree.items()}
 
 
 def _shown(shape: torch.Size | None) -> str:
