@@ -110,7 +110,9 @@ def test_every_command_is_one(command: str, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("words", OVERRIDES)
 def test_every_override_in_the_text_composes(words: str) -> None:
     """As the shell would pass it if it were quoted where it needs to be."""
-    config.compose_run(re.findall(r"[\w.]+=(?:\{.*\}|\[.*\]|\S+)", words))
+    overrides = re.findall(r"[\w.]+=(?:\{.*\}|\[.*\]|\S+)", words)
+    assert overrides, "the text names none"
+    config.compose_run(overrides)
 
 
 def test_every_study_has_a_row() -> None:

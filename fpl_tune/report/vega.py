@@ -52,14 +52,6 @@ def _whole(spec: Spec, cells: Sequence[Mapping[str, Any]]) -> Spec:
     return plain({"width": _WIDTH, **spec, **named, "config": CONFIG})
 
 
-def svg(spec: Spec, cells: Sequence[Mapping[str, Any]]) -> str:
-    """The chart as an SVG element."""
-    import vl_convert  # takes its time to load
-
-    text = vl_convert.vegalite_to_svg(_whole(spec, cells))
-    return text[text.index("<svg") :]
-
-
 def files(spec: Spec, cells: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Writes `<path>.svg`, `<path>.png` for slides and `<path>.pdf` for papers."""
     import vl_convert
