@@ -11,7 +11,6 @@ import typer
 
 from fpl_tune.cli import output
 from fpl_tune.cli.common import Format, FormatOption, Overrides, app
-from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.paths import cache_root
 
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: check their files, fill the feature cache, show splits.")
@@ -21,7 +20,6 @@ app.add_typer(
     epilog="Example: fpl-tune data check data=folder data.root=~/photos",
     rich_help_panel="Set up",
 )
-_FIGURES = (".png", ".pdf", ".svg")
 
 
 @data_app.command("check", epilog="Example: fpl-tune data check data=folder data.root=~/photos")
@@ -52,11 +50,9 @@ def data_prepare(overrides: Overrides = None, format: FormatOption = "table") ->
     from fpl_tune.simulation.worlds import needs_of
 
     run = config.compose_run(overrides or [])
-    towers = towers_for(run.clip, resolve("auto"))
+    towers, data, needs = towers_for(run.clip, resolve("auto")), load(run.data), needs_of(run)
     with output.progress("encoding") as progress:
-        done = prepare(
-            load(run.data), run.data.views, towers, *needs_of(run), cache_dir=cache_root(), progress=progress
-        )
+        done = prepare(data, run.data.views, towers, *needs, cache_dir=cache_root(), progress=progress)
     output.emit(done, format)
 
 
@@ -75,10 +71,6 @@ def data_show(
     from fpl_tune.data import export_split, load, split
     from fpl_tune.data.show import overview
 
-    if figure is not None and figure.suffix not in _FIGURES:
-        raise ConfigError(f"--figure must end in {', '.join(_FIGURES)}, but is {str(figure)!r}.")
-    if export is not None and not export.name:
-        raise ConfigError(f"--export must name a file, but is {str(export)!r}.")
     run = config.compose_run(overrides or [])
     dataset = load(run.data)
     drawn = split(dataset, run.data, run.partition, seed)

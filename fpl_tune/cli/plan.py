@@ -8,16 +8,7 @@ from typing import Annotated
 import typer
 
 from fpl_tune.cli import output
-from fpl_tune.cli.common import (
-    ConfigOption,
-    FormatOption,
-    Overrides,
-    SeedsOption,
-    StudyName,
-    app,
-    print_config,
-    with_options,
-)
+from fpl_tune.cli.common import ConfigOption, FormatOption, Overrides, StudyName, app, print_config
 from fpl_tune.core.paths import output_root
 
 
@@ -25,7 +16,6 @@ from fpl_tune.core.paths import output_root
 def plan(
     name: StudyName,
     overrides: Overrides = None,
-    seeds: SeedsOption = None,
     measure: Annotated[bool, typer.Option("--measure", help="Train two rounds of whatever never ran.")] = False,
     format: FormatOption = "table",
     cfg: ConfigOption = False,
@@ -34,10 +24,9 @@ def plan(
 
     Exit code 2 if the study cannot run on this machine.
     """
-    words = with_options(overrides, seeds=seeds)
     from fpl_tune.execute.plan.overrides import compose
 
-    spec, node = compose(name, words)
+    spec, node = compose(name, overrides or [])
     if cfg:
         print_config(spec, node)
         return
@@ -45,16 +34,9 @@ def plan(
 
     with output.progress("measuring") as progress:
         found = make_plan(spec, node, root=output_root(), measure=measure, progress=progress)
-    rows = found.rows()
-    outside = [{"cell": cell.label, "status": state, "why": why} for cell, state, why in found.outside]
-    if format == "json":
-        output.emit({**found.totals(), "plan": [*rows, *outside]}, format)
-    elif format == "csv":
-        output.emit([*rows, *outside], format)
-    else:
-        if not output.room():  # no column that would be folded
-            rows = [{name: row[name] for name in ("cell", "status", "seconds")} for row in rows]
-        output.emit(rows, format, title=f"Plan of {spec.name}")
+    rows = [*found.rows(), *({"cell": cell.label, "status": state, "why": why} for cell, state, why in found.outside)]
+    output.emit({**found.totals(), "plan": rows} if format == "json" else rows, format, title=f"Plan of {spec.name}")
+    if format == "table":
         print(found.sentence())
     if not found.feasible:
         sys.exit(2)

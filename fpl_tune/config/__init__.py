@@ -5,7 +5,7 @@ A run is resolved once: `RunSpec.method` is the `Method`, `RunSpec.stages` the s
 specifications (`data`, `optim`, `task`) and `methods`; nothing else imports Hydra. Open `specs.py` first.
 """
 
-from fpl_tune.config.compose import check_name, check_tracking, choose, compose_run, compose_study, take_seeds
+from fpl_tune.config.compose import check_name, choose, compose_run, compose_study, take_seeds
 from fpl_tune.config.fields import (
     as_dict,
     changed,

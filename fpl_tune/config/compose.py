@@ -6,11 +6,10 @@ a study file adds what it varies.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,12 @@ from fpl_tune import methods
 from fpl_tune.config.fields import changed, known_fields, no_field, set_field, to_run, to_study
 from fpl_tune.config.files import check_references, check_study, parse
 from fpl_tune.config.messages import of_studies, readable
-from fpl_tune.config.specs import RUN_FIELDS, RunSpec, StudySpec, TrackingSpec
+from fpl_tune.config.specs import RUN_FIELDS, RunSpec, StudySpec
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.metrics import check_rule
 from fpl_tune.core.nested import GROUPS
 from fpl_tune.core.paths import shipped, study_file
-from fpl_tune.core.redact import HIDDEN, redact
-
-_CREDENTIALS = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD")
 
 
 def compose_run(overrides: Sequence[str] = ()) -> RunSpec:
@@ -86,38 +82,7 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, 
     spec = to_study(node)
     node["method"] = methods.as_dict(spec.method)  # with all fields, which axes and searches name
     check_rule(spec.report.rule, "report.rule")
-    if spec.tracking.uri is not None:
-        spec = replace(spec, tracking=replace(spec.tracking, uri=_tracking_uri(spec.tracking, overrides)))
-        node["tracking"]["uri"] = HIDDEN  # what is stored may be copied to others
     return spec, node
-
-
-def _tracking_uri(tracking: TrackingSpec, overrides: Sequence[str]) -> str | None:
-    """The tracking server's address; None: MLFLOW_TRACKING_URI, which goes before a file's, has it.
-
-    A study's file may come from anywhere: credentials of the environment are not sent to an address that it names.
-    """
-    if any(parsed.key_or_group in ("tracking", "tracking.uri") for parsed in parse(overrides)):
-        check_tracking(tracking.uri)
-        return tracking.uri
-    if not tracking.enabled or os.environ.get("MLFLOW_TRACKING_URI"):
-        return None
-    remedy = "Set MLFLOW_TRACKING_URI, or add tracking.uri=ADDRESS to the command."
-    if tracking.uri == HIDDEN:
-        raise ConfigError(f"tracking.uri is not stored with a study. {remedy}")
-    check_tracking(tracking.uri)
-    if secret := next((name for name in _CREDENTIALS if os.environ.get(name)), None):
-        raise ConfigError(f"{secret} is not sent to {redact(str(tracking.uri))!r}, which a file names. {remedy}")
-    return tracking.uri
-
-
-def check_tracking(uri: str | None, source: str = "tracking.uri") -> None:
-    """Raises `ConfigError` for a tracking URI that MLflow does not write to, such as a folder; `source` gave it."""
-    if uri and not re.match(r"(sqlite|https?|postgresql|mysql|mssql|databricks)[+:]?", uri):
-        raise ConfigError(
-            f"{source} must be a database or a server, but is {redact(uri)!r}: MLflow no longer writes to folders. "
-            "Use sqlite:////absolute/path/mlflow.db or http://host:5000."
-        )
 
 
 def _homes(overrides: Sequence[str]) -> list[str]:

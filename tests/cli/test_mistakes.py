@@ -79,7 +79,6 @@ MISTAKES = [
     (f"{SWEEP} seeds=0", 2, "seeds must be a number from 1"),
     (f"{SWEEP} seeds=[1,1]", 2, "none below 0 or above 2^63 - 1, but is [1, 1]"),
     (f"{SWEEP} protocol.rounds=0", 2, "protocol.rounds must be >= 1, but is 0"),
-    ("plan lambda_sweep tracking.uri=/folder", 2, "tracking.uri must be a database or a server, but is '/folder'"),
     (
         f"{SWEEP} budget=2h",
         2,

@@ -204,7 +204,7 @@ OF_STUDIES = {
     "execution.device=gpu": "no execution.device 'gpu'",
     "prune.reduction=1": "prune.reduction must be >= 2",
     "scale=big": "no scale 'big'",
-    "tracking.register=x": "mlflow.register_model",
+    "tracking.uri=x": "Set MLFLOW_TRACKING_URI",
     "name=../escape": "A study's name holds letters",
     "axes.x={a: 1": "do not pair",
     "let.a=${let.a}": "itself a reference",
