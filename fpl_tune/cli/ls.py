@@ -20,14 +20,13 @@ def ls(
         Literal["methods", "data", "studies", "towers"],
         typer.Argument(help="What to list.", metavar="methods|data|studies|towers"),
     ],
-    root: Annotated[str | None, typer.Option(help="With data: a data.root; lists what is in it.")] = None,
     format: FormatOption = "table",
 ) -> None:
     """List methods, data sets (with the files they expect), studies, or CLIP towers."""
     if kind == "data":
-        from fpl_tune.data import check
+        from fpl_tune.data.sources import catalogue
 
-        rows: list[dict[str, Any]] = list(check.catalogue(root))
+        rows: list[dict[str, Any]] = list(catalogue())
     elif kind == "methods":
         rows = _methods()
     elif kind == "studies":

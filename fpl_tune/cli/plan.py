@@ -26,14 +26,14 @@ def plan(
     """
     from fpl_tune.execute.plan.overrides import compose
 
-    spec, node = compose(name, overrides or [])
+    spec = compose(name, overrides or [])
     if cfg:
-        print_config(spec, node)
+        print_config(spec)
         return
     from fpl_tune.execute.plan.plan import make_plan
 
     with output.progress("measuring") as progress:
-        found = make_plan(spec, node, root=output_root(), measure=measure, progress=progress)
+        found = make_plan(spec, root=output_root(), measure=measure, progress=progress)
     rows = [*found.rows(), *({"cell": cell.label, "status": state, "why": why} for cell, state, why in found.outside)]
     output.emit({**found.totals(), "plan": rows} if format == "json" else rows, format, title=f"Plan of {spec.name}")
     if format == "table":

@@ -33,9 +33,9 @@ def study(
         print(f"{name}: loading", end="\r", file=sys.stderr, flush=True)
     from fpl_tune.execute.plan.overrides import compose
 
-    spec, node = compose(name, overrides or [])
+    spec = compose(name, overrides or [])
     if cfg:
-        print_config(spec, node)
+        print_config(spec)
         return
     from fpl_tune.api import start_study
     from fpl_tune.cli.live import ReportWriter, Watcher
@@ -55,7 +55,7 @@ def study(
             print("\n".join(deleted) or "No seed has failed or diverged: nothing to retry.")
     # Ray prints notices of nodes, which are no part of JSON or CSV.
     with nullcontext() if table else redirect_stdout(sys.stderr):
-        outcome = start_study(spec, node, root=store.root, callbacks=callbacks)
+        outcome = start_study(spec, root=store.root, callbacks=callbacks)
     _summarise(store, outcome, format)
     sys.exit(outcome.exit_code)
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from fpl_tune import track
-from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.execute.callback import Outcome
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store

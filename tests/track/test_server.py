@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 
 from fpl_tune import track
-from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.track import server
 
 SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import sqlite3
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.execute.callback import Outcome
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
-from fpl_tune.track import server, writer
+from fpl_tune.track import server
 
 SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
 
