@@ -26,9 +26,7 @@ app.add_typer(
 )
 
 
-@cluster_app.command(
-    "template", epilog="Example: fpl-tune cluster template slurm lambda_sweep --nodes 4 --gpus 8"
-)
+@cluster_app.command("template", epilog="Example: fpl-tune cluster template slurm lambda_sweep --nodes 4 --gpus 8")
 def cluster_template(
     kind: Annotated[Literal["slurm", "kuberay", "aws", "local"], typer.Argument(help="Where the cluster runs.")],
     study: Annotated[str, typer.Argument(metavar="STUDY", help="The study that runs on it.")] = "lambda_sweep",

@@ -103,14 +103,14 @@ def stored(name: str) -> Store:
     return Store.open(paths.output_folder(), name)
 
 
-def render(name: str, **values: Any) -> str:
+def render(template: str, **values: Any) -> str:
     """The text of a Jinja template of this folder."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
         loader=PackageLoader("fpl_tune.cli"), undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True
     )
-    return made.get_template(name).render(values)
+    return made.get_template(template).render(values)
 
 
 def print_config(spec: Study) -> None:
