@@ -51,7 +51,7 @@ class Watcher(Callback):
 
     def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
         self._folder, self._known = store.folder, {job.cell.id for job in jobs}
-        self._study = self._bars.add_task(store.name, total=None, note="")
+        self._study = self._bars.add_task(store.name, total=0, note="cells")
         before = [cell for cell in cells if cell.id not in self._known]
         for cell in before:
             self._validation(cell, store.seed_results(cell))

@@ -33,6 +33,8 @@ def check_study(path: Path) -> dict[str, Any]:
     node = read_mapping(path, "A study")
     if "defaults" not in node and not set(RUN_FIELDS) <= node.keys():  # a stored study has all fields and no defaults
         raise ConfigError(f"{path.name} does not say what it builds on. Begin it with `defaults: [/study, _self_]`.")
+    if not isinstance(node.get("defaults", []), list):
+        raise ConfigError(f"defaults of {path.name} must be a list such as [/study, _self_].")
     _check_bases(path, node, ())
     return node
 
