@@ -4,6 +4,7 @@ python .github/tools/bench.py platform [KEY=VALUE]...   planning and starting a 
 python .github/tools/bench.py search [KEY=VALUE]...     how many workers of a simulated cluster a search keeps busy
 python .github/tools/bench.py gpu                       the matrix rate and steps of pFedMoAP, measured on a GPU
 python .github/tools/bench.py simulate                  a step counted on a simulated GPU, and its predicted time
+python .github/tools/bench.py history                   appends what `make bench` measures to .github/bench.jsonl
 python .github/tools/bench.py statistics                false positives, coverage and power on simulated studies
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 
+import bench_history
 from bench_gpu import bench_gpu
 from bench_platform import bench_platform
 from bench_search import bench_search
@@ -25,7 +27,7 @@ from fpl_tune.core.paths import cache_root
 def main() -> None:
     """Runs one benchmark and prints its rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("platform", "search", "gpu", "simulate", "statistics"))
+    parser.add_argument("kind", choices=("platform", "search", "gpu", "simulate", "history", "statistics"))
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--format", choices=("table", "json", "csv"), default="table")
     given = parser.parse_args()
@@ -38,6 +40,8 @@ def main() -> None:
             rows = bench_gpu(progress=progress)
         elif given.kind == "simulate":
             rows = simulate_gpu(progress)
+        elif given.kind == "history":
+            rows = bench_history.append(progress)
         else:
             rows = bench_statistics(progress=progress)
     output.emit(rows, given.format)

@@ -43,6 +43,8 @@ def _check_bases(path: Path, node: Mapping[str, Any], before: tuple[Path, ...]) 
     """Checks the files that a file builds on, as far as they lie in its own folder."""
     if path in before:
         raise ConfigError(f"{path.name} builds on itself: {' -> '.join(p.name for p in (*before, path))}.")
+    if "hydra" in node:
+        raise ConfigError(f"{path.name} holds settings of Hydra itself, which may call code. Remove 'hydra'.")
     words = [word.strip("/") for word in re.findall(r"[\w./-]+", str(node.get("defaults")))]
     for name in (*words, *(f"{group}/{option}" for group, option in itertools.pairwise(words))):
         other = path.parent / f"{name}.yaml"

@@ -60,6 +60,7 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "note: ${evil:1}",
         "scale: paper\npaper_scale: ['method=evil:X']",
         "hydra: {callbacks: {x: {_target_: evil.X}}}",
+        "hydra: {searchpath: ['pkg://evil']}",
     ],
 )
 def test_a_study_file_brings_in_no_code(compose: Any, mark: Path, body: str) -> None:
@@ -67,18 +68,6 @@ def test_a_study_file_brings_in_no_code(compose: Any, mark: Path, body: str) -> 
         expand(compose(body))
     assert not mark.exists()
     assert "evil" not in sys.modules
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "hydra: {searchpath: ['pkg://evil']}",
-        "hydra: {job: {env_set: {FPL_TUNE_PLUGINS: evil}}}",
-    ],
-)
-def test_what_hydra_would_run_is_not_heard(compose: Any, mark: Path, body: str) -> None:
-    compose(body)
-    assert not mark.exists()
 
 
 def test_a_module_that_the_user_names_is_imported(compose: Any, mark: Path) -> None:
