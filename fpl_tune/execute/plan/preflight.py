@@ -23,7 +23,7 @@ from fpl_tune.execute.profile import cost_key
 from fpl_tune.method import Method, Sizes
 from fpl_tune.simulation import bounds
 from fpl_tune.simulation.bounds import Memory
-from fpl_tune.simulation.checked import Checked
+from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.task import ClientTask, towers_for
 
 CONTEXT_BYTES = 600 << 20
@@ -65,7 +65,7 @@ class Loaded:
     def _memory(self, run: RunSpec) -> Memory:
         task, method = self.task_of(run), run.stages[0].method
         with torch.no_grad():
-            state = Checked(method).init(task, torch.Generator().manual_seed(0), None)
+            state = checked(method).init(task, torch.Generator().manual_seed(0), None)
         # What a step keeps depends on the number of clients and classes alone, however the images are dealt.
         key = (cost_key(run, "clip", "method"), run.data.name, run.optim.batch, task.n_clients, task.n_classes)
         step = self._once(lambda: bounds.step_bytes(run, task, state), "step", key)
@@ -142,15 +142,12 @@ def _check(run: RunSpec, loaded: Loaded, seeds: int, room: int | None, gpu: int 
     if (id(task), n_ctx) not in loaded.checked:
         loaded.checked.add((id(task), n_ctx))
         loaded.towers_of(run).sentences(loaded.dataset_of(run).classes, n_ctx)  # they fit into the text tower
-    new = kind not in loaded.checked
-    if new:
-        bounds.check(run, task, seeds, room)
     for stage in run.stages:
         stage.method.check(task)
         if stage.method.needs == "patches" and task.n_patches is None:
             of = methods.name_of(run.method)
             raise ConfigError(f"{of} needs patch features, but {run.clip.name} has none. Choose another clip.")
-    if new:
+    if kind not in loaded.checked:
         loaded.checked.add(kind)
         _check_states(run, task, seeds, room, gpu)
 
@@ -159,7 +156,7 @@ def _check_states(run: RunSpec, task: ClientTask, seeds: int, room: int | None, 
     """Builds the initial state of one seed and checks its size, and that a step of one client fits into a GPU."""
     try:
         with torch.no_grad():
-            state = Checked(run.stages[0].method).init(task, torch.Generator().manual_seed(0), None)
+            state = checked(run.stages[0].method).init(task, torch.Generator().manual_seed(0), None)
         found = None if gpu is None else bounds.estimate(run, task, state)
     except Exception as problem:
         if not is_out_of_memory(problem):
