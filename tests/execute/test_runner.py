@@ -251,8 +251,7 @@ def test_a_changed_method_is_stale_and_runs_again(
     assert (outcome.done, outcome.skipped) == (1, 1)
 
 
-def test_a_cell_is_stamped_when_it_starts(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What results depend on is noted before the first of them, and of no cell that did not start."""
+def test_a_result_names_what_it_depends_on(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = compose("axes: {optim: {lr: [0.1, 0.2]}}")
     _interrupt(monkeypatch, after=1)
     with pytest.raises(KeyboardInterrupt):
