@@ -72,7 +72,6 @@ SYSTEM = (
     "faults/test_hostile_commands.py::test_every_verb_refuses_the_whole_corpus_in_one_line",
     "faults/test_killed_driver.py",
     "faults/test_lost_ray.py",
-    "methods/test_joining.py",
     "report/test_build.py::test_a_browser_draws_every_chart",
     "test_readme.py::test_the_ray_example_runs",
     "test_wheel.py",
