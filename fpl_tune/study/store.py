@@ -278,7 +278,7 @@ class Store:
                 save_tensors(prompts, temporary)
         stored = {"fingerprints": {}, **result, "status": Status(result["status"]), "rounds": len(history)}
         write_text(place / "result.json", json.dumps(stored, indent=1))
-        self._results[cell.id, seed] = stored
+        self._results.pop((cell.id, seed), None)
 
     def forget(self, cell: Cell, seed: int) -> None:
         """Removes a seed's result, so that it runs again."""

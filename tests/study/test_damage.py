@@ -31,9 +31,14 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "status": lambda data: data.replace(b'"status": "', b'"status": "no such '),
     "ids": lambda data: b'{"cells": ["../../x"]}',
 }
-CASES = [(name, damage) for name in (*CELL, "cells.json") for damage in ("head", "truncated", "text")]
-CASES += [("seed=2/metrics.jsonl", "nested"), ("seed=2/metrics.jsonl", "empty"), ("cell.json", "nested")]
-CASES += [("cell.json", "role"), ("seed=2/result.json", "status"), ("cells.json", "ids")]
+CASES = [
+    *((name, damage) for name in (*CELL, "cells.json") for damage in ("head", "truncated", "text")),
+    *(("seed=2/metrics.jsonl", damage) for damage in ("nested", "empty")),
+    ("cell.json", "nested"),
+    ("cell.json", "role"),
+    ("seed=2/result.json", "status"),
+    ("cells.json", "ids"),
+]
 
 
 @pytest.fixture
