@@ -29,7 +29,7 @@ from sqlalchemy import Engine, event
 
 from fpl_tune import config
 from fpl_tune.clip.allocator import trim
-from fpl_tune.config import StudySpec
+from fpl_tune.config import Study
 from fpl_tune.simulation import worlds
 from fpl_tune.study.cells import expand
 from fpl_tune.study.results import make_result
@@ -50,8 +50,7 @@ def _no_fsync(connection: Any, record: Any) -> None:
 _LARGE = 600 << 20
 """Bytes of a worker; the imports alone are 400 MB."""
 MakeStore = Callable[..., Store]
-Composed = tuple[StudySpec, dict[str, Any]]
-Compose = Callable[..., Composed]
+Compose = Callable[..., Study]
 
 
 SYSTEM = (
@@ -73,7 +72,6 @@ SYSTEM = (
     "faults/test_hostile_commands.py::test_every_verb_refuses_the_whole_corpus_in_one_line",
     "faults/test_killed_driver.py",
     "faults/test_lost_ray.py",
-    "methods/test_joining.py",
     "report/test_build.py::test_a_browser_draws_every_chart",
     "test_readme.py::test_the_ray_example_runs",
     "test_wheel.py",
@@ -158,7 +156,7 @@ seeds: 2
 def compose(head: str, tmp_path: Path) -> Compose:
     """compose(body, *overrides): a study of `head`, then `body`."""
 
-    def make(body: str = "axes: {optim: {lr: [0.01, 0.1]}}", *overrides: str, name: str = "tiny") -> Composed:
+    def make(body: str = "axes: {optim: {lr: [0.01, 0.1]}}", *overrides: str, name: str = "tiny") -> Study:
         path = tmp_path / f"{name}.yaml"
         path.write_text(head + body)
         return config.compose_study(str(path), overrides)
@@ -220,9 +218,9 @@ def make_store(tmp_path: Path) -> MakeStore:
     ) -> Store:
         path = tmp_path / f"{name}.yaml"
         path.write_text(f"defaults: [/study, _self_]\n{body}")
-        spec, node = config.compose_study(str(path), list(overrides))
+        spec = config.compose_study(str(path), list(overrides))
         store = Store(root, spec.name)
-        store.begin(node, expand(spec, node))
+        store.begin(spec, expand(spec))
         for cell in store.cells():
             for seed in spec.seed_list():
                 if fill(cell, seed):

@@ -33,13 +33,13 @@ def plan(
     words = with_options(overrides, seeds=seeds)
     from fpl_tune.execute.plan.overrides import compose
 
-    spec, node = compose(name, words)
+    spec = compose(name, words)
     if cfg:
-        print_config(spec, node)
+        print_config(spec)
         return
     from fpl_tune.execute.plan.plan import make_plan
 
-    found = make_plan(spec, node, root=output_root())
+    found = make_plan(spec, root=output_root())
     rows = found.rows()
     if format == "json":
         output.emit({**found.totals(), "plan": rows}, format)

@@ -73,8 +73,8 @@ def test_the_page_says_what_is_decided_and_what_more_seeds_decide(make_store):
     assert section.texts[0].startswith(f"Of {len(tests)} comparisons with zeroshot: ")
     (command,) = section.code
     assert re.fullmatch(rf"fpl-tune study {store.folder}/study.yaml seeds=\d+( 'axes.*')?", command)
-    spec, node = config.compose_study(str(store.folder / "study.yaml"), shlex.split(command)[3:])
-    assert {cell.id for cell in expand(spec, node)} <= {cell.id for cell in store.cells()}, "of the same settings"
+    spec = config.compose_study(str(store.folder / "study.yaml"), shlex.split(command)[3:])
+    assert {cell.id for cell in expand(spec)} <= {cell.id for cell in store.cells()}, "of the same settings"
     gap = tests.loc[facts.best.id, "difference"] if facts.best else 0
     assert f"{100 * gap:+.2f} points against zeroshot" in answer.sentence(facts, tests)
 
@@ -87,8 +87,8 @@ def test_more_seeds_are_advised_for_the_open_cells_alone(make_store, compose):
     some = [ids["n_ctx=2, lr=0.1"], ids["n_ctx=8, lr=0.1"], ids["zeroshot, lr=0.1"]]
     assert narrowed(facts, some) == "'axes.method.n_ctx=[2,8]' 'axes.optim.lr=[0.1]'"
     assert narrowed(facts, list(ids.values())) == ""
-    spec, node = compose(body, *shlex.split(narrowed(facts, some)))
-    assert [cell.label for cell in expand(spec, node)] == ["n_ctx=2, lr=0.1", "n_ctx=8, lr=0.1", "zeroshot, lr=0.1"]
+    spec = compose(body, *shlex.split(narrowed(facts, some)))
+    assert [cell.label for cell in expand(spec)] == ["n_ctx=2, lr=0.1", "n_ctx=8, lr=0.1", "zeroshot, lr=0.1"]
     frame = facts.values
     close = {"n_ctx=2, lr=0.1": 0.004, "n_ctx=8, lr=0.1": 0.0042}
     noise = {1: 0.001, 2: -0.002, 3: 0.001}

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fpl_tune import config
-from fpl_tune.config import GROUPS, SearchSpec, StudySpec
+from fpl_tune.config import GROUPS, SearchSpec, Study
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.search.search import Search
 from fpl_tune.study.cells import axes_of, expand, grid, label
 
 
-def compose(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, dict[str, Any]]:
+def compose(name: str, overrides: Sequence[str] = ()) -> Study:
     """Composes a study as `config.compose_study` does, and refuses overrides without effect.
 
     Args:
@@ -23,10 +23,10 @@ def compose(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, dict[s
     Raises:
         ConfigError: an invalid study, or an override without effect because of an axis, a stage or a missing sampler.
     """
-    spec, node = config.compose_study(name, overrides)
-    _warn_of_equal_cells(spec, node)
+    spec = config.compose_study(name, overrides)
+    _warn_of_equal_cells(spec)
     for text in overrides:
-        _check(text, spec, node)
+        _check(text, spec)
     if spec.search.sampler is None and spec.search != SearchSpec():
         fields = [name for name, value in vars(spec.search).items() if value != getattr(SearchSpec(), name)]
         raise ConfigError(
@@ -38,8 +38,8 @@ def compose(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, dict[s
     ):
         from fpl_tune.study import claims  # imports pandas
 
-        claims.check(spec, expand(spec, node))  # a study that is narrowed leaves some claims without cells
-    search = Search.plan(spec, node)
+        claims.check(spec, expand(spec))  # a study that is narrowed leaves some claims without cells
+    search = Search.plan(spec)
     searched = {param.name for part in search.parts for param in part.space.params} if search else set[str]()
     for text in overrides:
         dotted, _, value = text.partition("=")
@@ -48,22 +48,24 @@ def compose(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, dict[s
                 f"{text} does not fix {dotted}: the study searches it. Fix it with "
                 f"'search.space.{dotted}={{choices:[{value}]}}'.", Notice, stacklevel=2,
             )  # fmt: skip
-    return spec, node
+    return spec
 
 
-def _check(text: str, spec: StudySpec, node: dict[str, Any]) -> None:
+def _check(text: str, spec: Study) -> None:
     """Refuses an override of a field that an axis or the stages set anew; warns where references may take it up."""
     dotted = text.partition("=")[0]
     if dotted.split(".")[0] not in GROUPS:
         return
     axis = next((axis for axis, values in axes_of(spec.axes).items() if _sets(axis, values, dotted)), None)
-    field = dotted.removeprefix("protocol.")
+    field, stages = dotted.removeprefix("protocol."), spec.node["stages"]
     if axis is not None:
         wins = f"the study sweeps {axis}. Override the axis, 'axes.{axis}=[...]', or remove it, '~axes.{axis}'."
         if not spec.references:
             raise ConfigError(f"{text} has no effect: {wins}")
         warnings.warn(f"{text} sets references only: {wins}", Notice, stacklevel=3)
-    elif field in ("rounds", "epochs") and node["stages"] and all(stage.get(field) for stage in node["stages"]):
+    elif (
+        field in ("rounds", "epochs") and spec.node["stages"] and all(stage.get(field) for stage in spec.node["stages"])
+    ):
         others = spec.references or "method" in axes_of(spec.axes)  # may bring stages of their own
         if not others:
             raise ConfigError(f"{text} has no effect: every stage of the method sets {field}. Override stages.")
@@ -76,10 +78,10 @@ def _sets(axis: str, values: Sequence[Any], dotted: str) -> bool:
     return all(isinstance(value, Mapping) and dotted in value for value in values)
 
 
-def _warn_of_equal_cells(spec: StudySpec, node: dict[str, Any]) -> None:
+def _warn_of_equal_cells(spec: Study) -> None:
     """Warns of values or labelled variants of one configuration, of which only the first is run."""
     labels: dict[str, str] = {}
-    for varied, run in grid(spec, node):
+    for varied, run in grid(spec):
         kept = labels.setdefault(config.identity(run), label(varied))
         if kept != label(varied):
             warnings.warn(f"{label(varied)!r} has the configuration of {kept!r}, which alone is run.",

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fpl_tune.config import RunSpec, StudySpec
+from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.device import memory, resolve
 from fpl_tune.core.errors import ConfigError, FplTuneError
 from fpl_tune.core.formatting import counted, duration, size
@@ -122,14 +122,13 @@ class Plan:
         return " ".join([text, *self.reasons])
 
 
-def make_plan(spec: StudySpec, node: dict[str, Any], *, root: Path) -> Plan:
+def make_plan(spec: Study, *, root: Path) -> Plan:
     """Plans a study: its missing seeds, their time, memory and bytes.
 
     Times are those of earlier runs where there are any, of this study, then of others; else they are typical ones.
 
     Args:
         spec: the study.
-        node: the study as a plain dict.
         root: the output folder.
 
     Raises:
@@ -142,9 +141,9 @@ def make_plan(spec: StudySpec, node: dict[str, Any], *, root: Path) -> Plan:
         from fpl_tune.execute import ray
 
         setup = ray.offer(setup)
-    cells = [*cells_of(spec, node, root), *ablation_cells(spec, node, root)]
+    cells = [*cells_of(spec, root), *ablation_cells(spec, root)]
     prune.check(spec.prune, [cell.run for cell in cells if cell.candidate])
-    items = _items(spec, node, Store(root, spec.name), cells)
+    items = _items(spec, Store(root, spec.name), cells)
     left = [item for item in items if item.missing]
     loaded = preflight.check([item.run for item in left], len(spec.seed_list()), setup, [item.label for item in left])
     paces = earlier_paces(root, spec.name, {cost_key(item.run) for item in left})
@@ -172,9 +171,9 @@ def make_plan(spec: StudySpec, node: dict[str, Any], *, root: Path) -> Plan:
     return Plan(tuple(items), max(free), setup.parallel, tuple(_reasons(items, setup)))
 
 
-def _items(spec: StudySpec, node: dict[str, Any], store: Store, cells: Sequence[Cell]) -> list[Item]:
+def _items(spec: Study, store: Store, cells: Sequence[Cell]) -> list[Item]:
     """Cells, their missing seeds and their state."""
-    search = Search.plan(spec, node, preflight.check_of_sizes())
+    search = Search.plan(spec, preflight.check_of_sizes())
     tried = [cell for cell in store.cells() if cell.role == "trial" and not _missing(spec, store, cell)[0]]
     found: list[Item] = []
     for cell in cells:
@@ -195,7 +194,7 @@ def _items(spec: StudySpec, node: dict[str, Any], store: Store, cells: Sequence[
     return found
 
 
-def _missing(spec: StudySpec, store: Store, cell: Cell) -> tuple[list[int], list[str]]:
+def _missing(spec: Study, store: Store, cell: Cell) -> tuple[list[int], list[str]]:
     """The seeds of a cell that would run, and why its results are stale, so that all of them would."""
     reasons = stale(store, cell, fingerprints(cell.run))
     return (spec.seed_list() if reasons else store.missing(cell, spec)), reasons

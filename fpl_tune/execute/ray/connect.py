@@ -240,8 +240,8 @@ def _unreachable(address: str | None, problem: str) -> EnvironmentProblem:
     if address is None:
         return EnvironmentProblem(f"cannot start Ray: {problem}. Use execution.executor=inline to run without it.")
     return EnvironmentProblem(
-        f"cannot join the Ray cluster at {address}: {problem}. Check execution.address or RAY_ADDRESS, which `ray start`"
-        " prints, the token (RAY_AUTH_TOKEN_PATH, or RAY_AUTH_MODE=disabled), and that Ray and Python have the "
+        f"cannot join the Ray cluster at {address}: {problem}. Check execution.address or RAY_ADDRESS, which `ray "
+        "start` prints, the token (RAY_AUTH_TOKEN_PATH, or RAY_AUTH_MODE=disabled), and that Ray and Python have the "
         "same versions here and there."
     )
 

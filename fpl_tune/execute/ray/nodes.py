@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
+from ray.exceptions import GetTimeoutError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
@@ -121,7 +122,7 @@ def _node(info: dict[str, Any], ref: Any, limit: float) -> Node:
     try:
         problem, gpu_bytes = ray.get(ref, timeout=0)
     except Exception as failure:
-        late = isinstance(failure, ray.exceptions.GetTimeoutError)
+        late = isinstance(failure, GetTimeoutError)
         why = f"no worker answered within {limit:.0f} s" if late else " ".join(str(failure).split())[-300:]
         problem, gpu_bytes = f"cannot run a worker: {why}. {_NO_WORKER}", ()
     name, resources = f"{info['NodeManagerHostname']} ({info['NodeManagerAddress']})", info["Resources"]
