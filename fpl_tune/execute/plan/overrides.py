@@ -63,9 +63,7 @@ def _check(text: str, spec: Study) -> None:
         if not spec.references:
             raise ConfigError(f"{text} has no effect: {wins}")
         warnings.warn(f"{text} sets references only: {wins}", Notice, stacklevel=3)
-    elif (
-        field in ("rounds", "epochs") and spec.node["stages"] and all(stage.get(field) for stage in spec.node["stages"])
-    ):
+    elif field in ("rounds", "epochs") and stages and all(stage.get(field) for stage in stages):
         others = spec.references or "method" in axes_of(spec.axes)  # may bring stages of their own
         if not others:
             raise ConfigError(f"{text} has no effect: every stage of the method sets {field}. Override stages.")
