@@ -288,7 +288,7 @@ class Scheduler:
         crashed = failure.kind == "died"
         if failure.kind == "memory" and not job.alone:
             job.alone = True
-        elif failure.kind != "declined":
+        else:
             further = crashed and len(job.rounds) > job.reached
             job.attempt = 0 if further else job.attempt + 1
             if not crashed or job.attempt > _CRASHES:

@@ -101,17 +101,6 @@ def test_no_colour_on_a_terminal_where_it_is_not_wanted(colours: dict[str, str],
     assert ("\x1b[" in seen) is wanted
 
 
-def test_plan_names_what_is_kept_outside_the_study(home: Path, command: Command) -> None:
-    for values in ("[0]", "[0.5]"):  # both are finished: nothing runs
-        assert command("study", "lambda_sweep", f"axes.method.lam={values}", "references=[]").code == 0
-    done = command("plan", "lambda_sweep", "axes.method.lam=[0]", "references=[]")
-    assert "Not in this study, but kept with their results: 2 cells." in done.out
-    listed = command("plan", "lambda_sweep", "axes.method.lam=[0]", "references=[]", "--format", "json").out
-    assert [(row["cell"], row["status"]) for row in json.loads(listed)["plan"]] == [
-        ("lam=0", "done"), ("lam=0.5", "gone"), ("promptfl", "gone")
-    ]  # fmt: skip
-
-
 def test_a_narrowed_study_keeps_its_cells_and_says_so(home: Path, command: Command) -> None:
     whole = json.loads(command("show", "lambda_sweep", "--format", "json").out)
     done = command("study", "lambda_sweep", "axes.method.lam=[0]", "references=[]")
@@ -170,17 +159,21 @@ def test_no_word_of_a_plan_is_split_at_forty_columns(
     assert ["lam=0.5", "done", "0"] in [line.replace("│", " ").split() for line in printed]
 
 
+<<<<<<< HEAD
 def test_plan_names_what_makes_a_cell_stale_or_new(home: Path, command: Command) -> None:
     store = Store.open(home / "outputs", "lambda_sweep")
     path = store.seed_folder(store.cell("lam=0.5"), 1) / "result.json"
     node = json.loads(path.read_text())
+=======
+def test_plan_names_what_makes_a_cell_stale(home: Path, command: Command) -> None:
+    (cell,) = (path for path in home.glob("outputs/lambda_sweep/cells/*/cell.json") if '"lam=0.5"' in path.read_text())
+    node = json.loads(cell.read_text())
+>>>>>>> main
     node["fingerprints"]["method"] = "of an earlier source"
     path.write_text(json.dumps(node))
     rows = {row["cell"]: row for row in json.loads(command("plan", "lambda_sweep", "--format", "json").out)["plan"]}
     assert (rows["lam=0.5"]["status"], rows["lam=0.5"]["why"]) == ("stale", "method source")
     assert rows["lam=0"]["status"] == "done"
-    done = command("plan", "lambda_sweep", "protocol.rounds=4", "--format", "csv")
-    assert "protocol.rounds 3 -> 4" in done.out
 
 
 def test_a_run_ends_with_a_table_in_percent(command: Command) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,13 @@ import pytest
 from fpl_tune import config
 from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.execute import manage
-from fpl_tune.execute import scheduler as driver
-from fpl_tune.execute.plan import diff as differences
-from fpl_tune.execute.plan.diff import Differ
 from fpl_tune.study.cells import expand
+<<<<<<< HEAD
 from fpl_tune.study.export import export
 from fpl_tune.study.lock import locked
+=======
+from fpl_tune.study.export import export, nearest_words
+>>>>>>> main
 from fpl_tune.study.selection import best
 from fpl_tune.study.store import Store
 
@@ -71,6 +70,7 @@ def test_an_exported_cell_is_a_study_of_the_same_configuration(compose: Compose,
         export(store, store.cells()[0], tmp_path)
 
 
+<<<<<<< HEAD
 def diff(spec: config.Study, store: Store) -> list[tuple[str, str, str]]:
     """Label, state and why of the study's cells, then of those that it no longer has."""
     cells = expand(spec)
@@ -135,3 +135,12 @@ def test_status_stop_and_retry(make_store: MakeStore) -> None:
     assert manage.retry_failed(store, ["failed"]) == [(cell, f"{cell.label}, seed 1: no luck")]
     assert store.seeds(cell) == [2]
     assert manage.retry_failed(store) == [(cell, f"{cell.label}, seed 2: no finite number")]
+=======
+def test_nearest_words_of_words_are_themselves() -> None:
+    towers = load_towers("compact")
+    context = towers.words("a photo of a red star")
+    (found,) = nearest_words(towers, context)
+    assert [word for word, _ in found] == ["a", "photo", "of", "a", "red", "star"]
+    assert [distance for _, distance in found] == pytest.approx([0.0] * 6, abs=1e-3)
+    assert nearest_words(towers, torch.zeros(3)) == []
+>>>>>>> main
