@@ -159,16 +159,10 @@ def test_no_word_of_a_plan_is_split_at_forty_columns(
     assert ["lam=0.5", "done", "0"] in [line.replace("│", " ").split() for line in printed]
 
 
-<<<<<<< HEAD
-def test_plan_names_what_makes_a_cell_stale_or_new(home: Path, command: Command) -> None:
+def test_plan_names_what_makes_a_cell_stale(home: Path, command: Command) -> None:
     store = Store.open(home / "outputs", "lambda_sweep")
     path = store.seed_folder(store.cell("lam=0.5"), 1) / "result.json"
     node = json.loads(path.read_text())
-=======
-def test_plan_names_what_makes_a_cell_stale(home: Path, command: Command) -> None:
-    (cell,) = (path for path in home.glob("outputs/lambda_sweep/cells/*/cell.json") if '"lam=0.5"' in path.read_text())
-    node = json.loads(cell.read_text())
->>>>>>> main
     node["fingerprints"]["method"] = "of an earlier source"
     path.write_text(json.dumps(node))
     rows = {row["cell"]: row for row in json.loads(command("plan", "lambda_sweep", "--format", "json").out)["plan"]}
