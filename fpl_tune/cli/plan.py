@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
-
-import typer
 
 from fpl_tune.cli import output
 from fpl_tune.cli.common import ConfigOption, FormatOption, Overrides, StudyName, app, print_config
@@ -16,11 +13,10 @@ from fpl_tune.core.paths import output_root
 def plan(
     name: StudyName,
     overrides: Overrides = None,
-    measure: Annotated[bool, typer.Option("--measure", help="Train two rounds of whatever never ran.")] = False,
     format: FormatOption = "table",
     cfg: ConfigOption = False,
 ) -> None:
-    """What a study would run and why: new, stale and finished cells, time, memory and exact bytes.
+    """What a study would run: new, stale and finished cells, time, memory and bytes.
 
     Exit code 2 if the study cannot run on this machine.
     """
@@ -32,9 +28,8 @@ def plan(
         return
     from fpl_tune.execute.plan.plan import make_plan
 
-    with output.progress("measuring") as progress:
-        found = make_plan(spec, root=output_root(), measure=measure, progress=progress)
-    rows = [*found.rows(), *({"cell": cell.label, "status": state, "why": why} for cell, state, why in found.outside)]
+    found = make_plan(spec, root=output_root())
+    rows = found.rows()
     output.emit({**found.totals(), "plan": rows} if format == "json" else rows, format, title=f"Plan of {spec.name}")
     if format == "table":
         print(found.sentence())

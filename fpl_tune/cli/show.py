@@ -64,12 +64,12 @@ def print_results(store: Store, rule: str, format: Format, columns: Sequence[str
     if format in ("json", "csv") and columns is None:
         output.emit(records, format)
         return
-    choice, before = selection.choose(table, cells, study, rule), store.earlier_ids()
+    choice = selection.choose(table, cells, study, rule)
     chosen = {cell.id for cell in choice.cells} if choice else set[str]()
     rows: list[dict[str, Any]] = []
     for record in _leading(records, chosen):
         status = "" if record["status"] == Status.DONE else record["status"]
-        status = "best" if record["cell"] in chosen else status or ("earlier" if record["cell"] in before else "")
+        status = "best" if record["cell"] in chosen else status
         row = {"cell": record["label"], "status": status, "validation": output.percent(record[results.VAL])}
         row["test" if metric == results.TEST else metric] = plus_minus(record["mean"], record["std"], metric, 1)
         row |= {title: output.percent(record[name]) for name, title in titles.items()}
@@ -83,7 +83,6 @@ def print_results(store: Store, rule: str, format: Format, columns: Sequence[str
         by = f": {choice.by}" if len(choice.cells) > 1 or choice.uneven else ""
         notes.append(f"best on validation in bold{by}")
     notes += [f"{len(records) - len(rows)} more with --format csv"] if len(rows) < len(records) else []
-    notes += filter(None, [store.earlier_note()])
     names = columns or [name for name in (rows[0] if rows else ()) if name != "id"]
     for column in names if rows else ():
         if column not in rows[0]:

@@ -19,7 +19,7 @@ from fpl_tune.search.gains import searches
 from fpl_tune.simulation.evaluate import harmonic_mean
 from fpl_tune.study import results
 from fpl_tune.study.cells import axes_of, label, shown
-from fpl_tune.study.results import aggregate
+from fpl_tune.study.results import aggregate, as_rows
 from fpl_tune.study.selection import Choice, choose
 
 if TYPE_CHECKING:
@@ -158,11 +158,6 @@ class Facts:
         return axis.replace(".", "_")
 
     @cached_property
-    def earlier(self) -> set[str]:
-        """Ids of the cells of earlier runs of the study."""
-        return self.store.earlier_ids()
-
-    @cached_property
     def parts(self) -> list[CellSearch]:
         """The searches of the study, one for each cell of its axes."""
         return searches(self.spec) if self.searched else []
@@ -190,7 +185,9 @@ class Facts:
         """One row per cell, index `cell`: label, role, axes, status, n, val, mean, std, sem,
         half (of the 95 % t interval), bytes (both ways) and seconds per seed, and the means of `sets` and `extra`.
         """
-        rows = results.summary(self.frame, self.cells, self.spec.seed_list(), self.rule, self.metric)
+        rows = pd.DataFrame(
+            results.summarise(as_rows(self.frame), self.cells, self.spec.seed_list(), self.rule, self.metric)
+        )
         rows = rows.set_index("cell").rename(columns={results.VAL: "val", "time/seconds": "seconds"})
         rows["half"] = [t_half_width(sem, n) for sem, n in zip(rows["sem"], rows["n"], strict=True)]
         rows["bytes"] = rows["comm/up_bytes"] + rows["comm/down_bytes"]

@@ -25,7 +25,7 @@ def choice(facts: Facts, tests: pd.DataFrame) -> Part | None:
     own = [cell.id for cell in facts.own]
     val, test = (frame.loc[frame["cell"].isin(own)] for frame in map(facts.long, (VAL, facts.metric)))
     try:
-        found = analysis.overtuning(val, test, rule=facts.spec.report.select)
+        found = analysis.overtuning(val, test)
     except ValueError as problem:
         return Part("What the choice is worth", [str(problem)])
     if found.cells < 2:
@@ -39,7 +39,7 @@ def choice(facts: Facts, tests: pd.DataFrame) -> Part | None:
     texts = [
         f"Selection among {counted(found.cells, 'cell')} by validation loses "
         f"{100 * found.loss:.2f} points of {quantity(facts.metric)} against the cell that the same test values "
-        f"put first, which noise flatters. Rule of selection: {facts.spec.report.select} (report.select).",
+        f"put first, which noise flatters.",
         "Corrected: for every seed, the cell that the other seeds' validation selects is tested on that seed.",
     ]
     texts += [f"Limits: {found.note}."] if found.note else []

@@ -78,8 +78,7 @@ def _columns(facts: Facts, cell: Cell, test: Mapping[Any, Any]) -> list[tuple[st
     """Names and fields of a cell's columns; `test` is its comparison with the reference."""
     row: dict[str, Any] = facts.table.loc[cell.id].to_dict()
     status, wanted = str(row["status"]), len(facts.spec.seed_list())
-    marks = {"published": facts.published, "earlier run": facts.earlier}
-    name = " ".join([facts.name(cell), *(f"({mark})" for mark, ids in marks.items() if cell.id in ids)])
+    name = f"{facts.name(cell)} (published)" if cell.id in facts.published else facts.name(cell)
     gap = judged(facts, test) if test else ["–", "–", "–"]
     beside = [(title(other), Td(figure(row[other], other))) for other in facts.sets]
     return [
@@ -125,11 +124,9 @@ def comparisons(facts: Facts, tests: pd.DataFrame) -> dict[str, dict[int, list[s
 
 def note(facts: Facts) -> str:
     """Explains the values of the table."""
-    before = facts.store.earlier_note()
     width = facts.spec.report.rope
     equal = f" Differences below {width:g} {'point' if width == 1 else 'points'} count as equal (report.rope)."
     return (
-        f"{f'{before}. '.capitalize() if before else ''}"
         f"± is the standard deviation over seeds; {facts.basis}. The best cell (bold) is chosen by validation "
         "accuracy. Δ is paired over seeds; its 95 % intervals hold for all rows together, and decide the verdict."
         f"{equal if percent(facts.metric) else ''}"

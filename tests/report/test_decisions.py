@@ -12,11 +12,9 @@ import pandas as pd
 import pytest
 
 from fpl_tune import analysis, config
-from fpl_tune.core.errors import ConfigError
 from fpl_tune.report import answer, build, curves, robustness, table
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.reference import against, narrowed
-from fpl_tune.study import selection
 from fpl_tune.study.cells import expand
 
 SWEEP = """axes: {method.n_ctx: [1, 2, 4, 8]}
@@ -153,33 +151,6 @@ def test_data_sets_are_compared_by_rank(make_store):
     assert groups == {(1, 2), (2, 3)}
     length = 2.343 * math.sqrt(3 * 4 / (6 * 3))  # Demsar 2006, Table 5: three cells
     assert spec["title"] == f"critical difference {length:.2f}"
-
-
-def test_the_study_s_rule_selects(make_store, compose):
-    def store_of(*overrides, name):
-        body = "axes: {method.n_ctx: [1, 2, 4, 8, 9, 10, 11, 12, 13, 14]}\nseeds: 3\n"
-        store = make_store(list(overrides), body=body, name=name)
-        levels = {"n_ctx=1": [0.7045] * 3, "n_ctx=2": [0.705] * 3, "n_ctx=4": [0.6, 0.8, 0.75], "n_ctx=8": [0.5] * 3}
-        noise = np.random.default_rng(0).normal(0, 0.001, (len(store.cells()), 3))
-        for cell in store.cells():
-            for seed, level in zip((1, 2, 3), levels.get(cell.label, [0.4] * 3), strict=True):
-                result = store.result(cell, seed)
-                rules = {
-                    n: {**r, "val/acc_mean": level + noise[cell.number, seed - 1]} for n, r in result["rules"].items()
-                }
-                store.put(cell, seed, store.history(cell, seed), {**result, "rules": rules})
-        return store
-
-    wanted = {"mean": "n_ctx=4", "lower_bound": "n_ctx=2"}
-    for rule, label in wanted.items():
-        found = selection.best(store_of(f"report.select={rule}", name=rule))
-        assert found.label == label
-        val = {"n_ctx=4": 2.15 / 3, "n_ctx=2": 0.705}[label]
-        assert found.val == pytest.approx(val, abs=0.002), "the mean, whatever it was selected by"
-    with pytest.raises(ConfigError, match=r"report\.select 'best'"):
-        compose("axes: {optim: {lr: [0.1]}}", "report.select=best")
-    with pytest.raises(ConfigError, match=r"report.rope must be >= 0"):
-        compose("axes: {optim: {lr: [0.1]}}", "report.rope=-1")
 
 
 def test_show_as_json_holds_the_comparisons(make_store, capsys):
