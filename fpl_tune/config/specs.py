@@ -274,9 +274,6 @@ class ReportSpec:
     """Cell label that others are tested against."""
     rope: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """Region of practical equivalence: smaller differences of accuracies, in points, do not matter."""
-    select: Literal["mean", "lower_bound"] = "mean"
-    """How validation selects the best cell: the highest mean, or the highest lower bound (mean minus three standard
-    errors)."""
     paper: dict[str, Any] = field(default_factory=dict)
     """{table: ..., protocol: ..., expected: "...", defects: [...]}: the printed figures the study answers to."""
     claims: dict[str, ClaimSpec] = field(default_factory=dict)

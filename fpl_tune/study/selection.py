@@ -170,15 +170,9 @@ def choose(
         for key, rows in found.items()
         if rows.keys() >= set(seeds)
     }
-    lower = spec.report.select == "lower_bound"
-    ranked = _lower_bounds(found, seeds, [cell for cell in cells if cell.id in val], axes) if lower else val
-    choice = select(cells, ranked, axes)
+    choice = select(cells, val, axes)
     if choice is None or not seeds:
         return None
-    if lower:
-        mean = math.fsum(val[cell.id] for cell in choice.cells) / len(choice.cells)
-        by = choice.by.replace("mean validation accuracy", "lower bound of the validation accuracy")
-        choice = replace(choice, val=mean, by=by)
     uneven = any(rows.keys() != set(seeds) for rows in found.values())
     by = f"{choice.by}, compared on {listed('seed', seeds)}, which all cells have" if uneven else choice.by
     return replace(choice, by=by, seeds=tuple(seeds), uneven=uneven)
@@ -193,22 +187,6 @@ def _finished(rows: Sequence[Row], cells: Sequence[Cell], rule: str) -> dict[str
         if row["rule"] == rule and row["cell"] in names - other and not _missing(row[VAL]):
             found.setdefault(row["cell"], {})[int(row["seed"])] = row
     return found
-
-
-def _lower_bounds(
-    found: Mapping[str, Mapping[int, Row]], seeds: Sequence[int], cells: Sequence[Cell], axes: Collection[str]
-) -> dict[str, float]:
-    """Lower bounds of the mean by cell, computed among the cells of each setting; see `analysis.scores`."""
-    import pandas as pd
-
-    from fpl_tune import analysis
-
-    settings: dict[str, list[Row]] = {}
-    for cell in cells:
-        rows = [{"cell": cell.id, "seed": seed, "value": found[cell.id][seed][VAL]} for seed in seeds]
-        settings.setdefault(setting_of(cell, axes), []).extend(rows)
-    bounds = (analysis.scores(pd.DataFrame(rows))["lower_bound"] for rows in settings.values())
-    return {str(key): float(bound) for alike in bounds for key, bound in alike.items()}
 
 
 def _missing(value: float | None) -> bool:

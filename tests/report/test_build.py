@@ -137,7 +137,7 @@ USER = """
 (async () => {
   const wait = async found => { while (!found()) await new Promise(next => setTimeout(next, 50)); };
   await wait(() => document.body.dataset.drawn);
-  const seen = {}, input = document.getElementById("filter"), first = views.slice_n_ctx;
+  const seen = {}, input = document.getElementById("filter"), first = views.curve;
   const shown = () => [...table.tBodies[0].rows].filter(row => !row.hidden).map(row => row.cells[0].textContent);
   const mark = (name, kind) => document.querySelector(`#chart-${name} .${kind} path`);
   seen.all = shown();
@@ -162,8 +162,8 @@ USER = """
   seen.brushed = [shown().length, brushed.size];
   clear.onclick();
   seen.unbrushed = shown().length;
-  const { x, y } = mark("slice_n_ctx", "mark-symbol.role-mark").getBoundingClientRect();
-  for (const kind of ["pointerover", "pointermove"]) mark("slice_n_ctx", "mark-symbol.role-mark").dispatchEvent(
+  const point = mark("curve", "mark-symbol.role-mark"), { x, y } = point.getBoundingClientRect();
+  for (const kind of ["pointerover", "pointermove"]) point.dispatchEvent(
     new PointerEvent(kind, { bubbles: true, clientX: x + 2, clientY: y + 2 }));
   await wait(() => document.getElementById("vg-tooltip-element")?.textContent);
   seen.tip = document.getElementById("vg-tooltip-element").textContent;
