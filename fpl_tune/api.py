@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from fpl_tune.clip import Towers
     from fpl_tune.clip.sentences import Position
-    from fpl_tune.config import StudySpec
+    from fpl_tune.config import Study
     from fpl_tune.execute.callback import Callback, Outcome
     from fpl_tune.study.store import Store
 
@@ -191,12 +191,12 @@ def run_study(name: str, *overrides: str, callbacks: Iterable[Callback] = ()) ->
     from fpl_tune.execute.eta import Eta
     from fpl_tune.execute.plan.overrides import compose
 
-    spec, node = compose(name, overrides)
-    start_study(spec, node, root=output_root(), callbacks=[Eta(), *callbacks])
+    spec = compose(name, overrides)
+    start_study(spec, root=output_root(), callbacks=[Eta(), *callbacks])
     return load_study(spec.name)
 
 
-def start_study(spec: StudySpec, node: dict[str, Any], *, root: Path, callbacks: Iterable[Callback] = ()) -> Outcome:
+def start_study(spec: Study, *, root: Path, callbacks: Iterable[Callback] = ()) -> Outcome:
     """Runs or continues a composed study with the executor that it names, after preflight.
 
     Raises:
@@ -212,7 +212,6 @@ def start_study(spec: StudySpec, node: dict[str, Any], *, root: Path, callbacks:
         from fpl_tune.execute.ray import execute
     return run_study(
         spec,
-        node,
         root=root,
         executor=execute,
         callbacks=callbacks,

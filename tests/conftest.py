@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import sqlite3
+import tarfile
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # before torch
     # Threads of tests side by side would fight for the same cores.
@@ -29,7 +30,7 @@ from sqlalchemy import Engine, event
 
 from fpl_tune import config
 from fpl_tune.clip.allocator import trim
-from fpl_tune.config import StudySpec
+from fpl_tune.config import Study
 from fpl_tune.simulation import worlds
 from fpl_tune.study.cells import expand
 from fpl_tune.study.results import make_result
@@ -50,8 +51,7 @@ def _no_fsync(connection: Any, record: Any) -> None:
 _LARGE = 600 << 20
 """Bytes of a worker; the imports alone are 400 MB."""
 MakeStore = Callable[..., Store]
-Composed = tuple[StudySpec, dict[str, Any]]
-Compose = Callable[..., Composed]
+Compose = Callable[..., Study]
 
 
 SYSTEM = (
@@ -73,7 +73,7 @@ SYSTEM = (
     "faults/test_hostile_commands.py::test_every_verb_refuses_the_whole_corpus_in_one_line",
     "faults/test_killed_driver.py",
     "faults/test_lost_ray.py",
-    "methods/test_joining.py",
+    "methods/test_pacs.py",
     "report/test_build.py::test_a_browser_draws_every_chart",
     "test_readme.py::test_the_ray_example_runs",
     "test_wheel.py",
@@ -158,7 +158,7 @@ seeds: 2
 def compose(head: str, tmp_path: Path) -> Compose:
     """compose(body, *overrides): a study of `head`, then `body`."""
 
-    def make(body: str = "axes: {optim: {lr: [0.01, 0.1]}}", *overrides: str, name: str = "tiny") -> Composed:
+    def make(body: str = "axes: {optim: {lr: [0.01, 0.1]}}", *overrides: str, name: str = "tiny") -> Study:
         path = tmp_path / f"{name}.yaml"
         path.write_text(head + body)
         return config.compose_study(str(path), overrides)
@@ -220,9 +220,9 @@ def make_store(tmp_path: Path) -> MakeStore:
     ) -> Store:
         path = tmp_path / f"{name}.yaml"
         path.write_text(f"defaults: [/study, _self_]\n{body}")
-        spec, node = config.compose_study(str(path), list(overrides))
+        spec = config.compose_study(str(path), list(overrides))
         store = Store(root, spec.name)
-        store.begin(node, expand(spec, node))
+        store.begin(spec, expand(spec))
         for cell in store.cells():
             for seed in spec.seed_list():
                 if fill(cell, seed):
@@ -233,3 +233,21 @@ def make_store(tmp_path: Path) -> MakeStore:
         return store
 
     return make
+
+
+@pytest.fixture(scope="session")
+def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of real data sets: what `FPL_TUNE_TEST_DATA` names, or ../shared/data; archives in it are unpacked."""
+    held = Path(os.environ.get("FPL_TUNE_TEST_DATA") or Path(__file__).parents[2] / "shared" / "data")
+    if not held.is_dir():
+        pytest.skip("no real data sets: FPL_TUNE_TEST_DATA names no folder")
+    archives = sorted(held.glob("*.tar"))
+    if not archives:
+        return held
+    unpacked = tmp_path_factory.mktemp("data")
+    for archive in archives:
+        with tarfile.open(archive) as file:
+            file.extractall(unpacked, filter="data")
+    for folder in (path for path in held.iterdir() if path.is_dir()):
+        (unpacked / folder.name).symlink_to(folder)
+    return unpacked

@@ -100,9 +100,9 @@ def test_every_command_is_one(command: str, monkeypatch: pytest.MonkeyPatch) -> 
     if "server_momentum" in command:
         return
     if name in list_studies():
-        spec, node = config.compose_study(name, overrides)
+        spec = config.compose_study(name, overrides)
         assert spec.name == name
-        assert expand(spec, node)
+        assert expand(spec)
     elif name is None and overrides:
         config.compose_run(overrides)
 
@@ -194,8 +194,8 @@ def test_the_study_in_the_text_composes(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "studies").mkdir()
     (tmp_path / "studies" / "mine.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
-    spec, node = config.compose_study("mine")
-    assert len(expand(spec, node)) == 4 * 3 + 3, "and the reference once per number of shots"
+    spec = config.compose_study("mine")
+    assert len(expand(spec)) == 4 * 3 + 3, "and the reference once per number of shots"
 
 
 def test_the_method_in_the_text_keeps_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from fpl_tune import config, methods
-from fpl_tune.config import RunSpec, StudySpec
+from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.files import save_tensors
 from fpl_tune.core.paths import list_studies
 from fpl_tune.execute.plan import preflight
@@ -43,7 +43,7 @@ TABLES = [name for name in PAPERS if not re.search(r"_f\d", name)]
 OURS = "claims lambda_sweep mu_sweep rank_sweep joint_search zoo zoo2026 defects pareto privacy".split()
 STUDIES = sorted({*PAPERS, *OURS, *list_studies()})
 
-Composed = tuple[StudySpec, dict[str, Any], list[Cell]]
+Composed = tuple[Study, list[Cell]]
 
 
 _composed: dict[str, dict[str, Composed]] = {"small": {}, "paper": {}}
@@ -54,8 +54,8 @@ def composed(name: str, scale: str) -> Composed:
         with warnings.catch_warnings():
             if name in ("fedapt_t1", "fedapt_t10") and scale == "small":  # the embedded world has one backbone for two
                 warnings.filterwarnings("ignore", "'ViT-.*' has the configuration of 'ResNet-")
-            spec, node = compose(name, [f"scale={scale}"])  # warns of settings without effect: warnings are errors
-        _composed[scale][name] = spec, node, expand(spec, node)
+            spec = compose(name, [f"scale={scale}"])  # warns of settings without effect: warnings are errors
+        _composed[scale][name] = spec, expand(spec)
     return _composed[scale][name]
 
 
@@ -85,8 +85,8 @@ def test_every_table_and_figure_has_its_study() -> None:
 
 @pytest.mark.parametrize("name", ["zoo", "zoo2026"])
 def test_the_zoo_labels_each_method_by_its_name(name: str) -> None:
-    _, node, _ = composed(name, "small")
-    shown = [(bundle["label"], bundle["method"]) for bundle in node["axes"]["variant"]]
+    spec, _ = composed(name, "small")
+    shown = [(bundle["label"], bundle["method"]) for bundle in spec.axes["variant"]]
     assert all(label == method for label, method in shown)
     assert len(set(shown)) == len(shown)
     assert {method for _, method in shown} <= set(config.options("method"))
@@ -107,7 +107,7 @@ def test_header_names_command_and_cost(name: str) -> None:
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_claims_have_cells(name: str) -> None:
-    spec, _, cells = composed(name, "small")
+    spec, cells = composed(name, "small")
     claims.check(spec, cells)
     assert all(claim.source for claim in spec.report.claims.values())
 
@@ -123,7 +123,7 @@ def test_thirty_claims_of_five_papers() -> None:
 @pytest.mark.parametrize("name", STUDIES)
 @pytest.mark.filterwarnings("ignore:partition.compat_|data.permute_classnames")
 def test_small_cells_fit_their_task(name: str) -> None:
-    spec, node, cells = composed(name, "small")
+    spec, cells = composed(name, "small")
     assert len({cell.label for cell in cells}) == len(cells) >= 1
     assert {cell.run.data.name for cell in cells} == {"shapes"}
     assert {cell.run.clip.name for cell in cells} == {"compact"}
@@ -132,7 +132,7 @@ def test_small_cells_fit_their_task(name: str) -> None:
     if spec.search.sampler is None:
         preflight.check([cell.run for cell in cells])
     else:
-        search = Search.plan(spec, node)
+        search = Search.plan(spec)
         assert search is not None
         assert len(search.parts) == sum(cell.role == "cell" for cell in cells)
 
@@ -159,7 +159,7 @@ def paper_sizes(run: RunSpec) -> Any:
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_paper_scale_is_the_papers_data_and_towers(name: str) -> None:
-    spec, _, cells = composed(name, "paper")
+    spec, cells = composed(name, "paper")
     assert spec.paper_scale
     for cell in cells:
         assert cell.run.data.name != "shapes", cell.label
@@ -171,10 +171,10 @@ def test_paper_scale_is_the_papers_data_and_towers(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["zoo", "zoo2026", "defects", "privacy", "joint_search", "pareto", "fedmgp_ablation"])
 def test_paper_scale_of_our_own_studies(name: str) -> None:
-    spec, node, cells = composed(name, "paper")
+    spec, cells = composed(name, "paper")
     assert "shapes" not in {cell.run.data.name for cell in cells}
     if spec.search.sampler is not None:
-        assert Search.plan(spec, node) is not None
+        assert Search.plan(spec) is not None
 
 
 # -- printed figures -----------------------------------------------------------------------------------------
@@ -182,12 +182,12 @@ def test_paper_scale_of_our_own_studies(name: str) -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_printed_rows_have_cells(name: str) -> None:
-    spec, _, cells = composed(name, "paper")
+    spec, cells = composed(name, "paper")
     asked: Mapping[str, Any] = spec.report.paper
     assert asked["expected"]
     results = list(printed_results(asked, spec.report.metric))
     assert spec.report.metric in {metric for metric, _, _ in results}
-    labels = {without_data(cell) for cell in (*cells, *composed(name, "small")[2])}
+    labels = {without_data(cell) for cell in (*cells, *composed(name, "small")[1])}
     assert {cell for _, cell, _ in results} <= {*labels, BEST}
     data = {name for c in cells for name in (c.run.data.name, c.run.data.name + c.run.data.classes)}
     printed = {figure.place.partition("/")[0] for _, _, figures in results for figure in figures}
@@ -198,7 +198,7 @@ def test_printed_values_are_those_of_the_papers() -> None:
     """How many values each paper prints, and their sum: a slip of the pen in a study file shows here."""
     found: dict[str, list[float]] = {}
     for name in TABLES:
-        spec, _, _ = composed(name, "paper")
+        spec, _ = composed(name, "paper")
         rows = printed_results(spec.report.paper, spec.report.metric)
         found.setdefault(spec.report.paper["paper"], []).extend(f.mean for _, _, figures in rows for f in figures)
     assert {paper: (len(values), round(sum(values), 2)) for paper, values in found.items()} == PRINTED
@@ -285,8 +285,8 @@ def one_round(cell: Cell, cache_dir: Path, folder: Path) -> tuple[list[Record], 
 @pytest.mark.parametrize("name", [n for n in STUDIES if n not in ("pfedmoap_f4", "mu_sweep", "rank_sweep")])
 @pytest.mark.filterwarnings("ignore:partition.compat_|data.permute_classnames")
 def test_one_round_of_every_method(name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    spec, node, cells = composed(name, "small")
-    if search := Search.plan(spec, node):
+    spec, cells = composed(name, "small")
+    if search := Search.plan(spec):
         search.open(tmp_path)
         cells = [
             *(cell for cell in cells if cell.role == "reference"),

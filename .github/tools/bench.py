@@ -4,6 +4,7 @@ python .github/tools/bench.py platform [KEY=VALUE]...   planning and starting a 
 python .github/tools/bench.py search [KEY=VALUE]...     how many workers of a simulated cluster a search keeps busy
 python .github/tools/bench.py record [KEY=VALUE]...     what the records of a study in MLflow cost
 python .github/tools/bench.py gpu                       a step counted on a simulated GPU, and its predicted time
+python .github/tools/bench.py history                   appends what `make bench` measures to .github/bench.jsonl
 python .github/tools/bench.py statistics                false positives, coverage and power on simulated studies
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 
+import bench_history
 from bench_platform import bench_platform
 from bench_record import bench_record
 from bench_search import bench_search
@@ -26,7 +28,7 @@ from fpl_tune.core.paths import cache_root
 def main() -> None:
     """Runs one benchmark and prints its rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("platform", "search", "record", "gpu", "statistics"))
+    parser.add_argument("kind", choices=("platform", "search", "record", "gpu", "history", "statistics"))
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--format", choices=("table", "json", "csv"), default="table")
     given = parser.parse_args()
@@ -39,6 +41,8 @@ def main() -> None:
             rows = bench_record(config.compose_run(given.overrides), resolve("auto"), cache_dir=cache_root())
         elif given.kind == "gpu":
             rows = simulate_gpu(progress)
+        elif given.kind == "history":
+            rows = bench_history.append(progress)
         else:
             rows = bench_statistics(progress=progress)
     output.emit(rows, given.format)

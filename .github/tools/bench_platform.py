@@ -121,7 +121,7 @@ def _suggested(root: Path, overrides: Sequence[str], trials: int) -> float:
     """Seconds per trial of requesting the next batch after so many trials, and of reporting it."""
     search = {"sampler": "tpe", "trials": trials + 20, "batch": 10, "space": _SPACE, "only": list(_SPACE)}
     file = _study(root / "search.yaml", {"search": search})
-    plan = Search.plan(*config.compose_study(str(file), overrides))
+    plan = Search.plan(config.compose_study(str(file), overrides))
     assert plan is not None
     plan.open(root / "search")
     known = 0
@@ -168,6 +168,6 @@ def _added(root: Path, overrides: Sequence[str], device: str, cache_dir: Path, t
     bare = once(lambda: [alone() for _ in range(trials)], where)
     file = _study(root / "short.yaml", {"axes": {"optim.lr": [1e-3 * (i + 1) for i in range(trials + 1)]}})
     clock = _Clock()
-    run_study(*config.compose_study(str(file), short), root=root / "short", executor=ray.execute, callbacks=[clock])
+    run_study(config.compose_study(str(file), short), root=root / "short", executor=ray.execute, callbacks=[clock])
     first, *_, last = clock.ends
     return (last - first) / trials - bare / trials

@@ -30,9 +30,9 @@ def bench_record(run: RunSpec, device: str = "cpu", *, cache_dir: Path) -> list[
     histories = Simulation(run, (1, 2, 3), cache_dir=cache_dir, device=device).run_all()
     trial = min(time.perf_counter() - began[0], time.process_time() - began[1])
     with tempfile.TemporaryDirectory(prefix="fpl-tune-") as folder:
-        spec, node = config.compose_study(str(shipped("studies", "lambda_sweep.yaml")))
-        store, cells = Store(Path(folder), spec.name), expand(spec, node)
-        store.begin(node, cells)
+        spec = config.compose_study(str(shipped("studies", "lambda_sweep.yaml")))
+        store, cells = Store(Path(folder), spec.name), expand(spec)
+        store.begin(spec, cells)
         for cell in cells:
             for seed, history in zip(spec.seed_list(), histories, strict=True):
                 store.put(cell, seed, history, make_result("done", history))

@@ -134,7 +134,7 @@ def simulate(
         return level * (1 - 0.5 / number) + random.Random(f"{cell.id} {number}").gauss(0.0, 0.002)
 
     cluster = VirtualCluster(workers, seconds, accuracy)
-    run_study(*config.compose_study(str(file), overrides), root=root, executor=cluster)
+    run_study(config.compose_study(str(file), overrides), root=root, executor=cluster)
     return cluster, Store.open(root, "simulated")
 
 

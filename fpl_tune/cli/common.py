@@ -17,7 +17,7 @@ from fpl_tune.core import paths, plugins
 if TYPE_CHECKING:
     from jinja2 import Template
 
-    from fpl_tune.config import StudySpec
+    from fpl_tune.config import Study
     from fpl_tune.study.store import Store
 
 app = typer.Typer(
@@ -120,13 +120,13 @@ def template(name: str, **options: Any) -> Template:
     )
 
 
-def print_config(spec: StudySpec, node: dict[str, Any]) -> None:
+def print_config(spec: Study) -> None:
     """Prints a composed study as YAML, which can be read back, if all of its cells can be made."""
     from fpl_tune.cli import output
     from fpl_tune.study.cells import expand
 
-    expand(spec, node)
-    output.emit_config(node)
+    expand(spec)
+    output.emit_config(spec.node)
 
 
 def with_options(overrides: list[str] | None, *, seeds: str | None = None) -> list[str]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from fpl_tune.cli import output
-from fpl_tune.cli.common import Format, FormatOption, Overrides, app
-from fpl_tune.core.errors import ConfigError
+from fpl_tune.cli.common import FormatOption, Overrides, app
 from fpl_tune.core.paths import cache_root
 
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: check their files, fill the feature cache, show splits.")
@@ -21,7 +19,6 @@ app.add_typer(
     epilog="Example: fpl-tune data check data=folder data.root=~/photos",
     rich_help_panel="Set up",
 )
-_FIGURES = (".png", ".pdf", ".svg")
 
 
 @data_app.command("check", epilog="Example: fpl-tune data check data=folder data.root=~/photos")
@@ -31,13 +28,19 @@ def data_check(overrides: Overrides = None, format: FormatOption = "table") -> N
     Exit code 3 if the data differ from what was published or cannot be read.
     """
     from fpl_tune import config
-    from fpl_tune.data import check
+    from fpl_tune.data.inspection import check
 
     run = config.compose_run(overrides or [])
     with output.progress("reading") as progress:
-        report = check.check(run.data, progress=progress)
-    _print(report.to_dict(), report.tables(), format)
-    if not report.sound:
+        report = check(run.data, progress=progress)
+    if format == "table":
+        title = f"{report['dataset']}, {report['fingerprint']}"
+        output.emit(report["sizes"], format, title=title, caption="; ".join(report["notes"]))
+        if report["findings"]:
+            output.emit(report["findings"], format)
+    else:
+        output.emit(report, format)
+    if not report["sound"]:
         sys.exit(3)
 
 
@@ -46,52 +49,46 @@ def data_prepare(overrides: Overrides = None, format: FormatOption = "table") ->
     """Fill the feature cache before a study does: on its device, in its arithmetic, with its views."""
     from fpl_tune import config
     from fpl_tune.core.device import resolve
-    from fpl_tune.data import load
-    from fpl_tune.data.cache import prepare
-    from fpl_tune.simulation.task import towers_for
-    from fpl_tune.simulation.worlds import needs_of
+    from fpl_tune.simulation.worlds import world_of
 
     run = config.compose_run(overrides or [])
-    towers = towers_for(run.clip, resolve("auto"))
-    with output.progress("encoding") as progress:
-        done = prepare(
-            load(run.data), run.data.views, towers, *needs_of(run), cache_dir=cache_root(), progress=progress
-        )
-    output.emit(done, format)
+    with output.progress("") as progress:
+        world = world_of(run, cache_dir=cache_root(), device=resolve("auto"), progress=progress)
+    tables = {"train": world.train_images, "test": world.test_images}
+    tables |= {f"view {number}": table for number, table in enumerate((*world.views, *world.second))}
+    rows = [
+        {
+            "images": name,
+            "shape": list(table.shape),
+            "dtype": str(table.dtype).removeprefix("torch."),
+            "bytes": table.nbytes,
+        }
+        for name, table in tables.items()
+    ]
+    output.emit(rows, format)
 
 
-@data_app.command(
-    "show", epilog="Example: fpl-tune data show partition=dirichlet partition.n_clients=10 --figure split.png"
-)
+@data_app.command("show", epilog="Example: fpl-tune data show partition=dirichlet partition.n_clients=10")
 def data_show(
     overrides: Overrides = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the run whose split is shown.")] = 1,
-    figure: Annotated[Path | None, typer.Option(help="Draw clients by classes to this file (png, pdf, svg).")] = None,
     export: Annotated[Path | None, typer.Option(help="Write the split to this file, for partition=file.")] = None,
     format: FormatOption = "table",
 ) -> None:
     """What every client of a split holds, and the split's hash."""
     from fpl_tune import config
     from fpl_tune.data import export_split, load, split
-    from fpl_tune.data.show import overview
+    from fpl_tune.data.inspection import overview
 
-    if figure is not None and figure.suffix not in _FIGURES:
-        raise ConfigError(f"--figure must end in {', '.join(_FIGURES)}, but is {str(figure)!r}.")
-    if export is not None and not export.name:
-        raise ConfigError(f"--export must name a file, but is {str(export)!r}.")
     run = config.compose_run(overrides or [])
     dataset = load(run.data)
     drawn = split(dataset, run.data, run.partition, seed)
     found = overview(drawn, dataset)
-    _print(found.to_dict(), [found.table()], format)
-    if figure is not None:
-        found.figure().savefig(figure, dpi=150)
+    if format == "table":
+        constant = found["constant_prediction"]
+        caption = f"A constant prediction reaches {constant:.1%} on the clients' own test images."
+        output.emit(found["clients"], format, title=f"{found['dataset']}, split {found['hash']}", caption=caption)
+    else:
+        output.emit(found, format)
     if export is not None:
         export_split(drawn, dataset, export)
-
-
-def _print(value: Mapping[str, Any], tables: Sequence[Any], format: Format) -> None:
-    if format == "table":
-        output.console().print(*tables)
-    else:
-        output.emit(value, format)

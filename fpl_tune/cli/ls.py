@@ -22,13 +22,12 @@ def ls(
         Literal["methods", "data", "studies", "towers"],
         typer.Argument(help="What to list.", metavar="methods|data|studies|towers"),
     ],
-    root: Annotated[str | None, typer.Option(help="With data: a data.root; lists what is in it.")] = None,
     format: FormatOption = "table",
 ) -> None:
     """List methods, data sets (with the files they expect), studies, or CLIP towers."""
     table = format == "table"
     if kind == "data":
-        rows = _data(root, table)
+        rows = _data(table)
     elif kind == "methods":
         rows = [_narrow(row) for row in _methods()] if table else _methods()
     elif kind == "studies":
@@ -38,17 +37,21 @@ def ls(
     output.emit(rows, format)
 
 
-def _data(root: str | None, table: bool) -> list[dict[str, Any]]:
-    """All data sets and where their files are expected; with a root, which of them are there."""
-    from fpl_tune.data import check
+def _data(table: bool) -> list[dict[str, Any]]:
+    """All data sets and where their files are expected."""
+    from fpl_tune.data.sources import catalogue
 
-    rows = check.catalogue(root)
+    rows = catalogue()
     if not table:
         return rows
-    files, title = ("files", "expected below data.root") if root is None else ("there", "below data.root")
     described = "description and default partition"
     return [
-        {"data set": row["name"], described: f"{row['what']}\n{row['partition']}", title: row[files]} for row in rows
+        {
+            "data set": row["name"],
+            described: f"{row['what']}\n{row['partition']}",
+            "expected below data.root": row["files"],
+        }
+        for row in rows
     ]
 
 

@@ -37,14 +37,14 @@ def plan(
     words = with_options(overrides, seeds=seeds)
     from fpl_tune.execute.plan.overrides import compose
 
-    spec, node = compose(name, words)
+    spec = compose(name, words)
     if cfg:
-        print_config(spec, node)
+        print_config(spec)
         return
     from fpl_tune.execute.plan.plan import make_plan
 
     with output.progress("measuring") as progress:
-        found = make_plan(spec, node, root=output_root(), measure=measure, progress=progress)
+        found = make_plan(spec, root=output_root(), measure=measure, progress=progress)
     rows = found.rows()
     outside = [{"cell": cell.label, "status": state, "why": why} for cell, state, why in found.outside]
     if format == "json":

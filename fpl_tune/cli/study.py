@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext, redirect_stdout
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,7 +23,7 @@ from fpl_tune.cli.common import (
 from fpl_tune.core.paths import output_root
 
 if TYPE_CHECKING:
-    from fpl_tune.config import StudySpec
+    from fpl_tune.config import Study
     from fpl_tune.execute.callback import Callback, Outcome
     from fpl_tune.study.store import Store
 
@@ -52,17 +52,17 @@ def study(
     from fpl_tune.execute.plan.overrides import compose
     from fpl_tune.study.store import Store
 
-    spec, node = compose(name, words)
+    spec = compose(name, words)
     if cfg:
-        print_config(spec, node)
+        print_config(spec)
         return
     store = Store(output_root(), spec.name)
-    outcome = _run(spec, node, store, retry, table)
+    outcome = _run(spec, store, retry, table)
     _summarise(store, outcome, format, spec.tracking.enabled)
     sys.exit(outcome.exit_code)
 
 
-def _run(spec: StudySpec, node: dict[str, Any], store: Store, retry: bool, table: bool) -> Outcome:
+def _run(spec: Study, store: Store, retry: bool, table: bool) -> Outcome:
     """Runs a composed study."""
     from fpl_tune.api import start_study
     from fpl_tune.cli.live import ReportWriter, Watcher
@@ -81,7 +81,7 @@ def _run(spec: StudySpec, node: dict[str, Any], store: Store, retry: bool, table
             print("\n".join(deleted) or "No seed has failed or diverged: nothing to retry.")
     # Ray prints notices of nodes, which are no part of JSON or CSV.
     with nullcontext() if table else redirect_stdout(sys.stderr):
-        return start_study(spec, node, root=store.root, callbacks=callbacks)
+        return start_study(spec, root=store.root, callbacks=callbacks)
 
 
 def _summarise(store: Store, outcome: Outcome, format: Format, tracked: bool) -> None:

@@ -28,6 +28,7 @@ from fpl_tune.config.specs import (
     RunSpec,
     SearchSpec,
     Stage,
+    Study,
     StudySpec,
     TrackingSpec,
 )

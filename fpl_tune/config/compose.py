@@ -19,7 +19,7 @@ from fpl_tune import methods
 from fpl_tune.config.fields import changed, known_fields, no_field, set_field, to_run, to_study
 from fpl_tune.config.files import check_references, check_study, parse
 from fpl_tune.config.messages import of_studies, readable
-from fpl_tune.config.specs import RUN_FIELDS, RunSpec, StudySpec, TrackingSpec
+from fpl_tune.config.specs import RUN_FIELDS, RunSpec, Study, StudySpec, TrackingSpec
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.metrics import check_rule
@@ -60,8 +60,8 @@ def take_seeds(overrides: Sequence[str]) -> tuple[list[str], list[int]]:
     return others, changed(StudySpec(), {"seeds": given[-1].value() if given else 1}, "").seed_list()
 
 
-def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, dict[str, Any]]:
-    """A study by its name, or by the path of its file. Returns the typed study and its plain dict.
+def compose_study(name: str, overrides: Sequence[str] = ()) -> Study:
+    """A study by its name, or by the path of its file.
 
     Raises:
         ConfigError: no such study, an unknown key, or a value of the wrong type.
@@ -84,12 +84,11 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, 
     for field in node.keys() - {f.name for f in fields(StudySpec)}:
         raise no_field(field, node)
     spec = to_study(node)
-    node["method"] = methods.as_dict(spec.method)  # with all fields, which axes and searches name
     check_rule(spec.report.rule, "report.rule")
     if spec.tracking.uri is not None:
-        spec = replace(spec, tracking=replace(spec.tracking, uri=_tracking_uri(spec.tracking, overrides)))
-        node["tracking"]["uri"] = HIDDEN  # what is stored may be copied to others
-    return spec, node
+        spec.node["tracking"]["uri"] = HIDDEN  # what is stored may be copied to others
+        return replace(spec, tracking=replace(spec.tracking, uri=_tracking_uri(spec.tracking, overrides)))
+    return spec
 
 
 def _tracking_uri(tracking: TrackingSpec, overrides: Sequence[str]) -> str | None:

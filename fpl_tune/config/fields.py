@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from fpl_tune import methods
 from fpl_tune.config.messages import of_studies
-from fpl_tune.config.specs import RUN_FIELDS, ClipSpec, OptimSpec, ProtocolSpec, RunSpec, Stage, StudySpec
+from fpl_tune.config.specs import RUN_FIELDS, ClipSpec, OptimSpec, ProtocolSpec, RunSpec, Stage, Study, StudySpec
 from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.files import digest
 from fpl_tune.core.nested import get_field
@@ -60,13 +60,14 @@ def to_run(node: Mapping[str, Any], *, stored: bool = False) -> RunSpec:
     return validated(RunSpec, _parts(node, stored), "")
 
 
-def to_study(node: Mapping[str, Any], *, stored: bool = False) -> StudySpec:
-    """The study of plain values; see `to_run`.
+def to_study(node: Mapping[str, Any], *, stored: bool = False) -> Study:
+    """The study of plain values, which `Study.node` holds with all fields of the method; see `to_run`.
 
     Raises:
         ConfigError: an unknown field, or a value of the wrong type or outside its range.
     """
-    return validated(StudySpec, {**node, **_parts(node, stored)}, "")
+    parts = _parts(node, stored)
+    return validated(Study, {**node, **parts, "node": {**node, "method": methods.as_dict(parts["method"])}}, "")
 
 
 def _parts(node: Mapping[str, Any], stored: bool) -> dict[str, Any]:

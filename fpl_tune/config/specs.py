@@ -315,4 +315,12 @@ class StudySpec(RunSpec):
         return self.seeds if isinstance(self.seeds, list) else list(range(1, self.seeds + 1))
 
 
+@dataclass(frozen=True, config=SPEC)
+class Study(StudySpec):
+    """A study with the plain dict that it was composed of, whose run the axes, references and searches vary."""
+
+    node: dict[str, Any] = field(default_factory=dict, repr=False)
+    """Partly open where the run depends on what varies, such as the rates of `optim=tuned`. Copy before changing."""
+
+
 RUN_FIELDS = tuple(f.name for f in fields(RunSpec))

@@ -9,7 +9,6 @@ import warnings
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.core.formatting import counted
-from fpl_tune.data.pool import Dataset, FilePool, irregular
+from fpl_tune.data.pool import Dataset, FilePool
 from fpl_tune.data.spec import DataSpec
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
@@ -44,7 +43,7 @@ class Layout:
     images: str = ""
     """`coop`: the folder that listed paths begin in; `domains`: an optional folder between domain and class."""
     split: str = ""
-    """`coop`: CoOp's list, or the data set's own if CoOp uses that."""
+    """`coop`: CoOp's list, or the data set's own where CoOp uses that."""
     domains: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Domains in their order, and the possible folders of each, compared without case and punctuation."""
     classes: Sequence[str] = ()
@@ -135,37 +134,23 @@ def subfolders(folder: Path) -> dict[str, Path]:
     """The visible folders in a folder by their name, in alphabetical order.
 
     Raises:
-        EnvironmentProblem: a name is not UTF-8.
+        EnvironmentProblem: there is no such folder.
     """
-    found = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith((".", "__")))
-    for path in found:
-        try:
-            path.name.encode()
-        except UnicodeEncodeError:
-            raise EnvironmentProblem(f"A class or domain is named in UTF-8, but {str(path)!a} is not.") from None
-    return {path.name: path for path in found}
+    if not folder.is_dir():
+        raise EnvironmentProblem(f"There is no folder {folder}. Complete the download.")
+    return {p.name: p for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith((".", "__"))}
 
 
 def images_in(folder: Path, root: Path) -> list[str]:
-    """The image files (by their suffix) below a folder, sorted, as paths below `root`.
-
-    A folder that links lead to more than once is read once, so that loops of links end.
-    """
+    """The image files (by their suffix) below a folder, sorted, as paths below `root`."""
     found: list[str] = []
-    seen: set[tuple[int, int]] = set()
-    for at, inside, files in os.walk(folder, followlinks=True):
-        held = os.stat(at)
-        if (held.st_dev, held.st_ino) in seen:
-            inside.clear()
-            continue
-        seen.add((held.st_dev, held.st_ino))
-        inside.sort()
-        relative = os.path.relpath(at, root).replace(os.sep, "/")
-        found += [f"{relative}/{file}" for file in files if is_image(file)]
+    for at, _, files in os.walk(folder):
+        below = Path(at).relative_to(root).as_posix()
+        found += [f"{below}/{file}" for file in files if _is_image(file)]
     return sorted(found)
 
 
-def is_image(file: str) -> bool:
+def _is_image(file: str) -> bool:
     """Whether a file name has an image's suffix and is not hidden."""
     return not file.startswith(".") and os.path.splitext(file)[1].lower() in SUFFIXES
 
@@ -174,36 +159,34 @@ def _present(rows: Rows, root: Path, spec: DataSpec, listed_in: str) -> Rows:
     """The listed images that exist; warns of missing ones if `data.drop_missing` is set."""
     folders = {os.path.dirname(name) for name, *_ in rows}
     held = {folder: set(os.listdir(root / folder)) if (root / folder).is_dir() else set() for folder in folders}
-    kept = [row for row in rows if os.path.basename(row[0]) in held[os.path.dirname(row[0])]]
-    if len(kept) == len(rows):
+    there = [os.path.basename(name) in held[os.path.dirname(name)] for name, *_ in rows]
+    if all(there):
         return rows
-    first = next(name for name, *_ in rows if os.path.basename(name) not in held[os.path.dirname(name)])
-    lacking = f"{len(rows) - len(kept)} of {len(rows)} images in {listed_in} are not below {root}, first {first}"
-    if not spec.drop_missing or not kept:
+    missing = f"{there.count(False)} of {len(rows)} images in {listed_in} are not below {root}, first "
+    missing += rows[there.index(False)][0]
+    if not spec.drop_missing or not any(there):
         raise EnvironmentProblem(
-            f"{lacking}. Complete the download, or set data.drop_missing=true to continue without them."
+            f"{missing}. Complete the download, or set data.drop_missing=true to continue without them."
         )
-    warnings.warn(f"{lacking}. Continuing without them.", stacklevel=2)
-    return kept
+    warnings.warn(f"{missing}. Continuing without them.", stacklevel=2)
+    return [row for row, here in zip(rows, there, strict=True) if here]
 
 
-def needed(path: Path, layout: Layout) -> Path:
-    """The path of a file or folder. Raises `EnvironmentProblem`, which names its origin, if it does not exist."""
-    if not path.exists():
-        raise EnvironmentProblem(f"There is no {path}. {layout.origin}")
-    return path
+def lines_of(path: Path) -> list[str]:
+    """The lines of a list that are neither blank nor comments.
 
-
-def lines_of(path: Path, layout: Layout) -> list[str]:
-    """The lines of a list that are neither blank nor comments."""
-    lines = (line.strip() for line in needed(path, layout).read_text(encoding="utf-8").splitlines())
+    Raises:
+        EnvironmentProblem: it cannot be read.
+    """
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except OSError as error:
+        raise EnvironmentProblem(f"Cannot read {path}: {error.strerror}. Complete the download.") from None
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def read_json(path: Path, remedy: str) -> Any:
     """The content of a JSON file. Raises `EnvironmentProblem`, which ends in `remedy`, if it cannot be read."""
-    if path.exists() and not path.is_file():
-        raise irregular(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -217,39 +200,22 @@ def class_names(listed: Iterable[tuple[int, str]]) -> list[str]:
         ValueError: a label has two names, or labels are not 0, 1, 2, ...
     """
     pairs = sorted(set(listed))
-    for (label, name), (next_label, other) in pairwise(pairs):
-        if label == next_label:
-            raise ValueError(f"label {label} is both {name!r} and {other!r}")
     if [label for label, _ in pairs] != list(range(len(pairs))):
-        raise ValueError("labels are not 0, 1, 2, ...")
+        raise ValueError("labels are not 0, 1, 2, ... with one name each")
     return [name for _, name in pairs]
 
 
-def label_in(label_of: Mapping[str, int], name: str, path: Path) -> int:
-    """The label of a class that a list names. Raises `EnvironmentProblem` if there is no such class."""
-    if name not in label_of:
-        raise EnvironmentProblem(f"{path} names the class {name!r}, which is not a class of this data set.")
-    return label_of[name]
+def divide(groups: Iterable[Group], test_share: float, seed: int) -> tuple[Rows, Rows]:
+    """Shuffles the images of every group and cuts them into training and test images, at least one of two for tests.
 
-
-def divide(groups: Iterable[Group], shares: Sequence[float], seed: int) -> tuple[Rows, Rows]:
-    """Training and test images: the first and the last part of every group, cut by `shares`."""
+    Seeded by the group's name, so that the split of a class does not depend on other classes.
+    """
     train: Rows = []
     test: Rows = []
-    for name, images, label, domain in groups:
-        first, *_, last = cut(images, shares, seed, name)
-        train += [(image, label, domain) for image in first]
-        test += [(image, label, domain) for image in last]
+    for group, names, label, domain in groups:
+        order = np.random.default_rng([seed, zlib.crc32(group.encode())]).permutation(len(names))
+        most = max(len(names) - 1, min(len(names), 1))
+        edge = min(round((1 - test_share) * len(names)), most)
+        for part, into in ((order[:edge], train), (order[edge:], test)):
+            into += [(names[i], label, domain) for i in np.sort(part).tolist()]
     return train, test
-
-
-def cut(names: Sequence[str], shares: Sequence[float], seed: int, group: str) -> list[list[str]]:
-    """Shuffles the images of one class (of one domain) and cuts them by `shares`; the last part is the rest.
-
-    Seeded by the group's name, so that the split of a class does not depend on other classes. The last part has at
-    least one image if there are two.
-    """
-    order = np.random.default_rng([seed, zlib.crc32(group.encode())]).permutation(len(names))
-    most = max(len(names) - 1, min(len(names), 1))
-    edges = [min(round(edge * len(names)), most) for edge in np.cumsum(shares)]
-    return [[names[int(i)] for i in np.sort(part)] for part in np.split(order, edges)]

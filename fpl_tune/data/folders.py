@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
-from fpl_tune.data.files import Group, Layout, assemble, divide, images_in, lines_of, locate, needed, plain, subfolders
+from fpl_tune.data.files import Group, Layout, assemble, divide, images_in, lines_of, locate, plain, subfolders
 from fpl_tune.data.pool import Dataset
 from fpl_tune.data.spec import DataSpec
 
@@ -83,23 +83,19 @@ def load_imagenet(spec: DataSpec, layout: Layout) -> Dataset:
     Raises:
         EnvironmentProblem: a folder or `classnames.txt` is missing, or they name different classes.
     """
-    root = locate(spec, layout, ("classnames.txt", "images"))
-    names = root / "classnames.txt"
-    named = dict(line.split(maxsplit=1) for line in lines_of(names, layout) if " " in line)
-    train, test = (subfolders(needed(root / "images" / part, layout)) for part in ("train", "val"))
-    for identifier in (*train, *test):
-        if identifier not in named:
-            raise EnvironmentProblem(f"{names} has no name for {identifier}, a folder of images/. {layout.origin}")
-        if identifier not in train or identifier not in test:
-            raise EnvironmentProblem(
-                f"Class {identifier} is in only one of images/train and images/val. Complete the download."
-            )
+    root = locate(spec, layout, ("classnames.txt",))
+    named = dict(line.split(maxsplit=1) for line in lines_of(root / "classnames.txt") if " " in line)
+    train, test = (subfolders(root / "images" / part) for part in ("train", "val"))
+    odd = sorted((set(train) ^ set(test)) | (set(train) - set(named)))
+    if odd:
+        raise EnvironmentProblem(
+            f"{odd[0]} is not both in images/train, images/val and classnames.txt of {root}. Complete the download."
+        )
     rows = tuple(
         [(image, label, 0) for label, name in enumerate(train) for image in images_in(folders[name], root)]
         for folders in (train, test)
     )
-    dataset = assemble(spec, layout, root, [named[identifier] for identifier in train], (rows[0], rows[1]))
-    return replace(dataset, published_names=True)
+    return assemble(spec, layout, root, [named[identifier] for identifier in train], (rows[0], rows[1]))
 
 
 def _own_root(spec: DataSpec, layout: Layout) -> tuple[Path, dict[str, Path]]:
@@ -116,5 +112,5 @@ def _divided(spec: DataSpec, layout: Layout, root: Path, classes: list[str], gro
     note = (
         f"no official split: {spec.test_share:g} of each domain and class held out for testing, seed {spec.split_seed}"
     )
-    rows = divide(groups, [1 - spec.test_share], spec.split_seed)
+    rows = divide(groups, spec.test_share, spec.split_seed)
     return assemble(spec, layout, root, classes, rows, notes=(note,))

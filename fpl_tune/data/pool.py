@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ from typing_extensions import Self
 from fpl_tune.core.errors import EnvironmentProblem
 
 Ints = NDArray[np.int64]
+T = TypeVar("T")
 
 
 def digest(parts: Iterable[str | bytes]) -> str:
@@ -148,8 +151,6 @@ class Dataset:
     """[K] super-class of each class, where the data set has them (CIFAR-100)."""
     notes: tuple[str, ...] = ()
     """Decisions made because an official split or part of the download is missing, one sentence each."""
-    published_names: bool = False
-    """Whether the class names are a published list's, which may repeat one, as ImageNet's "missile"."""
 
     @cached_property
     def fingerprint(self) -> str:
@@ -163,43 +164,35 @@ class Dataset:
 def read_image(path: Path) -> Image.Image:
     """The image as `as_rgb` makes it. Raises `EnvironmentProblem` naming the file if it cannot be read."""
     try:
-        if path.exists() and not path.is_file():
-            raise irregular(path)
         with Image.open(path) as image:
             return as_rgb(image)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        reason = "the file is empty" if path.is_file() and not path.stat().st_size else str(error)
         raise EnvironmentProblem(
-            f"Cannot read image {path}: {reason}. `fpl-tune data check` lists all such files; "
+            f"Cannot read image {path}: {error}. `fpl-tune data check` lists all such files; "
             "fetch them again, or delete them and set data.drop_missing=true."
         ) from None
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """The image in 8-bit RGB, upright as its EXIF orientation says.
-
-    Of 16-bit grey images the upper 8 bits are kept. Otherwise it is Pillow's conversion: CMYK without a profile, the
-    first picture of an animation, the colours below transparency.
+    """The image in 8-bit RGB by Pillow's conversion, upright as its EXIF orientation says.
 
     Raises:
-        ValueError: its pixels are 32-bit numbers, whose range is not known.
+        ValueError: its pixels are 16- or 32-bit numbers, whose range is not known.
     """
     image.load()
-    sixteen = image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG")
+    if image.mode[0] in "IF":
+        raise ValueError(f"its pixels have more than 8 bits (mode {image.mode}); store it with 8")
     with suppress(Exception):  # damaged metadata: the pixels are sound
         image = ImageOps.exif_transpose(image)
-    if sixteen:
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
-    if image.mode in ("I", "F"):
-        raise ValueError(f"its pixels are 32-bit numbers (mode {image.mode}); store it with 8 or 16 bits")
-    if image.mode in ("P", "PA") or "transparency" in image.info:
-        return image.convert("RGBA").convert("RGB")
     return image.convert("RGB")
 
 
-def irregular(path: Path) -> EnvironmentProblem:
-    """The problem of a path that should be a file: reading a pipe or a device could wait for ever."""
-    return EnvironmentProblem(f"{path} is not a regular file, but a pipe, a device or a broken link. Remove it.")
+def read_in_threads(work: Callable[[int], T], n: int, batch: int) -> Iterator[list[T]]:
+    """Calls `work` with the rows below `n` in several threads, and yields the results of `batch` rows at a time."""
+    with ThreadPool(min(16, os.cpu_count() or 1)) as threads, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about odd metadata; only unreadable pixels matter
+        for start in range(0, n, batch):
+            yield threads.map(work, range(start, min(start + batch, n)))
 
 
 def _stat_line(root: str, name: str) -> str:
@@ -207,6 +200,4 @@ def _stat_line(root: str, name: str) -> str:
         found = os.stat(os.path.join(root, name))
     except OSError:
         return f"{name} missing"
-    if not stat.S_ISREG(found.st_mode):
-        raise irregular(Path(root, name))
     return f"{name} {found.st_size} {found.st_mtime_ns}"

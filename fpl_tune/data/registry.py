@@ -22,7 +22,7 @@ def load(spec: DataSpec) -> Dataset:
     """Lists a data set without reading images, and keeps the part of it that `spec` selects.
 
     Raises:
-        ConfigError: unknown data set, domain or value, a selection without images, or class names that repeat.
+        ConfigError: unknown data set, domain or value, or a selection without images.
         EnvironmentProblem: files are missing or damaged.
     """
     dataset = source(spec.name).loader(spec)
@@ -38,9 +38,6 @@ def load(spec: DataSpec) -> Dataset:
         if not len(kept):
             raise ConfigError(f"{dataset.name} has no {split} images. Check data.root and data.domains.")
         pools.append(_cap(kept, most))
-    repeated = {name for name in dataset.classes if dataset.classes.count(name) > 1}
-    if repeated and not dataset.published_names:
-        raise ConfigError(f"{dataset.name} has classes of the same name: {sorted(repeated)}. Rename their folders.")
     return replace(dataset, domains=domains, classes=_names(dataset, spec), train=pools[0], test=pools[1])
 
 

@@ -23,29 +23,10 @@ from fpl_tune.data.pool import ArrayPool, Dataset, digest
 from fpl_tune.data.rendering import COLOURS, SHAPES, SIDE, STYLES, TEXTURES, Attributes, Ints, render
 from fpl_tune.data.spec import DataSpec, kept_domains
 
-__all__ = [
-    "COLOURS",
-    "SHAPES",
-    "SPLITS",
-    "STYLES",
-    "TEXTURES",
-    "Attributes",
-    "class_names",
-    "draw",
-    "load_shapes",
-    "pool",
-]
-
 SPLITS = ("train", "test", "pretraining")
 Classes = Literal["shape", "object"]
 
 _BLOCK = 1024  # images with one generator, so that the first images do not depend on n
-
-
-def _known(kind: str, name: str, names: Sequence[str]) -> int:
-    if name not in names:
-        raise unknown(kind, name, names)
-    return names.index(name)
 
 
 def draw(
@@ -59,9 +40,9 @@ def draw(
 ) -> tuple[NDArray[np.uint8], Attributes]:
     """Draw `n` images of one style: uint8 [n, 32, 32, 3] and what they show; attributes not given are random.
 
-    `seed` may be a sequence (a stream within a seed). Raises `ConfigError` for an unknown style.
+    `seed` may be a sequence (a stream within a seed).
     """
-    code = _known("style", style, STYLES)
+    code = STYLES.index(style)
     stream = [seed] if isinstance(seed, int) else list(seed)
     images = np.empty((n, SIDE, SIDE, 3), dtype=np.uint8)
     rng = np.random.default_rng([*stream, code])
@@ -82,7 +63,6 @@ def draw(
 
 def class_names(classes: Classes = "shape") -> tuple[str, ...]:
     """The 20 shapes, or the 200 colour-and-shape pairs ("red star"; the colour changes slowest)."""
-    _known("kind of classes", classes, ("shape", "object"))
     return SHAPES if classes == "shape" else tuple(f"{colour} {shape}" for colour in COLOURS for shape in SHAPES)
 
 
@@ -92,11 +72,10 @@ def pool(
     """`per_class` images of every class in order: uint8 [n, 32, 32, 3] and labels int64 [n].
 
     Splits use different random streams; the compact CLIP was trained on "pretraining".
-    Raises `ConfigError` for an unknown style, split or kind of classes.
     """
     labels = np.repeat(np.arange(len(class_names(classes)), dtype=np.int64), per_class)
     shape, colour = labels % len(SHAPES), labels // len(SHAPES) if classes == "object" else None
-    stream = (seed, _known("split", split, SPLITS))
+    stream = (seed, SPLITS.index(split))
     images, _ = draw(len(labels), style=style, seed=stream, shape=shape, colour=colour)
     return images, labels
 

@@ -13,7 +13,7 @@ from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.data.cifar import load_cifar
 from fpl_tune.data.coop import load_coop
-from fpl_tune.data.domainnet import load_domainnet, load_office
+from fpl_tune.data.domainnet import load_domainnet, load_pickled
 from fpl_tune.data.files import Layout
 from fpl_tune.data.folders import load_domains, load_folder, load_imagenet, load_own_domains
 from fpl_tune.data.pool import Dataset
@@ -51,7 +51,7 @@ READERS: dict[str, tuple[Callable[[DataSpec, Layout], Dataset], PartitionSpec]] 
     "imagenet": (load_imagenet, DISJOINT),
     "cifar": (load_cifar, LABEL_SKEW),
     "domainnet": (load_domainnet, DOMAINS),
-    "office": (load_office, DOMAINS),
+    "pickled": (load_pickled, DOMAINS),
     "domains": (load_domains, DOMAINS),
     "folder": (load_folder, DISJOINT),
     "own_domains": (load_own_domains, DOMAINS),
@@ -86,3 +86,15 @@ def source(name: str) -> Source:
     if name not in plugins.names("data"):
         raise unknown("data set", name, (*SOURCES, *plugins.names("data")))
     return plugins.load("data", name)
+
+
+def catalogue() -> list[dict[str, str]]:
+    """Describes all data sets: what they show, their usual partition, the files they expect and where to get these."""
+    rows = []
+    for name, entry in SOURCES.items():
+        usual = f"{entry.natural.name}, {entry.natural.n_clients} clients"
+        usual += " per domain" if entry.natural.name == "domain_dirichlet" else ""
+        rows.append(
+            {"name": name, "what": entry.what, "partition": usual, "files": entry.layout, "origin": entry.origin}
+        )
+    return rows

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fpl_tune.config import RunSpec, StudySpec
+from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import no_room, refused
 from fpl_tune.core.formatting import counted
@@ -31,8 +31,7 @@ Executor = Callable[[Scheduler, ExecutionContext], None]
 
 
 def run_study(
-    spec: StudySpec,
-    node: dict[str, Any],
+    spec: Study,
     *,
     root: Path,
     executor: Executor,
@@ -44,7 +43,6 @@ def run_study(
 
     Args:
         spec: the study.
-        node: the same as a plain dict, as `config.compose_study` returns it.
         root: the output folder; results are written to `root / spec.name`.
         executor: runs the jobs.
         callbacks: receive the study's events.
@@ -58,10 +56,10 @@ def run_study(
     """
     began = time.monotonic()
     check_reported(spec.report.metric)
-    search = Search.plan(spec, node, fits)
-    cells = search.references if search else cells_of(spec, node, root)
+    search = Search.plan(spec, fits)
+    cells = search.references if search else cells_of(spec, root)
     prune.check(spec.prune, search.runs if search else [cell.run for cell in cells if cell.candidate])
-    ablated = ablation_cells(spec, node, root)
+    ablated = ablation_cells(spec, root)
     setup = setup_of(spec, root / spec.name)
     with _disk_errors(root / spec.name), locked(root / spec.name) as killed:
         store = Store(root, spec.name)
@@ -74,7 +72,7 @@ def run_study(
                 f"{'is' if search.unfinished == 1 else 'are'} left. Run fpl-tune study {spec.name} without it first."
             )
         scheduler = Scheduler(store, spec, search, callbacks, began)
-        scheduler.start(node, [*cells, *tried, *ablated])
+        scheduler.start([*cells, *tried, *ablated])
         if not scheduler.exhausted:
             if preflight is not None:
                 queued = [job.cell for job in scheduler.jobs_with(JobStatus.QUEUED)]

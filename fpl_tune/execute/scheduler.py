@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Concatenate, ParamSpec
 
-from fpl_tune.config import StudySpec
+from fpl_tune.config import Study
 from fpl_tune.core.files import no_room
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, JobStatus, Key, Report, stop_requested
@@ -34,7 +34,7 @@ class Scheduler:
     """Hands out jobs, stores their results, requests trials of the search."""
 
     def __init__(
-        self, store: Store, spec: StudySpec, search: Search | None, callbacks: Iterable[Callback], began: float
+        self, store: Store, spec: Study, search: Search | None, callbacks: Iterable[Callback], began: float
     ) -> None:
         self.store, self.spec, self.search = store, spec, search
         self.callbacks, self.began = list(callbacks), began
@@ -61,10 +61,10 @@ class Scheduler:
 
     # -- before and after ------------------------------------------------------------------------------------
 
-    def start(self, node: dict[str, Any], cells: Sequence[Cell]) -> None:
+    def start(self, cells: Sequence[Cell]) -> None:
         """Stores the study and queues its missing seeds."""
         self._remove_stop_file()
-        self.store.begin(node, cells)
+        self.store.begin(self.spec, cells)
         for cell in sorted(cells, key=lambda cell: cell.run.learns):  # zero-shot cells give a result within a second
             self._enqueue(cell)
         for cell in cells:

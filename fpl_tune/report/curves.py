@@ -178,7 +178,7 @@ def ablation(facts: Facts, tests: pd.DataFrame) -> Part | None:
         return None
     part = Part("From the published point to the best cell")
     try:
-        paths = ablation_paths(facts.spec, facts.store.node(), facts.store)
+        paths = ablation_paths(facts.spec, facts.store)
     except ConfigError as problem:
         part.texts.append(str(problem))
         return part

@@ -146,7 +146,7 @@ class Facts:
     @cached_property
     def searches(self) -> list[CellSearch]:
         """The searches of the study, one for each cell of its axes."""
-        return searches(self.spec, self.store.node()) if self.searched else []
+        return searches(self.spec) if self.searched else []
 
     @cached_property
     def published(self) -> set[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune import config
-from fpl_tune.config import StudySpec
+from fpl_tune.config import Study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.search.gains import searches
 from fpl_tune.study import results
@@ -38,12 +38,11 @@ class Step:
     cell: Cell
 
 
-def ablation_paths(spec: StudySpec, node: dict[str, Any], store: Store) -> list[list[Step]]:
+def ablation_paths(spec: Study, store: Store) -> list[list[Step]]:
     """Builds the path to each of a study's best cells: one, or one for each setting where none is the best of all.
 
     Args:
         spec: the study as it is now.
-        node: the study as a plain dict.
         store: its results; unfinished trials are left out.
 
     Returns:
@@ -67,7 +66,7 @@ def ablation_paths(spec: StudySpec, node: dict[str, Any], store: Store) -> list[
     known = {cell.id: cell for cell in cells if cell.candidate}
     paths: list[list[Step]] = []
     for best in choice.cells:
-        part = next((part for part in searches(spec, node) if part.holds(best)), None)
+        part = next((part for part in searches(spec) if part.holds(best)), None)
         mine = [cell for cell in cells if part is not None and part.holds(cell)]
         points = part.published if part is not None else set[str]()
         start = choose(table, [cell for cell in mine if cell.id in points], store.spec(), rule)
@@ -84,12 +83,12 @@ def ablation_paths(spec: StudySpec, node: dict[str, Any], store: Store) -> list[
     return paths
 
 
-def ablation_cells(spec: StudySpec, node: dict[str, Any], root: Path) -> list[Cell]:
+def ablation_cells(spec: Study, root: Path) -> list[Cell]:
     """Cells that `ablate` adds to a study whose results are in `root / spec.name`; see `ablation_paths`."""
     if spec.ablate is None:
         return []
     store = Store(root, spec.name)
-    paths = ablation_paths(spec, node, Store.open(root, spec.name) if store.exists else store)
+    paths = ablation_paths(spec, Store.open(root, spec.name) if store.exists else store)
     return list({step.cell.id: step.cell for path in paths for step in path if step.cell.role == "ablation"}.values())
 
 

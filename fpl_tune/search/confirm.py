@@ -6,21 +6,19 @@ The best of many trials is the best partly by chance: on the seeds that selected
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from fpl_tune.config import StudySpec
+from fpl_tune.config import Study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.search.gains import gains
 from fpl_tune.study.cells import Cell, axes_of, expand, label
 from fpl_tune.study.store import Store
 
 
-def cells_of(spec: StudySpec, node: dict[str, Any], root: Path) -> list[Cell]:
+def cells_of(spec: Study, root: Path) -> list[Cell]:
     """Cells of a study: those of its axes, or with `confirm` the points of another study's searches.
 
     Args:
         spec: the study.
-        node: the same as a plain dict.
         root: the folder of all studies.
 
     Returns:
@@ -30,7 +28,7 @@ def cells_of(spec: StudySpec, node: dict[str, Any], root: Path) -> list[Cell]:
     Raises:
         ConfigError: the study is wrong, the other one has no finished trial, or they share seeds.
     """
-    cells = expand(spec, node)
+    cells = expand(spec)
     if spec.confirm is None:
         return cells
     other = Store(root, spec.confirm)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fpl_tune.config import StudySpec
+from fpl_tune.config import Study
 from fpl_tune.search.search import Search
 from fpl_tune.study import results
 from fpl_tune.study.cells import Cell, label
@@ -31,13 +31,13 @@ class Gain:
     """Mean test metric of the best trial less that of the published point; NaN without one."""
 
 
-def searches(spec: StudySpec, node: dict[str, Any]) -> list[CellSearch]:
+def searches(spec: Study) -> list[CellSearch]:
     """The searches of a study with their spaces and published points, independent of the sampler.
 
     The sampler's package is not required.
     """
     sampler = "grid" if spec.search.sampler == "grid" else "random"
-    search = Search.plan(replace(spec, search=replace(spec.search, sampler=sampler)), node)
+    search = Search.plan(replace(spec, search=replace(spec.search, sampler=sampler)))
     assert search is not None
     return search.parts
 
@@ -59,7 +59,7 @@ def gains(store: Store, rule: str = "final", metric: str = results.TEST) -> list
     table, cells = store.frame(metric), store.cells()
     test = results.summary(table, cells, spec.seed_list(), rule, metric).set_index("cell")["mean"]
     found = []
-    for part in searches(spec, store.node()):
+    for part in searches(spec):
         mine, points = [cell for cell in cells if part.holds(cell)], part.published
         choice = choose(table, mine, spec, rule)
         if choice is None:

@@ -43,8 +43,8 @@ class Objective:
     """
 
     def __init__(self, study: str, *overrides: str) -> None:
-        self.spec, node = config.compose_study(study, overrides)
-        search = Search.plan(self.spec, node)
+        self.spec = config.compose_study(study, overrides)
+        search = Search.plan(self.spec)
         parts = search.parts if search is not None else []
         if len(parts) != 1:
             raise ConfigError(

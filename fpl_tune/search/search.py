@@ -6,10 +6,10 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fpl_tune import config
-from fpl_tune.config import RunSpec, SearchSpec, StudySpec
+from fpl_tune.config import RunSpec, SearchSpec, Study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import digest
 from fpl_tune.search.objective import check_metric, parse_constraint
@@ -31,14 +31,11 @@ class Search:
         self._waiting: dict[str, list[tuple[CellSearch, int]]] = {}
 
     @classmethod
-    def plan(
-        cls, spec: StudySpec, node: dict[str, Any], fits: Callable[[RunSpec], object] | None = None
-    ) -> Search | None:
+    def plan(cls, spec: Study, fits: Callable[[RunSpec], object] | None = None) -> Search | None:
         """The searches of a study; None where it has no sampler, or confirms another study.
 
         Args:
             spec: the study.
-            node: the study as a plain dict.
             fits: raises `ConfigError` for a run that cannot run, whose trial then costs nothing; None: all fit.
 
         Raises:
@@ -59,11 +56,11 @@ class Search:
         for text in search.constraints:
             parse_constraint(text)
         samplers = SamplerFactory(search)
-        references = [cell for cell in expand(spec, node) if cell.role == "reference"]
-        points = list(grid(spec, node))
+        references = [cell for cell in expand(spec) if cell.role == "reference"]
+        points = list(grid(spec))
         if any(not run.data.val for _, run in points):
             raise ConfigError("A search reads validation figures, but data.val is 0. Set it above 0, such as 0.25.")
-        composer, parts = Composer(node), []
+        composer, parts = Composer(spec.node), []
         for i, (varied, run) in enumerate(points):
             base = config.as_dict(run)
             space = read_space(names_of(base["method"], varied.get("method")), search, list(axes_of(spec.axes)), base)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from fpl_tune import config, methods
-from fpl_tune.config import GROUPS, ProtocolSpec, RunSpec, StudySpec
+from fpl_tune.config import GROUPS, ProtocolSpec, RunSpec, Study
 from fpl_tune.config.specs import OptimSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted
@@ -47,7 +47,7 @@ def apply(node: dict[str, Any], dotted: str, value: Any) -> None:
         config.set_field(node, dotted, deepcopy(value))
 
 
-def expand(spec: StudySpec, node: dict[str, Any]) -> list[Cell]:
+def expand(spec: Study) -> list[Cell]:
     """All cells of the axes, then the references; equal configurations once.
 
     A reference has a cell for every value of the axes outside the method that it leaves open.
@@ -62,17 +62,17 @@ def expand(spec: StudySpec, node: dict[str, Any]) -> list[Cell]:
             key = config.identity(run)
             cells.setdefault(key, Cell(key, len(cells), label(varied), role, varied, run))
 
-    add("cell", grid(spec, node))
-    add("reference", _references(spec, node))
+    add("cell", grid(spec))
+    add("reference", _references(spec))
     return list(cells.values())
 
 
-def grid(spec: StudySpec, node: dict[str, Any]) -> Iterator[tuple[dict[str, Any], RunSpec]]:
+def grid(spec: Study) -> Iterator[tuple[dict[str, Any], RunSpec]]:
     """Yields the varied fields and the run of each point of the axes."""
-    return _points(node, axes_of(spec.axes))
+    return _points(spec.node, axes_of(spec.axes))
 
 
-def _references(spec: StudySpec, node: dict[str, Any]) -> Iterator[tuple[dict[str, Any], RunSpec]]:
+def _references(spec: Study) -> Iterator[tuple[dict[str, Any], RunSpec]]:
     for reference in spec.references:
         if not isinstance(reference, Mapping) or not reference:
             raise ConfigError(
@@ -85,7 +85,7 @@ def _references(spec: StudySpec, node: dict[str, Any]) -> Iterator[tuple[dict[st
             if name.split(".")[0] != "method" and name not in overrides and not isinstance(values[0], Mapping)
         }
         chosen = {name: [value] for name, value in overrides.items() if name != "label"}
-        for varied, run in _points(node, chosen | open_axes):
+        for varied, run in _points(spec.node, chosen | open_axes):
             if "label" in overrides:
                 varied = {"label": overrides["label"], **varied}
             yield varied, run

@@ -64,8 +64,8 @@ class _Report(BaseModel):
     select: str = "mean"
 
 
-class Study(BaseModel):
-    """The fields of study.yaml that tables and choices read; named as in `config.StudySpec`, which holds all."""
+class StudyFile(BaseModel):
+    """The fields of study.yaml that tables and choices read; named as in `config.Study`, which holds all."""
 
     name: str = "study"
     title: str = ""
@@ -164,10 +164,10 @@ def read_study(path: Path) -> dict[str, Any]:
     return node
 
 
-def as_study(node: Mapping[str, Any], path: Path) -> Study:
+def as_study(node: Mapping[str, Any], path: Path) -> StudyFile:
     """The fields of a stored study that tables and choices read."""
     with _reading(path, "a study"):
-        return Study.model_validate(node)
+        return StudyFile.model_validate(node)
 
 
 def read_cell(path: Path) -> CellFile:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from fpl_tune.config import StudySpec
-    from fpl_tune.study.schema import Study
+    from fpl_tune.study.schema import StudyFile
     from fpl_tune.study.store import Store
 
 _SETTING = ("data", "partition", "protocol")
@@ -152,7 +152,7 @@ def selecting_rule(rule: str) -> str:
 
 
 def choose(
-    table: pd.DataFrame | Sequence[Row], cells: Sequence[Cell], spec: StudySpec | Study, rule: str = "final"
+    table: pd.DataFrame | Sequence[Row], cells: Sequence[Cell], spec: StudySpec | StudyFile, rule: str = "final"
 ) -> Choice | None:
     """Chooses among a study's cells from its result table, on the seeds that all candidates have; see `select`.
 

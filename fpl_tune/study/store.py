@@ -26,14 +26,14 @@ from fpl_tune.core.formatting import counted, listed
 from fpl_tune.core.redact import redact
 from fpl_tune.study import earlier, results, schema
 from fpl_tune.study.records import COLUMNS, Cell
-from fpl_tune.study.schema import SCHEMA, CellFile, DamagedFile, Order, Study
+from fpl_tune.study.schema import SCHEMA, CellFile, DamagedFile, Order, StudyFile
 from fpl_tune.study.status import COUNTED, Status
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
-    from fpl_tune.config import StudySpec
+    from fpl_tune.config import Study, StudySpec
     from fpl_tune.simulation.simulation import Record
 
 _log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class Store:
         """Whether the study was ever begun."""
         return (self.folder / "study.yaml").is_file()
 
-    def begin(self, node: Mapping[str, Any], cells: Sequence[Cell]) -> None:
+    def begin(self, spec: Study, cells: Sequence[Cell]) -> None:
         """Writes the resolved study and its cells, after which come the cells of earlier runs; see `earlier`.
 
         Passwords and tokens in addresses are not written. Damaged files are replaced, and seeds that have one run
@@ -101,7 +101,7 @@ class Store:
         """
         if self.exists:
             self._unless_damaged(self.node)
-        node = dict(node)
+        node = dict(spec.node)
         for part in ("tracking", "execution"):
             node[part] = {k: redact(v) if isinstance(v, str) else v for k, v in node[part].items()}
         write_text(self.folder / "study.yaml", as_yaml({"schema": SCHEMA, **node}))
@@ -113,7 +113,7 @@ class Store:
         self._check_seeds([*cells, *kept])
         self.damage.clear()
 
-    def spec(self) -> StudySpec:
+    def spec(self) -> Study:
         """The typed study; composing it takes PyTorch. `study` has what tables need.
 
         Raises:
@@ -127,7 +127,7 @@ class Store:
         except ConfigError as problem:
             raise ConfigError(f"{self.folder / 'study.yaml'}: {problem}") from None
 
-    def study(self) -> Study:
+    def study(self) -> StudyFile:
         """The fields of the study that tables and choices read.
 
         Raises:

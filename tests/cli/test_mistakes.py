@@ -51,7 +51,6 @@ MISTAKES = [
     ("plan lambda_sweep --seeds 0", 2, "seeds must be a number from 1"),
     ("data show --seed=-1", 2, "Invalid value for '--seed'"),
     ("data show --seed one", 2, "Invalid value for '--seed': Input should be a valid integer. See"),
-    ("data show --figure split.bmp", 2, "--figure must end in .png, .pdf, .svg, but is 'split.bmp'"),
     (f"{SWEEP} seeds=few", 2, "none below 0 or above 2^63 - 1, but is 'few'"),
     (f"{SWEEP} seeds=1.5", 2, "seeds must be a number from 1 to 10000, or a list of different seeds"),
     (f"{SWEEP} seeds=[1,-1]", 2, "none below 0 or above 2^63 - 1, but is [1, -1]"),

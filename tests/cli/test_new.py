@@ -40,14 +40,14 @@ def test_a_method_keeps_the_contract_and_runs(command: Command) -> None:
 def test_a_study_of_a_method_in_the_folder_runs(command: Command, here: Path) -> None:
     for words in ("new method own_method", "new study own --method own_method:OwnMethod"):
         assert command(*words.split()).code == 0
-    spec, node = compose_study("own")
+    spec = compose_study("own")
     assert methods.name_of(spec.method) == "own_method:OwnMethod"
     (here / "studies" / "other.yaml").write_text(
         "defaults: [/study, _self_]\nmethod: {name: 'own_method:OwnMethod', n_ctx: 2}\n"
         "references: [{method: 'own_method:OwnMethod'}]\naxes: {method: {beta: [0.0]}}\n"
     )
-    assert len(expand(*compose_study("other"))) == 2
-    assert len(expand(spec, node)) == 4, "two learning rates and a reference for each"
+    assert len(expand(compose_study("other"))) == 2
+    assert len(expand(spec)) == 4, "two learning rates and a reference for each"
     quick = f"{SMALL} execution.executor=inline tracking.enabled=false protocol.rounds=1 seeds=1"
     done = command("study", "own", *quick.split(), "method.n_ctx=2")
     assert done.code == 0, done.err

@@ -27,10 +27,10 @@ def test_a_users_study_builds_on_a_shipped_one(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     (tmp_path / "studies").mkdir()
     (tmp_path / "studies" / "mine.yaml").write_text("defaults: [lambda_sweep, _self_]\nseeds: 7\n")
-    spec, node = config.compose_study("mine")
-    _, theirs = config.compose_study("lambda_sweep")
+    spec = config.compose_study("mine")
+    theirs = config.compose_study("lambda_sweep")
     assert (spec.name, spec.seeds) == ("mine", 7)
-    assert node == {**theirs, "name": "mine", "seeds": 7}
+    assert spec.node == {**theirs.node, "name": "mine", "seeds": 7}
 
 
 def test_unknown_study_and_unreadable_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,11 +50,11 @@ def test_own_studies_come_before_the_shipped_ones(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     (tmp_path / "studies").mkdir()
     (tmp_path / "studies" / "lambda_sweep.yaml").write_text("defaults: [/study, _self_]\ntitle: mine\n")
-    assert compose_study("lambda_sweep")[0].title == "mine"
+    assert compose_study("lambda_sweep").title == "mine"
 
 
 def test_an_option_chosen_from_outside_wins_over_the_file() -> None:
-    spec, _ = compose_study("lambda_sweep", ["method=promptfl", "~axes.method", "protocol=quick", "protocol.epochs=4"])
+    spec = compose_study("lambda_sweep", ["method=promptfl", "~axes.method", "protocol=quick", "protocol.epochs=4"])
     assert spec.method == PromptFL(), "the file's d_gating belongs to another method"
     assert (spec.protocol.rounds, spec.protocol.epochs) == (3, 4)
 
@@ -100,7 +100,7 @@ def test_tuned_takes_the_row_of_the_method_or_of_the_one_it_wraps() -> None:
 def test_tuned_in_a_study_follows_the_method_of_each_cell(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("defaults: [/study, {override /optim: tuned}, _self_]\naxes: {method: [zeroshot, coop, fedamp]}\n")
-    cells = expand(*compose_study(str(path)))
+    cells = expand(compose_study(str(path)))
     assert [cell.run.optim.lr for cell in cells[1:]] == [0.02, 0.005]
 
 
@@ -116,16 +116,16 @@ def test_credentials_are_not_sent_where_only_a_file_says(
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     path, server = tmp_path / "mine.yaml", "http://elsewhere.example"
     path.write_text(f"defaults: [/study, _self_]\ntracking: {{uri: '{server}'}}\n")
-    assert compose_study(str(path))[0].tracking.uri == server
+    assert compose_study(str(path)).tracking.uri == server
     monkeypatch.setenv(variable, "secret")
     with pytest.raises(ConfigError, match=f"{variable} is not sent to '{server}', which a file names"):
         compose_study(str(path))
-    assert compose_study(str(path), ["tracking.enabled=false"])[0].tracking.uri is None
-    assert compose_study(str(path), [f"tracking.uri='{server}'"])[0].tracking.uri == server
+    assert compose_study(str(path), ["tracking.enabled=false"]).tracking.uri is None
+    assert compose_study(str(path), [f"tracking.uri='{server}'"]).tracking.uri == server
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mine.example")
-    spec, node = compose_study(str(path))
+    spec = compose_study(str(path))
     assert spec.tracking.uri is None
-    assert server not in str(node), "what is stored names no server"
+    assert server not in str(spec.node), "what is stored names no server"
 
 
 def test_stages_take_what_they_leave_open_from_the_run() -> None:
@@ -160,6 +160,6 @@ def test_a_wrapped_method_is_written_on_the_command_line() -> None:
     wrapped = "method={name: proximal, mu: 0.5, inner: {name: promptfl}}"
     run = config.compose_run([wrapped, "method.inner.n_ctx=2"])
     assert methods.as_dict(run.method)["inner"] == {"name": "promptfl", "n_ctx": 2, "weights": "size"}
-    spec, node = config.compose_study("lambda_sweep", [wrapped, "~axes.method", "references=[]"])
+    spec = config.compose_study("lambda_sweep", [wrapped, "~axes.method", "references=[]"])
     assert spec.method == config.compose_run([wrapped]).method, "nothing of the study's own method is left"
-    assert (node["method"]["name"], node["stages"]) == ("proximal", [])
+    assert (spec.node["method"]["name"], spec.node["stages"]) == ("proximal", [])

@@ -120,7 +120,7 @@ def test_a_study_file_that_cannot_be_is_refused(name: str, tmp_path: Path) -> No
     path = tmp_path / f"{name}.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     (tmp_path / "second.yaml").write_text("defaults: [first]")
-    said = outcome(lambda: expand(*compose_study(str(path))))
+    said = outcome(lambda: expand(compose_study(str(path))))
     with pytest.raises(ConfigError, match=says):
         raise ConfigError(said)
 
@@ -227,7 +227,7 @@ def test_rates_by_leaf_may_be_given_as_one_mapping_or_one_by_one() -> None:
 def test_references_to_own_fields_resolve(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(HEAD + "let: {n: 3}\nseeds: ${let.n}\ntitle: '${let.n} seeds at ${optim.lr}'\noptim: {lr: 0.5}")
-    spec, _ = compose_study(str(path))
+    spec = compose_study(str(path))
     assert (spec.seeds, spec.title) == (3, "3 seeds at 0.5")
 
 
@@ -256,7 +256,7 @@ def test_any_study_is_taken_or_refused(tmp_path: Path, fields: dict[str, Any]) -
     path = tmp_path / "any.yaml"
     path.write_text(HEAD + (yaml.safe_dump(fields, allow_unicode=True) if fields else ""), encoding="utf-8")
     cells: list[Cell] = []
-    said = outcome(lambda: cells.extend(expand(*compose_study(str(path)))))
+    said = outcome(lambda: cells.extend(expand(compose_study(str(path)))))
     assert bool(said) != bool(cells), "what is taken has cells"
 
 
@@ -266,5 +266,5 @@ def test_any_bytes_are_a_study_or_refused(tmp_path: Path, content: bytes) -> Non
     path = tmp_path / "any.yaml"
     path.write_bytes(HEAD.encode() + content)
     made: list[StudySpec] = []
-    said = outcome(lambda: made.append(compose_study(str(path))[0]))
+    said = outcome(lambda: made.append(compose_study(str(path))))
     assert said or made[0].name == "any", "what is taken is the study"

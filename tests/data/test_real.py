@@ -1,8 +1,7 @@
-"""On the real files, where there are any: `FPL_TUNE_TEST_DATA` names the folder that holds PACS/ and others."""
+"""On the real files, where there are any (see `real_data`)."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -10,21 +9,17 @@ import pytest
 
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.data import DataSpec, PartitionSpec, features, load, split
-from fpl_tune.data.check import check
+from fpl_tune.data.inspection import check
 from fpl_tune.testing import toy_towers
 
 SETS = {
     "pacs": (9991, 7, 4),
     "caltech101": (4128 + 2465, 100, 1),
-    "office_caltech10": (2533, 10, 4),
 }
 
 
-def real(name: str, **options: object) -> DataSpec:
-    root = os.environ.get("FPL_TUNE_TEST_DATA")
-    if not root:
-        pytest.skip("FPL_TUNE_TEST_DATA is not set")
-    spec = DataSpec(name, root=root, **options)  # pyright: ignore[reportArgumentType]
+def real(root: Path, name: str, **options: object) -> DataSpec:
+    spec = DataSpec(name, root=str(root), **options)  # pyright: ignore[reportArgumentType]
     try:
         load(spec)
     except EnvironmentProblem as problem:
@@ -33,20 +28,18 @@ def real(name: str, **options: object) -> DataSpec:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_published_sizes_and_every_image_can_be_read(name: str) -> None:
-    spec = real(name)
+def test_published_sizes_and_every_image_can_be_read(real_data: Path, name: str) -> None:
+    spec = real(real_data, name)
     n, n_classes, n_domains = SETS[name]
     data = load(spec)
     assert (len(data.train) + len(data.test), len(data.classes), len(data.domains)) == (n, n_classes, n_domains)
-    report = check(spec)
-    assert not [f for f in report.findings if "cannot be read" in f.what or "published" in f.what]
-    if name == "office_caltech10":
-        assert sum(f.count for f in report.findings if f.what.startswith("copies")) == 26
+    found = check(spec)
+    assert found["sound"], found["findings"]
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_names_belong_to_the_folders_of_their_images(name: str) -> None:
-    data = load(real(name))
+def test_names_belong_to_the_folders_of_their_images(real_data: Path, name: str) -> None:
+    data = load(real(real_data, name))
     called = {"face": "Faces", "leopard": "Leopards", "motorbike": "Motorbikes", "airplane": "airplanes"}
     called |= {"back pack": "backpack", "laptop computer": "laptop"}
     for row in np.random.default_rng(0).integers(0, len(data.train), 50).tolist():
@@ -56,8 +49,8 @@ def test_names_belong_to_the_folders_of_their_images(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_the_natural_partition_and_its_features(name: str, tmp_path: Path) -> None:
-    spec = real(name, max_train=3, max_test=1, shots=None)
+def test_the_natural_partition_and_its_features(real_data: Path, name: str, tmp_path: Path) -> None:
+    spec = real(real_data, name, max_train=3, max_test=1, shots=None)
     data = load(spec)
     partition = PartitionSpec() if name == "caltech101" else PartitionSpec("domain")
     drawn = split(data, spec, partition, 0)
@@ -66,22 +59,3 @@ def test_the_natural_partition_and_its_features(name: str, tmp_path: Path) -> No
     assert held.shape == (len(data.train), towers.embed_dim)
     assert held.isfinite().all()
     assert sum(len(rows) for rows in drawn.train) + sum(len(rows) for rows in drawn.val) == len(data.train)
-
-
-@pytest.mark.parametrize(
-    ("name", "sizes"),
-    [
-        ("DescribableTextures", (2820, 1692, 47)),
-        ("OxfordFlowers", (4093, 2463, 102)),
-        ("OxfordPets", (2944, 3669, 37)),
-        ("UCF101", (7639, 3783, 101)),
-    ],
-)
-def test_published_lists_have_the_published_sizes(name: str, sizes: tuple[int, int, int]) -> None:
-    from fpl_tune.data.coop import read_list
-
-    path = Path(os.environ.get("FPL_TUNE_TEST_DATA", "/nowhere"), "coop_splits", f"split_zhou_{name}.json")
-    if not path.is_file():
-        pytest.skip(f"no coop_splits/{path.name} in FPL_TUNE_TEST_DATA")
-    train, test, names = read_list(path)
-    assert (len(train), len(test), len(names)) == sizes

@@ -5,7 +5,6 @@ import hashlib
 import numpy as np
 import pytest
 
-from fpl_tune.core.errors import ConfigError
 from fpl_tune.data import shapes
 from fpl_tune.data.outlines import OUTLINES
 
@@ -79,12 +78,3 @@ def test_shapes_fit_the_unit_square_and_differ(shape: str) -> None:
     for other in set(shapes.SHAPES) - {shape}:
         overlap = OUTLINES[other](x, y) < 0
         assert (inside & overlap).sum() < 0.93 * (inside | overlap).sum(), other
-
-
-def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ConfigError, match="sketch"):
-        shapes.draw(1, style="sketchy", seed=0)
-    with pytest.raises(ConfigError, match="test"):
-        shapes.pool("photo", "tests", per_class=1)
-    with pytest.raises(ConfigError, match="shape"):
-        shapes.class_names("shapes")  # pyright: ignore[reportArgumentType]

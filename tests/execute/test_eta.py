@@ -34,9 +34,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.fixture
 def study(compose, tmp_path: Path) -> tuple[Store, list[Cell]]:
     """Two cells of four rounds and two seeds."""
-    spec, node = compose(TWO_METHODS, "protocol.rounds=4")
-    store, cells = Store(tmp_path, spec.name), expand(spec, node)
-    store.begin(node, cells)
+    spec = compose(TWO_METHODS, "protocol.rounds=4")
+    store, cells = Store(tmp_path, spec.name), expand(spec)
+    store.begin(spec, cells)
     return store, cells
 
 
@@ -63,9 +63,9 @@ def test_one_round_gives_an_estimate_for_all(study: tuple[Store, list[Cell]], cl
 
 
 def test_a_zero_shot_cell_says_nothing_of_the_others(compose, tmp_path: Path) -> None:
-    spec, node = compose("axes: {method: [promptfl, zeroshot]}\n", "protocol.rounds=4")
-    store, (one, zero) = Store(tmp_path, spec.name), expand(spec, node)
-    store.begin(node, [one, zero])
+    spec = compose("axes: {method: [promptfl, zeroshot]}\n", "protocol.rounds=4")
+    store, (one, zero) = Store(tmp_path, spec.name), expand(spec)
+    store.begin(spec, [one, zero])
     left = Eta()
     left.on_study_start(store, [one, zero], jobs([zero, one]))
     left.on_job_start(zero, SEEDS)
@@ -83,8 +83,8 @@ def test_a_study_begins_with_cells_that_need_no_training(compose, tmp_path: Path
         def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
             order.append(cell.label)
 
-    spec, node = compose("axes: {method: [promptfl, zeroshot]}\n", "protocol.rounds=1", "execution.executor=inline")
-    run_study(spec, node, root=tmp_path, callbacks=[Listed()])
+    spec = compose("axes: {method: [promptfl, zeroshot]}\n", "protocol.rounds=1", "execution.executor=inline")
+    run_study(spec, root=tmp_path, callbacks=[Listed()])
     assert order == ["zeroshot", "promptfl"]
     assert [cell.label for cell in Store.open(tmp_path, spec.name).cells()] == ["promptfl", "zeroshot"]
 
@@ -125,10 +125,10 @@ def test_a_job_split_by_seed_counts_once(study: tuple[Store, list[Cell]], clock:
 
 
 def test_trials_to_come_cost_as_much_as_the_others(compose, tmp_path: Path, clock: list[float]) -> None:
-    spec, node = compose("axes: {optim: {lr: [0.01, 0.1]}}\n")
-    store, cells = Store(tmp_path, spec.name), expand(spec, node)
+    spec = compose("axes: {optim: {lr: [0.01, 0.1]}}\n")
+    store, cells = Store(tmp_path, spec.name), expand(spec)
     trials = [Cell(c.id, c.number, c.label, "trial", c.varied, c.run) for c in cells]
-    store.begin(node, trials)
+    store.begin(spec, trials)
     left = Eta()
     left.on_trials_remaining(3)
     left.on_trials_queued(trials)
@@ -140,9 +140,9 @@ def test_trials_to_come_cost_as_much_as_the_others(compose, tmp_path: Path, cloc
 
 def test_other_processes_estimate_from_the_results(compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the seeds that ended since the process started; a clock that was set back gives no negative time."""
-    spec, node = compose("axes: {optim: {lr: [1, 2, 3, 4, 5]}}")
-    store, cells = Store(tmp_path, spec.name), expand(spec, node)
-    store.begin(node, cells)
+    spec = compose("axes: {optim: {lr: [1, 2, 3, 4, 5]}}")
+    store, cells = Store(tmp_path, spec.name), expand(spec)
+    store.begin(spec, cells)
     began = datetime.now().replace(microsecond=0)
 
     def put(cell: Cell, after: float) -> None:
@@ -173,9 +173,9 @@ def test_the_estimate_is_close_from_the_tenth_trial_on(
     compose, tmp_path: Path, clock: list[float], overhead: float, pace: float, first: float
 ) -> None:
     """What every trial takes besides its rounds counts, the start of the first one does not."""
-    spec, node = compose(f"axes: {{optim: {{lr: {list(range(1, 101))}}}}}", "protocol.rounds=2")
-    store, cells = Store(tmp_path, spec.name), expand(spec, node)
-    store.begin(node, cells)
+    spec = compose(f"axes: {{optim: {{lr: {list(range(1, 101))}}}}}", "protocol.rounds=2")
+    store, cells = Store(tmp_path, spec.name), expand(spec)
+    store.begin(spec, cells)
     left = Eta()
     left.on_study_start(store, cells, jobs(cells))
     clock[0] += first
@@ -192,7 +192,7 @@ def test_the_estimate_is_close_from_the_tenth_trial_on(
 
 
 def test_a_finished_study_has_nothing_left(compose, tmp_path: Path) -> None:
-    spec, node = compose()
+    spec = compose()
     seen: list[float | None] = []
 
     class Recording(Eta):
@@ -200,7 +200,7 @@ def test_a_finished_study_has_nothing_left(compose, tmp_path: Path) -> None:
             super().on_round_end(cell, records)
             seen.append(self.seconds)
 
-    assert run_study(spec, node, root=tmp_path, callbacks=[Recording()]).done == 2
+    assert run_study(spec, root=tmp_path, callbacks=[Recording()]).done == 2
     assert all(seconds is not None for seconds in seen)
     assert seen[-1] == 0
 

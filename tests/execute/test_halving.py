@@ -64,7 +64,7 @@ def test_a_paused_trial_resumes_from_its_checkpoint_and_no_round_runs_twice(
     compose: Compose, tmp_path: Path, stepped: list[tuple[float, int]]
 ) -> None:
     made = compose(BODY, "protocol.rounds=4")
-    outcome = run_study(*made, root=tmp_path, executor=inline.execute, callbacks=[log := Log()])
+    outcome = run_study(made, root=tmp_path, executor=inline.execute, callbacks=[log := Log()])
     assert (outcome.exit_code, outcome.done, outcome.pending) == (0, 6, 0)
     assert len(set(stepped)) == len(stepped), "a round ran twice"
     assert [(float(label.partition("=")[2]), r) for label, r in log.rounds] == stepped
@@ -86,7 +86,7 @@ def test_a_study_killed_among_paused_trials_ends_as_undisturbed(
 ) -> None:
     """The process dies before its round `after` + 1; what waits at a rung is rebuilt from the checkpoints."""
     made = compose(BODY, "protocol.rounds=4")
-    run_study(*made, root=tmp_path / "whole", executor=inline.execute)
+    run_study(made, root=tmp_path / "whole", executor=inline.execute)
     whole = len(stepped)
     stepped.clear()
     step = Simulation.step
@@ -99,8 +99,8 @@ def test_a_study_killed_among_paused_trials_ends_as_undisturbed(
     with monkeypatch.context() as patch:
         patch.setattr(Simulation, "step", dying)
         with pytest.raises(KeyboardInterrupt):
-            run_study(*made, root=tmp_path / "killed", executor=inline.execute)
-    assert run_study(*made, root=tmp_path / "killed", executor=inline.execute).exit_code == 0
+            run_study(made, root=tmp_path / "killed", executor=inline.execute)
+    assert run_study(made, root=tmp_path / "killed", executor=inline.execute).exit_code == 0
     found, expected = rounds_of(tmp_path / "killed"), rounds_of(tmp_path / "whole")
     assert found["lr=0.1"] == ("done", 4)
     assert {label for label, (status, _) in found.items() if status == "done"} == {"lr=0.1"}
@@ -125,10 +125,10 @@ def test_checkpoints_at_a_url_are_resumed_after_a_kill(
     with monkeypatch.context() as patch:
         patch.setattr(Simulation, "step", dying)
         with pytest.raises(KeyboardInterrupt):
-            run_study(*made, root=tmp_path / "out", executor=inline.execute)
+            run_study(made, root=tmp_path / "out", executor=inline.execute)
     for path in (tmp_path / "out").rglob("round-*.safetensors"):
         path.unlink()
-    assert run_study(*made, root=tmp_path / "out", executor=inline.execute).exit_code == 0
+    assert run_study(made, root=tmp_path / "out", executor=inline.execute).exit_code == 0
     assert rounds_of(tmp_path / "out")["lr=0.1"] == ("done", 4)
     assert len(set(stepped)) == len(stepped)
     assert rounds_of(tmp_path / "out")["lr=0.6"] == ("pruned", 1)
@@ -143,7 +143,7 @@ def test_a_search_with_batches_does_not_wait_for_paused_trials(
             f"axes: {{}}\nsearch: {{sampler: random, trials: 8, batch: {batch}, only: [optim.lr]}}\n"
             "prune: {rule: halving, reduction: 2, confidence: 0}"
         )
-        outcome = run_study(*compose(body, "protocol.rounds=4"), root=tmp_path / batch, executor=inline.execute)
+        outcome = run_study(compose(body, "protocol.rounds=4"), root=tmp_path / batch, executor=inline.execute)
         assert (outcome.exit_code, outcome.done) == (0, 8)
         found = rounds_of(tmp_path / batch)
         best = min(stepped)[0]
@@ -177,7 +177,7 @@ def rounds_run(cells: Sequence[Cell], histories: Mapping[str, Any], spec: PruneS
 
 def test_the_same_winner_in_95_of_100_orders_at_40_percent_of_the_rounds(compose: Compose) -> None:
     """27 cells of 10 rounds: levels drawn, curves that rise to them, noise of seeds and clients."""
-    cells = expand(*compose(f"axes: {{optim: {{lr: {[0.01 * (i + 1) for i in range(27)]}}}}}", "protocol.rounds=10"))
+    cells = expand(compose(f"axes: {{optim: {{lr: {[0.01 * (i + 1) for i in range(27)]}}}}}", "protocol.rounds=10"))
     rng = np.random.default_rng(0)
     histories: dict[str, Any] = {}
     for cell, level in zip(cells, rng.uniform(0.4, 0.8, len(cells)), strict=True):

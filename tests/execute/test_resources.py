@@ -25,25 +25,25 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("two_gpus")
 def test_a_trial_on_a_gpu_takes_one_core_and_the_share_that_it_needs(compose: Compose, tmp_path: Path) -> None:
-    spec, _ = compose("axes: {}", "execution.executor=ray")
+    spec = compose("axes: {}", "execution.executor=ray")
     setup = setup_of(spec, tmp_path)
     assert (setup.device, setup.threads, setup.parallel, setup.gpus) == ("cuda", 1, 8, None)
-    spec, _ = compose("axes: {}", "execution.executor=ray", "execution.gpus=0.25", "execution.threads=3")
+    spec = compose("axes: {}", "execution.executor=ray", "execution.gpus=0.25", "execution.threads=3")
     setup = setup_of(spec, tmp_path)
     assert (setup.gpus, setup.threads) == (0.25, 3)
-    spec, _ = compose("axes: {}", "execution.executor=ray", "execution.device=cpu")
+    spec = compose("axes: {}", "execution.executor=ray", "execution.device=cpu")
     setup = setup_of(spec, tmp_path)
     assert (setup.device, setup.gpus) == ("cpu", 0.0)
 
 
 @pytest.mark.usefixtures("two_gpus")
 def test_more_than_one_gpu_for_a_trial_is_refused(compose: Compose, tmp_path: Path) -> None:
-    spec, _ = compose("axes: {}", "execution.gpus=1.5")
+    spec = compose("axes: {}", "execution.gpus=1.5")
     with pytest.raises(ConfigError, match=r"share of one GPU, at most 1, but is 1.5; a trial trains on one GPU"):
         setup_of(spec, tmp_path)
 
 
 def test_gpus_for_trials_on_the_cpu_are_refused(compose: Compose, tmp_path: Path) -> None:
-    spec, _ = compose("axes: {}", "execution.gpus=0.5", "execution.device=cpu")
+    spec = compose("axes: {}", "execution.gpus=0.5", "execution.device=cpu")
     with pytest.raises(EnvironmentProblem, match=r"gpus=0.5 asks for GPUs, but trials run on the CPU \(execution"):
         setup_of(spec, tmp_path)

@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 import fpl_tune
-from fpl_tune import config, methods
+from fpl_tune import methods
 from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute import inline
@@ -64,7 +65,7 @@ def test_a_study_runs_every_cell_once_and_repeats_for_nothing(
 ) -> None:
     log = Log()
     made = compose("axes: {optim: {lr: [0.01, 0.1]}}\nreferences: [{method: zeroshot, optim.lr: 0.1}]")
-    outcome = run_study(*made, root=tmp_path, callbacks=[log])
+    outcome = run_study(made, root=tmp_path, callbacks=[log])
     assert (outcome.done, outcome.failed, outcome.skipped, outcome.pending, outcome.exit_code) == (3, 0, 0, 0, 0)
     assert sorted(log.rounds) == sorted(
         [(f"lr={lr}/{s}", r) for lr in ("0.01", "0.1") for s in (1, 2) for r in (1, 2)]
@@ -90,13 +91,13 @@ def test_a_study_runs_every_cell_once_and_repeats_for_nothing(
     assert sent == {16 * 128 * 4 * 4 * 2}  # context tokens x width x bytes x clients x rounds
 
     monkeypatch.setattr(inline, "execute", lambda *_: pytest.fail("nothing is left to run"))
-    again = run_study(*made, root=tmp_path, callbacks=[log])
+    again = run_study(made, root=tmp_path, callbacks=[log])
     assert (again.done, again.skipped, again.exit_code) == (0, 3, 0)
     assert log.ended == 2
 
 
 def test_summary_is_over_seeds(compose: Compose, tmp_path: Path) -> None:
-    run_study(*compose(), root=tmp_path)
+    run_study(compose(), root=tmp_path)
     store = Store.open(tmp_path, "tiny")
     summary = store.summary()
     for row in summary.to_dict("records"):
@@ -108,9 +109,9 @@ def test_summary_is_over_seeds(compose: Compose, tmp_path: Path) -> None:
 
 
 def test_extending_by_seeds_and_values_runs_only_what_is_missing(compose: Compose, tmp_path: Path) -> None:
-    run_study(*compose(), root=tmp_path)
+    run_study(compose(), root=tmp_path)
     log = Log()
-    outcome = run_study(*compose("axes: {optim: {lr: [0.01, 0.1, 1]}}", "seeds=3"), root=tmp_path, callbacks=[log])
+    outcome = run_study(compose("axes: {optim: {lr: [0.01, 0.1, 1]}}", "seeds=3"), root=tmp_path, callbacks=[log])
     ran = {who for who, _ in log.rounds}
     assert ran == {"lr=0.01/3", "lr=0.1/3", "lr=1/1", "lr=1/2", "lr=1/3"}
     assert (outcome.done, outcome.skipped) == (3, 0)
@@ -133,16 +134,16 @@ def test_killed_and_continued_equals_undisturbed(
     compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     made = compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=5")
-    run_study(*made, root=tmp_path / "whole")
+    run_study(made, root=tmp_path / "whole")
     with monkeypatch.context() as patch:
         _interrupt(patch, after)
         with pytest.raises(KeyboardInterrupt):
-            run_study(*made, root=tmp_path / "killed")
+            run_study(made, root=tmp_path / "killed")
     log = Log()
     stepped: list[int] = []
     step = Simulation.step
     monkeypatch.setattr(Simulation, "step", lambda self: (stepped.append(self.round + 1), step(self))[1])
-    run_study(*made, root=tmp_path / "killed", callbacks=[log])
+    run_study(made, root=tmp_path / "killed", callbacks=[log])
     assert stepped == list(range(after // 2 * 2 + 1, 6))  # checkpoints lie after rounds 2 and 4
     assert [r for who, r in log.rounds if who == "lr=0.1/1"] == [1, 2, 3, 4, 5]
     pd.testing.assert_frame_equal(figures(tmp_path / "whole"), figures(tmp_path / "killed"), check_exact=True)
@@ -168,12 +169,12 @@ def test_stop_ends_after_the_round_and_continues(
                 os.kill(os.getpid(), signal.SIGINT)
 
     made = compose("axes: {optim: {lr: [0.1, 0.2]}}", "protocol.rounds=5", "execution.checkpoint_every=100")
-    stopped = run_study(*made, root=tmp_path, callbacks=[stop := Stop()])
+    stopped = run_study(made, root=tmp_path, callbacks=[stop := Stop()])
     assert (stopped.exit_code, stopped.pending) == (130, 2)
     assert max(r for _, r in stop.rounds) == 3
     log, steps, step = Log(), [], Simulation.step
     monkeypatch.setattr(Simulation, "step", lambda self: (steps.append(self.round), step(self))[1])
-    assert run_study(*made, root=tmp_path, callbacks=[log]).exit_code == 0
+    assert run_study(made, root=tmp_path, callbacks=[log]).exit_code == 0
     assert steps == [3, 4, 0, 1, 2, 3, 4]
 
 
@@ -196,7 +197,7 @@ def test_one_bad_seed_does_not_take_the_others_along(
     monkeypatch.setattr(Store, "stamp", stamping)
     monkeypatch.setattr(Simulation, "step", failing)
     made = compose("axes: {optim: {lr: [0.1]}}", "seeds=3", "execution.retries=2", "protocol.rounds=1")
-    outcome = run_study(*made, root=tmp_path)
+    outcome = run_study(made, root=tmp_path)
     assert tried == [(1, 2, 3), (1,), (2,), (2,), (2,), (3,)]
     assert stamped == ["lr=0.1"], "once, however often its jobs are tried"
     assert (outcome.failed, outcome.exit_code) == (1, 1)
@@ -206,7 +207,7 @@ def test_one_bad_seed_does_not_take_the_others_along(
     assert store.summary()["n"].tolist() == [2]  # never averaged away: the cell says so
     assert store.summary()["status"].tolist() == ["failed"]
     monkeypatch.setattr(Simulation, "step", step)
-    assert run_study(*made, root=tmp_path).exit_code == 0
+    assert run_study(made, root=tmp_path).exit_code == 0
     assert Store.open(tmp_path, "tiny").summary()["n"].tolist() == [3]
 
 
@@ -221,14 +222,14 @@ def test_a_diverged_seed_is_not_tried_again(compose: Compose, tmp_path: Path, mo
 
     monkeypatch.setattr(Simulation, "step", diverging)
     made = compose("axes: {optim: {lr: [0.1]}}")
-    assert run_study(*made, root=tmp_path).exit_code == 1
+    assert run_study(made, root=tmp_path).exit_code == 1
     assert tried == [((1, 2), 0), ((1, 2), 1), ((1,), 0), ((1,), 1), ((2,), 0), ((2,), 1)]
     store = Store.open(tmp_path, "tiny")
     found = store.result(store.cells()[0], 2)
     assert found is not None
     assert (found["status"], found["rounds"], found["rules"]) == ("diverged", 1, {})
     tried.clear()
-    run_study(*made, root=tmp_path)
+    run_study(made, root=tmp_path)
     assert tried == []
 
 
@@ -236,7 +237,7 @@ def test_a_changed_method_is_stale_and_runs_again(
     compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = compose("axes: {optim: {lr: [0.1]}}\nreferences: [{method: zeroshot}]")
-    run_study(*made, root=tmp_path)
+    run_study(made, root=tmp_path)
     real = driver.fingerprints
 
     def edited(run: Any) -> dict[str, Any]:
@@ -244,7 +245,7 @@ def test_a_changed_method_is_stale_and_runs_again(
 
     monkeypatch.setattr(driver, "fingerprints", edited)
     log = Log()
-    outcome = run_study(*made, root=tmp_path, callbacks=[log])
+    outcome = run_study(made, root=tmp_path, callbacks=[log])
     assert log.stales == ["lr=0.1: method source"]
     assert set(log.cells) == {"lr=0.1"}
     assert (outcome.done, outcome.skipped) == (1, 1)
@@ -255,7 +256,7 @@ def test_a_cell_is_stamped_when_it_starts(compose: Compose, tmp_path: Path, monk
     made = compose("axes: {optim: {lr: [0.1, 0.2]}}")
     _interrupt(monkeypatch, after=1)
     with pytest.raises(KeyboardInterrupt):
-        run_study(*made, root=tmp_path)
+        run_study(made, root=tmp_path)
     store = Store(tmp_path, "tiny")
     first, second = store.cells()
     assert store.fingerprints(first) == driver.fingerprints(first.run)
@@ -269,7 +270,7 @@ def test_two_processes_on_one_study(compose: Compose, tmp_path: Path) -> None:
         assert held is not None
         assert held["pid"] == os.getpid()
         with pytest.raises(ConfigError, match=f"one process at a time, but tiny is run by process {os.getpid()}"):
-            run_study(*made, root=tmp_path)
+            run_study(made, root=tmp_path)
     assert owner(tmp_path / "tiny") is None
 
 
@@ -288,19 +289,19 @@ def test_two_processes_on_one_study(compose: Compose, tmp_path: Path) -> None:
 )
 def test_refused_before_anything_is_written(compose: Compose, tmp_path: Path, override: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        run_study(*compose("axes: {}", override), root=tmp_path / "out")
+        run_study(compose("axes: {}", override), root=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_method_that_does_not_fit_its_task_is_refused_at_once(compose: Compose, tmp_path: Path) -> None:
     made = compose("axes: {method: [pfedmoap], method.experts: [4, 400], method.d_gating: [32]}")
     with pytest.raises(ConfigError, match="experts"):
-        run_study(*made, root=tmp_path)
+        run_study(made, root=tmp_path)
     assert not list((tmp_path / "tiny").rglob("result.json"))
 
 
 def test_nothing_is_left_half_written(compose: Compose, tmp_path: Path) -> None:
-    run_study(*compose("axes: {optim: {lr: [0.1]}}"), root=tmp_path)
+    run_study(compose("axes: {optim: {lr: [0.1]}}"), root=tmp_path)
     store = Store.open(tmp_path, "tiny")
     cell = store.cells()[0]
     assert [r["round"] for r in store.history(cell, 1)] == [1, 2]
@@ -318,7 +319,7 @@ def test_permuting_test_labels_changes_nothing_that_is_chosen(
         "prune: {rule: halving, reduction: 2, confidence: 0}"
     )
     made = compose(body, "protocol.rounds=3", "seeds=2")
-    run_study(*made, root=tmp_path / "true")
+    run_study(made, root=tmp_path / "true")
     build = Simulation.__init__
 
     def shuffled(self: Simulation, *args: Any, **kwargs: Any) -> None:
@@ -328,7 +329,7 @@ def test_permuting_test_labels_changes_nothing_that_is_chosen(
                 held.label = held.label.roll(1, dims=-1)
 
     monkeypatch.setattr(Simulation, "__init__", shuffled)
-    run_study(*made, root=tmp_path / "shuffled")
+    run_study(made, root=tmp_path / "shuffled")
     one, two = (Store.open(tmp_path / which, "tiny") for which in ("true", "shuffled"))
     assert [c.id for c in one.cells()] == [c.id for c in two.cells()]
     for cell in one.cells():
@@ -355,12 +356,11 @@ def test_a_thousand_cells_start_at_once(compose: Compose, tmp_path: Path, monkey
         assert scheduler.next_job() is not None
         raise First
 
-    made = compose("axes: {optim: {lr: [0.1]}}")
-    node = {**made[1], "axes": {"optim": {"lr": [0.001 * (i + 1) for i in range(1000)]}}}
+    axes = {"optim": {"lr": [0.001 * (i + 1) for i in range(1000)]}}
     monkeypatch.setattr(inline, "execute", execute)
     began = time.process_time()
     with pytest.raises(First):
-        run_study(config.to_study(node), node, root=tmp_path)
+        run_study(replace(compose(), axes=axes), root=tmp_path)
     assert time.process_time() - began < 15
 
 
@@ -377,7 +377,7 @@ def test_a_run_a_study_and_a_trainable_have_equal_losses_whatever_threads_the_pr
         "protocol.epochs": 1,
         "optim.lr": 0.1,
     }
-    run_study(*compose("axes: {optim: {lr: [0.1]}}"), root=tmp_path)
+    run_study(compose("axes: {optim: {lr: [0.1]}}"), root=tmp_path)
     store = Store.open(tmp_path, "tiny")
     stored = {seed: [record["train/loss"] for record in store.history(store.cells()[0], seed)] for seed in (1, 2)}
     torch.set_num_threads(2)

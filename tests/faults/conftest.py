@@ -73,12 +73,12 @@ _undisturbed: dict[str, dict[str, Any]] = {}
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
     """whole(made): what the composed study leaves when nothing goes wrong; run once per process."""
 
-    def make(made: tuple[Any, dict[str, Any]]) -> dict[str, Any]:
-        key = json.dumps({name: made[1][name] for name in (*config.RUN_FIELDS, "axes", "seeds")}, default=str)
+    def make(made: config.Study) -> dict[str, Any]:
+        key = json.dumps({name: made.node[name] for name in (*config.RUN_FIELDS, "axes", "seeds")}, default=str)
         if key not in _undisturbed:
             root = tmp_path_factory.mktemp("whole")
-            spec = replace(made[0], execution=replace(made[0].execution, executor="inline", address=None))
-            assert run_study(spec, made[1], root=root).exit_code == 0
+            spec = replace(made, execution=replace(made.execution, executor="inline", address=None))
+            assert run_study(spec, root=root).exit_code == 0
             _undisturbed[key] = _left(root)
         return _undisturbed[key]
 

@@ -74,7 +74,7 @@ def test_a_cell_that_fails_diverges_or_has_no_memory_leaves_the_others_alone(
         def on_warning(self, cell: Cell, text: str) -> None:
             said.append(f"{cell.label}: {text}")
 
-    outcome = run_study(*made, root=tmp_path / "troubled", callbacks=[Heard()])
+    outcome = run_study(made, root=tmp_path / "troubled", callbacks=[Heard()])
     assert (outcome.done, outcome.failed, outcome.pending, outcome.exit_code) == (2, 5, 0, 1)
     assert said == [
         "trouble=settings: shaky_method:Shaky changed the default dtype and the number of threads of PyTorch; it was "
@@ -101,13 +101,13 @@ def test_a_cell_that_fails_diverges_or_has_no_memory_leaves_the_others_alone(
     assert "Shaky.loss must return a tuple, but returned None" in results["trouble=silence"][0]["error"]
     assert "a method called sys.exit(None)" in results["trouble=exit"][0]["error"]
     assert len(outcome.failures) == 10
-    run_study(*compose("axes: {method.trouble: [calm, none]}", shaky), root=tmp_path / "calm")
+    run_study(compose("axes: {method.trouble: [calm, none]}", shaky), root=tmp_path / "calm")
     troubled, calm = left(tmp_path / "troubled"), left(tmp_path / "calm")
     same = [name for name in calm if name.startswith(store.cell("trouble=none").id)]
     assert len(same) == 7
     assert {name: troubled[name] for name in same} == {name: calm[name] for name in same}
     assert not [name for name in troubled if "ckpt-" in name or name.endswith(".part")]
-    again = run_study(*made, root=tmp_path / "troubled")
+    again = run_study(made, root=tmp_path / "troubled")
     assert (again.skipped, again.failed, again.exit_code) == (2, 5, 1)
 
 
@@ -141,7 +141,7 @@ def test_a_dead_process_continues_its_job_and_is_given_up_where_it_comes_no_furt
             assert not scheduler.receive(job, Report(records, failure=failure))
 
     monkeypatch.setattr("fpl_tune.execute.inline.execute", execute)
-    outcome = run_study(*compose("axes: {optim: {lr: [0.1]}}"), root=tmp_path)
+    outcome = run_study(compose("axes: {optim: {lr: [0.1]}}"), root=tmp_path)
     both = [((1, 2), rounds) for rounds in (1, 0, 2, 3, 0, 0, 0, 0)]
     assert heard == [*both, *4 * [((1,), 0)], *4 * [((2,), 0)]]
     assert (outcome.failed, outcome.exit_code) == (1, 1)
@@ -160,6 +160,6 @@ def test_a_lost_cuda_context_ends_the_process_and_the_study_continues(
     with monkeypatch.context() as patch:
         patch.setattr(Simulation, "step", poisoned)
         with pytest.raises(EnvironmentProblem, match=r"the CUDA context is lost .* Run the same command to continue"):
-            run_study(*made, root=root)
-    assert run_study(*made, root=root).exit_code == 0
+            run_study(made, root=root)
+    assert run_study(made, root=root).exit_code == 0
     assert left(root) == whole(made)

@@ -45,7 +45,7 @@ def test_no_room_for_results_is_exit_code_3_and_the_same_command_continues(
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
         try:
-            return run_study(*made, root=root).exit_code
+            return run_study(made, root=root).exit_code
         except EnvironmentProblem as problem:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
             said.write_text(str(problem))
@@ -57,7 +57,7 @@ def test_no_room_for_results_is_exit_code_3_and_the_same_command_continues(
     assert "Free some space, or name another folder in FPL_TUNE_OUTPUT" in said.read_text()
     assert not list(root.rglob("result.json"))
     assert not list(root.rglob("*.part"))
-    assert run_study(*made, root=root).exit_code == 0
+    assert run_study(made, root=root).exit_code == 0
     assert left(root) == undisturbed
 
 
@@ -72,7 +72,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_the_study_goes_on(
         return write(folder, snapshot)
 
     monkeypatch.setattr(checkpoint, "write", full)
-    assert run_study(*made, root=tmp_path / "full", callbacks=[ear]).exit_code == 0
+    assert run_study(made, root=tmp_path / "full", callbacks=[ear]).exit_code == 0
     assert len(ear.warnings) == 1
     assert "A checkpoint after round 2 could not be written (No space left on device)" in ear.warnings[0]
     assert left(tmp_path / "full") == whole(made)
@@ -93,9 +93,9 @@ def test_listeners_hear_the_end_when_a_result_cannot_be_stored(
     with monkeypatch.context() as patch:
         patch.setattr(Store, "put", full)
         with pytest.raises(EnvironmentProblem, match="No space left on device: result"):
-            run_study(*made, root=tmp_path / "full", callbacks=[ear])
+            run_study(made, root=tmp_path / "full", callbacks=[ear])
     assert ear.outcome is not None
     assert (ear.outcome.done, ear.outcome.pending) == (1, 1)
-    outcome = run_study(*made, root=tmp_path / "full")
+    outcome = run_study(made, root=tmp_path / "full")
     assert (outcome.done, outcome.skipped, outcome.exit_code) == (1, 1, 0)
     assert left(tmp_path / "full") == whole(made)

@@ -66,13 +66,13 @@ def test_the_second_signal_ends_at_once_with_its_code(
     twice = Signals(2, signal.Signals[first], signal.Signals[second])
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(SystemExit) as caught:
-        run_study(*made, root=root, callbacks=[twice])
+        run_study(made, root=root, callbacks=[twice])
     assert caught.value.code == code
     assert twice.heard == ["cut"]
     assert signal.getsignal(signal.SIGINT) is before
     assert owner(root / "tiny") is None
     steps = _steps(monkeypatch)
-    assert run_study(*made, root=root).exit_code == 0
+    assert run_study(made, root=root).exit_code == 0
     assert steps == [3, 4]
     assert not (root / "tiny" / STOP_FILE).exists()
     assert left(root) == whole(made)
@@ -96,12 +96,12 @@ def test_the_checkpoint_before_a_damaged_one_is_used(
     compose: Any, left: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Any
 ) -> None:
     made, root, ear = compose(ONE), tmp_path / "damaged", Signals()
-    assert run_study(*made, root=root, callbacks=[Signals(3, signal.SIGTERM)]).exit_code == 143
+    assert run_study(made, root=root, callbacks=[Signals(3, signal.SIGTERM)]).exit_code == 143
     (slot,) = root.rglob("ckpt-*")
     newest = checkpoint.list_newest(slot)[0]
     newest.write_bytes(damage(newest.read_bytes(), random.Random(8)))
     steps = _steps(monkeypatch)
-    assert run_study(*made, root=root, callbacks=[ear]).exit_code == 0
+    assert run_study(made, root=root, callbacks=[ear]).exit_code == 0
     assert steps == [3, 4]  # round 3 was in the damaged one
     assert len(ear.heard) == 2
     assert "corrupt" in ear.heard[0]
@@ -112,11 +112,11 @@ def test_without_a_usable_checkpoint_a_cell_begins_anew(
     compose: Any, left: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, root = compose(ONE), tmp_path / "damaged"
-    assert run_study(*made, root=root, callbacks=[Signals(3, signal.SIGINT)]).exit_code == 130
+    assert run_study(made, root=root, callbacks=[Signals(3, signal.SIGINT)]).exit_code == 130
     for path in root.rglob("round-*"):
         path.write_bytes(path.read_bytes()[:50])
     steps = _steps(monkeypatch)
-    assert run_study(*made, root=root).exit_code == 0
+    assert run_study(made, root=root).exit_code == 0
     assert steps == [1, 2, 3, 4]
     assert left(root) == whole(made)
 
@@ -135,9 +135,9 @@ def test_a_seed_stored_before_a_kill_stays_as_it_was_when_its_cell_resumes(
     with monkeypatch.context() as patch:
         patch.setattr(Store, "put", dying)
         with pytest.raises(KeyboardInterrupt):
-            run_study(*made, root=tmp_path)
+            run_study(made, root=tmp_path)
     first = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("seed=1/*")}
     assert {path.name for path in first} == {"metrics.jsonl", "prompts.safetensors", "result.json"}
-    assert run_study(*made, root=tmp_path).exit_code == 0
+    assert run_study(made, root=tmp_path).exit_code == 0
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("seed=1/*")} == first
     assert left(tmp_path) == whole(made)

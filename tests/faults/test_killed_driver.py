@@ -41,7 +41,7 @@ def test_killed_again_and_again_equals_undisturbed(
     while True:
         before = _reached(root / "tiny") if kills else {}
         finished = _finished(root) if kills else set()
-        code = mortal.run(lambda: run_study(*made, root=root).exit_code, draw.randint(5, 45))
+        code = mortal.run(lambda: run_study(made, root=root).exit_code, draw.randint(5, 45))
         first: dict[str, int] = {}
         for cell, number in mortal.steps:
             assert cell not in finished

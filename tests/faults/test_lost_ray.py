@@ -60,9 +60,9 @@ class Kill(Callback):
     def on_abort(self):
         print("abort heard", flush=True)
 
-spec, node = config.compose_study(study, [sys.argv[4], "execution.executor=ray", "execution.parallel=1"])
+spec = config.compose_study(study, [sys.argv[4], "execution.executor=ray", "execution.parallel=1"])
 try:
-    sys.exit(run_study(spec, node, root=root, callbacks=[Kill()]).exit_code)
+    sys.exit(run_study(spec, root=root, callbacks=[Kill()]).exit_code)
 except FplTuneError as problem:
     print(problem, flush=True)
     sys.exit(problem.exit_code)
@@ -92,7 +92,7 @@ def _continues(made: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step, steps = Simulation.step, []
     with monkeypatch.context() as patch:
         patch.setattr(Simulation, "step", lambda self: (steps.append(self.round + 1), step(self))[1])
-        assert run_study(*made, root=root).exit_code == 0
+        assert run_study(made, root=root).exit_code == 0
     assert steps == list(range(steps[0], ROUNDS + 1))
     assert steps[0] > newest  # a worker may have written one more before it followed
 
@@ -126,7 +126,7 @@ def test_workers_killed_in_a_round_go_on_from_their_checkpoints(
     draw = random.Random(8)
     killer = KillWorkers(trainers, *((cell, draw.randint(2, 14)) for cell in (0, 1)))
     made = compose(BODY, LONG, "execution.executor=ray", "execution.parallel=1")
-    outcome = run_study(*made, root=tmp_path / "out", callbacks=[killer])
+    outcome = run_study(made, root=tmp_path / "out", callbacks=[killer])
     assert (outcome.done, outcome.failed, outcome.exit_code) == (2, 0, 0)
     assert killer.points == set()
     assert left(tmp_path / "out") == whole(made)

@@ -64,7 +64,7 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_a_study_file_brings_in_no_code(compose: Any, mark: Path, body: str) -> None:
     with pytest.raises(ConfigError):
-        expand(*compose(body))
+        expand(compose(body))
     assert not mark.exists()
     assert "evil" not in sys.modules
 
@@ -92,7 +92,7 @@ def test_a_module_that_the_user_names_is_imported(compose: Any, mark: Path) -> N
 @pytest.mark.parametrize("name", ["..", "../out", "/etc", "a/b", ".", "-rf", ""])
 def test_names_of_studies_stay_in_the_output_folder(compose: Any, tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError):
-        run_study(*compose(f"{ONE}\nname: {json.dumps(name)}"), root=tmp_path / "out")
+        run_study(compose(f"{ONE}\nname: {json.dumps(name)}"), root=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     if name != "-rf":
         with pytest.raises(ConfigError, match=r"Invalid study name .*: name it without slashes"):
@@ -111,14 +111,14 @@ def test_checkpoints_that_someone_else_wrote_run_nothing(
     """Pickles are no checkpoints; well-formed ones with other content than ours are not used."""
     made, root = compose(ONE), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        run_study(*made, root=root, callbacks=[Stop()])
+        run_study(made, root=root, callbacks=[Stop()])
     (slot,) = root.rglob("ckpt-*")
     good = checkpoint.read(checkpoint.list_newest(slot)[0])
     checkpoint.write(slot, Snapshot(good.tensors, {**good.meta, "round": 3, "rounds": {"__reduce__": "x"}}))
     checkpoint.write(slot, Snapshot({"../../x/y": torch.zeros(1)}, {**good.meta, "round": 4}))
     (slot / "round-000005.safetensors").write_bytes(pickle.dumps(Bomb(mark)))
     torch.save(Bomb(mark), slot / "round-000006.safetensors")
-    assert run_study(*made, root=root).exit_code == 0
+    assert run_study(made, root=root).exit_code == 0
     assert left(root) == whole(made)
     assert not mark.exists()
 
@@ -197,7 +197,7 @@ def test_secrets_of_addresses_are_written_nowhere(
             pass
     assert "hunter2" not in str(caught.value)
     root = tmp_path / "out"
-    run_study(*compose(ONE, f"tracking.uri='{uri}'", "protocol.rounds=1", "seeds=1"), root=root)
+    run_study(compose(ONE, f"tracking.uri='{uri}'", "protocol.rounds=1", "seeds=1"), root=root)
     written = [path for path in root.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
     assert written == []
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

@@ -27,14 +27,6 @@ def local(task):
     return SMALL.start(task, SMALL.init(task, torch.Generator().manual_seed(0)), EVERYONE)
 
 
-def test_counts_are_those_of_the_table(task):
-    table = task.table("train")
-    for client in range(4):
-        held = table.label[client][table.mask[client]]
-        assert task.counts[client].tolist() == [int((held == k).sum()) for k in range(6)]
-    assert task.counts.sum(1).tolist() == [9, 5, 7, 3]
-
-
 def test_each_class_reads_the_general_token_and_its_own(task, local, whole_batch, plain_text):
     batch, leaf = whole_batch(task), local.params
     token = leaf["general"][0] @ leaf["map.weight"][0].T + leaf["map.bias"][0]
@@ -54,12 +46,6 @@ def test_the_prior_is_added_to_the_logits_in_training_alone(task, local, whole):
         wanted = F.cross_entropy((logits[client] + prior)[rows], whole.label[client][rows])
         torch.testing.assert_close(loss[client], wanted)
     assert "prior" not in SMALL.deploy(task, SMALL.init(task, torch.Generator()), EVERYONE).buffers
-
-
-def test_equal_frequencies_adjust_nothing(task, local, whole):
-    even = local._replace(buffers={"prior": torch.full_like(local.buffers["prior"], 1 / 6)})
-    plain = replace(SMALL, prior=0.0).loss(task, local, whole)[0]
-    torch.testing.assert_close(SMALL.loss(task, even, whole)[0], plain)
 
 
 def test_alignment_is_evened_images_and_weighted_classes(task, whole_batch):

@@ -222,17 +222,8 @@ def test_every_method_has_a_test_of_its_own() -> None:
     for file in source_files():
         own = Path(__file__).with_name(f"test_{file.stem}.py")
         assert own.is_file(), f"write {own.name}"
-        kinds = {n.name for n in ast.parse(file.read_text()).body if isinstance(n, ast.ClassDef)}
-        text = own.read_text(encoding="utf-8")
-        assert re.search(r"^def test_", text, re.M), own.name
-        used = any(re.search(rf"\b{kind}\b", text) for kind in kinds) or f'"{file.stem}"' in text
-        assert used, f"{own.name} uses none of {sorted(kinds)}"
-
-
-def test_every_test_of_a_method_is_of_one_that_exists() -> None:
-    others = {"contract", "joining", "pacs", "pfedmoap_gate", "refusals", "shared"}
-    tested = {p.stem.removeprefix("test_") for p in Path(__file__).parent.glob("test_*.py")}
-    assert tested - others <= {p.stem for p in source_files()}
+        kinds = [n.name for n in ast.parse(file.read_text()).body if isinstance(n, ast.ClassDef)]
+        assert any(re.search(rf"\b{kind}\b", own.read_text(encoding="utf-8")) for kind in kinds), own.name
 
 
 def test_a_composition_names_only_what_differs_from_its_classes() -> None:

@@ -42,13 +42,3 @@ def test_loss_and_gradient_are_those_of_clients_alone(task: ClientTask, assert_e
         return F.cross_entropy(scores, labels) + 0.1 / 10 * (leaf["prompt"] - cloud[client]).square().sum()
 
     assert_equal_to_clients_alone(method, task, local, plain)
-
-
-def test_clients_are_evaluated_with_their_own_prompts(task: ClientTask) -> None:
-    method = FedAMP(n_ctx=2)
-    state = play(method, [task])[-1][0]
-    assert torch.equal(method.deploy(task, state, EVERYONE).params["prompt"], state.personal["prompt"])
-    assert torch.equal(state.server["prompt"], state.personal["prompt"])
-    traffic = method.traffic(task, state, EVERYONE)
-    assert traffic.up == {"prompt": 64}
-    assert traffic.down == {"cloud": 64}

@@ -43,30 +43,6 @@ def test_precomputed_inference_equals_the_prompt_of_every_image_as_the_choice_ge
     assert apart[-1] < 1e-9
 
 
-def test_hard_choice_of_the_right_domain_is_the_clients_own_forward(task, whole_batch):
-    """A reader that knows the domain unlocks the key that the client trained with."""
-    state, batch = _trained(FedAPT(n_ctx=2), task), whole_batch(task)
-    first = torch.zeros(task.n_domains, task.embed_dim, dtype=task.dtype)
-    image = batch.image.clone()
-    image[..., 0] = torch.where(task.domain == 0, 5.0, -5.0)[:, None].double()
-    first[0, 0], first[1, 0] = 1.0, -1.0
-    state = state._replace(shared={**state.shared, "reader": first})
-    batch = batch._replace(image=image)
-    method = FedAPT(n_ctx=2, temperature=1e-3)
-    own = method.logits(task, method.start(task, state, EVERYONE), batch)
-    torch.testing.assert_close(method.logits(task, method.deploy(task, state, EVERYONE), batch), own)
-
-
-def test_no_keys_is_promptfl_with_a_prompt_for_each_class(task, whole_batch, plain_text):
-    method = FedAPT(n_ctx=2, keys="none")
-    state, batch = _trained(method, task), whole_batch(task)
-    wanted = task.scale * normalize(batch.image) @ plain_text(task, state.shared["prompt"], per_class=True).T
-    fixed = FedAPT(n_ctx=2, keys="none", unlock=1), FedAPT(n_ctx=2, keys="none", unlock="own")
-    for unlocking in (method, *fixed, FedAPT(n_ctx=2, keys="none", unlock="none")):
-        deployed = unlocking.deploy(task, state, EVERYONE)
-        torch.testing.assert_close(method.logits(task, deployed, batch), wanted)
-
-
 def test_unlocking_a_fixed_key_takes_the_trained_model_apart(task, whole_batch, plain_text):
     state, batch = _trained(FedAPT(n_ctx=2), task), whole_batch(task)
     keys = state.server["keys"]
@@ -107,18 +83,6 @@ def test_keys_are_drawn_as_named(kind, paper_task):
         assert bool(((keys >= 0) & (keys < 1)).all())
     if kind == "binary":
         assert set(keys.unique().tolist()) == {0.0, 1.0}
-
-
-def test_keys_never_move_and_the_reader_learns_the_domains(task, whole):
-    method = FedAPT(n_ctx=2)
-    history = play(method, [task], cohorts=[(0, 1, 2, 3)] * 6, epochs=2)
-    (before,), (after,) = history[0], history[-1]
-    assert torch.equal(after.server["keys"], before.server["keys"])
-    shares = [
-        (whole.image @ s.shared["reader"].T).softmax(-1).gather(-1, task.domain[:, None, None].expand(-1, 9, 1))
-        for s in (before, after)
-    ]
-    assert shares[1][whole.mask].mean() > shares[0][whole.mask].mean()
 
 
 def test_the_reader_starts_as_a_layer_of_pytorch(paper_task):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 
 import pytest
 import torch
 
-from fpl_tune.method import Batch, Local, generator, normalize
+from fpl_tune.method import generator, normalize
 from fpl_tune.methods.fedapt_unsupervised import FedAPTUnsupervised
-from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.simulation.task import Classes
 from fpl_tune.testing import EVERYONE, play, toy_task
 
 
@@ -99,27 +96,6 @@ def test_second_stage_is_agreement_attraction_and_dispersion(
     assert_equal_to_clients_alone(method, task, local, plain, batch=batch)
 
 
-@pytest.mark.parametrize("classes", [2, 5])
-def test_dispersal_does_not_grow_with_the_mates_of_a_class(classes):
-    """Sure and right predictions of n images in equal classes: each has n / classes - 1 mates.
-    Summed, the term grows with n; as a mean it stays near one."""
-
-    def dispersal(each, summed):
-        n = each * classes
-        sure = torch.eye(classes).double().repeat(each, 1)[None]
-        rows = torch.arange(n)[None]
-        batch = Batch(sure, label=rows % classes, mask=torch.ones(1, n, dtype=torch.bool), index=rows)
-        fixed = {"scores": sure, "features": sure, "present": torch.ones(1, n, dtype=torch.bool)}
-        method = _method(phase=2, neighbours=0, disperse=1.0, dispersal="sum" if summed else "mean")
-        return float(method.bank_loss(Local({}, fixed), batch, 60 * sure, 60 * sure)[0])
-
-    assert dispersal(4, True) == pytest.approx(3)
-    assert dispersal(16, True) == pytest.approx(15)
-    assert dispersal(4, False) == pytest.approx(3 / ((4 * classes - 1) / classes))
-    assert dispersal(16, False) == pytest.approx(15 / ((16 * classes - 1) / classes))
-    assert dispersal(16, False) == pytest.approx(1, abs=0.06)
-
-
 def test_banks_hold_predictions_of_the_first_stages_model_and_stay_with_their_client(task, plain_text):
     first = play(_method(augment=False), [task], cohorts=[(0, 2)], epochs=1)[-1][0]
     second = _method(phase=2, augment=False)
@@ -144,66 +120,9 @@ def test_labels_are_never_read(task, phase, whole_batch):
     assert torch.equal(method.loss(task, local, batch)[0], method.loss(task, local, other)[0])
 
 
-def test_no_neighbours_and_no_dispersion_leave_agreement_alone(task, whole_batch):
-    method = _method(phase=2, augment=False, neighbours=0, disperse=0.0, double_softmax=False)
-    _, local, batch = _started(method, task, whole_batch)
-    logits = method.logits(task, local, batch)
-    agreement = -(local.buffers["scores"][:, :-1] * logits.log_softmax(-1)).sum(-1)
-    read = (batch.image @ local.params["reader"].mT).log_softmax(-1)
-    reading = -read.gather(-1, task.domain[:, None, None].expand(-1, 9, 1)).squeeze(-1)
-    wanted = torch.stack([(agreement + reading)[c][batch.mask[c]].mean() for c in range(4)])
-    torch.testing.assert_close(method.loss(task, local, batch)[0], wanted)
-
-
-@pytest.mark.parametrize("double", [False, True])
-def test_views_that_are_surely_wrong_move_nothing_by_default(double):
-    """The bank is sure of class 0, the view of class 1 by a margin of m. Cross-entropy pulls by p - y in both columns;
-    behind a second softmax every pull passes the first one's p (1 - p), of the order of exp(-m)."""
-    assert FedAPTUnsupervised().double_softmax
-    margin, images, zero = 20.0, torch.eye(2).double()[None], torch.zeros(1, 1, dtype=torch.int64)
-    batch = Batch(images[:, :1], label=zero, mask=zero == 0, index=zero)
-    bank = torch.tensor([1.0, 0.0, 0.0]).double().expand(1, 2, 3)
-    fixed = {"scores": bank, "features": images, "present": torch.ones(1, 2).bool()}
-    view = torch.tensor([0.0, margin, 0.0]).double().expand(1, 1, 3).clone().requires_grad_()
-    second = view.softmax(-1) if double else view
-    method = _method(phase=2, neighbours=0, disperse=0.0, dispersal="sum")
-    loss, _ = method.bank_loss(Local({}, fixed), batch, torch.zeros(1, 1, 3).double(), second)
-    (pull,) = torch.autograd.grad(loss.sum(), view)
-    if double:
-        assert float(pull.abs().max()) < 10 * math.exp(-margin)
-    else:
-        torch.testing.assert_close(pull[0, 0], torch.tensor([-1.0, 1.0, 0.0]).double(), rtol=0, atol=1e-8)
-
-
 def test_client_with_a_single_image_has_no_neighbour():
     task = toy_task(sizes=(1, 5, 7, 3))
     method = _method(phase=2, augment=False)
     for before, after in pairwise(s[0] for s in play(method, [task], cohorts=[(0, 1)])):
         assert bool(after.shared["prompt"].isfinite().all())
         assert not torch.equal(after.shared["prompt"], before.shared["prompt"])
-
-
-def test_augmented_view_is_the_students(task, whole_batch):
-    """The same image as its view is no augmentation; the view is asked for where it is used."""
-    _, local, batch = _started(_method(), task, whole_batch)
-    same = batch._replace(view=batch.image)
-    plain = _method(augment=False).loss(task, local, batch)[0]
-    torch.testing.assert_close(_method().loss(task, local, same)[0], plain)
-    assert (_method().view, _method(augment=False).view) == ("strong", None)
-
-
-def test_no_keys_is_promptfls_prompt(task, whole_batch):
-    method = _method(keys="none")
-    state, batch = method.init(task, generator("init")), whole_batch(task)
-    plain = PromptFL(n_ctx=2)
-    same = plain.init(task, generator("init"))._replace(shared={"prompt": state.shared["prompt"]})
-    wanted = plain.logits(task, plain.deploy(task, same, EVERYONE), batch)
-    assert method.start(task, state, EVERYONE).params.keys() == {"prompt"}
-    for local in (method.start(task, state, EVERYONE), method.deploy(task, state, EVERYONE)):
-        torch.testing.assert_close(method.logits(task, local, batch), wanted)
-
-
-def test_one_prompt_serves_other_classes(task, whole_batch):
-    state, _, batch = _started(_method(), task, whole_batch)
-    novel = task.under(Classes(task.towers, ("cow", "bee")))
-    assert _method().logits(novel, _method().deploy(novel, state, EVERYONE), batch).shape[-1] == 2

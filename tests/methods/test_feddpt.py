@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fpl_tune.method import generator, normalize
-from fpl_tune.methods.feddpt import FedDPT, mixed_logits
-from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.method import normalize
+from fpl_tune.methods.feddpt import FedDPT
 from fpl_tune.testing import EVERYONE, play, toy_task
 
 
@@ -52,38 +51,6 @@ def test_loss_and_gradient_are_those_of_clients_alone(
     assert_equal_to_clients_alone(method, task, local, plain)
 
 
-def test_mixed_logits_equal_the_mixture_written_out():
-    rng = torch.Generator().manual_seed(0)
-    image = torch.randn(2, 3, 5, generator=rng).double()
-    text = normalize(torch.randn(2, 4, 6, 5, generator=rng).double())
-    weight = torch.rand(2, 3, 4, generator=rng).double().softmax(-1)
-    mixed = normalize(torch.einsum("cbn,cnkd->cbkd", weight, text))
-    wanted = 7 * torch.einsum("cbd,cbkd->cbk", normalize(image), mixed)
-    torch.testing.assert_close(mixed_logits(7.0, image, text, weight), wanted)
-
-
-def test_weights_sum_to_one_and_temperature_goes_from_one_hot_to_uniform(task, whole):
-    state = _trained(FedDPT(n_ctx=2), task)
-    shares = {}
-    for temperature in (1e-6, 0.1, 1e6):
-        method = FedDPT(n_ctx=2, temperature=temperature)
-        local = method.deploy(task, state, EVERYONE)
-        _, looks = task.encode_images(whole.image, local.params["visual"])
-        shares[temperature] = method._weights(task, looks)
-        torch.testing.assert_close(shares[temperature].sum(-1), torch.ones(whole.label.shape).double())
-    assert bool((shares[1e-6].max(-1).values > 0.999).all())
-    torch.testing.assert_close(shares[1e6], torch.full_like(shares[1e6], 0.5), atol=1e-4, rtol=0)
-    assert bool((shares[0.1].max(-1).values < 0.999).any())
-
-
-def test_client_trains_its_domains_prompt_and_no_other(task):
-    method = FedDPT(n_ctx=2)
-    (before,), (after,) = play(method, [task], cohorts=[(0, 1)], epochs=1)
-    assert task.domain.tolist() == [0, 0, 1, 1]
-    assert not torch.equal(after.shared["text"][0], before.shared["text"][0])
-    assert torch.equal(after.shared["text"][1], before.shared["text"][1])
-
-
 def test_prompts_of_one_domain_are_averaged_and_tokens_over_all(task):
     method = FedDPT(n_ctx=2)
     state = method.init(task, torch.Generator().manual_seed(0))
@@ -107,15 +74,6 @@ def test_external_prompts_follow_by_momentum_and_stay_with_the_client(task):
     received = state.shared["text"][1]
     torch.testing.assert_close(after.personal["text"][0, 0], received + 0.9**3 * (4 - received))
     assert torch.equal(after.personal["text"][1:], old[1:])
-
-
-def test_without_momentum_external_prompts_are_the_received_ones(task, whole_batch):
-    method = FedDPT(n_ctx=2, momentum=0.0)
-    state = _trained(method, task)
-    local = method.start(task, state, EVERYONE)
-    _, fixed = method.loss(task, local, whole_batch(task))
-    for client in range(4):
-        assert torch.equal(fixed["text.external"][client, 0], state.shared["text"][1 - task.domain[client]])
 
 
 def test_training_without_lag_sees_what_is_deployed(task, whole):
@@ -144,28 +102,6 @@ def test_split_trains_one_token_and_momentum_carries_the_others(task):
     torch.testing.assert_close(after.personal["visual"][0, 0], received + 0.5**3 * (4 - received))
 
 
-def test_shared_prompt_without_tokens_is_promptfl(whole_batch):
-    """Trained on pixels as PromptFL trains on the features of the same pixels."""
-    task = toy_task("pixels", sizes=(5, 5, 5, 5))
-    dpt, promptfl = FedDPT(n_ctx=2, text="shared", visual="none", objective="ce"), PromptFL(n_ctx=2)
-    mine = dpt.init(task, generator("init", 0))
-    theirs = promptfl.init(task, generator("init", 0))
-    assert torch.equal(mine.shared["text"][0], theirs.shared["prompt"])
-    batch = whole_batch(task)
-    pooled = batch._replace(image=task.towers.encode_images(batch.image))
-    local, other = dpt.start(task, mine, EVERYONE), promptfl.start(task, theirs, EVERYONE)
-    for leaf in (local.params["text"], other.params["prompt"]):
-        leaf.requires_grad_()
-    one, two = dpt.loss(task, local, batch)[0], promptfl.loss(task, other, pooled)[0]
-    torch.testing.assert_close(one, two)
-    (left,) = torch.autograd.grad(one.sum(), local.params["text"])
-    (right,) = torch.autograd.grad(two.sum(), other.params["prompt"])
-    torch.testing.assert_close(left[:, 0], right)
-    merged = dpt.merge(task, mine, EVERYONE, local._replace(params={"text": left}))
-    wanted = promptfl.merge(task, theirs, EVERYONE, other._replace(params={"prompt": right}))
-    torch.testing.assert_close(merged.shared["text"][0], wanted.shared["prompt"])
-
-
 def test_visual_only_reads_the_hand_written_prompts(task, whole_batch):
     method = FedDPT(text="hand")
     state = method.init(task, torch.Generator().manual_seed(0))
@@ -174,15 +110,6 @@ def test_visual_only_reads_the_hand_written_prompts(task, whole_batch):
     features, _ = task.encode_images(batch.image, local.params["visual"])
     wanted = task.scale * normalize(features) @ task.hand_text.T
     torch.testing.assert_close(method.logits(task, local, batch), wanted)
-
-
-def test_one_domain_reads_its_prompt_whatever_the_tokens(whole_batch):
-    task = toy_task("pixels", sizes=(5, 5))
-    task.n_domains, task.domain = 1, torch.zeros(2, dtype=torch.int64)
-    method = FedDPT(n_ctx=2)
-    state = play(method, [task], cohorts=[(0, 1)], epochs=1)[-1][0]
-    assert state.shared["text"].shape[0] == state.shared["visual"].shape[0] == 1
-    assert bool(state.shared["text"].isfinite().all())
 
 
 def test_learned_and_sent_scalars_are_the_published_ones(paper_task):

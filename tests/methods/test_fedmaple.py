@@ -47,33 +47,12 @@ def test_loss_and_gradient_are_those_of_images_alone(task, depth, assert_equal_t
     assert_equal_to_clients_alone(method, task, local, plain)
 
 
-def test_visual_prompts_follow_the_textual_ones(task, whole):
-    """The image feature depends on the text prompt through the map, and only through it."""
-    method = FedMaPLe(n_ctx=2, depth=1)
-    local = method.start(task, method.init(task, torch.Generator().manual_seed(0)), EVERYONE)
-
-    def image_tokens(prompt, weight):
-        return prompt @ weight.mT + local.params["map.bias"][:, 0, None]
-
-    moved = local.params["prompt"] + 0.1
-    for weight, same in ((local.params["map.weight"][:, 0], False), (0 * local.params["map.weight"][:, 0], True)):
-        before, _ = task.encode_images(whole.image, image_tokens(local.params["prompt"], weight), place="end")
-        after, _ = task.encode_images(whole.image, image_tokens(moved, weight), place="end")
-        assert torch.allclose(before, after) == same
-
-
 def test_maps_of_deeper_blocks_start_equal_and_part_in_training(task):
     method = FedMaPLe(n_ctx=2, depth=3)
     (before,), (after,) = play(method, [task], cohorts=[(0, 1, 2, 3)], epochs=2)
     assert torch.equal(before.shared["map.weight"][1], before.shared["map.weight"][2])
     assert not torch.equal(before.shared["map.weight"][0], before.shared["map.weight"][1])
     assert not torch.equal(after.shared["map.weight"][1], after.shared["map.weight"][2])
-
-
-def test_first_prompt_starts_from_words(task):
-    state = FedMaPLe(n_ctx=2, depth=2).init(task, torch.Generator())
-    assert torch.equal(state.shared["prompt"], task.words("a photo"))
-    assert state.shared["deep"].shape == (1, 2, task.text_width)
 
 
 def test_the_first_sentence_is_the_hand_written_one(task):

@@ -59,27 +59,6 @@ def test_logits_and_loss_follow_the_equations(task: ClientTask, batch: Batch, si
         torch.testing.assert_close(losses[client], fit + 0.7 * (term if signs == "meant" else 1 - term))
 
 
-def test_only_the_meant_sign_drives_groups_apart(task: ClientTask, batch: Batch) -> None:
-    local = begin(task, FedMGP(groups=3))
-
-    def alike(moved: Local) -> float:
-        image, text = FedMGP(groups=3).features(task, moved, batch)
-        rows = (x[:, i].mul(x[:, j]).sum(-1).mean() for x in (image, text) for i in range(3) for j in range(i))
-        return float(torch.stack(list(rows)).mean())
-
-    found = []
-    for signs in ("meant", "released"):
-        leaves = {n: leaf.clone().requires_grad_() for n, leaf in local.params.items()}
-        with_term, without = (
-            FedMGP(groups=3, lam=lam, signs=signs).loss(task, local._replace(params=leaves), batch)[0].sum()
-            for lam in (1.0, 0.0)
-        )
-        grads = torch.autograd.grad(with_term - without, list(leaves.values()))
-        moved = {n: (leaf - 0.01 * g).detach() for (n, leaf), g in zip(leaves.items(), grads, strict=True)}
-        found.append(alike(local._replace(params=moved)))
-    assert found[0] < alike(local) < found[1]
-
-
 def test_a_round_draws_averages_and_replaces(task: ClientTask) -> None:
     """Without training: slot i is the mean of what clients drew i-th, and stands in its place at the next start."""
     method = FedMGP(groups=4, select=2)
@@ -105,16 +84,6 @@ def test_a_round_draws_averages_and_replaces(task: ClientTask) -> None:
             slots = place[3].tolist()
             wanted = after.shared[part][slots.index(group)] if group in slots else groups[3, group]
             assert torch.equal(local[3, group], wanted)
-
-
-def test_equal_groups_stay_what_they_are(task: ClientTask) -> None:
-    method, still = FedMGP(groups=3, select=2), OptimSpec(lr=0.0, batch=4)
-    first = method.init(task, generator("equal"))
-    alike = {n: leaf[:, :1].expand_as(leaf) if n.startswith("groups.") else leaf for n, leaf in first.personal.items()}
-    history = play(method, [task], states=[first._replace(personal=alike)], spec=still)
-    for (state,) in history:
-        for part, leaf in method.start(task, state, EVERYONE).params.items():
-            torch.testing.assert_close(leaf, alike[f"groups.{part}"], rtol=0, atol=1e-12)
 
 
 def test_draws_follow_the_scores(task: ClientTask) -> None:

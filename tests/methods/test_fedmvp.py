@@ -89,11 +89,3 @@ def test_mirroring_is_as_likely_as_not_and_independent_of_image_and_step():
     for shifted in (centred[1:] * centred[:-1], centred[..., 1:] * centred[..., :-1]):
         assert abs(shifted.mean().item()) < 5 * 0.25 / shifted.numel() ** 0.5
     assert all(int(key.min()) >= 0 and int(key.max()) < 1 << 32 for key in keys[1:])
-
-
-def test_a_silent_network_prompts_with_zeros(task, whole_batch):
-    """Output layers at zero: the same tokens for every image, client and class list."""
-    state = SMALL.init(task, torch.Generator().manual_seed(0))
-    silent = {n: 0 * leaf if n.startswith(("ff.out", "attention.out")) else leaf for n, leaf in state.shared.items()}
-    local = SMALL.start(task, state._replace(shared=silent), EVERYONE)
-    assert not SMALL.prompts(task, local.params, whole_batch(task).image).any()

@@ -3,21 +3,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.fedper import FedPer
-from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import play
-
-
-def test_without_own_tokens_it_is_promptfl(task: ClientTask) -> None:
-    found, wanted = (play(m, [task])[-1][0] for m in (FedPer(n_own=0, n_ctx=3), PromptFL(n_ctx=3)))
-    torch.testing.assert_close(found.shared["base"], wanted.shared["prompt"], rtol=0, atol=1e-12)
-
-
-def test_with_only_own_tokens_it_is_coop(task: ClientTask) -> None:
-    found, wanted = (play(m, [task])[-1][0] for m in (FedPer(n_own=3, n_ctx=3), CoOp(n_ctx=3)))
-    torch.testing.assert_close(found.personal["own"], wanted.personal["prompt"], rtol=0, atol=1e-12)
 
 
 def test_own_tokens_stand_next_to_the_class_name(task: ClientTask) -> None:

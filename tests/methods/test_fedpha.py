@@ -7,10 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fpl_tune.method import Batch, Local, Tree, generator
-from fpl_tune.methods.coop import CoOp
+from fpl_tune.method import Local, Tree, generator
 from fpl_tune.methods.fedpha import FedPHA
-from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE, play
 
@@ -20,17 +18,6 @@ def begin(task: ClientTask, method: FedPHA) -> Local:
     state = method.init(task, generator("begin"))
     own = 0.3 * torch.randn(4, method.n_ctx, 32, generator=generator("own"), dtype=task.dtype)
     return method.start(task, state._replace(personal={"own": own}), EVERYONE)
-
-
-def test_without_pull_and_push_it_is_coop_beside_promptfl(task: ClientTask) -> None:
-    method = FedPHA(n_ctx=2, pull=0.0, push=0.0)
-    began = method.init(task, generator("apart"))
-    (found,) = play(method, [task], states=[began])[-1]
-    promptfl = PromptFL(n_ctx=2).init(task, generator("any"))._replace(shared=began.shared)
-    coop = CoOp(n_ctx=2).init(task, generator("any"))._replace(personal={"prompt": began.personal["own"]})
-    (one,), (other,) = (play(m, [task], states=[s])[-1] for m, s in ((PromptFL(n_ctx=2), promptfl), (CoOp(2), coop)))
-    torch.testing.assert_close(found.shared["prompt"], one.shared["prompt"], rtol=0, atol=1e-10)
-    torch.testing.assert_close(found.personal["own"], other.personal["prompt"], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("projection", ["null", "row"])
@@ -78,16 +65,6 @@ def test_clients_of_different_lengths_are_what_they_are_alone(task: ClientTask) 
     assert bool((together.personal["own"][0] != began.personal["own"][0]).any())
 
 
-def test_with_all_directions_weak(task: ClientTask) -> None:
-    """The null space of nothing is everything; the row space is that of the global context."""
-    null, row = (FedPHA(n_ctx=3, ratio=1.0, projection=p) for p in ("null", "row"))
-    local = begin(task, null)
-    own, prompt = local.params["own"], local.params["prompt"]
-    assert torch.equal(null.projected(own, local.buffers["directions"]), own)
-    kept = row.projected(own, row.start(task, null.init(task, generator("begin")), EVERYONE).buffers["directions"])
-    torch.testing.assert_close(kept, own @ torch.linalg.pinv(prompt) @ prompt)
-
-
 def test_the_released_projection_forgets_what_is_orthogonal(task: ClientTask) -> None:
     meant, released = (FedPHA(n_ctx=4, ratio=0.5, projection=p) for p in ("null", "row"))
     prompt = torch.eye(4, 32, dtype=task.dtype) * torch.tensor([4.0, 3.0, 2.0, 1.0], dtype=task.dtype)[:, None]
@@ -95,10 +72,3 @@ def test_the_released_projection_forgets_what_is_orthogonal(task: ClientTask) ->
     kept = [m.projected(own, m.directions(prompt)[None])[0, 0] for m in (meant, released)]
     assert kept[0].round(decimals=9).tolist() == [0.0] * 2 + [1.0] * 30
     assert kept[1].round(decimals=9).tolist() == [0.0] * 2 + [1.0] * 2 + [0.0] * 28
-
-
-def test_predictions_come_from_the_own_context_alone(task: ClientTask, batch: Batch) -> None:
-    method = FedPHA(n_ctx=2)
-    local = begin(task, method)
-    other = local._replace(params={**local.params, "prompt": 5 * local.params["prompt"]})
-    assert torch.equal(method.logits(task, other, batch), method.logits(task, local, batch))

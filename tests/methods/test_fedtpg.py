@@ -40,22 +40,6 @@ def test_the_network_is_attention_without_residual_and_a_gated_layer(task: Clien
         torch.testing.assert_close(found[client], wanted.detach())
 
 
-def test_the_order_of_the_names_does_not_matter_and_their_number_is_free(task: ClientTask) -> None:
-    method = FedTPG(n_ctx=2, scope="all")
-    local = begin(task, method)
-    names = normalize(task.sentences(["{}"])[0])
-    all_, turned, fewer = (method.context(n, local) for n in (names, names.flip(0), names[:2]))
-    torch.testing.assert_close(turned, all_)
-    assert not torch.allclose(fewer, turned)
-
-
-def test_without_its_last_layers_the_context_is_zero(task: ClientTask) -> None:
-    method = FedTPG(n_ctx=2)
-    local = begin(task, method)
-    silent = {n: leaf * (0 if ".out." in n else 1) for n, leaf in local.params.items()}
-    assert float(method.context(task.hand_text, local._replace(params=silent)).abs().max()) == 0
-
-
 def test_training_knows_a_clients_own_classes_and_evaluation_all(task: ClientTask, batch: Batch) -> None:
     method = FedTPG(n_ctx=2)
     state = method.init(task, generator("own"))
@@ -67,10 +51,3 @@ def test_training_knows_a_clients_own_classes_and_evaluation_all(task: ClientTas
         assert owned == set(scores[client, 0].isfinite().nonzero()[:, 0].tolist())
     assert 1 < local.buffers["owned"].sum() < local.buffers["owned"].numel()
     assert bool(method.logits(task, method.deploy(task, state, EVERYONE), batch).isfinite().all())
-
-
-def test_one_generator_is_averaged_uniformly(task: ClientTask) -> None:
-    alone = [play(FedTPG(n_ctx=2), [task], cohorts=[[c]])[-1][0].shared for c in (0, 3)]
-    both = play(FedTPG(n_ctx=2), [task], cohorts=[[0, 3]])[-1][0].shared
-    for name, leaf in both.items():
-        torch.testing.assert_close(leaf, (alone[0][name] + alone[1][name]) / 2, rtol=0, atol=1e-10)

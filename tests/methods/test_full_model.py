@@ -34,33 +34,6 @@ def test_a_client_trains_as_a_copy_of_the_tower_would(kind):
     torch.testing.assert_close(after.shared["head.weight"], head.weight.detach(), rtol=1e-6, atol=1e-9)
 
 
-def test_it_starts_from_the_frozen_tower_and_leaves_it_alone(whole_batch):
-    task = toy_task("pixels")
-    frozen = deepcopy(task.visual().state_dict())
-    method = FullModel()
-    (before,), (after,) = play(method, [task], cohorts=[(0, 1, 2, 3)], epochs=1)
-    batch = whole_batch(task)
-    features = task.towers.encode_images(batch.image)
-    wanted = features @ before.shared["head.weight"].T + before.shared["head.bias"]
-    torch.testing.assert_close(method.logits(task, method.deploy(task, before, EVERYONE), batch), wanted)
-    for name, value in task.visual().state_dict().items():
-        assert torch.equal(value, frozen[name]), name
-    moved = [n for n, leaf in after.shared.items() if not torch.equal(leaf, before.shared[n])]
-    assert set(moved) >= {"tower.conv1.weight", "tower.proj", "head.weight"}
-
-
-def test_groups_of_the_optimiser_are_tower_and_head():
-    task = toy_task("pixels")
-    spec = OptimSpec(lr=0.01, groups={"tower": 0.0}, batch=8)
-    (before,), (after,) = play(FullModel(), [task], cohorts=[(0, 1)], spec=spec, epochs=1)
-    for name, leaf in after.shared.items():
-        still = name.startswith("tower.")
-        if still:
-            torch.testing.assert_close(leaf, before.shared[name])
-        else:
-            assert not torch.equal(leaf, before.shared[name])
-
-
 def test_every_weight_travels(paper_task):
     task = toy_task("pixels")
     state = FullModel().init(task, torch.Generator())

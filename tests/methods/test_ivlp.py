@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.method import Batch, normalize
+from fpl_tune.method import normalize
 from fpl_tune.methods.ivlp import IVLP
 from fpl_tune.methods.vpt import VPT
 from fpl_tune.testing import EVERYONE, play, toy_task
@@ -37,21 +37,6 @@ def test_logits_are_those_of_the_plain_text_path(task, depth, whole_batch, plain
     )
     text = plain_text(task, state.shared["text"], tail="of a", deep=state.shared.get("deep"))
     torch.testing.assert_close(method.logits(task, local, batch), task.scale * image @ text.T)
-
-
-def test_prompts_of_the_towers_are_independent(task):
-    """The image feature has no gradient by the text prompts, as it has in MaPLe."""
-    method = IVLP(n_ctx=2, n_tokens=2, depth=2)
-    local = method.start(task, method.init(task, torch.Generator().manual_seed(0)), EVERYONE)
-    leaves = {name: leaf.requires_grad_() for name, leaf in local.params.items()}
-    pixels = torch.randn(4, 1, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    label = torch.zeros(4, 1, dtype=torch.int64)
-    loss, _ = method.loss(task, local, Batch(pixels, label, label == 0, label))
-    grads = torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True)
-    assert all(gradient is not None and gradient.abs().sum() > 0 for gradient in grads)
-    image, _ = task.encode_images(pixels, leaves["visual"][:, 0], deep=leaves["visual"][:, 1:], place="end")
-    (none,) = torch.autograd.grad(image.sum(), leaves["text"], allow_unused=True)
-    assert none is None
 
 
 def test_words_of_several_tokens_are_refused(task):

@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.method import normalize
 from fpl_tune.methods.pfedmma import PFedMMA, _branch
 from fpl_tune.testing import EVERYONE, play, toy_task
 
@@ -22,15 +21,6 @@ def task():
 
 def _trained(method, task, **options):
     return play(method, [task], epochs=1, **options)[-1][0]
-
-
-def test_without_alpha_it_is_zero_shot_whatever_was_learned(task, whole_batch):
-    state, batch = _trained(SMALL, task), whole_batch(task)
-    method = replace(SMALL, alpha=0.0)
-    found = method.logits(task, method.start(task, state, EVERYONE), batch)
-    wanted = task.scale * normalize(task.towers.encode_images(batch.image)) @ task.hand_text.T
-    torch.testing.assert_close(found, wanted)
-    assert not torch.allclose(SMALL.logits(task, SMALL.start(task, state, EVERYONE), batch), wanted, atol=1e-2)
 
 
 def test_the_adapter_is_two_rectified_layers_and_a_linear_one():
@@ -63,44 +53,12 @@ def test_scaled_gradients_are_true_ones_over_alpha_and_values_are_equal(task, wh
         torch.testing.assert_close(scaled, true / 0.5)
 
 
-def test_the_shared_layer_has_the_gradients_of_both_towers(task, whole_batch, monkeypatch):
-    """With one tower's branch cut off, what is left are the parts of a sum."""
-    batch, parts = whole_batch(task), []
-    state = _trained(SMALL, task)
-    for cut in (None, "text", "image"):
-        local = SMALL.start(task, state, EVERYONE)
-        shared = local.params["s.weight"].requires_grad_()
-        adapter = PFedMMA._adapter
-
-        def half(method, train, tower, n_blocks, cut=cut, adapter=adapter):
-            found = adapter(method, train, tower, n_blocks)
-            return found.each(torch.detach) if tower == cut else found
-
-        monkeypatch.setattr(PFedMMA, "_adapter", half)
-        (gradient,) = torch.autograd.grad(SMALL.loss(task, local, batch)[0].sum(), shared)
-        monkeypatch.undo()
-        parts.append(gradient)
-    both, image, text = parts
-    assert min(image.abs().max(), text.abs().max()) > 0
-    torch.testing.assert_close(both, image + text)
-
-
 def test_adapters_sit_in_the_last_blocks_and_in_all_of_a_small_tower(task, paper_task):
     for blocks, n in ((2, 2), (8, 3)):
         state = PFedMMA(blocks=blocks, rank=3).init(task, torch.Generator())
         assert state.shared["s.weight"].shape == (n, 3, 3)
     adapter = SMALL._adapter(SMALL.start(task, SMALL.init(task, torch.Generator()), EVERYONE).params, "text", 3)
     assert (adapter.first, adapter.n_blocks) == (1, 2)
-
-
-def test_only_the_shared_layer_is_averaged_and_reaches_everyone(task):
-    before = SMALL.init(task, torch.Generator().manual_seed(0))
-    (after,) = play(SMALL, [task], states=[before], cohorts=[(0, 2)], epochs=1)[-1]
-    assert set(SMALL.traffic(task, before, EVERYONE).up) == {"s.weight", "s.bias"}
-    for name, leaf in after.personal.items():
-        moved = (leaf != before.personal[name]).flatten(1).any(1)
-        assert moved.tolist() == [True, False, True, False], name
-    assert not torch.equal(after.shared["s.weight"], before.shared["s.weight"])
 
 
 def test_text_features_differ_between_clients_unless_they_are_the_first_ones(task, whole):

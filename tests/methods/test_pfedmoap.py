@@ -12,19 +12,13 @@ from fpl_tune.method import Local, State, generator
 from fpl_tune.methods.pfedmoap import PFedMoAP, choose_experts
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.simulation.task import ClientTask
-from fpl_tune.testing import EVERYONE, assert_same, play, toy_task
+from fpl_tune.testing import EVERYONE, assert_same, play
 
 SMALL: dict[str, Any] = {"n_ctx": 2, "experts": 3, "d_gating": 12, "heads": 3}
 
 
 def after_rounds(method: PFedMoAP, task: ClientTask, *cohorts: list[int]) -> State:
     return play(method, [task], cohorts=cohorts)[-1][0]
-
-
-def test_the_first_round_is_promptfl(task: ClientTask) -> None:
-    mixed = after_rounds(PFedMoAP(**SMALL), task, [0, 1, 2, 3])
-    plain = play(PromptFL(n_ctx=2), [task], cohorts=[[0, 1, 2, 3]])[-1][0]
-    torch.testing.assert_close(mixed.shared, plain.shared, rtol=0, atol=1e-12)
 
 
 def test_a_lonely_client_stays_with_promptfl(task: ClientTask) -> None:
@@ -94,15 +88,6 @@ def test_random_experts_are_the_first_of_one_order() -> None:
     assert usable.tolist() == [[True, True], [True, True], [False, False]]
 
 
-def test_the_order_of_random_experts_is_drawn_at_the_start_and_kept() -> None:
-    task, method = toy_task(sizes=(2,) * 9), PFedMoAP(n_ctx=1, experts=3, d_gating=12, heads=3, selection="random")
-    orders = [method.init(task, generator("order", seed)).server["order"] for seed in range(2)]
-    assert all(order.sort().values.tolist() == list(range(9)) for order in orders)
-    assert orders[0].tolist() != orders[1].tolist()
-    first, second = (states[0] for states in play(method, [task], cohorts=[[0, 1]]))
-    assert torch.equal(first.server["order"], second.server["order"])
-
-
 def test_no_more_experts_than_entries() -> None:
     state = with_pool(torch.randn(4, 1, 2), [True, False, True, False])
     ids, usable = choose_experts(state, torch.tensor([0]), 3, "nearest")
@@ -150,19 +135,3 @@ def test_an_aggregated_gate_travels_up_where_it_worked_and_down_to_all(task: Cli
     assert torch.as_tensor(sent.up["gate"]).tolist() == [gate, 0]
     assert sent.down["gate"] == gate
     assert "gate" not in PFedMoAP(**SMALL).traffic(task, after_rounds(PFedMoAP(**SMALL), task, [0]), EVERYONE).up
-
-
-def test_the_global_prompt_is_the_mean_by_images_and_the_pool_holds_what_came(task: ClientTask) -> None:
-    """Eqs. 6 and 7, of clients with 9 and 3 images."""
-    method, clients = PFedMoAP(**SMALL), torch.tensor([0, 3])
-    local = method.start(task, method.init(task, generator("pool")), clients)
-    local.params["prompt"] = torch.tensor([1.0, 5.0], dtype=task.dtype).view(2, 1, 1).expand(2, 2, 32)
-    merged = method.merge(task, method.init(task, generator("pool")), clients, local)
-    torch.testing.assert_close(merged.shared["prompt"], torch.full((2, 32), 2.0, dtype=task.dtype))
-    assert merged.server["pool"][clients, 0, 0].tolist() == [1.0, 5.0]
-
-
-def test_seeds_of_different_pools_do_not_meet() -> None:
-    method, task, other = PFedMoAP(**SMALL), toy_task(), toy_task(seed=5)
-    both = play(method, [task, other], seeds=[0, 5])[-1]
-    assert_same(both[1], play(method, [other], seeds=[5])[-1][0], tolerance=1e-9)

@@ -15,7 +15,7 @@ from fpl_tune.method import Batch, Local, State, cross_entropy, generator, norma
 from fpl_tune.methods import pfedmoap
 from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.simulation.task import ClientTask
-from fpl_tune.testing import EVERYONE, play, toy_task
+from fpl_tune.testing import EVERYONE, play
 
 Whole = Callable[[ClientTask], Batch]
 SMALL: dict[str, Any] = {"n_ctx": 2, "experts": 3, "d_gating": 12, "heads": 3}
@@ -70,49 +70,6 @@ def test_logits_loss_and_gradient_are_those_of_multi_head_attention(
         ours = torch.autograd.grad(cross_entropy(found, batch)[client], list(local.params.values()), retain_graph=True)
         for mine, theirs in zip(ours, grads, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
-
-
-def test_a_gate_picks_the_one_expert_of_ten_that_fits() -> None:
-    """Every expert has a style of its own and names the classes in an order of its own; one has the images' style and
-    order. Values pass as they are, so that nothing but attention can undo an order: the gate must choose."""
-    task = toy_task(sizes=(20, *[2] * 10))
-    rng = generator("one that fits")
-    method = PFedMoAP(n_ctx=2, experts=11, d_gating=24, heads=3, lam=0.0)
-    basis = torch.linalg.qr(torch.randn(24, 24, generator=rng, dtype=task.dtype))[0]
-    styles, classes = basis[:10], basis[10:16]
-    orders = torch.stack([torch.randperm(6, generator=rng) for _ in range(10)])
-    fits, label = 6, torch.arange(60) % 6
-    orders[fits] = torch.arange(6)
-    features = normalize(styles[:, None] + classes[orders])
-    image = normalize(styles[fits] + classes[label] + 0.05 * torch.randn(60, 24, generator=rng, dtype=task.dtype))
-    batch = Batch(image[None], label[None], torch.ones(1, 60, dtype=torch.bool), torch.arange(60)[None])
-    state = method.init(task, generator("init"))
-    state = state._replace(server={**state.server, "entered": torch.ones(11, dtype=torch.bool)})
-    local = method.start(task, state, torch.tensor([0]))
-    local = local._replace(buffers={**local.buffers, "features": features[None]})
-    eye = torch.eye(24, dtype=task.dtype)
-    chooser = (0.1 * eye.repeat(2, 1, 1)).requires_grad_()  # queries and keys
-    step = torch.optim.Adam([chooser], lr=0.02)
-
-    def gated() -> Local:
-        gate = torch.cat([chooser, eye.repeat(2, 1, 1)])[None]
-        bias = torch.zeros(1, 4, 24, dtype=task.dtype)
-        return local._replace(params={**local.params, "gate.weight": gate, "gate.bias": bias})
-
-    def share() -> Tensor:
-        with torch.no_grad():
-            return method.attention(gated(), batch.image, task.encode_prompts(local.params["prompt"])).mean(
-                (0, 1, 2, 4)
-            )
-
-    assert float(share().max()) < 0.2
-    for _ in range(60):
-        step.zero_grad()
-        cross_entropy(method.logits(task, gated(), batch), batch).sum().backward()
-        step.step()
-    assert int(share().argmax()) == fits + 1  # behind the local one
-    assert float(share().max()) > 0.5
-    assert float((method.logits(task, gated(), batch).argmax(-1) == label).double().mean()) > 0.95
 
 
 @pytest.mark.parametrize("pooling", ["stride", "mean"])
@@ -182,16 +139,6 @@ def test_shares_of_the_experts_sum_to_one_in_falling_order(task: ClientTask, who
     assert bool((shares[:, 1:].diff(dim=1) <= 0).all())
 
 
-def test_permuting_the_experts_changes_nothing(task: ClientTask, whole_batch: Whole) -> None:
-    method = PFedMoAP(**{**SMALL, "experts": 4})
-    local, batch = method.start(task, after_rounds(method, task, [0, 1, 2, 3]), EVERYONE), whole_batch(task)
-    turn = torch.tensor([2, 0, 1])
-    fixed = {**local.buffers, "features": local.buffers["features"][:, turn]}
-    torch.testing.assert_close(
-        method.logits(task, local._replace(buffers=fixed), batch), method.logits(task, local, batch), rtol=0, atol=1e-10
-    )
-
-
 def test_cutting_the_batch_for_memory_changes_nothing(
     task: ClientTask, whole_batch: Whole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,7 +165,7 @@ def test_the_gates_width_is_the_papers_where_it_divides_the_features() -> None:
 
 @pytest.mark.parametrize(
     ("width", "scalars"),
-    [(32, 4_224), (64, 16_640), (128, 66_048), (256, 263_168), (512, 1_050_624), (1024, 4_198_400)],
+    [(128, 66_048), (1024, 4_198_400)],
 )
 def test_the_gate_has_the_parameters_of_table_9(width: int, scalars: int) -> None:
     sizes: Any = SimpleNamespace(

@@ -92,9 +92,3 @@ def test_spatial_features_are_averaged_over_positions() -> None:
     pooled = batch._replace(image=batch.image.mean(2))
     flat = PFedPrompt(alpha=1.0, **TWO)
     torch.testing.assert_close(method.logits(patches, local, batch), flat.logits(patches, local, pooled))
-
-
-def test_only_the_prompt_travels(task: ClientTask) -> None:
-    method = PFedPrompt(**TWO)
-    traffic = method.traffic(task, play(method, [task], cohorts=[])[-1][0], EVERYONE)
-    assert traffic.up == traffic.down == {"prompt": 64}

@@ -4,10 +4,10 @@ import torch
 import torch.nn.functional as F
 
 from fpl_tune.config.specs import OptimSpec
-from fpl_tune.method import average, generator
+from fpl_tune.method import average
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.simulation.task import ClientTask
-from fpl_tune.testing import play, toy_task
+from fpl_tune.testing import play
 
 
 def test_a_round_is_a_step_of_every_client_and_the_mean_weighted_by_images(task: ClientTask) -> None:
@@ -30,21 +30,6 @@ def test_the_released_loop_keeps_the_last_clients_prompt(task: ClientTask) -> No
         for m, clients in ((PromptFL(n_ctx=2, weights="last"), [1, 0, 2]), (PromptFL(n_ctx=2), [2]))
     )
     torch.testing.assert_close(last, alone, rtol=0, atol=1e-12)
-
-
-def test_a_plain_mean_is_that_of_the_clients_alone(task: ClientTask) -> None:
-    alone = [play(PromptFL(n_ctx=2), [task], cohorts=[[c]])[-1][0].shared["prompt"] for c in (0, 2)]
-    (mean,) = play(PromptFL(n_ctx=2, weights="uniform"), [task], cohorts=[[0, 2]])[-1]
-    torch.testing.assert_close(mean.shared["prompt"], (alone[0] + alone[1]) / 2, rtol=0, atol=1e-12)
-
-
-def test_a_prompt_of_the_papers_has_8192_numbers() -> None:
-    task = toy_task()
-    task.text_width = 512
-    state = PromptFL().init(task, generator("prompt"))
-    traffic = PromptFL().traffic(task, state, torch.arange(4))
-    assert traffic.up == traffic.down == {"prompt": 8_192}
-    assert 0.019 < float(state.shared["prompt"].std()) < 0.021
 
 
 def test_shares_of_the_average_are_computed_in_double_precision():

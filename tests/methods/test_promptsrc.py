@@ -53,20 +53,6 @@ def test_the_loss_is_the_sum_written_out_image_by_image(task, local, whole_batch
         torch.testing.assert_close(loss[client], total + torch.stack(rows).mean(), rtol=1e-5, atol=1e-7)
 
 
-def test_prompts_that_change_nothing_pay_nothing(task, whole):
-    """The words of the template and no visual token: loss and gradient of the terms are zero, rounding included."""
-    method = PromptSRC(n_ctx=4, n_tokens=1, depth=1)
-    start = method.start(task, method.init(task, torch.Generator().manual_seed(0)), EVERYONE)
-    none = start._replace(
-        params={"text": start.params["text"].requires_grad_(), "visual": torch.zeros(4, 1, 0, 32).double()}
-    )
-    loss, _ = method.loss(task, none, whole)
-    plain, _ = replace(method, text=0.0, image=0.0, agreement=0.0).loss(task, none, whole)
-    torch.testing.assert_close(loss, plain)
-    one, other = (torch.autograd.grad(x.sum(), none.params["text"], retain_graph=True)[0] for x in (loss, plain))
-    torch.testing.assert_close(one, other)
-
-
 def _rounds(method, n_rounds, values):
     """States after rounds whose merged prompts are `values`."""
     task = toy_task("pixels", sizes=(2, 2))
@@ -91,15 +77,6 @@ def test_deployed_prompts_are_the_gaussian_mean_of_rounds_and_are_never_sent():
         for name, leaf in deployed.items():
             torch.testing.assert_close(leaf, torch.full_like(leaf, wanted))
             assert bool((sent[name] == values[t - 1]).all())
-
-
-def test_a_wide_gaussian_is_the_plain_mean_and_a_narrow_one_a_single_round():
-    values = [1.0, 2.0, 6.0]
-    for spread, wanted in ((1e6, 3.0), (1e-3, 2.0)):
-        method = replace(SMALL, mean=2 / 3, spread=spread)
-        task, states = _rounds(method, 3, values)
-        leaf = method.deploy(task, states[-1], torch.arange(2)).params["visual"]
-        torch.testing.assert_close(leaf, torch.full_like(leaf, wanted))
 
 
 def test_the_published_gaussian_survives_rounds_whose_weight_is_nothing():

@@ -138,22 +138,3 @@ def test_without_its_term_a_method_is_the_plain_one(method: Method, plain: Metho
         own = {name.removeprefix("own."): leaf for name, leaf in part.items()}
         for name, leaf in kept.items():
             torch.testing.assert_close(own[name], leaf, rtol=0, atol=1e-10)
-
-
-NAMES = sorted(set(methods.catalogue()) - {"full_model", "proximal", "private", "finetuned"})
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_states_of_500_clients_fit_into_two_gigabytes(name: str, paper_task: Callable[..., Any]) -> None:
-    """States grow by as many bytes with each client: those of ten and of twenty say how much 500 take."""
-    method = methods.build({"name": name})
-
-    def held(n_clients: int) -> int:
-        task = paper_task(n_clients=n_clients, n_classes=100, n_domains=1, domain=torch.arange(n_clients) * 0)
-        task.words = lambda text: torch.zeros(len(text.split()), 512)
-        task.hand_text = torch.zeros(100, 512)
-        state = method.init(task, torch.Generator().manual_seed(0))
-        return sum(leaf.nbytes for tree in state for leaf in tree.values())
-
-    few, more = held(10), held(20)
-    assert few + 49 * (more - few) < 2e9

@@ -78,20 +78,6 @@ def test_halves_are_mixed_by_their_confidence(task: ClientTask, batch: Batch) ->
     torch.testing.assert_close(mixed, share * f_v + (1 - share) * f_t)
 
 
-def test_classes_without_images_score_lowest(task: ClientTask, batch: Batch) -> None:
-    method = TOFA(alpha=0.0, inference="visual")
-    local = method.deploy(task, method.init(task, generator("none")), EVERYONE)
-    scores = method.logits(task, local, batch)
-    missing = 0
-    for client in range(4):
-        absent = sorted(set(range(6)) - set(rows(task, (client,))[1].tolist()))
-        missing += len(absent)
-        torch.testing.assert_close(
-            scores[client][:, absent], scores[client].amin(-1, keepdim=True).expand(3, len(absent))
-        )
-    assert missing
-
-
 def test_sums_are_sent_once(paper_task: Any) -> None:
     task = paper_task(n_classes=100)
     state, clients = TOFA().init(task, generator("size")), torch.arange(6)

@@ -16,10 +16,3 @@ def test_logits_are_scaled_cosines_with_the_hand_written_prompts(task: ClientTas
     found = ZeroShot().logits(task, ZeroShot().start(task, play(ZeroShot(), [task])[-1][0], clients), batch)
     wanted = task.scale * F.cosine_similarity(table.image[:, :-1].unsqueeze(2), text, dim=-1)
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-9)
-
-
-def test_nothing_is_learned_and_nothing_is_sent(task: ClientTask) -> None:
-    state = ZeroShot().init(task, torch.Generator())
-    traffic = ZeroShot().traffic(task, state, torch.arange(4))
-    assert (state.shared, state.personal, state.server) == ({}, {}, {})
-    assert traffic.up == traffic.down == {}

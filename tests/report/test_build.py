@@ -294,8 +294,8 @@ def test_out_folder_takes_all_files(make_store, tmp_path):
 def test_resolved_study_runs_the_same_cells(make_store):
     """What the page gives as the reproduction command."""
     store = make_store(["optim.momentum=0.5"])
-    spec, node = config.compose_study(str(store.folder / "study.yaml"))
-    assert [c.id for c in expand(spec, node)] == [c.id for c in store.cells()]
+    spec = config.compose_study(str(store.folder / "study.yaml"))
+    assert [c.id for c in expand(spec)] == [c.id for c in store.cells()]
 
 
 def test_a_metric_that_results_do_not_hold_is_read_from_histories(make_store):

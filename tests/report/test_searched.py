@@ -34,11 +34,11 @@ def records(seed, level):
 def searched(make_store):
     """A search over two methods, whose trials are better the larger their lr; promptfl has no μ."""
     store = make_store(body=BODY, name="search", fill=lambda cell, seed: False)
-    search = Search.plan(store.spec(), store.node())
+    search = Search.plan(store.spec())
     assert search is not None
     search.open(store.folder)
     cells = [*search.references, *(made for some in iter(search.request, []) for made in some)]
-    store.begin(store.node(), cells)
+    store.begin(store.spec(), cells)
     for cell in cells:
         for seed in (1, 2):
             history = records(seed, 0.5 + cell.run.optim.lr)

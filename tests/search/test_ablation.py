@@ -59,15 +59,15 @@ def make_farthest_best(store: Store) -> Cell:
 
 
 def test_every_step_of_the_path_is_run_once_and_reported(compose: Compose, tmp_path: Path) -> None:
-    spec, node = compose(BODY)
-    run_study(spec, node, root=tmp_path)
+    spec = compose(BODY)
+    run_study(spec, root=tmp_path)
     best = make_farthest_best(Store.open(tmp_path, spec.name))
-    spec, node = compose(BODY, "ablate=best")
-    plan = make_plan(spec, node, root=tmp_path)
+    spec = compose(BODY, "ablate=best")
+    plan = make_plan(spec, root=tmp_path)
     assert plan.totals()["done"] == 6
-    outcome = run_study(spec, node, root=tmp_path)
+    outcome = run_study(spec, root=tmp_path)
     store = Store.open(tmp_path, spec.name)
-    (path,) = ablation_paths(spec, node, store)
+    (path,) = ablation_paths(spec, store)
     fields = [step.fields for step in path]
     assert fields[0] == ()
     assert sorted(name for step in fields for name in step) == sorted(best.varied)
@@ -79,7 +79,7 @@ def test_every_step_of_the_path_is_run_once_and_reported(compose: Compose, tmp_p
     assert [cell.id for cell in new] == [step.cell.id for step in path[1:-1]]
     assert plan.totals()["cells"] == 6 + len(new) == outcome.done + outcome.skipped
     assert all(store.seeds(cell) == [1, 2] for cell in new)
-    again = run_study(spec, node, root=tmp_path)
+    again = run_study(spec, root=tmp_path)
     assert (again.done, again.skipped) == (0, 6 + len(new))
     facts = Facts(store)
     section = ablation(facts, against(facts))
@@ -95,7 +95,7 @@ def test_every_step_of_the_path_is_run_once_and_reported(compose: Compose, tmp_p
 
 
 def test_a_step_is_never_the_best_cell(compose: Compose, tmp_path: Path) -> None:
-    step = Cell("a", 0, "a", "ablation", {}, compose(BODY)[0])
+    step = Cell("a", 0, "a", "ablation", {}, compose(BODY))
     assert not step.candidate
     assert selection.select([step], {"a": 1.0}) is None
 
@@ -106,25 +106,25 @@ def test_refused_without_a_search_its_end_or_anything_to_change(compose: Compose
         (BODY.replace("random", "grid").replace("{low: 0.001, high: 0.5, log: true}", "{choices: [0.1]}"), "is grid"),
         (BODY, "needs a finished search. Run fpl-tune study tiny without it first"),
     ):
-        spec, node = compose(body, "ablate=best")
+        spec = compose(body, "ablate=best")
         for call in (run_study, make_plan):
             with pytest.raises(ConfigError, match=message):
-                call(spec, node, root=tmp_path)
-    spec, node = compose(BODY, "search.trials=1")
-    run_study(spec, node, root=tmp_path)
+                call(spec, root=tmp_path)
+    spec = compose(BODY, "search.trials=1")
+    run_study(spec, root=tmp_path)
     with pytest.raises(ConfigError, match="the published point of tiny is its best cell"):
-        run_study(*compose(BODY, "search.trials=1", "ablate=best"), root=tmp_path)
+        run_study(compose(BODY, "search.trials=1", "ablate=best"), root=tmp_path)
     with pytest.raises(ConfigError, match="ablate"):
         compose(BODY, "ablate=worst")
 
 
 def test_an_unfinished_search_is_refused(compose: Compose, tmp_path: Path) -> None:
-    spec, node = compose(BODY)
-    run_study(spec, node, root=tmp_path)
+    spec = compose(BODY)
+    run_study(spec, root=tmp_path)
     make_farthest_best(Store.open(tmp_path, spec.name))
-    spec, node = compose(BODY, "ablate=best", "search.trials=8")
+    spec = compose(BODY, "ablate=best", "search.trials=8")
     with pytest.raises(ConfigError, match="2 trials of tiny are left"):
-        run_study(spec, node, root=tmp_path)
+        run_study(spec, root=tmp_path)
     assert not any(cell.role == "ablation" for cell in Store.open(tmp_path, spec.name).cells())
 
 

@@ -44,7 +44,7 @@ def results(value: float) -> Any:
 
 
 def opened(made: Any, folder: Path) -> tuple[Search, list[Cell]]:
-    search = Search.plan(*made)
+    search = Search.plan(made)
     assert search is not None
     return search, search.open(folder)
 
@@ -189,7 +189,7 @@ def test_optuna_reads_the_journal_of_a_study(compose: Compose, tmp_path: Path, m
     )
     body = LR + "prune: {rule: halving, reduction: 2, confidence: 0}"
     made = compose(body, "search.trials=5", "protocol.rounds=2")
-    assert run_study(*made, root=tmp_path, executor=inline.execute).exit_code == 0
+    assert run_study(made, root=tmp_path, executor=inline.execute).exit_code == 0
     store = Store.open(tmp_path, "tiny")
     journal = JournalStorage(JournalFileBackend(str(tmp_path / "tiny" / "optuna.log")))
     (name,) = optuna.get_all_study_names(journal)
@@ -254,7 +254,7 @@ def test_what_tuning_gained_over_the_published_point(compose: Compose, tmp_path:
     """Per method the best trial by validation, its test figure, and the same of the best published point."""
     body = "axes: {method: [promptfl, fedprox]}\nsearch: {sampler: random, trials: 4, only: [optim.lr]}"
     made = compose(body, "protocol.rounds=1")
-    run_study(*made, root=tmp_path, executor=inline.execute)
+    run_study(made, root=tmp_path, executor=inline.execute)
     store = Store.open(tmp_path, "tiny")
     found = gains(store)
     assert [gain.part for gain in found] == ["promptfl", "fedprox"]

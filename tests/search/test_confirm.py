@@ -43,23 +43,23 @@ def test_found_and_published_points_run_again_on_fresh_seeds(compose: Compose, t
         ((), None),
         ((*ASK, "seeds=[2,3]"), r"seeds that tiny did not use, but both have \[2\]"),
     ):
-        spec, node = compose(BODY, *overrides, name="tiny" if not overrides else "again")
+        spec = compose(BODY, *overrides, name="tiny" if not overrides else "again")
         if message is None:
-            run_study(spec, node, root=tmp_path)
+            run_study(spec, root=tmp_path)
             improve_last(Store.open(tmp_path, "tiny"))
             continue
         for call in (run_study, make_plan):
             with pytest.raises(ConfigError, match=message):
-                call(spec, node, root=tmp_path)
-    spec, node = compose(BODY, *ASK, name="again")
+                call(spec, root=tmp_path)
+    spec = compose(BODY, *ASK, name="again")
     wanted: dict[str, str] = {}
     for gain in gains(Store.open(tmp_path, "tiny")):
         assert gain.published is not None
         wanted.setdefault(gain.published.id, f"{gain.part}, published")
         wanted.setdefault(gain.best.id, f"{gain.part}, found")
     assert len(wanted) > 2
-    plan = make_plan(spec, node, root=tmp_path)
-    assert run_study(spec, node, root=tmp_path).done == len(wanted) + 1 == plan.totals()["cells"]
+    plan = make_plan(spec, root=tmp_path)
+    assert run_study(spec, root=tmp_path).done == len(wanted) + 1 == plan.totals()["cells"]
     store = Store.open(tmp_path, "again")
     assert {cell.id: cell.label for cell in store.cells() if cell.role == "cell"} == wanted
     assert [cell.label for cell in store.cells() if cell.role == "reference"] == ["zeroshot"]

@@ -32,7 +32,7 @@ def _quiet() -> None:
 
 def test_the_values_are_those_of_the_study(compose: Any, tmp_path: Path) -> None:
     made = compose(SEARCH)
-    assert start_study(*made, root=tmp_path / "out").failed == 0
+    assert start_study(made, root=tmp_path / "out").failed == 0
     store = Store.open(tmp_path / "out", "tiny")
     wanted = {cell.id: cell.run.optim.lr for cell in store.cells()}
     search = fpl_tune.objective(str(tmp_path / "tiny.yaml"))
@@ -102,4 +102,4 @@ def test_a_study_without_one_search_is_refused(compose: Any, tmp_path: Path) -> 
 def test_published_settings_can_be_enqueued() -> None:
     search = fpl_tune.objective("pfedmoap_search")
     assert search.published[0]["method.lam"] == 0.5
-    assert config.compose_study("pfedmoap_search")[0].search.objectives == ["val/acc_mean"]
+    assert config.compose_study("pfedmoap_search").search.objectives == ["val/acc_mean"]

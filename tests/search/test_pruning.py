@@ -32,7 +32,7 @@ def rounds(values: list[float], *, spread: float = 0.0, seeds: int = 2) -> list[
 
 @pytest.fixture
 def cells(compose: Compose) -> list[Any]:
-    return expand(*compose("axes: {optim: {lr: [1, 2, 3, 4, 5, 6]}}", "protocol.rounds=9"))
+    return expand(compose("axes: {optim: {lr: [1, 2, 3, 4, 5, 6]}}", "protocol.rounds=9"))
 
 
 def test_score_smooths_over_rounds_and_takes_the_larger_error() -> None:
@@ -93,7 +93,7 @@ def test_the_lowest_rung_is_settled_first_and_one_cell_always_goes_on(cells: lis
 
 
 def test_cells_on_other_data_are_no_peers(compose: Compose) -> None:
-    made = expand(*compose("axes: {data: {shots: [2, 4]}, optim: {lr: [1, 2, 3]}}", "protocol.rounds=9"))
+    made = expand(compose("axes: {data: {shots: [2, 4]}, optim: {lr: [1, 2, 3]}}", "protocol.rounds=9"))
     pruner = Pruner(PruneSpec(rule="halving", reduction=2, confidence=0))
     assert [pruner.decide(cell, rounds([v])) for cell, v in zip(made[:2], (0.8, 0.9), strict=True)] == [PAUSE, GO]
     assert [pruner.decide(cell, rounds([v])) for cell, v in zip(made[3:5], (0.1, 0.2), strict=True)] == [PAUSE, GO]
@@ -101,7 +101,7 @@ def test_cells_on_other_data_are_no_peers(compose: Compose) -> None:
 
 def test_references_and_the_last_round_are_never_pruned(compose: Compose) -> None:
     body = "axes: {optim: {lr: [1, 2]}}\nreferences: [{method: zeroshot, optim.lr: 1}]"
-    made = expand(*compose(body, "protocol.rounds=3"))
+    made = expand(compose(body, "protocol.rounds=3"))
     for rule in ("halving", "median"):
         pruner = Pruner(PruneSpec(rule=rule, reduction=2, confidence=0))
         pruner.decide(made[0], rounds([0.9]))
@@ -141,7 +141,7 @@ def test_rungs_that_never_compare_are_refused(
 ) -> None:
     body = "axes: {optim: {lr: [1, 2]}}\nprune: {rule: halving}"
     with pytest.raises(ConfigError, match=says):
-        run_study(*compose(body, *overrides), root=tmp_path)
+        run_study(compose(body, *overrides), root=tmp_path)
     assert not (tmp_path / "tiny").exists()
 
 
@@ -184,7 +184,7 @@ def test_a_pruned_cell_is_stored_at_its_round_and_not_run_again(
     monkeypatch.setattr(Simulation, "step", graded)
     body = "axes: {optim: {lr: [0.1, 0.2, 0.05]}}\nprune: {rule: halving, reduction: 2, confidence: 0}"
     made = compose(body, "protocol.rounds=4")
-    outcome = run_study(*made, root=tmp_path)
+    outcome = run_study(made, root=tmp_path)
     assert outcome.exit_code == 0
     store = Store.open(tmp_path, "tiny")
     assert store.summary()["status"].tolist() == ["pruned", "pruned", "done"]
@@ -193,4 +193,4 @@ def test_a_pruned_cell_is_stored_at_its_round_and_not_run_again(
     assert found is not None
     assert (found["status"], found["rounds"]) == ("pruned", 1)
     assert len(store.history(store.cells()[1], 1)) == 1
-    assert run_study(*made, root=tmp_path).skipped == 3
+    assert run_study(made, root=tmp_path).skipped == 3

@@ -35,7 +35,7 @@ def results(value: float) -> Any:
 
 
 def run(made: Any, folder: Path) -> optuna.Study:
-    search = Search.plan(*made)
+    search = Search.plan(made)
     assert search is not None
     search.open(folder)
     while cells := search.request():
@@ -70,7 +70,7 @@ def test_a_sequence_goes_on_after_a_kill(compose: Compose, tmp_path: Path) -> No
     whole = [t.params for t in run(made, tmp_path / "whole").get_trials()]
     params: list[Any] = []
     for _ in range(10):
-        search = Search.plan(*made)
+        search = Search.plan(made)
         assert search is not None
         search.open(tmp_path / "killed")
         for cell in search.request():
@@ -119,7 +119,7 @@ def test_a_sampler_by_entry_point_or_path_reads_standard_errors(
     made = compose(BODY, "search.sampler=others_samplers:Greedy")
     monkeypatch.delenv(plugins.VARIABLE, raising=False)
     with pytest.raises(ConfigError, match=r"A file may not import code, but names search\.sampler=others_sampl"):
-        Search.plan(*made)
+        Search.plan(made)
     monkeypatch.setenv(plugins.VARIABLE, "others_samplers")
     assert len(run(made, tmp_path / "b").get_trials()) == 8
 
@@ -148,4 +148,4 @@ def test_refused_before_anything_starts(
     monkeypatch.setattr(plugins, "load", lambda kind, name: Greedy)
     made = compose(BODY, *overrides)
     with pytest.raises(ConfigError, match=says):
-        Search.plan(*made)
+        Search.plan(made)

@@ -55,7 +55,7 @@ def drive(
     scored: Callable[[Any], float] = score,
 ) -> list[dict[str, Any]]:
     """Runs a search to its end, or `most` trials of it; `kill_after` tells, everything in memory is lost once."""
-    search = Search.plan(*made)
+    search = Search.plan(made)
     assert search is not None
     open_cells = search.open(folder)
     told = 0
@@ -66,7 +66,7 @@ def drive(
             search.report(cell, results(scored(cell)))
         told += 1
         if told == kill_after:
-            search = Search.plan(*made)
+            search = Search.plan(made)
             assert search is not None
             open_cells = search.open(folder)
     studies = [optuna.load_study(storage=open_storage(folder), study_name=p.name) for p in search.parts]
@@ -87,7 +87,7 @@ def test_suggestions_depend_neither_on_the_order_of_finishing_nor_on_kills(compo
 def test_published_values_come_first_and_only_inside_the_range(compose: Compose, tmp_path: Path) -> None:
     made = compose(LR)
     lrs = [p["optim.lr"] for p in drive(made, tmp_path / "a")]
-    space = read_space(["promptfl"], made[0].search, [])
+    space = read_space(["promptfl"], made.search, [])
     published = [p["optim.lr"] for p in space.published]
     assert published
     assert lrs[: len(published)] == published
@@ -105,7 +105,7 @@ def test_combinations_that_cannot_run_cost_nothing(compose: Compose, tmp_path: P
             raise ConfigError("too small a rate")
 
     made = compose(LR, "search.trials=8", "search.batch=null")
-    search = Search.plan(*made, fits=fits)
+    search = Search.plan(made, fits=fits)
     assert search is not None
     search.open(tmp_path)
     with pytest.warns(Notice, match=r"lr=0\.00[12] cannot run and is not tried: too small a rate"):
@@ -118,14 +118,14 @@ def test_combinations_that_cannot_run_cost_nothing(compose: Compose, tmp_path: P
     refused = [t for t in trials if t.params["optim.lr"] < 0.01]
     assert len(trials) == 8 + len(refused) > 9
     assert {t.state.name for t in refused} == {"FAIL"}
-    again = Search.plan(*made, fits=fits)
+    again = Search.plan(made, fits=fits)
     assert again is not None
     assert [cell.id for cell in again.open(tmp_path)] == [cell.id for cell in cells]
 
     def never(run: Any) -> None:
         raise ConfigError("no rate fits.")
 
-    none = Search.plan(*made, fits=never)
+    none = Search.plan(made, fits=never)
     assert none is not None
     none.open(tmp_path / "none")
     says = r"refuses nearly every combination of optim\.lr: no rate fits\. Narrow"
@@ -150,7 +150,7 @@ def test_a_third_of_the_budget_is_drawn_blindly_before_tpe_looks_at_results(
     made = compose(LR, f"search.trials={trials}", "search.batch=1")
     one = [p["optim.lr"] for p in drive(made, tmp_path / "a", most=blind + 2)]
     other = [p["optim.lr"] for p in drive(made, tmp_path / "b", most=blind + 2, scored=lambda cell: -score(cell))]
-    published = [p["optim.lr"] for p in read_space(["promptfl"], made[0].search, []).published]
+    published = [p["optim.lr"] for p in read_space(["promptfl"], made.search, []).published]
     assert one[: len(published)] == published
     assert one[:blind] == other[:blind]
     assert one[blind:] != other[blind:]
@@ -159,7 +159,7 @@ def test_a_third_of_the_budget_is_drawn_blindly_before_tpe_looks_at_results(
 def test_every_cell_of_the_axes_gets_the_same_budget(compose: Compose, tmp_path: Path) -> None:
     body = "axes: {data: {shots: [2, 4, 8]}}" + LR.partition("axes: {}")[2]
     made = compose(body, "search.trials=6", "search.sampler=random")
-    search = Search.plan(*made)
+    search = Search.plan(made)
     assert search is not None
     search.open(tmp_path)
     shots = []
@@ -182,7 +182,7 @@ def test_a_search_is_extended_by_trials_and_a_wider_range(compose: Compose, tmp_
 
 
 def test_the_sampler_receives_mean_and_error_and_pruned_as_pruned(compose: Compose, tmp_path: Path) -> None:
-    search = Search.plan(*compose(LR, "search.trials=4"))
+    search = Search.plan(compose(LR, "search.trials=4"))
     assert search is not None
     search.open(tmp_path)
     cells = search.request()
@@ -207,7 +207,7 @@ def test_several_objectives_and_constraints(compose: Compose, tmp_path: Path) ->
         "search.objectives=[val/acc_mean,comm/total_bytes]",
         "search.constraints=['comm/up_bytes <= 100']",
     )
-    search = Search.plan(*made)
+    search = Search.plan(made)
     assert search is not None
     search.open(tmp_path)
     ups = itertools.count(10, 5)
@@ -235,7 +235,7 @@ search:
 
 
 def test_conditions_choose_what_is_sampled(compose: Compose, tmp_path: Path) -> None:
-    search = Search.plan(*compose(CONDITIONAL))
+    search = Search.plan(compose(CONDITIONAL))
     assert search is not None
     search.open(tmp_path)
     seen = set()
@@ -282,7 +282,7 @@ search:
 )
 def test_refused(compose: Compose, overrides: list[str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        Search.plan(*compose(LR, *overrides))
+        Search.plan(compose(LR, *overrides))
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_refused(compose: Compose, overrides: list[str], says: str) -> None:
 def test_refused_spaces(compose: Compose, space: str, says: str) -> None:
     made = compose(f"axes: {{}}\nsearch: {{sampler: tpe, space: {space}}}")
     with pytest.raises(ConfigError, match=says):
-        Search.plan(*made)
+        Search.plan(made)
 
 
 def test_constraint_reads_both_ways() -> None:
@@ -321,14 +321,14 @@ def test_constraint_reads_both_ways() -> None:
 def test_a_study_with_a_search_runs_continues_and_repeats(compose: Compose, tmp_path: Path) -> None:
     body = LR + "references: [{method: zeroshot}]"
     short = compose(body, "search.trials=3", "search.batch=2", "protocol.rounds=1")
-    outcome = run_study(*short, root=tmp_path)
+    outcome = run_study(short, root=tmp_path)
     assert (outcome.done, outcome.pending, outcome.exit_code) == (4, 0, 0)
-    more = run_study(*compose(body, "search.trials=5", "search.batch=2", "protocol.rounds=1"), root=tmp_path)
+    more = run_study(compose(body, "search.trials=5", "search.batch=2", "protocol.rounds=1"), root=tmp_path)
     assert (more.done, more.skipped, more.exit_code) == (2, 4, 0)
     store = Store.open(tmp_path, "tiny")
     assert [c.role for c in store.cells()].count("trial") == 5
     assert set(store.frame()["role"]) == {"reference", "trial"}
-    again = run_study(*compose(body, "search.trials=5", "search.batch=2", "protocol.rounds=1"), root=tmp_path)
+    again = run_study(compose(body, "search.trials=5", "search.batch=2", "protocol.rounds=1"), root=tmp_path)
     assert (again.done, again.skipped) == (0, 6)
 
 
@@ -336,7 +336,7 @@ def test_permuting_test_figures_changes_nothing_that_is_chosen(compose: Compose,
     """The test figures of `results` differ by seed and round; with any others the same is suggested."""
     made = compose(LR, "search.trials=9")
     plain = drive(made, tmp_path / "a")
-    search = Search.plan(*made)
+    search = Search.plan(made)
     assert search is not None
     search.open(tmp_path / "b")
     while cells := search.request():

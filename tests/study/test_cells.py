@@ -17,30 +17,31 @@ from fpl_tune.study import fingerprints
 from fpl_tune.study.cells import Composer, axes_of, expand, label
 
 
-def labels(made: tuple[Any, Any]) -> list[str]:
-    return [cell.label for cell in expand(*made)]
+def labels(made: Any) -> list[str]:
+    return [cell.label for cell in expand(made)]
 
 
 def test_axes_are_gridded_in_the_order_written_and_the_last_varies_fastest(compose: Callable[..., Any]) -> None:
     made = compose("axes: {optim: {lr: [0.01, 0.1]}, method: {n_ctx: [2, 4]}}")
     assert labels(made) == ["lr=0.01, n_ctx=2", "lr=0.01, n_ctx=4", "lr=0.1, n_ctx=2", "lr=0.1, n_ctx=4"]
-    first = expand(*made)[0]
+    first = expand(made)[0]
     assert first.varied == {"optim.lr": 0.01, "method.n_ctx": 2}
     assert first.run.optim.lr == 0.01
     assert first.run.method == PromptFL(n_ctx=2)
 
 
 def test_fast_path_of_the_composer_equals_composing_by_hydra(compose: Callable[..., Any]) -> None:
-    spec, _ = compose("axes: {}", "optim.lr=0.5", "protocol.rounds=7", "method.n_ctx=3", "optim.groups.gate=1")
-    _, node = compose("axes: {}")
-    fast = Composer(node).at({"optim.lr": 0.5, "protocol.rounds": 7, "method.n_ctx": 3, "optim.groups.gate": 1})
+    spec = compose("axes: {}", "optim.lr=0.5", "protocol.rounds=7", "method.n_ctx=3", "optim.groups.gate=1")
+    fast = Composer(compose("axes: {}").node).at(
+        {"optim.lr": 0.5, "protocol.rounds": 7, "method.n_ctx": 3, "optim.groups.gate": 1}
+    )
     slow = config.to_run(config.as_dict(spec))
     assert config.as_dict(fast) == config.as_dict(slow)
 
 
 def test_runs_of_one_composer_keep_their_values_apart(compose: Callable[..., Any]) -> None:
     """They share what is not set: clip, data, partition."""
-    composer = Composer(compose("axes: {}", "optim.groups.gate=1")[1])
+    composer = Composer(compose("axes: {}", "optim.groups.gate=1").node)
     plain = config.as_dict(composer.at({}))
     first = composer.at({"optim.groups.gate": 2, "optim.lr": 0.5, "protocol.rounds": 7, "method.n_ctx": 3})
     second = composer.at({"optim.groups.context": 4})
@@ -54,35 +55,35 @@ def test_runs_of_one_composer_keep_their_values_apart(compose: Callable[..., Any
 
 def test_a_cell_is_named_by_the_plain_dict_of_its_run(compose: Callable[..., Any]) -> None:
     for option in ("pfedmoap", "promptfl_ft"):
-        run = expand(*compose(f"axes: {{method: [{option}], optim.lr: [0.3]}}"))[0].run
+        run = expand(compose(f"axes: {{method: [{option}], optim.lr: [0.3]}}"))[0].run
         copied = config.to_run(json.loads(json.dumps(config.as_dict(run))))
         assert config.identity(run) == config.identity(copied)
         assert copied == run
 
 
 def test_equal_values_written_differently_are_one_cell(compose: Callable[..., Any]) -> None:
-    ids = {expand(*compose(f"axes: {{optim: {{lr: [{text}]}}}}"))[0].id for text in ("1", "1.0", "1e0")}
+    ids = {expand(compose(f"axes: {{optim: {{lr: [{text}]}}}}"))[0].id for text in ("1", "1.0", "1e0")}
     assert len(ids) == 1
     assert methods.build({"name": "pfedmoap", "lam": 1}) == methods.build({"name": "pfedmoap", "lam": 1.0, "heads": 8})
 
 
 def test_references_leave_the_axes_of_the_method_and_stand_at_the_others(compose: Callable[..., Any]) -> None:
     made = compose("axes: {data: {shots: [2, 4]}, method: {n_ctx: [2, 4]}}\nreferences: [{method: zeroshot}]")
-    cells = expand(*made)
+    cells = expand(made)
     assert [c.role for c in cells] == ["cell"] * 4 + ["reference"] * 2
     assert [c.label for c in cells[4:]] == ["zeroshot, shots=2", "zeroshot, shots=4"]
     assert [c.number for c in cells] == list(range(6))
 
 
 def test_group_axes_bring_the_fields_of_their_option(compose: Callable[..., Any]) -> None:
-    cells = expand(*compose("axes: {method: [promptfl, zeroshot], protocol.rounds: [1]}"))
+    cells = expand(compose("axes: {method: [promptfl, zeroshot], protocol.rounds: [1]}"))
     assert [c.label for c in cells] == ["promptfl, rounds=1", "zeroshot, rounds=1"]
     assert [methods.name_of(c.run.method) for c in cells] == ["promptfl", "zeroshot"]
 
 
 def test_bundles_vary_several_fields_at_once(compose: Callable[..., Any]) -> None:
     body = "axes: {variant: [{label: short, method.n_ctx: 2, protocol: {rounds: 1}}, {label: plain, method: zeroshot}]}"
-    cells = expand(*compose(body))
+    cells = expand(compose(body))
     assert [c.label for c in cells] == ["short", "plain"]
     assert (cells[0].run.method, cells[0].run.protocol.rounds) == (PromptFL(n_ctx=2), 1)
     assert methods.name_of(cells[1].run.method) == "zeroshot"
@@ -106,7 +107,7 @@ def test_bundles_vary_several_fields_at_once(compose: Callable[..., Any]) -> Non
 def test_refused_axes(compose: Callable[..., Any], axes: str, says: str) -> None:
     made = compose(f"axes: {axes}")
     with pytest.raises(ConfigError, match=says.replace("(", r"\(")):
-        expand(*made)
+        expand(made)
 
 
 def test_label_names_only_what_is_needed() -> None:
@@ -122,7 +123,7 @@ def test_axes_may_be_dotted_or_nested() -> None:
 
 def test_axes_of_a_wrapped_method_reach_its_stages(compose: Callable[..., Any]) -> None:
     made = compose("axes: {method: [promptfl_ft], method.inner.n_ctx: [2, 4], protocol.rounds: [1, 3]}")
-    cells = expand(*made)
+    cells = expand(made)
     assert [(s[0].method, s[0].rounds, s[1].rounds) for s in (c.run.stages for c in cells)] == [
         (PromptFL(n_ctx=2), 1, 1),
         (PromptFL(n_ctx=2), 3, 1),

@@ -37,8 +37,8 @@ report:
 def found(body: str, *overrides: str, tmp_path: Any) -> Any:
     path = tmp_path / "toy.yaml"
     path.write_text(f"defaults: [/study, _self_]\n{body}")
-    spec, node = config.compose_study(str(path), overrides)
-    return spec, expand(spec, node)
+    spec = config.compose_study(str(path), overrides)
+    return spec, expand(spec)
 
 
 def pairs(stands: Any, name: str, **claim: Any) -> list[tuple[str, ...]]:

@@ -170,7 +170,7 @@ def test_the_study_replaces_a_damaged_file_and_runs_the_seed_again(
     made = compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=1")
     if not whole:
         whole["root"] = tmp_path_factory.mktemp("whole")
-        assert start_study(*made, root=whole["root"]).exit_code == 0
+        assert start_study(made, root=whole["root"]).exit_code == 0
     root = tmp_path / "out"
     shutil.copytree(whole["root"], root)
     store = Store(root, "tiny")
@@ -179,7 +179,7 @@ def test_the_study_replaces_a_damaged_file_and_runs_the_seed_again(
     before = {seed: (_figures(store, seed), _written(store, seed)) for seed in (1, 2)}
     sound = path.read_bytes()
     path.write_bytes(DAMAGES[damage](sound))
-    assert start_study(*made, root=root).exit_code == 0
+    assert start_study(made, root=root).exit_code == 0
     after = Store.open(root, "tiny")
     assert after.check() == []
     for seed in (1, 2):

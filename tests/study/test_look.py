@@ -51,7 +51,7 @@ def test_best_reads_validation_only(make_store: MakeStore) -> None:
 
 def test_an_exported_cell_is_a_study_of_the_same_configuration(compose: Compose, tmp_path: Path) -> None:
     body = "axes: {method: [promptfl, fedprox], optim.lr: [0.1]}"
-    run_study(*compose(body, "protocol.rounds=1"), root=tmp_path)
+    run_study(compose(body, "protocol.rounds=1"), root=tmp_path)
     store = Store.open(tmp_path, "tiny")
     for cell in store.cells():
         folder = tmp_path / f"export-{cell.id}"
@@ -66,7 +66,7 @@ def test_an_exported_cell_is_a_study_of_the_same_configuration(compose: Compose,
             "run.yaml",
             "words.txt",
         }
-        (again,) = expand(*config.compose_study(str(folder / f"tiny-{cell.id}.yaml")))
+        (again,) = expand(config.compose_study(str(folder / f"tiny-{cell.id}.yaml")))
         assert again.id == cell.id
         lines = (folder / "words.txt").read_text().splitlines()
         assert len(lines) == 2
@@ -93,37 +93,37 @@ def test_nearest_words_of_words_are_themselves() -> None:
     assert nearest_words(towers, torch.zeros(3)) == []
 
 
-def diff(spec: config.StudySpec, node: dict[str, Any], store: Store) -> list[tuple[str, str, str]]:
+def diff(spec: config.Study, store: Store) -> list[tuple[str, str, str]]:
     """Label, state and why of the study's cells, then of those that it no longer has."""
-    cells = expand(spec, node)
+    cells = expand(spec)
     differ = Differ(spec, store, cells)
     found = [(cell.label, (item := differ.item(cell)).status, item.why) for cell in cells]
     return [*found, *((cell.label, state, why) for cell, state, why in differ.outside())]
 
 
 def test_diff_says_what_would_run_and_why(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_study(*compose("axes: {optim: {lr: [0.1, 0.2]}}", "protocol.rounds=1"), root=tmp_path)
+    run_study(compose("axes: {optim: {lr: [0.1, 0.2]}}", "protocol.rounds=1"), root=tmp_path)
     store = Store.open(tmp_path, "tiny")
-    spec, node = compose("axes: {optim: {lr: [0.1, 0.3]}}", "protocol.rounds=1", "seeds=3")
-    assert diff(spec, node, store) == [
+    spec = compose("axes: {optim: {lr: [0.1, 0.3]}}", "protocol.rounds=1", "seeds=3")
+    assert diff(spec, store) == [
         ("lr=0.1", "partial", "without seed 3"),
         ("lr=0.3", "new", ""),
         ("lr=0.2", "gone", "not in the study"),
     ]
-    assert diff(replace(spec, seeds=4), node, store)[0][2] == "without seeds 3, 4"
+    assert diff(replace(spec, seeds=4), store)[0][2] == "without seeds 3, 4"
     real = driver.fingerprints
     monkeypatch.setattr(differences, "fingerprints", lambda run: {**real(run), "data": "other"})
-    assert diff(spec, node, store)[0] == ("lr=0.1", "stale", "data")
+    assert diff(spec, store)[0] == ("lr=0.1", "stale", "data")
 
 
 def test_diff_names_cells_that_earlier_settings_left_and_that_can_come_back(compose: Compose, tmp_path: Path) -> None:
     for values in ("0.1, 0.2", "0.1", "0.3"):
-        run_study(*compose(f"axes: {{optim: {{lr: [{values}]}}}}", "protocol.rounds=1"), root=tmp_path)
+        run_study(compose(f"axes: {{optim: {{lr: [{values}]}}}}", "protocol.rounds=1"), root=tmp_path)
     store = Store.open(tmp_path, "tiny")
 
     def states(values: str) -> list[tuple[str, str, str]]:
-        spec, node = compose(f"axes: {{optim: {{lr: [{values}]}}}}", "protocol.rounds=1")
-        return sorted(diff(spec, node, store))
+        spec = compose(f"axes: {{optim: {{lr: [{values}]}}}}", "protocol.rounds=1")
+        return sorted(diff(spec, store))
 
     gone = ("gone", "not in the study")
     assert states("0.3") == [("lr=0.1", *gone), ("lr=0.2", *gone), ("lr=0.3", "done", "")]
@@ -131,9 +131,9 @@ def test_diff_names_cells_that_earlier_settings_left_and_that_can_come_back(comp
 
 
 def test_diff_names_the_fields_that_made_a_cell_new(compose: Compose, tmp_path: Path) -> None:
-    run_study(*compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=1"), root=tmp_path)
+    run_study(compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=1"), root=tmp_path)
     made = compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=2", "data.shots=3")
-    new, gone = diff(made[0], made[1], Store.open(tmp_path, "tiny"))
+    new, gone = diff(made, Store.open(tmp_path, "tiny"))
     assert (new[1], gone[1]) == ("new", "gone")
     assert set(new[2].split(", ")) == {"data.shots 4 -> 3", "protocol.rounds 1 -> 2"}
 

@@ -93,7 +93,7 @@ def test_a_store_of_another_layout_is_refused_in_one_line(
         Store.open(store.root, store.name)
     assert "\n" not in str(problem.value)
     with pytest.raises(ConfigError, match=match):
-        run_study(*compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=1"), root=store.root)
+        run_study(compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=1"), root=store.root)
 
 
 def test_a_summary_may_be_of_any_metric_of_the_records(make_store: MakeStore) -> None:
@@ -119,7 +119,7 @@ def test_cells_read_from_files_are_those_that_were_composed(make_store: MakeStor
 def test_cells_of_earlier_runs_stay_in_the_results(compose: Compose, tmp_path: Path) -> None:
     def run(values: str, *overrides: str) -> Store:
         made = compose(f"axes: {{optim: {{lr: [{values}]}}}}\nreferences: [{{method: zeroshot}}]", *overrides)
-        assert run_study(*made, root=tmp_path).exit_code == 0
+        assert run_study(made, root=tmp_path).exit_code == 0
         return Store.open(tmp_path, "tiny")
 
     whole = run("0.1, 0.2", "protocol.rounds=1")
@@ -154,5 +154,5 @@ def test_a_cell_stays_if_only_what_varies_differs(
     store = make_store(body=f"axes: {{{first}}}\nseeds: 1\n")
     path = tmp_path / "other.yaml"
     path.write_text(yaml.safe_dump({**store.node(), "axes": yaml.safe_load(f"{{{second}}}")}))
-    assert len(earlier.find(store.cells(), expand(*config.compose_study(str(path))))) == kept
-    assert earlier.find(store.cells(), expand(*config.compose_study(str(path), ["optim.momentum=0.123"]))) == []
+    assert len(earlier.find(store.cells(), expand(config.compose_study(str(path))))) == kept
+    assert earlier.find(store.cells(), expand(config.compose_study(str(path), ["optim.momentum=0.123"]))) == []

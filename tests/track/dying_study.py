@@ -88,7 +88,7 @@ def run(made: Any, root: Path, fate: Fate) -> None:
     connect = server.connect
     server.connect = lambda uri: Watched(connect(uri), fate)  # type: ignore[assignment]
     recorder = Recorder()
-    outcome = run_study(*made, root=root, callbacks=[recorder])
+    outcome = run_study(made, root=root, callbacks=[recorder])
     if recorder.problem or outcome.exit_code:
         raise RuntimeError(f"{recorder.problem} {outcome}")
     fate.log.write_text(str(fate.passed))

@@ -108,7 +108,7 @@ def test_workers_of_ray_killed_in_a_round_leave_the_records_of_a_calm_run(
         shutil.copy(blank_database, root / "mlflow.db")
         made = config.compose_study(str(tmp_path / "tiny.yaml"), [f"execution.executor={executor}"])
         recorder = track.Recorder()
-        assert run_study(*made, root=root, callbacks=[recorder, *others]).exit_code == 0
+        assert run_study(made, root=root, callbacks=[recorder, *others]).exit_code == 0
         assert not recorder.problem
         return without_clocks(picture(f"sqlite:///{root.resolve()}/mlflow.db", Store.open(root, "tiny")))
 

@@ -18,9 +18,9 @@ from fpl_tune.study.store import Store
 
 @pytest.mark.filterwarnings("ignore:.*Any type hint is inferred:UserWarning")  # of mlflow.pyfunc, while it loads
 def test_the_best_cell_is_served(compose: Any, uri: str, tmp_path: Path, feature_cache: Path, keyed) -> None:
-    spec, node = compose("axes: {optim: {lr: [0.01]}}", "seeds=1", "protocol.rounds=1", name="toy")
+    spec = compose("axes: {optim: {lr: [0.01]}}", "seeds=1", "protocol.rounds=1", name="toy")
     store = Store(tmp_path / "out", spec.name)
-    store.begin(node, expand(spec, node))
+    store.begin(spec, expand(spec))
     (cell,) = store.cells()
     trial = Simulation(cell.run, [1], cache_dir=feature_cache)
     (history,) = trial.run_all()

@@ -95,18 +95,6 @@ def test_the_accountants_noise_leaks_exactly_delta(task: ClientTask, epsilon: fl
     assert spent(method.sigma(task) / 3, delta, rounds) == pytest.approx(epsilon, rel=1e-6)
 
 
-def test_the_classical_formula_holds_below_one_and_fails_far_above(task: ClientTask) -> None:
-    assert leaked(0.5, Private(PROMPT, epsilon=0.5, delta=1e-3).sigma(task)) < 1e-3
-    assert spent(Private(PROMPT, epsilon=50.0, delta=0.05).sigma(task), 0.05, 1) == pytest.approx(226, abs=1)
-
-
-def test_the_numerical_accountant_ends_at_the_closed_form() -> None:
-    """A client that is drawn almost always is one that always takes part."""
-    always = smallest_noise(5.0, 0.05, 10)
-    assert smallest_noise(5.0, 0.05, 10, 1 - 1e-6) == pytest.approx(always, rel=1e-3)
-    assert spent(always, 0.05, 10, 1 - 1e-6) == pytest.approx(5.0, rel=1e-3)
-
-
 def test_sampling_in_one_round_is_the_mixture_it_is() -> None:
     """By definition: the larger hockey-stick divergence between N(0, σ²) and (1 - q) N(0, σ²) + q N(1, σ²)."""
     epsilon, delta, share = 1.0, 0.01, 0.3
@@ -157,11 +145,8 @@ def test_the_share_of_secret_cohorts_is_the_protocols(tmp_path: Path) -> None:
         return Simulation(run, [1], cache_dir=tmp_path)
 
     whole = simulation("protocol.participation=1")
-    whole.run_all()
-    assert whole.tasks[0].participation == 1
     method = cast(Private, whole.stages[0].method)
     assert method.sigma(whole.tasks[0]) == method.clip * smallest_noise(1.0, 1e-5, 2)
-    assert method.metrics(whole.tasks[0], whole.states[0])["privacy/epsilon"] == pytest.approx(1.0)
     assert simulation("protocol.participation=0.1").tasks[0].participation == 0.25
     for other in ("protocol.sampling=domain", "protocol.first_round_all=true"):
         with pytest.raises(ConfigError, match="must be seen where cohorts are not drawn uniformly"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fpl_tune.config import StudySpec
+from fpl_tune.config import Study
 from fpl_tune.core.device import memory, resolve
 from fpl_tune.core.errors import ConfigError, FplTuneError
 from fpl_tune.core.formatting import counted, duration, size
@@ -116,8 +116,7 @@ class Plan:
 
 
 def make_plan(
-    spec: StudySpec,
-    node: dict[str, Any],
+    spec: Study,
     *,
     root: Path,
     measure: bool = False,
@@ -130,7 +129,6 @@ def make_plan(
 
     Args:
         spec: the study.
-        node: the study as a plain dict.
         root: the output folder.
         measure: trains two rounds of each kind of runs that never ran, in this process.
         progress: called with (kinds of runs whose time is known, all) before one is measured.
@@ -148,10 +146,10 @@ def make_plan(
     store = Store(root, spec.name)
     if store.exists:
         store = Store.open(root, spec.name)
-    cells = [*cells_of(spec, node, root), *ablation_cells(spec, node, root)]
+    cells = [*cells_of(spec, root), *ablation_cells(spec, root)]
     prune.check(spec.prune, [cell.run for cell in cells if cell.candidate])
     differ = Differ(spec, store, cells if spec.search.sampler is None else [*cells, *store.cells()])
-    items = _items(spec, node, store, cells, differ)
+    items = _items(spec, store, cells, differ)
     seeds = spec.seed_list()
     queued = [(item, run) for item in items if item.missing for run in item.runs]
     runs = [run for _, run in queued]
@@ -202,9 +200,9 @@ def _named(label: str) -> Iterator[None]:
         raise ConfigError(f"{label} cannot be planned: {describe_error(problem)}") from problem
 
 
-def _items(spec: StudySpec, node: dict[str, Any], store: Store, cells: Sequence[Cell], differ: Differ) -> list[Item]:
+def _items(spec: Study, store: Store, cells: Sequence[Cell], differ: Differ) -> list[Item]:
     """Cells, their missing seeds and their state."""
-    search = Search.plan(spec, node, preflight.check_of_sizes())
+    search = Search.plan(spec, preflight.check_of_sizes())
     drawn = search.draw() if search is not None else {}
     tried = [cell for cell in store.cells() if cell.role == "trial"]
     found = []
@@ -219,7 +217,7 @@ def _items(spec: StudySpec, node: dict[str, Any], store: Store, cells: Sequence[
     return found
 
 
-def _over(trial: Cell, part: Cell, spec: StudySpec, store: Store) -> bool:
+def _over(trial: Cell, part: Cell, spec: Study, store: Store) -> bool:
     """Whether a trial belongs to the search in a cell of the axes and has all its results."""
     inside = all(trial.varied.get(name) == value for name, value in part.varied.items())
     return inside and not store.missing(trial, spec) and not stale(store, trial, fingerprints(trial.run))

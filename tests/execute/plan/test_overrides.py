@@ -42,16 +42,16 @@ def test_an_override_that_is_cancelled_is_an_error_that_names_what_wins(
 def test_an_override_that_references_alone_take_up_is_a_warning(tmp_path: Path) -> None:
     name = written(tmp_path, "axes: {method: {lam: [0, 1]}}\nreferences: [{method.experts: 3}]")
     with pytest.warns(UserWarning, match=r"method.lam=2 sets references only: the study sweeps method\.lam"):
-        spec, node = compose(name, ["method.lam=2"])
-    assert expand(spec, node)[-1].role == "reference"
+        spec = compose(name, ["method.lam=2"])
+    assert expand(spec)[-1].role == "reference"
 
 
 def test_overrides_that_some_cells_take_up_pass(tmp_path: Path) -> None:
     name = written(tmp_path, "axes: {both: [{optim.lr: 1}, {method.lam: 2}]}\nstages: [{rounds: 2}, {epochs: 1}]")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        spec, node = compose(name, ["optim.lr=3", "protocol.rounds=3", "protocol.epochs=3", "seeds=2"])
-    runs = [cell.run for cell in expand(spec, node)]
+        spec = compose(name, ["optim.lr=3", "protocol.rounds=3", "protocol.epochs=3", "seeds=2"])
+    runs = [cell.run for cell in expand(spec)]
     assert [(run.optim.lr, getattr(run.method, "lam", None)) for run in runs] == [(1, 0.5), (3, 2)]
     assert {tuple((stage.rounds, stage.epochs) for stage in run.stages) for run in runs} == {((2, 3), (3, 1))}
     assert spec.seed_list() == [1, 2]
@@ -63,8 +63,8 @@ def test_a_searched_field_is_named_with_the_way_to_fix_it() -> None:
     remedy = str(told[0].message).partition("Fix it with '")[2].rstrip("'.")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        spec, node = compose("pareto", [remedy])
-    search = Search.plan(spec, node)
+        spec = compose("pareto", [remedy])
+    search = Search.plan(spec)
     assert search is not None
     assert all(run.protocol.rounds == 2 for runs in search.draw().values() for run in runs)
 

@@ -191,7 +191,7 @@ for name in sys.argv[1:]:
     children.append(os.fork())
     if children[-1] == 0:
         try:
-            os._exit(run_study(*config.compose_study(f"{name}.yaml", []), root=Path.cwd()).exit_code)
+            os._exit(run_study(config.compose_study(f"{name}.yaml", []), root=Path.cwd()).exit_code)
         except BaseException:
             traceback.print_exc()
             os._exit(99)

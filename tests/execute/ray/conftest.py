@@ -56,7 +56,7 @@ def run(tmp_path: Path) -> Run:
     ) -> Outcome:
         path = tmp_path / f"{name}.yaml"
         path.write_text(STUDY + body)
-        return run_study(*config.compose_study(str(path), overrides), root=tmp_path / root, callbacks=callbacks)
+        return run_study(config.compose_study(str(path), overrides), root=tmp_path / root, callbacks=callbacks)
 
     return go
 

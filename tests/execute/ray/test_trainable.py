@@ -182,7 +182,7 @@ def test_tuner_has_the_figures_of_a_study(
     results = tuned({**TINY, "optim.lr": tune.grid_search([0.01, 0.1])}, tmp_path)
     assert not results.errors
     made = compose("axes: {optim: {lr: [0.01, 0.1]}}", *OVERRIDES, "seeds=2")
-    assert start_study(*made, root=tmp_path / "out").done == 2
+    assert start_study(made, root=tmp_path / "out").done == 2
     store = Store.open(tmp_path / "out", "tiny")
     for cell in store.cells():
         (result,) = [r for r in results if r.config["optim.lr"] == cell.run.optim.lr]

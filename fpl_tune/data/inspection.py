@@ -1,0 +1,133 @@
+"""Looks at data: what the clients of a split hold, and whether a data set's files are those that were published."""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.data.cache import Progress
+from fpl_tune.data.pool import Dataset, Pool, digest, read_in_threads
+from fpl_tune.data.registry import load
+from fpl_tune.data.sources import ALL, source
+from fpl_tune.data.spec import DataSpec
+from fpl_tune.data.splits import Split
+
+_AT_ONCE = 4096  # images submitted to the threads at a time
+_SHOWN = 5  # first cases of a finding
+
+
+def overview(drawn: Split, dataset: Dataset) -> dict[str, Any]:
+    """Counts of a split.
+
+    Returns:
+        `dataset`, `hash`, and `clients`: for each the number of images by set, of classes, its domains and its most
+        frequent classes. `constant_prediction` is the mean accuracy over clients of a model that predicts the client's
+        most frequent training class for each of its test images.
+    """
+    held = {"train": drawn.train, "val": drawn.val} | {name: test.index for name, test in drawn.tests.items()}
+    own = next(iter(drawn.tests.values()))
+    clients, reached = [], []
+    for client, (rows, labels) in enumerate(zip(drawn.train, drawn.train_label, strict=True)):
+        counts = np.bincount(labels, minlength=len(dataset.classes))
+        top = np.argsort(-counts, kind="stable")[:3].tolist()
+        clients.append(
+            {
+                "client": client,
+                **{name: len(index[client]) for name, index in held.items()},
+                "classes": int((counts > 0).sum()),
+                "domains": [dataset.domains[d] for d in np.unique(dataset.train.domain[rows]).tolist()],
+                "most frequent": [f"{dataset.classes[k]} {counts[k]}" for k in top if counts[k]],
+            }
+        )
+        reached.append((own.label[client] == top[0]).mean())
+    constant = round(float(np.mean(reached)), 6)
+    return {"dataset": dataset.name, "hash": drawn.hash, "constant_prediction": constant, "clients": clients}
+
+
+def check(spec: DataSpec, *, progress: Progress | None = None) -> dict[str, Any]:
+    """Reads every image of a data set once. `data.max_train`, `data.max_test` and `data.whole_test` are ignored.
+
+    Args:
+        spec: the data set.
+        progress: called after every few thousand images.
+
+    Returns:
+        `dataset`, `fingerprint`, `notes`; `sizes`: numbers of images by domain beside the published ones; `findings`:
+        missing and unreadable images and copies, each with its number and first cases; `sound`: whether the data set
+        can be used and is the published one.
+
+    Raises:
+        ConfigError: an unknown data set, domain or value.
+        EnvironmentProblem: the data set cannot be listed.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        dataset = load(replace(spec, max_train=None, max_test=None, whole_test=[], drop_missing=True))
+    findings = [_finding(str(warning.message), [""]) for warning in caught]
+    seen: dict[str, list[tuple[str, int, str]]] = defaultdict(list)
+    unreadable: list[str] = []
+    for part, pool in (("train", dataset.train), ("test", dataset.test)):
+        read = chain.from_iterable(_read(pool, progress))
+        for name, label, (pixels, problem) in zip(pool.names, pool.label.tolist(), read, strict=True):
+            if problem:
+                unreadable.append(f"{name}: {problem}")
+            else:
+                seen[pixels].append((name, label, part))
+    if unreadable:
+        findings.append(_finding("cannot be read: download them again or delete them", unreadable))
+    sizes = list(_sizes(dataset, spec))
+    if any(row["published"].endswith("differs") for row in sizes):
+        findings.append(_finding("number of images differs from the published one", [""]))
+    sound = not findings
+    copies: dict[str, list[str]] = defaultdict(list)
+    for cases in seen.values():
+        names, labels, parts = zip(*cases, strict=True)
+        if len(names) > 1:
+            sides = "on both sides of the split" if len(set(parts)) > 1 else "on one side of the split"
+            copies["under different labels" if len(set(labels)) > 1 else sides].append(" = ".join(names))
+    findings += [_finding(f"copies of an image {kind}", cases) for kind, cases in copies.items()]
+    about = {"dataset": dataset.name, "fingerprint": dataset.fingerprint, "notes": dataset.notes}
+    return {**about, "sizes": sizes, "findings": findings, "sound": sound}
+
+
+def _finding(what: str, cases: Sequence[str]) -> dict[str, Any]:
+    return {"finding": what, "cases": len(cases), "first": "\n".join(cases[:_SHOWN])}
+
+
+def _read(pool: Pool, progress: Progress | None) -> Iterator[list[tuple[str, str]]]:
+    """Yields the digest of the pixels of every image, or the problem that it cannot be read."""
+
+    def one(row: int) -> tuple[str, str]:
+        try:
+            pixels = np.asarray(pool.read(row))
+        except EnvironmentProblem as problem:
+            return "", str(problem).split(". `", 1)[0]
+        return digest([str(pixels.shape), pixels.tobytes()]), ""
+
+    done = 0
+    for found in read_in_threads(one, len(pool), _AT_ONCE):
+        yield found
+        done += len(found)
+        if progress is not None:
+            progress(done, len(pool), pool.key)
+
+
+def _sizes(dataset: Dataset, spec: DataSpec) -> Iterator[dict[str, Any]]:
+    """Yields numbers of images by domain, and of all if there are several."""
+    published = source(dataset.name).sizes.get(spec.classes, {})
+    n = len(dataset.domains)
+    train, test = (np.bincount(pool.domain, minlength=n).tolist() for pool in (dataset.train, dataset.test))
+    rows = list(zip(dataset.domains, train, test, strict=True)) if n > 1 else []
+    for domain, *found in (*rows, (ALL, sum(train), sum(test))):
+        expected = None if domain == ALL and spec.domains else published.get(domain)
+        numbers = [] if expected is None else [expected] if isinstance(expected, int) else list(expected)
+        text = " / ".join(f"{number:,}" for number in numbers)
+        right = not numbers or numbers == (found if len(numbers) == 2 else [sum(found)])
+        yield {"domain": domain, "train": found[0], "test": found[1], "published": text if right else f"{text} differs"}
