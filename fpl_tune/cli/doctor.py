@@ -112,29 +112,21 @@ def _records(found: Finding, fixed: bool) -> dict[str, str]:
 
 
 def check_cluster(address: str, root: Path, checkpoints: str | None, data_roots: Sequence[str]) -> list[dict[str, str]]:
-    """Rows on the cluster at an address: reachable, and each node's versions, storage, GPUs, data and cache."""
+    """Rows on the cluster at an address: reachable, and each node's versions, storage, GPUs and data."""
     from fpl_tune.execute import ray
 
     storage = checkpoints or str(root)
     try:
-        nodes, findings = ray.inspect(address, storage, cache_root(), data_roots)
+        nodes = ray.inspect(address, storage, data_roots)
     except FplTuneError as problem:
         return [_row("Ray", str(problem), "Start the cluster, or correct the address.")]
     rows = [_row("Ray", f"{counted(len(nodes), 'node')} at {address}")]
     for node in nodes:
-        facts = node.facts
-        gpus = facts.gpus if facts is not None else ()
-        shown = "".join(f", GPU {size(total)} ({size(free)} free)" for total, free in gpus)
+        shown = "".join(f", GPU {size(total)}" for total in node.gpu_bytes)
         rows.append(_row(node.name, f"{node.cpus:g} CPU, {node.gpus:g} GPU{shown}"))
-        if facts is not None:
-            free = "cannot be written" if facts.cache_free < 0 else f"{size(facts.cache_free)} free"
-            remedy = "Free some space, or set FPL_TUNE_CACHE where the node is started."
-            little = facts.cache_free < _LITTLE_SPACE
-            rows.append(_row(f"feature cache of {node.name}", f"{facts.cache}, {free}", remedy if little else None))
-    rows += [_row(node.name, finding, remedy) for node, finding, remedy in findings]
-    if not any(node.facts and node.facts.storage for node in nodes):
-        rows.append(_row("shared storage", f"{storage}, written and read by all nodes"))
-    return [*rows, _row("MLflow from nodes", "not needed: the driver alone writes records")]
+        found, _, remedy = node.problem.partition(". ")
+        rows += [_row(node.name, found, remedy)] if found else []
+    return rows
 
 
 def _row(what: str, found: str, remedy: str | None = None) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -145,8 +145,6 @@ class Watcher(Callback):
         lines = [f"{head}   {self._time_left()}   [dim]{duration(time.monotonic() - self._began)}[/]"]
         if best := self._candidates.choice():  # a line of its own, which folds instead of being cut
             lines.append(f"best on validation: [green]{100 * best.val:.1f} %[/] {escape(best.label)}")
-        if stalled := self._eta.stalled:
-            lines.append(f"[yellow]{escape(no_progress(stalled))}[/]")
         return Group(*map(Text.from_markup, lines), *([self._bars] if self._tasks else []))
 
 
@@ -184,10 +182,3 @@ class ReportWriter(Callback):
 
             with output.progress("writing the report") as progress:
                 report.build(store, progress=progress)
-
-
-def no_progress(stalled: Mapping[str, float]) -> str:
-    """The trials that have had no round for long, the longest first: seconds by label."""
-    named = sorted(stalled, key=lambda label: -stalled[label])
-    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-    return "no progress: " + ", ".join(f"{label} for {duration(stalled[label])}" for label in named[:3]) + more

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
-
-import typer
 
 from fpl_tune.cli import output
 from fpl_tune.cli.common import (
@@ -26,11 +23,10 @@ def plan(
     name: StudyName,
     overrides: Overrides = None,
     seeds: SeedsOption = None,
-    measure: Annotated[bool, typer.Option("--measure", help="Train two rounds of whatever never ran.")] = False,
     format: FormatOption = "table",
     cfg: ConfigOption = False,
 ) -> None:
-    """What a study would run and why: new, stale and finished cells, time, memory and exact bytes.
+    """What a study would run: new, stale and finished cells, time, memory and bytes.
 
     Exit code 2 if the study cannot run on this machine.
     """
@@ -43,14 +39,12 @@ def plan(
         return
     from fpl_tune.execute.plan.plan import make_plan
 
-    with output.progress("measuring") as progress:
-        found = make_plan(spec, root=output_root(), measure=measure, progress=progress)
+    found = make_plan(spec, root=output_root())
     rows = found.rows()
-    outside = [{"cell": cell.label, "status": state, "why": why} for cell, state, why in found.outside]
     if format == "json":
-        output.emit({**found.totals(), "plan": [*rows, *outside]}, format)
+        output.emit({**found.totals(), "plan": rows}, format)
     elif format == "csv":
-        output.emit([*rows, *outside], format)
+        output.emit(rows, format)
     else:
         if not output.room():  # no column that would be folded
             rows = [{name: row[name] for name in ("cell", "status", "seconds")} for row in rows]

@@ -47,7 +47,7 @@ class ClipSpec:
     """The frozen towers and how class names become prompts."""
 
     name: str = "compact"
-    """`compact` (shipped) or an open_clip model: RN50, ViT-B-16, ViT-B-32, ..."""
+    """`compact` (shipped), a model of open_clip (RN50, ViT-B-16, ...), or `local-dir:<folder>` for one of your own."""
     pretrained: str | None = None
     """None, an open_clip tag such as `openai`, or the path of a local checkpoint."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"

@@ -95,6 +95,8 @@ class ExecutionContext:
     """Trials at once on this machine."""
     gpus: float | None = 0.0
     """GPUs per trial; None: what its memory needs."""
+    gpu_bytes: int = 0
+    """Memory of the smallest GPU, where that decides."""
     address: str | None = None
     data_roots: tuple[str, ...] = ()
     rungs: tuple[int, ...] = ()
@@ -141,7 +143,7 @@ class Interrupted(SystemExit):
     """The user's second signal, which ends the process."""
 
 
-Kind = Literal["error", "diverged", "memory", "died", "disk", "declined"]
+Kind = Literal["error", "diverged", "memory", "died", "disk"]
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class Failure:
     error: str
     kind: Kind = "error"
     """error: an exception; diverged: NaN or inf; memory: out of memory; died: the process ended; disk: a full or
-    read-only disk; declined: the node cannot run trials, and nothing was done."""
+    read-only disk."""
     trace: str = ""
     """The traceback."""
 
@@ -183,8 +185,6 @@ class Report:
     warnings: list[str] = field(default_factory=list)
     last: bool = True
     """No step follows."""
-    node: str = ""
-    """Id of the node that declined the job."""
 
 
 @dataclass(frozen=True)

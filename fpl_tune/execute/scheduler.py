@@ -176,8 +176,6 @@ class Scheduler:
         job = next((job for job in self.jobs.values() if job.status is JobStatus.QUEUED), None)
         if job is None:
             return None
-        if self.store.fingerprints(job.cell) != job.prints:  # cells are stamped when they start
-            self.store.stamp(job.cell, job.prints)
         job.status, job.rounds = JobStatus.RUNNING, []
         self.notify(Callback.on_job_start, job.cell, job.seeds)
         return job
@@ -290,7 +288,7 @@ class Scheduler:
         crashed = failure.kind == "died"
         if failure.kind == "memory" and not job.alone:
             job.alone = True
-        elif failure.kind != "declined":
+        else:
             further = crashed and len(job.rounds) > job.reached
             job.attempt = 0 if further else job.attempt + 1
             if not crashed or job.attempt > _CRASHES:
@@ -319,10 +317,10 @@ class Scheduler:
             if seed not in job.missing:
                 continue
             history = [records[i] for records in job.rounds]
-            extra: dict[str, Any] = {}
+            extra: dict[str, Any] = {"fingerprints": job.prints}
             prompts = None
             if output is not None:
-                extra = {"split_hash": output.split_hash[seed], "peak_memory_bytes": output.peak_memory_bytes}
+                extra |= {"split_hash": output.split_hash[seed], "peak_memory_bytes": output.peak_memory_bytes}
                 prompts = folder / output.prompts[seed] if seed in output.prompts else None
             self.store.put(job.cell, seed, history, make_result(status, history, error=error, **extra), prompts)
         self._drop(job)

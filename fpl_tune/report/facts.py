@@ -105,8 +105,10 @@ class Facts:
     def table(self) -> pd.DataFrame:
         """One row per cell, index `cell`: label, role, axes, status, n, val, mean, std, sem, bytes (both ways) and
         seconds per seed, and the means of `beside`."""
-        rows = results.summary(self.frame, self.cells, self.spec.seed_list(), self.rule, self.metric)
-        rows = rows.set_index("cell").rename(columns={VAL: "val", "time/seconds": "seconds"})
+        found = results.summarise(
+            results.as_rows(self.frame), self.cells, self.spec.seed_list(), self.rule, self.metric
+        )
+        rows = pd.DataFrame(found).set_index("cell").rename(columns={VAL: "val", "time/seconds": "seconds"})
         rows["bytes"] = rows["comm/up_bytes"] + rows["comm/down_bytes"]
         axes = {axis: [self.scalar(cell, axis) for cell in self.cells] for axis in self.axes}
         beside = {name: [self.spread(cell, name)[0] for cell in self.cells] for name in self.beside}

@@ -69,8 +69,7 @@ def _columns(facts: Facts, cell: Cell, test: Mapping[Any, Any]) -> dict[str, Td]
     """Fields of a cell by column; `test` is its comparison with the reference."""
     row: dict[str, Any] = facts.table.loc[cell.id].to_dict()
     wanted = len(facts.spec.seed_list())
-    marks = {"published": facts.published, "earlier run": facts.store.earlier_ids()}
-    name = " ".join([facts.name(cell), *(f"({mark})" for mark, ids in marks.items() if cell.id in ids)])
+    name = f"{facts.name(cell)} (published)" if cell.id in facts.published else facts.name(cell)
     compared = [f"Δ vs {facts.reference.name}", "95 % interval", "verdict"]
     return {
         "cell": Td(name, cell.number),
@@ -110,10 +109,8 @@ def comparisons(facts: Facts, tests: pd.DataFrame) -> dict[str, dict[int, list[s
 
 def note(facts: Facts) -> str:
     """Explains the values of the table."""
-    before = facts.store.earlier_note()
     equal = f" Differences within ± {facts.spec.report.rope:g} points count as equal (report.rope)."
     return (
-        f"{f'{before}. '.capitalize() if before else ''}"
         f"± is the standard deviation over seeds; {facts.basis}. The best cell (bold) is chosen by validation "
         "accuracy. Δ is paired over seeds; its 95 % intervals hold for all rows together, and decide the verdict."
         f"{equal if percent(facts.metric) else ''}"

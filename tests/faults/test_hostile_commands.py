@@ -130,7 +130,7 @@ def toy(make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(here)
     long = [
-        "api.start_study", "simulation.simulation.Simulation", "execute.plan.plan.measured_pace", "report.build",
+        "api.start_study", "simulation.simulation.Simulation", "report.build",
         "execute.ray.alive", "execute.ray.inspect", "data.cache.prepare", "cli.ui._server", "track.experiments",
         "cli.cluster.time.sleep", "cli.new.write_text",
     ]  # fmt: skip

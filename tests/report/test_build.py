@@ -245,7 +245,7 @@ def test_unfinished_and_failed_cells_are_named(make_store):
     store = make_store(fill=lambda cell, seed: cell.number == 1 or (cell.number == 0 and seed == 1))
     failed = store.cells()[2]
     result = {"status": "failed", "error": "x", "rounds": 0, "rules": {}, "comm/up_bytes": 0, "comm/down_bytes": 0,
-              "time/seconds": 0.0, "split_hash": ""}  # fmt: skip
+              "time/seconds": 0.0, "split_hash": "", "finished": ""}  # fmt: skip
     store.put(failed, 1, [], result)
     facts = Facts(store)
     assert facts.table["status"].tolist() == ["partial", "done", "failed", "pending"]

@@ -19,7 +19,6 @@ from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
-import ray
 import torch
 from ray import tune
 
@@ -29,8 +28,8 @@ from fpl_tune.core import plugins
 from fpl_tune.core.device import resolve
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, Notice, unknown
 from fpl_tune.core.paths import cache_root
-from fpl_tune.execute.job import STOP_FILE, Assignment, ExecutionContext, Failure, JobRun, Report, stop_requested
-from fpl_tune.execute.ray.nodes import node_cache, unfit
+from fpl_tune.execute.job import STOP_FILE, Assignment, ExecutionContext, JobRun, Report, stop_requested
+from fpl_tune.execute.ray.nodes import differing, node_cache
 from fpl_tune.execute.remote import RemoteStorage
 from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Damaged, Snapshot
@@ -98,7 +97,7 @@ class FederatedTrainable(tune.Trainable):
         Raises:
             ConfigError: an unknown field, or a value that its field refuses.
         """
-        self._in_study, self._unfit = STUDY in config, ""
+        self._in_study = STUDY in config
         if self._in_study:
             self._setup_job(config)
             return
@@ -108,13 +107,12 @@ class FederatedTrainable(tune.Trainable):
 
     def _setup_job(self, config: dict[str, Any]) -> None:
         assignment, versions = pickle.loads(config[STUDY])
-        self._unfit = unfit(assignment.context, versions)
-        if self._unfit:
-            return
+        if different := differing(versions):  # of a node that joined after the check
+            raise EnvironmentProblem(f"this node has {different}. Install the same versions on all nodes.")
         context = on_node(assignment.context)
         if context.device == "cuda":  # a trial that takes more than its share of the GPU is out of memory
             torch.cuda.empty_cache()
-            torch.cuda.set_per_process_memory_fraction(min(1.0, config["gpus"]))
+            torch.cuda.set_per_process_memory_fraction(min(1.0, config["GPU"]))
         remote = context.execution.checkpoints if context.address else None
         self._remote = RemoteStorage(remote) if remote else None
         self._looked = time.monotonic()
@@ -142,9 +140,6 @@ class FederatedTrainable(tune.Trainable):
         return {**last_figures(run.history), "done": simulation.done, "training_iteration": simulation.round}
 
     def _step_job(self) -> Report:
-        if self._unfit:
-            node = ray.get_runtime_context().get_node_id()
-            return Report([], failure=Failure(self._unfit, "declined"), node=node)
         report = self._run.step(STEP_SECONDS, self._stop_requested)
         if report.failure is not None and report.failure.kind == "died":  # Tune then ends the process
             raise ContextLost(f"the CUDA context is lost: {report.failure.error}")
@@ -187,7 +182,7 @@ def on_node(context: ExecutionContext) -> ExecutionContext:
     context = replace(context, cache_dir=node_cache(context.cache_dir))
     if context.execution.checkpoints is None:
         return context
-    own = Path(tempfile.gettempdir(), f"fpl-tune-{os.getpid()}", context.study)
+    own = Path(tempfile.gettempdir(), f"fpl-{os.getpid()}-study", context.study)
     atexit.register(shutil.rmtree, own.parent, ignore_errors=True)
     return replace(context, folder=own)
 
