@@ -73,7 +73,6 @@ MISTAKES = [
     ("run method.n_ctx=100", 2, "has 104 tokens (100 of them context), but the text tower reads at most 40"),
     ("run data=folder data.root=words partition.n_clients=2", 2, "shorten the name or the context"),
     # overrides without effect
-    ("plan lambda_sweep method.lam=0.5", 2, "method.lam=0.5 has no effect: the study sweeps method.lam."),
     ("study fedpgp_t9 method=promptfl", 2, "method=promptfl has no effect: the study sweeps variant."),
     (f"{SWEEP} search.trials=5", 2, "search.trials has no effect without a sampler. Set search.sampler=tpe"),
     ("plan lambda_sweep execution.gpus=1", 3, "execution.gpus=1 asks for GPUs, but trials run on the CPU: PyTorch"),
