@@ -123,7 +123,7 @@ def test_inspect_names_what_differs_and_mends_it(make_store, uri, keyed, statuse
     history = store.history(cells[3], 1)
     result = store.result(cells[3], 1)
     assert result is not None
-    store.put(cells[3], 1, history, {**result, "rounds": 99})  # the store went on
+    store.put(cells[3], 1, history, {**result, "split_hash": "other"})  # the store went on
 
     stale = [(name, "stale") for name in ("toy", *(cell.label for cell in cells[1:]))]
     assert set(track.inspect(store)) == {(cells[0].label, "missing"), *stale, ("gone", "orphaned")}
