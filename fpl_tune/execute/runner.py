@@ -58,7 +58,7 @@ def run_study(
     check_reported(spec.report.metric)
     search = Search.plan(spec, fits)
     cells = search.references if search else cells_of(spec, root)
-    prune.check(spec.prune, search.runs if search else [cell.run for cell in cells if cell.candidate])
+    prune.check(spec, search.runs if search else [cell.run for cell in cells if cell.candidate])
     ablated = ablation_cells(spec, root)
     setup = setup_of(spec, root / spec.name)
     with _disk_errors(root / spec.name), locked(root / spec.name):

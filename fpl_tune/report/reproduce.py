@@ -37,7 +37,7 @@ def commands(facts: Facts, tests: pd.DataFrame) -> Part:
         f"{size(facts.table['bytes'].max())} sent in a run, by all clients, both ways."
     ]
     if search.sampler:
-        budget = counted(search.trials, "trial") if search.seconds is None else f"{search.seconds:g} s"
+        budget = counted(search.trials, "trial")
         texts.append(
             f"Searched with {label_of(search.sampler)}, {budget} for each cell of the axes, "
             f"on {', '.join(search.objectives)}."
