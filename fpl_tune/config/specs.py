@@ -46,7 +46,7 @@ class ClipSpec:
     """The frozen towers and how class names become prompts."""
 
     name: str = "compact"
-    """`compact` (shipped) or an open_clip model: RN50, ViT-B-16, ViT-B-32, ..."""
+    """`compact` (shipped), a model of open_clip (RN50, ViT-B-16, ...), or `local-dir:<folder>` for one of your own."""
     pretrained: str | None = None
     """None, an open_clip tag such as `openai`, or the path of a local checkpoint."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -216,14 +216,9 @@ class ExecutionSpec:
 
 @dataclass(frozen=True, config=SPEC)
 class TrackingSpec:
-    """MLflow."""
+    """MLflow, at MLFLOW_TRACKING_URI, else SQLite in the output folder."""
 
     enabled: bool = True
-    uri: str | None = None
-    """None: MLFLOW_TRACKING_URI, which also goes before an address in a file, else SQLite in the output folder. Never
-    stored with a study."""
-    seeds: bool | None = None
-    """A nested run per seed below each cell's; None: in studies without a search that have at most 100 of them."""
 
 
 @dataclass(frozen=True, config=SPEC)
