@@ -120,10 +120,12 @@ def _score(
     for held, found in zip(data, sums.split([len(r) for r in rows]), strict=True):
         size = torch.tensor(held.sizes[: len(found)], dtype=found.dtype)
         right, loss, f1 = found[:, :3].T
-        per_client = (right / size.clamp(min=1), loss / size.clamp(min=1), f1)
-        whole = [torch.where(size > 0, values, math.nan).expand(len(held.rows)) for values in per_client]
+        accuracy, mean_loss, f1 = (
+            torch.where(size > 0, values, math.nan).expand(len(held.rows))
+            for values in (right / size.clamp(min=1), loss / size.clamp(min=1), f1)
+        )
         ece = found[:, 3:].double().sum(0).abs().sum() / size.sum().clamp(min=1)
-        scores.append(Score(*whole, ece.item()))
+        scores.append(Score(accuracy, mean_loss, f1, ece.item()))
     return scores
 
 
