@@ -76,7 +76,7 @@ def _run(spec: Study, store: Store, retry: bool, table: bool) -> Outcome:
 
         callbacks.append(Recorder(spec.tracking.uri, warn=output.warn))
     if retry:
-        deleted = [f"retry {text}" for _, text in manage.retry_failed(store)]
+        deleted = [f"retry {text}" for text in manage.retry_failed(store)]
         if table:
             print("\n".join(deleted) or "No seed has failed or diverged: nothing to retry.")
     # Ray prints notices of nodes, which are no part of JSON or CSV.
