@@ -39,7 +39,7 @@ _REMOVED = {
     "import": "cp -r FOLDER outputs/, since a study is a folder; then fpl-tune doctor --fix",
     "replay": "fpl-tune study STUDY search.sampler=tpe, which searches anew",
     "retry": "fpl-tune study STUDY --retry",
-    "verify": "the reproduce.sh of fpl-tune export STUDY FOLDER",
+    "verify": "fpl-tune export STUDY FOLDER, whose study file repeats a cell",
     "data ls": "fpl-tune ls data",
     "ls results": "fpl-tune status",
 }

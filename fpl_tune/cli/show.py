@@ -64,7 +64,7 @@ def print_results(store: Store, rule: str, format: Format, columns: Sequence[str
         output.emit([{**r, **others.get(r["cell"], {}), **judged.get(r["cell"], {})} for r in records], format)
         return
     titles = output.other_sets(name for found in others.values() for name in found)
-    choice, before = selection.choose(table, cells, study, rule), store.earlier_ids()
+    choice = selection.choose(table, cells, study, rule)
     chosen = {cell.id for cell in choice.cells} if choice else set[str]()
     name = "test %" if percent(metric) else metric
     rows: list[dict[str, Any]] = []
@@ -74,8 +74,6 @@ def print_results(store: Store, rule: str, format: Format, columns: Sequence[str
             status = f"{rounds}/{cell.node['protocol']['rounds']}"
         if cell.id in chosen:
             status = "best"
-        elif not status and cell.id in before:
-            status = "earlier"
         row = {"cell": cell.label, "status": status, "validation": output.percent(record[results.VAL])}
         row["test"] = plus_minus(record["mean"], record["std"], metric, 1)
         row |= {title.removesuffix(" %"): output.percent(others[cell.id].get(key)) for key, title in titles.items()}
@@ -94,7 +92,6 @@ def print_results(store: Store, rule: str, format: Format, columns: Sequence[str
             shown = _leading(records, [axis for axis in axes_of(study.axes) if axis in records[0]])
             if len(shown) < len(rows):
                 notes.append(f"{counted(len(rows) - len(shown), 'more trial')}: --format csv")
-    notes += filter(None, [store.earlier_note()])
     best = [at for at, i in enumerate(shown) if cells[i].id in chosen]
     rows = [rows[i] for i in shown]
     if columns is not None:

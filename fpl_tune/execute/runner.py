@@ -51,10 +51,8 @@ def run_study(spec: Study, *, root: Path, executor: Executor, callbacks: Iterabl
     prune.check(spec.prune, search.runs if search else [cell.run for cell in cells if cell.candidate])
     ablated = ablation_cells(spec, root)
     setup = setup_of(spec, root / spec.name)
-    with _disk_errors(root / spec.name), locked(root / spec.name) as killed:
+    with _disk_errors(root / spec.name), locked(root / spec.name):
         store = Store(root, spec.name)
-        if killed:
-            store.sweep()
         tried = search.open(store.folder) if search else []
         if search and search.unfinished and spec.ablate:
             raise ConfigError(

@@ -166,8 +166,6 @@ class Scheduler:
         job = next((job for job in self.jobs.values() if job.status is JobStatus.QUEUED), None)
         if job is None:
             return None
-        if self.store.fingerprints(job.cell) != job.prints:  # cells are stamped when they start
-            self.store.stamp(job.cell, job.prints)
         job.status, job.rounds = JobStatus.RUNNING, []
         self.notify(Callback.on_job_start, job.cell, job.seeds)
         return job
@@ -303,9 +301,10 @@ class Scheduler:
         if output is not None and self._storage:
             self._storage.pull(f"{self.store.name}/{job.path}", folder)
         for i, seed in enumerate(job.seeds):
-            history, extra, prompts = [records[i] for records in job.rounds], dict[str, Any](), None
+            history, prompts = [records[i] for records in job.rounds], None
+            extra: dict[str, Any] = {"fingerprints": job.prints}
             if output is not None:
-                extra = {"split_hash": output.split_hash[seed], "peak_memory_bytes": output.peak_memory_bytes}
+                extra |= {"split_hash": output.split_hash[seed], "peak_memory_bytes": output.peak_memory_bytes}
                 prompts = folder / output.prompts[seed] if seed in output.prompts else None
             if seed in job.missing:
                 self.store.put(job.cell, seed, history, make_result(status, history, error=error, **extra), prompts)

@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 
 Question = Callable[[Facts, pd.DataFrame], Part | None]
 SECTIONS: tuple[tuple[str, str, bool, tuple[Question, ...]], ...] = (
-    ("answer", "Answer", False, (answer.chart, answer.decided, answer.claims)),
+    ("answer", "Answer", False, (answer.decided, answer.claims)),
     ("table", "Table", False, (table.cells, table.winners, table.datasets, paper)),
     ("curves", "Curves and search", False,
-     (curves.learning, curves.explore, curves.fields, curves.pairs, curves.matters, curves.ablation, curves.costs)),
-    ("robustness", "Robustness", True,
-     (robustness.choice, robustness.variation, robustness.clients, robustness.diagnoses, robustness.rules)),
+     (curves.learning, curves.explore, curves.grid, curves.matters, curves.ablation, curves.costs)),
+    ("robustness", "Robustness", True, (robustness.choice, robustness.clients, robustness.diagnoses, robustness.rules)),
     ("reproduce", "Reproduce", True, (reproduce.commands, reproduce.environment, reproduce.partition)),
 )  # fmt: skip
 """Id, title, whether it is folded, and parts of every section."""
@@ -84,7 +83,7 @@ def build(
     text = _template().render(
         facts=facts,
         title=facts.spec.title or facts.spec.name,
-        when=max((str(result.get("finished", "")) for result in facts.results()), default="")[:16].replace("T", " "),
+        when=facts.when[:16].replace("T", " "),
         sentence=answer.sentence(facts, tests),
         sections=sections,
         references=(references := table.comparisons(facts, tests)),

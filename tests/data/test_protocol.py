@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import warnings
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -81,12 +80,6 @@ def test_the_class_assignment_does_not_follow_the_seed(shapes: Dataset) -> None:
     for a, b in zip(first.train_label, other.train_label, strict=True):
         assert set(a.tolist()) == set(b.tolist())
     assert not same(first, other)
-
-
-def test_shots_stay_what_is_trained_on(shapes: Dataset) -> None:
-    drawn = split(shapes, SMALL, PartitionSpec("disjoint", n_clients=10), 0)
-    assert all((np.bincount(labels)[np.unique(labels)] == 4).all() for labels in drawn.train_label)
-    assert all((np.bincount(labels)[np.unique(labels)] == 1).all() for labels in drawn.val_label)
 
 
 def test_base_to_novel_trains_on_the_first_half_and_tests_on_three_sets(shapes: Dataset) -> None:
@@ -204,13 +197,6 @@ def test_the_fixed_split_ignores_the_seed_and_the_default_does_not(shapes: Datas
     assert same(*fixed)
 
 
-def test_defects_are_silent_when_off(shapes: Dataset) -> None:
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
-        split(shapes, SMALL, PartitionSpec("domain_dirichlet", n_clients=3, min_size=1), 0)
-    assert not heard
-
-
 # ---- bad input -------------------------------------------------------------------------------------------------------
 
 
@@ -299,8 +285,3 @@ def test_label_noise_grows_over_the_clients_and_leaves_test_labels(shapes: Datas
     for rows, labels in zip(drawn.tests["test"].index, drawn.tests["test"].label, strict=True):
         assert np.array_equal(shapes.test.label[rows], labels)
     assert drawn.hash != clean.hash
-
-
-def test_validation_may_hold_more_images_than_training(shapes: Dataset) -> None:
-    drawn = split(shapes, replace(SMALL, val=3.0), PartitionSpec("disjoint", n_clients=10), seed=1)
-    assert [len(rows) for rows in drawn.val] == [3 * len(rows) for rows in drawn.train]

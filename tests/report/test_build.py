@@ -137,7 +137,7 @@ USER = """
 (async () => {
   const wait = async found => { while (!found()) await new Promise(next => setTimeout(next, 50)); };
   await wait(() => document.body.dataset.drawn);
-  const seen = {}, input = document.getElementById("filter"), first = views.slice_n_ctx;
+  const seen = {}, input = document.getElementById("filter"), first = views.curve;
   const shown = () => [...table.tBodies[0].rows].filter(row => !row.hidden).map(row => row.cells[0].textContent);
   const mark = (name, kind) => document.querySelector(`#chart-${name} .${kind} path`);
   seen.all = shown();
@@ -162,8 +162,8 @@ USER = """
   seen.brushed = [shown().length, brushed.size];
   clear.onclick();
   seen.unbrushed = shown().length;
-  const { x, y } = mark("slice_n_ctx", "mark-symbol.role-mark").getBoundingClientRect();
-  for (const kind of ["pointerover", "pointermove"]) mark("slice_n_ctx", "mark-symbol.role-mark").dispatchEvent(
+  const point = mark("curve", "mark-symbol.role-mark"), { x, y } = point.getBoundingClientRect();
+  for (const kind of ["pointerover", "pointermove"]) point.dispatchEvent(
     new PointerEvent(kind, { bubbles: true, clientX: x + 2, clientY: y + 2 }));
   await wait(() => document.getElementById("vg-tooltip-element")?.textContent);
   seen.tip = document.getElementById("vg-tooltip-element").textContent;
@@ -245,7 +245,7 @@ def test_unfinished_and_failed_cells_are_named(make_store):
     store = make_store(fill=lambda cell, seed: cell.number == 1 or (cell.number == 0 and seed == 1))
     failed = store.cells()[2]
     result = {"status": "failed", "error": "x", "rounds": 0, "rules": {}, "comm/up_bytes": 0, "comm/down_bytes": 0,
-              "time/seconds": 0.0, "split_hash": ""}  # fmt: skip
+              "time/seconds": 0.0, "split_hash": "", "finished": ""}  # fmt: skip
     store.put(failed, 1, [], result)
     facts = Facts(store)
     assert facts.table["status"].tolist() == ["partial", "done", "failed", "pending"]

@@ -1,22 +1,19 @@
-"""What is asked of stored studies: best, export, diff, retry."""
+"""What is asked of stored studies: best, export."""
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 
 from fpl_tune import config
 from fpl_tune.api import start_study as run_study
-from fpl_tune.clip import load_towers
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.study.cells import expand
-from fpl_tune.study.export import export, nearest_words
+from fpl_tune.study.export import export
 from fpl_tune.study.selection import best
 from fpl_tune.study.store import Store
 
@@ -52,36 +49,17 @@ def test_an_exported_cell_is_a_study_of_the_same_configuration(compose: Compose,
         names = {path.name for path in export(store, cell, folder)}
         assert names == {
             f"tiny-{cell.id}.yaml",
-            "environment.txt",
             "expected.csv",
             "prompts-seed1.safetensors",
             "prompts-seed2.safetensors",
-            "reproduce.sh",
             "run.yaml",
-            "words.txt",
         }
         (again,) = expand(config.compose_study(str(folder / f"tiny-{cell.id}.yaml")))
         assert again.id == cell.id
-        lines = (folder / "words.txt").read_text().splitlines()
-        assert len(lines) == 2
-        found = [part.split(" ") for part in lines[0].partition(": ")[2].split(", ")]
-        assert len(found) == 16
-        assert all(word.isalpha() and float(distance) > 0 for word, distance in found)
         expected = pd.read_csv(folder / "expected.csv")
         assert set(expected["cell"]) == {cell.id}
         final = [store.result(cell, seed) or {} for seed in (1, 2)]
         accuracies = [result["rules"]["final"]["test/acc_mean"] for result in final]
         assert expected.loc[expected["rule"] == "final", "test/acc_mean"].tolist() == pytest.approx(accuracies)
-        assert "cat expected.csv" in (folder / "reproduce.sh").read_text()
-        subprocess.run(["sh", "-n", str(folder / "reproduce.sh")], check=True)
     with pytest.raises(ConfigError, match="empty folder"):
         export(store, store.cells()[0], tmp_path)
-
-
-def test_nearest_words_of_words_are_themselves() -> None:
-    towers = load_towers("compact")
-    context = towers.words("a photo of a red star")
-    (found,) = nearest_words(towers, context)
-    assert [word for word, _ in found] == ["a", "photo", "of", "a", "red", "star"]
-    assert [distance for _, distance in found] == pytest.approx([0.0] * 6, abs=1e-3)
-    assert nearest_words(towers, torch.zeros(3)) == []

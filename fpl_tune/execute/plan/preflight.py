@@ -25,7 +25,7 @@ from fpl_tune.execute.plan.traffic import bytes_sent, hollow_task
 from fpl_tune.method import Method, Sizes, State
 from fpl_tune.simulation import bounds
 from fpl_tune.simulation.bounds import Memory
-from fpl_tune.simulation.checked import Checked
+from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.task import ClientTask, towers_for
 
 CONTEXT_BYTES = 600 << 20
@@ -93,7 +93,7 @@ class Loaded:
 
 def _initial_state(run: RunSpec, task: ClientTask) -> State:
     with torch.no_grad():
-        return Checked(run.stages[0].method).init(task, torch.Generator().manual_seed(0), None)
+        return checked(run.stages[0].method).init(task, torch.Generator().manual_seed(0), None)
 
 
 def check(
@@ -159,7 +159,6 @@ def _check(run: RunSpec, loaded: Loaded, seeds: int, room: int | None, gpu: int 
     if kind in loaded.checked:
         return
     loaded.checked.add(kind)
-    bounds.check(run, task, seeds, room)
     try:
         state = _initial_state(run, task)
         found = None if gpu is None else loaded.memory_of(run)
