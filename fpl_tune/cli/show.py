@@ -115,7 +115,10 @@ def print_results(store: Store, rule: str, format: Format, columns: Sequence[str
     headed |= {title.removesuffix(" %"): title for title in titles.values()}
     rows = [{headed.get(column, column): text for column, text in row.items()} for row in rows]
     if format == "latex":
-        _print_latex(rows, best, title, "; ".join(notes))
+        from fpl_tune.report.table import latex
+
+        header = list(rows[0]) if rows else ["cell"]
+        print(latex(header, [list(row.values()) for row in rows], best, f"{title}: {'; '.join(notes)}"), end="")
     else:
         output.emit(rows, format, title=title, best=best, caption="; ".join(notes))
 
@@ -166,20 +169,6 @@ def _leading(records: Sequence[Mapping[str, Any]], axes: Sequence[str]) -> list[
         firsts.setdefault(repr([records[i][axis] for axis in axes]), i)
     shown = {*trials[:_TRIALS], *firsts.values()}
     return [*sorted({*range(len(records))} - {*trials}), *(i for i in trials if i in shown)]
-
-
-def _print_latex(rows: Sequence[Mapping[str, str]], best: Sequence[int], title: str, note: str) -> None:
-    """Prints a booktabs table, the best cell in bold; needs \\usepackage{booktabs}."""
-    from fpl_tune.report.table import latex_text
-
-    header = list(rows[0]) if rows else ["cell"]
-    print(f"% {title}: {note}")
-    print(rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}", r"\toprule", sep="\n")
-    print(" & ".join(map(latex_text, header)), r"\\ \midrule")
-    for i, row in enumerate(rows):
-        texts = [latex_text(text) for text in row.values()]
-        print(" & ".join(rf"\textbf{{{text}}}" if i in best else text for text in texts), r"\\")
-    print(r"\bottomrule", r"\end{tabular}", sep="\n")
 
 
 def _print_claims(store: Store, rule: str, format: Format) -> None:

@@ -25,7 +25,7 @@ def cell_files(store: Store, cell: Cell, seeds: Sequence[int]) -> Files:
 
 def study_files(store: Store) -> Files:
     """The study, its report and tables, and the best cell's prompts as a model."""
-    names = ("study.yaml", "report.html", "table.md", "table.tex", "table.csv", "results.csv")
+    names = ("study.yaml", "report.html", "table.md", "table.tex", "results.csv")
     files: Files = {name: store.folder / name for name in names if (store.folder / name).is_file()}
     return {**files, **_model(store)}
 
