@@ -50,10 +50,9 @@ lint: setup ## Check style, types and formatting
 	@$(BIN)/check-jsonschema -q --builtin-schema vendor.dependabot .github/dependabot.yml
 	@$(BIN)/check-jsonschema -q --builtin-schema vendor.citation-file-format .github/CITATION.cff
 
-bench: setup ## Measure what a step, a round and a trial cost, beside the plain path
+bench: setup ## Measure what text encoding and a round cost, beside the plain path
 	$(BIN)/fpl-tune bench text
 	$(BIN)/fpl-tune bench round
-	$(BIN)/fpl-tune bench trial
 
 weights: setup ## Draw the embedded world and train the compact CLIP again (a quarter of an hour on 2 cores)
 	$(BIN)/python .github/tools/pretrain.py --out compact.safetensors

@@ -21,11 +21,10 @@ KEPT = ("bench", "seconds", "plain_seconds", "ratio")
 
 
 def append(progress: Callable[..., Any], file: Path = FILE) -> list[dict[str, Any]]:
-    """Measures text, a round and a trial, and appends a line for each to the file."""
+    """Measures text encoding and a round, and appends a line for each to the file."""
     run, device = config.compose_run([]), resolve("auto")
     rows = bench.bench_text(run, device, progress=progress)
-    for measure in (bench.bench_round, bench.bench_trial):
-        rows += measure(run, device, cache_dir=cache_root(), progress=progress)
+    rows += bench.bench_round(run, device, cache_dir=cache_root(), progress=progress)
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=FILE.parent, capture_output=True, text=True, check=True
     ).stdout.strip()

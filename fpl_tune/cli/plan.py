@@ -5,16 +5,7 @@ from __future__ import annotations
 import sys
 
 from fpl_tune.cli import output
-from fpl_tune.cli.common import (
-    ConfigOption,
-    FormatOption,
-    Overrides,
-    SeedsOption,
-    StudyName,
-    app,
-    print_config,
-    with_options,
-)
+from fpl_tune.cli.common import ConfigOption, FormatOption, Overrides, StudyName, app, print_config
 from fpl_tune.core.paths import output_root
 
 
@@ -22,7 +13,6 @@ from fpl_tune.core.paths import output_root
 def plan(
     name: StudyName,
     overrides: Overrides = None,
-    seeds: SeedsOption = None,
     format: FormatOption = "table",
     cfg: ConfigOption = False,
 ) -> None:
@@ -30,10 +20,9 @@ def plan(
 
     Exit code 2 if the study cannot run on this machine.
     """
-    words = with_options(overrides, seeds=seeds)
     from fpl_tune.execute.plan.overrides import compose
 
-    spec = compose(name, words)
+    spec = compose(name, overrides or [])
     if cfg:
         print_config(spec)
         return
@@ -41,14 +30,8 @@ def plan(
 
     found = make_plan(spec, root=output_root())
     rows = found.rows()
-    if format == "json":
-        output.emit({**found.totals(), "plan": rows}, format)
-    elif format == "csv":
-        output.emit(rows, format)
-    else:
-        if not output.room():  # no column that would be folded
-            rows = [{name: row[name] for name in ("cell", "status", "seconds")} for row in rows]
-        output.emit(rows, format, title=f"Plan of {spec.name}")
+    output.emit({**found.totals(), "plan": rows} if format == "json" else rows, format, title=f"Plan of {spec.name}")
+    if format == "table":
         print(found.sentence())
     if not found.feasible:
         sys.exit(2)

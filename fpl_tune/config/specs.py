@@ -226,14 +226,9 @@ class ExecutionSpec:
 
 @dataclass(frozen=True, config=SPEC)
 class TrackingSpec:
-    """MLflow."""
+    """MLflow, at MLFLOW_TRACKING_URI, else SQLite in the output folder."""
 
     enabled: bool = True
-    uri: str | None = None
-    """None: MLFLOW_TRACKING_URI, which also goes before an address in a file, else SQLite in the output folder. Never
-    stored with a study."""
-    seeds: bool | None = None
-    """A nested run per seed below each cell's; None: in studies without a search that have at most 100 of them."""
 
 
 @dataclass(frozen=True, config=SPEC)

@@ -45,7 +45,7 @@ def build(
     running: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Writes report.html, table.md and table.tex of a study, finished or not, unless they are up to date.
+    """Writes report.html and table.md, .tex and .csv of a study, finished or not, unless they are up to date.
 
     Args:
         store: the study.
@@ -82,6 +82,8 @@ def build(
     texts, best = [[td.text for td in row.cells] for row in cells.rows], [row.kind == "best" for row in cells.rows]
     caption = f"{facts.spec.title or facts.spec.name}. {table.note(facts)}"
     write_text(folder / "table.tex", table.latex(cells.header, texts, np.flatnonzero(best), caption))
+    compared = tests.rename(columns={"low": "difference_low", "high": "difference_high", "seeds": "paired_seeds"})
+    write_text(folder / "table.csv", facts.table.join(compared).to_csv())
     text = _template().render(
         facts=facts,
         title=facts.spec.title or facts.spec.name,
@@ -108,7 +110,7 @@ def _state(store: Store, *options: object) -> str:
 
 def _written(page: Path) -> str | None:
     """The state that a page was written from; None if there is no page or table."""
-    if not (page.is_file() and all(page.with_name(f"table.{kind}").is_file() for kind in ("md", "tex"))):
+    if not (page.is_file() and all(page.with_name(f"table.{kind}").is_file() for kind in ("md", "tex", "csv"))):
         return None
     with page.open(encoding="utf-8") as file:
         found = re.search(r'name="fpl-store" content="(\w+)"', file.read(2000))

@@ -153,19 +153,3 @@ def load_prompts(folder: str | Path, seed: int | None = None, *, device: str = "
         raise ConfigError(f"{files[chosen]} is of an earlier version. Run its cell again and export it.")
     run = config.to_run(yaml.safe_load((home / "run.yaml").read_text(encoding="utf-8")))
     return Prompts(run, tensors, facts, device)
-
-
-class _Flavor:
-    """The model as `mlflow.pyfunc.load_model` returns it."""
-
-    def __init__(self, prompts: Prompts) -> None:
-        self._prompts = prompts
-
-    def predict(self, images: Iterable[Picture], params: dict[str, Any] | None = None) -> list[str]:
-        """Class names of images; `params={"client": 0}` asks one client's model."""
-        return self._prompts.predict(images, **(params or {}))
-
-
-def _load_pyfunc(path: str) -> _Flavor:  # pyright: ignore[reportUnusedFunction] - MLflow calls it
-    """Called by MLflow for models whose `loader_module` is this one."""
-    return _Flavor(load_prompts(path))

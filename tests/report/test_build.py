@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 
+import pandas as pd
 import pytest
 
 from fpl_tune import config, report
@@ -166,13 +167,12 @@ USER = """
     new PointerEvent(kind, { bubbles: true, clientX: x + 2, clientY: y + 2 }));
   await wait(() => document.getElementById("vg-tooltip-element")?.textContent);
   seen.tip = document.getElementById("vg-tooltip-element").textContent;
-  mark("learning_test_acc_mean", "role-legend-symbol").dispatchEvent(
-    new MouseEvent("click", { bubbles: true }));
-  await views.learning_test_acc_mean.runAsync();
-  seen.legend = views.learning_test_acc_mean.data("shown_store").length;
-  seen.menu = [...document.querySelectorAll("#chart-learning_test_acc_mean .vega-actions a")].map(link => link.download);
-  seen.svg = (await views.learning_test_acc_mean.toSVG()).slice(0, 4);
-  seen.png = (await views.learning_test_acc_mean.toImageURL("png")).slice(0, 22);
+  mark("curve", "role-legend-symbol").dispatchEvent(new MouseEvent("click", { bubbles: true }));
+  await views.curve.runAsync();
+  seen.legend = views.curve.data("shown_store").length;
+  seen.menu = [...document.querySelectorAll("#chart-curve .vega-actions a")].map(link => link.download);
+  seen.svg = (await views.curve.toSVG()).slice(0, 4);
+  seen.png = (await views.curve.toImageURL("png")).slice(0, 22);
   document.getElementById("theme").onclick();
   seen.theme = document.documentElement.dataset.theme;
   document.body.dataset.seen = JSON.stringify(seen);
@@ -205,7 +205,7 @@ def test_a_user_filters_sorts_brushes_hovers_and_downloads(make_store, tmp_path)
     assert seen["brushed"][1] > 0
     assert "n_ctx" in seen["tip"]
     assert seen["legend"] == 1
-    assert seen["menu"] == ["toy_learning_test_acc_mean.svg", "toy_learning_test_acc_mean.png"]
+    assert seen["menu"] == ["toy_curve.svg", "toy_curve.png"]
     assert (seen["svg"], seen["png"]) == ("<svg", "data:image/png;base64,")
     assert seen["theme"] in ("light", "dark")
 
@@ -269,6 +269,9 @@ def test_tables_agree_with_each_other(make_store):
     store = make_store()
     report.build(store)
     facts = Facts(store)
+    numbers = pd.read_csv(store.folder / "table.csv", index_col="cell")
+    assert numbers["mean"].tolist() == pytest.approx(facts.table["mean"].tolist(), abs=0)
+    assert {"difference_low", "verdict"} <= set(numbers)
     markdown = (store.folder / "table.md").read_text().splitlines()
     latex = (store.folder / "table.tex").read_text()
     for cell in store.cells():

@@ -28,6 +28,7 @@ from fpl_tune.core import plugins
 from fpl_tune.core.device import resolve
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, Notice, unknown
 from fpl_tune.core.paths import cache_root
+from fpl_tune.core.spec import validated
 from fpl_tune.execute.job import STOP_FILE, Assignment, ExecutionContext, JobRun, Report, stop_requested
 from fpl_tune.execute.ray.nodes import differing, node_cache
 from fpl_tune.execute.remote import RemoteStorage
@@ -200,9 +201,9 @@ def parse(node: Mapping[str, Any]) -> tuple[RunSpec, list[int], ExecutionContext
     options = {name: fields.pop(name) for name in list(fields) if name.startswith("execution.")}
     for name in options.keys() - _OPTIONS:
         raise unknown("field", name, sorted(_OPTIONS))
-    execution = config.changed(ExecutionSpec(), {name.partition(".")[2]: v for name, v in options.items()}, "execution")
+    execution = validated(ExecutionSpec, {name.partition(".")[2]: v for name, v in options.items()}, "execution")
     seeds = fields.pop("seeds", 1)
-    spec = config.changed(StudySpec(), {"seeds": list(seeds) if isinstance(seeds, tuple) else seeds}, "")
+    spec = validated(StudySpec, {"seeds": list(seeds) if isinstance(seeds, tuple) else seeds}, "")
     plugins.trust([f"method={fields.get('method')}"])
     run = _composer().at(fields)
     device = resolve(execution.device)
