@@ -137,10 +137,6 @@ def make_plan(spec: Study, *, root: Path) -> Plan:
     """
     check_reported(spec.report.metric)
     setup = setup_of(spec, root / spec.name)
-    if setup.address is not None:
-        from fpl_tune.execute import ray
-
-        setup = ray.offer(setup)
     cells = [*cells_of(spec, root), *ablation_cells(spec, root)]
     prune.check(spec, [cell.run for cell in cells if cell.candidate])
     items = _items(spec, Store(root, spec.name), cells)
