@@ -50,7 +50,7 @@ def study(
 
         callbacks.append(Recorder(output.warn))
     if retry:
-        deleted = [f"retry {text}" for _, text in manage.retry_failed(store)]
+        deleted = [f"retry {text}" for text in manage.retry_failed(store)]
         if table:
             print("\n".join(deleted) or "No seed has failed or diverged: nothing to retry.")
     # Ray prints notices of nodes, which are no part of JSON or CSV.

@@ -46,9 +46,12 @@ _SIMULATION = (
 )
 _OF_SETS = (
     Metric("acc_mean", unit="%", maximize=True),
+    Metric("acc_min", unit="%", maximize=True),
     Metric("acc_worst10", unit="%", maximize=True),
     Metric("acc_std", unit="%", maximize=False),
     Metric("loss", maximize=False),
+    Metric("macro_f1", unit="%", maximize=True),
+    Metric("ece", unit="%", maximize=False),
 )
 """Metrics of the validation images, `val/...`, of the main test set, `test/...`, and of others, `test/<set>/...`."""
 _ROOMS = {"val": "validation", "test": "test"}

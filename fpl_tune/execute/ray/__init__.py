@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,21 +30,6 @@ def execute(scheduler: Scheduler, setup: ExecutionContext) -> None:
 
     if not scheduler.stopping:  # Ctrl-C during the import, which takes a second
         run(scheduler, setup)
-
-
-def offer(setup: ExecutionContext) -> ExecutionContext:
-    """The setup as a cluster allows it, with as many trials at once as it carries now.
-
-    Raises:
-        EnvironmentProblem, ConfigError: as `execute`.
-    """
-    from fpl_tune.execute.ray.connect import connected
-    from fpl_tune.execute.ray.executor import settle
-    from fpl_tune.execute.ray.nodes import slots
-
-    with connected(setup.address):
-        setup = settle(setup)
-        return replace(setup, parallel=max(1, slots(setup)))
 
 
 def alive(address: str) -> int:

@@ -21,7 +21,7 @@ from fpl_tune.core.device import cores
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.gpus import gpus_here
-from fpl_tune.execute.job import Assignment, ExecutionContext, Failure, Job, Report
+from fpl_tune.execute.job import ExecutionContext, Failure, Job, Report
 from fpl_tune.execute.plan.preflight import gpu_share
 from fpl_tune.execute.ray.connect import connected
 from fpl_tune.execute.ray.nodes import check_nodes, refuse_unfit, slots
@@ -137,7 +137,7 @@ class JobSearcher(Searcher):
             if self._has_slot() and (job := self.scheduler.next_job()) is not None:
                 self.running[trial_id], job.gpus = job, self._share(job)
                 # Pickled: Tune keeps several copies of every configuration until the end, and copies share bytes.
-                packed = pickle.dumps((Assignment.of(job, self.context), versions()))
+                packed = pickle.dumps((job, self.context, versions()))
                 return {STUDY: packed, "CPU": self._cpus(job), "GPU": job.gpus}
         return Searcher.FINISHED if self.problem is not None or self.scheduler.exhausted else None
 
@@ -169,6 +169,8 @@ class JobSearcher(Searcher):
         if self.problem is None:
             with self._guarded():
                 goes_on = self.scheduler.receive(self.running[trial_id], report)
+                if self.context.apart and self.scheduler.stopping:
+                    goes_on = False
         if not goes_on:
             del self.running[trial_id]
         return goes_on

@@ -136,15 +136,11 @@ _NO_WORKER = (
 
 def slots(context: ExecutionContext) -> int:
     """Trials that the living nodes can run at once."""
-    count = sum(_fitting(node["Resources"], context) for node in ray.nodes() if node["Alive"])
+    resources = ray.cluster_resources()
+    count = int(resources.get("CPU", 0) // context.threads)
+    if context.gpus:
+        count = min(count, int(resources.get("GPU", 0) / context.gpus + 1e-6))
     return min(count, context.execution.parallel or count)
-
-
-def _fitting(resources: Mapping[str, float], context: ExecutionContext) -> int:
-    by_cpu = int(resources.get("CPU", 0) // context.threads)
-    if context.gpus is None:
-        return by_cpu if resources.get("GPU") else 0
-    return min(by_cpu, int(resources.get("GPU", 0) / context.gpus + 1e-6)) if context.gpus else by_cpu
 
 
 def refuse_unfit(nodes: Sequence[Node], cpus: float, gpus: float) -> None:

@@ -14,12 +14,13 @@ import torch
 
 from fpl_tune import FederatedTrainable, config
 from fpl_tune.core.errors import EnvironmentProblem
-from fpl_tune.execute.job import STOP_FILE, Assignment, ExecutionContext, Job
+from fpl_tune.execute import job as job_module
+from fpl_tune.execute.job import STOP_FILE, ExecutionContext, Job
 from fpl_tune.execute.ray import executor, trainable
 from fpl_tune.execute.ray.executor import JobSearcher, cause_of_death
 from fpl_tune.execute.ray.trainable import REPORT, STUDY, ContextLost
 from fpl_tune.execute.resources import setup_of
-from fpl_tune.study.cells import expand
+from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.versions import versions
 
 
@@ -45,24 +46,28 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def sent(assignment: Assignment, versions: dict[str, str] | None = None) -> dict[str, Any]:
-    return {STUDY: pickle.dumps((assignment, versions or {})), "GPU": 0.3}
+def sent(job: Job, context: ExecutionContext, drivers: dict[str, str] | None = None) -> dict[str, Any]:
+    return {STUDY: pickle.dumps((job, context, drivers or {})), "GPU": 0.3}
 
 
-def assignment(folder: Path) -> Assignment:
-    return Assignment(config.compose_run(), (1,), ExecutionContext(folder, folder, device="cuda"), "cells/0/ckpt-1")
+def one_job() -> Job:
+    return Job(Cell("0", 0, "", "cell", {}, config.compose_run()), (1,), {1})
+
+
+def on_gpu(folder: Path) -> ExecutionContext:
+    return ExecutionContext(folder, folder, device="cuda")
 
 
 def _actor(
     monkeypatch: pytest.MonkeyPatch, folder: Path, calls: list[str], *rounds: Exception | None
 ) -> FederatedTrainable:
-    def begin(context: ExecutionContext, *_: Any) -> Round:
+    def begin(*_: Any, **__: Any) -> Round:
         calls.append("begin")
         return Round(*rounds)
 
-    monkeypatch.setattr(ExecutionContext, "simulation", begin)
+    monkeypatch.setattr(job_module, "Simulation", begin)
     monkeypatch.setattr(trainable, "STEP_SECONDS", 0.0)
-    return FederatedTrainable(sent(assignment(folder)))
+    return FederatedTrainable(sent(one_job(), on_gpu(folder)))
 
 
 def test_a_job_has_its_share_of_the_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calls: list[str]) -> None:
@@ -96,7 +101,7 @@ def test_an_actor_drops_what_it_held_before_the_next_job_begins(
     actor = _actor(monkeypatch, tmp_path, calls)
     held, seen = weakref.ref(actor._run), []
     monkeypatch.setattr(trainable, "JobRun", lambda *_: seen.append(held()))
-    assert actor.reset_config(sent(assignment(tmp_path)))
+    assert actor.reset_config(sent(one_job(), on_gpu(tmp_path)))
     assert seen == [None]
 
 
@@ -104,7 +109,7 @@ def test_an_actor_without_the_studys_folder_sends_its_files_to_the_url(compose: 
     made = compose("axes: {optim: {lr: [0.1]}}", f"execution.checkpoints=file://{tmp_path}/bucket")
     (cell,) = expand(made)
     job, context = Job(cell, (1, 2), {1, 2}), replace(setup_of(made, tmp_path / "tiny"), address="head:1")
-    actor = FederatedTrainable(sent(Assignment.of(job, context), versions()))
+    actor = FederatedTrainable(sent(job, context, versions()))
     reports = [actor.train()[REPORT]]
     while not reports[-1].last:
         reports.append(actor.train()[REPORT])
@@ -117,7 +122,7 @@ def test_an_actor_without_the_studys_folder_sends_its_files_to_the_url(compose: 
 
 def test_a_node_with_other_versions_runs_no_job(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match=r"this node has torch .* \(driver: 0\.0\.1\)"):
-        FederatedTrainable(sent(assignment(tmp_path), {"torch": "0.0.1"}))
+        FederatedTrainable(sent(one_job(), on_gpu(tmp_path), {"torch": "0.0.1"}))
 
 
 def test_gpus_are_filled_by_the_shares_of_their_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
