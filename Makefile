@@ -34,6 +34,10 @@ test: setup ## Run the tests of every line of the package, in parallel
 test-system: setup ## Run the tests of clusters, servers, databases, kills and wheels
 	$(BIN)/python -m pytest -q -n auto -m system
 
+test-oldest: ## Run the tests of `make test` on the oldest packages that pyproject.toml allows
+	@mkdir -p build && $(PYTHON) .github/tools/oldest.py > build/oldest.txt
+	PIP_CONSTRAINT=$(CURDIR)/build/oldest.txt $(MAKE) test VENV=.venv-oldest
+
 coverage: setup ## Print the branches that no test reaches
 	$(BIN)/python -m pytest -q -n auto --cov --cov-report=term:skip-covered
 
@@ -41,20 +45,28 @@ lint: setup ## Check style, types and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --warnings --pythonpath $(BIN)/python
+	@$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(BIN)/check-jsonschema -q --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
+	@$(BIN)/check-jsonschema -q --builtin-schema vendor.dependabot .github/dependabot.yml
+	@$(BIN)/check-jsonschema -q --builtin-schema vendor.citation-file-format .github/CITATION.cff
 
-bench: setup ## Measure what a step, a round and a trial cost, beside the plain path
+bench: setup ## Measure what text encoding and a round cost, beside the plain path
 	$(BIN)/fpl-tune bench text
 	$(BIN)/fpl-tune bench round
-	$(BIN)/fpl-tune bench trial
 
 weights: setup ## Draw the embedded world and train the compact CLIP again (a quarter of an hour on 2 cores)
 	$(BIN)/python .github/tools/pretrain.py --out compact.safetensors
 	$(BIN)/python .github/tools/measure.py compact.safetensors
 
+docs: setup ## Build the documentation as a site in build/site/, with the reports that outputs/ holds
+	@$(BIN)/python -c "import material" 2>/dev/null || $(PIP) -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q -f .github/mkdocs.yml
+
 dist: setup ## Build the wheel and the source distribution in dist/
 	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
 
 clean: ## Remove the environment and what tools left; outputs/ stays
-	rm -rf $(VENV) .pytest_cache .ruff_cache dist build .coverage
+	rm -rf $(VENV) .venv-oldest .pytest_cache .ruff_cache dist build .coverage
 
-.PHONY: help setup study test test-system coverage lint bench weights dist clean
+.PHONY: help setup study test test-system test-oldest coverage lint bench weights docs dist clean

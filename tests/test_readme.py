@@ -58,7 +58,7 @@ OPTUNA = next(text for kind, text in BLOCKS if kind == "python" and "optimisatio
 NOTEBOOK = next(text for kind, text in BLOCKS if kind == "python" and "fpl_tune.run(" in text)
 ENCODER = next(text for kind, text in BLOCKS if kind == "python" and "encode_prompts" in text)
 COMMANDS = [
-    command.split("#")[0].strip()
+    re.split("[#>]", command)[0].strip()
     for kind, text in BLOCKS
     if kind == "bash"
     for command in re.split(r"[;\n]", text)

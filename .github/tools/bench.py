@@ -2,8 +2,9 @@
 
 python .github/tools/bench.py platform [KEY=VALUE]...   planning and starting a large study, a suggestion, a trial
 python .github/tools/bench.py search [KEY=VALUE]...     how many workers of a simulated cluster a search keeps busy
-python .github/tools/bench.py record [KEY=VALUE]...     what the records of a study in MLflow cost
-python .github/tools/bench.py gpu                       a step counted on a simulated GPU, and its predicted time
+python .github/tools/bench.py gpu                       the matrix rate and steps of pFedMoAP, measured on a GPU
+python .github/tools/bench.py simulate                  a step counted on a simulated GPU, and its predicted time
+python .github/tools/bench.py history                   appends what `make bench` measures to .github/bench.jsonl
 python .github/tools/bench.py statistics                false positives, coverage and power on simulated studies
 """
 
@@ -11,13 +12,13 @@ from __future__ import annotations
 
 import argparse
 
+import bench_history
+from bench_gpu import bench_gpu
 from bench_platform import bench_platform
-from bench_record import bench_record
 from bench_search import bench_search
 from bench_statistics import bench_statistics
 from simulated_gpu import simulate_gpu
 
-from fpl_tune import config
 from fpl_tune.cli import output
 from fpl_tune.core.device import resolve
 from fpl_tune.core.paths import cache_root
@@ -26,7 +27,7 @@ from fpl_tune.core.paths import cache_root
 def main() -> None:
     """Runs one benchmark and prints its rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("platform", "search", "record", "gpu", "statistics"))
+    parser.add_argument("kind", choices=("platform", "search", "gpu", "simulate", "history", "statistics"))
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--format", choices=("table", "json", "csv"), default="table")
     given = parser.parse_args()
@@ -35,10 +36,12 @@ def main() -> None:
             rows = bench_platform(given.overrides, resolve("auto"), cache_dir=cache_root(), progress=progress)
         elif given.kind == "search":
             rows = bench_search(given.overrides, progress=progress)
-        elif given.kind == "record":
-            rows = bench_record(config.compose_run(given.overrides), resolve("auto"), cache_dir=cache_root())
         elif given.kind == "gpu":
+            rows = bench_gpu(progress=progress)
+        elif given.kind == "simulate":
             rows = simulate_gpu(progress)
+        elif given.kind == "history":
+            rows = bench_history.append(progress)
         else:
             rows = bench_statistics(progress=progress)
     output.emit(rows, given.format)

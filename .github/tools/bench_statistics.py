@@ -18,7 +18,7 @@ from scipy import special
 
 from fpl_tune import analysis
 from fpl_tune.analysis.compare import verdicts
-from fpl_tune.analysis.significance import effect_spread, estimate, level_of_look, resolution_of, seeds_needed, upper_sd
+from fpl_tune.analysis.significance import estimate, resolution_of
 from fpl_tune.analysis.tables import Bools, Floats, seed_means
 
 Row = dict[str, Any]
@@ -27,8 +27,6 @@ CELLS = 4
 """Cells beside the reference."""
 ROPE = 0.01
 SEEDS = (3, 5, 10)
-MOST = 30
-"""Seeds at which a study gives up."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +75,8 @@ def bench_statistics(studies: int = 2000, progress: Callable[[float, float, str]
     steps: list[tuple[str, Callable[[], list[Row]]]] = [
         *((name, lambda name=name: errors(name, studies)) for name in WORLDS),
         ("power", lambda: power(studies)),
-        *(
-            (f"advice, {name}", lambda name=name: advice(name, studies))
-            for name in WORLDS
-            if name != "reference chosen"
-        ),
         ("choice", lambda: choices(max(studies // 8, 50))),
+        ("importance", lambda: importances(max(studies // 4, 50))),
     ]
     rows: list[Row] = []
     for done, (what, step) in enumerate(steps):
@@ -107,7 +101,7 @@ def draw(world: World, truth: Floats, seeds: int, studies: int, rng: np.random.G
 
 
 def _judged(
-    world: World, values: Floats, resolution: Floats, rng: np.random.Generator, level: float = 0.95
+    world: World, values: Floats, resolution: Floats, rng: np.random.Generator
 ) -> tuple[npt.NDArray[np.str_], Floats, Bools]:
     """Verdicts on the cells, the half widths, and which rows lie apart [studies, cells]."""
     cells = values.shape[1]
@@ -118,7 +112,7 @@ def _judged(
         values = np.take_along_axis(values, order[..., None], axis=1)
     pairs = [(k, 0) for k in range(1, cells)]
     tests = cells * (cells - 1) // 2 if world.chosen else None
-    found = estimate(values, pairs, resolution=resolution, level=level, tests=tests)
+    found = estimate(values, pairs, resolution=resolution, tests=tests)
     said = verdicts(found.difference - found.half, found.difference + found.half, ROPE)
     return np.where(found.apart, "undecided", said), found.half, found.apart
 
@@ -185,103 +179,51 @@ def power(studies: int, seeds: tuple[int, ...] = SEEDS) -> list[Row]:
     return rows
 
 
-def advice(name: str, studies: int, seeds: tuple[int, ...] = SEEDS) -> list[Row]:
-    """Whether advised seeds decide, and what errs where advice is followed until a study is decided.
-
-    Two cells are equal to the reference, one is 6 points worse and one 5 points better.
-    """
-    world = WORLDS[name]
-    decided, broken, wrong = list[float](), list[float](), list[float]()
-    for n in seeds:
-        rng = np.random.default_rng([n, 7, list(WORLDS).index(name)])
-        truth = np.array([0.0, 0.0, 0.0, -0.06, 0.05 if world.level < 0.9 else 0.0])
-        values, resolution = draw(world, truth, MOST, studies, rng)
-        ran, look = np.full(studies, n), 1
-        closed = np.zeros((studies, CELLS), bool)
-        false = np.zeros(studies, bool)
-        promised, kept, opened = 0, 0, 0
-        while (active := np.flatnonzero((ran <= MOST) & ~closed.all(1))).size and look <= 4:
-            following = np.full(studies, MOST + 1)
-            awaited = np.zeros((studies, CELLS), bool)
-            for total in np.unique(ran[active]):
-                here = active[ran[active] == total]
-                found = estimate(values[here, :, :total], [(k, 0) for k in range(1, 1 + CELLS)],
-                                 resolution=resolution[here], level=level_of_look(look))  # fmt: skip
-                low, high = found.difference - found.half, found.difference + found.half
-                said = np.where(found.apart, "undecided", verdicts(low, high, ROPE))
-                new = (said != "undecided") & ~closed[here]
-                false[here] |= (new & ~_right(said, truth[1:])).any(1)
-                closed[here] |= new
-                if total >= MOST:
-                    continue
-                free = float(np.median(found.freedom))
-                variance = upper_sd(found.sd, free) ** 2 / np.maximum(found.seeds, 1)
-                rest = ~closed[here] & (found.sd > 0) & ~found.apart & (found.seeds > 0)
-                believed = np.broadcast_to(effect_spread(found.difference, variance)[:, None], rest.shape)
-                opened += int(rest.sum())
-                needed = np.full(rest.shape, np.nan)
-                needed[rest] = seeds_needed(
-                    found.difference[rest], found.sd[rest], found.seeds[rest], rope=ROPE, most=MOST, tests=CELLS,
-                    level=level_of_look(look + 1), spread=believed[rest], freedom=free,
-                )  # fmt: skip
-                some = ~np.isnan(needed).all(1)
-                wanted = np.ceil(np.nanmedian(needed[some], axis=1)).astype(int)
-                following[here[some]] = np.maximum(wanted, total + 1)
-                awaited[here[some]] = needed[some] <= following[here[some], None]
-            ran, look = following, look + 1
-            later = np.flatnonzero((ran <= MOST) & awaited.any(1))
-            for total in np.unique(ran[later]):
-                here = later[ran[later] == total]
-                found = estimate(values[here, :, :total], [(k, 0) for k in range(1, 1 + CELLS)],
-                                 resolution=resolution[here], level=level_of_look(look))  # fmt: skip
-                low, high = found.difference - found.half, found.difference + found.half
-                said = np.where(found.apart, "undecided", verdicts(low, high, ROPE))
-                promised += int(awaited[here].sum())
-                kept += int((awaited[here] & (said != "undecided")).sum())
-        decided.append(kept / promised if promised else float("nan"))
-        broken.append((promised - kept) / max(opened, 1))
-        wrong.append(float(false.mean()))
-    return [
-        _row(name, "advised seeds decide (said: 0.80)", decided, "about 0.80", seeds),
-        _row(name, "open rows whose advice does not decide", broken, "<= 0.02", seeds),
-        _row(name, "any false verdict where advice is followed until decided", wrong, "<= 0.05", seeds),
-    ]
-
-
-def _right(said: npt.NDArray[np.str_], truth: Floats) -> Bools:
-    return ~(((said == "better") & (truth <= 0)) | ((said == "worse") & (truth >= 0))
-             | ((said == "equal") & (np.abs(truth) > ROPE)))  # fmt: skip
-
-
 def choices(studies: int, seeds: tuple[int, ...] = SEEDS) -> list[Row]:
-    """Regret of the selection rules, and what the winner's value is worth.
+    """What the winner's value is worth.
 
     Of 20 cells a third is unstable over seeds, as learning rates near divergence are.
     """
     cells = 20
-    rows: dict[str, list[float]] = {}
+    claimed, corrected = list[float](), list[float]()
     for n in seeds:
-        rng = np.random.default_rng([0, n, 1])
-        sums = dict.fromkeys([*analysis.RULES, "claimed", "corrected"], 0.0)
+        rng, sums = np.random.default_rng([0, n, 1]), np.zeros(2)
         for _ in range(studies):
             truth = rng.normal(0.7, 0.01, cells)
             noise = np.where(rng.random(cells) < 0.35, 0.05, 0.008)
             shared = rng.normal(0, 1, (cells, n)) * noise[:, None] + rng.normal(0, 0.01, n)
-            val = truth[:, None] + shared + rng.normal(0, 0.005, (cells, n))
-            test = truth[:, None] + shared + rng.normal(0, 0.005, (cells, n))
-            frames = [long(v) for v in (val, test)]
-            for rule in analysis.RULES:
-                sums[rule] += float(truth.max() - truth[int(analysis.select(frames[0], rule))])
-            found = analysis.overtuning(*frames)
-            sums["claimed"] += found.test - float(truth[int(found.winner)])
-            sums["corrected"] += found.corrected - float(truth[int(found.winner)])
-        for key, total in sums.items():
-            rows.setdefault(key, []).append(100 * total / studies)
-    said = {"claimed": "winner's test value minus its truth (points)",
-            "corrected": "corrected value minus its truth (points)"}  # fmt: skip
-    wanted = {"lower_bound": "half of mean", "corrected": "near 0"}
-    return [_row("choice", said.get(key, f"regret of selection by {key} (points)"), found, wanted.get(key, ""), seeds)
-            for key, found in rows.items()]  # fmt: skip
+            val, test = (long(truth[:, None] + shared + rng.normal(0, 0.005, (cells, n))) for _ in range(2))
+            found = analysis.overtuning(val, test)
+            sums += np.array([found.test, found.corrected]) - truth[int(found.winner)]
+        for said, total in zip((claimed, corrected), 100 * sums / studies, strict=True):
+            said.append(float(total))
+    return [_row("choice", "winner's test value minus its truth (points)", claimed, "", seeds),
+            _row("choice", "corrected value minus its truth (points)", corrected, "near 0", seeds)]  # fmt: skip
+
+
+def importances(studies: int) -> list[Row]:
+    """How often a share is given to a field that has none, and how often shares sum to more than 1.
+
+    Grids of 4 x 4 x 4 cells of noise alone, by seeds; 40 trials whose second field is drawn along with the first.
+    """
+    rows: dict[str, list[float]] = {}
+    for n in SEEDS:
+        rng, said = np.random.default_rng([3, n]), np.zeros(3)
+        places = np.indices((4, 4, 4)).reshape(3, -1).T
+        for _ in range(studies):
+            values = rng.normal(0.7, 0.01, (64, n))
+            grid = pd.DataFrame(places, columns=["a", "b", "c"]).assign(value=values.mean(1))
+            shares = analysis.importance(grid, ["a", "b", "c"], noise=analysis.noise_of(long(values)))["share"]
+            x = rng.random(40)
+            drawn = pd.DataFrame({"x": x, "along": x + rng.normal(0, 0.2, 40)})
+            drawn["value"] = 0.7 - 0.1 * (x - 0.6) ** 2 + rng.normal(0, 0.01 / np.sqrt(n), 40)
+            along = analysis.importance(drawn, ["x", "along"]).set_index("field")["share"]
+            said += [(shares[:3] > 0).any(), along["along"] > 0, max(shares.sum(), along.sum()) > 1 + 1e-9]
+        for what, number in zip(("a share in a grid of noise", "a share of a field drawn along",
+                                 "shares above 100 %"), said, strict=True):  # fmt: skip
+            rows.setdefault(what, []).append(float(number) / studies)
+    wanted = {"shares above 100 %": "0"}
+    return [_row("importance", what, found, wanted.get(what, "<= 0.05"), SEEDS) for what, found in rows.items()]
 
 
 def long(values: Floats) -> pd.DataFrame:

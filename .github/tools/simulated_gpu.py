@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from bench_gpu import Size, StepsOfRounds, text_towers
 from simulated_device import Counts, Work, counting, simulated
 
 from fpl_tune.clip.text import cost
 from fpl_tune.core.formatting import counted
 from fpl_tune.simulation.graphs import Graphs, capture
-from fpl_tune.testing.bench.gpu import Size, StepsOfRounds, text_towers
 from fpl_tune.testing.bench.measure import Progress, Row, Steps
 
 _RATE, _ATTENTION = 0.6 * 989e12, 150e12  # operations a second

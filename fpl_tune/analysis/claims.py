@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fpl_tune.analysis.compare import places_of
-from fpl_tune.analysis.significance import estimate, level_of_look, resolution_of, seeds_needed
+from fpl_tune.analysis.significance import estimate, resolution_of
 from fpl_tune.analysis.tables import present, read, seed_means
 
 ClaimStatus = Literal["holds", "fails", "undecided"]
@@ -38,10 +38,6 @@ class ClaimResult:
     values: dict[str, float]
     """Means of both cells over the same seeds."""
     seeds: int
-    needed: int | None
-    """Seeds in all that decide an undecided claim with a probability of 80 % if difference and noise are
-    as observed; None: no number up to
-    `significance.MOST` does, or one seed says nothing about noise."""
 
 
 def judge(
@@ -51,7 +47,6 @@ def judge(
     margin: float = 0.0,
     within: float | None = None,
     level: float = 0.95,
-    look: int | None = None,
 ) -> ClaimResult:
     """Judges the claim that every contrast exceeds a margin, or lies within a range around 0.
 
@@ -66,7 +61,6 @@ def judge(
         margin: what the difference must exceed, in units of `value`.
         within: largest absolute value of the difference instead.
         level: of all intervals together.
-        look: see `compare`.
 
     Returns:
         The verdict with the figures of a contrast that fails, else of the one nearest to what is claimed to be false.
@@ -78,9 +72,7 @@ def judge(
     if not contrasts:
         raise ValueError("A claim needs at least one contrast.")
     table = read(frame)
-    by_seed = seed_means(table.values)
-    places = places_of(table, contrasts)
-    level = level_of_look(look, level)
+    by_seed, places = seed_means(table.values), places_of(table, contrasts)
     found = estimate(by_seed, places, resolution=resolution_of(table.values), level=level)
     low, high = found.difference - found.half, found.difference + found.half
     if within is None:
@@ -91,18 +83,10 @@ def judge(
         inside, outside = slack >= 0, (low > within) | (high < -within)
     status = np.where(found.apart, 1, np.select([inside, outside], [2, 0], 1))
     nearest = int(np.lexsort((np.nan_to_num(slack, nan=-np.inf), status))[0])
-    needed = math.nan
-    if status[nearest] == 1 and not found.apart[nearest] and found.seeds[nearest] > 1:
-        shift, rope = (margin, 0.0) if within is None else (0.0, within)
-        needed = seeds_needed(
-            found.difference[[nearest]] - shift, found.sd[[nearest]], found.seeds[[nearest]], rope=rope,
-            level=level, tests=len(contrasts), spread=math.inf,
-        )[0]  # fmt: skip
     both = present(by_seed[places[nearest]]).all(axis=0)
-    values = {cell: float(by_seed[at][both].mean()) if both.any() else math.nan
-              for cell, at in zip(contrasts[nearest], places[nearest], strict=True)}  # fmt: skip
+    means = [float(by_seed[at][both].mean()) if both.any() else math.nan for at in places[nearest]]
     return ClaimResult(
         ("fails", "undecided", "holds")[status[nearest]], contrasts[nearest], float(found.difference[nearest]),
-        float(low[nearest]), float(high[nearest]), values, int(found.seeds[nearest]),
-        None if math.isnan(needed) else int(needed),
+        float(low[nearest]), float(high[nearest]), dict(zip(contrasts[nearest], means, strict=True)),
+        int(found.seeds[nearest]),
     )  # fmt: skip

@@ -21,10 +21,6 @@ from scipy.sparse import csgraph
 
 from fpl_tune.analysis.tables import Bools, Floats, present, seed_means
 
-MOST = 100
-"""Largest number of seeds that is considered."""
-
-_SPENT = 0.75
 _FITS = 50  # sweeps over rows and columns; values without gaps need one
 _APART = 5.0  # robust standard deviations of a run that is said to lie apart
 _APART_POINTS = 0.05
@@ -36,26 +32,10 @@ class Estimates(NamedTuple):
     difference: Floats
     half: Floats
     """Half width of the interval; NaN where there is none."""
-    sd: Floats
-    """Standard deviation of one seed's difference: of all cells, moderated by the pair's own."""
-    freedom: Floats
-    """Degrees of freedom of the pooled variance."""
-    seeds: Floats
+    seeds: npt.NDArray[np.int_]
+    """Number of paired seeds."""
     apart: Bools
     """Whether a run of either cell lies apart from the cell's other seeds: see `apart`."""
-
-
-def level_of_look(look: int | None, level: float = 0.95) -> float:
-    """Confidence level of the verdicts at a look, where seeds are added until a study is decided.
-
-    Each look spends three quarters of the error that is left (alpha spending), so that all looks together err as often
-    as `level` says.
-
-    Args:
-        look: 1 for the first number of seeds that was evaluated; None: the number of seeds was fixed beforehand.
-        level: of all looks together.
-    """
-    return level if look is None else 1 - (1 - level) * _SPENT * (1 - _SPENT) ** (look - 1)
 
 
 def estimate(
@@ -93,7 +73,7 @@ def estimate(
         kept = np.ones(values.shape[:-1], bool)
         kept[..., first[rows]] = usual
         fitted = np.where(kept[..., None] & ~strange, values, np.nan)[..., group == number, :]
-        variance, pool = _two_way(fitted)
+        variance, pool = two_way(fitted)
         weight = free * (usual & ~odd[..., rows])
         mean = (weight * own[..., rows]).sum(-1) / np.maximum(weight.sum(-1), 1)  # a reference that varies more shows
         base = np.maximum(2 * variance, mean)[..., None]
@@ -110,9 +90,7 @@ def estimate(
     ]
     unknown = np.isnan(least) & (np.maximum(pooled, own) <= 0)
     half = np.where(known & np.logical_not(unknown), np.maximum(*both), np.nan)
-    moderated = (4 * pooled + (seeds - 1) * own) / (4 + np.maximum(seeds - 1, 0))
-    sd = np.maximum(np.sqrt(np.maximum(pooled, moderated)), np.nan_to_num(least * np.sqrt(n)))
-    return Estimates(difference, half, sd, freedom, seeds.astype(float), odd)
+    return Estimates(difference, half, seeds.astype(int), odd)
 
 
 def apart(values: Floats) -> Bools:
@@ -148,76 +126,6 @@ def resolution_of(values: Floats) -> Floats:
     return np.where(found.any(-1), mean / clients, np.nan)
 
 
-def seeds_needed(
-    difference: Floats,
-    sd: Floats,
-    seeds: Floats,
-    *,
-    rope: float = 0.0,
-    level: float = 0.95,
-    tests: int = 1,
-    spread: float | Floats | None = None,
-    freedom: float = math.inf,
-    wanted: float = 0.8,
-    most: int = MOST,
-) -> Floats:
-    """Predicts how many seeds in all decide comparisons with a probability of `wanted`.
-
-    An effect is not taken as observed: its posterior is that of a normal prior around 0 whose variance the rows
-    suggest (empirical Bayes), so that the largest of many noisy differences is not believed.
-
-    Args:
-        difference: [rows] over the seeds that ran.
-        sd: [rows] of one seed's difference.
-        seeds: [rows] that ran.
-        rope: half width of the region of practical equivalence; 0: equality cannot be found.
-        level: of the verdicts to come.
-        tests: comparisons to correct for.
-        spread: standard deviation of true differences, one or [rows]; None: by these rows; inf: as observed.
-        freedom: degrees of freedom of `sd`; inf: the noise is as observed.
-        wanted: probability.
-        most: largest number of seeds that is tried.
-
-    Returns:
-        [rows] the numbers; NaN where `most` does not suffice.
-    """
-    needed = np.full(len(difference), np.nan)
-    sd = np.maximum(upper_sd(sd, freedom), 1e-12)
-    variance = sd**2 / seeds
-    believed = effect_spread(difference, variance) if spread is None else spread
-    if not len(difference):
-        return needed
-    trust = 1 / (1 + variance / np.maximum(np.square(believed), 1e-300))
-    share = (np.arange(8) + 0.5) / 8
-    for total in range(max(2, int(seeds.min()) + 1), most + 1):
-        rows = np.isnan(needed) & (seeds < total)
-        d, s, ran, b = (v[rows][:, None] for v in (difference, sd, seeds, trust))
-        later = total - ran
-        own = np.sqrt(special.chdtri(total - 1, 1 - share) / (total - 1))  # of the pair, as estimated from its seeds
-        free = freedom * (total - 1) / max(float(seeds.max()) - 1, 1) if math.isfinite(freedom) else 1e9
-        quantile = special.stdtrit(free, 1 - (1 - level) / tests / 2)
-        half = np.maximum(quantile, special.stdtrit(total - 1, (1 + level) / 2) * own) * s / math.sqrt(total)
-        centre, error = (ran + later * b) / total * d, later / total * np.sqrt(b * s**2 / ran + s**2 / later)
-        beyond = special.ndtr((centre - half) / error) + special.ndtr((-centre - half) / error)
-        wide = later / total * np.sqrt(s**2 / ran + s**2 / later)  # equality is not to follow from the shrinkage
-        inside = np.maximum(rope - half, 0.0)
-        equal = special.ndtr((inside - d) / wide) - special.ndtr((-inside - d) / wide)
-        chance = np.maximum(beyond.mean(1), equal.mean(1))
-        needed[np.flatnonzero(rows)[chance >= wanted]] = total
-    return needed
-
-
-def upper_sd(sd: Floats, freedom: float) -> Floats:
-    """Upper 90 % bound of standard deviations: where they look small by chance, a promise would follow from it."""
-    return sd * math.sqrt(freedom / float(special.chdtri(freedom, 0.9))) if math.isfinite(freedom) else sd
-
-
-def effect_spread(difference: Floats, variance: Floats) -> Floats:
-    """Standard deviation [...] of true differences around 0 by observed ones [..., rows] and the variance of errors."""
-    excess = np.where(present(difference), difference**2 - variance, np.nan)
-    return np.sqrt(np.maximum(seed_means(excess), 0.0))
-
-
 def _agree(variance: Floats, freedom: Floats) -> Bools:
     """Whether variances [..., rows] are not clearly larger than their median: an F test at 1 %."""
     known = freedom > 0
@@ -226,7 +134,7 @@ def _agree(variance: Floats, freedom: Floats) -> Bools:
     return variance <= special.fdtri(np.maximum(freedom, 1), several, 0.99) * middle + 1e-15
 
 
-def _two_way(values: Floats) -> tuple[Floats, Floats]:
+def two_way(values: Floats) -> tuple[Floats, Floats]:
     """Residual variance [...] of values [..., cells, seeds] after effects of cells and seeds, and its freedom."""
     known = present(values)
     rest = values

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy import special
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -22,16 +24,6 @@ class Table:
     seeds: tuple[int, ...]
     splits: npt.NDArray[np.object_]
     """[cells, seeds] name of the data split, None where it is not known."""
-
-    def of(self, cell: str) -> Floats:
-        """Values [seeds, clients] of a cell.
-
-        Raises:
-            KeyError: the cell is unknown.
-        """
-        if cell not in self.cells:
-            raise KeyError(cell)
-        return self.values[self.cells.index(cell)]
 
     def by_split(self) -> Floats:
         """Means over clients [cells, columns], a column for each seed and split, so that cells of a column compare.
@@ -105,6 +97,11 @@ def seed_means(values: Floats) -> Floats:
     count = known.sum(-1)
     total = np.where(known, values, 0.0).sum(-1)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def t_half_width(sem: float, n: int, level: float = 0.95) -> float:
+    """Half width of Student's interval of a mean of n values; NaN for fewer than two."""
+    return float(special.stdtrit(n - 1, (1 + level) / 2) * sem) if n > 1 else math.nan
 
 
 def by_seed(frame: pd.DataFrame) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from fpl_tune.cli import output
 from fpl_tune.cli.common import app
 from fpl_tune.core import plugins
-from fpl_tune.core.errors import ConfigError, FplTuneError, Notice
+from fpl_tune.core.errors import FplTuneError, Notice
 
 # isort: off
 from fpl_tune.cli import study, plan, run, bench
@@ -32,33 +32,17 @@ from fpl_tune.cli import new, ls, data, cluster
 _VERBS = (study, plan, run, bench, status, show, report, ui, stop, doctor, export, new, ls, data, cluster)
 """Importing a verb registers it."""
 
-_REMOVED = {
-    "best": "fpl-tune show STUDY --best, or fpl-tune export STUDY FOLDER",
-    "compare": "one study with an axis over both settings; its table and page compare them",
-    "diff": "fpl-tune plan STUDY",
-    "import": "cp -r FOLDER outputs/, since a study is a folder; then fpl-tune doctor --fix",
-    "replay": "fpl-tune study STUDY search.sampler=tpe, which searches anew",
-    "retry": "fpl-tune study STUDY --retry",
-    "verify": "the reproduce.sh of fpl-tune export STUDY FOLDER",
-    "data ls": "fpl-tune ls data",
-    "ls results": "fpl-tune status",
-}
-"""Words of earlier versions -> what to use instead."""
 _LONG_WORD = r"\S{200,}"
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Entry point of the console script: an expected error is one line and a documented exit code."""
-    words = list(sys.argv[1:] if words is None else words)
     logging.getLogger("fpl_tune").addHandler(_WARNINGS)
     with warnings.catch_warnings():
         warnings.simplefilter("always", Notice)
         warnings.showwarning = _warn
         try:
-            for removed, instead in _REMOVED.items():
-                if words[: len(removed.split())] == removed.split():
-                    raise ConfigError(f"There is no command '{removed}' any more. Use {instead}.")
-            code = app(words, prog_name="fpl-tune", standalone_mode=False)
+            code = app(list(sys.argv[1:] if words is None else words), prog_name="fpl-tune", standalone_mode=False)
         except Exception as problem:
             if os.environ.get("FPL_TUNE_FULL_ERROR") and not hasattr(problem, "format_message"):
                 raise
@@ -74,6 +58,8 @@ def _report(problem: Exception) -> int:
     Typer vendors click's exceptions under a path that changes between versions, so they are known by their methods.
     """
     code = 2
+    if type(problem).__name__ == "Abort":  # Ctrl-C
+        return 130
     if isinstance(problem, FplTuneError):
         message, code = str(problem), problem.exit_code
     elif explain := getattr(problem, "format_message", None):

@@ -1,4 +1,4 @@
-"""`fpl-tune bench`: what a step, a round or a trial costs."""
+"""`fpl-tune bench`: what text encoding or a round costs."""
 
 from __future__ import annotations
 
@@ -14,29 +14,21 @@ from fpl_tune.core.paths import cache_root
 
 @app.command(epilog="Example: fpl-tune bench text --format json", rich_help_panel="Run")
 def bench(
-    kind: Annotated[
-        Literal["text", "round", "trial", "gpu"], typer.Argument(metavar="KIND", help="What to measure.")
-    ] = "round",
+    kind: Annotated[Literal["text", "round"], typer.Argument(help="What to measure.")] = "round",
     overrides: Overrides = None,
     format: FormatOption = "table",
 ) -> None:
-    """Measure what a step, a round or a trial costs, beside the plain path in the same run.
-
-    `gpu` measures steps of pFedMoAP on a GPU.
-    """
+    """Measure what text encoding or a round costs, beside the plain path in the same run."""
     from fpl_tune import config
     from fpl_tune.core.device import resolve
     from fpl_tune.testing import bench as measure
 
-    run, device, cache = config.compose_run(overrides or []), resolve("auto"), cache_root()
+    run, device = config.compose_run(overrides or []), resolve("auto")
     with output.progress("") as progress:
-        if kind == "gpu":
-            rows = measure.bench_gpu(progress=progress)
-        elif kind == "text":
+        if kind == "text":
             rows = measure.bench_text(run, device, progress=progress)
         else:
-            action = measure.bench_round if kind == "round" else measure.bench_trial
-            rows = action(run, device, cache_dir=cache, progress=progress)
+            rows = measure.bench_round(run, device, cache_dir=cache_root(), progress=progress)
     if format != "table":
         output.emit(rows, format)
         return

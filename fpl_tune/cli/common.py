@@ -15,8 +15,6 @@ from fpl_tune import __version__
 from fpl_tune.core import paths, plugins
 
 if TYPE_CHECKING:
-    from jinja2 import Template
-
     from fpl_tune.config import Study
     from fpl_tune.study.store import Store
 
@@ -60,11 +58,6 @@ Overrides = Annotated[
 ]
 FormatOption = Annotated[Format, typer.Option("--format", help="Output format.")]
 ConfigOption = Annotated[bool, typer.Option("--cfg", help="Print the resolved configuration and exit.")]
-SeedsOption = Annotated[
-    str | None, typer.Option("--seeds", help="Number of seeds, or a list such as 1,2,5; same as seeds=5.")
-]
-
-
 RuleOption = Annotated[
     str | None, typer.Option("--rule", help="Reporting rule: final, best_val, best_test or mean_last5.")
 ]
@@ -110,14 +103,14 @@ def stored(name: str) -> Store:
     return Store.open(paths.output_folder(), name)
 
 
-def template(name: str, **options: Any) -> Template:
-    """A Jinja template of this folder; `options` are those of `jinja2.Environment`."""
+def render(template: str, **values: Any) -> str:
+    """The text of a Jinja template of this folder."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    loader = PackageLoader("fpl_tune.cli")
-    return Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, **options).get_template(
-        name
+    made = Environment(
+        loader=PackageLoader("fpl_tune.cli"), undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True
     )
+    return made.get_template(template).render(values)
 
 
 def print_config(spec: Study) -> None:
@@ -127,14 +120,6 @@ def print_config(spec: Study) -> None:
 
     expand(spec)
     output.emit_config(spec.node)
-
-
-def with_options(overrides: list[str] | None, *, seeds: str | None = None) -> list[str]:
-    """The overrides, with `--seeds` among them."""
-    found = [*(overrides or [])]
-    if seeds is not None:
-        found.append(f"seeds=[{seeds}]" if "," in seeds else f"seeds={seeds}")
-    return found
 
 
 def _version(wanted: bool) -> None:

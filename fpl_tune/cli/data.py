@@ -72,7 +72,9 @@ def data_prepare(overrides: Overrides = None, format: FormatOption = "table") ->
 def data_show(
     overrides: Overrides = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the run whose split is shown.")] = 1,
-    export: Annotated[Path | None, typer.Option(help="Write the split to this file, for partition=file.")] = None,
+    export: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write the split to this file, for partition=file.")
+    ] = None,
     format: FormatOption = "table",
 ) -> None:
     """What every client of a split holds, and the split's hash."""

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,9 +16,6 @@ from fpl_tune.cli.common import FormatOption, app, stored
 from fpl_tune.core.errors import EnvironmentProblem, FplTuneError
 from fpl_tune.core.formatting import counted, size
 from fpl_tune.core.paths import cache_root, output_folder, stored_studies
-
-if TYPE_CHECKING:
-    from fpl_tune.track import Finding
 
 _LITTLE_SPACE = 2 << 30  # bytes
 
@@ -82,14 +79,11 @@ def _study(root: Path, name: str, fix: bool) -> list[dict[str, str]]:
     if not store.spec().tracking.enabled:
         return [*rows, _row(what, "off: tracking.enabled=false")]
     try:
-        findings = track.inspect(store, fix=fix)
+        differ = track.inspect(store, fix=fix)
     except EnvironmentProblem as problem:
         return [*rows, _row(what, str(problem), "")]
-    return (
-        [*rows, *(_records(found, fix) for found in findings)]
-        if findings
-        else [*rows, _row(what, "equal to the store")]
-    )
+    text = "; ".join(f"{name} {kind}" for name, kind in differ[:3]) + ("; ..." if len(differ) > 3 else "")
+    return [*rows, _records(what, f"{counted(len(differ), 'run')}: {text}", fix) if differ else _row(what, "equal")]
 
 
 def _deleted(root: Path, fix: bool) -> list[dict[str, str]]:
@@ -97,44 +91,34 @@ def _deleted(root: Path, fix: bool) -> list[dict[str, str]]:
     from fpl_tune import track
 
     try:
-        return [_records(found, fix) for found in track.inspect_deleted(root, fix=fix)]
+        found = track.inspect_deleted(root, fix=fix)
     except EnvironmentProblem as problem:
         return [_row("MLflow", str(problem), "")]
+    return [_records(f"MLflow of {study}", f"{counted(n, 'run')} orphaned", fix) for study, n in found.items()]
 
 
-def _records(found: Finding, fixed: bool) -> dict[str, str]:
-    """A row on the runs in MLflow that differ from a study's store."""
-    some = ", ".join(found.runs[:3]) + (", ..." if len(found.runs) > 3 else "")
-    row = _row(
-        f"MLflow of {found.study}", f"{counted(len(found.runs), 'run')} {found.kind}: {some}", "fpl-tune doctor --fix"
-    )
+def _records(what: str, found: str, fixed: bool) -> dict[str, str]:
+    """A row on runs in MLflow that differ from a study's store."""
+    row = _row(what, found, "fpl-tune doctor --fix")
     return {**row, "state": "fixed", "remedy": ""} if fixed else row
 
 
 def check_cluster(address: str, root: Path, checkpoints: str | None, data_roots: Sequence[str]) -> list[dict[str, str]]:
-    """Rows on the cluster at an address: reachable, and each node's versions, storage, GPUs, data and cache."""
+    """Rows on the cluster at an address: reachable, and each node's versions, storage, GPUs and data."""
     from fpl_tune.execute import ray
 
     storage = checkpoints or str(root)
     try:
-        nodes, findings = ray.inspect(address, storage, cache_root(), data_roots)
+        nodes = ray.inspect(address, storage, data_roots)
     except FplTuneError as problem:
         return [_row("Ray", str(problem), "Start the cluster, or correct the address.")]
     rows = [_row("Ray", f"{counted(len(nodes), 'node')} at {address}")]
     for node in nodes:
-        facts = node.facts
-        gpus = facts.gpus if facts is not None else ()
-        shown = "".join(f", GPU {size(total)} ({size(free)} free)" for total, free in gpus)
+        shown = "".join(f", GPU {size(total)}" for total in node.gpu_bytes)
         rows.append(_row(node.name, f"{node.cpus:g} CPU, {node.gpus:g} GPU{shown}"))
-        if facts is not None:
-            free = "cannot be written" if facts.cache_free < 0 else f"{size(facts.cache_free)} free"
-            remedy = "Free some space, or set FPL_TUNE_CACHE where the node is started."
-            little = facts.cache_free < _LITTLE_SPACE
-            rows.append(_row(f"feature cache of {node.name}", f"{facts.cache}, {free}", remedy if little else None))
-    rows += [_row(node.name, finding, remedy) for node, finding, remedy in findings]
-    if not any(node.facts and node.facts.storage for node in nodes):
-        rows.append(_row("shared storage", f"{storage}, written and read by all nodes"))
-    return [*rows, _row("MLflow from nodes", "not needed: the driver alone writes records")]
+        found, _, remedy = node.problem.partition(". ")
+        rows += [_row(node.name, found, remedy)] if found else []
+    return rows
 
 
 def _row(what: str, found: str, remedy: str | None = None) -> dict[str, str]:

@@ -18,7 +18,7 @@ def export(
     cell: Annotated[str, typer.Option(help="A cell: best, or its id, number or label.")] = "best",
     rule: Annotated[str, typer.Option(help="Rule by which --cell best selects: final or best_val.")] = "final",
 ) -> None:
-    """Copy a cell to a folder: prompts, nearest words, results, and a script that repeats it.
+    """Copy a cell to a folder: prompts, results, and a study file that repeats it.
 
     To move a whole study, copy its folder in the outputs.
     """
@@ -29,6 +29,6 @@ def export(
     cells = selection.best(store, rule).cells if cell == "best" else (store.cell(cell),)
     places = [out / one.id for one in cells] if len(cells) > 1 else [out]  # one per data set, or the only one
     files = [path for one, place in zip(cells, places, strict=True) for path in exporting.export(store, one, place)]
-    scripts = " and ".join(f"sh {shlex.quote(str(path))}" for path in files if path.name == "reproduce.sh")
+    again = " and ".join(f"fpl-tune study {shlex.quote(str(p))}" for p in files if p.name.startswith(f"{name}-"))
     labels = "; ".join(one.label for one in cells)
-    print(f"{labels}: {len(files)} files in {shlex.quote(str(out))}; {scripts} repeats the cell")
+    print(f"{labels}: {len(files)} files in {shlex.quote(str(out))}; {again} repeats the cell")

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from fpl_tune.cli.common import app, method_names, template
+from fpl_tune.cli import common
+from fpl_tune.cli.common import app, method_names
 from fpl_tune.core.files import write_text
 
 _NEXT = {
@@ -71,7 +72,7 @@ def render(kind: str, name: str, method: str = "promptfl") -> tuple[Path, str]:
             raise ConfigError(f"{name} is a shipped study, which the new one would hide. Choose another name.")
     elif find_spec(name) is not None:
         raise ConfigError(f"{name} is the name of an installed module. Choose another name.")
-    return path, template(f"{kind}{path.suffix}.j2").render(name=name, kind=class_name(name), method=method)
+    return path, common.render(f"{kind}{path.suffix}.j2", name=name, kind=class_name(name), method=method)
 
 
 def class_name(name: str) -> str:

@@ -13,39 +13,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from typing import Any
 
-import psutil
 import yaml
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from fpl_tune.core.formatting import duration, plain, plus_minus, time_left
+from fpl_tune.core.formatting import plain, plus_minus, time_left
 
 Row = Mapping[str, Any]
-
-_NARROW, _WIDE = 60, 100
-
-
-def room() -> int:
-    """0 on a narrow terminal, 1 on a usual one, 2 on a wide one: tables leave columns out where words would split."""
-    width = console().width
-    return (width >= _NARROW) + (width >= _WIDE)
-
-
-def elapsed() -> str:
-    """The wall time of the process so far."""
-    return duration(time.time() - psutil.Process().create_time())
-
 
 _PATIENCE = 2.0
 """Seconds without a bar."""
 _SILENCE = 10.0
 """Seconds between lines where there is no terminal."""
-_WHOLE = 24
-"""Letters of names and figures up to which a column of them is not folded where others can be."""
-_LEAST = 8
-"""Letters that are left to a column that is folded."""
 _FIGURE = re.compile(r"–|[-+]?[\d.,]+(e[-+]\d+)?( ± [\d.]+)?")
 
 
@@ -112,22 +93,12 @@ def emit(
         writer.writerows(rows)
         return
     table = Table(title=title or None, caption=caption or None, title_justify="left", caption_justify="left")
-    talk, shown = console(), {name: [_shown(row.get(name)) for row in rows] for name in columns}
-    whole = _kept_whole(shown, talk.width)
-    for name, texts in shown.items():
-        right = all(map(_FIGURE.fullmatch, texts))
-        table.add_column(name, justify="right" if right else "left", no_wrap=name in whole, overflow="fold")
-    for i in range(len(rows)):
-        table.add_row(*(Text(texts[i]) for texts in shown.values()), style="bold green" if i in best else None)
-    talk.print(table)
-
-
-def _kept_whole(shown: Mapping[str, Sequence[str]], width: int) -> set[str]:
-    """Columns of names and figures, if folding the others is enough."""
-    sizes = {name: max(map(len, [name, *texts])) for name, texts in shown.items()}
-    whole = {n: size for n, size in sizes.items() if size <= _WHOLE and not any(" " in text for text in shown[n])}
-    needed = sum(whole.values()) + _LEAST * (len(sizes) - len(whole)) + 3 * len(sizes) + 1
-    return set(whole) if needed <= width else set()
+    for name in columns:
+        right = all(_FIGURE.fullmatch(_shown(row.get(name))) for row in rows)
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for i, row in enumerate(rows):
+        table.add_row(*(Text(_shown(row.get(n))) for n in columns), style="bold green" if i in best else None)
+    console().print(table)
 
 
 def emit_config(node: Mapping[str, Any]) -> None:
@@ -149,9 +120,9 @@ def percent(mean: float | None, std: float | None = None) -> str:
 
 def other_sets(metrics: Iterable[str]) -> dict[str, str]:
     """Column titles of what some metrics tell beside the main test set: accuracies on others, and harmonic means."""
-    means = {"test/base_novel_harmonic_mean": "HM %", "test/harmonic_mean": "HM3 %"}
+    means = {"test/base_novel_harmonic_mean": "HM", "test/harmonic_mean": "HM3"}
     named = dict.fromkeys(metrics)
-    sets = {name: f"{name.split('/')[-2]} %" for name in named if re.fullmatch("test/.+/acc_mean", name)}
+    sets = {name: name.split("/")[-2] for name in named if re.fullmatch("test/.+/acc_mean", name)}
     return sets | {name: title for name, title in means.items() if name in named}
 
 

@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
-
-import typer
 
 from fpl_tune.cli import output
-from fpl_tune.cli.common import (
-    ConfigOption,
-    FormatOption,
-    Overrides,
-    SeedsOption,
-    StudyName,
-    app,
-    print_config,
-    with_options,
-)
+from fpl_tune.cli.common import ConfigOption, FormatOption, Overrides, StudyName, app, print_config
 from fpl_tune.core.paths import output_root
 
 
@@ -25,36 +13,25 @@ from fpl_tune.core.paths import output_root
 def plan(
     name: StudyName,
     overrides: Overrides = None,
-    seeds: SeedsOption = None,
-    measure: Annotated[bool, typer.Option("--measure", help="Train two rounds of whatever never ran.")] = False,
     format: FormatOption = "table",
     cfg: ConfigOption = False,
 ) -> None:
-    """What a study would run and why: new, stale and finished cells, time, memory and exact bytes.
+    """What a study would run: new, stale and finished cells, time, memory and bytes.
 
     Exit code 2 if the study cannot run on this machine.
     """
-    words = with_options(overrides, seeds=seeds)
     from fpl_tune.execute.plan.overrides import compose
 
-    spec = compose(name, words)
+    spec = compose(name, overrides or [])
     if cfg:
         print_config(spec)
         return
     from fpl_tune.execute.plan.plan import make_plan
 
-    with output.progress("measuring") as progress:
-        found = make_plan(spec, root=output_root(), measure=measure, progress=progress)
+    found = make_plan(spec, root=output_root())
     rows = found.rows()
-    outside = [{"cell": cell.label, "status": state, "why": why} for cell, state, why in found.outside]
-    if format == "json":
-        output.emit({**found.totals(), "plan": [*rows, *outside]}, format)
-    elif format == "csv":
-        output.emit([*rows, *outside], format)
-    else:
-        if not output.room():  # no column that would be folded
-            rows = [{name: row[name] for name in ("cell", "status", "seconds")} for row in rows]
-        output.emit(rows, format, title=f"Plan of {spec.name}")
+    output.emit({**found.totals(), "plan": rows} if format == "json" else rows, format, title=f"Plan of {spec.name}")
+    if format == "table":
         print(found.sentence())
     if not found.feasible:
         sys.exit(2)

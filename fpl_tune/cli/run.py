@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from fpl_tune.cli import output
-from fpl_tune.cli.common import ConfigOption, FormatOption, Overrides, SeedsOption, app, with_options
+from fpl_tune.cli.common import ConfigOption, FormatOption, Overrides, app
 from fpl_tune.core.paths import cache_root
 
 
 @app.command(epilog="Example: fpl-tune run method=pfedmoap method.d_gating=32 protocol=quick", rich_help_panel="Run")
 def run(
     overrides: Overrides = None,
-    seeds: SeedsOption = None,
     format: FormatOption = "table",
     cfg: ConfigOption = False,
 ) -> None:
@@ -18,7 +17,7 @@ def run(
     from fpl_tune import config
     from fpl_tune.api import round_line
 
-    given, chosen = config.take_seeds(with_options(overrides, seeds=seeds))
+    given, chosen = config.take_seeds(overrides or [])
     spec = config.compose_run(given)
     if cfg:
         output.emit_config(config.as_dict(spec))
@@ -38,7 +37,7 @@ def run(
         if format == "table" and TEST in records[0]:
             print(round_line(records, trial), flush=True)
     others = output.other_sets(name for record in history for name in record)
-    titles = {VAL: "val %" if others else "validation %", TEST: "test %", **others}
+    titles = {VAL: "validation", TEST: "test", **others}
     rows = []
     for seed in chosen:
         mine = {record["round"]: record for record in history if record["seed"] == seed}
@@ -49,6 +48,6 @@ def run(
             rows.append({"seed": seed, "rule": rule, **figures})
     if format == "table":
         rows = [{titles.get(k, k): output.percent(v) if k in titles else v for k, v in row.items()} for row in rows]
-    caption = output.HARMONIC if "HM %" in others.values() else ""
-    title = "By reporting rule; best_test and mean_last5 select on test figures"
+    caption = output.HARMONIC if "HM" in others.values() else ""
+    title = "Accuracies in % by reporting rule; best_test and mean_last5 select on test figures"
     output.emit(rows, format, title=title, caption=caption)

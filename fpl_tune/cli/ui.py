@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -33,55 +32,34 @@ kill -KILL "-$1" 2> /dev/null
 @app.command(epilog="Example: fpl-tune ui --port 5001", rich_help_panel="Results")
 def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000,
-    open: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
     """Start MLflow's page on the records of the studies here, until Ctrl-C, and print a link per study."""
     from fpl_tune import track
-    from fpl_tune.core.redact import redact
+    from fpl_tune.track.server import address
 
-    root = output_root()
-    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlflow.db'}"
+    root, page = output_root(), f"http://127.0.0.1:{port}"
+    uri = address(root)
     if uri.startswith("sqlite") and not (root / "mlflow.db").is_file():
         raise EnvironmentProblem(f"There is no MLflow store in {root}. Run a study first: fpl-tune study lambda_sweep.")
-    if uri.startswith("http"):
-        _print_links(redact(uri), track.experiments(uri))
-        return
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError:
         raise EnvironmentProblem(f"Port {port} is in use. Choose another one: --port {port + 1}.") from None
-    address = f"http://127.0.0.1:{port}"
     output.console(stderr=True).print(f"starting MLflow on port {port}")
-    experiments = track.experiments(uri)
+    experiments = track.experiments(root)
     with _server(port, uri) as server:
-        _wait(server, address)
-        _print_links(address, experiments)
+        _wait(server, page)
+        print(f"MLflow on {page}", flush=True)
+        for name, key in experiments.items():  # without the workflow type MLflow opens its view for language models
+            print(f"  {name}  {page}/#/experiments/{key}/runs?workflowType=machine_learning", flush=True)
         print("Stop with Ctrl-C.", flush=True)
-        if open:
-            import webbrowser
-
-            webbrowser.open(address)
         code = server.wait()
     raise EnvironmentProblem(f"MLflow's server ended with code {code}. Its messages above say why.")
-
-
-def _print_links(address: str, experiments: dict[str, str]) -> None:
-    from fpl_tune import track
-
-    print(f"MLflow on {address}", flush=True)
-    for name, key in experiments.items():
-        print(f"  {name}  {track.page(address, key)}", flush=True)
 
 
 @contextmanager
 def _server(port: int, uri: str) -> Iterator[subprocess.Popen[bytes]]:
     """Runs `mlflow ui`, whose processes end with this one, however it ends."""
-
-    def terminated(number: int, frame: Any) -> None:
-        raise SystemExit(128 + number)
-
-    signal.signal(signal.SIGTERM, terminated)
-    signal.signal(signal.SIGINT, terminated)
     command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--uvicorn-opts", "--log-level warning"]
     # The address may hold a password, which arguments would show to every user of the machine.
@@ -89,16 +67,14 @@ def _server(port: int, uri: str) -> Iterator[subprocess.Popen[bytes]]:
     environment = {**quiet, **os.environ, "MLFLOW_BACKEND_STORE_URI": uri}
     server = subprocess.Popen(command, env=environment, stdout=2, start_new_session=True)  # its messages: to stderr
     guard = subprocess.Popen(["sh", "-c", _GUARD, "sh", str(server.pid)], stdin=subprocess.PIPE, start_new_session=True)
-    assert guard.stdin is not None
     try:
         yield server
     finally:
-        guard.stdin.close()
+        guard.communicate()  # closes the pipe
         server.wait()
-        guard.wait()
 
 
-def _wait(server: subprocess.Popen[bytes], address: str) -> None:
+def _wait(server: subprocess.Popen[bytes], page: str) -> None:
     """Waits until the server answers.
 
     Raises:
@@ -107,9 +83,8 @@ def _wait(server: subprocess.Popen[bytes], address: str) -> None:
     until = time.monotonic() + _START_SECONDS
     while server.poll() is None and time.monotonic() < until:
         try:
-            with urllib.request.urlopen(f"{address}/health", timeout=2):
+            with urllib.request.urlopen(f"{page}/health", timeout=2):
                 return
         except OSError:
             time.sleep(0.2)
-    state = "did not answer" if server.poll() is None else f"ended with code {server.returncode}"
-    raise EnvironmentProblem(f"MLflow's server {state} within {_START_SECONDS:.0f} s. Its messages above say why.")
+    raise EnvironmentProblem(f"MLflow does not answer within {_START_SECONDS:.0f} s. Its messages above say why.")

@@ -107,11 +107,9 @@ def prompted(
         between q and k of unit length.
 
     Raises:
-        ConfigError: the image tower is not a ViT with a class token, or an unknown `place`.
+        ConfigError: the image tower is not a ViT with a class token.
     """
     require_vit(visual)
-    if place not in ("front", "end"):
-        raise ConfigError(f"The place of visual prompt tokens must be front or end, but is {place!r}.")
     n_clients, n_images = pixels.shape[:2]
     n_tokens = tokens.shape[1]
 

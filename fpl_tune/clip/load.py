@@ -19,7 +19,7 @@ from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, did_you_mean, unknown
 
 COMPACT = "compact"
-_ANSWER = 8  # seconds that the Hugging Face Hub has to answer before weights are refused
+_FOLDER = "local-dir:"  # open_clip's prefix of a folder with `open_clip_config.json`
 _OPENAI_SIZES = ("input_resolution", "context_length", "vocab_size")
 """Entries beside the tensors that OpenAI's checkpoints alone have."""
 
@@ -55,8 +55,9 @@ def load_towers(
     """The frozen towers called `name`.
 
     Args:
-        name: `compact` (weights shipped with the package), an open_clip model (RN50, ViT-B-16, ViT-B-32), or towers
-            that another package brings (`fpl_tune.core.plugins`).
+        name: `compact` (weights shipped with the package), an open_clip model (RN50, ViT-B-16, ViT-B-32), an
+            architecture of your own as `local-dir:<folder with open_clip_config.json>`, or towers that another package
+            brings (`fpl_tune.core.plugins`).
         pretrained: a tag of open_clip (`openai`, ...), or the path of a checkpoint in OpenAI's or open_clip's
             layout; None gives random weights drawn from `seed`, and warns. `compact` takes a file that `make weights`
             wrote; None is the shipped one.
@@ -80,8 +81,11 @@ def load_towers(
     ensure_importable()
     import open_clip
 
-    if name not in open_clip.list_models():
+    own = Path(name.removeprefix(_FOLDER), "open_clip_config.json") if name.startswith(_FOLDER) else None
+    if own is None and name not in open_clip.list_models():
         raise unknown("model", name, [COMPACT, *plugins.names("towers"), *open_clip.list_models()])
+    if own is not None and not own.is_file():
+        raise ConfigError(f"There is no {own}, which describes the architecture of clip.name={name}.")
     tokenizer = _tokenizer(name)
     tags = open_clip.list_pretrained_tags_by_model(name)
     path = Path(os.path.expanduser(pretrained or ""))
@@ -121,7 +125,7 @@ def _created(name: str, quick: bool | None, **options: Any) -> Any:
     level = root.level
     root.setLevel(logging.ERROR)  # open_clip repeats through the root logger what is said here
     try:
-        return open_clip.create_model(name, pretrained_text=False, **options)
+        return open_clip.create_model(name, pretrained_text=False, load_weights="pretrained" in options, **options)
     finally:
         root.setLevel(level)
 
@@ -129,8 +133,6 @@ def _created(name: str, quick: bool | None, **options: Any) -> Any:
 def _tagged(name: str, tag: str, quick: bool | None) -> Any:
     """The model of one of open_clip's tags: from OpenAI's cache folder, the Hugging Face Hub's, or the network."""
     import open_clip
-    from huggingface_hub import HfApi, try_to_load_from_cache
-    from open_clip.constants import HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME
 
     config = open_clip.get_pretrained_cfg(name, tag)
     trained = bool(config.get("quick_gelu", False))
@@ -139,22 +141,15 @@ def _tagged(name: str, tag: str, quick: bool | None) -> Any:
     kept = Path("~/.cache/clip").expanduser() / url.rpartition("/")[2]
     if url and kept.is_file():
         return _from_file(name, kept, quick)
-    if url:
-        remedy = f"download {url} to {kept}, or anywhere and set clip.pretrained to its path"
-    else:
-        file = f"https://huggingface.co/{hub}/resolve/main/open_clip_model.safetensors"
-        remedy = f"download {file} and set clip.pretrained to its path and clip.quick_gelu={str(trained).lower()}"
-    repository = "/".join(hub.split("/")[:2])
     try:
-        files = (HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME)
-        if hub and not any(isinstance(try_to_load_from_cache(repository, file), str) for file in files):
-            HfApi().model_info(repository, timeout=_ANSWER)  # a download is retried for a minute before it fails
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "QuickGELU mismatch")  # judged before `quick` is applied
             return _created(name, quick, pretrained=tag)
     except Exception as error:
+        source = url or f"https://huggingface.co/{hub}/resolve/main/open_clip_model.safetensors"
         raise EnvironmentProblem(
-            f"The weights {tag!r} of {name} could not be fetched ({_first_line(error)}): {remedy}."
+            f"The weights {tag!r} of {name} could not be fetched ({_first_line(error)}): download {source} and set "
+            f"clip.pretrained to its path and clip.quick_gelu={str(trained).lower()}."
         ) from error
 
 
@@ -162,7 +157,7 @@ def _from_file(name: str, path: Path, quick: bool | None) -> Any:
     """The model in float32 with the tensors of a file.
 
     The tensors of a CLIP with QuickGELU have the names and shapes of one with GELU. So the activation is `quick`, or
-    what tells it: the name (`-quickgelu`), or that the file is OpenAI's.
+    what tells it: the name (`-quickgelu`), a configuration of one's own, or that the file is OpenAI's.
     """
     import open_clip
 
@@ -175,7 +170,8 @@ def _from_file(name: str, path: Path, quick: bool | None) -> Any:
         raise EnvironmentProblem(f"The checkpoint {path} cannot be read ({first}): is the file whole?") from error
     openai = "input_resolution" in state
     state = {key: value for key, value in state.items() if key not in _OPENAI_SIZES}
-    if quick is None and not openai and not (open_clip.get_model_config(name) or {}).get("quick_gelu"):
+    told = openai or name.startswith(_FOLDER) or (open_clip.get_model_config(name) or {}).get("quick_gelu")
+    if quick is None and not told:
         raise ConfigError(
             f"{path} does not say whether its CLIP has QuickGELU or GELU: set clip.quick_gelu=true for weights of "
             "OpenAI or of a -quickgelu model, or clip.quick_gelu=false."

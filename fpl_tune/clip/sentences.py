@@ -88,12 +88,8 @@ def tokenise(
     learns two of the four words "a photo of a"). Underscores become spaces. `n_ctx=0` leaves the plain sentence.
 
     Raises:
-        ConfigError: no names, an unknown position, or a sentence too long for the tower.
+        ConfigError: a sentence is too long for the tower.
     """
-    if position not in ("end", "middle", "front"):
-        raise ConfigError(f"clip.class_position must be end, middle or front, but is {position!r}.")
-    if not names:
-        raise ConfigError("There are no class names to make sentences from; give at least one.")
     frozen = tokenizer.encode(tail) if tail else []
     slots = tuple(_slots(tokenizer, name, n_ctx, position, frozen, ending) for name in names)
     for name, sentence in zip(names, slots, strict=True):

@@ -155,7 +155,7 @@ class Towers:
             lead = torch.broadcast_shapes(lead, deep.shape[:-3])
             deep = deep.expand(*lead, *deep.shape[-3:]).reshape(-1, *deep.shape[-3:]).to(self.dtype)
         if adapter is not None:
-            lead = self._clients(adapter, self.n_text_blocks, lead)
+            lead = (len(next(iter(adapter.leaf.values()))),)
             adapter = adapter.each(lambda leaf: leaf.to(self.dtype))
         tail = context.shape[context.dim() - 2 - own :]
         rows = context.expand(*lead, *tail).reshape(math.prod(lead), *tail).to(self.dtype)
@@ -182,18 +182,6 @@ class Towers:
                 f"Deep prompts are [..., J, l, d] with J < {self.n_text_blocks} blocks, l={sentences.n_ctx}, "
                 f"d={self.text_width}, not of shape {tuple(deep.shape)}."
             )
-
-    @staticmethod
-    def _clients(adapter: Adapter, n_blocks: int, lead: tuple[int, ...]) -> tuple[int, ...]:
-        """The leading axis (C,) of a branch in a tower of `n_blocks`, checked against that of what it is added to."""
-        sizes = {tuple(leaf.shape[:2]) for leaf in adapter.leaf.values()}
-        n_clients, n_own = next(iter(sizes), (0, 0))
-        if len(sizes) != 1 or lead not in ((), (n_clients,)) or not 0 <= adapter.first <= n_blocks - n_own:
-            raise ConfigError(
-                f"Leaves inside a tower are [C, J, ...] with C of {lead} and J of at most its {n_blocks} blocks, not "
-                f"{sorted(sizes)} from block {adapter.first}."
-            )
-        return (n_clients,)
 
     @torch.no_grad()
     def encode_text(self, texts: Sequence[str]) -> Tensor:
@@ -240,36 +228,20 @@ class Towers:
         return features.reshape(*pixels.shape[:-3], *features.shape[1:])
 
     def encode_prompted_images(
-        self,
-        pixels: Tensor,
-        tokens: Tensor,
-        *,
-        deep: Tensor | None = None,
-        place: image.Place = "front",
-        cosine: bool = False,
-        adapter: Adapter | None = None,
+        self, pixels: Tensor, tokens: Tensor, *, deep: Tensor | None = None, adapter: Adapter | None = None, **how: Any
     ) -> tuple[Tensor, Tensor]:
         """Image features [C, B, D] with visual prompt tokens, and q_cls·k_token or its cosine [C, B, heads, n].
 
         Differentiable in `tokens` [C, n, vision_width], `deep` [C, J, n, vision_width] and the leaves of `adapter`
-        [C, J, ...]; not normalised.
-        See `fpl_tune.clip.image.prompted`.
+        [C, J, ...]; not normalised. `how` is `place` and `cosine` of `fpl_tune.clip.image.prompted`.
 
         Raises:
             ConfigError: the image tower is not a ViT.
         """
-        if adapter is not None:
-            self._clients(adapter, self.n_vision_blocks or 0, (len(pixels),))
-            adapter = adapter.each(lambda leaf: leaf.to(self.dtype))
-        features, looks = image.prompted(
-            self.model.visual,
-            pixels.to(self.dtype),
-            tokens.to(self.dtype),
-            deep=None if deep is None else deep.to(self.dtype),
-            place=place,
-            cosine=cosine,
-            adapter=adapter,
-        )
+        deep = None if deep is None else deep.to(self.dtype)
+        adapter = None if adapter is None else adapter.each(lambda leaf: leaf.to(self.dtype))
+        visual, given = self.model.visual, pixels.to(self.dtype)
+        features, looks = image.prompted(visual, given, tokens.to(self.dtype), deep=deep, adapter=adapter, **how)
         return features.to(tokens.dtype), looks.to(tokens.dtype)
 
     @torch.no_grad()

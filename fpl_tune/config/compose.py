@@ -6,28 +6,25 @@ a study file adds what it varies.
 
 from __future__ import annotations
 
-import os
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fpl_tune import methods
-from fpl_tune.config.fields import changed, known_fields, no_field, set_field, to_run, to_study
-from fpl_tune.config.files import check_references, check_study, parse
-from fpl_tune.config.messages import of_studies, readable
-from fpl_tune.config.specs import RUN_FIELDS, RunSpec, Study, StudySpec, TrackingSpec
+from fpl_tune.config.fields import known_fields, no_field, set_field, to_run, to_study
+from fpl_tune.config.files import check_references, check_study, options, parse
+from fpl_tune.config.specs import RUN_FIELDS, RunSpec, Study, StudySpec
 from fpl_tune.core import plugins
-from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.core.metrics import check_rule
 from fpl_tune.core.nested import GROUPS
 from fpl_tune.core.paths import shipped, study_file
-from fpl_tune.core.redact import HIDDEN, redact
-
-_CREDENTIALS = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD")
+from fpl_tune.core.spec import validated
 
 
 def compose_run(overrides: Sequence[str] = ()) -> RunSpec:
@@ -39,14 +36,10 @@ def compose_run(overrides: Sequence[str] = ()) -> RunSpec:
     plugins.trust(overrides)
     node = _compose("run", shipped("conf"), _homes(overrides))
     for name in node.keys() - RUN_FIELDS:
-        raise of_studies(name) if name in known_fields("") else no_field(name, node, RUN_FIELDS)
-    try:
-        return to_run(node)
-    except ConfigError as problem:
-        method = str(node["method"].get("name")) if isinstance(node["method"], dict) else ""
-        if str(problem).startswith(f"{method} has no field") and not any(o.startswith("method=") for o in overrides):
-            raise ConfigError(f"{problem} Without method=NAME a run is of {method}.") from None
-        raise
+        if name in known_fields():
+            raise ConfigError(f"{name!r} is a field of studies: a run does not have it.")
+        raise no_field(name, node)
+    return to_run(node)
 
 
 def take_seeds(overrides: Sequence[str]) -> tuple[list[str], list[int]]:
@@ -57,7 +50,7 @@ def take_seeds(overrides: Sequence[str]) -> tuple[list[str], list[int]]:
     """
     given = parse([text for text in overrides if text.startswith("seeds=")])
     others = [text for text in overrides if not text.startswith("seeds=")]
-    return others, changed(StudySpec(), {"seeds": given[-1].value() if given else 1}, "").seed_list()
+    return others, validated(StudySpec, {"seeds": given[-1].value() if given else 1}, "").seed_list()
 
 
 def compose_study(name: str, overrides: Sequence[str] = ()) -> Study:
@@ -85,38 +78,7 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> Study:
         raise no_field(field, node)
     spec = to_study(node)
     check_rule(spec.report.rule, "report.rule")
-    if spec.tracking.uri is not None:
-        spec.node["tracking"]["uri"] = HIDDEN  # what is stored may be copied to others
-        return replace(spec, tracking=replace(spec.tracking, uri=_tracking_uri(spec.tracking, overrides)))
     return spec
-
-
-def _tracking_uri(tracking: TrackingSpec, overrides: Sequence[str]) -> str | None:
-    """The tracking server's address; None: MLFLOW_TRACKING_URI, which goes before a file's, has it.
-
-    A study's file may come from anywhere: credentials of the environment are not sent to an address that it names.
-    """
-    if any(parsed.key_or_group in ("tracking", "tracking.uri") for parsed in parse(overrides)):
-        check_tracking(tracking.uri)
-        return tracking.uri
-    if not tracking.enabled or os.environ.get("MLFLOW_TRACKING_URI"):
-        return None
-    remedy = "Set MLFLOW_TRACKING_URI, or add tracking.uri=ADDRESS to the command."
-    if tracking.uri == HIDDEN:
-        raise ConfigError(f"tracking.uri is not stored with a study. {remedy}")
-    check_tracking(tracking.uri)
-    if secret := next((name for name in _CREDENTIALS if os.environ.get(name)), None):
-        raise ConfigError(f"{secret} is not sent to {redact(str(tracking.uri))!r}, which a file names. {remedy}")
-    return tracking.uri
-
-
-def check_tracking(uri: str | None, source: str = "tracking.uri") -> None:
-    """Raises `ConfigError` for a tracking URI that MLflow does not write to, such as a folder; `source` gave it."""
-    if uri and not re.match(r"(sqlite|https?|postgresql|mysql|mssql|databricks)[+:]?", uri):
-        raise ConfigError(
-            f"{source} must be a database or a server, but is {redact(uri)!r}: MLflow no longer writes to folders. "
-            "Use sqlite:////absolute/path/mlflow.db or http://host:5000."
-        )
 
 
 def _homes(overrides: Sequence[str]) -> list[str]:
@@ -195,7 +157,12 @@ def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any
     except ConfigError:
         raise
     except Exception as problem:  # Hydra and OmegaConf raise many types for invalid files and overrides
-        raise readable(problem, folder / f"{name}.yaml") from None
+        full = " ".join(f"{problem} {problem.__cause__ or ''}".split())
+        if option := re.search(r"Could not find '(\w+)/([^']+)'", full):
+            group, wanted = option.groups()
+            more = f" Any model of open_clip: clip.name={wanted} clip.pretrained=openai." if group == "clip" else ""
+            raise ConfigError(f"{unknown(group, wanted, options(group))}{more}") from None
+        raise ConfigError(f"{name}.yaml cannot be composed: {textwrap.shorten(full, 300)}") from None
 
 
 def _forced(override: str) -> list[str]:

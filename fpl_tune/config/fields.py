@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
-from pydantic import ValidationError
-
 from fpl_tune import methods
-from fpl_tune.config.messages import of_studies
 from fpl_tune.config.specs import RUN_FIELDS, ClipSpec, OptimSpec, ProtocolSpec, RunSpec, Stage, Study, StudySpec
 from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.files import digest
 from fpl_tune.core.nested import get_field
 from fpl_tune.core.paths import shipped
-from fpl_tune.core.spec import Spec, join_name, refusal, shown, validated
+from fpl_tune.core.spec import shown, validated
 from fpl_tune.core.yaml_files import read_mapping
 from fpl_tune.data import DataSpec, PartitionSpec
 from fpl_tune.data.registry import resolve
 from fpl_tune.method import Method
 
 
-def known_fields(near: str) -> list[str]:
-    """Dotted names of all typed fields, and of the fields of methods if `near` is one of a method."""
+def known_fields() -> list[str]:
+    """Dotted names of all typed fields of a study."""
     found: list[str] = []
 
     def walk(kind: type, prefix: str) -> None:
@@ -36,10 +33,7 @@ def known_fields(near: str) -> list[str]:
                 walk(f.default_factory, f"{prefix}{f.name}.")  # type: ignore[arg-type]
 
     walk(StudySpec, "")
-    if near and ("." not in near or near.startswith(("method", "axes", "+method"))):
-        for kind in methods.catalogue().values():
-            found.extend(f"method.{f.name}" for f in methods.hyper_parameters(kind))
-    return sorted(set(found))
+    return found
 
 
 _SPECS: dict[str, type] = {
@@ -147,24 +141,6 @@ def _stage_method(method: Method, node: Any, stored: bool) -> Method:
     return inner
 
 
-def changed(part: Spec, values: Mapping[str, Any], where: str) -> Spec:
-    """A specification with other values in some of its fields.
-
-    Raises:
-        ConfigError: an unknown field, or a value of the wrong type or outside its range.
-    """
-    if not values:
-        return part
-    known = vars(part)
-    for name in values:
-        if name not in known:
-            raise no_field(join_name(where, name), {})
-    try:
-        return replace(part, **values)  # type: ignore[type-var] - a dataclass
-    except ValidationError as problem:
-        raise refusal(problem, where) from None
-
-
 def as_dict(run: RunSpec) -> dict[str, Any]:
     """The canonical plain dict of a run, which `to_run` reads back; `stages` is empty for one stage by the protocol."""
     return {name: asdict(getattr(run, name)) for name in _SPECS} | _trained(run)
@@ -199,30 +175,17 @@ def set_field(node: dict[str, Any], dotted: str, value: Any) -> None:
     here[last] = value
 
 
-def no_field(dotted: str, node: Mapping[str, Any], rooms: Sequence[str] = ()) -> ConfigError:
-    """`ConfigError` for a field that a composed dict lacks: of a method, with what that method has.
-
-    Args:
-        dotted: the field's dotted name.
-        node: the composed dict.
-        rooms: the parts whose fields are suggested; empty: all of a study.
-    """
+def no_field(dotted: str, node: Mapping[str, Any]) -> ConfigError:
+    """`ConfigError` for a field that a composed dict lacks: of a method, with what that method has."""
     path, _, last = dotted.rpartition(".")
     method = get_field(node, path) if path.split(".")[0] == "method" else None
     if isinstance(method, Mapping) and "name" in method:
         return methods.lacking(str(method["name"]), last, [name for name in method if name != "name"])
-    if dotted in known_fields("") and not rooms and path.split(".")[0] not in RUN_FIELDS:
+    if dotted in known_fields():
         return ConfigError(f"{dotted} holds for a whole study and cannot vary between its cells. Set {dotted}=VALUE.")
-    known = [name for name in known_fields(dotted) if not rooms or name.split(".")[0] in rooms]
-    owners = methods.owners(dotted)
-    if owners:
-        more = f" and {len(owners) - 3} more" if len(owners) > 3 else ""
-        of = f", a field of {', '.join(owners[:3])}{more}"
-        return ConfigError(f"There is no field {dotted!r}. Did you mean 'method.{dotted}'{of}?")
-    parts = [name for name in known_fields(dotted) if name.endswith(f".{dotted}")]
-    if parts and not set(parts) & set(known):
-        return of_studies(parts[0])
-    parts = [name for name in parts if name in known]
-    listed = [name for name in known if "." not in name]  # where none is similar
+    known = [name for name in known_fields() if name.partition(".")[0] in node]  # a run lacks those of studies
+    named = [name for name in known if name.endswith(f".{dotted}")] + [f"method.{dotted}"] * bool(
+        methods.owners(dotted)
+    )
     near = get_close_matches(dotted, known, n=3, cutoff=0.5)
-    return ConfigError(f"There is no field {dotted!r}. {did_you_mean(dotted, listed, parts or near)}")
+    return ConfigError(f"There is no field {dotted!r}. {did_you_mean(dotted, RUN_FIELDS, named or near)}")

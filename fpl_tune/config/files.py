@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fpl_tune.config.messages import options
+from fpl_tune import methods
 from fpl_tune.config.specs import RUN_FIELDS
 from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.core.nested import GROUPS
+from fpl_tune.core.paths import shipped
 from fpl_tune.core.spec import shown
 from fpl_tune.core.yaml_files import DEPTH, VALUES, read_mapping, refuse_resolvers
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 CHARACTERS = 12_000
-"""Longest override, with a key of at most 200; longer lists belong in the study's file."""
+"""Longest override; longer lists belong in the study's file."""
 
 
 def check_study(path: Path) -> dict[str, Any]:
@@ -27,37 +28,28 @@ def check_study(path: Path) -> dict[str, Any]:
 
     Raises:
         ConfigError: it is not UTF-8 or YAML, not a mapping, has no `defaults` (unless it is a stored study), builds on
-            itself, is too large or too deep with its aliases written out, or holds `_target_` or a resolver.
+            itself, is too large or too deep with its aliases written out, or holds a resolver.
     """
     node = read_mapping(path, "A study")
     if "defaults" not in node and not set(RUN_FIELDS) <= node.keys():  # a stored study has all fields and no defaults
         raise ConfigError(f"{path.name} does not say what it builds on. Begin it with `defaults: [/study, _self_]`.")
-    _follow(path, node, ())
+    if not isinstance(node.get("defaults", []), list):
+        raise ConfigError(f"defaults of {path.name} must be a list such as [/study, _self_].")
+    _check_bases(path, node, ())
     return node
 
 
-def _follow(path: Path, node: Mapping[str, Any], before: tuple[Path, ...]) -> None:
-    """Goes through the files that a file builds on, as far as they lie in its own folder."""
+def _check_bases(path: Path, node: Mapping[str, Any], before: tuple[Path, ...]) -> None:
+    """Checks the files that a file builds on, as far as they lie in its own folder."""
     if path in before:
         raise ConfigError(f"{path.name} builds on itself: {' -> '.join(p.name for p in (*before, path))}.")
-    listed = node.get("defaults", [])
-    if not isinstance(listed, list):
-        raise ConfigError(f"defaults of {path.name} must be a list such as [/study, _self_], but is {shown(listed)}.")
-    for name in (name for entry in listed for name in _names(entry)):
+    if "hydra" in node:
+        raise ConfigError(f"{path.name} holds settings of Hydra itself, which may call code. Remove 'hydra'.")
+    words = [word.strip("/") for word in re.findall(r"[\w./-]+", str(node.get("defaults")))]
+    for name in (*words, *(f"{group}/{option}" for group, option in itertools.pairwise(words))):
         other = path.parent / f"{name}.yaml"
         if other.is_file():
-            _follow(other, read_mapping(other, "A study"), (*before, path))
-
-
-def _names(entry: Any) -> list[str]:
-    """The files that an entry of `defaults` names, without their ending; Hydra refuses what it cannot read."""
-    if not isinstance(entry, Mapping):
-        return [str(entry).strip("/")]
-    return [
-        f"{str(group).removeprefix('override ').strip('/ ')}/{name}"
-        for group, chosen in entry.items()
-        for name in (chosen if isinstance(chosen, list) else [chosen])
-    ]
+            _check_bases(other, read_mapping(other, "A study"), (*before, path))
 
 
 def check_references(node: Mapping[str, Any], where: str) -> None:
@@ -99,39 +91,30 @@ def _parse(text: str) -> Override:
     from hydra.errors import HydraException
 
     key = text.partition("=")[0].lstrip("+~")
-    if len(text) > CHARACTERS or len(key) > 200:
-        raise ConfigError(f"An override has {CHARACTERS} characters at most, but {shown(text)} has {len(text)}.")
-    if not text.isprintable():
-        raise ConfigError(f"An override is one line of printable characters, but is {shown(text)}.")
+    if len(text) > CHARACTERS or not text.isprintable():
+        raise ConfigError(f"An override is a line of {CHARACTERS} characters at most, but one is {shown(text)}.")
     if max(itertools.accumulate((sign in "[{(") - (sign in "]})") for sign in text), default=0) > DEPTH:
         raise ConfigError(f"{shown(text)} nests brackets deeper than {DEPTH}.")
     try:
         parsed = OverridesParser.create().parse_override(text)
     except (HydraException, RecursionError):
-        raise ConfigError(f"{shown(text)} is not an override: {_why(text)}") from None
+        raise ConfigError(
+            f"{shown(text)} is not an override. Write key=value; in a shell, quote the whole of it if it has brackets, "
+            "and values with signs such as , : = once more."
+        ) from None
     refuse_resolvers(text, key)
     if not key or "@" in key or key.split(".")[0] == "hydra":
         raise ConfigError(f"{shown(text)} does not name a field of a run or study. Write key=value.")
     if parsed.is_sweep_override():
-        listed = text.partition("=")[2]
-        listed = f"[{listed}]" if re.fullmatch(r"[^\[\](){}]+", listed) else "[...]"
-        raise ConfigError(f"{key} takes one value, but {shown(text)} gives several. In a study: axes.{key}={listed}.")
-    value = None if parsed.is_delete() else parsed.value()
-    named = (value and isinstance(value, str)) or (key == "method" and isinstance(value, dict))
-    if key in GROUPS and not parsed.is_delete() and not named:
-        raise unknown(key, str(value), options(key))
+        raise ConfigError(f"{key} takes one value, but {shown(text)} gives several. In a study: axes.{key}=[...].")
+    if key in GROUPS and not parsed.is_delete():
+        value = parsed.value()
+        if not value or not isinstance(value, (str, dict) if key == "method" else str):
+            raise unknown(key, str(value), options(key))
     return parsed
 
 
-def _why(text: str) -> str:
-    """The likely reason why an override cannot be parsed."""
-    for left, right in ("[]", "{}", "()"):
-        if text.count(left) != text.count(right):
-            return f"'{left}' and '{right}' do not pair. In a shell, quote the whole override."
-    if "=" not in text.lstrip("~"):
-        return "it has no '='. Write key=value."
-    if "==" in text:
-        return "it has two '='. Write key=value with one."
-    if text.count("'") % 2 or text.count('"') % 2:
-        return "a quotation mark is not closed."
-    return f"its value has characters with a meaning of their own. Quote it: {text.partition('=')[0]}='...'."
+def options(group: str) -> list[str]:
+    """Names that a group offers: its YAML files, and for `method` every known method."""
+    named = {path.stem for path in shipped("conf", group).glob("*.yaml")}
+    return sorted(named | set(methods.catalogue()) if group == "method" else named)

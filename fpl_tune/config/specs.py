@@ -47,7 +47,7 @@ class ClipSpec:
     """The frozen towers and how class names become prompts."""
 
     name: str = "compact"
-    """`compact` (shipped) or an open_clip model: RN50, ViT-B-16, ViT-B-32, ..."""
+    """`compact` (shipped), a model of open_clip (RN50, ViT-B-16, ...), or `local-dir:<folder>` for one of your own."""
     pretrained: str | None = None
     """None, an open_clip tag such as `openai`, or the path of a local checkpoint."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -226,14 +226,9 @@ class ExecutionSpec:
 
 @dataclass(frozen=True, config=SPEC)
 class TrackingSpec:
-    """MLflow."""
+    """MLflow, at MLFLOW_TRACKING_URI, else SQLite in the output folder."""
 
     enabled: bool = True
-    uri: str | None = None
-    """None: MLFLOW_TRACKING_URI, which also goes before an address in a file, else SQLite in the output folder. Never
-    stored with a study."""
-    seeds: bool | None = None
-    """A nested run per seed below each cell's; None: in studies without a search that have at most 100 of them."""
 
 
 @dataclass(frozen=True, config=SPEC)
@@ -274,9 +269,6 @@ class ReportSpec:
     """Cell label that others are tested against."""
     rope: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """Region of practical equivalence: smaller differences of accuracies, in points, do not matter."""
-    select: Literal["mean", "lower_bound"] = "mean"
-    """How validation selects the best cell: the highest mean, or the highest lower bound (mean minus three standard
-    errors)."""
     paper: dict[str, Any] = field(default_factory=dict)
     """{table: ..., protocol: ..., expected: "...", defects: [...]}: the printed figures the study answers to."""
     claims: dict[str, ClaimSpec] = field(default_factory=dict)

@@ -15,9 +15,10 @@ REMOVED = {
     "prune.seeds": "It went with the race of seeds: set prune.rule=halving, which stops trials by rounds.",
     "prune.level": "It went with the race of seeds: set prune.rule=halving, which stops trials by rounds.",
     "budget": "Run fewer trials or seeds (see fpl-tune plan). After fpl-tune stop, the same command continues.",
+    "report.select": "The highest mean validation accuracy selects the best cell.",
     "plateau": "Optuna's pruner does this: prune.rule={name: patient, patience: 5}.",
     "shapes_*": "optim=tuned takes the row of the method.",
-    "tracking.register": 'Register the model of the study\'s run: mlflow.register_model("runs:/<run>/model", NAME).',
+    "tracking.uri": "Set MLFLOW_TRACKING_URI.",
     "search.warm_start": "Every search starts from the published points of its space; add your own to search_spaces/.",
 }
 """Fields and names of earlier versions -> what to use instead; `a_*` stands for all that begin with `a_`."""

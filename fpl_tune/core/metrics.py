@@ -41,14 +41,17 @@ _SIMULATION = (
     Metric("comm/total_bytes", unit="B", maximize=False, source="total"),
     Metric("time/seconds", unit="s", maximize=False, source="total"),
     Metric("time/test_seconds", "time of testing (s)", "s", False),
-    Metric("test/harmonic_mean", unit="%", maximize=True),
-    Metric("test/base_novel_harmonic_mean", unit="%", maximize=True),
+    Metric("test/harmonic_mean", "HM(test, base, novel)", "%", True),
+    Metric("test/base_novel_harmonic_mean", "HM(base, novel)", "%", True),
 )
 _OF_SETS = (
     Metric("acc_mean", unit="%", maximize=True),
+    Metric("acc_min", unit="%", maximize=True),
     Metric("acc_worst10", unit="%", maximize=True),
     Metric("acc_std", unit="%", maximize=False),
     Metric("loss", maximize=False),
+    Metric("macro_f1", unit="%", maximize=True),
+    Metric("ece", unit="%", maximize=False),
 )
 """Metrics of the validation images, `val/...`, of the main test set, `test/...`, and of others, `test/<set>/...`."""
 _ROOMS = {"val": "validation", "test": "test"}

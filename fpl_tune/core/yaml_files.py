@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -37,56 +37,44 @@ def read_mapping(path: Path, what: str, scale: int = 1) -> dict[str, Any]:
         if path.stat().st_size > scale * BYTES:
             raise ConfigError(f"{what} has {scale * BYTES} bytes at most, but {path.name} {path.stat().st_size}.")
         text = path.read_text(encoding="utf-8")
-        _measure(text, path, scale * VALUES)
+        _measure(text, path.name, scale * VALUES)
         node = yaml.load(text, Loader=_LOADER)
-    except UnicodeDecodeError as problem:
-        raise ConfigError(f"{what} is text in UTF-8, but {path.name} is not (byte {problem.start}).") from None
     except OSError as problem:
         raise ConfigError(f"{path} cannot be read: {problem.strerror}.") from None
-    except yaml.YAMLError as problem:
-        raise _not_yaml(problem, path, what) from None
-    except (ValueError, TypeError, RecursionError) as problem:  # e.g. an invalid date, a mapping as a key
-        raise ConfigError(f"{what} is YAML, but {path.name} is not: {shown(str(problem))}.") from None
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as problem:
+        why = textwrap.shorten(str(problem).replace('in "<unicode string>", ', "in "), 300)
+        raise ConfigError(f"{what} is YAML in UTF-8, but {path.name} is not: {why}.") from None
     if not isinstance(node, dict):
         found = "is empty" if node is None else f"holds {shown(node)}"
         raise ConfigError(f"{what} is a mapping of fields to values, but {path.name} {found}.")
     return node
 
 
-def _measure(text: str, path: Path, most: int) -> None:
-    """Counts values with aliases written out, without writing them out, and checks names and interpolations."""
-    events = yaml.parse(text, Loader=_LOADER)  # C code that builds values would end the process where they are too deep
-    steps = (isinstance(e, yaml.CollectionStartEvent) - isinstance(e, yaml.CollectionEndEvent) for e in events)
-    if any(depth > DEPTH for depth in itertools.accumulate(steps)):
-        raise ConfigError(f"{path.name} nests lists and mappings deeper than {DEPTH}.")
-    sizes: dict[int, int] = {}
-
-    def size(node: Any, above: tuple[int, ...]) -> int:
-        if id(node) in above:
-            raise ConfigError(f"{path.name} has an alias inside its own anchor.")
-        if id(node) not in sizes:
-            inside: list[Any] = []
-            if isinstance(node, yaml.CollectionNode):
-                inside = list(itertools.chain(*node.value)) if isinstance(node, yaml.MappingNode) else node.value
-            elif node is not None and node.value == "_target_":
-                raise ConfigError(f"{path.name} has a key _target_, but a study file cannot call code. Remove it.")
-            elif node is not None:
-                refuse_resolvers(node.value, path.name)
-            sizes[id(node)] = 1 + sum(size(part, (*above, id(node))) for part in inside)
-        if sizes[id(node)] > most:
-            raise ConfigError(f"{path.name} has more than {most} values, aliases written out.")
-        return sizes[id(node)]
-
-    size(yaml.compose(text, Loader=_LOADER), ())
-
-
-def _not_yaml(problem: yaml.YAMLError, path: Path, what: str) -> ConfigError:
-    """`ConfigError` for a file that is not YAML, with line and column."""
-    if not isinstance(problem, yaml.MarkedYAMLError):
-        return ConfigError(f"{what} is YAML, but {path.name} is not: {' '.join(str(problem).split())}")
-    mark = problem.problem_mark or problem.context_mark
-    where = f"{path.name}, line {mark.line + 1}, column {mark.column + 1}" if mark else path.name
-    return ConfigError(f"{what} is YAML, but {where}: {problem.problem or problem.context}. Correct that line.")
+def _measure(text: str, name: str, most: int) -> None:
+    """Counts values with aliases written out, without writing them out, and checks depth and interpolations."""
+    sizes: dict[str, int] = {}  # by anchor
+    above: list[tuple[str | None, int]] = []  # anchor and size so far of the collections around the event
+    size = 0
+    for event in yaml.parse(text, Loader=_LOADER):  # C code that builds values would end the process where too deep
+        if isinstance(event, yaml.CollectionStartEvent):
+            above.append((event.anchor, size))
+            size = 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = above.pop()
+            sizes[anchor or ""] = size
+            size += before
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor not in sizes:
+                raise ConfigError(f"{name} has an alias inside its own anchor, or of none: *{event.anchor}.")
+            size += sizes[event.anchor]
+        elif isinstance(event, yaml.ScalarEvent):
+            refuse_resolvers(event.value, name)
+            sizes[event.anchor or ""] = 1
+            size += 1
+        if len(above) > DEPTH:
+            raise ConfigError(f"{name} nests lists and mappings deeper than {DEPTH}.")
+        if size > most:
+            raise ConfigError(f"{name} has more than {most} values, aliases written out.")
 
 
 def refuse_resolvers(text: str, where: str) -> None:

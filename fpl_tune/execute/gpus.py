@@ -16,15 +16,11 @@ _ASK = (
 
 
 def gpus_here() -> tuple[tuple[int, int], ...]:
-    """Total and free bytes of each GPU that PyTorch sees here."""
+    """Total and free bytes of each GPU that PyTorch sees here; none where it does not answer."""
     with suppress(OSError, subprocess.SubprocessError, ValueError):
-        done = subprocess.run(
-            [sys.executable, "-c", _ASK],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=True,
+        known = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        said = subprocess.check_output(
+            [sys.executable, "-c", _ASK], env=known, stderr=subprocess.DEVNULL, timeout=SECONDS
         )
-        return tuple((int(total), int(free)) for total, free in json.loads(done.stdout))
+        return tuple((int(total), int(free)) for total, free in json.loads(said))
     return ()

@@ -7,14 +7,13 @@ import resource
 import sys
 import time
 import traceback
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
 
-from fpl_tune.config import ExecutionSpec, RunSpec
+from fpl_tune.config import ExecutionSpec
 from fpl_tune.core import plugins
 from fpl_tune.core.device import is_out_of_memory, is_poisoned
 from fpl_tune.core.errors import ConfigError, FplTuneError
@@ -95,6 +94,8 @@ class ExecutionContext:
     """Trials at once on this machine."""
     gpus: float | None = 0.0
     """GPUs per trial; None: what its memory needs."""
+    gpu_bytes: int = 0
+    """Memory of the smallest GPU, where that decides."""
     address: str | None = None
     data_roots: tuple[str, ...] = ()
     rungs: tuple[int, ...] = ()
@@ -105,25 +106,14 @@ class ExecutionContext:
         return self.folder.name
 
     @property
+    def apart(self) -> bool:
+        """Whether nodes do not share the study's folder, but a URL."""
+        return self.address is not None and self.execution.checkpoints is not None
+
+    @property
     def storage(self) -> str:
         """Folder or fsspec URL of checkpoints and prompts, which all nodes share."""
         return self.execution.checkpoints or str(self.folder)
-
-    def simulation(
-        self, run: RunSpec, seeds: Sequence[int], warn: Callable[[str], object] = warnings.warn
-    ) -> Simulation:
-        """A simulation with these settings, at its beginning."""
-        graphs = None if self.execution.graphs == "auto" else self.execution.graphs
-        return Simulation(
-            run,
-            seeds,
-            cache_dir=self.cache_dir,
-            device=self.device,
-            block=self.execution.block,
-            graphs=graphs,
-            threads=self.execution.threads,
-            warn=warn,
-        )
 
 
 @dataclass(frozen=True)
@@ -141,7 +131,7 @@ class Interrupted(SystemExit):
     """The user's second signal, which ends the process."""
 
 
-Kind = Literal["error", "diverged", "memory", "died", "disk", "declined"]
+Kind = Literal["error", "diverged", "memory", "died", "disk"]
 
 
 @dataclass(frozen=True)
@@ -151,7 +141,7 @@ class Failure:
     error: str
     kind: Kind = "error"
     """error: an exception; diverged: NaN or inf; memory: out of memory; died: the process ended; disk: a full or
-    read-only disk; declined: the node cannot run trials, and nothing was done."""
+    read-only disk."""
     trace: str = ""
     """The traceback."""
 
@@ -161,14 +151,15 @@ class Failure:
         if isinstance(problem, SystemExit):  # else the study would end, as if it were done
             problem = RuntimeError(f"a method called sys.exit({problem.code!r})").with_traceback(problem.__traceback__)
         error = " ".join(str(problem).split()) if isinstance(problem, FplTuneError) else plugins.describe_error(problem)
-        kinds: dict[Kind, bool] = {
-            "diverged": isinstance(problem, Diverged),
-            "died": is_poisoned(problem),
-            "memory": is_out_of_memory(problem),
-            "disk": refused(problem),
-            "error": True,
-        }
-        kind: Kind = next(kind for kind, holds in kinds.items() if holds)
+        kind: Kind = "error"
+        if isinstance(problem, Diverged):
+            kind = "diverged"
+        elif is_poisoned(problem):
+            kind = "died"
+        elif is_out_of_memory(problem):
+            kind = "memory"
+        elif refused(problem):
+            kind = "disk"
         return cls(error, kind, "".join(traceback.format_exception(problem)))
 
 
@@ -183,35 +174,24 @@ class Report:
     warnings: list[str] = field(default_factory=list)
     last: bool = True
     """No step follows."""
-    node: str = ""
-    """Id of the node that declined the job."""
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """A job as an executor runs it, in this process or in another: plain values."""
-
-    run: RunSpec
-    seeds: tuple[int, ...]
-    context: ExecutionContext
-    path: str = ""
-    """See `Job.path`; empty: no checkpoints are read or written."""
-    fingerprint: str = ""
-
-    @classmethod
-    def of(cls, job: Job, context: ExecutionContext) -> Assignment:
-        return cls(job.cell.run, job.seeds, context, job.path, job.fingerprint)
 
 
 class JobRun:
-    """Runs a job: resumes from its checkpoint, keeps its history, writes checkpoints."""
+    """Runs a job, in this process or in another: resumes from its checkpoint, keeps its history, writes checkpoints.
 
-    def __init__(self, assignment: Assignment) -> None:
-        self.assignment, self.context = assignment, assignment.context
-        self.folder = self.context.folder / assignment.path
+    Args:
+        job: the job.
+        context: settings of the study.
+        resumes: whether it continues from a checkpoint of its own.
+    """
+
+    def __init__(self, job: Job, context: ExecutionContext, *, resumes: bool = True) -> None:
+        self.job, self.context, self.resumes = job, context, resumes
+        self.folder = context.folder / job.path
         self.simulation: Simulation | None = None
         self.history: list[list[Record]] = []
-        self._storage: RemoteStorage | None = None
+        url = context.execution.checkpoints
+        self._storage = RemoteStorage(url) if url and resumes else None
         self._warnings: list[str] = []
         self._reported = 0
 
@@ -260,21 +240,30 @@ class JobRun:
 
     def warnings(self) -> list[str]:
         """Problems that did not stop the job and were not returned before."""
-        fresh, self._warnings = self._warnings, []
+        fresh = list(self._warnings)
+        self._warnings.clear()
         return fresh
 
     def begin(self) -> Simulation:
         """Loads the simulation, and the newest usable checkpoint with its history."""
-        job, context = self.assignment, self.context
-        simulation = context.simulation(job.run, job.seeds, lambda text: self._warnings.append(text))
-        if job.path and context.execution.checkpoints:
-            self._storage = RemoteStorage(context.execution.checkpoints)
-            self._storage.pull(f"{context.study}/{job.path}", self.folder)
-        for found in checkpoint.usable(self.folder) if job.path else ():
+        context, execution = self.context, self.context.execution
+        simulation = Simulation(
+            self.job.cell.run,
+            self.job.seeds,
+            cache_dir=context.cache_dir,
+            device=context.device,
+            block=execution.block,
+            graphs=None if execution.graphs == "auto" else execution.graphs,
+            threads=execution.threads,
+            warn=self._warnings.append,
+        )
+        if self._storage:
+            self._storage.pull(f"{context.study}/{self.job.path}", self.folder)
+        for found in checkpoint.usable(self.folder) if self.resumes else ():
             try:
                 if isinstance(found, Damaged):
                     raise found
-                if found.meta["fingerprint"] == job.fingerprint:
+                if found.meta["fingerprint"] == self.job.fingerprint:
                     rounds, number = found.meta["rounds"], found.meta["round"]
                     if not isinstance(rounds, list) or len(rounds) != number:
                         raise ValueError(f"its history does not have {number} rounds")
@@ -294,7 +283,7 @@ class JobRun:
     def snapshot(self) -> Snapshot:
         """The state after the last round, with the history."""
         tensors, meta = self.begun.snapshot()
-        return Snapshot(tensors, {**meta, "fingerprint": self.assignment.fingerprint, "rounds": self.history})
+        return Snapshot(tensors, {**meta, "fingerprint": self.job.fingerprint, "rounds": self.history})
 
     def checkpoint(self) -> None:
         """Writes a checkpoint. If that fails, older checkpoints stay and a warning is kept."""
@@ -309,7 +298,7 @@ class JobRun:
 
     def _send(self) -> None:
         if self._storage and self.folder.is_dir():
-            self._storage.push(self.folder, f"{self.context.study}/{self.assignment.path}")
+            self._storage.push(self.folder, f"{self.context.study}/{self.job.path}")
 
     def _output(self, simulation: Simulation) -> JobOutput:
         """Writes the learned parameters beside the checkpoint, from where the driver moves them to the store."""

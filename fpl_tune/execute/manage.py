@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.study.lock import locked, owner
-from fpl_tune.study.records import Cell
 from fpl_tune.study.schema import DamagedFile
 from fpl_tune.study.status import FAILURES
 from fpl_tune.study.store import Store
@@ -45,15 +43,11 @@ def stop(store: Store) -> None:
     (store.folder / STOP_FILE).touch()
 
 
-def retry_failed(store: Store, states: Collection[str] = FAILURES) -> list[tuple[Cell, str]]:
-    """Removes the results of seeds in these states, so that the next run retries them.
-
-    Args:
-        store: the study's store.
-        states: states of seeds.
+def retry_failed(store: Store) -> list[str]:
+    """Removes the results of seeds that failed or diverged, so that the next run retries them.
 
     Returns:
-        The cells, each with its label, seed and error.
+        Label, seed and error of each.
 
     Raises:
         ConfigError: another process runs the study.
@@ -62,9 +56,9 @@ def retry_failed(store: Store, states: Collection[str] = FAILURES) -> list[tuple
     with locked(store.folder):
         for cell in store.cells():
             for seed, result in store.seed_results(cell).items():
-                if result["status"] in states:
+                if result["status"] in FAILURES:
                     store.forget(cell, seed)
-                    named.append((cell, f"{cell.label}, seed {seed}: {result['error']}"))
+                    named.append(f"{cell.label}, seed {seed}: {result['error']}")
     return named
 
 

@@ -8,12 +8,6 @@ from pathlib import Path
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 
 
-def _marks(folder: Path) -> dict[str, tuple[int, int]]:
-    """Size and time of change of the files of a folder, by name."""
-    found = ((path.name, path.stat()) for path in folder.iterdir() if path.is_file())
-    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in found}
-
-
 class RemoteStorage:
     """Folders at a URL, each a copy of a local one.
 
@@ -39,22 +33,21 @@ class RemoteStorage:
             raise ConfigError(
                 f"execution.checkpoints must be a URL that fsspec knows, but is {url}: {problem}."
             ) from None
-        self._known: dict[str, tuple[int, int]] = {}
+        self._known: set[str] = set()  # names of the files that were pushed
 
     def push(self, folder: Path, name: str) -> None:
-        """Uploads what has changed in a folder since it was pushed or pulled, and removes what was deleted.
+        """Uploads the files of a folder that are new since it was pushed, and removes what was deleted.
 
         A checkpoint that a kill cut short fails its digest, and the one before it is used.
 
         Raises:
             OSError: it cannot be written.
         """
-        there, files = self.at(name), _marks(folder)
+        there, files = self.at(name), {path.name for path in folder.iterdir()}
         self.fs.makedirs(there, exist_ok=True)
-        for file, mark in files.items():
-            if self._known.get(file) != mark:
-                self.fs.put_file(str(folder / file), f"{there}/{file}")
-        for file in self._known.keys() - files.keys():
+        for file in files - self._known:
+            self.fs.put_file(str(folder / file), f"{there}/{file}")
+        for file in self._known - files:
             with suppress(FileNotFoundError):
                 self.fs.rm_file(f"{there}/{file}")
         self._known = files
@@ -66,23 +59,11 @@ class RemoteStorage:
             folder.mkdir(parents=True, exist_ok=True)
             for path in self.fs.ls(there, detail=False):
                 self.fs.get_file(path, str(folder / path.rsplit("/", 1)[-1]))
-            self._known = _marks(folder)
 
     def drop(self, name: str) -> None:
-        """Removes a folder or a file, if it exists.
-
-        Raises:
-            EnvironmentProblem: the storage cannot be used.
-        """
-        try:
+        """Removes a folder or a file, if it exists."""
+        with suppress(FileNotFoundError):
             self.fs.rm(self.at(name), recursive=True)
-        except FileNotFoundError:
-            pass
-        except Exception as problem:
-            why = " ".join(str(problem).split())[:160]
-            raise EnvironmentProblem(
-                f"execution.checkpoints={self.url} cannot be used ({why}). Name another one."
-            ) from None
 
     def write(self, name: str, text: str) -> None:
         path = self.at(name)

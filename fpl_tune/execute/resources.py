@@ -15,8 +15,6 @@ from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.search.pruning import rungs
 from fpl_tune.simulation.worlds import threads_of
 
-_MOST_ROUNDS = 1_000_000
-
 
 def setup_of(spec: StudySpec, folder: Path) -> ExecutionContext:
     """The setup of a study on this machine. The thread count is the same for both executors, as figures depend on it.
@@ -30,23 +28,22 @@ def setup_of(spec: StudySpec, folder: Path) -> ExecutionContext:
         raise ConfigError(
             f"execution.gpus is a share of one GPU, at most 1, but is {execution.gpus:g}; a trial trains on one GPU."
         )
-    address = (execution.address or os.environ.get("RAY_ADDRESS")) if execution.executor == "ray" else None
-    device, threads = execution.device, execution.threads or threads_of(spec)
-    parallel, gpus = execution.parallel or 1, execution.gpus
+    ray = execution.executor == "ray"
+    address = (execution.address or os.environ.get("RAY_ADDRESS")) if ray else None
     if address is not None:
-        head_of(address)  # the nodes' resources decide the rest
-    else:
-        device = resolve(execution.device)
+        head_of(address)
+    device = resolve(execution.device) if address is None else execution.device  # the nodes decide the rest
+    threads = execution.threads or threads_of(spec, device)
+    gpus, parallel = execution.gpus, execution.parallel or 1
+    if address is None:
         n_gpus = torch.cuda.device_count() if device == "cuda" else 0
-        threads = execution.threads or threads_of(spec, device)
-        if execution.gpus and not n_gpus:
+        if gpus and not n_gpus:
             raise EnvironmentProblem(
-                f"execution.gpus={execution.gpus:g} asks for GPUs, but trials run on the CPU"
-                f"{': PyTorch sees no GPU' if execution.device != 'cpu' else ' (execution.device=cpu)'}. "
-                "Leave execution.gpus out, or set it to 0."
+                f"execution.gpus={gpus:g} asks for GPUs, but trials run on the CPU. Leave execution.gpus out, or see "
+                "fpl-tune doctor for why PyTorch sees no GPU."
             )
-        parallel = (execution.parallel or max(1, cores() // threads)) if execution.executor == "ray" else 1
-        gpus = execution.gpus if n_gpus else 0.0
+        gpus = gpus if n_gpus else 0.0
+        parallel = (execution.parallel or max(1, cores() // threads)) if ray else 1
     return ExecutionContext(
         folder=folder,
         cache_dir=cache_root(),
@@ -57,7 +54,7 @@ def setup_of(spec: StudySpec, folder: Path) -> ExecutionContext:
         gpus=gpus,
         address=address,
         data_roots=(spec.data.root,) if spec.data.root else (),
-        rungs=rungs(spec.prune, _MOST_ROUNDS),
+        rungs=rungs(spec.prune, 1_000_000),  # cells may have more rounds than the study
     )
 
 
@@ -67,10 +64,10 @@ def head_of(address: str) -> tuple[str, int] | None:
     Raises:
         ConfigError: it is not an address.
     """
-    host, _, port = address.removeprefix("ray://").rpartition(":")
     if address == "auto":
         return None
-    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit() or int(port) >= 1 << 16:
         raise ConfigError(
             f"execution.address and RAY_ADDRESS must be auto or host:port, but one is {address!r}. Leave them out to "
             "start Ray on this machine."

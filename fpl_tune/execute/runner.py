@@ -5,18 +5,19 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fpl_tune.config import RunSpec, Study
+from fpl_tune.config import Study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import no_room, refused
 from fpl_tune.core.formatting import counted
 from fpl_tune.core.metrics import check_reported
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import ExecutionContext, Interrupted, JobStatus
+from fpl_tune.execute.plan import preflight
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.execute.scheduler import Scheduler
 from fpl_tune.search import pruning as prune
@@ -30,15 +31,7 @@ Executor = Callable[[Scheduler, ExecutionContext], None]
 """Runs the scheduler's jobs until it has no more: `inline.execute` or `ray.execute`."""
 
 
-def run_study(
-    spec: Study,
-    *,
-    root: Path,
-    executor: Executor,
-    callbacks: Iterable[Callback] = (),
-    preflight: Callable[[Sequence[RunSpec], int, ExecutionContext, Sequence[str]], object] | None = None,
-    fits: Callable[[RunSpec], object] | None = None,
-) -> Outcome:
+def run_study(spec: Study, *, root: Path, executor: Executor, callbacks: Iterable[Callback] = ()) -> Outcome:
     """Runs the missing cells and seeds of a study.
 
     Args:
@@ -46,9 +39,6 @@ def run_study(
         root: the output folder; results are written to `root / spec.name`.
         executor: runs the jobs.
         callbacks: receive the study's events.
-        preflight: called with the runs of all queued jobs, the number of seeds, the setup and the cells' labels before
-            the first job starts; raises `ConfigError` to refuse.
-        fits: called with the run of each trial that a search suggests; raises `ConfigError` to refuse the trial alone.
 
     Raises:
         ConfigError: the study is wrong, infeasible, or run by another process; nothing was started.
@@ -56,15 +46,13 @@ def run_study(
     """
     began = time.monotonic()
     check_reported(spec.report.metric)
-    search = Search.plan(spec, fits)
+    search = Search.plan(spec, preflight.check_of_sizes())
     cells = search.references if search else cells_of(spec, root)
     prune.check(spec.prune, search.runs if search else [cell.run for cell in cells if cell.candidate])
     ablated = ablation_cells(spec, root)
     setup = setup_of(spec, root / spec.name)
-    with _disk_errors(root / spec.name), locked(root / spec.name) as killed:
+    with _disk_errors(root / spec.name), locked(root / spec.name):
         store = Store(root, spec.name)
-        if killed:
-            store.sweep()
         tried = search.open(store.folder) if search else []
         if search and search.unfinished and spec.ablate:
             raise ConfigError(
@@ -74,9 +62,8 @@ def run_study(
         scheduler = Scheduler(store, spec, search, callbacks, began)
         scheduler.start([*cells, *tried, *ablated])
         if not scheduler.exhausted:
-            if preflight is not None:
-                queued = [job.cell for job in scheduler.jobs_with(JobStatus.QUEUED)]
-                preflight([c.run for c in queued], len(spec.seed_list()), setup, [c.label for c in queued])
+            queued = [job.cell for job in scheduler.jobs_with(JobStatus.QUEUED)]
+            preflight.check([c.run for c in queued], len(spec.seed_list()), setup, [c.label for c in queued])
             with _signals(scheduler), _callbacks_ended(scheduler):
                 executor(scheduler, setup)
         return scheduler.finish()

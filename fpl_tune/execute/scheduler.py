@@ -8,6 +8,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
 from fpl_tune.config import Study
@@ -45,10 +46,8 @@ class Scheduler:
         self.signal: int | None = None
         self.pruner = Pruner(spec.prune, list(axes_of(spec.axes)), search)
         self._skipped: set[str] = set()
-        self._write_again = 0.0
         url = spec.execution.checkpoints
         self._storage = RemoteStorage(url) if url else None
-        self._stop_sent = False
 
     def notify(self, event: Callable[Concatenate[Callback, P], None], *values: P.args, **named: P.kwargs) -> None:
         """Calls a method of all callbacks."""
@@ -63,7 +62,7 @@ class Scheduler:
 
     def start(self, cells: Sequence[Cell]) -> None:
         """Stores the study and queues its missing seeds."""
-        self._remove_stop_file()
+        self._stop_file.unlink(missing_ok=True)
         self.store.begin(self.spec, cells)
         for cell in sorted(cells, key=lambda cell: cell.run.learns):  # zero-shot cells give a result within a second
             self._enqueue(cell)
@@ -78,8 +77,7 @@ class Scheduler:
     def _report_to_pruner(self, cell: Cell) -> None:
         """Shows the pruner what a finished cell reached."""
         if self.spec.prune.rule:
-            histories = [self.store.history(cell, seed) for seed in self._results(cell)]
-            rounds = [list(records) for records in zip(*histories, strict=False)]
+            rounds = [list(records) for records in zip(*(h for _, h in self._finished(cell).values()), strict=False)]
             for number in range(1, len(rounds) + 1):
                 self.pruner.decide(cell, rounds[:number], latest=number == len(rounds))
 
@@ -97,27 +95,25 @@ class Scheduler:
                 self.store.forget(cell, seed)
             self.notify(Callback.on_stale, cell, reasons)
         self.cells[cell.id] = cell
-        wanted = self.spec.seed_list()
-        missing = self.store.missing(cell, self.spec)
-        if not missing:
+        left = set(self.store.missing(cell, self.spec))
+        if not left:
             self._skipped.add(cell.id)
-        left = set(missing)
         for slot in sorted(self.store.folder.glob(f"cells/{cell.id}/ckpt-*")):
             seeds = next((s.meta["seeds"] for s in checkpoint.usable(slot) if isinstance(s, Snapshot)), [])
             job = Job(cell, tuple(seeds), left.intersection(seeds), prints)
-            if job.missing and set(seeds) <= set(wanted) and self.store.folder / job.path == slot:
+            if job.missing and set(seeds) <= set(self.spec.seed_list()) and self.store.folder / job.path == slot:
                 self.jobs[job.key] = job
                 left -= job.missing
             else:
                 shutil.rmtree(slot, ignore_errors=True)
         if left:
-            job = Job(cell, tuple(seed for seed in missing if seed in left), left, prints)
+            job = Job(cell, tuple(seed for seed in self.spec.seed_list() if seed in left), left, prints)
             self.jobs[job.key] = job
 
     def finish(self) -> Outcome:
         """Writes the tables and ends the callbacks."""
         self.store.write_csv()
-        self._remove_stop_file()
+        self._stop_file.unlink(missing_ok=True)
         outcome = self.outcome()
         self.notify(Callback.on_study_end, self.store, outcome)
         return outcome
@@ -127,41 +123,35 @@ class Scheduler:
         missing: dict[str, set[int]] = {}
         for job in self.jobs.values():
             missing.setdefault(job.cell.id, set()).update(job.missing)
-        failures = {cell.id: self._failures(cell, missing.get(cell.id, set())) for cell in self.cells.values()}
-        failed = {name for name, found in failures.items() if found}
+        failures: dict[str, list[str]] = {}
+        for cell in self.cells.values():
+            bad = {Status.FAILED} if cell.role == "trial" else FAILURES
+            for seed, result in self._results(cell).items():
+                if seed not in missing.get(cell.id, ()) and result["status"] in bad:
+                    failures.setdefault(cell.id, []).append(f"{cell.label}, seed {seed}: {result['error']}")
         pending = len(missing) + (self.search.remaining if self.search else 0)
-        skipped = len(self._skipped - failed)
-        done = len(self.cells) - len(missing) - skipped - len(failed)
-        code = 1 if failed else 0
+        skipped = len(self._skipped - failures.keys())
+        done = len(self.cells) - len(missing.keys() | failures.keys()) - skipped
+        code = 1 if failures else 0
         if pending:
             code = 128 + self.signal if self.signal else 130
         listed = tuple(text for found in failures.values() for text in found)
-        return Outcome(done, len(failed), skipped, pending, time.monotonic() - self.began, code, listed)
-
-    def _failures(self, cell: Cell, missing: set[int]) -> list[str]:
-        bad = {Status.FAILED} if cell.role == "trial" else FAILURES
-        results = {seed: result for seed, result in self._results(cell).items() if seed not in missing}
-        return [f"{cell.label}, seed {s}: {r['error']}" for s, r in results.items() if r["status"] in bad]
+        return Outcome(done, len(failures), skipped, pending, time.monotonic() - self.began, code, listed)
 
     # -- what executors call ---------------------------------------------------------------------------------
 
     @property
-    def stopping(self) -> bool:
-        """The study ends after the running rounds. Nodes that do not share its folder get the stop file as well."""
-        found = self.signal is not None or stop_requested(self.store.folder)
-        if found and self._storage and not self._stop_sent:
-            self._storage.write(f"{self.store.name}/{STOP_FILE}", "")
-            self._stop_sent = True
-        return found
+    def _stop_file(self) -> Path:
+        return self.store.folder / STOP_FILE
 
-    def _remove_stop_file(self) -> None:
-        (self.store.folder / STOP_FILE).unlink(missing_ok=True)
-        if self._storage:
-            self._storage.drop(f"{self.store.name}/{STOP_FILE}")
+    @property
+    def stopping(self) -> bool:
+        """The study ends after the running rounds."""
+        return self.signal is not None or stop_requested(self.store.folder)
 
     def request_stop(self) -> None:
         """Requests all trials, in any process, to end after their round."""
-        (self.store.folder / STOP_FILE).touch()
+        self._stop_file.touch()
 
     @property
     def exhausted(self) -> bool:
@@ -176,8 +166,6 @@ class Scheduler:
         job = next((job for job in self.jobs.values() if job.status is JobStatus.QUEUED), None)
         if job is None:
             return None
-        if self.store.fingerprints(job.cell) != job.prints:  # cells are stamped when they start
-            self.store.stamp(job.cell, job.prints)
         job.status, job.rounds = JobStatus.RUNNING, []
         self.notify(Callback.on_job_start, job.cell, job.seeds)
         return job
@@ -288,24 +276,21 @@ class Scheduler:
         if os.environ.get("FPL_TUNE_FULL_ERROR"):
             print(failure.trace, file=sys.stderr)
         crashed = failure.kind == "died"
+        job.attempt = 0 if crashed and len(job.rounds) > job.reached else job.attempt + 1
+        given_up = job.attempt > {"died": _CRASHES, "error": self.spec.execution.retries}.get(failure.kind, 0)
         if failure.kind == "memory" and not job.alone:
             job.alone = True
-        elif failure.kind != "declined":
-            further = crashed and len(job.rounds) > job.reached
-            job.attempt = 0 if further else job.attempt + 1
-            if not crashed or job.attempt > _CRASHES:
-                if len(job.seeds) > 1:
-                    self._drop(job)
-                    for seed in reversed(job.seeds):
-                        if seed in job.missing:
-                            alone = Job(job.cell, (seed,), {seed}, job.prints)
-                            self.jobs[alone.key] = alone
-                            self._queue_first(alone)
-                    return
-                if failure.kind in ("diverged", "memory") or job.attempt > self.spec.execution.retries:
-                    status = Status.DIVERGED if failure.kind == "diverged" else Status.FAILED
-                    self._close(job, status, error=failure.error)
-                    return
+        elif len(job.seeds) > 1 and (given_up or not crashed):
+            self._drop(job)
+            for seed in sorted(job.missing, reverse=True):
+                alone = Job(job.cell, (seed,), {seed}, job.prints)
+                self.jobs[alone.key] = alone
+                self._queue_first(alone)
+            return
+        elif given_up:
+            status = Status.DIVERGED if failure.kind == "diverged" else Status.FAILED
+            self._close(job, status, error=failure.error)
+            return
         if not crashed:
             job.rounds = []  # its rounds are heard again
         self._queue_first(job)
@@ -313,26 +298,20 @@ class Scheduler:
     def _close(self, job: Job, status: Status, output: JobOutput | None = None, error: str | None = None) -> None:
         """Stores the results of a job's seeds. Those stored before a kill, which its checkpoint still holds, stay."""
         folder = self.store.folder / job.path
-        if output is not None and self._storage and not all((folder / n).exists() for n in output.prompts.values()):
+        if output is not None and self._storage:
             self._storage.pull(f"{self.store.name}/{job.path}", folder)
         for i, seed in enumerate(job.seeds):
-            if seed not in job.missing:
-                continue
-            history = [records[i] for records in job.rounds]
-            extra: dict[str, Any] = {}
-            prompts = None
+            history, prompts = [records[i] for records in job.rounds], None
+            extra: dict[str, Any] = {"fingerprints": job.prints}
             if output is not None:
-                extra = {"split_hash": output.split_hash[seed], "peak_memory_bytes": output.peak_memory_bytes}
+                extra |= {"split_hash": output.split_hash[seed], "peak_memory_bytes": output.peak_memory_bytes}
                 prompts = folder / output.prompts[seed] if seed in output.prompts else None
-            self.store.put(job.cell, seed, history, make_result(status, history, error=error, **extra), prompts)
+            if seed in job.missing:
+                self.store.put(job.cell, seed, history, make_result(status, history, error=error, **extra), prompts)
         self._drop(job)
         if all(other.cell.id != job.cell.id for other in self.jobs.values()):
             self._report_to_search(job.cell)
             self.notify(Callback.on_cell_end, job.cell, self._results(job.cell))
-        if (start := time.monotonic()) > self._write_again:
-            self.store.write_csv()
-            end = time.monotonic()  # the table of ten thousand cells takes seconds
-            self._write_again = end + max(5.0, 20 * (end - start))
 
     def _drop(self, job: Job) -> None:
         del self.jobs[job.key]
@@ -343,9 +322,12 @@ class Scheduler:
     def _report_to_search(self, cell: Cell) -> None:
         """Reports a complete cell to the search."""
         if self.search:
-            results = self._results(cell).items()
-            self.search.report(cell, {seed: (result, self.store.history(cell, seed)) for seed, result in results})
+            self.search.report(cell, self._finished(cell))
 
     def _results(self, cell: Cell) -> dict[int, dict[str, Any]]:
         found = {seed: self.store.result(cell, seed) for seed in self.spec.seed_list()}
         return {seed: result for seed, result in found.items() if result is not None}
+
+    def _finished(self, cell: Cell) -> dict[int, tuple[dict[str, Any], list[Record]]]:
+        """Result and history of a cell by seed."""
+        return {seed: (result, self.store.history(cell, seed)) for seed, result in self._results(cell).items()}

@@ -32,14 +32,14 @@ class FedMAP(FederatedAveraging):
 
     n_tokens: tokens of a visual prompt, >= 1.
     depth: J prompts [J, n, w], as in `vpt`, >= 1 and at most the number of blocks.
-    lam: λ, >= 0; 0 is `vpt`.
+    structure: λ, >= 0; 0 is `vpt`.
     momentum: m, in [0, 1).
     """
 
     needs = "pixels"
     n_tokens: fl.AtLeastOne = 1
     depth: fl.AtLeastOne = 12
-    lam: fl.Weight = 10.0
+    structure: fl.Weight = 10.0
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
 
     def check(self, sizes: Sizes) -> None:
@@ -65,8 +65,8 @@ class FedMAP(FederatedAveraging):
         fit = fl.cross_entropy(task.scale * image @ anchors.T, batch)
         prototypes, seen = self._followed(local.buffers, image.detach(), batch)
         away = (image @ prototypes.mT - (anchors @ anchors.T)[batch.label]).square()  # [C, B, K]
-        structure = fl.mean_over(torch.where(seen[:, None], away, 0).sum(-1), batch.mask) / seen.sum(1).clamp(min=1)
-        return fit + self.lam * structure, {**local.buffers, "prototypes": prototypes, "seen": seen}
+        away = fl.mean_over(torch.where(seen[:, None], away, 0).sum(-1), batch.mask) / seen.sum(1).clamp(min=1)
+        return fit + self.structure * away, {**local.buffers, "prototypes": prototypes, "seen": seen}
 
     def _followed(self, buffers: Tree, image: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Prototypes [C, K, D] and the classes seen [C, K] after a batch of unit features [C, B, D]."""

@@ -10,27 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fpl_tune.analysis import t_half_width
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.formatting import numeric
-from fpl_tune.core.metrics import check_rule, of_method
+from fpl_tune.core.formatting import numeric, percent, short
+from fpl_tune.core.metrics import check_rule
 from fpl_tune.report.reference import Reference
 from fpl_tune.search.gains import searches
-from fpl_tune.simulation.evaluate import harmonic_mean
 from fpl_tune.study import results
 from fpl_tune.study.cells import axes_of, label, shown
-from fpl_tune.study.results import aggregate
+from fpl_tune.study.partition import Shares, shares
+from fpl_tune.study.results import VAL
 from fpl_tune.study.selection import Choice, choose
 
 if TYPE_CHECKING:
-    from fpl_tune.search.suggest import CellSearch
     from fpl_tune.study.cells import Cell
     from fpl_tune.study.store import Store
-
-BASE, NOVEL = "test/base/acc_mean", "test/novel/acc_mean"
-BASE_NOVEL = "test/base+novel/harmonic_mean"
-"""Harmonic mean of base and novel classes, as KgCoOp and PromptSRC report it; `test/harmonic_mean` of three sets is
-FedPGP's."""
 
 LONG = 40
 """Letters from which on a cell's label takes too much room in a chart."""
@@ -57,76 +50,76 @@ class Facts:
         self.spec = store.spec()
         self.metric = metric or self.spec.report.metric
         self.rule = rule or self.spec.report.rule
+        check_rule(self.rule)
         cells = sorted(store.cells(), key=lambda cell: cell.number)
         self.cells: list[Cell] = [cell for cell in cells if cell.role != "ablation"]
-        self.ablated = len(self.cells) < len(cells) or self.spec.ablate is not None
         self.own = [cell for cell in self.cells if cell.candidate]  # cells and trials, without the references
         self.references = [cell for cell in self.cells if cell.role == "reference"]
         self.searched = any(cell.role == "trial" for cell in self.own)
         self.by_id = {cell.id: cell for cell in self.cells}
-        self.by_label = {cell.label: cell for cell in self.cells}
         self.keys = {cell.id: i for i, cell in enumerate(self.cells)}
         """Numbers of the cells in the page's data, by id: a study numbers its trials and its references apart."""
         self.gridded = list(axes_of(self.spec.axes))
         """Dotted names of the study's axes, what is searched left out."""
+        names = dict.fromkeys(name for cell in self.own for name in cell.varied)
+        self.axes = [n for n in names if len({repr(cell.varied.get(n)) for cell in self.own}) > 1]
+        """Dotted fields in which the study's own cells differ, in the study's order."""
+        shorts = [short(axis) for axis in self.axes]
+        self.titles = {a: s if shorts.count(s) == 1 else a for a, s in zip(self.axes, shorts, strict=True)}
+        """What tables and charts call the axes."""
         store.check()  # leaves out what is damaged
         self.frame = store.frame(self.metric)
         if metric is not None and len(self.frame) and self.frame[metric].isna().all():
             raise ConfigError(f"A metric is a name in the records, such as test/acc_mean, but none holds {metric!r}.")
-        check_rule(self.rule)
+        known = (VAL, self.metric, *results.COSTS)
+        self.beside = [name for name in self.frame if "/" in name and name not in known]
+        """Metrics that tables show beside: other test sets, a method's own."""
+        self._by_cell: dict[str, dict[int, dict[str, Any]]] = {}
+        ended = results.counted(self.frame)
+        for row in ended.loc[ended["rule"] == self.rule].to_dict("records"):
+            self._by_cell.setdefault(row["cell"], {})[int(row["seed"])] = {str(k): v for k, v in row.items()}
+        self._shares: dict[str, Shares] = {}
         self.reference = Reference(self, reference or self.spec.report.reference)
         if reference is not None:
             self.reference.check()
 
-    @cached_property
-    def _ended(self) -> pd.DataFrame:
-        """Rows of seeds that ended well."""
-        return results.counted(self.frame)
+    def seeds(self, cell: Cell) -> list[int]:
+        """Seeds of a cell that ended well."""
+        return sorted(self._by_cell.get(cell.id, {}))
+
+    def by_seed(self, cell: Cell, metric: str) -> dict[int, float]:
+        """A metric by seed, in the round that the rule chose; of seeds that ended well and whose records hold it."""
+        if metric in self.frame:
+            found = {seed: row[metric] for seed, row in self._by_cell.get(cell.id, {}).items()}
+        else:
+            histories = {seed: self.store.history(cell, seed) for seed in self.seeds(cell)}
+            found = {seed: results.figure(history, metric, self.rule) for seed, history in histories.items()}
+        return {seed: float(value) for seed, value in found.items() if value is not None and not math.isnan(value)}
+
+    def spread(self, cell: Cell, metric: str) -> tuple[float, float]:
+        """Mean and standard deviation of a metric over seeds; NaN where there are too few."""
+        found = results.aggregate(list(self.by_seed(cell, metric).values()))
+        return found["mean"], found["std"]
 
     @cached_property
-    def _seeds(self) -> dict[str, list[int]]:
-        pairs = self._ended[["cell", "seed"]].drop_duplicates()
-        return {str(key): sorted(map(int, seeds)) for key, seeds in pairs.groupby("cell")["seed"]}
-
-    @cached_property
-    def axes(self) -> list[str]:
-        """Dotted fields in which the study's own cells differ, in the study's order."""
-        names = dict.fromkeys(name for cell in self.own for name in cell.varied)
-        return [n for n in names if len({repr(cell.varied.get(n)) for cell in self.own}) > 1]
-
-    @cached_property
-    def _recorded(self) -> list[str]:
-        """Names of the scalars in the last records."""
-        last = [self.store.history(cell, seed)[-1] for cell in self.cells for seed in self.seeds(cell)[:1]]
-        return list(dict.fromkeys(name for record in last for name, v in record.items() if isinstance(v, float)))
-
-    @cached_property
-    def extra(self) -> list[str]:
-        """What records hold beyond accuracies, costs and lists: metrics of a method, such as `privacy/epsilon`."""
-        return [name for name in self._recorded if of_method(name) and name != self.metric]
-
-    @cached_property
-    def whole(self) -> list[str]:
-        """Metrics of `extra` that have a column: those of a part, such as a domain, have none."""
-        return [name for name in self.extra if name.count("/") == 1]
-
-    @cached_property
-    def sets(self) -> list[str]:
-        """Accuracies of the test sets beside the main one, and harmonic means over sets."""
-        found = [
-            name
-            for name in dict.fromkeys(["test/acc_mean", *self._recorded])
-            if name.startswith("test/") and name.endswith(("acc_mean", "harmonic_mean")) and "/domain/" not in name
-        ]
-        if {BASE, NOVEL} <= set(found):
-            found.append(BASE_NOVEL)
-        return [name for name in found if name != self.metric]
+    def table(self) -> pd.DataFrame:
+        """One row per cell, index `cell`: label, role, axes, status, n, val, mean, std, sem, bytes (both ways) and
+        seconds per seed, and the means of `beside`."""
+        found = results.summarise(
+            results.as_rows(self.frame), self.cells, self.spec.seed_list(), self.rule, self.metric
+        )
+        rows = pd.DataFrame(found).set_index("cell").rename(columns={VAL: "val", "time/seconds": "seconds"})
+        rows["bytes"] = rows["comm/up_bytes"] + rows["comm/down_bytes"]
+        axes = {axis: [self.scalar(cell, axis) for cell in self.cells] for axis in self.axes}
+        beside = {name: [self.spread(cell, name)[0] for cell in self.cells] for name in self.beside}
+        fixed = ["status", "n", "mean", "std", "sem", "val", "bytes", "seconds"]
+        return rows.assign(**axes, **beside).reindex(columns=["label", "role", *axes, *fixed, *beside])
 
     @property
     def basis(self) -> str:
         """How many seeds and which round a value of the page rests on, for captions."""
         n = sorted({int(n) for n in self.table["n"] if n})
-        seeds = "–".join(str(v) for v in ([n[0], n[-1]] if len(n) > 1 else n)) or "no"
+        seeds = "–".join(map(str, dict.fromkeys([n[0], n[-1]]))) if n else "no"
         return f"n = {seeds} {'seed' if n == [1] else 'seeds'}, rule “{self.rule}”"
 
     @cached_property
@@ -152,87 +145,23 @@ class Facts:
         kind = "trial" if cell.role == "trial" else "cell"
         return cell.label if len(cell.label) <= LONG else f"{self.part(cell)[:LONG]} {kind} {cell.number}".strip()
 
-    @staticmethod
-    def column(axis: str) -> str:
-        """A field's name in the page's data: Vega-Lite reads dots as nesting."""
-        return axis.replace(".", "_")
-
-    @cached_property
-    def earlier(self) -> set[str]:
-        """Ids of the cells of earlier runs of the study."""
-        return self.store.earlier_ids()
-
-    @cached_property
-    def parts(self) -> list[CellSearch]:
-        """The searches of the study, one for each cell of its axes."""
-        return searches(self.spec) if self.searched else []
-
     @cached_property
     def published(self) -> set[str]:
         """Ids of the trials that a search takes from the papers."""
-        return {key for part in self.parts for key in part.published}
+        parts = searches(self.spec) if self.searched else []
+        return {key for part in parts for key in part.published}
 
     def logarithmic(self, axis: str) -> bool:
-        """Whether a field is searched on a log scale, or its values in a grid span a factor of 50."""
-        known = [param.distribution for part in self.parts for param in part.space.params if param.name == axis]
-        if known:
-            return any(getattr(distribution, "log", False) for distribution in known)
+        """Whether the values of a field span a factor of 10."""
         values = [v for v in self.table[axis] if v is not None and v == v]
-        return numeric(values) and min(values) > 0 and max(values) >= 50 * min(values)
-
-    def spread(self, cell: Cell, metric: str) -> tuple[float, float]:
-        """Mean and standard deviation of a metric over seeds; NaN where there are too few."""
-        found = aggregate(list(self.by_seed(cell, metric).values()))
-        return found["mean"], found["std"]
-
-    @cached_property
-    def table(self) -> pd.DataFrame:
-        """One row per cell, index `cell`: label, role, axes, status, n, val, mean, std, sem,
-        half (of the 95 % t interval), bytes (both ways) and seconds per seed, and the means of `sets` and `extra`.
-        """
-        rows = results.summary(self.frame, self.cells, self.spec.seed_list(), self.rule, self.metric)
-        rows = rows.set_index("cell").rename(columns={results.VAL: "val", "time/seconds": "seconds"})
-        rows["half"] = [t_half_width(sem, n) for sem, n in zip(rows["sem"], rows["n"], strict=True)]
-        rows["bytes"] = rows["comm/up_bytes"] + rows["comm/down_bytes"]
-        axes = {axis: [self.scalar(cell, axis) for cell in self.cells] for axis in self.axes}
-        extra = {name: [self.spread(cell, name)[0] for cell in self.cells] for name in (*self.sets, *self.extra)}
-        fixed = ["status", "n", "mean", "std", "sem", "val", "half", "bytes", "seconds"]
-        columns = dict.fromkeys(["label", "role", *axes, *fixed, *extra])
-        return rows.assign(**axes, **extra).reindex(columns=list(columns))
-
-    @cached_property
-    def _tabled(self) -> dict[tuple[str, str], dict[int, float]]:
-        """Values of the result table under the rule: metric and cell -> seed -> value."""
-        found: dict[tuple[str, str], dict[int, float]] = {}
-        rows = self._ended.loc[self._ended["rule"] == self.rule]
-        for metric in {results.VAL, self.metric}:
-            for cell, seed, value in zip(rows["cell"], rows["seed"], rows[metric].astype(float), strict=True):
-                found.setdefault((metric, str(cell)), {})[int(seed)] = float(value)
-        return found
-
-    def by_seed(self, cell: Cell, metric: str) -> dict[int, float]:
-        """A metric by seed, in the round that the rule chose; of seeds that ended well and whose records hold it."""
-        if metric == BASE_NOVEL:
-            base, novel = self.by_seed(cell, BASE), self.by_seed(cell, NOVEL)
-            return {seed: harmonic_mean([base[seed], novel[seed]]) for seed in base.keys() & novel.keys()}
-        if metric in (results.VAL, self.metric):
-            found = self._tabled.get((metric, cell.id), {})
-        else:
-            seeds = self.seeds(cell)
-            found = {seed: results.figure(self.store.history(cell, seed), metric, self.rule) for seed in seeds}
-        return {seed: value for seed, value in found.items() if not math.isnan(value)}
-
-    def long(self, metric: str = results.VAL) -> pd.DataFrame:
-        """A metric of all cells as `fpl_tune.analysis` reads it: `cell`, `seed`, `value`, in the round of the rule."""
-        return results.values(self.frame, self.rule, metric)
+        return numeric(values) and min(values) > 0 and max(values) >= 10 * min(values)
 
     @staticmethod
     def scalar(cell: Cell, axis: str) -> Any:
         """A cell's place on an axis: numbers as they are, all else as labels show it, None where it has no place."""
-        if axis not in cell.varied:
-            return None
-        value = cell.varied[axis]
-        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else shown(value)
+        value = cell.varied.get(axis)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return value if number or axis not in cell.varied else shown(value)
 
     @cached_property
     def choice(self) -> Choice | None:
@@ -249,17 +178,13 @@ class Facts:
         """Ids of the chosen cells: one, or one per data set."""
         return [cell.id for cell in self.choice.cells] if self.choice else []
 
-    def seeds(self, cell: Cell) -> list[int]:
-        """Seeds of a cell that ended well."""
-        return self._seeds.get(cell.id, [])
-
     def result(self, cell: Cell, seed: int) -> dict[str, Any]:
         """What the store holds of a seed."""
         return self.store.result(cell, seed) or {}
 
-    def results(self) -> list[dict[str, Any]]:
-        """What the store holds of all seeds that ended well."""
-        return [self.result(cell, seed) for cell in self.cells for seed in self.seeds(cell)]
+    def long(self, metric: str = VAL) -> pd.DataFrame:
+        """A metric of all cells by seed under the rule: columns `cell`, `seed`, `value`."""
+        return results.values(self.frame, self.rule, metric)
 
     def curve(self, cell: Cell, metric: str) -> pd.DataFrame:
         """A metric by round (rows) and seed (columns); rounds that were not evaluated are left out."""
@@ -272,11 +197,16 @@ class Facts:
     def clients(self, cell: Cell, seed: int) -> np.ndarray:
         """[N] accuracy on the metric's set in the round that the rule chose; empty where none was kept."""
         name = self.metric.split("/")[-2] if "/" in self.metric else "test"
-        chosen = self.result(cell, seed).get("rules", {}).get(self.rule, {}).get("round")
-        for record in reversed(self.store.history(cell, seed)):
-            if (chosen is None or record["round"] <= chosen) and f"clients/{name}" in record:
-                return np.array([math.nan if a is None else a for a in record[f"clients/{name}"]], float)
-        return np.array([])
+        chosen = self.result(cell, seed).get("rules", {}).get(self.rule, {}).get("round", math.inf)
+        kept = [r for r in self.store.history(cell, seed) if r["round"] <= chosen and f"clients/{name}" in r]
+        return np.array(kept[-1][f"clients/{name}"] if kept else [], float)
+
+    def shares(self, cell: Cell, seed: int) -> Shares:
+        """The partition that a seed of a cell was trained on; see `partition.shares`."""
+        key = repr((cell.run.data, cell.run.partition, seed))
+        if key not in self._shares:
+            self._shares[key] = shares(cell.run, seed)
+        return self._shares[key]
 
     @cached_property
     def values(self) -> pd.DataFrame:
@@ -302,42 +232,40 @@ class Facts:
                 "number": self.keys[cell.id], "trial": cell.number,
                 "label": self.name(cell), "role": cell.role, "status": row["status"],
                 "series": self.part(cell) or ("references" if cell.role == "reference" else "cells"),
-                "best": cell.id in self.chosen, "published": cell.id in self.published, "seeds": int(row["n"]),
-                **{self.column(axis): row[axis] for axis in self.axes}, "validation": row["val"],
-                **{name: row[name] for name in ("mean", "std", "seconds", *self.sets, *self.extra)},
-                "MB": row["bytes"] / 1e6,
+                "best": cell.id in self.chosen, "seeds": int(row["n"]),
+                **{column(axis): row[axis] for axis in self.axes}, "validation": row["val"],
+                **{name: row[name] for name in ("mean", "std", "seconds", *self.beside)}, "MB": row["bytes"] / 1e6,
             })  # fmt: skip
         return found
+
+    def point(self, cell: Cell, metric: str, mean: float, half: float, seeds: Iterable[int]) -> dict[str, Any]:
+        """A mean over seeds with its band, for `charts.lines`; a band of accuracies ends at 1."""
+        low, high = (mean, mean) if math.isnan(half) else (mean - half, mean + half)
+        return {
+            "mean": mean, "low": low, "high": min(high, max(mean, 1.0)) if percent(metric) else high,
+            "label": self.name(cell), "number": self.keys[cell.id], "seeds": ", ".join(map(str, seeds)),
+        }  # fmt: skip
 
     @cached_property
     def ages(self) -> dict[str, int]:
         """Ranks of the cells by the time of their first result: a later run of the study adds to the end."""
-        first = {cell.id: min((str(self.result(cell, seed).get("finished")) for seed in self.seeds(cell)), default="~")
+        first = {cell.id: min((self.result(cell, seed)["finished"] for seed in self.seeds(cell)), default="~")
                  for cell in self.cells}  # fmt: skip
         return {key: rank for rank, key in enumerate(sorted(first, key=lambda key: (first[key], self.keys[key])))}
 
     def notable(self, limit: int) -> list[Cell]:
-        """At most about `limit` cells to draw, in the study's order: one of each reference, and the best by validation.
-
-        Of a reference that stands at several places of the axes, the one at the best cell's place.
-        """
-        near = self.reference.place(self.best) if self.best is not None else {}
-        shown_references: dict[str, Cell] = {}
-        for cell in self.finished:
-            here = all(near.get(name) == value for name, value in self.reference.place(cell).items())
-            if cell.role == "reference" and (here or self.reference.family(cell) not in shown_references):
-                shown_references[self.reference.family(cell)] = cell
+        """About `limit` cells to draw, in the study's order: a cell of each reference, and the best by validation."""
+        families = {self.reference.family(cell): cell for cell in reversed(self.finished) if cell.role == "reference"}
         own = sorted((c for c in self.finished if c.candidate), key=lambda c: -self.table.loc[c.id, "val"])
-        kept = own[: max(limit - len(shown_references), 1)] + list(shown_references.values())[: max(limit - 1, 1)]
+        kept = [*own[: max(limit - len(families), 1)], *families.values()]
         return sorted(kept, key=lambda cell: cell.number)
 
-    def rules(self, cells: Iterable[Cell]) -> pd.DataFrame:
-        """Mean of the metric over seeds of cells (rows, by name) under every reporting rule (columns)."""
-        wide = self._ended.pivot_table(index="cell", columns="rule", values=self.metric, aggfunc="mean", sort=False)
-        kept = [cell for cell in cells if cell.id in wide.index]
-        return wide.loc[[cell.id for cell in kept]].set_axis([self.name(cell) for cell in kept])
+
+def column(axis: str) -> str:
+    """A field's name in the page's data: Vega-Lite reads dots as nesting."""
+    return axis.replace(".", "_")
 
 
-def without_data(cell: Cell, *more: str) -> str:
-    """A cell's label as it is where one data set, or one domain to hold out, is all there is; without `more` too."""
-    return label({n: v for n, v in cell.varied.items() if n not in (*DATA, *more)})
+def without_data(cell: Cell) -> str:
+    """A cell's label as it is where one data set, or one domain to hold out, is all there is."""
+    return label({n: v for n, v in cell.varied.items() if n not in DATA})

@@ -1,6 +1,6 @@
 """The ablation path of a search: from the published point to the best trial, one field at a time.
 
-Fields change in the order of their importance (see `analysis.one_way`, over the finished trials on validation), so that
+Fields change in the order of their importance (`analysis.importance` over the finished trials on validation), so that
 a path of k fields needs at most k - 1 runs (Fawcett & Hoos, 2016, re-order it after every step, which takes k² / 2). A
 field that only one of the two points has changes with the field that its condition names, and one whose value the
 method refuses alone changes with the next.
@@ -105,7 +105,7 @@ def _importance(cells: list[Cell], table: pd.DataFrame, rule: str, space: Space)
         for cell in cells
         if cell.id in means
     ]
-    found = analysis.one_way(pd.DataFrame(rows), fields)
+    found = analysis.importance(pd.DataFrame(rows), fields)
     return found.set_index("field")["share"].fillna(0.0).to_dict()
 
 

@@ -56,8 +56,8 @@ def gains(store: Store, rule: str = "final", metric: str = results.TEST) -> list
     spec = store.spec()
     if spec.search.sampler is None:
         return []
-    table, cells = store.frame(metric), store.cells()
-    test = results.summary(table, cells, spec.seed_list(), rule, metric).set_index("cell")["mean"]
+    table, cells = store.rows(metric), store.cells()
+    test = {row["cell"]: row["mean"] for row in store.summaries(rule, metric)}
     found = []
     for part in searches(spec):
         mine, points = [cell for cell in cells if part.holds(cell)], part.published

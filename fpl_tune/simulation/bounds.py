@@ -1,4 +1,4 @@
-"""The memory of a trial, and bounds of its work: an infeasible run is refused before it starts."""
+"""The memory of a trial: a run that does not fit is refused before it starts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from fpl_tune import methods
-from fpl_tune.config import RunSpec, Stage
+from fpl_tune.config import RunSpec
 from fpl_tune.core.device import activation_bytes
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted, size
@@ -17,8 +17,6 @@ from fpl_tune.simulation.batches import cohort_size
 from fpl_tune.simulation.engine import kept_bytes
 from fpl_tune.simulation.task import ClientTask
 
-STEPS = 100_000_000
-"""Most training steps of a client in a run: days at the fastest step."""
 SHARE = 0.9
 """Share of a machine's memory that a trial may fill."""
 BLOCK_BYTES, BLOCK_SHARE = 1 << 30, 0.2
@@ -73,7 +71,7 @@ def estimate(run: RunSpec, task: ClientTask, state: State, step: int | None = No
         towers=sum(leaf.nbytes for leaf in (*model.parameters(), *model.buffers())) // _halved(run),
         images=sum(table.nbytes for table in sets.values()),
         states=_state_bytes(state),
-        batches=_batch_bytes(run, task, 1),
+        batches=_batch_bytes(run, task),
         step=step_bytes(run, task, state) if step is None else step,
         client=3 * _bytes(local.params) + _bytes(local.buffers),
         clients=_cohort(run, task),
@@ -99,34 +97,6 @@ def block_room(device: torch.device) -> int:
     return activation_bytes(device, cpu=BLOCK_BYTES, share=BLOCK_SHARE)
 
 
-def check(run: RunSpec, task: ClientTask, seeds: int, memory: int | None) -> None:
-    """Refuses a run whose rounds have too many steps, or a table of batches that no memory holds.
-
-    Args:
-        run: the run.
-        task: the task of one of its seeds.
-        seeds: number of seeds that are trained together.
-        memory: of the machine in bytes; None: not known.
-
-    Raises:
-        ConfigError: the run needs more.
-    """
-    largest, batch = max(task.train.sizes, default=0), run.optim.batch
-    steps = sum(stage.rounds * _steps(stage, largest, batch) for stage in run.stages if stage.method.learns)
-    if steps > STEPS:
-        raise ConfigError(
-            f"A client takes {STEPS:,} training steps at most, but {counted(run.rounds, 'round')} over "
-            f"{counted(largest, 'image')} in batches of {batch:,} make {steps:,}. Lower protocol.rounds or "
-            "protocol.epochs."
-        )
-    needed = _batch_bytes(run, task, seeds)
-    if memory is not None and needed > SHARE * memory:
-        raise ConfigError(
-            f"{_too_much('A round', needed, memory, seeds)} and {counted(_cohort(run, task), 'client')}. "
-            f"Lower protocol.epochs, optim.batch, or the number of seeds."
-        )
-
-
 def check_state(state: State, seeds: int, memory: int | None) -> None:
     """Refuses a run whose seeds' states do not fit into memory together.
 
@@ -142,8 +112,9 @@ def check_state(state: State, seeds: int, memory: int | None) -> None:
     if memory is not None and needed > SHARE * memory:
         _, name = max((leaf.nbytes, name) for tree in state for name, leaf in tree.items())
         raise ConfigError(
-            f"{_too_much('What is learned', needed, memory, seeds)}; its largest part is {name}. Lower the number of "
-            "seeds or clients, or a size of the method."
+            f"What is learned needs at least {size(needed)} of memory, but this machine has {size(memory)}, with "
+            f"{counted(seeds, 'seed')}; its largest part is {name}. Lower the number of seeds or clients, or a size of "
+            "the method."
         )
 
 
@@ -170,15 +141,10 @@ def _cohort(run: RunSpec, task: ClientTask) -> int:
     return cohort_size(task.n_clients, run.protocol.participation)
 
 
-def _steps(stage: Stage, images: int, batch: int) -> int:
-    """Training steps of a client in one round."""
-    return math.ceil(stage.epochs) * -(-images // batch)
-
-
-def _batch_bytes(run: RunSpec, task: ClientTask, seeds: int) -> int:
+def _batch_bytes(run: RunSpec, task: ClientTask) -> int:
     largest, batch = max(task.train.sizes, default=0), run.optim.batch
-    rows = max((_steps(stage, largest, batch) * batch for stage in run.stages if stage.method.learns), default=0)
-    return 16 * seeds * _cohort(run, task) * rows
+    epochs = max((math.ceil(stage.epochs) for stage in run.stages if stage.method.learns), default=0)
+    return 16 * _cohort(run, task) * epochs * -(-largest // batch) * batch
 
 
 def _state_bytes(state: State) -> int:
@@ -192,10 +158,3 @@ def _bytes(tree: Tree) -> int:
 def _halved(run: RunSpec) -> int:
     """By how much towers and what they compute are smaller than the float32 that bytes are counted in."""
     return 1 if run.clip.dtype == "float32" else 2
-
-
-def _too_much(what: str, needed: int, memory: int, seeds: int) -> str:
-    return (
-        f"{what} needs at least {size(needed)} of memory, but this machine has {size(memory)}, "
-        f"with {counted(seeds, 'seed')}"
-    )

@@ -103,18 +103,13 @@ class Prompts:
         return towers.encode_images(seen, patches=self._method.needs == "patches").float()
 
 
-def _as_rgb(picture: Picture) -> Image.Image | np.ndarray:
+def _as_rgb(picture: Picture) -> Image.Image:
     """The picture in 8-bit RGB, as data sets read theirs."""
-    if isinstance(picture, np.ndarray):
-        if picture.dtype != np.uint8 or picture.shape[2:] != (3,):
-            raise ConfigError(
-                f"An image as an array must be uint8 of shape [H, W, 3], but is {picture.dtype} of "
-                f"{list(picture.shape)}. Convert it, or pass a path or a PIL image."
-            )
-        return picture
     try:
+        if isinstance(picture, np.ndarray):
+            picture = Image.fromarray(picture)
         return as_rgb(picture if isinstance(picture, Image.Image) else Image.open(picture))
-    except ValueError as problem:
+    except (TypeError, ValueError) as problem:
         raise ConfigError(f"An image cannot be read: {problem}.") from None
 
 
@@ -153,19 +148,3 @@ def load_prompts(folder: str | Path, seed: int | None = None, *, device: str = "
         raise ConfigError(f"{files[chosen]} is of an earlier version. Run its cell again and export it.")
     run = config.to_run(yaml.safe_load((home / "run.yaml").read_text(encoding="utf-8")))
     return Prompts(run, tensors, facts, device)
-
-
-class _Flavor:
-    """The model as `mlflow.pyfunc.load_model` returns it."""
-
-    def __init__(self, prompts: Prompts) -> None:
-        self._prompts = prompts
-
-    def predict(self, images: Iterable[Picture], params: dict[str, Any] | None = None) -> list[str]:
-        """Class names of images; `params={"client": 0}` asks one client's model."""
-        return self._prompts.predict(images, **(params or {}))
-
-
-def _load_pyfunc(path: str) -> _Flavor:  # pyright: ignore[reportUnusedFunction] - MLflow calls it
-    """Called by MLflow for models whose `loader_module` is this one."""
-    return _Flavor(load_prompts(path))

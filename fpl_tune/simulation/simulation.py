@@ -19,12 +19,12 @@ import torch
 from fpl_tune import config, methods
 from fpl_tune.config import RunSpec
 from fpl_tune.core import formatting
-from fpl_tune.core.device import OutOfMemory, fixed_settings, free_cache, is_out_of_memory, memory, usable_bytes
+from fpl_tune.core.device import OutOfMemory, fixed_settings, free_cache, is_out_of_memory, usable_bytes
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import Method, State, derive, same_leaves, trees_like
 from fpl_tune.simulation import bounds, divergence, learned
 from fpl_tune.simulation.batches import Cohort
-from fpl_tune.simulation.checked import Checked
+from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.checkpoint import Snapshot
 from fpl_tune.simulation.engine import RoundReport, kept_bytes, run_round
 from fpl_tune.simulation.evaluate import Score, diagnose, evaluate, summarise
@@ -68,7 +68,7 @@ class Simulation:
     ) -> None:
         self.run, self.seeds = run, list(seeds)
         self.stages = run.stages
-        self._methods = [Checked(stage.method) for stage in run.stages]
+        self._methods = [checked(stage.method) for stage in run.stages]
         self.threads, self._warn = threads or threads_of(run, device), warn
         ends = [0, *accumulate(stage.rounds for stage in self.stages)]
         self._spans = [range(first + 1, end + 1) for first, end in pairwise(ends)]
@@ -88,10 +88,7 @@ class Simulation:
         """Loads the towers and images, and deals them to the clients of each seed."""
         run = self.run
         self.world = world_of(run, cache_dir=cache_dir, device=device, progress=progress)
-        first = task_of(self.world, run, self.seeds[0])
-        bounds.check(run, first, len(self.seeds), memory() if device == "cpu" else None)
-        self.tasks: list[ClientTask] = [first]
-        self.tasks += [task_of(self.world, run, seed) for seed in self.seeds[1:]]
+        self.tasks: list[ClientTask] = [task_of(self.world, run, seed) for seed in self.seeds]
         width = max(task.train.rows.shape[1] for task in self.tasks)
         for task in self.tasks:
             task.train.widen(width)  # the tables of all seeds lie side by side

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune import analysis
-from fpl_tune.analysis.significance import MOST
 from fpl_tune.config import ClaimSpec, StudySpec
 from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.core.formatting import counted, percent
@@ -29,12 +28,11 @@ class Judged:
     says: str
     status: analysis.ClaimStatus
     reason: str
-    """One sentence: the values of both sides, the interval and, where it is undecided, the seeds that would decide."""
+    """One sentence: the values of both sides and the interval."""
     difference: float | None = None
     low: float | None = None
     high: float | None = None
     seeds: int = 0
-    needed: int | None = None
 
 
 def check(spec: StudySpec, cells: Sequence[Cell]) -> None:
@@ -133,9 +131,7 @@ def _judged(name: str, claim: ClaimSpec, metric: str, cells: Sequence[Cell], fra
     within = None if claim.within is None else claim.within / unit
     result = analysis.judge(frame, compared, margin=claim.margin / unit, within=within)
     reason = _reason(claim, result, names, unit, len(compared))
-    return Judged(
-        *asked, result.status, reason, result.difference, result.low, result.high, result.seeds, result.needed
-    )
+    return Judged(*asked, result.status, reason, result.difference, result.low, result.high, result.seeds)
 
 
 def _reason(claim: ClaimSpec, result: analysis.ClaimResult, names: Mapping[str, str], unit: float, pairs: int) -> str:
@@ -154,12 +150,7 @@ def _reason(claim: ClaimSpec, result: analysis.ClaimResult, names: Mapping[str, 
     text += f": {bounds} over {counted(result.seeds, 'seed')}, claimed {needs}"
     if pairs > 1:
         text += f"; the {'clearest' if result.status == 'fails' else 'closest'} of {counted(pairs, 'comparison')}"
-    if result.status != "undecided":
-        return f"{text}."
-    if result.seeds == 1:
-        return f"{text}; one seed allows no interval."
-    needed = f"about {counted(result.needed, 'seed')}" if result.needed else f"more than {counted(MOST, 'seed')}"
-    return f"{text}; {needed} would decide it."
+    return f"{text}; one seed allows no interval." if result.seeds == 1 else f"{text}."
 
 
 def counts(judged: Sequence[Judged]) -> str:

@@ -22,11 +22,8 @@ class Held(ConfigError):
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[bool]:
+def locked(folder: Path) -> Iterator[None]:
     """Holds the study in `folder`.
-
-    Yields:
-        Whether the process that held it last was killed.
 
     Raises:
         Held: another process holds it; the message names it.
@@ -36,13 +33,12 @@ def locked(folder: Path) -> Iterator[bool]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            by = "process {pid} on {host} since {since} ({command})" if (found := owner(folder)) else "another process"
+            by = owner(folder) or {}
             raise Held(
-                f"A study is run by one process at a time, but {folder.name} is run by {by.format_map(found or {})}. "
-                f"Wait for it, or stop it with `fpl-tune stop {folder.name}`."
+                f"A study is run by one process at a time, but {folder.name} is run by process {by.get('pid')} on "
+                f"{by.get('host')} since {by.get('since')} ({by.get('command')}). Wait for it, or stop it with "
+                f"`fpl-tune stop {folder.name}`."
             ) from None
-        file.seek(0)
-        killed = file.read() != ""
         file.truncate(0)
         me = {
             "pid": os.getpid(),
@@ -52,10 +48,7 @@ def locked(folder: Path) -> Iterator[bool]:
         }
         file.write(json.dumps(me))
         file.flush()
-        try:
-            yield killed
-        finally:
-            file.truncate(0)
+        yield
 
 
 def owner(folder: Path) -> dict[str, Any] | None:
@@ -65,12 +58,13 @@ def owner(folder: Path) -> dict[str, Any] | None:
         None if no process holds it; an empty dict if the file does not name the process.
     """
     path = folder / "study.lock"
-    if path.is_file():
-        with path.open(errors="replace") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
-                with suppress(ValueError):
-                    return json.loads(file.read())
-                return {}
+    if not path.is_file():
+        return None
+    with path.open(errors="replace") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            with suppress(ValueError):
+                return json.load(file)
+            return {}
     return None

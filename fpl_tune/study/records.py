@@ -14,7 +14,7 @@ from fpl_tune.core.nested import GROUPS, flatten
 if TYPE_CHECKING:
     from fpl_tune.config import RunSpec
 
-COLUMNS = ("cell", "seed", "status", "rule", "rounds", "label", "role", "last_run", "seeds")
+COLUMNS = ("cell", "seed", "status", "rule", "rounds", "label", "role", "seeds")
 """Columns of the result table beside the axes and the metrics."""
 Role = Literal["cell", "reference", "trial", "ablation"]
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune.core.metrics import TEST, VAL, report_rules, shown_beside
+from fpl_tune.core.metrics import metric as known_metric
 from fpl_tune.core.nested import get_field
 from fpl_tune.study.records import Cell
 from fpl_tune.study.status import COUNTED, cell_status
@@ -28,8 +29,6 @@ Row = dict[str, Any]
 
 METRICS = (VAL, TEST)
 """Metrics that every result holds, by rule."""
-LEARNED = "train/parameters"
-"""Scalars that one client learns in the last stage; only the last record holds it."""
 COSTS = ("comm/up_bytes", "comm/down_bytes", "time/seconds")
 """Running totals of a seed."""
 TOTAL_BYTES = "comm/total_bytes"
@@ -88,7 +87,7 @@ def figure(history: Sequence[Record], metric: str, rule: str = "final") -> float
     last = history[-1]
     if metric == TOTAL_BYTES:
         return float(last["comm/up_bytes"] + last["comm/down_bytes"])
-    if metric in COSTS or metric == LEARNED:
+    if known_metric(metric).source != "round":
         return float(last.get(metric, math.nan))
     rules = rules_of(history)
     chosen = rules.get(rule, rules.get("final", {}))
@@ -101,8 +100,8 @@ def figure(history: Sequence[Record], metric: str, rule: str = "final") -> float
 def table(
     cells: Sequence[Cell],
     results: Mapping[str, Mapping[int, Mapping[str, Any]]],
-    metric: str = TEST,
-    history: Callable[[Cell, int], Sequence[Record]] | None = None,
+    metric: str,
+    history: Callable[[Cell, int], Sequence[Record]],
 ) -> list[Row]:
     """Builds the result table: one row per cell, seed and reporting rule.
 
@@ -117,38 +116,25 @@ def table(
         beside them, costs, label, role, and seeds, the number of the cell's seeds that count. A seed without metrics
         has one row, of the rule `final`.
     """
-    names, beside = varied_names(cells), metrics_beside(results)
-    more = [] if metric in (*METRICS, *COSTS, *beside) else [metric]
-    rows: list[Row] = []
-    for cell in cells:
-        place, stored = fields_of(cell, names), results.get(cell.id, {})
-        number = sum(result["status"] in COUNTED for result in stored.values())
-        for seed, result in stored.items():
-            records = history(cell, seed) if more and history else []
-            for rule, found in (result["rules"] or {"final": {}}).items():
-                rows.append(
-                    {
-                        "cell": cell.id,
-                        "seed": seed,
-                        "status": str(result["status"]),
-                        "rule": rule,
-                        "rounds": result["rounds"],
-                        **place,
-                        **{name: found.get(name) for name in (*METRICS, *beside)},
-                        **{name: figure(records, name, rule) for name in more},
-                        **{name: result[name] for name in COSTS},
-                        "label": cell.label,
-                        "role": cell.role,
-                        "seeds": number,
-                    }
-                )
-    return rows
-
-
-def metrics_beside(results: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> list[str]:
-    """Metrics that results hold by rule beside validation and test: other test sets, a method's own."""
     rules = (rule for stored in results.values() for result in stored.values() for rule in result["rules"].values())
-    return list(dict.fromkeys(name for rule in rules for name in rule if name not in ("round", *METRICS)))
+    shown = [*METRICS, *dict.fromkeys(name for rule in rules for name in rule if name not in ("round", *METRICS))]
+    more = [] if metric in (*shown, *COSTS) else [metric]
+    names, rows = varied_names(cells), []
+    for cell in cells:
+        place, stored = fields_of(cell, names), results[cell.id]
+        last = {
+            "label": cell.label,
+            "role": cell.role,
+            "seeds": sum(result["status"] in COUNTED for result in stored.values()),
+        }
+        for seed, result in stored.items():
+            first = {"cell": cell.id, "seed": seed, "status": str(result["status"])}
+            records = history(cell, seed) if more else []
+            for rule, found in (result["rules"] or {"final": {}}).items():
+                values = {name: found.get(name) for name in shown} | {n: figure(records, n, rule) for n in more}
+                costs = {name: result[name] for name in COSTS}
+                rows.append({**first, "rule": rule, "rounds": result["rounds"], **place, **values, **costs, **last})
+    return rows
 
 
 def aggregate(values: Sequence[float]) -> dict[str, float]:
@@ -180,16 +166,12 @@ def values(found: pd.DataFrame, rule: str, metric: str = VAL) -> pd.DataFrame:
 
 
 def summarise(
-    found: pd.DataFrame | Sequence[Row],
-    cells: Sequence[Cell],
-    seeds: Sequence[int],
-    rule: str = "final",
-    metric: str = TEST,
+    rows: Sequence[Row], cells: Sequence[Cell], seeds: Sequence[int], rule: str = "final", metric: str = TEST
 ) -> list[Row]:
     """Summarises the result table over seeds: one row per cell.
 
     Args:
-        found: the result table, with a column of the metric.
+        rows: the result table, with a column of the metric.
         cells: the cells, in the order of the rows.
         seeds: the study's seeds, which decide the status; others of earlier runs enter the means.
         rule: the reporting rule.
@@ -202,7 +184,7 @@ def summarise(
     names, wanted = varied_names(cells), set(seeds)
     states: dict[str, dict[int, str]] = defaultdict(dict)
     chosen: dict[str, list[Row]] = defaultdict(list)
-    for row in as_rows(found):
+    for row in rows:
         if row["seed"] in wanted:
             states[row["cell"]].setdefault(row["seed"], row["status"])
         if row["rule"] == rule and row["status"] in COUNTED:
@@ -225,20 +207,6 @@ def over_seeds(rows: Sequence[Row], metric: str) -> dict[str, float]:
     """Aggregates a metric of rows of the result table, a row per seed; see `aggregate`."""
     found = (row[metric] for row in rows)
     return aggregate([math.nan if value is None else float(value) for value in found])
-
-
-def summary(
-    found: pd.DataFrame | Sequence[Row],
-    cells: Sequence[Cell],
-    seeds: Sequence[int],
-    rule: str = "final",
-    metric: str = TEST,
-) -> pd.DataFrame:
-    """`summarise` as a data frame."""
-    import pandas as pd
-
-    names = ["cell", "label", "role", "status", *varied_names(cells), "mean", "std", "sem", "n", "min", "max"]
-    return pd.DataFrame(summarise(found, cells, seeds, rule, metric), columns=pd.Index([*names, VAL, *COSTS]))
 
 
 def varied_names(cells: Sequence[Cell]) -> list[str]:

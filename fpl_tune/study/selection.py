@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted, listed
 from fpl_tune.core.metrics import CHOICES, TEST_SELECTED_RULES
 from fpl_tune.study.records import Cell, axes_of
-from fpl_tune.study.results import TEST, VAL, Row, aggregate, as_rows, over_seeds
+from fpl_tune.study.results import TEST, VAL, Row, aggregate, as_rows
 from fpl_tune.study.status import Status
 
 if TYPE_CHECKING:
@@ -116,20 +116,6 @@ class Candidates:
         return Choice(tuple(cell for _, cell in pairs), mean, by, seeds=(), uneven=False)
 
 
-def select(cells: Sequence[Cell], val: Mapping[str, float], axes: Collection[str] = ()) -> Choice | None:
-    """Chooses among cells; see `Candidates`.
-
-    Args:
-        cells: the cells, finished or not.
-        val: cell id -> mean validation accuracy over seeds, of finished cells.
-        axes: names of the study's axes.
-    """
-    candidates = Candidates(axes)
-    for cell in cells:
-        candidates.add(cell, val.get(cell.id, math.nan))
-    return candidates.choice()
-
-
 def setting_of(cell: Cell, axes: Collection[str] = ()) -> str:
     """A cell's setting (data, partition, protocol) as JSON; cells of the same setting compare. See `Candidates`."""
     return _parts(cell, axes)[0]
@@ -154,7 +140,7 @@ def selecting_rule(rule: str) -> str:
 def choose(
     table: pd.DataFrame | Sequence[Row], cells: Sequence[Cell], spec: StudySpec | StudyFile, rule: str = "final"
 ) -> Choice | None:
-    """Chooses among a study's cells from its result table, on the seeds that all candidates have; see `select`.
+    """Chooses among a study's cells from its result table, on the seeds that all candidates have.
 
     Args:
         table: the result table, `Store.rows` or `Store.frame`.
@@ -162,57 +148,24 @@ def choose(
         spec: the study, for its axes.
         rule: the reporting rule. One that reads test metrics is replaced by `final`.
     """
-    rule, axes = selecting_rule(rule), list(axes_of(spec.axes))
-    found = _finished(as_rows(table), cells, rule)
-    seeds = common_seeds({key: list(rows) for key, rows in found.items()})
-    val = {
-        key: over_seeds([rows[seed] for seed in seeds], VAL)["mean"]
-        for key, rows in found.items()
-        if rows.keys() >= set(seeds)
-    }
-    lower = spec.report.select == "lower_bound"
-    ranked = _lower_bounds(found, seeds, [cell for cell in cells if cell.id in val], axes) if lower else val
-    choice = select(cells, ranked, axes)
-    if choice is None or not seeds:
+    rule, rows = selecting_rule(rule), as_rows(table)
+    stopped = {row["cell"] for row in rows if row["status"] != Status.DONE}
+    names = {cell.id for cell in cells if cell.candidate} - stopped
+    val: dict[str, dict[int, float]] = defaultdict(dict)
+    for row in rows:
+        if row["rule"] == rule and row["cell"] in names and row[VAL] is not None and not math.isnan(row[VAL]):
+            val[row["cell"]][int(row["seed"])] = row[VAL]
+    seeds = common_seeds(val)
+    candidates = Candidates(axes_of(spec.axes))
+    for cell in cells:
+        if val[cell.id].keys() >= set(seeds) and seeds:
+            candidates.add(cell, math.fsum(val[cell.id][seed] for seed in seeds) / len(seeds))
+    choice = candidates.choice()
+    if choice is None:
         return None
-    if lower:
-        mean = math.fsum(val[cell.id] for cell in choice.cells) / len(choice.cells)
-        by = choice.by.replace("mean validation accuracy", "lower bound of the validation accuracy")
-        choice = replace(choice, val=mean, by=by)
-    uneven = any(rows.keys() != set(seeds) for rows in found.values())
+    uneven = any(own.keys() != set(seeds) for own in val.values() if own)
     by = f"{choice.by}, compared on {listed('seed', seeds)}, which all cells have" if uneven else choice.by
     return replace(choice, by=by, seeds=tuple(seeds), uneven=uneven)
-
-
-def _finished(rows: Sequence[Row], cells: Sequence[Cell], rule: str) -> dict[str, dict[int, Row]]:
-    """Rows of a rule by cell and seed, of the candidates whose seeds are all done."""
-    names = {cell.id for cell in cells if cell.candidate}
-    other = {row["cell"] for row in rows if row["status"] != Status.DONE}
-    found: dict[str, dict[int, Row]] = {}
-    for row in rows:
-        if row["rule"] == rule and row["cell"] in names - other and not _missing(row[VAL]):
-            found.setdefault(row["cell"], {})[int(row["seed"])] = row
-    return found
-
-
-def _lower_bounds(
-    found: Mapping[str, Mapping[int, Row]], seeds: Sequence[int], cells: Sequence[Cell], axes: Collection[str]
-) -> dict[str, float]:
-    """Lower bounds of the mean by cell, computed among the cells of each setting; see `analysis.scores`."""
-    import pandas as pd
-
-    from fpl_tune import analysis
-
-    settings: dict[str, list[Row]] = {}
-    for cell in cells:
-        rows = [{"cell": cell.id, "seed": seed, "value": found[cell.id][seed][VAL]} for seed in seeds]
-        settings.setdefault(setting_of(cell, axes), []).extend(rows)
-    bounds = (analysis.scores(pd.DataFrame(rows))["lower_bound"] for rows in settings.values())
-    return {str(key): float(bound) for alike in bounds for key, bound in alike.items()}
-
-
-def _missing(value: float | None) -> bool:
-    return value is None or math.isnan(value)
 
 
 def common_seeds(seeds: Mapping[str, Collection[int]]) -> list[int]:
@@ -224,11 +177,8 @@ def common_seeds(seeds: Mapping[str, Collection[int]]) -> list[int]:
     having = Counter(seed for own in seeds.values() for seed in own)
     if not having:
         return []
-    shared = set[int].intersection(*map(set, seeds.values()))
-    if not shared:
-        most = max(having, key=lambda seed: (having[seed], -seed))
-        shared = set[int].intersection(*(set(own) for own in seeds.values() if most in own))
-    return sorted(shared)
+    most = max(having, key=lambda seed: (having[seed], -seed))
+    return sorted(set[int].intersection(*(set(own) for own in seeds.values() if most in own)))
 
 
 def best(store: Store, rule: str = "final") -> Best:

@@ -13,8 +13,7 @@ import logging
 import os
 import re
 import shutil
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,11 +21,10 @@ import yaml
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import atomic_write, save_tensors, write_text
-from fpl_tune.core.formatting import counted, listed
 from fpl_tune.core.redact import redact
 from fpl_tune.study import earlier, results, schema
 from fpl_tune.study.records import COLUMNS, Cell
-from fpl_tune.study.schema import SCHEMA, CellFile, DamagedFile, Order, StudyFile
+from fpl_tune.study.schema import SCHEMA, CellFile, DamagedFile, Order, ResultFile, StudyFile
 from fpl_tune.study.status import COUNTED, Status
 
 if TYPE_CHECKING:
@@ -61,7 +59,6 @@ class Store:
         self.folder = root / name
         self.damage: dict[Path, DamagedFile] = {}
         """Damaged files that were met so far."""
-        self._node: tuple[int, dict[str, Any]] = 0, {}
         self._cells: dict[str, Cell] = {}
         self._results: dict[tuple[str, int], dict[str, Any] | None] = {}
         """By cell and seed; None where a file of the seed is damaged."""
@@ -101,16 +98,16 @@ class Store:
         """
         if self.exists:
             self._unless_damaged(self.node)
+        for path in self.folder.rglob("*.part"):  # temporary files of a killed process
+            path.unlink(missing_ok=True)
         node = dict(spec.node)
         for part in ("tracking", "execution"):
             node[part] = {k: redact(v) if isinstance(v, str) else v for k, v in node[part].items()}
         write_text(self.folder / "study.yaml", as_yaml({"schema": SCHEMA, **node}))
-        for cell in cells:
-            self.stamp(cell)
-        before = [cell for cell in (*self.cells(), *self.earlier_cells()) if self.seed_results(cell)]
-        kept = earlier.find(before, cells)
-        self._write_order([*cells, *kept], earlier=kept)
-        self._check_seeds([*cells, *kept])
+        before = [cell for cell in (*self.cells(), *self.earlier_cells()) if self.seeds(cell)]
+        self._write_cells(cells)
+        self._write_order([*cells, *earlier.find(before, cells)])
+        self.check()
         self.damage.clear()
 
     def spec(self) -> Study:
@@ -142,24 +139,17 @@ class Store:
             ConfigError: its file is damaged, or of another release.
         """
         path = self.folder / "study.yaml"
-        stamp = path.stat().st_mtime_ns
-        if self._node[0] != stamp:  # another process may run the study again
-            self._node = stamp, schema.read_study(path)
-        return dict(self._node[1])
+        return schema.read_study(path, path.stat().st_mtime_ns)  # another process may run the study again
 
     # -- cells -----------------------------------------------------------------------------------------------
 
     def cells(self) -> list[Cell]:
         """Cells of the study in its order, without those whose file is damaged."""
-        return self._readable(self._order().cells)
+        return self._readable(self._order())
 
     def earlier_cells(self) -> list[Cell]:
         """Cells of other settings, which are in no table."""
-        return self._readable(sorted(set(self._folders()) - set(self._order().cells)))
-
-    def earlier_ids(self) -> set[str]:
-        """Ids of the cells in the results that the last run of the study did not name."""
-        return set(self._order().earlier)
+        return self._readable(sorted(set(self._folders()) - set(self._order())))
 
     def cell(self, key: str) -> Cell:
         """A cell by its id, its number, or its label.
@@ -176,37 +166,19 @@ class Store:
 
     def add(self, cells: Sequence[Cell]) -> None:
         """Adds the cells that a search suggested."""
-        for cell in cells:
-            self.stamp(cell)
-        self._write_order([*self.cells(), *cells], earlier=self._order().earlier)
-
-    def stamp(self, cell: Cell, prints: Mapping[str, Any] | None = None) -> None:
-        """Stores a cell, and the fingerprints of the results that are about to be made; None: as they are."""
-        known = {name: getattr(cell, name) for name in ("id", "number", "label", "role", "varied")}
-        prints = self.fingerprints(cell) if prints is None else dict(prints)
-        text = json.dumps({**known, "run": cell.node, "fingerprints": prints}, indent=1)
-        self._cells[cell.id] = cell
-        self._write(self._path(cell.id), text)
+        self._write_cells(cells)
+        self._write_order([*self.cells(), *cells])
 
     def fingerprints(self, cell: Cell) -> dict[str, Any]:
         """Fingerprints of a cell when its results were made; empty before."""
-        file = self._file(cell.id)
-        return file.fingerprints if file is not None else {}
-
-    def _path(self, key: str) -> Path:
-        return self.folder / "cells" / key / "cell.json"
-
-    def _file(self, key: str) -> CellFile | None:
-        """The content of cell.json; None if there is no file, or it is damaged."""
-        path = self._path(key)
-        return self._unless_damaged(lambda: schema.read_cell(path)) if path.is_file() else None
+        return next((result["fingerprints"] for result in self.seed_results(cell).values()), {})
 
     def _cell(self, key: str) -> Cell:
         if key not in self._cells:
-            self._cells[key] = schema.read_cell(self._path(key)).cell()
+            self._cells[key] = schema.read(self.folder / "cells" / key / "cell.json", CellFile).cell()
         return self._cells[key]
 
-    def _readable(self, keys: Sequence[str]) -> list[Cell]:
+    def _readable(self, keys: Iterable[str]) -> list[Cell]:
         found = (self._unless_damaged(lambda key=key: self._cell(key)) for key in keys)
         return [cell for cell in found if cell is not None]
 
@@ -215,22 +187,22 @@ class Store:
         found = (path.parent.name for path in self.folder.glob("cells/*/cell.json"))
         return [name for name in found if re.fullmatch(schema.CELL_ID, name)]
 
-    def _order(self) -> Order:
-        order = self._unless_damaged(lambda: schema.read_order(self.folder / "cells.json"))
+    def _write_cells(self, cells: Iterable[Cell]) -> None:
+        for cell in cells:
+            known = {name: getattr(cell, name) for name in ("id", "number", "label", "role", "varied")}
+            self._cells[cell.id] = cell
+            _write(self.folder / "cells" / cell.id / "cell.json", {**known, "run": cell.node})
+
+    def _order(self) -> list[str]:
+        """Ids of the study's cells."""
+        path = self.folder / "cells.json"
+        order = self._unless_damaged(lambda: schema.read(path, Order)) if path.is_file() else Order()
         if order is None:  # each cell's file holds its position
-            cells = sorted(self._readable(self._folders()), key=lambda cell: cell.number)
-            order = Order(cells=[cell.id for cell in cells])
-        order.cells = list(dict.fromkeys(order.cells))
-        return order
+            return [cell.id for cell in sorted(self._readable(self._folders()), key=lambda cell: cell.number)]
+        return order.cells
 
-    def _write_order(self, cells: Sequence[Cell], earlier: Sequence[Cell | str]) -> None:
-        ids = [list(dict.fromkeys(c if isinstance(c, str) else c.id for c in part)) for part in (cells, earlier)]
-        self._write(self.folder / "cells.json", json.dumps({"cells": ids[0], "earlier": ids[1]}, indent=0))
-
-    def _write(self, path: Path, text: str) -> None:
-        """Writes a file whose text differs."""
-        if not path.is_file() or path.read_bytes() != text.encode():
-            write_text(path, text)
+    def _write_order(self, cells: Iterable[Cell]) -> None:
+        _write(self.folder / "cells.json", {"cells": list(dict.fromkeys(cell.id for cell in cells))})
 
     # -- results ---------------------------------------------------------------------------------------------
 
@@ -270,16 +242,15 @@ class Store:
         if key not in self._results:
             if not path.is_file():
                 return None
-            self._results[key] = self._unless_damaged(lambda: schema.read_result(path))
+            found = self._unless_damaged(lambda: schema.read(path, ResultFile))
+            self._results[key] = None if found is None else found.model_dump(by_alias=True)
         return self._results[key]
 
     def history(self, cell: Cell, seed: int) -> list[Record]:
-        """Records by round; empty where nothing was stored.
-
-        Raises:
-            DamagedFile: the file cannot be read; see `check`.
-        """
-        return schema.read_history(self.seed_folder(cell, seed) / "metrics.jsonl")
+        """Records by round; empty where nothing was stored, or the file is damaged."""
+        result = self.result(cell, seed)
+        path = self.seed_folder(cell, seed) / "metrics.jsonl"
+        return self._unless_damaged(lambda: schema.read_history(path, result["rounds"])) or [] if result else []
 
     def put(
         self,
@@ -299,20 +270,15 @@ class Store:
         """
         place = self.seed_folder(cell, seed)
         (place / "result.json").unlink(missing_ok=True)  # after a kill, no result lies beside another history
-        text = "".join(json.dumps(record) + "\n" for record in history)
-        write_text(place / "metrics.jsonl", text)
-        sums = {"metrics.jsonl": (len(text), zlib.crc32(text.encode()))}  # JSON is ASCII
-        file = place / "prompts.safetensors"
+        write_text(place / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in history))
         if isinstance(prompts, Path):
-            os.replace(prompts, file)
+            os.replace(prompts, place / "prompts.safetensors")
         elif prompts:
-            with atomic_write(file) as temporary:
+            with atomic_write(place / "prompts.safetensors") as temporary:
                 save_tensors(prompts, temporary)
-        if file.is_file():
-            sums[file.name] = schema.sum_of(file)
-        stored = {**result, "status": Status(result["status"]), schema.SUMS: sums}
+        stored = {"fingerprints": {}, **result, "status": Status(result["status"]), "rounds": len(history)}
         write_text(place / "result.json", json.dumps(stored, indent=1))
-        self._results[cell.id, seed] = stored
+        self._results.pop((cell.id, seed), None)
 
     def forget(self, cell: Cell, seed: int) -> None:
         """Removes a seed's result, so that it runs again."""
@@ -321,26 +287,18 @@ class Store:
         (place / "result.json").unlink(missing_ok=True)
         shutil.rmtree(place, ignore_errors=True)
 
-    def sweep(self) -> None:
-        """Removes the temporary files of a killed process."""
-        for path in self.folder.rglob("*.part"):
-            path.unlink(missing_ok=True)
-
     # -- damage ----------------------------------------------------------------------------------------------
 
     def check(self) -> list[DamagedFile]:
         """Reads every file of the store and lists the damaged ones. Seeds with a damaged file lose their result."""
-        self._check_seeds([*self.cells(), *self.earlier_cells()])
-        return list(self.damage.values())
-
-    def _check_seeds(self, cells: Sequence[Cell]) -> None:
-        """Compares the files of all seeds with their checksums."""
-        for cell in cells:
-            for seed, result in self.seed_results(cell).items():
-                place, known = self.seed_folder(cell, seed), len(self.damage)
-                self._unless_damaged(lambda result=result, place=place: schema.check_seed(result, place))
+        for cell in (*self.cells(), *self.earlier_cells()):
+            for seed in self.seeds(cell):
+                known, prompts = len(self.damage), self.seed_folder(cell, seed) / "prompts.safetensors"
+                self.history(cell, seed)
+                self._unless_damaged(lambda path=prompts: schema.check_prompts(path))
                 if len(self.damage) > known:
                     self._results[cell.id, seed] = None
+        return list(self.damage.values())
 
     def _unless_damaged(self, read: Callable[[], T]) -> T | None:
         """Returns the result of `read`; on a damaged file it warns and returns None."""
@@ -355,18 +313,9 @@ class Store:
     # -- tables ----------------------------------------------------------------------------------------------
 
     def rows(self, metric: str = results.TEST) -> list[results.Row]:
-        """The result table as plain rows; see `results.table`.
-
-        Where cells or seeds of earlier runs stay that the study no longer names, last_run is False for them.
-        """
-        cells, own, before = self.cells(), set(self.study().seed_list()), self.earlier_ids()
-        stored = {cell.id: self.shown_results(cell) for cell in cells}
-        if metric not in (*results.METRICS, *results.COSTS, *results.metrics_beside(stored)):
-            self._check_seeds(cells)  # leaves out seeds whose history is damaged
-            stored = {cell.id: self.shown_results(cell) for cell in cells}
-        rows = results.table(cells, stored, metric, self.history)
-        last = [row["seed"] in own and row["cell"] not in before for row in rows]
-        return rows if all(last) else [{**row, "last_run": is_last} for row, is_last in zip(rows, last, strict=True)]
+        """The result table as plain rows; see `results.table`."""
+        cells = self.cells()
+        return results.table(cells, {cell.id: self.shown_results(cell) for cell in cells}, metric, self.history)
 
     def frame(self, metric: str = results.TEST) -> pd.DataFrame:
         """The result table as a data frame."""
@@ -389,7 +338,9 @@ class Store:
 
     def summary(self, rule: str = "final", metric: str = results.TEST) -> pd.DataFrame:
         """`summaries` as a data frame."""
-        return results.summary(self.rows(metric), self.cells(), self.study().seed_list(), rule, metric)
+        import pandas as pd
+
+        return pd.DataFrame(self.summaries(rule, metric))
 
     def status(self) -> dict[str, Any]:
         """Counts cells by status, and seeds that have a result."""
@@ -402,12 +353,12 @@ class Store:
             "seeds_wanted": len(cells) * len(wanted),
         }
 
-    def earlier_note(self) -> str:
-        """Names the cells and seeds of earlier runs; empty where there are none."""
-        cells, own = len(self.earlier_ids()), self.study().seed_list()
-        others = sorted({seed for cell in self.cells() for seed in self.shown_results(cell)}.difference(own))
-        parts = [*([counted(cells, "cell")] if cells else []), *([listed("seed", others)] if others else [])]
-        return f"{' and '.join(parts)} of earlier runs, not in the last one" if parts else ""
+
+def _write(path: Path, content: Any) -> None:
+    """Writes a JSON file that differs."""
+    text = json.dumps(content, indent=1)
+    if not path.is_file() or path.read_bytes() != text.encode():
+        write_text(path, text)
 
 
 def as_yaml(node: Mapping[str, Any]) -> str:

@@ -6,15 +6,6 @@ on, and what is missing is sent by the next run, or by `inspect(fix=True)`.
 
 from fpl_tune.track.recorder import Recorder
 from fpl_tune.track.server import experiments
-from fpl_tune.track.views import page
-from fpl_tune.track.writer import Finding, inspect, inspect_deleted, sync
+from fpl_tune.track.writer import inspect, inspect_deleted
 
-__all__ = [
-    "Finding",
-    "Recorder",
-    "experiments",
-    "inspect",
-    "inspect_deleted",
-    "page",
-    "sync",
-]
+__all__ = ["Recorder", "experiments", "inspect", "inspect_deleted"]

@@ -1,60 +1,57 @@
-"""The tracking server: its address, and a connection that answers or fails within seconds."""
+"""The tracking server: its address, a connection that answers or fails within seconds, and its errors in one line."""
 
 from __future__ import annotations
 
 import fcntl
 import logging
 import os
+import re
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fpl_tune import config
-from fpl_tune.track.problems import explained
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem, FplTuneError
+from fpl_tune.core.redact import redact
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+_REMEDIES = {
+    "Invalid Host header": "Start the server with `mlflow server --allowed-hosts <its name or address>`.",
+    "database schema|Can't locate revision": "Run `mlflow db upgrade {uri}`, or install that version of MLflow.",
+    "disk is full|No space left": "Free space on that disk.",
+    r"No module named '(\w+)'": "Install the driver of the database, such as pip install 'fpl-tune[postgres]'.",
+    r"\b40[13]\b|credential|denied|Unauthorized|password": "Check MLFLOW_TRACKING_USERNAME and _PASSWORD, or _TOKEN.",
+    "": "Start it, or correct MLFLOW_TRACKING_URI.",
+}
+"""Pattern of an error of MLflow or a database -> what to do."""
 
-def quiet() -> None:
-    """Sets MLflow to print nothing, to send no telemetry and to give up on a dead server within seconds.
 
-    Variables that the user set stay. MLFLOW_RUN_ID belongs to another run and is removed from the environment.
+def address(root: Path) -> str:
+    """The tracking URI: MLFLOW_TRACKING_URI, else SQLite in the output folder.
+
+    Raises:
+        ConfigError: MLflow does not write to that address, such as a folder.
     """
-    os.environ.pop("MLFLOW_RUN_ID", None)
-    for name, value in {
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "DO_NOT_TRACK": "true",
-        "GIT_PYTHON_REFRESH": "quiet",
-        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-        "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
-        "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-        "MLFLOW_SQLALCHEMYSTORE_POOL_SIZE": "1",
-    }.items():
-        os.environ.setdefault(name, value)
-    for name in ("alembic", "mlflow", "mlflow.store.db.utils", "urllib3", "git"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-
-
-def local(root: Path) -> str:
-    """The database of an output folder."""
-    return f"sqlite:///{root.resolve()}/mlflow.db"
-
-
-def resolve(uri: str | None, root: Path) -> str:
-    """The tracking URI: the given one, else MLFLOW_TRACKING_URI, else SQLite in the output folder."""
-    return uri or os.environ.get("MLFLOW_TRACKING_URI") or local(root)
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root.resolve()}/mlflow.db"
+    if not re.match(r"(sqlite|https?|postgresql|mysql|mssql|databricks)[+:]?", uri):
+        raise ConfigError(
+            f"MLFLOW_TRACKING_URI must be a database or a server, but is {redact(uri)!r}: MLflow no longer writes to "
+            "folders. Use sqlite:////absolute/path/mlflow.db or http://host:5000."
+        )
+    return uri
 
 
 def connect(uri: str) -> MlflowClient:
     """Connects to a tracking server and checks that it answers; creates a SQLite file that does not exist.
 
     Raises:
-        EnvironmentProblem: it cannot be reached, refuses, or is a folder.
+        EnvironmentProblem: it cannot be reached, or refuses.
     """
     quiet()
     with explained(uri):
-        config.check_tracking(uri)
         from mlflow import MlflowClient
 
         quiet()  # importing it set its loggers again
@@ -67,6 +64,51 @@ def connect(uri: str) -> MlflowClient:
         return client
 
 
+def experiments(root: Path) -> dict[str, str]:
+    """Names and ids of the experiments of an output folder, the default one left out."""
+    found = connect(address(root)).search_experiments(max_results=1000)
+    return {e.name: e.experiment_id for e in found if e.name != "Default"}
+
+
+def why(problem: Exception, uri: str) -> str:
+    """What failed at a tracking server, and the remedy, in one line."""
+    if isinstance(problem, FplTuneError):
+        return str(problem)
+    text = " ".join(str(problem).split())
+    reason = "connection refused" if "onnection refused" in text else textwrap.shorten(redact(text), 200)
+    remedy = next(remedy for pattern, remedy in _REMEDIES.items() if re.search(pattern, text))
+    return f"MLflow at {redact(uri)} failed: {reason.rstrip('.')}. {remedy.format(uri=redact(uri))}"
+
+
+@contextmanager
+def explained(uri: str) -> Iterator[None]:
+    """Raises any error of its block as an `EnvironmentProblem` of one line."""
+    try:
+        yield
+    except Exception as problem:
+        raise EnvironmentProblem(why(problem, uri)) from problem
+
+
+def quiet() -> None:
+    """Sets MLflow to print nothing, to send no telemetry and to give up on a dead server within seconds.
+
+    Variables that the user set stay. MLFLOW_RUN_ID belongs to another run and is removed from the environment.
+    """
+    os.environ.pop("MLFLOW_RUN_ID", None)
+    for name, value in {
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "GIT_PYTHON_REFRESH": "quiet",
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+        "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+        "MLFLOW_SQLALCHEMYSTORE_POOL_SIZE": "1",
+    }.items():
+        os.environ.setdefault(name, value)
+    for name in ("alembic", "mlflow", "mlflow.store.db.utils", "urllib3", "git"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
 def _probe(uri: str) -> None:
     """Raises at once if a database does not answer; MLflow would try for two minutes."""
     from sqlalchemy import create_engine
@@ -76,12 +118,6 @@ def _probe(uri: str) -> None:
         engine.connect().close()
     finally:
         engine.dispose()
-
-
-def experiments(uri: str) -> dict[str, str]:
-    """Names and ids of the experiments of a store, the default one left out."""
-    found = connect(uri).search_experiments(max_results=1000)
-    return {e.name: e.experiment_id for e in found if e.name != "Default"}
 
 
 def _create(uri: str) -> None:

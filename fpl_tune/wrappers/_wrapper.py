@@ -36,7 +36,7 @@ class Wrapper(Method):
             ConfigError: there is none. `state` is that of `inner`.
         """
         local = self.inner.start(task, state, torch.zeros(1, dtype=torch.int64, device=task.device))
-        known = [n for n, leaf in state.shared.items() if n in local.params]
+        known = [n for n in state.shared if n in local.params]
         if whole:  # a client of FedMGP puts the server's slots in the places of some of its groups
             known = [n for n in known if local.params[n].shape[1:] == state.shared[n].shape]
         return exchanged(local, known, type(self).__module__.rpartition(".")[2])

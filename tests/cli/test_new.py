@@ -56,7 +56,7 @@ def test_a_study_of_a_method_in_the_folder_runs(command: Command, here: Path) ->
 def test_data_keep_the_contract_and_run(command: Command) -> None:
     assert command("new", "data", "own_data").code == 0
     check_dataset(data.load(data.DataSpec("own_data:source")))
-    done = command("run", "data.name=own_data:source", "protocol.rounds=1", "protocol.epochs=1", "--seeds", "2")
+    done = command("run", "data.name=own_data:source", "protocol.rounds=1", "protocol.epochs=1", "seeds=2")
     assert done.code == 0, done.err
     done = command("run", "data.name=own_data:images")
     assert "must name a fpl_tune.data.sources.Source" in done.err

@@ -48,9 +48,3 @@ def test_freed_blocks_are_reused_without_page_faults_and_without_growth() -> Non
 def test_settings_of_the_environment_stand(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "65536")
     assert not allocator.keep_freed_memory()
-
-
-def test_other_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
-    assert not allocator.keep_freed_memory()
-    allocator.trim()

@@ -65,14 +65,6 @@ def test_both_ways_agree(towers: Towers, n_ctx: int, position: str, per_class: b
         torch.testing.assert_close(ours, reference, rtol=1e-10, atol=1e-10)
 
 
-def test_blocks_of_many_classes_pad_few_rows(towers: Towers) -> None:
-    names = [" ".join(["cat"] * (1 + k % 3)) for k in range(97)]
-    by_length, blocks = (towers.sentences(names, 16).layout(per_class=False, blocks=way) for way in (False, True))
-    assert blocks.packing is not None
-    assert blocks.n_tokens == blocks.packing.n_blocks * (blocks.packing.n_keys - blocks.n_prefix)
-    assert by_length.n_tokens <= blocks.n_tokens < 1.03 * by_length.n_tokens
-
-
 @pytest.mark.usefixtures("by_blocks")
 @pytest.mark.parametrize("per_class", [False, True])
 def test_blocks_equal_whole_sentences(towers: Towers, per_class: bool) -> None:

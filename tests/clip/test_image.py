@@ -64,13 +64,6 @@ def test_vit_patches_are_projected_tokens(vit):
     torch.testing.assert_close(tokens[:, 1:], vit.encode_images(pixels, patches=True))
 
 
-def test_without_tokens_prompted_images_are_images(vit):
-    pixels = _pixels(vit, 2, 3)
-    features, looks = vit.encode_prompted_images(pixels, torch.zeros(2, 0, vit.vision_width).double())
-    torch.testing.assert_close(features, vit.encode_images(pixels))
-    assert looks.shape == (2, 3, 4, 0)
-
-
 @pytest.mark.parametrize("place", ["front", "end"])
 @pytest.mark.parametrize("deep", [False, True])
 def test_prompted_images_against_whole_blocks(vit, place, deep):
@@ -133,18 +126,9 @@ def test_prompted_images_pass_gradients_to_tokens_and_deep_tokens(vit):
         torch.testing.assert_close((second * step[:, None]).sum(), moved, rtol=1e-5, atol=1e-12)
 
 
-def test_clients_do_not_see_each_others_tokens(vit):
-    pixels, tokens = _pixels(vit, 2, 2), _tokens(2, 3, vit.vision_width)
-    together, _ = vit.encode_prompted_images(pixels, tokens)
-    alone, _ = vit.encode_prompted_images(pixels[1:], tokens[1:])
-    torch.testing.assert_close(together[1:], alone)
-
-
 def test_what_needs_a_vit_is_refused_elsewhere(vit, resnet):
     with pytest.raises(ConfigError, match="need a ViT"):
         resnet.encode_prompted_images(_pixels(resnet, 1, 1), _tokens(1, 2, resnet.vision_width))
-    with pytest.raises(ConfigError, match="must be front or end, but is 'back'"):
-        vit.encode_prompted_images(_pixels(vit, 1, 1), _tokens(1, 2, vit.vision_width), place="back")
 
 
 @pytest.mark.parametrize("patches", [False, True])

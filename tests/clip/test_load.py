@@ -7,7 +7,6 @@ import json
 import math
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -133,38 +132,38 @@ def test_the_activation_of_random_weights_may_be_named():
 @pytest.mark.parametrize(
     ("name", "tag", "remedy"),
     [
-        ("RN50", "openai", r"download https://openaipublic\S+/RN50.pt to \S+/clip/RN50.pt, or"),
-        ("ViT-B-32", "laion2b_s34b_b79k", r"open_clip_model.safetensors and .* clip.quick_gelu=false"),
+        ("RN50", "openai", r"download https://openaipublic\S+/RN50.pt and set .* clip.quick_gelu=true"),
+        ("ViT-B-32", "laion2b_s34b_b79k", r"open_clip_model.safetensors and set .* clip.quick_gelu=false"),
     ],
 )
 def test_without_a_network_the_message_names_the_file(tmp_path, monkeypatch, name, tag, remedy):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    for endpoint in ("https://localhost:9", "http://10.255.255.1"):  # a refused and an unanswered connection
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
-        monkeypatch.setattr("fpl_tune.clip.load._ANSWER", 0.5)
-        began = time.perf_counter()
-        with pytest.raises(EnvironmentProblem, match=remedy) as refused:
-            load_towers(name, tag)
-        assert time.perf_counter() - began < 10
-        assert "\n" not in str(refused.value)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(EnvironmentProblem, match=remedy) as refused:
+        load_towers(name, tag)
+    assert "\n" not in str(refused.value)
 
 
-def test_a_file_in_openais_cache_folder_is_taken_for_the_tag(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / ".cache" / "clip").mkdir(parents=True)
-    path = _saved(_small("resnet", quick=True), "float32", tmp_path / ".cache" / "clip" / "RN50.pt")
-    with pytest.raises(ConfigError, match=f"{path} does not fit RN50: give the name of the checkpoint's model"):
-        load_towers("RN50", "openai")
+def test_an_architecture_of_its_own_configuration(tmp_path):
+    """Three layers, as no named model has; a file whose sizes differ is refused, not resized."""
+    import open_clip
 
-
-def test_dtype_and_device_are_taken(tmp_path):
-    path = _saved(_small("vit", quick=False), "open_clip", tmp_path / "weights.pt")
-    towers = load_towers("small-vit", str(path), quick_gelu=False, dtype=torch.bfloat16)
-    assert towers.dtype == torch.bfloat16
-    features = towers.encode_prompts(torch.zeros(2, 4, 128), towers.sentences(["cat", "dog"], 4))
-    assert features.dtype == torch.float32
-    assert features.isfinite().all()
+    text = {"width": 128, "heads": 2, "layers": 3, "vocab_size": 49408, "context_length": 77}
+    vision = {"layers": 3, "width": 64, "patch_size": 16, "image_size": 32}
+    path = tmp_path / "open_clip_config.json"
+    with pytest.raises(ConfigError, match=f"There is no {path}"):
+        load_towers(f"local-dir:{tmp_path}")
+    path.write_text(json.dumps({"model_cfg": {"embed_dim": 16, "vision_cfg": vision, "text_cfg": text}}))
+    torch.manual_seed(0)
+    model = open_clip.create_model(f"local-dir:{tmp_path}").eval()
+    weights = _saved(model, "float32", tmp_path / "mine.pt")
+    towers = load_towers(f"local-dir:{tmp_path}", str(weights))
+    assert (towers.n_text_blocks, towers.n_vision_blocks) == (3, 3)
+    _agree(model, towers)
+    path.write_text(path.read_text().replace('"image_size": 32', '"image_size": 48'))
+    with pytest.raises(ConfigError, match=r"does not fit local-dir:.*visual\.positional_embedding"):
+        load_towers(f"local-dir:{tmp_path}", str(weights))
 
 
 def test_random_weights_follow_the_seed_and_leave_the_generator_alone():
@@ -178,17 +177,6 @@ def test_random_weights_follow_the_seed_and_leave_the_generator_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_compact_is_loaded_with_its_own_pixel_normalisation():
-    from fpl_tune.clip import compact
-
-    if not compact.weights_path().exists():
-        pytest.skip("the compact weights are not in this checkout")
-    towers = load_towers("compact")
-    assert towers.mean == compact.MEAN
-    assert towers.image_size == 32
-    assert towers.text.blocks
-
-
 def test_compact_takes_a_file_of_its_weights(tmp_path):
     from fpl_tune.clip import compact
 
@@ -197,16 +185,11 @@ def test_compact_takes_a_file_of_its_weights(tmp_path):
     safetensors.torch.save_file({name: value.half().contiguous() for name, value in model.state_dict().items()}, path)
     taken = load_towers("compact", str(path)).model.state_dict()
     assert all(torch.equal(taken[name], value.half().float()) for name, value in model.state_dict().items())
-    assert load_towers("compact", str(path)).fingerprint != load_towers("compact").fingerprint
     with pytest.raises(ConfigError, match=r"'openai' is no file\. Write one by `make weights`"):
         load_towers("compact", "openai")
-    for content in (b"no tensors", path.read_bytes()[:1000]):
-        (tmp_path / "other").write_bytes(content)
-        with pytest.raises(ConfigError, match="does not hold the compact CLIP's weights"):
-            load_towers("compact", str(tmp_path / "other"))
-    safetensors.torch.save_file({"a": torch.zeros(1)}, tmp_path / "other")
+    path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(ConfigError, match="does not hold the compact CLIP's weights"):
-        load_towers("compact", str(tmp_path / "other"))
+        load_towers("compact", str(path))
 
 
 @pytest.mark.parametrize(
@@ -221,20 +204,6 @@ def test_compact_takes_a_file_of_its_weights(tmp_path):
 def test_what_cannot_be_loaded_is_refused(name, pretrained, message):
     with pytest.raises(ConfigError, match=message):
         load_towers(name, pretrained)
-
-
-def test_files_that_hold_no_fitting_clip_are_refused(tmp_path):
-    path = tmp_path / "weights.pt"
-    path.write_bytes(b"not a checkpoint")
-    with pytest.raises(EnvironmentProblem, match="cannot be read"):
-        load_towers("small-resnet", str(path))
-    torch.save({"weight": [1, 2]}, path)
-    with pytest.raises(EnvironmentProblem, match="it holds no table of tensors"):
-        load_towers("small-resnet", str(path))
-    for state in ({"weight": torch.zeros(2)}, _small("vit", quick=False).state_dict()):
-        torch.save(state, path)
-        with pytest.raises(ConfigError, match="does not fit small-resnet: give the name"):
-            load_towers("small-resnet", str(path), quick_gelu=False)
 
 
 def test_importing_the_package_does_not_import_open_clip():
@@ -265,3 +234,17 @@ assert center_crop(torch.ones(3, 8, 8), 4).shape == (3, 4, 4)
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("content", [b"not a checkpoint", {"weight": [1, 2]}])
+def test_a_file_without_tensors_cannot_be_read(tmp_path, content):
+    path = tmp_path / "weights.pt"
+    path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
+    with pytest.raises(EnvironmentProblem, match="cannot be read"):
+        load_towers("small-resnet", str(path))
+
+
+def test_tensors_of_another_model_are_refused(tmp_path):
+    path = _saved(_small("vit", quick=False), "float32", tmp_path / "weights.pt")
+    with pytest.raises(ConfigError, match="does not fit small-resnet: give the name"):
+        load_towers("small-resnet", str(path), quick_gelu=False)

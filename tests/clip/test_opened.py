@@ -120,14 +120,6 @@ def test_image_branches_reach_every_client_alone_and_their_gradient(towers):
     assert all(gradient.abs().flatten(1).sum(1).gt(0).all() for gradient in together)
 
 
-def test_a_zero_branch_changes_nothing(towers):
-    adapter = _inside(low_rank, "attention", 0, 3).each(torch.zeros_like)
-    context, sentences = _context(2, C), towers.sentences(NAMES, 2)
-    torch.testing.assert_close(
-        towers.encode_prompts(context, sentences, adapter=adapter), towers.encode_prompts(context, sentences)
-    )
-
-
 def test_the_result_does_not_depend_on_the_turns(towers):
     adapter, sentences, context = _inside(squashed, "block", 0, 3), towers.sentences(NAMES, 2), _context(2, C)
     results = []
@@ -136,24 +128,6 @@ def test_the_result_does_not_depend_on_the_turns(towers):
         results.append([features, *torch.autograd.grad(features.square().sum(), list(adapter.leaf.values()))])
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other)
-
-
-def test_one_context_serves_all_clients(towers):
-    adapter, sentences, context = _inside(squashed, "block", 0, 3), towers.sentences(NAMES, 2), _context(2)
-    found = towers.encode_prompts(context, sentences, adapter=adapter)
-    wanted = towers.encode_prompts(context.expand(C, -1, -1), sentences, adapter=adapter)
-    torch.testing.assert_close(found, wanted)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [({"n_clients": 2}, "C of"), ({"first": 2}, "at most its 3 blocks")],
-)
-def test_branches_that_do_not_fit_are_refused(towers, change, message):
-    adapter = _inside(squashed, "block", change.get("first", 0), 2, change.get("n_clients", C))
-    context, sentences = _context(2, C), towers.sentences(NAMES, 2)
-    with pytest.raises(ConfigError, match=message):
-        towers.encode_prompts(context, sentences, adapter=adapter)
 
 
 def test_a_branch_is_known_by_the_name_of_its_function():

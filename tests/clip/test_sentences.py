@@ -57,11 +57,6 @@ def test_contexts_of_each_class_share_the_first_token_only():
     assert layout.slot.tolist() == [0, 1, 0, 1]
 
 
-def test_prefix_leaves_every_class_its_eot():
-    assert _layout(["a", "a"], 2).n_prefix == 5
-    assert _layout(["a", "ab"], 2, ending="").n_prefix == 4
-
-
 def test_ends_are_eot_and_inverse_restores_the_order_of_the_classes():
     layout = _layout(["abc", "a", "cab", "b"], 1)
     assert set(layout.ids[layout.ends].tolist()) == {Letters.eot}
@@ -73,15 +68,3 @@ def test_longest_sentence_fits_and_one_more_is_refused():
     tokenise(Letters(), ["abc"], 10)
     with pytest.raises(ConfigError, match=r"'abc' has 17 tokens \(11 of them context\).* at most 16"):
         tokenise(Letters(), ["abc"], 11)
-
-
-@pytest.mark.parametrize(
-    ("names", "n_ctx", "position", "message"),
-    [
-        ([], 2, "end", "no class names"),
-        (["a"], 2, "back", "must be end, middle or front, but is 'back'"),
-    ],
-)
-def test_bad_sentences(names, n_ctx, position, message):
-    with pytest.raises(ConfigError, match=message):
-        tokenise(Letters(), names, n_ctx, position=position)

@@ -109,25 +109,6 @@ def test_hydra_is_imported_only_to_compose() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("variable", ["MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD"])
-def test_credentials_are_not_sent_where_only_a_file_says(
-    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    path, server = tmp_path / "mine.yaml", "http://elsewhere.example"
-    path.write_text(f"defaults: [/study, _self_]\ntracking: {{uri: '{server}'}}\n")
-    assert compose_study(str(path)).tracking.uri == server
-    monkeypatch.setenv(variable, "secret")
-    with pytest.raises(ConfigError, match=f"{variable} is not sent to '{server}', which a file names"):
-        compose_study(str(path))
-    assert compose_study(str(path), ["tracking.enabled=false"]).tracking.uri is None
-    assert compose_study(str(path), [f"tracking.uri='{server}'"]).tracking.uri == server
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mine.example")
-    spec = compose_study(str(path))
-    assert spec.tracking.uri is None
-    assert server not in str(spec.node), "what is stored names no server"
-
-
 def test_stages_take_what_they_leave_open_from_the_run() -> None:
     run = compose_run(["method=promptfl_ft", "method.inner.n_ctx=3", "protocol.rounds=7", "protocol.epochs=0.5"])
     first, second = run.stages

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,7 @@ import pytest
 import torch
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
-from fpl_tune.data import DataSpec, Pool, cache, features, load, shapes
-from fpl_tune.data.pool import read_in_threads
+from fpl_tune.data import DataSpec, Pool, cache, features, load
 
 
 @dataclass
@@ -78,17 +76,6 @@ def test_batches_encoded_at_once_give_the_features_of_one_after_the_other(
     assert torch.equal(at_once, features(pool, Eye(), cache_dir=tmp_path / "one"))
 
 
-def test_many_readers_draw_a_pool_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[str] = []
-    plain = shapes.pool
-    monkeypatch.setattr(shapes, "pool", lambda style, *a, **k: (drawn.append(style), plain(style, *a, **k))[1])
-    made = load(DataSpec("shapes", train_per_class=3, test_per_class=1, domains=["photo", "sketch"])).train
-    with ThreadPool(8) as threads:
-        images = threads.map(made.read, range(len(made)))
-    assert sorted(drawn) == ["photo", "sketch"]
-    np.testing.assert_array_equal(images[60:], plain("sketch", "train", per_class=3)[0])
-
-
 def test_kinds_of_features(pool: Pool, tmp_path: Path) -> None:
     kinds = ("pooled", "patches", "pixels")
     pooled, patches, pixels = (features(pool, Eye(), needs, cache_dir=tmp_path) for needs in kinds)
@@ -106,15 +93,6 @@ def test_nothing_is_encoded_twice_and_a_hit_is_fast(pool: Pool, tmp_path: Path) 
     assert time.process_time() - began < 1
     assert eye.seen == len(pool)
     assert torch.equal(first, second)
-
-
-def test_one_batch_at_a_time_and_progress_is_told(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_BATCH", 32)
-    told: list[tuple[int, int, str]] = []
-    eye = Eye()
-    features(pool, eye, cache_dir=tmp_path, progress=lambda *step: told.append(step))
-    assert eye.largest == 32
-    assert told == [(done, 80, pool.key) for done in (32, 64, 80)]
 
 
 def test_other_towers_images_and_transforms_have_other_features(pool: Pool, tmp_path: Path) -> None:
@@ -237,8 +215,3 @@ def test_bad_requests(pool: Pool, tmp_path: Path) -> None:
         features(pool, Eye(), "pool", cache_dir=tmp_path)
     with pytest.raises(ConfigError, match="no patch features"):
         features(pool, Eye(n_patches=None), "patches", cache_dir=tmp_path)
-
-
-def test_results_come_in_the_order_of_the_rows() -> None:
-    found = list(read_in_threads(lambda row: row**2, 10, 4))
-    assert found == [[0, 1, 4, 9], [16, 25, 36, 49], [64, 81]]

@@ -49,13 +49,6 @@ def test_each_data_set_of_the_layout_loads_by_its_list(listed: Callable[..., Pat
     assert np.asarray(data.train.read(0)).shape == (8, 8, 3)
 
 
-@pytest.mark.parametrize("folder", ["caltech-101", "caltech101"])
-def test_both_spellings_of_a_folder(listed: Callable[..., Path], folder: str) -> None:
-    root = listed("caltech101", folder=folder)
-    assert len(load(DataSpec("caltech101", root=str(root.parent))).train) == 6
-    assert len(load(DataSpec("caltech101", root=str(root))).train) == 6
-
-
 def test_listed_images_that_are_missing_are_counted_and_can_be_dropped(listed: Callable[..., Path]) -> None:
     root = listed("dtd")
     (root / "images" / "first_kind" / "train_1.jpg").unlink()

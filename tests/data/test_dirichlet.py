@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 
@@ -72,21 +70,6 @@ def test_an_infeasible_draw_ends_with_the_best_that_was_reached() -> None:
         dirichlet.by_label(label, label, 20, 0.01, 6, np.random.default_rng(0))
 
 
-def test_without_a_minimum_for_tests_only_training_images_count() -> None:
-    train, test = labels(4, 100), labels(4, 2)
-    deal = dirichlet.by_label(train, test, 10, 0.5, 10, np.random.default_rng(0), min_test=0)
-    assert np.bincount(deal.train.client).min() >= 10
-
-
-def test_six_hundred_thousand_labels_over_a_thousand_clients_in_two_seconds() -> None:
-    rng = np.random.default_rng(0)
-    train, test = rng.integers(0, 345, 600_000), rng.integers(0, 345, 200_000)
-    began = time.process_time()
-    deal = dirichlet.by_label(train, test, 1000, 0.5, 10, rng)
-    assert time.process_time() - began < 2
-    assert np.bincount(deal.train.client).min() >= 10
-
-
 def test_two_level_draw_gives_everybody_the_same_number_of_all_images() -> None:
     train, test, coarse = labels(20, 50), labels(20, 10), np.arange(20) // 5
     deal = dirichlet.by_superclass(train, test, coarse, 10, 0.5, np.random.default_rng(0))
@@ -114,14 +97,3 @@ def test_the_published_fixed_draw_gives_the_majority_rate_of_the_printed_tables(
     train, test = labels(10, 400), labels(10, 100)
     deal = dirichlet.fixed_by_label(train, test, 5, 0.3)
     assert round(100 * constant_prediction(deal, train, test, 5), 1) == 37.0
-
-
-def test_the_published_fixed_draw_deals_equal_classes_alike_and_the_default_does_not() -> None:
-    label = labels(10, 100)  # no client is full after the first two classes
-
-    def same(deal: Deal) -> bool:
-        table = histogram(deal.train, label, 5)
-        return bool((table[:, 0] == table[:, 1]).all())
-
-    assert same(dirichlet.fixed_by_label(label, label, 5, 0.3))
-    assert not same(dirichlet.by_label(label, label, 5, 0.3, 1, np.random.default_rng(0)))

@@ -44,13 +44,6 @@ def test_labels_travel_with_the_files(tmp_path: Path) -> None:
     assert any((DATA.train.label[i] != k).any() for i, k in zip(read.train, read.train_label, strict=True))
 
 
-def test_other_images_in_the_pool_do_not_matter(tmp_path: Path) -> None:
-    few = load(replace(SMALL, max_train=4))
-    drawn = split(few, SMALL, PartitionSpec("iid", n_clients=2), 0)
-    path = export_split(drawn, few, tmp_path / "split.json")
-    assert split(DATA, SMALL, PartitionSpec("file", file=str(path)), 0).hash == drawn.hash
-
-
 def changed(path: Path, edit: Any) -> PartitionSpec:
     content = json.loads(path.read_text())
     edit(content)

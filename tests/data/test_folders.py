@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -71,14 +70,6 @@ def test_pacs_is_found_in_the_root_and_as_the_root(folders: MakeFolders, inside:
     assert data.domains == ("photo", "art_painting", "cartoon", "sketch")
     assert len(data.train) == 4 * 2 * 4
     assert data.train.names[0].startswith("photo/dog/")
-
-
-def test_officehome_folders_are_found_however_they_are_spelled(folders: MakeFolders) -> None:
-    for domain in ("Art", "Clipart", "Product", "Real World"):
-        root = folders("Alarm_Clock", "Bike", below=f"OfficeHome/{domain}").parent
-    data = load(DataSpec("officehome", root=str(root.parent), domains=["real_world"]))
-    assert data.classes == ("Alarm Clock", "Bike")
-    assert data.train.names[0].startswith("Real World/")
 
 
 def test_a_missing_domain_is_named(folders: MakeFolders) -> None:
@@ -155,14 +146,6 @@ def test_other_modes_are_pillows(tmp_path: Path) -> None:
         assert np.asarray(read_image(tmp_path / name))[0, 0].tolist() == [255, 0, 0], name
 
 
-def test_names_that_are_no_valid_text_are_no_problem(folders: MakeFolders) -> None:
-    root = folders("cat", "dog")
-    (root / "cat" / "image_0000.jpg").rename(root / "cat" / os.fsdecode(b"caf\xe9.jpg"))
-    data = load(DataSpec("folder", root=str(root)))
-    assert len(data.fingerprint) == 16
-    assert len(data.train.stamp()) == 64
-
-
 @pytest.mark.parametrize("original", [True, False])
 def test_vlcs_in_both_layouts(folders: MakeFolders, tmp_path: Path, original: bool) -> None:
     names = ("CALTECH", "LABELME", "PASCAL", "SUN") if original else ("Caltech101", "LabelMe", "VOC2007", "SUN09")
@@ -175,14 +158,6 @@ def test_vlcs_in_both_layouts(folders: MakeFolders, tmp_path: Path, original: bo
     assert data.domains == ("caltech", "labelme", "pascal", "sun")
     assert len(data.train) + len(data.test) == 4 * 5 * 5
     assert not any("crossval" in path for path in data.train.names)
-
-
-def test_camera_traps_at_four_locations(folders: MakeFolders, tmp_path: Path) -> None:
-    for number in (100, 38, 43, 46):
-        folders("bird", "bobcat", below=f"terra_incognita/location_{number}")
-    data = load(DataSpec("terra_incognita", root=str(tmp_path)))
-    assert data.domains == ("location_38", "location_43", "location_46", "location_100")
-    assert data.classes == ("bird", "bobcat")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from PIL import Image
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.data import DataSpec, features, load
-from fpl_tune.data.transform import TRANSFORMS, View, _blur, _region, look, transform
+from fpl_tune.data.transform import TRANSFORMS, View, _region, look
 from fpl_tune.testing import toy_towers
 
 
@@ -25,11 +25,6 @@ def test_crop_is_bicubic_resize_of_the_shorter_side_and_the_middle(width: int, h
     whole = np.asarray(image.resize(new, Image.Resampling.BICUBIC)) if new != image.size else np.asarray(image)
     left, top = round((new[0] - size) / 2), round((new[1] - size) / 2)
     assert np.array_equal(kept, whole[top : top + size, left : left + size].transpose(2, 0, 1))
-
-
-def test_a_picture_of_the_right_size_is_kept_as_it_is() -> None:
-    array = np.asarray(noise(16, 16))
-    assert np.array_equal(TRANSFORMS["clip"].shrink(array, 16), array.transpose(2, 0, 1))
 
 
 def test_cifar_normalising_before_enlarging_is_enlarging_before_normalising() -> None:
@@ -47,11 +42,6 @@ def test_statistics_are_the_towers_where_the_transform_has_none() -> None:
     pixels = torch.full((1, 3, 2, 2), 51.0)
     scaled = TRANSFORMS["clip"].normalise(pixels, (0.1, 0.2, 0.3), (0.5, 1.0, 2.0))
     assert torch.allclose(scaled[0, :, 0, 0], torch.tensor([0.2, 0.0, -0.05]))
-
-
-def test_an_unknown_transform() -> None:
-    with pytest.raises(ConfigError, match="Did you mean 'clip'"):
-        transform("clipp")
 
 
 def noise(width: int = 40, height: int = 30) -> Image.Image:
@@ -90,24 +80,6 @@ def test_regions_lie_inside_and_have_the_areas_and_ratios_asked_for(width: int, 
         assert min(shares) < 0.15
         assert max(shares) > 0.8
         assert 0.4 < np.mean(shares) < 0.6
-
-
-def test_half_of_the_views_are_flipped() -> None:
-    ramp = Image.fromarray(np.tile(np.arange(0, 250, 5, dtype=np.uint8)[None, :, None], (50, 1, 3)))
-    views = [np.asarray(look(View("crop", k), ramp, 8, "ramp")).astype(int) for k in range(200)]
-    falling = np.mean([view[:, -1].mean() < view[:, 0].mean() for view in views])
-    assert 0.35 < falling < 0.65
-
-
-def test_blur_keeps_flat_pictures_and_the_mean_of_a_dot() -> None:
-    flat = Image.fromarray(np.full((6, 6, 3), 77, dtype=np.uint8))
-    assert np.array_equal(np.asarray(_blur(flat, 1.5)), np.asarray(flat))
-    dot = np.zeros((7, 7, 3), dtype=np.uint8)
-    dot[3, 3] = 255
-    spread = np.asarray(_blur(Image.fromarray(dot), 1.5)).astype(int)
-    assert abs(spread[..., 0].sum() - 255) <= 9  # nine roundings
-    assert (spread[2:5, 2:5] > 0).all()
-    assert spread.sum() == spread[2:5, 2:5].sum()
 
 
 def test_strong_views_are_grey_as_often_as_they_should_be() -> None:

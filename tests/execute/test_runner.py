@@ -181,12 +181,7 @@ def test_stop_ends_after_the_round_and_continues(
 def test_one_bad_seed_does_not_take_the_others_along(
     compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step, tried, stamp, stamped = Simulation.step, [], Store.stamp, []
-
-    def stamping(self: Store, cell: Cell, prints: Any = None) -> None:
-        if prints is not None:
-            stamped.append(cell.label)
-        stamp(self, cell, prints)
+    step, tried = Simulation.step, []
 
     def failing(self: Simulation) -> list[Record]:
         tried.append(tuple(self.seeds))
@@ -194,12 +189,10 @@ def test_one_bad_seed_does_not_take_the_others_along(
             raise RuntimeError("no\nluck")
         return step(self)
 
-    monkeypatch.setattr(Store, "stamp", stamping)
     monkeypatch.setattr(Simulation, "step", failing)
     made = compose("axes: {optim: {lr: [0.1]}}", "seeds=3", "execution.retries=2", "protocol.rounds=1")
     outcome = run_study(made, root=tmp_path)
     assert tried == [(1, 2, 3), (1,), (2,), (2,), (2,), (3,)]
-    assert stamped == ["lr=0.1"], "once, however often its jobs are tried"
     assert (outcome.failed, outcome.exit_code) == (1, 1)
     assert outcome.failures == ("lr=0.1, seed 2: RuntimeError: no luck",)
     store = Store.open(tmp_path, "tiny")
@@ -251,16 +244,11 @@ def test_a_changed_method_is_stale_and_runs_again(
     assert (outcome.done, outcome.skipped) == (1, 1)
 
 
-def test_a_cell_is_stamped_when_it_starts(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What results depend on is noted before the first of them, and of no cell that did not start."""
-    made = compose("axes: {optim: {lr: [0.1, 0.2]}}")
-    _interrupt(monkeypatch, after=1)
-    with pytest.raises(KeyboardInterrupt):
-        run_study(made, root=tmp_path)
+def test_a_result_names_what_it_depends_on(compose: Compose, tmp_path: Path) -> None:
+    run_study(compose("axes: {optim: {lr: [0.1]}}", "seeds=1"), root=tmp_path)
     store = Store(tmp_path, "tiny")
-    first, second = store.cells()
-    assert store.fingerprints(first) == driver.fingerprints(first.run)
-    assert store.fingerprints(second) == {}
+    (cell,) = store.cells()
+    assert store.fingerprints(cell) == driver.fingerprints(cell.run)
 
 
 def test_two_processes_on_one_study(compose: Compose, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from fpl_tune import config, track
+from fpl_tune import config
 from fpl_tune.api import start_study as run_study
 from fpl_tune.clip import load_towers
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, FplTuneError
@@ -60,6 +60,7 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "note: ${evil:1}",
         "scale: paper\npaper_scale: ['method=evil:X']",
         "hydra: {callbacks: {x: {_target_: evil.X}}}",
+        "hydra: {searchpath: ['pkg://evil']}",
     ],
 )
 def test_a_study_file_brings_in_no_code(compose: Any, mark: Path, body: str) -> None:
@@ -67,18 +68,6 @@ def test_a_study_file_brings_in_no_code(compose: Any, mark: Path, body: str) -> 
         expand(compose(body))
     assert not mark.exists()
     assert "evil" not in sys.modules
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "hydra: {searchpath: ['pkg://evil']}",
-        "hydra: {job: {env_set: {FPL_TUNE_PLUGINS: evil}}}",
-    ],
-)
-def test_what_hydra_would_run_is_not_heard(compose: Any, mark: Path, body: str) -> None:
-    compose(body)
-    assert not mark.exists()
 
 
 def test_a_module_that_the_user_names_is_imported(compose: Any, mark: Path) -> None:
@@ -186,23 +175,15 @@ def test_odd_weights_are_one_line_and_code_is_never_advised(tmp_path: Path, kind
     assert "weights_only" not in str(caught.value)
 
 
-def test_secrets_of_addresses_are_written_nowhere(
-    compose: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    uri = "postgresql://ann:hunter2@host/db?token=hunter2"
-    monkeypatch.setattr(sys, "argv", ["fpl-tune", "study", "tiny", f"tracking.uri={uri}"])
+def test_secrets_of_addresses_are_written_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        sys, "argv", ["fpl-tune", "study", "tiny", "data.root=https://ann:hunter2@host/db?token=hunter2"]
+    )
     with locked(tmp_path / "held"):
         assert "ann:***@host" in (tmp_path / "held" / "study.lock").read_text()
         with pytest.raises(ConfigError, match="run by process") as caught, locked(tmp_path / "held"):
             pass
     assert "hunter2" not in str(caught.value)
-    root = tmp_path / "out"
-    run_study(compose(ONE, f"tracking.uri='{uri}'", "protocol.rounds=1", "seeds=1"), root=root)
-    written = [path for path in root.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
-    assert written == []
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with pytest.raises(EnvironmentProblem, match="Give the address in MLFLOW_TRACKING_URI"):
-        track.inspect(Store.open(root, "tiny"))
 
 
 def test_stored_configurations_are_plain_data(make_store: Any) -> None:

@@ -10,7 +10,7 @@ from fpl_tune.method import generator, normalize
 from fpl_tune.methods.fedmap import FedMAP
 from fpl_tune.testing import EVERYONE, play, toy_task
 
-SMALL = FedMAP(n_tokens=2, depth=2, lam=3.0, momentum=0.8)
+SMALL = FedMAP(n_tokens=2, depth=2, structure=3.0, momentum=0.8)
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fpl_tune.study.results import rules_of
 from fpl_tune.study.store import Store
 
 
@@ -13,4 +14,4 @@ def amend(store: Store, **figures: Any) -> None:
         for seed in store.seeds(cell):
             history = store.history(cell, seed)
             history[-1] |= {name.replace("__", "/"): f(cell) if callable(f) else f for name, f in figures.items()}
-            store.put(cell, seed, history, store.result(cell, seed) or {})
+            store.put(cell, seed, history, {**(store.result(cell, seed) or {}), "rules": rules_of(history)})

@@ -9,7 +9,7 @@ import pytest
 
 from fpl_tune import report
 from fpl_tune.report import answer, charts, curves, table
-from fpl_tune.report.facts import BASE_NOVEL, Facts
+from fpl_tune.report.facts import Facts
 from fpl_tune.report.reference import Reference, against
 
 from .conftest import amend
@@ -53,14 +53,16 @@ def test_any_reference_can_be_chosen_on_the_page(make_store):
 
 def test_test_sets_beside_the_main_one_and_harmonic_means_are_columns(make_store):
     store = make_store()
-    amend(store, test__base__acc_mean=0.6, test__novel__acc_mean=0.3, test__harmonic_mean=0.45)
+    sets = ("test__base__acc_mean", "test__novel__acc_mean", "test__base_novel_harmonic_mean", "test__harmonic_mean")
+    amend(store, **{name: lambda cell, i=i: 0.1 * i + 0.01 * cell.number for i, name in enumerate(sets, 3)})
     facts = Facts(store)
     found = table.table(facts, against(facts))
     row = dict(zip(found.header, (td.text for td in found.rows[0].cells), strict=True))
-    assert row["HM(base, novel) (%)"] == "40.00"
-    assert row["test base accuracy (%)"] == "60.00"
+    assert row["HM(base, novel) (%)"] == "50.00"
+    assert row["test base accuracy (%)"] == "30.00"
     assert {"HM(test, base, novel) (%)", "test novel accuracy (%)"} <= row.keys()
-    assert facts.spread(facts.own[0], BASE_NOVEL) == pytest.approx((0.4, 0))
+    other = Facts(store, metric="test/harmonic_mean")
+    assert "test accuracy (%)" in table.table(other, against(other)).header
 
 
 def test_the_number_of_seeds_of_each_cell_is_shown(make_store):
@@ -84,7 +86,7 @@ def test_learning_curves_name_what_they_leave_out(make_store):
     facts = Facts(make_store(body=f"axes: {{optim.lr: [{rates}]}}\nseeds: 1\n"))
     part = curves.learning(facts, against(facts))
     assert part is not None
-    drawn = {row["series"] for row in part.charts["learning"][0]["data"]["values"]}
+    drawn = {row["series"] for row in part.charts["learning_test_acc_mean"][0]["data"]["values"]}
     left = {cell.label for cell in facts.own} - drawn
     assert len(left) == 4
     assert all(label in part.texts[0] for label in left)
@@ -94,7 +96,7 @@ def test_a_page_loads_itself_again_only_while_its_study_runs(make_store):
     store = make_store(fill=lambda cell, seed: cell.number < 2)
     running = report.build(store, running=True).read_text(encoding="utf-8")
     assert float(re.search(r'data-written="([\d.]+)"', running)[1]) > 1e9  # type: ignore[index]
-    assert "So far (2 of 4 cells done)" in running
+    assert "So far, 2 of 4 cells done: " in running
     assert 'data-written="0"' in report.build(store).read_text(encoding="utf-8")
 
 
@@ -102,10 +104,10 @@ def test_methods_are_drawn_with_their_intervals(make_store):
     body = "axes: {variant: [{label: a, method.n_ctx: 2}, {label: b, method.n_ctx: 4}]}\nseeds: 3\n"
     facts = Facts(make_store(body=body))
     ((name, (drawn, _)),) = answer.main_chart(facts).items()
-    assert name == "cells"
+    assert name == "curve"
     for row in drawn["data"]["values"]:
-        cell = facts.by_label[row["label"]]
-        assert row["high"] - row["mean"] == pytest.approx(facts.table.loc[cell.id, "half"])
+        (cell,) = [cell for cell in facts.cells if cell.label == row["label"]]
+        assert row["high"] - row["mean"] == pytest.approx(4.302652729911275 * facts.table.loc[cell.id, "sem"])
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_methods_are_drawn_with_their_intervals(make_store):
     [
         ("FedPGP β=1", r"FedPGP $\beta$=1"),
         ("λ → Δ", r"$\lambda$ $\to$ $\Delta$"),
-        ("Α_1", r"A\_1"),
+        ("Δ_1", r"$\Delta$\_1"),
         ("ρ²", r"$\rho$$^2$"),
     ],
 )

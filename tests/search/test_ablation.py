@@ -18,7 +18,6 @@ from fpl_tune.report.facts import Facts
 from fpl_tune.report.reference import against
 from fpl_tune.search.ablation import _units, ablation_paths
 from fpl_tune.search.space import Param, Space
-from fpl_tune.study import selection
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 
@@ -97,7 +96,6 @@ def test_every_step_of_the_path_is_run_once_and_reported(compose: Compose, tmp_p
 def test_a_step_is_never_the_best_cell(compose: Compose, tmp_path: Path) -> None:
     step = Cell("a", 0, "a", "ablation", {}, compose(BODY))
     assert not step.candidate
-    assert selection.select([step], {"a": 1.0}) is None
 
 
 def test_refused_without_a_search_its_end_or_anything_to_change(compose: Compose, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fpl_tune.config.specs import OptimSpec
-from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, derive, replicate, scatter_rows
+from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, derive, scatter_rows
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.simulation.batches import Cohort, draw_cohort, plan_round
 from fpl_tune.simulation.engine import run_round
@@ -92,12 +92,6 @@ def test_loss_is_the_mean_over_the_last_epoch() -> None:
     torch.testing.assert_close(report.loss[0].double(), wanted, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(("participation", "size"), [(1.0, 30), (0.25, 7), (0.1, 3), (0.001, 1)])
-def test_cohort_size(participation: float, size: int) -> None:
-    clients = draw_cohort(30, participation, seed=3, round_=5)
-    assert len(clients) == len(set(clients.tolist())) == size
-
-
 def test_cohorts_are_uniform_and_change_with_the_round() -> None:
     counts = torch.zeros(10)
     for round_ in range(2000):
@@ -163,12 +157,6 @@ def test_derived_seeds_are_stable_across_processes() -> None:
     assert derive("order", 1, 2, 3) == derive("order", 1, 2, 3) != derive("order", 1, 23, "")
     # A fixed point, so that results stay comparable between versions.
     assert derive("init", 1) == 4618789450268498290
-
-
-def test_spread_rows_do_not_share_storage() -> None:
-    rows = replicate(torch.zeros(2), 3)
-    rows[0] += 1
-    assert rows[1:].sum() == 0
 
 
 @pytest.mark.parametrize("reuse", [False, True])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Literal
 
@@ -10,8 +9,6 @@ import pytest
 import torch
 
 from fpl_tune.config.specs import OptimSpec
-from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.spec import validated
 from fpl_tune.simulation import optim
 
 STEPS = 6
@@ -52,11 +49,6 @@ def test_equals_torch_for_each_client_alone(name: Literal["sgd", "adam", "adamw"
             torch.testing.assert_close(moved[n][client], leaf.detach(), atol=1e-12, rtol=1e-12)
 
 
-def test_rate_by_leaf_or_by_its_group() -> None:
-    spec = OptimSpec(lr=1.0, groups={"gate": 2.0, "gate.bias": 3.0})
-    assert [spec.rate(n) for n in ("prompt", "gate.weight", "gate.bias")] == [1.0, 2.0, 3.0]
-
-
 def test_shared_cosine_has_the_multipliers_of_the_released_code() -> None:
     """One scheduler that clients step in turn: 5 local epochs of the first, the second, the third client."""
     found = [optim.rate_factor("shared_cosine", e, 5, place) for place in range(3) for e in range(5)]
@@ -88,26 +80,3 @@ def test_a_rate_that_falls_over_rounds_is_torchs_cosine() -> None:
             assert found == pytest.approx(scheduler.get_last_lr()[0])
         reference.step()
         scheduler.step()
-
-
-def test_cosine_falls_from_one_to_nearly_zero_within_a_round() -> None:
-    factors = [optim.rate_factor("cosine", e, 10, before=3) for e in range(10)]
-    assert factors[0] == 1
-    assert factors == sorted(factors, reverse=True)
-    assert factors[-1] == pytest.approx((1 + math.cos(0.9 * math.pi)) / 2)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"name": "sdg"}, "There is no optim.name"),
-        ({"lr": -1.0}, "optim.lr must be >= 0"),
-        ({"groups": {"gate": math.nan}}, "optim.groups.gate"),
-        ({"momentum": 1.0}, r"optim.momentum must be < 1"),
-        ({"batch": 0}, "optim.batch must be >= 1"),
-        ({"schedule": "cosin"}, "Did you mean 'cosine'"),
-    ],
-)
-def test_refuses_what_no_optimiser_can_run_with(change: dict, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        validated(OptimSpec, change, "optim")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 import torch
 
 from fpl_tune import config
-from fpl_tune.cli.data import data_prepare
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import Local
 from fpl_tune.simulation import checkpoint
@@ -97,11 +95,6 @@ def test_a_stage_of_the_same_method_goes_on(cache: Path, method: str) -> None:
     )
     for found, wanted in zip(parts.run_all()[0], whole.run_all()[0], strict=True):
         assert _untimed([found]) == _untimed([wanted])
-
-
-def test_clients_that_train_alone_learn_their_images(cache: Path) -> None:
-    first, *_, last = _trial(cache, "method=coop", seeds=(1,)).run_all()[0]
-    assert last["train/loss"] < first["train/loss"]
 
 
 def test_a_seed_alone_gives_the_same_figures_as_among_others(cache: Path) -> None:
@@ -229,35 +222,3 @@ def test_records_of_private_uploads_say_what_they_cost(cache: Path) -> None:
     assert trial.stages[0].method.rounds == 3  # pyright: ignore[reportAttributeAccessIssue]
     spent = [record["privacy/epsilon"] for record in history]
     assert 0 < spent[0] < spent[1] < spent[2] == pytest.approx(4.0)
-
-
-def test_evaluation_every_other_round_and_in_the_last(cache: Path) -> None:
-    records = _trial(cache, "protocol.eval_every=2").run_all()[0]
-    assert ["val/acc_mean" in r for r in records] == [False, True, True]
-    assert ["time/test_seconds" in r for r in records] == [False, True, True]
-    assert 0 < records[1]["time/test_seconds"] < records[1]["time/seconds"]
-
-
-@pytest.mark.parametrize("method", ["method=promptfl", "method=fedapt_unsupervised"])
-def test_a_trial_encodes_nothing_after_prepare(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    """`data prepare` has encoded it in the run's arithmetic and views: what a trial looks up is there."""
-    from fpl_tune.data import cache as features
-
-    monkeypatch.setenv("FPL_TUNE_CACHE", str(tmp_path))
-    overrides = [method, "clip.dtype=bfloat16", "data.views=2", "data.train_per_class=2", "data.test_per_class=1"]
-    overrides += ["partition.n_clients=2", "data.shots=1", "data.domains=[photo]"]
-    data_prepare(overrides, "json")
-    views = [row["view"] for row in json.loads(capsys.readouterr().out)]
-    assert views[:4] == ["", "", "crop-0", "crop-1"]
-    held = set(tmp_path.glob("*.npy"))
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("a trial encoded images")
-
-    monkeypatch.setattr(features._Job, "run", refuse)
-    monkeypatch.setattr("fpl_tune.simulation.worlds._worlds", {})
-    world = Simulation(config.compose_run(overrides), [1], cache_dir=tmp_path).world
-    assert len(world.views) == 2
-    assert len(views) == 2 + len(world.views) + len(world.second) == len(held)

@@ -6,18 +6,15 @@ import itertools
 from typing import Any, Literal
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
-from fpl_tune.config.specs import ClipSpec, OptimSpec
-from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.spec import validated
+from fpl_tune.config.specs import OptimSpec
 from fpl_tune.method import Adapter, Tree, normalize
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.simulation.batches import Cohort
 from fpl_tune.simulation.engine import run_round
-from fpl_tune.simulation.task import Classes, ClientData, PromptMemory
+from fpl_tune.simulation.task import Classes, ClientData
 from fpl_tune.testing import toy_task, toy_towers
 
 PLACES: tuple[Literal["block", "attention"], ...] = ("block", "attention")
@@ -102,16 +99,6 @@ def test_a_prompt_without_gradient_is_encoded_once() -> None:
     torch.testing.assert_close(
         first, normalize(towers._towers.encode_prompts(prompts, sentences)), rtol=1e-9, atol=1e-12
     )
-
-
-def test_a_prompt_with_gradient_is_encoded_every_time() -> None:
-    towers = _Counting()
-    classes = Classes(towers, ("star",))  # type: ignore[arg-type]
-    prompt = torch.randn(4, towers.text_width, dtype=torch.float64, requires_grad=True)
-    for _ in range(2):
-        (grad,) = torch.autograd.grad(classes.encode(prompt)[..., 0].sum(), prompt)
-        assert grad.abs().sum() > 0
-    assert towers.rows == 2
 
 
 def test_deep_and_class_specific_prompts_are_other_prompts() -> None:
@@ -199,32 +186,3 @@ def test_a_task_in_a_round_knows_its_place_and_draws_by_purpose() -> None:
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     assert not torch.equal(one, torch.rand(4, generator=task.during(4, 10, key=8).rng("noise")))
-
-
-def test_memory_forgets_the_oldest_first() -> None:
-    memory = PromptMemory(limit_bytes=100)
-    for key in ("a", "b", "c"):
-        memory.put(key, torch.zeros(10))  # 40 bytes
-    assert memory.get("a") is None
-    assert memory.get("b") is not None
-    memory.put("d", torch.zeros(10))
-    assert memory.get("c") is None, "b was used since"
-
-
-def test_template_needs_its_place() -> None:
-    assert ClipSpec(template="an image of a {}.").template == "an image of a {}."
-    with pytest.raises(ConfigError, match=r"text with \{\} for the class name"):
-        validated(ClipSpec, {"template": "an image"}, "clip")
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("dtype", "bf16", r"no clip\.dtype 'bf16'.* 'bfloat16'"),
-        ("quick_gelu", "yes", r"no clip\.quick_gelu 'yes'. Known: False, True, auto"),
-    ],
-)
-def test_what_the_towers_compute_in_is_checked(field: str, value: str, message: str) -> None:
-    assert ClipSpec(dtype="bfloat16", quick_gelu=True).quick_gelu is True
-    with pytest.raises(ConfigError, match=message):
-        validated(ClipSpec, {field: value}, "clip")

@@ -40,12 +40,6 @@ def uri(blank_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return f"sqlite:///{tmp_path.resolve()}/mlflow.db"
 
 
-@pytest.fixture(autouse=True)
-def no_nested_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of seeds only where a test asks for them."""
-    monkeypatch.setattr(writer, "FEW", 0)
-
-
 @pytest.fixture
 def runs_of() -> Callable[..., list[Any]]:
     """runs_of(uri, name="toy"): the live runs of an experiment."""
@@ -117,7 +111,7 @@ def _runs_of(uri: str, name: str = "toy") -> list[Any]:
 def _picture(uri: str, store: Store) -> dict[str, Any]:
     """All that a SQLite database says of a store's live runs: parameters, points of metrics, status, files."""
     database = sqlite3.connect(uri.removeprefix("sqlite:///"))
-    owner = writer.identity(store.root, uri)
+    owner = writer.identity(store.root)
     found: dict[str, Any] = {}
     live = "SELECT run_uuid, name, status, artifact_uri FROM runs WHERE lifecycle_stage = 'active'"
     for key, name, status, place in database.execute(live).fetchall():

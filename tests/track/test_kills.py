@@ -56,7 +56,7 @@ def test_a_study_killed_anywhere_and_continued_equals_undisturbed(
         return found, pd.read_csv(store.folder / "results.csv").drop(columns="time/seconds")
 
     whole, table = seen(tmp_path / "whole")
-    assert len(whole) == 1 + 2 * (1 + 2)
+    assert len(whole) == 1 + 2
     for where, place in killed:
         runs, rows = seen(tmp_path / where)
         assert runs == whole, f"killed at {where}, {place}"
@@ -71,7 +71,6 @@ defaults: [/study, override /method: promptfl, _self_]
 data: {train_per_class: 6, test_per_class: 1, shots: 2, domains: [clipart]}
 partition: {n_clients: 2}
 protocol: {rounds: 60, epochs: 1}
-tracking: {seeds: true}
 execution: {checkpoint_every: 1, parallel: 1, device: cpu}
 axes: {optim: {lr: [0.01, 0.1]}}
 seeds: 2
@@ -116,7 +115,7 @@ def test_workers_of_ray_killed_in_a_round_leave_the_records_of_a_calm_run(
     stormy = seen("ray", killer)
     assert killer.killed.keys() == {0, 1}
     assert min(killer.killed.values()) > 0
-    assert len(stormy) == 1 + 2 * (1 + 2)
+    assert len(stormy) == 1 + 2
     assert stormy == seen("inline")
 
 
@@ -157,7 +156,7 @@ def dying_sync(monkeypatch: pytest.MonkeyPatch, store: Store, uri: str, deadline
         connect = server.connect
         patch.setattr(server, "connect", lambda uri: Mortal(connect(uri), deadline, how))
         try:
-            track.sync(store, uri)
+            track.inspect(store, fix=True)
         except Killed:
             return True
         return False
@@ -165,8 +164,8 @@ def dying_sync(monkeypatch: pytest.MonkeyPatch, store: Store, uri: str, deadline
 
 def test_killed_at_every_call_and_repeated_equals_undisturbed(make_store, uri, tmp_path, monkeypatch, picture):
     """Every call of a sync is a kill point, before it, after it, or within it; every third repetition is killed too."""
-    made = make_store(["tracking.seeds=true"], body="axes: {method: {n_ctx: [2]}}\nseeds: 2\n", rounds=2, clients=2)
-    track.sync(made, uri)
+    made = make_store(body="axes: {method: {n_ctx: [2]}}\nseeds: 2\n", rounds=2, clients=2)
+    track.inspect(made, fix=True)
     undisturbed = picture(uri, made)
     points, killed = 0, True
     while killed:
@@ -177,7 +176,7 @@ def test_killed_at_every_call_and_repeated_equals_undisturbed(make_store, uri, t
         killed = dying_sync(monkeypatch, store, uri, points + 1, how)
         if points % 3 == 0:
             dying_sync(monkeypatch, Store(root, "toy"), uri, points // 2 + 1, "after")
-        track.sync(Store(root, "toy"), uri)
+        track.inspect(Store(root, "toy"), fix=True)
         assert picture(uri, store) == undisturbed, f"killed {how} call {points + 1}"
         points += killed
     assert points >= 30
@@ -189,13 +188,13 @@ from pathlib import Path
 from fpl_tune import track
 from fpl_tune.study.store import Store
 print("ready", flush=True)
-track.sync(Store(Path(sys.argv[1]), "toy"))
+track.inspect(Store(Path(sys.argv[1]), "toy"), fix=True)
 print("done", flush=True)
 """
 
 
 def test_a_process_killed_while_it_writes_leaves_nothing_that_a_repetition_does_not_mend(make_store, uri, runs_of):
-    store = make_store(["tracking.seeds=true"], rounds=20)
+    store = make_store(rounds=20)
     for delay in (0.3, 0.9):
         process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, str(store.root)],
@@ -208,9 +207,9 @@ def test_a_process_killed_while_it_writes_leaves_nothing_that_a_repetition_does_
         time.sleep(delay)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    track.sync(store)
+    track.inspect(store, fix=True)
     found = {run.data.tags["fpl.key"]: run.info.status for run in runs_of(uri)}
-    assert len(found) == 1 + 4 * 4
+    assert len(found) == 1 + 4
     assert set(found.values()) == {"FINISHED"}
 
 

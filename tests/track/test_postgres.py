@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pwd
 import shutil
@@ -25,12 +24,10 @@ DEBIAN = Path("/usr/lib/postgresql")
 PROGRAMS = shutil.which("initdb") or next(iter(sorted(map(str, DEBIAN.glob("*/bin/initdb")), reverse=True)), None)
 PASSWORD = "s3cret-w0rd"
 
-pytestmark = [
-    pytest.mark.skipif(PROGRAMS is None, reason="needs PostgreSQL's initdb and pg_ctl (apt install postgresql)"),
-    pytest.mark.skipif(
-        not importlib.util.find_spec("psycopg"), reason="needs psycopg (pip install 'fpl-tune[postgres]')"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    PROGRAMS is None and "FPL_TUNE_TEST_POSTGRES" not in os.environ,
+    reason="needs PostgreSQL's initdb and pg_ctl (apt install postgresql)",
+)
 
 
 def as_whom() -> dict[str, Any]:
@@ -93,24 +90,25 @@ def contents(uri: str, runs_of: Any, name: str) -> dict[str, Any]:
     }
 
 
-def test_a_study_on_postgresql_is_the_study_on_sqlite(make_store, uri, postgres, runs_of):
+def test_a_study_on_postgresql_is_the_study_on_sqlite(make_store, uri, postgres, runs_of, monkeypatch):
     """With what PostgreSQL is strict about: long names, characters beyond ASCII, many points; repeated, it stays so."""
     body = f"axes: {{bundle: [{{label: {'é' * 300}, method.n_ctx: 2}}, {{label: b, method.n_ctx: 4}}]}}\nseeds: 2\n"
-    store = make_store(body=body + "tracking: {seeds: true}\n")
+    store = make_store(body=body)
     cell = store.cells()[0]
     for seed in (1, 2):
         history = [{**r, **{f"m/{i:03d}": 1.0 / i for i in range(1, 60)}} for r in store.history(cell, seed)]
         store.put(cell, seed, history, make_result("done", history, split_hash="x" * 60))
-    track.sync(store, uri)
-    track.sync(store, postgres)
-    assert track.inspect(store, postgres) == []
+    track.inspect(store, fix=True)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", postgres)
+    track.inspect(store, fix=True)
+    assert track.inspect(store) == []
     there = contents(postgres, runs_of, "toy")
-    assert len(there) == 1 + 2 * (1 + 2)
+    assert len(there) == 1 + 2
     assert there == contents(uri, runs_of, "toy")
-    track.sync(store, postgres)
+    track.inspect(store, fix=True)
     assert contents(postgres, runs_of, "toy") == there
     warnings: list[str] = []
-    recorder = track.Recorder(postgres, warn=warnings.append)
+    recorder = track.Recorder(warn=warnings.append)
     recorder.on_study_start(store, store.cells(), [object()])  # type: ignore[list-item]
     recorder.on_job_start(cell, (1, 2))
     recorder.on_cell_end(cell, {})
@@ -118,29 +116,9 @@ def test_a_study_on_postgresql_is_the_study_on_sqlite(make_store, uri, postgres,
     assert warnings == []
 
 
-@pytest.fixture
-def behind(postgres: str, tmp_path: Path, mlflow_server: Any) -> Iterator[str]:
-    """Address of an `mlflow server` whose database it is."""
-    with mlflow_server(postgres, tmp_path) as address:
-        yield address
-
-
-def test_behind_an_mlflow_server_it_holds_the_same(make_store, uri, behind, postgres, runs_of):
-    store = make_store(name="served", body="axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\ntracking: {seeds: true}\n")
-    (store.folder / "report.html").write_text("<!doctype html>")
-    track.sync(store, uri)
-    track.sync(store, behind)
-    track.sync(store, behind)
-    assert track.inspect(store, behind) == []
-    there = contents(behind, runs_of, "served")
-    assert len(there) == 1 + 2 * (1 + 2)
-    assert there == contents(uri, runs_of, "served")
-    assert there == contents(postgres, runs_of, "served"), "the server's database is this one"
-
-
-def test_a_wrong_password_is_told_without_any_password(make_store, postgres):
-    other = postgres.replace(PASSWORD, "wr0ng-one")
+def test_a_wrong_password_is_told_without_any_password(make_store, postgres, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", postgres.replace(PASSWORD, "wr0ng-one"))
     with pytest.raises(EnvironmentProblem, match="MLFLOW_TRACKING") as raised:
-        track.sync(make_store(), other)
+        track.inspect(make_store(), fix=True)
     assert "wr0ng-one" not in str(raised.value)
     assert "me:***@127.0.0.1" in str(raised.value)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from fpl_tune import track
-from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.execute.callback import Outcome
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
@@ -69,25 +68,6 @@ def test_the_driver_does_not_wait_for_mlflow(make_store, uri, tmp_path, monkeypa
     assert len(statuses(uri)) == 3
 
 
-def test_mlflow_waits_for_the_first_trial(make_store, tmp_path, monkeypatch):
-    """Its import must not meet the import of what runs the trials."""
-    store = make_store(body=SMALL)
-    opened: list[bool] = []
-    recorder = track.Recorder()
-    monkeypatch.setattr(recorder, "open", lambda: opened.append(True))
-    recorder.on_study_start(store, store.cells(), [object()])  # type: ignore[list-item]
-    recorder.wait()
-    assert opened == []
-    first, second = store.cells()
-    recorder.on_job_start(first, (1, 2))
-    recorder.on_job_start(second, (1, 2))
-    assert opened == [], "its process starts"
-    recorder.on_round_end(first, store.history(first, 1)[:1])
-    recorder.wait()
-    assert opened == [True]
-    recorder.on_abort()
-
-
 def test_ctrl_c_before_mlflow_is_open_leaves_it_to_the_next_run(make_store, uri, tmp_path, monkeypatch, statuses):
     store = make_store(body=SMALL)
     recorder = track.Recorder()
@@ -98,7 +78,7 @@ def test_ctrl_c_before_mlflow_is_open_leaves_it_to_the_next_run(make_store, uri,
     recorder.on_study_end(store, replace(DONE, exit_code=130))
     recorder._thread.shutdown(wait=True)
     assert opened == []
-    track.sync(store, uri)
+    track.inspect(store, fix=True)
     assert len(statuses(uri)) == 3
 
 
@@ -118,7 +98,7 @@ def test_a_stopped_study_is_closed_as_killed_and_finished_later(make_store, uri,
 
 def test_nothing_is_written_for_a_finished_study(make_store, uri, tmp_path, runs_of):
     store = make_store(body=SMALL)
-    track.sync(store)
+    track.inspect(store, fix=True)
     before = [run.to_dictionary() for run in runs_of(uri)]
     recorder = track.Recorder()
     recorder.on_study_start(store, store.cells(), [])
@@ -129,8 +109,8 @@ def test_nothing_is_written_for_a_finished_study(make_store, uri, tmp_path, runs
 def test_inspect_names_what_differs_and_mends_it(make_store, uri, keyed, statuses):
     store = make_store()
     cells = store.cells()
-    assert track.inspect(store) == [("toy", "missing", ["toy", *(cell.label for cell in cells)])]
-    track.sync(store)
+    assert set(track.inspect(store)) == {(name, "missing") for name in ("toy", *(cell.label for cell in cells))}
+    track.inspect(store, fix=True)
     assert track.inspect(store) == []
     client, runs = server.connect(uri), keyed(uri)
     experiment = runs["study"].info.experiment_id
@@ -143,14 +123,10 @@ def test_inspect_names_what_differs_and_mends_it(make_store, uri, keyed, statuse
     history = store.history(cells[3], 1)
     result = store.result(cells[3], 1)
     assert result is not None
-    store.put(cells[3], 1, history, {**result, "rounds": 99})  # the store went on
+    store.put(cells[3], 1, history, {**result, "split_hash": "other"})  # the store went on
 
-    found = {kind: names for _, kind, names in track.inspect(store)}
-    assert found == {
-        "missing": [cells[0].label],
-        "stale": ["toy", *(cell.label for cell in cells[1:])],
-        "orphaned": ["gone"],
-    }
+    stale = [(name, "stale") for name in ("toy", *(cell.label for cell in cells[1:]))]
+    assert set(track.inspect(store)) == {(cells[0].label, "missing"), *stale, ("gone", "orphaned")}
     track.inspect(store, fix=True)
     assert track.inspect(store) == []
     assert set(statuses(uri)) == {"study", *(cell.id for cell in cells)}
@@ -159,14 +135,13 @@ def test_inspect_names_what_differs_and_mends_it(make_store, uri, keyed, statuse
 def test_runs_of_a_deleted_study_are_named_and_deleted(make_store, uri, runs_of):
     kept, gone = make_store(body=SMALL), make_store(body=SMALL, name="gone")
     for store in (kept, gone):
-        track.sync(store)
+        track.inspect(store, fix=True)
     before = {run.info.run_id for run in runs_of(uri)}
-    assert track.inspect_deleted(kept.root) == []
+    assert track.inspect_deleted(kept.root) == {}
     shutil.rmtree(gone.folder)
-    names = ["gone", *(cell.label for cell in kept.cells())]
-    ((study, kind, runs),) = track.inspect_deleted(kept.root, fix=True)
-    assert (study, kind, sorted(runs)) == ("gone", "orphaned", sorted(names))
-    assert runs_of(uri, "gone") == track.inspect_deleted(kept.root) == []
+    assert track.inspect_deleted(kept.root, fix=True) == {"gone": 3}
+    assert track.inspect_deleted(kept.root) == {}
+    assert runs_of(uri, "gone") == []
     assert {run.info.run_id for run in runs_of(uri)} == before
 
 
@@ -175,28 +150,3 @@ def test_a_study_that_runs_is_left_to_its_driver(make_store, uri):
     with locked(store.folder):
         assert track.inspect(store, fix=True) == []
     assert track.inspect(store) != []
-
-
-def test_a_stored_study_names_no_server(make_store, uri, monkeypatch, tmp_path):
-    store = make_store([f"++tracking.uri={uri}"], body=SMALL)
-    assert uri not in (store.folder / "study.yaml").read_text()
-    with pytest.raises(EnvironmentProblem, match="Give the address in MLFLOW_TRACKING_URI"):
-        track.inspect(store)
-    (store.folder / "study.yaml").write_text(
-        (store.folder / "study.yaml").read_text().replace("uri: '***'", "uri: http://elsewhere.example")
-    )
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    track.inspect(Store(store.root, "toy"), fix=True)
-    assert track.inspect(store) == []
-
-
-def test_a_study_moves_as_one_folder(make_store, uri, tmp_path, blank_database, statuses):
-    store = make_store(body=SMALL)
-    track.sync(store)
-    laptop = tmp_path / "laptop"
-    shutil.copytree(store.folder, laptop / "toy")
-    moved = Store.open(laptop, "toy")
-    assert moved.frame().equals(store.frame())
-    track.sync(moved)
-    there = statuses(f"sqlite:///{laptop.resolve()}/mlflow.db")
-    assert there == statuses(uri)

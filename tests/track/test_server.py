@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,7 @@ from typing import Any
 import pytest
 
 from fpl_tune import track
-from fpl_tune.core.errors import EnvironmentProblem
-from fpl_tune.track import server, views
+from fpl_tune.track import server
 
 SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
 
@@ -29,8 +27,8 @@ def test_a_study_lies_on_the_server_with_its_artifacts(make_store, address, tmp_
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     store = make_store(body=SMALL)
     (store.folder / "report.html").write_text("<!doctype html>")
-    track.sync(store)
-    track.sync(store)
+    track.inspect(store, fix=True)
+    track.inspect(store, fix=True)
     assert track.inspect(store) == []
     client, runs = server.connect(address), keyed(address)
     assert set(runs) == {"study", *(cell.id for cell in store.cells())}
@@ -41,35 +39,3 @@ def test_a_study_lies_on_the_server_with_its_artifacts(make_store, address, tmp_
     assert [p.step for p in curve] == [1, 2, 3, 4]
     assert not (store.root / "mlartifacts").exists()
     assert not (store.root / "mlflow.db").exists()
-
-
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs the browser chromium")
-def test_the_page_in_a_browser_lists_the_cells(make_store, address, tmp_path):
-    store = make_store(body=SMALL, name="seen")
-    track.sync(store, address)
-    client = server.connect(address)
-    experiment = client.get_experiment_by_name("seen")
-    assert experiment is not None
-    key = experiment.experiment_id
-    table = page(views.page(address, key), tmp_path)
-    assert "matching run" in table
-    assert "Detect Issues" not in table, "the view for language models"
-    names = [table.index(f">{cell.label}<") for cell in sorted(store.cells(), key=lambda c: -c.number)]
-    assert names == sorted(names), "the best cell by validation stands first"
-    assert ">seen<" in table
-
-
-def page(url: str, folder: Path) -> str:
-    """What a headless browser has on the page once its scripts have run."""
-    command = [
-        "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-        f"--user-data-dir={folder / 'profile'}", "--window-size=1600,1600",
-        "--virtual-time-budget=60000", "--dump-dom", url,
-    ]  # fmt: skip
-    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=True).stdout
-
-
-def test_the_host_header_rule_is_named_with_its_remedy(make_store, address, monkeypatch):
-    other = address.replace("127.0.0.1", "localhost")
-    with pytest.raises(EnvironmentProblem, match="--allowed-hosts"):
-        track.sync(make_store(body=SMALL), other)

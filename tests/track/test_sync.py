@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from fpl_tune import config, track
 from fpl_tune.core.redact import redact
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
-from fpl_tune.track import problems, runs, server, writer
+from fpl_tune.track import runs, server
 
 SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
 
@@ -26,7 +25,7 @@ SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
 
 def test_one_parent_and_one_child_per_cell(make_store, uri, keyed):
     store = make_store()
-    track.sync(store)
+    track.inspect(store, fix=True)
     found = keyed(uri)
     assert set(found) == {"study", *(cell.id for cell in store.cells())}
     parent = found.pop("study")
@@ -41,7 +40,7 @@ def test_one_parent_and_one_child_per_cell(make_store, uri, keyed):
 
 def test_a_child_holds_curves_and_aggregates_over_seeds(make_store, uri, keyed):
     store = make_store(rounds=3)
-    track.sync(store)
+    track.inspect(store, fix=True)
     cell = store.cells()[1]
     client = server.connect(uri)
     run = keyed(uri)[cell.id]
@@ -55,7 +54,6 @@ def test_a_child_holds_curves_and_aggregates_over_seeds(make_store, uri, keyed):
     metrics = run.data.metrics
     assert metrics["test_acc"] == round(last.mean(), 4)
     assert metrics["test_acc_std"] == round(last.std(ddof=1), 4)
-    assert metrics["test_acc_sem"] == round(last.std(ddof=1) / math.sqrt(3), 4)
     assert metrics["n_seeds"] == 3
     assert metrics["final/test/acc_mean"] == round(last.mean(), 4)
     assert metrics["best_val/val/acc_mean"] >= metrics["final/val/acc_mean"]
@@ -72,47 +70,27 @@ def test_a_child_holds_curves_and_aggregates_over_seeds(make_store, uri, keyed):
 
 def test_artifacts_of_a_cell_can_be_used(make_store, uri, tmp_path, keyed):
     store = make_store()
-    track.sync(store)
+    track.inspect(store, fix=True)
     cell = store.cells()[0]
     client = server.connect(uri)
     run = keyed(uri)[cell.id]
     folder = Path(client.download_artifacts(run.info.run_id, "", str(tmp_path / "down")))
-    prompts = load_file(folder / "prompts" / "seed=2.safetensors")
+    prompts = load_file(folder / "seed=2" / "prompts.safetensors")
     assert torch.equal(prompts["shared.context"], torch.zeros(2, 3))
-    lines = (folder / "history" / "seed=2.jsonl").read_text().splitlines()
+    lines = (folder / "seed=2" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == store.history(cell, 2)
-    assert "n_ctx: 2" in (folder / "config" / "run.yaml").read_text()
-
-
-def test_seeds_are_nested_on_request(make_store, uri, picture):
-    store = make_store(["tracking.seeds=true"], body=SMALL)
-    track.sync(store)
-    found = picture(uri, store)
-    assert len(found) == 1 + 2 * (1 + 2)
-    cell = store.cells()[0]
-    alone = {(n, s): v for n, s, v, _ in found[f"{cell.id}/2"]["points"]}
-    for record in store.history(cell, 2):
-        assert alone["test/acc_mean", record["round"]] == round(record["test/acc_mean"], 4)
-
-
-def test_seeds_are_nested_where_they_are_few(make_store, uri, picture, monkeypatch):
-    store = make_store(body=SMALL)
-    monkeypatch.setattr(writer, "FEW", 4)
-    track.sync(store)
-    assert len(picture(uri, store)) == 1 + 2 * (1 + 2)
-    monkeypatch.setattr(writer, "FEW", 3)
-    assert not writer.Writer(store, uri).nested
+    assert json.loads((folder / "cell.json").read_text())
 
 
 def test_failed_and_unfinished_cells(make_store, uri, picture):
     store = make_store(body=SMALL, fill=lambda cell, seed: cell.number == 0)
     cell = store.cells()[1]
     store.put(cell, 1, [], make_result("failed", [], error="out of memory"))
-    track.sync(store)
+    track.inspect(store, fix=True)
     assert set(picture(uri, store)) == {"study", store.cells()[0].id}
     assert picture(uri, store)["study"]["status"] == "KILLED"
     store.put(cell, 2, [], make_result("failed", [], error="out of memory"))
-    track.sync(store)
+    track.inspect(store, fix=True)
     found = picture(uri, store)
     assert found[cell.id]["status"] == found["study"]["status"] == "FAILED"
     assert found[cell.id]["tags"]["fpl.status"] == "failed"
@@ -124,37 +102,39 @@ def test_failed_and_unfinished_cells(make_store, uri, picture):
 
 def test_repeating_changes_nothing(make_store, uri, picture, runs_of):
     store = make_store()
-    track.sync(store)
+    track.inspect(store, fix=True)
     before, ids = picture(uri, store), {r.info.run_id for r in runs_of(uri)}
-    track.sync(Store(store.root, store.name))
+    track.inspect(Store(store.root, store.name), fix=True)
     assert picture(uri, store) == before
     assert {r.info.run_id for r in runs_of(uri)} == ids
 
 
-def test_more_seeds_and_cells_give_what_one_go_would(make_store, uri, tmp_path, picture):
+def test_more_seeds_and_cells_give_what_one_go_would(make_store, uri, tmp_path, picture, monkeypatch):
     store = make_store(body=SMALL)
-    track.sync(store)
+    track.inspect(store, fix=True)
     grown = make_store(["seeds=3", "axes.method.n_ctx=[2,4,8]"], body=SMALL)
-    track.sync(grown)
+    track.inspect(grown, fix=True)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     other = tmp_path / "other"
     shutil.copytree(grown.folder, other / "toy")
-    track.sync(Store(other, "toy"), uri)
+    track.inspect(Store(other, "toy"), fix=True)
     one_go = picture(uri, Store(other, "toy"))
     ours = {k: v for k, v in picture(uri, grown).items()}
     assert len(ours) == len(one_go) == 4
     assert {k: v["points"] for k, v in ours.items()} == {k: v["points"] for k, v in one_go.items()}
 
 
-def test_two_stores_of_one_name_share_a_server(make_store, uri, tmp_path, picture, runs_of):
+def test_two_stores_of_one_name_share_a_server(make_store, uri, tmp_path, picture, runs_of, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     store = make_store(body=SMALL)
     other = tmp_path / "other"
     shutil.copytree(store.folder, other / "toy")
-    track.sync(store, uri)
+    track.inspect(store, fix=True)
     before = picture(uri, store)
     theirs = Store(other, "toy")
-    track.sync(theirs, uri)
-    track.inspect(theirs, uri, fix=True)
-    track.inspect_deleted(other, uri, fix=True)
+    track.inspect(theirs, fix=True)
+    track.inspect(theirs, fix=True)
+    track.inspect_deleted(other, fix=True)
     assert picture(uri, store)["study"] == before["study"]
     assert len(runs_of(uri)) == 6
 
@@ -173,23 +153,4 @@ def test_secrets_are_not_printed():
         "http://host:5000/path": "http://host:5000/path",
     }.items():
         assert redact(uri) == shown
-    assert "s3cret" not in problems.why(OSError("no http://me:s3cret@host"), "http://me:s3cret@host")
-
-
-def test_default_is_sqlite_in_the_output_folder_and_the_environment_wins(tmp_path, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    assert server.resolve(None, tmp_path) == f"sqlite:///{tmp_path.resolve()}/mlflow.db"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
-    assert server.resolve(None, tmp_path) == "http://host:5000"
-    assert server.resolve("http://mine", tmp_path) == "http://mine"
-
-
-def test_entries_are_plain_data_of_the_store_alone(make_store):
-    store = make_store(body=SMALL)
-    cell = store.cells()[0]
-    first = runs.cell_entry(store, cell, [1, 2], "final")
-    again = runs.cell_entry(Store(store.root, store.name), cell, [1, 2], "final")
-    assert first == again
-    assert first.digest != runs.cell_entry(store, cell, [1], "final").digest
-    assert json.dumps(first.params)
-    assert all(p.timestamp <= first.end for p in first.metrics)
+    assert "s3cret" not in server.why(OSError("no http://me:s3cret@host"), "http://me:s3cret@host")

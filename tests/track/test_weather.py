@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import sqlite3
 from collections.abc import Callable
@@ -16,15 +15,15 @@ from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.execute.callback import Outcome
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
-from fpl_tune.track import server, writer
+from fpl_tune.track import server
 
 SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
 
 
-def followed(store: Store, uri: str | None = None, between: Callable[[], None] = lambda: None) -> list[str]:
+def followed(store: Store, between: Callable[[], None] = lambda: None) -> list[str]:
     """A study of two cells beside a recorder, with something between the cells; the warnings."""
     warnings: list[str] = []
-    recorder = track.Recorder(uri, warn=warnings.append)
+    recorder = track.Recorder(warn=warnings.append)
     first, second = store.cells()
     recorder.on_study_start(store, [first, second], [object()])  # type: ignore[list-item]
     recorder.on_job_start(first, (1, 2))
@@ -41,7 +40,7 @@ def undisturbed(make_store, uri, picture) -> Callable[[], dict[str, Any]]:
     """What MLflow holds of the small study when nothing happens; then MLflow is emptied again."""
     store = make_store(body=SMALL)
     blank = Path(uri.removeprefix("sqlite:///")).read_bytes()
-    track.sync(store, uri)
+    track.inspect(store, fix=True)
     found = picture(uri, store)
     Path(uri.removeprefix("sqlite:///")).write_bytes(blank)
     return lambda: found
@@ -86,35 +85,34 @@ def test_a_server_that_goes_away_and_comes_back(make_store, uri, undisturbed, mo
         end(self, *args)
 
     monkeypatch.setattr(track.Recorder, "on_study_end", later)
-    warnings = followed(store, None, lambda: setattr(Cut, "away", True))
+    warnings = followed(store, lambda: setattr(Cut, "away", True))
     assert len(warnings) == 1
     assert "The study goes on" in warnings[0]
     if not back:
         monkeypatch.setattr(server, "connect", connect)
         assert picture(uri, store) != expected
-        track.sync(Store(store.root, store.name), uri)
+        track.inspect(Store(store.root, store.name), fix=True)
     assert picture(uri, store) == expected
 
 
 def test_a_server_that_was_never_there_costs_one_warning(make_store, uri, undisturbed, monkeypatch, picture):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     store = make_store(body=SMALL)
-    warnings = followed(store, "http://me:s3cret@127.0.0.1:9")
+    with monkeypatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", "http://me:s3cret@127.0.0.1:9")
+        warnings = followed(store)
     assert len(warnings) == 1
     assert "keeps everything" in warnings[0]
     assert "s3cret" not in warnings[0]
-    track.sync(store, uri)
+    track.inspect(store, fix=True)
     assert picture(uri, store) == undisturbed()
 
 
-@pytest.mark.parametrize(
-    ("uri", "words"),
-    [("http://127.0.0.1:9", "MLFLOW_TRACKING_URI"), ("/some/folder", "no longer writes to folders")],
-)
-def test_unreachable_is_said_in_one_line(make_store, uri, words, monkeypatch):
+def test_unreachable_is_said_in_one_line(make_store, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(EnvironmentProblem, match=words) as raised:
-        track.sync(make_store(body=SMALL), uri)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    with pytest.raises(EnvironmentProblem, match="MLFLOW_TRACKING_URI") as raised:
+        track.inspect(make_store(body=SMALL))
     assert "\n" not in str(raised.value)
 
 
@@ -124,9 +122,9 @@ def test_a_database_of_another_version_is_named_with_its_remedy(make_store, uri,
     (warning,) = followed(store)
     assert "mlflow db upgrade" in warning
     with pytest.raises(EnvironmentProblem, match="mlflow db upgrade"):
-        track.sync(store)
+        track.inspect(store, fix=True)
     database(uri, "UPDATE alembic_version SET version_num = substr(version_num, 2)")
-    track.sync(store)
+    track.inspect(store, fix=True)
     assert {run["status"] for run in picture(uri, store).values()} == {"FINISHED"}
 
 
@@ -153,28 +151,13 @@ def test_a_full_disk_under_the_database(make_store, uri, undisturbed, monkeypatc
         with sqlite3.connect(uri.removeprefix("sqlite:///")) as connection:
             full += connection.execute("PRAGMA page_count").fetchone()
         connection.close()
-        (warning,) = followed(store, uri + "?timeout=5")
+        (warning,) = followed(store)
         assert "Free space" in warning
         full.clear()
     finally:
         event.remove(Engine, "connect", limit)
-    track.sync(store, uri)
+    track.inspect(store, fix=True)
     assert {k: v["points"] for k, v in picture(uri, store).items()} == {k: v["points"] for k, v in expected.items()}
-
-
-def test_a_full_disk_under_the_artifacts(make_store, uri, undisturbed, monkeypatch, picture):
-    expected = undisturbed()
-    store = make_store(body=SMALL)
-    with monkeypatch.context() as patch:
-
-        def full(*_: Any) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        patch.setattr(writer.Writer, "_attach", full)
-        (warning,) = followed(store)
-    assert "Free space" in warning
-    track.sync(store)
-    assert picture(uri, store) == expected
 
 
 # -- other people --------------------------------------------------------------------------------------------
@@ -192,32 +175,12 @@ def test_an_experiment_that_someone_deleted_comes_back(make_store, uri, undistur
         client.delete_experiment(experiment.experiment_id)
 
     if when == "before":
-        track.sync(store)
+        track.inspect(store, fix=True)
         delete()
         assert followed(store) == []
     else:
-        assert len(followed(store, None, delete)) <= 1
+        assert len(followed(store, delete)) <= 1
     assert picture(uri, store) == expected
-
-
-def test_a_deleted_parent_is_made_again_and_children_hang_on_it(make_store, uri, keyed):
-    store = make_store(body=SMALL)
-    track.sync(store)
-    client = server.connect(uri)
-    parent = keyed(uri)["study"]
-    client.delete_run(parent.info.run_id)
-    track.sync(store)
-    runs = keyed(uri)
-    assert len(runs) == 3
-    for cell in store.cells():
-        assert runs[cell.id].data.tags["mlflow.parentRunId"] == runs["study"].info.run_id
-
-
-def test_a_stray_run_id_in_the_environment_does_not_matter(make_store, uri, monkeypatch, picture):
-    monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)
-    store = make_store(body=SMALL)
-    track.sync(store)
-    assert len(picture(uri, store)) == 3
 
 
 # -- names and secrets ---------------------------------------------------------------------------------------
@@ -233,7 +196,7 @@ def test_names_that_mlflow_refuses_are_changed(make_store, uri, keyed):
     for cell in store.cells():
         history = [{**record, **odd} for record in store.history(cell, 1)]
         store.put(cell, 1, history, make_result("done", history, split_hash="x" * 60))
-    track.sync(store)
+    track.inspect(store, fix=True)
     runs = keyed(uri)
     assert len(runs) == 3
     for cell in store.cells():
@@ -245,15 +208,3 @@ def test_names_that_mlflow_refuses_are_changed(make_store, uri, keyed):
         assert "nan" not in run.data.metrics
         assert run.data.params["method.n_ctx"] in ("2", "4")
         assert cell.label.startswith(run.info.run_name[:200])
-
-
-def test_a_password_is_in_no_file(make_store, uri, tmp_path):
-    address = uri + "?password=s3cret"
-    store = make_store(["++tracking.uri=" + address.replace("=", "\\=")], body=SMALL)
-    assert store.spec().tracking.uri == "***"
-    (store.folder / "report.html").write_text("<!doctype html>")
-    track.sync(store, uri)
-    assert not [p for p in store.folder.rglob("*") if p.is_file() and b"s3cret" in p.read_bytes()]
-    artifacts = [p for p in (tmp_path / "mlartifacts").rglob("*") if p.is_file()]
-    assert any(p.name == "study.yaml" for p in artifacts)
-    assert not [p for p in [*artifacts, Path(uri.removeprefix("sqlite:///"))] if b"s3cret" in p.read_bytes()]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import zip_longest
 from types import SimpleNamespace
 from typing import Any, cast, get_type_hints
@@ -18,20 +20,27 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.data import Dataset, load
 from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.job import ExecutionContext
-from fpl_tune.execute.plan.traffic import Sent, bytes_sent, hollow_task
-from fpl_tune.execute.profile import cost_key
-from fpl_tune.method import Method, Sizes
+from fpl_tune.execute.plan.profile import cost_key
+from fpl_tune.execute.plan.traffic import bytes_sent, hollow_task
+from fpl_tune.method import Method, Sizes, State
 from fpl_tune.simulation import bounds
 from fpl_tune.simulation.bounds import Memory
-from fpl_tune.simulation.checked import Checked
+from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.task import ClientTask, towers_for
 
 CONTEXT_BYTES = 600 << 20
 """GPU memory of a process besides its tensors: the CUDA context and its libraries."""
+SLACK = 1.25
+"""GPU memory reserved per estimated byte: evaluation, what PyTorch's allocator keeps, fragments."""
+SMALLEST = 0.05
+"""Smallest share of a GPU: at most twenty trials on one."""
+_STEP, _PER_BYTE, _GPU = 0.5e-3, 4e-9, 0.05
+"""Typical seconds of one client's step on a core: of any step, and for each byte that it keeps for its gradient; and
+the share of it that a GPU takes. Measured on methods from prompts to whole models; a factor of two is usual."""
 
 
 class Loaded:
-    """Towers, data sets and tasks of a study, each loaded once."""
+    """Towers, data sets and tasks of a study, each loaded once, and what they tell of its runs."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Any] = {}
@@ -51,36 +60,40 @@ class Loaded:
     def dataset_of(self, run: RunSpec) -> Dataset:
         return self._once(lambda: load(run.data), "data", vars(run.data))
 
-    def task_of(self, run: RunSpec, seed: int = 1) -> ClientTask:
-        """A task of the run's data and partition whose images take no memory."""
+    def task_of(self, run: RunSpec) -> ClientTask:
+        """A task of the run's data and partition, of seed 1, whose images take no memory."""
         method = run.stages[0].method
-        groups = [vars(group) for group in (run.clip, run.data, run.partition, run.protocol)]
-        key = (*groups, method.needs, method.view, seed)
-        return self._once(lambda: hollow_task(run, seed, self.towers_of(run), self.dataset_of(run)), "task", key)
+        key = (*(vars(group) for group in (run.clip, run.data, run.partition, run.protocol)), method.needs, method.view)
+        return self._once(lambda: hollow_task(run, self.towers_of(run), self.dataset_of(run)), "task", key)
 
     def memory_of(self, run: RunSpec, seeds: int = 1) -> Memory:
         """The estimated memory of a trial; runs of equal cost key take equally much."""
         return self._once(lambda: self._memory(run), "memory", cost_key(run)).of_seeds(seeds)
 
     def _memory(self, run: RunSpec) -> Memory:
-        task, method = self.task_of(run), run.stages[0].method
-        with torch.no_grad():
-            state = Checked(method).init(task, torch.Generator().manual_seed(0), None)
+        task = self.task_of(run)
+        state = _initial_state(run, task)
         # What a step keeps depends on the number of clients and classes alone, however the images are dealt.
         key = (cost_key(run, "clip", "method"), run.data.name, run.optim.batch, task.n_clients, task.n_classes)
         step = self._once(lambda: bounds.step_bytes(run, task, state), "step", key)
         return bounds.estimate(run, task, state, step)
 
-    def bytes_of(self, run: RunSpec, seeds: Sequence[int]) -> tuple[int, int]:
-        """Bytes sent up and down by some seeds; runs of equal cost key and length send equally many."""
+    def bytes_of(self, run: RunSpec) -> tuple[int, int]:
+        """Bytes sent up and down by seed 1; runs of equal cost key and length send equally many."""
+        return self._once(lambda: bytes_sent(run, 1, self.task_of(run)), "bytes", cost_key(run), run.rounds)
 
-        def sent(seed: int) -> Sent:
-            key = (cost_key(run), run.rounds, seed)
-            return self._once(lambda: bytes_sent(run, seed, self.task_of(run, seed)), "bytes", key)
+    def typical_pace(self, run: RunSpec, device: str) -> float:
+        """Typical seconds of a round of one seed, from the number of its steps and what they keep for gradients."""
+        stages = [stage for stage in run.stages if stage.method.learns]
+        epochs = sum(stage.rounds * stage.epochs for stage in stages) / max(1, run.rounds)
+        batches = sum(-(-n // run.optim.batch) for n in self.task_of(run).train.sizes)
+        seconds = run.protocol.participation * epochs * batches * (_STEP + _PER_BYTE * self.memory_of(run).step)
+        return (0.01 + seconds) * (1 if device == "cpu" else _GPU)
 
-        first = sent(seeds[0])
-        found = [first] * len(seeds) if first.alike else [sent(seed) for seed in seeds]
-        return sum(one.up for one in found), sum(one.down for one in found)
+
+def _initial_state(run: RunSpec, task: ClientTask) -> State:
+    with torch.no_grad():
+        return checked(run.stages[0].method).init(task, torch.Generator().manual_seed(0), None)
 
 
 def check(
@@ -121,17 +134,13 @@ def check_of_sizes() -> Callable[[RunSpec], None]:
 
     def check(run: RunSpec) -> None:
         for stage in run.stages:
-            if type(stage.method).check is Method.check:
-                continue
-            key = json.dumps(
-                [vars(group) for group in (run.clip, run.data, run.partition, run.protocol)], sort_keys=True
-            )
-            if key not in known:
-                task = Loaded().task_of(run)
-                known[key] = cast(
-                    Sizes, SimpleNamespace(**{name: getattr(task, name) for name in get_type_hints(Sizes)})
-                )
-            stage.method.check(known[key])
+            if type(stage.method).check is not Method.check:
+                key = cost_key(run, "clip", "data", "partition", "protocol")
+                if key not in known:
+                    task = Loaded().task_of(run)
+                    sizes = SimpleNamespace(**{name: getattr(task, name) for name in get_type_hints(Sizes)})
+                    known[key] = cast(Sizes, sizes)
+                stage.method.check(known[key])
 
     return check
 
@@ -142,25 +151,17 @@ def _check(run: RunSpec, loaded: Loaded, seeds: int, room: int | None, gpu: int 
     if (id(task), n_ctx) not in loaded.checked:
         loaded.checked.add((id(task), n_ctx))
         loaded.towers_of(run).sentences(loaded.dataset_of(run).classes, n_ctx)  # they fit into the text tower
-    new = kind not in loaded.checked
-    if new:
-        bounds.check(run, task, seeds, room)
     for stage in run.stages:
         stage.method.check(task)
         if stage.method.needs == "patches" and task.n_patches is None:
             of = methods.name_of(run.method)
             raise ConfigError(f"{of} needs patch features, but {run.clip.name} has none. Choose another clip.")
-    if new:
-        loaded.checked.add(kind)
-        _check_states(run, task, seeds, room, gpu)
-
-
-def _check_states(run: RunSpec, task: ClientTask, seeds: int, room: int | None, gpu: int | None) -> None:
-    """Builds the initial state of one seed and checks its size, and that a step of one client fits into a GPU."""
+    if kind in loaded.checked:
+        return
+    loaded.checked.add(kind)
     try:
-        with torch.no_grad():
-            state = Checked(run.stages[0].method).init(task, torch.Generator().manual_seed(0), None)
-        found = None if gpu is None else bounds.estimate(run, task, state)
+        state = _initial_state(run, task)
+        found = None if gpu is None else loaded.memory_of(run)
     except Exception as problem:
         if not is_out_of_memory(problem):
             return  # a method's own error: the run reports it with its place
@@ -171,3 +172,32 @@ def _check_states(run: RunSpec, task: ClientTask, seeds: int, room: int | None, 
     bounds.check_state(state, seeds, room)
     if found is not None and gpu is not None:
         bounds.check_gpu(found, run, gpu - CONTEXT_BYTES)
+
+
+def gpu_share(run: RunSpec, seeds: int, total: int) -> float:
+    """Estimates the share of a GPU that a trial takes: the default of `execution.gpus`.
+
+    Nothing is trained and no GPU is used. The estimate counts the CUDA context, towers, images, states and what the
+    clients that are trained at once keep for their gradients. Runs that differ in floats alone (learning rates, λ)
+    share one estimate.
+
+    Args:
+        run: the trial's configuration.
+        seeds: number of seeds that are trained together.
+        total: bytes of the GPU.
+
+    Returns:
+        A share between `SMALLEST` and 1, in hundredths; 1 where the method fails.
+    """
+    try:
+        peak = _loaded().memory_of(run, seeds).peak(int(bounds.BLOCK_SHARE * total))
+    except Exception:  # a method's own error: the trial reports it with its place
+        return 1.0
+    share = (SLACK * peak + CONTEXT_BYTES) / total
+    return min(1.0, max(SMALLEST, math.ceil(100 * share) / 100))
+
+
+@cache
+def _loaded() -> Loaded:
+    """Towers, data sets and estimates that earlier calls of this process loaded."""
+    return Loaded()

@@ -1,10 +1,10 @@
-"""Exact bytes of a run, without training: they depend on cohorts and shapes, not on values."""
+"""Bytes of a run, without training: they depend on cohorts and shapes, not on values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,17 +21,8 @@ from fpl_tune.simulation.worlds import draw_clients, task_of
 _STEADY = 3  # equal rounds after which a stage with everybody in every round stays as it is
 
 
-class Sent(NamedTuple):
-    """Bytes that all clients of a seed send over a whole run."""
-
-    up: int
-    down: int
-    alike: bool
-    """Whether every seed sends as much."""
-
-
-def bytes_sent(run: RunSpec, seed: int, task: ClientTask) -> Sent:
-    """Counts the bytes of a seed, exactly.
+def bytes_sent(run: RunSpec, seed: int, task: ClientTask) -> tuple[int, int]:
+    """Bytes that all clients of a seed send up, and receive, over a whole run: exact.
 
     Where a method counts by client, its rounds are played with `start` and `merge`, on images and text features that
     are all equal. Counts that are the same for every client follow from shapes, which no round changes.
@@ -42,7 +33,6 @@ def bytes_sent(run: RunSpec, seed: int, task: ClientTask) -> Sent:
         task: its `hollow_task`.
     """
     task = SilentTask(**{field.name: getattr(task, field.name) for field in fields(task)})
-    by_client = False
     up = down = number = 0
     state: State | None = None
     for stage in run.stages if run.learns else run.stages[:1]:
@@ -64,10 +54,9 @@ def bytes_sent(run: RunSpec, seed: int, task: ClientTask) -> Sent:
                 up, down, number = up + left * found[0], down + left * found[1], number + left
                 break
             if any(isinstance(count, Tensor) for count in (*sent.up.values(), *sent.down.values())):
-                by_client = True
                 with torch.no_grad():
                     state = method.merge(now, state, clients, method.start(now, state, clients))
-    return Sent(up, down, alike=not by_client and run.protocol.participation == 1)
+    return up, down
 
 
 def _bytes(counts: Mapping[str, int | Tensor], clients: int) -> int:
@@ -88,10 +77,9 @@ class SilentTask(ClientTask):
         return context.new_full((*lead, self.n_classes, self.embed_dim), self.embed_dim**-0.5)
 
 
-def hollow_task(run: RunSpec, seed: int, towers: Towers, dataset: Dataset) -> ClientTask:
-    """A task whose images are zeros that take no memory."""
-    needs = run.stages[0].method.needs
-    size = towers.image_size
+def hollow_task(run: RunSpec, towers: Towers, dataset: Dataset) -> ClientTask:
+    """A task of seed 1 whose images are zeros that take no memory."""
+    needs, size = run.stages[0].method.needs, towers.image_size
     shape = {
         "pooled": (towers.embed_dim,),
         "patches": (towers.n_patches or 1, towers.embed_dim),
@@ -101,4 +89,4 @@ def hollow_task(run: RunSpec, seed: int, towers: Towers, dataset: Dataset) -> Cl
     looks = pools_and_views(dataset, run.data.views, run.stages[0].method.view)
     train, test, *views = (torch.zeros(1, dtype=dtype).expand(max(1, len(pool)), *shape) for pool, _ in looks)
     world = SharedData(towers, dataset, run.clip, train, test, views[: run.data.views], views[run.data.views :])
-    return task_of(world, run, seed)
+    return task_of(world, run, 1)

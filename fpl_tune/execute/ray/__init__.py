@@ -7,13 +7,11 @@ a command that never needs it must not wait for it, nor a worker that checks its
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from fpl_tune.execute.job import ExecutionContext
     from fpl_tune.execute.ray.nodes import Node
     from fpl_tune.execute.scheduler import Scheduler
@@ -26,34 +24,16 @@ def execute(scheduler: Scheduler, setup: ExecutionContext) -> None:
         EnvironmentProblem: Ray cannot be started or reached, or a node of it cannot do its part.
         ConfigError: a trial asks for what no node has.
     """
-    from fpl_tune.execute import inline
-
-    inline.run_first(scheduler, setup)
-    if scheduler.exhausted:
-        return
+    if setup.address is None:  # Ray, which reads it where it is imported, then listens at 127.0.0.1 only
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     from fpl_tune.execute.ray.executor import run
 
     if not scheduler.stopping:  # Ctrl-C during the import, which takes a second
         run(scheduler, setup)
 
 
-def offer(setup: ExecutionContext) -> ExecutionContext:
-    """The setup as a cluster allows it, with as many trials at once as it carries now.
-
-    Raises:
-        EnvironmentProblem, ConfigError: as `execute`.
-    """
-    from fpl_tune.execute.ray.connect import connected
-    from fpl_tune.execute.ray.executor import settle
-    from fpl_tune.execute.ray.nodes import slots
-
-    with connected(setup.address):
-        setup, _ = settle(setup)
-        return replace(setup, parallel=max(1, slots(setup)))
-
-
 def alive(address: str) -> int:
-    """Living nodes of a cluster.
+    """Number of living nodes of a cluster.
 
     Raises:
         EnvironmentProblem: it does not answer.
@@ -66,17 +46,14 @@ def alive(address: str) -> int:
         return sum(node["Alive"] for node in ray.nodes())
 
 
-def inspect(
-    address: str, storage: str, cache_dir: Path, data_roots: Sequence[str]
-) -> tuple[list[Node], list[tuple[Node, str, str]]]:
-    """The nodes of a cluster, and their problems: node, finding, remedy.
+def inspect(address: str, storage: str, data_roots: Sequence[str]) -> list[Node]:
+    """The living nodes of a cluster, each with what keeps it from running trials.
 
     Raises:
         EnvironmentProblem: it does not answer, or this machine cannot write the storage.
     """
     from fpl_tune.execute.ray.connect import connected
-    from fpl_tune.execute.ray.nodes import check_nodes, findings
+    from fpl_tune.execute.ray.nodes import check_nodes
 
     with connected(address):
-        nodes = check_nodes(storage, cache_dir, data_roots)
-        return nodes, findings(nodes, storage)
+        return check_nodes(storage, data_roots)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
 import pickle
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,8 +20,9 @@ from ray.tune.search import Searcher
 from fpl_tune.core.device import cores
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.execute.callback import Callback
-from fpl_tune.execute.job import Assignment, ExecutionContext, Failure, Job, Report
-from fpl_tune.execute.plan.memory import gpu_share
+from fpl_tune.execute.gpus import gpus_here
+from fpl_tune.execute.job import ExecutionContext, Failure, Job, Report
+from fpl_tune.execute.plan.preflight import gpu_share
 from fpl_tune.execute.ray.connect import connected
 from fpl_tune.execute.ray.nodes import check_nodes, refuse_unfit, slots
 from fpl_tune.execute.ray.trainable import REPORT, STUDY, FederatedTrainable
@@ -32,7 +31,6 @@ from fpl_tune.study.versions import versions
 
 LOG_FILE = "ray.log"
 """In the study's folder: Ray's own messages."""
-_REFRESH_SECONDS = 2.0  # between looks for nodes that have joined or are lost
 
 
 def run(scheduler: Scheduler, context: ExecutionContext) -> None:
@@ -46,7 +44,7 @@ def run(scheduler: Scheduler, context: ExecutionContext) -> None:
     with connected(context.address, log=context.folder / LOG_FILE, on_lost=lost) as folder:
         if scheduler.stopping:
             return
-        jobs = JobSearcher(scheduler, *settle(context))
+        jobs = JobSearcher(scheduler, settle(context))
         tuner = tune.Tuner(
             tune.with_resources(FederatedTrainable, _resources),
             tune_config=tune.TuneConfig(
@@ -72,64 +70,56 @@ def run(scheduler: Scheduler, context: ExecutionContext) -> None:
             raise jobs.problem
 
 
-def settle(context: ExecutionContext) -> tuple[ExecutionContext, int | None]:
-    """The context as the cluster allows it, and the bytes of its smallest GPU; None: it has none, or is this machine.
+def settle(context: ExecutionContext) -> ExecutionContext:
+    """The context as this machine or the cluster allows it, with the bytes of the smallest GPU if they are needed.
 
     Raises:
         EnvironmentProblem: a node cannot run trials.
         ConfigError: a trial asks for what no node has.
     """
-    if context.address is None:
-        return context, None
-    nodes = check_nodes(context.storage, context.cache_dir, context.data_roots)
-    if context.device == "auto":
-        context = replace(context, device="cuda" if any(node.gpus for node in nodes) else "cpu")
-    if context.device == "cpu":
-        context = replace(context, gpus=context.gpus or 0.0)
-    elif context.execution.threads is None:
-        context = replace(context, threads=1)
-    refuse_unfit(nodes, context.storage, context.threads, 0.01 if context.gpus is None else context.gpus)
-    gpu_bytes = min((total for node in nodes if node.facts for total, _ in node.facts.gpus), default=None)
-    if context.gpus is None and gpu_bytes is None:
+    gpu_bytes: list[int] = []
+    if context.address is not None:
+        nodes = check_nodes(context.storage, context.data_roots)
+        if context.device == "auto":
+            context = replace(context, device="cuda" if any(node.gpus for node in nodes) else "cpu")
+        if context.device == "cpu":
+            context = replace(context, gpus=context.gpus or 0.0)
+        elif context.execution.threads is None:
+            context = replace(context, threads=1)
+        refuse_unfit(nodes, context.threads, 0.01 if context.gpus is None else context.gpus)
+        gpu_bytes = [total for node in nodes for total in node.gpu_bytes]
+    elif context.gpus is None:
+        gpu_bytes = [total for total, _ in gpus_here()]
+    if context.gpus is None and not gpu_bytes:
         raise EnvironmentProblem(
-            "PyTorch sees no GPU on any node that has GPUs. Install a PyTorch with CUDA there, or use "
-            "execution.device=cpu."
+            "PyTorch sees no GPU where trials run. Install a PyTorch with CUDA there, or use execution.device=cpu."
         )
-    return context, gpu_bytes
+    return replace(context, gpu_bytes=min(gpu_bytes, default=0))
 
 
 def _resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:
     """The resources of a trial from its configuration, which `JobSearcher` suggests."""
-    share = {"CPU": config["cpus"], "GPU": config["gpus"]} if config["gpus"] else {"CPU": config["cpus"]}
-    selector = [{"ray.io/node-id": config["nodes"]}] if config["nodes"] else None
-    return tune.PlacementGroupFactory([share], bundle_label_selector=selector)
+    return tune.PlacementGroupFactory([{name: config[name] for name in ("CPU", "GPU") if config[name]}])
 
 
 class JobSearcher(Searcher):
     """Suggests jobs to Tune, as slots are free, and passes reports to the study's scheduler.
 
-    Nodes that join while the study runs get trials. One that cannot run trials declines its first and gets no more.
+    Nodes that join while the study runs get trials.
 
     Tune takes an exception in its hooks for a failed trial, so exceptions are kept in `problem`.
 
     Args:
         scheduler: the study's.
         context: of its jobs, as the cluster allows it.
-        gpu_bytes: memory of the smallest GPU of a cluster; None: of this machine's.
     """
 
-    def __init__(self, scheduler: Scheduler, context: ExecutionContext, gpu_bytes: int | None = None) -> None:
+    def __init__(self, scheduler: Scheduler, context: ExecutionContext) -> None:
         super().__init__()
         self.scheduler, self.context = scheduler, context
         self.problem: BaseException | None = None
         self.running: dict[str, Job] = {}
         """By Tune's id of the trial."""
-        self.refused: set[str] = set()
-        """Ids of the nodes that get no trials."""
-        self._versions = versions()
-        self._refresh_at = 0.0
-        self._slots, self._gpus = context.parallel, math.inf
-        self._gpu_bytes = gpu_bytes
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune pickles its hooks for a restore that is never used; databases do not pickle
@@ -147,21 +137,16 @@ class JobSearcher(Searcher):
             if self._has_slot() and (job := self.scheduler.next_job()) is not None:
                 self.running[trial_id], job.gpus = job, self._share(job)
                 # Pickled: Tune keeps several copies of every configuration until the end, and copies share bytes.
-                packed = pickle.dumps((Assignment.of(job, self.context), self._versions))
-                nodes = f"!in({','.join(sorted(self.refused))})" if self.refused else ""
-                return {STUDY: packed, "cpus": self._cpus(job), "gpus": job.gpus, "nodes": nodes}
+                packed = pickle.dumps((job, self.context, versions()))
+                return {STUDY: packed, "CPU": self._cpus(job), "GPU": job.gpus}
         return Searcher.FINISHED if self.problem is not None or self.scheduler.exhausted else None
 
     def _has_slot(self) -> bool:
-        """Whether another trial may start: beside a job that runs alone on the CPU none may."""
-        if time.monotonic() > self._refresh_at and (self.context.address or self.context.device == "cuda"):
-            self._refresh_at = time.monotonic() + _REFRESH_SECONDS
-            self._slots = slots(self.context, self.refused) if self.context.address else self._slots
-            self._gpus = ray.cluster_resources().get("GPU", 0.0)
-        if self.context.device == "cpu":
-            return len(self.running) < self._slots and not any(job.alone for job in self.running.values())
-        # At most one job waits until its share is free, while Ray fills the GPUs.
-        return len(self.running) < self._slots and sum(job.gpus for job in self.running.values()) < self._gpus
+        """Whether another trial may start. At most one job waits until its share is free, while Ray fills the GPUs."""
+        free = len(self.running) < (slots(self.context) if self.context.address else self.context.parallel)
+        if not free or self.context.device == "cpu":
+            return free
+        return sum(job.gpus for job in self.running.values()) < ray.cluster_resources().get("GPU", 0.0)
 
     def _cpus(self, job: Job) -> float:
         """Cores of a job. On this machine all trials fit beside each other, and one that runs alone takes all cores."""
@@ -176,18 +161,16 @@ class JobSearcher(Searcher):
             return 0.0
         if job.alone:
             return 1.0
-        return self.context.gpus or gpu_share(job.cell.run, len(job.seeds), self._gpu_bytes)
+        return self.context.gpus or gpu_share(job.cell.run, len(job.seeds), self.context.gpu_bytes)
 
     def receive(self, trial_id: str, report: Report) -> bool:
         """Passes on the report of a step. Returns whether the trial goes on."""
-        job, goes_on = self.running[trial_id], False
-        if report.node not in self.refused and report.failure is not None and report.failure.kind == "declined":
-            self.refused.add(report.node)
-            text = f"node {report.node[:6]} gets no trials: it {report.failure.error}. See `fpl-tune doctor`."
-            self.scheduler.warn(job, text)
+        goes_on = False
         if self.problem is None:
             with self._guarded():
-                goes_on = self.scheduler.receive(job, report)
+                goes_on = self.scheduler.receive(self.running[trial_id], report)
+                if self.context.apart and self.scheduler.stopping:
+                    goes_on = False
         if not goes_on:
             del self.running[trial_id]
         return goes_on

@@ -9,7 +9,6 @@ import os
 import pickle
 import shutil
 import tempfile
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +18,6 @@ from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
-import ray
 import torch
 from ray import tune
 
@@ -29,23 +27,21 @@ from fpl_tune.core import plugins
 from fpl_tune.core.device import resolve
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, Notice, unknown
 from fpl_tune.core.paths import cache_root
-from fpl_tune.execute.job import STOP_FILE, Assignment, ExecutionContext, Failure, JobRun, Report, stop_requested
-from fpl_tune.execute.ray.nodes import node_cache, unfit
-from fpl_tune.execute.remote import RemoteStorage
+from fpl_tune.core.spec import validated
+from fpl_tune.execute.job import ExecutionContext, Job, JobRun, Report, stop_requested
+from fpl_tune.execute.ray.nodes import differing, node_cache
 from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Damaged, Snapshot
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.simulation.worlds import threads_of
-from fpl_tune.study.cells import Composer
+from fpl_tune.study.cells import Cell, Composer
 
 STUDY = "study"
-"""Key of a configuration: a pickled `Assignment` of a study."""
+"""Key of a configuration: a job of a study, its settings and versions, pickled."""
 REPORT = "report"
 """Key of a result: the `Report` of a step."""
 STEP_SECONDS = 0.5
 """A study's step runs rounds for at least this long, so that Tune's cost of a step is a small share of it."""
-STOP_SECONDS = 2.0
-"""Time between looks at a remote stop file."""
 
 
 class ContextLost(EnvironmentProblem):
@@ -98,27 +94,23 @@ class FederatedTrainable(tune.Trainable):
         Raises:
             ConfigError: an unknown field, or a value that its field refuses.
         """
-        self._in_study, self._unfit = STUDY in config, ""
+        self._in_study = STUDY in config
         if self._in_study:
             self._setup_job(config)
             return
         run, seeds, context = parse(config)
-        self._run = JobRun(Assignment(run, tuple(seeds), context))
+        self._run = JobRun(Job(Cell("", 0, "", "cell", {}, run), tuple(seeds)), context, resumes=False)
         self._run.begin()
 
     def _setup_job(self, config: dict[str, Any]) -> None:
-        assignment, versions = pickle.loads(config[STUDY])
-        self._unfit = unfit(assignment.context, versions)
-        if self._unfit:
-            return
-        context = on_node(assignment.context)
+        job, context, versions = pickle.loads(config[STUDY])
+        if different := differing(versions):  # of a node that joined after the check
+            raise EnvironmentProblem(f"this node has {different}. Install the same versions on all nodes.")
+        context = on_node(context)
         if context.device == "cuda":  # a trial that takes more than its share of the GPU is out of memory
             torch.cuda.empty_cache()
-            torch.cuda.set_per_process_memory_fraction(min(1.0, config["gpus"]))
-        remote = context.execution.checkpoints if context.address else None
-        self._remote = RemoteStorage(remote) if remote else None
-        self._looked = time.monotonic()
-        self._run = JobRun(replace(assignment, context=context))
+            torch.cuda.set_per_process_memory_fraction(min(1.0, config["GPU"]))
+        self._run = JobRun(job, context)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Begins another run in the same process, which keeps towers and data."""
@@ -142,28 +134,16 @@ class FederatedTrainable(tune.Trainable):
         return {**last_figures(run.history), "done": simulation.done, "training_iteration": simulation.round}
 
     def _step_job(self) -> Report:
-        if self._unfit:
-            node = ray.get_runtime_context().get_node_id()
-            return Report([], failure=Failure(self._unfit, "declined"), node=node)
-        report = self._run.step(STEP_SECONDS, self._stop_requested)
+        folder = self._run.context.folder
+        report = self._run.step(STEP_SECONDS, lambda: stop_requested(folder))
         if report.failure is not None and report.failure.kind == "died":  # Tune then ends the process
             raise ContextLost(f"the CUDA context is lost: {report.failure.error}")
         return report
 
-    def _stop_requested(self) -> bool:
-        """Looks for the stop file in the study's folder; at a URL only every `STOP_SECONDS`."""
-        context = self._run.context
-        if self._remote is None:
-            return stop_requested(context.folder)
-        if time.monotonic() - self._looked < STOP_SECONDS:
-            return False
-        self._looked = time.monotonic()
-        return self._remote.holds(f"{context.study}/{STOP_FILE}")
-
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Writes the state after the last round."""
         tensors, meta = self._run.snapshot()
-        run = config.as_dict(self._run.assignment.run)
+        run = config.as_dict(self._run.job.cell.run)
         checkpoint.write(Path(checkpoint_dir), Snapshot(tensors, {**meta, "run": run}))
 
     def load_checkpoint(self, checkpoint: str) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -185,9 +165,9 @@ def on_node(context: ExecutionContext) -> ExecutionContext:
     if context.address is None:
         return context
     context = replace(context, cache_dir=node_cache(context.cache_dir))
-    if context.execution.checkpoints is None:
+    if not context.apart:
         return context
-    own = Path(tempfile.gettempdir(), f"fpl-tune-{os.getpid()}", context.study)
+    own = Path(tempfile.gettempdir(), f"fpl-{os.getpid()}-study", context.study)
     atexit.register(shutil.rmtree, own.parent, ignore_errors=True)
     return replace(context, folder=own)
 
@@ -205,9 +185,9 @@ def parse(node: Mapping[str, Any]) -> tuple[RunSpec, list[int], ExecutionContext
     options = {name: fields.pop(name) for name in list(fields) if name.startswith("execution.")}
     for name in options.keys() - _OPTIONS:
         raise unknown("field", name, sorted(_OPTIONS))
-    execution = config.changed(ExecutionSpec(), {name.partition(".")[2]: v for name, v in options.items()}, "execution")
+    execution = validated(ExecutionSpec, {name.partition(".")[2]: v for name, v in options.items()}, "execution")
     seeds = fields.pop("seeds", 1)
-    spec = config.changed(StudySpec(), {"seeds": list(seeds) if isinstance(seeds, tuple) else seeds}, "")
+    spec = validated(StudySpec, {"seeds": list(seeds) if isinstance(seeds, tuple) else seeds}, "")
     plugins.trust([f"method={fields.get('method')}"])
     run = _composer().at(fields)
     device = resolve(execution.device)

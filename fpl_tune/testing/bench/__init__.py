@@ -1,12 +1,10 @@
 # pyright: reportUnusedImport=false
-"""Benchmarks: what text encoding, a step, a round and a trial cost, beside the plain path in the same run.
+"""Benchmarks: what text encoding and a round cost, beside the plain path in the same run.
 
 The plain path is a loop over clients with an unmodified CLIP: open_clip's own modules encode sentences of the full
 context length, images are encoded at every use, and nothing is cached. A ratio compares two times of the same run; on
 a busy machine both are noisy.
 """
 
-from fpl_tune.testing.bench.gpu import bench_gpu
 from fpl_tune.testing.bench.rounds import bench_round
 from fpl_tune.testing.bench.texts import bench_text
-from fpl_tune.testing.bench.trials import bench_trial

@@ -106,7 +106,6 @@ class Meter:
     def __init__(self, towers: Towers) -> None:
         self._towers = towers
         self.seconds, self.peak_bytes, self.tokens, self.operations = 0.0, 0, 0, 0
-        self._kinds: dict[tuple[Any, ...], list[Any]] = {}  # number of equal calls, and what repeats one
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -120,8 +119,6 @@ class Meter:
             learning = torch.is_grad_enabled() and context.requires_grad
             self.tokens += found.tokens
             self.operations += found.forward + (found.backward if learning else 0)
-            kind = (tuple(context.shape), per_class, learning)
-            self._kinds.setdefault(kind, [0, context.detach(), sentences, {"per_class": per_class, **more}])[0] += 1
             return original(context, sentences, per_class=per_class, **more)
 
         towers.encode_prompts = counted  # type: ignore[method-assign]
@@ -133,28 +130,13 @@ class Meter:
         wait(towers.device)
         self.seconds, self.peak_bytes = time.perf_counter() - began, peak.bytes()
 
-    def text_seconds(self) -> float:
-        """Seconds of all counted calls, measured on one of each kind alone."""
-        total = 0.0
-        for (*_, learning), (times, context, sentences, more) in self._kinds.items():
-            leaf = context.clone().requires_grad_(learning)
-
-            def again(leaf: Tensor = leaf, sentences: Any = sentences, more: dict[str, Any] = more) -> None:
-                encoded = self._towers.encode_prompts(leaf, sentences, **more)
-                if leaf.requires_grad:
-                    torch.autograd.grad(encoded.sum(), leaf)
-
-            total += times * best(again, self._towers.device, repeats=2)
-        return total
-
-    def row(self, name: str, plain_seconds: float, note: str, *, text_share: float | None = None) -> Row:
+    def row(self, name: str, plain_seconds: float, note: str) -> Row:
         """The row of what was measured.
 
         Args:
             name: of the benchmark.
             plain_seconds: that the plain path takes for the same work.
             note: how it was measured.
-            text_share: of the seconds; None: `text_seconds` measures it.
         """
         rate = matrix_rate(self._towers.device, self._towers.dtype)
         return {
@@ -165,7 +147,6 @@ class Meter:
             "tokens": self.tokens,
             "operations": self.operations,
             "matrix_rate_share": self.operations / self.seconds / rate,
-            "text_share": min(1.0, self.text_seconds() / self.seconds) if text_share is None else text_share,
             "peak_memory_bytes": self.peak_bytes,
             "note": note,
         }

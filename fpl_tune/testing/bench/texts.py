@@ -73,5 +73,5 @@ def bench_text(run: RunSpec, device: str = "cpu", *, progress: Progress | None =
         note += f"; blocks of {counted(at_once, 'client')}" if n > at_once else ""
         note += f"; one client after another: {n * alone / meter.seconds:.1f} times as long" if n > 1 else ""
         name = f"text {towers.name} {run.clip.dtype}, {counted(n, 'client')}"
-        rows.append(meter.row(name, n * plain, note, text_share=1.0))
+        rows.append(meter.row(name, n * plain, note))
     return rows

@@ -75,16 +75,6 @@ def test_search_settings_without_a_sampler_are_an_error(tmp_path: Path) -> None:
         compose(name)
 
 
-def test_a_study_of_this_folder_that_hides_a_shipped_one_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "studies").mkdir()
-    (tmp_path / "studies" / "lambda_sweep.yaml").write_text(HEAD + "axes: {method: {lam: [0, 1]}}")
-    monkeypatch.chdir(tmp_path)
-    with pytest.warns(UserWarning, match="lambda_sweep.yaml is run, not the shipped study lambda_sweep"):
-        compose("lambda_sweep")
-
-
 def test_labelled_variants_of_one_configuration_are_named(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     variants = "[{label: ours, method: promptfl}, {label: theirs, method: promptfl}, {label: coop, method: coop}]"

@@ -258,7 +258,6 @@ def _nodes() -> Iterator[Cluster]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "disabled")
         patch.setattr("fpl_tune.execute.ray.nodes.ANSWER_SECONDS", PATIENCE)
-        patch.setattr("fpl_tune.execute.ray.connect.JOIN_SECONDS", PATIENCE)
         with started() as made:
             yield made
 

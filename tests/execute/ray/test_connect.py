@@ -3,96 +3,74 @@
 from __future__ import annotations
 
 import os
-import signal
-import socket
-import stat
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.execute.ray import connect
 
+_STUDY = """
+import os, signal, sys
+from pathlib import Path
+import psutil
+from fpl_tune import config
+from fpl_tune.api import start_study
+from fpl_tune.execute.callback import Callback
 
-def test_the_token_file_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    connect._private_token()
-    token = tmp_path / ".ray" / "auth_token"
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (token, token.parent)] == [0o600, 0o700]
-    written = token.read_text()
-    connect._private_token()
-    assert token.read_text() == written, "an existing token stays"
+me, ours = psutil.Process(), []
 
+class Look(Callback):
+    def on_round_end(self, cell, records):
+        ours[:] = me.children(recursive=True)
+        sockets = [line for one in (me, *ours) for line in one.net_connections("inet") if line.status == "LISTEN"]
+        found = {line.laddr.ip.removeprefix("::ffff:") for line in sockets}
+        assert found == {"127.0.0.1"}, found
 
-def test_signals_and_environment_are_as_before() -> None:
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    before = dict(os.environ)
-    with connect._environment(True) as home, connect._signals_kept():
-        assert os.environ["RAY_TMPDIR"] == home
-        signal.signal(signal.SIGTERM, lambda *_: None)
-        assert signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
-    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    assert dict(os.environ) == before
-    assert not Path(home).exists()
-
-
-_STARTS_AND_ENDS = """
-import psutil, ray
-from fpl_tune.execute.ray.connect import connected
-
-with connected(None):
-    assert ray.get(ray.remote(lambda: 1).remote()) == 1
-    ours = psutil.Process().children(recursive=True)
+handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+study = config.compose_study(sys.argv[1], ["execution.executor=ray", "seeds=1"])
+assert start_study(study, root=Path(sys.argv[2]), callbacks=[Look()]).exit_code == 0
 _, alive = psutil.wait_procs(ours, timeout=5)
 assert len(ours) > 5 and not alive, alive
+assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+assert not [name for name in os.environ if name.startswith("RAY_TMPDIR")]
+token = Path.home() / ".ray"
+assert token.is_dir() and token.stat().st_mode & 0o77 == 0
 """
 
 
 @pytest.mark.system
-def test_nothing_of_our_ray_outlives_a_study() -> None:
+def test_our_ray_listens_here_alone_and_nothing_of_it_outlives_a_study(compose: Any, tmp_path: Path) -> None:
     """Its processes block SIGTERM, so that a signal to the process group does not end them before trials do."""
-    subprocess.run([sys.executable, "-c", _STARTS_AND_ENDS], check=True, timeout=120)
+    compose("axes: {}")
+    known = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    words = [sys.executable, "-c", _STUDY, str(tmp_path / "tiny.yaml"), str(tmp_path / "out")]
+    subprocess.run(words, check=True, timeout=120, env={**known, "HOME": str(tmp_path)})
 
 
-@pytest.mark.parametrize("reply", [b"HTTP/1.0 400 Bad Request\r\n\r\n", b""])
-def test_a_server_that_is_not_ray_is_named_in_bounded_time(reply: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connect, "JOIN_SECONDS", 3.0)
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        closing = threading.Event()
-
-        def answer() -> None:
-            while not closing.is_set():
-                line, _ = listening.accept()
-                with line:
-                    line.sendall(reply)
-                    closing.wait(0.2)
-
-        thread = threading.Thread(target=answer, daemon=True)
-        thread.start()
-        began = time.monotonic()
-        port = listening.getsockname()[1]
-        with (
-            pytest.raises(EnvironmentProblem, match=f"cannot join the Ray cluster at 127.0.0.1:{port}: ") as caught,
-            connect.connected(f"127.0.0.1:{port}"),
-        ):
-            pass
-        assert "\n" not in str(caught.value)
-        assert time.monotonic() - began < 60
-        closing.set()
-        socket.create_connection(("127.0.0.1", port)).close()
-        thread.join()
+def test_folders_of_killed_processes_are_swept() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    folders = [Path("/tmp", f"fpl-{number}-swept") for number in (ended.pid, os.getpid())]
+    for folder in folders:
+        folder.mkdir()
+    connect.sweep()
+    assert [folder.exists() for folder in folders] == [False, True]
+    folders[1].rmdir()
 
 
-def test_an_address_is_host_and_port() -> None:
-    for address in ("head:ray", "head", "head:99999", ""):
-        with pytest.raises(ConfigError, match="auto or host:port"), connect.connected(address):
-            pass
+@pytest.mark.parametrize(
+    ("address", "problem", "said"),
+    [
+        ("localhost:1", EnvironmentProblem, "cannot join the Ray cluster at localhost:1: nothing answers there"),
+        ("head:99999", ConfigError, "must be auto or host:port, but one is 'head:99999'"),
+        ("nowhere", ConfigError, "must be auto or host:port"),
+        ("", ConfigError, "must be auto or host:port"),
+    ],
+)
+def test_an_address_without_a_cluster_is_refused_at_once(address: str, problem: type[Exception], said: str) -> None:
+    with pytest.raises(problem, match=said), connect.connected(address):
+        pass

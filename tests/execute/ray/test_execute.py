@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from fpl_tune.core.errors import FplTuneError
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.simulation.simulation import Record
@@ -95,21 +93,6 @@ def test_stopped_in_ray_and_continued_inline_equals_undisturbed(run: Make, figur
     pd.testing.assert_frame_equal(figures("ray"), figures("whole"), check_exact=True)
 
 
-@pytest.mark.parametrize(
-    ("address", "code", "said"),
-    [
-        ("localhost:1", 3, "cannot join the Ray cluster at localhost:1: nothing answers there"),
-        ("nowhere", 2, "must be auto or host:port, but one is 'nowhere'"),
-    ],
-)
-def test_a_cluster_that_is_not_there_is_named_at_once(address: str, code: int, said: str, run: Make) -> None:
-    began = time.monotonic()
-    with pytest.raises(FplTuneError, match=said) as caught:
-        run("axes: {}", "execution.executor=ray", f"execution.address={address}")
-    assert caught.value.exit_code == code
-    assert time.monotonic() - began < 60
-
-
 def test_ray_is_not_started_for_a_finished_study(run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     from fpl_tune.execute import ray
 
@@ -122,35 +105,12 @@ def test_ray_is_not_started_for_a_finished_study(run: Make, monkeypatch: pytest.
     assert run("axes: {}", "execution.executor=ray").skipped == 1
 
 
-def test_zero_shot_cells_are_done_before_ray_starts(run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fpl_tune.execute.ray import executor
-
-    done: list[str] = []
-    started: list[list[str]] = []
-
-    class Seen(Callback):
-        def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
-            done.append(cell.label)
-
-    def begin(scheduler: Any, setup: Any) -> None:
-        started.append(list(done))
-        scheduler.request_stop()
-
-    monkeypatch.setattr(executor, "run", begin)
-    two = "references: [{method: zeroshot}, {method: zeroshot, partition.n_clients: 2}]\n"
-    assert run(f"axes: {{optim: {{lr: [0.01]}}}}\n{two}", "execution.executor=ray", callbacks=[Seen()]).pending == 1
-    assert started == [["zeroshot, lr=0.01", "zeroshot, n_clients=2, lr=0.01"]]
-    assert run(two, "method=zeroshot", "execution.executor=ray", root="other").exit_code == 0
-    assert len(started) == 1, "Ray is not needed"
-
-
 def test_ray_is_not_started_for_a_study_that_stops_while_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fpl_tune.execute import inline, ray
+    from fpl_tune.execute import ray
     from fpl_tune.execute.ray import executor
 
-    scheduler: Any = SimpleNamespace(exhausted=False, stopping=False)
+    scheduler: Any = SimpleNamespace(stopping=False)
     runs: list[bool] = []
-    monkeypatch.setattr(inline, "run_first", lambda *_: None)
     monkeypatch.setattr(executor, "run", lambda *_: runs.append(scheduler.stopping))
     ray.execute(scheduler, ExecutionContext(Path(), Path()))
     scheduler.stopping = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +13,14 @@ import pytest
 import torch
 
 from fpl_tune import FederatedTrainable, config
-from fpl_tune.execute.job import STOP_FILE, Assignment, ExecutionContext, Job
+from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.execute import job as job_module
+from fpl_tune.execute.job import STOP_FILE, ExecutionContext, Job
 from fpl_tune.execute.ray import executor, trainable
 from fpl_tune.execute.ray.executor import JobSearcher, cause_of_death
 from fpl_tune.execute.ray.trainable import REPORT, STUDY, ContextLost
 from fpl_tune.execute.resources import setup_of
-from fpl_tune.study.cells import expand
+from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.versions import versions
 
 
@@ -45,24 +46,28 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def sent(assignment: Assignment, versions: dict[str, str] | None = None) -> dict[str, Any]:
-    return {STUDY: pickle.dumps((assignment, versions or {})), "gpus": 0.3}
+def sent(job: Job, context: ExecutionContext, drivers: dict[str, str] | None = None) -> dict[str, Any]:
+    return {STUDY: pickle.dumps((job, context, drivers or {})), "GPU": 0.3}
 
 
-def assignment(folder: Path) -> Assignment:
-    return Assignment(config.compose_run(), (1,), ExecutionContext(folder, folder, device="cuda"), "cells/0/ckpt-1")
+def one_job() -> Job:
+    return Job(Cell("0", 0, "", "cell", {}, config.compose_run()), (1,), {1})
+
+
+def on_gpu(folder: Path) -> ExecutionContext:
+    return ExecutionContext(folder, folder, device="cuda")
 
 
 def _actor(
     monkeypatch: pytest.MonkeyPatch, folder: Path, calls: list[str], *rounds: Exception | None
 ) -> FederatedTrainable:
-    def begin(context: ExecutionContext, *_: Any) -> Round:
+    def begin(*_: Any, **__: Any) -> Round:
         calls.append("begin")
         return Round(*rounds)
 
-    monkeypatch.setattr(ExecutionContext, "simulation", begin)
+    monkeypatch.setattr(job_module, "Simulation", begin)
     monkeypatch.setattr(trainable, "STEP_SECONDS", 0.0)
-    return FederatedTrainable(sent(assignment(folder)))
+    return FederatedTrainable(sent(one_job(), on_gpu(folder)))
 
 
 def test_a_job_has_its_share_of_the_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calls: list[str]) -> None:
@@ -96,15 +101,15 @@ def test_an_actor_drops_what_it_held_before_the_next_job_begins(
     actor = _actor(monkeypatch, tmp_path, calls)
     held, seen = weakref.ref(actor._run), []
     monkeypatch.setattr(trainable, "JobRun", lambda *_: seen.append(held()))
-    assert actor.reset_config(sent(assignment(tmp_path)))
+    assert actor.reset_config(sent(one_job(), on_gpu(tmp_path)))
     assert seen == [None]
 
 
 def test_an_actor_without_the_studys_folder_sends_its_files_to_the_url(compose: Any, tmp_path: Path) -> None:
-    spec, _ = made = compose("axes: {optim: {lr: [0.1]}}", f"execution.checkpoints=file://{tmp_path}/bucket")
+    made = compose("axes: {optim: {lr: [0.1]}}", f"execution.checkpoints=file://{tmp_path}/bucket")
     (cell,) = expand(made)
-    job, context = Job(cell, (1, 2), {1, 2}), replace(setup_of(spec, tmp_path / "tiny"), address="head:1")
-    actor = FederatedTrainable(sent(Assignment.of(job, context), versions()))
+    job, context = Job(cell, (1, 2), {1, 2}), replace(setup_of(made, tmp_path / "tiny"), address="head:1")
+    actor = FederatedTrainable(sent(job, context, versions()))
     reports = [actor.train()[REPORT]]
     while not reports[-1].last:
         reports.append(actor.train()[REPORT])
@@ -115,25 +120,9 @@ def test_an_actor_without_the_studys_folder_sends_its_files_to_the_url(compose: 
     assert not (tmp_path / "tiny").exists()
 
 
-def test_a_node_with_other_versions_declines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The scheduler queues the job again, and the node gets no more."""
-    monkeypatch.setattr(trainable.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "0123456789"))
-    given = assignment(tmp_path)
-    given = replace(given, context=replace(given.context, address="head:1"))
-    report = FederatedTrainable(sent(given, {"torch": "0.0.1"})).step()[REPORT]
-    received, said = [], []
-    scheduler: Any = SimpleNamespace(
-        receive=lambda job, report: received.append(report), warn=lambda job, text: said.append(text)
-    )
-    jobs = JobSearcher(scheduler, given.context)
-    cell: Any = None
-    for number in ("first", "second"):
-        jobs.running[number] = Job(cell, (1,), {1})
-        assert not jobs.receive(number, report)
-    assert jobs.refused == {"0123456789"}
-    assert len(said) == 1
-    assert re.match(r"node 012345 gets no trials: it has torch .* \(driver: 0.0.1\). See `fpl-tune doctor`", said[0])
-    assert [found.failure.kind for found in received] == ["declined"] * 2
+def test_a_node_with_other_versions_runs_no_job(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match=r"this node has torch .* \(driver: 0\.0\.1\)"):
+        FederatedTrainable(sent(one_job(), on_gpu(tmp_path), {"torch": "0.0.1"}))
 
 
 def test_gpus_are_filled_by_the_shares_of_their_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -144,10 +133,10 @@ def test_gpus_are_filled_by_the_shares_of_their_jobs(monkeypatch: pytest.MonkeyP
     scheduler: Any = SimpleNamespace(next_job=lambda: queue.pop(0), exhausted=False)
     context = ExecutionContext(tmp_path, tmp_path, device="cuda", gpus=0.4, parallel=8)
     jobs = JobSearcher(scheduler, context)
-    assert jobs.suggest("0")["gpus"] == 1.0
+    assert jobs.suggest("0")["GPU"] == 1.0
     assert jobs.suggest("1") is None
     del jobs.running["0"]
-    assert [(jobs.suggest(str(n)) or {}).get("gpus") for n in range(1, 5)] == [0.4, 0.4, 0.4, None]
+    assert [(jobs.suggest(str(n)) or {}).get("GPU") for n in range(1, 5)] == [0.4, 0.4, 0.4, None]
 
 
 STARTED = """Failure # 1 (occurred at 2026-01-01_00-00-00)

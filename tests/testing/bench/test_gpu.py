@@ -1,21 +1,18 @@
-"""Steps on a GPU: counted and predicted without one, and measured where there is one."""
+"""Steps on a GPU, counted and predicted without one."""
 
 from __future__ import annotations
 
+import bench_gpu
 import pytest
 import simulated_gpu
-import torch
 from simulated_device import Work
 
-from fpl_tune.core.errors import EnvironmentProblem
-from fpl_tune.testing import bench
-from fpl_tune.testing.bench import gpu
 from fpl_tune.testing.bench.texts import CALTECH101
 
 
 def test_a_step_waits_for_nothing_and_launches_as_often_for_three_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Launches are those of 12 blocks; times are predicted for narrower ones."""
-    size = gpu.Size(names=CALTECH101[:20], layers=2, width=128)
+    size = bench_gpu.Size(names=CALTECH101[:20], layers=2, width=128)
     told: list[tuple[float, float]] = []
     texts, few, many = {}, {}, {}
     for row in simulated_gpu.simulate_gpu(lambda done, total, _: told.append((done, total)), size):
@@ -46,22 +43,3 @@ def test_two_processes_gain_where_kernels_leave_room() -> None:
     alone, filled = simulated_gpu._predicted([[small, large], grown], 4)
     assert filled == pytest.approx(3e-3, rel=1e-3)
     assert alone - filled == pytest.approx(2e-6, rel=1e-2)
-
-
-def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "gpus", list)
-    with pytest.raises(EnvironmentProblem, match="PyTorch sees none here"):
-        bench.bench_gpu()
-
-
-def test_the_measured_steps_are_those_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the CPU, with small towers and two clients."""
-    monkeypatch.setattr("fpl_tune.testing.bench.measure._SQUARE_CPU", 64)
-    size = gpu.Size(names=("cat", "dog"), n_clients=2, layers=2, width=64, embed=128, steps=1)
-    told: list[str] = []
-    rows = bench.bench_gpu("cpu", dtype=torch.float32, size=size, progress=lambda done, total, what: told.append(what))
-    assert [row["bench"] for row in rows[1:]] == ["step, RN50, 1 seed", "step, RN50, 3 seeds"]
-    assert rows[0]["rate"] > 0
-    assert all(row["seconds"] > 0 for row in rows[1:])
-    assert rows[1]["ratio"] == rows[1]["plain_seconds"] / rows[1]["seconds"]
-    assert len(told) == 3

@@ -1,8 +1,8 @@
 """Steps of pFedMoAP on a GPU, measured.
 
 The text tower of RN50, whose blocks are those of ViT-B/16, has random weights, the classes are Caltech101's 100, and
-image features are random: no download, no data set. `.github/tools/bench.py gpu` counts
-and predicts the same steps without a GPU.
+image features are random: no download, no data set. `simulated_gpu.py` counts and predicts the same steps without a
+GPU.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def bench_gpu(
     size, where = size or Size(), torch.device(device)
     found = gpus()
     if where.type == "cuda" and not found:
-        raise EnvironmentProblem("bench gpu measures a GPU, but PyTorch sees none here. Run it on a machine with one.")
+        raise EnvironmentProblem(
+            "bench.py gpu measures a GPU, but PyTorch sees none here. Run it on a machine with one."
+        )
     name = found[0].name if found else "CPU"
     steps = Steps(3, progress)
     steps("the matrix rate")

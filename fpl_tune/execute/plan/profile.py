@@ -1,0 +1,59 @@
+"""The pace of runs: seconds of a round of one seed, by kind of run, as earlier runs took them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fpl_tune import config
+from fpl_tune.config import RunSpec
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.study.store import Store
+
+_STUDIES = 20  # studies that are read, the newest first
+
+
+def cost_key(run: RunSpec, *groups: str) -> str:
+    """The key of a run, or of some of its groups. Runs of equal key cost the same per round: only hyper-parameters that
+    are sizes matter."""
+    full = config.as_dict(run)
+    node = {name: full[name] for name in ("clip", "data", "partition", "protocol", "method", "stages")}
+    node["protocol"] = {k: v for k, v in node["protocol"].items() if k != "rounds"}
+    node["data"] = {k: v for k, v in node["data"].items() if k != "root"}
+    node["optim"] = {"batch": run.optim.batch, "name": run.optim.name}
+    node["method"] = _sizes(node["method"])
+    return json.dumps({name: node[name] for name in groups or node}, sort_keys=True)
+
+
+def _sizes(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {k: _sizes(v) for k, v in node.items() if not isinstance(v, float)}
+    return node
+
+
+def earlier_paces(root: Path, study: str, kinds: Collection[str]) -> dict[str, float]:
+    """Seconds of a round of one seed by kind of run, from a study's own results, and those of others for kinds that it
+    has not run.
+
+    Args:
+        root: the folder of all studies.
+        study: the study's name.
+        kinds: the kinds that are wanted; see `cost_key`.
+    """
+    found: dict[str, float] = {}
+    newest_first = sorted(root.glob("*/study.yaml"), key=lambda path: -path.stat().st_mtime)
+    for path in sorted(newest_first, key=lambda path: path.parent.name != study)[:_STUDIES]:
+        missing, rounds, seconds = set(kinds) - found.keys(), Counter[str](), Counter[str]()
+        with suppress(ConfigError):  # a damaged study is reported where it is opened itself
+            store = Store.open(root, path.parent.name)
+            for cell in store.cells() if missing else ():
+                kind = cost_key(cell.run)
+                for result in store.seed_results(cell).values() if kind in missing else ():
+                    rounds[kind] += result["rounds"]
+                    seconds[kind] += result["time/seconds"]
+        found |= {kind: seconds[kind] / number for kind, number in rounds.items() if number}
+    return found

@@ -1,0 +1,39 @@
+"""What the repository says of itself: version, cards, oldest packages."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from importlib import resources
+from pathlib import Path
+
+import oldest
+import yaml
+
+import fpl_tune
+from fpl_tune.data import shapes
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / ".github" / "docs"
+
+
+def test_the_citation_names_the_version() -> None:
+    cited = yaml.safe_load((ROOT / ".github" / "CITATION.cff").read_text(encoding="utf-8"))
+    assert cited["version"] == fpl_tune.__version__
+
+
+def test_the_model_card_names_the_hash_of_the_weights() -> None:
+    weights = resources.files("fpl_tune.clip") / "weights" / "compact.safetensors"
+    assert hashlib.sha256(weights.read_bytes()).hexdigest() in (DOCS / "model_card.md").read_text(encoding="utf-8")
+
+
+def test_the_data_card_names_the_hash_of_the_images() -> None:
+    images = b"".join(shapes.pool(style, "test", per_class=10)[0].tobytes() for style in shapes.STYLES)
+    assert hashlib.sha256(images).hexdigest() in (DOCS / "data_card.md").read_text(encoding="utf-8")
+
+
+def test_every_requirement_has_an_oldest_version() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"^dependencies = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)
+    named = set(re.findall(r'^ *"([A-Za-z0-9_.-]+)', listed, re.MULTILINE))
+    assert named - {line.partition("==")[0] for line in oldest.oldest()} == {"torch"}
