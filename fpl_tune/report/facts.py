@@ -113,7 +113,9 @@ class Facts:
         axes = {axis: [self.scalar(cell, axis) for cell in self.cells] for axis in self.axes}
         beside = {name: [self.spread(cell, name)[0] for cell in self.cells] for name in self.beside}
         fixed = ["status", "n", "mean", "std", "sem", "val", "bytes", "seconds"]
-        return rows.assign(**axes, **beside).reindex(columns=["label", "role", *axes, *fixed, *beside])
+        return rows.assign(**axes, **beside).reindex(
+            columns=list(dict.fromkeys(["label", "role", *axes, *fixed, *beside]))
+        )
 
     @property
     def basis(self) -> str:
