@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from fpl_tune import config
-from fpl_tune.execute.job import ExecutionContext, Job, JobOutput, Report
+from fpl_tune.execute.job import ExecutionContext, Job, Report
 from fpl_tune.execute.runner import run_study
 from fpl_tune.execute.scheduler import Scheduler
 from fpl_tune.simulation.simulation import Record
@@ -85,7 +85,7 @@ class VirtualCluster:
                 heapq.heappush(events, (now + self._round(job), next(number), job, done + 1))
                 continue
             if goes_on:
-                scheduler.receive(job, Report([], JobOutput({}, dict.fromkeys(job.seeds, ""), 0)))
+                scheduler.receive(job, Report([], dict.fromkeys(job.seeds, ("", None))))
             free += 1
         self.end = now
         self.busy_in_span = math.fsum(max(0.0, min(end, self.span) - begin) for begin, end in spans)
