@@ -62,8 +62,6 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> Study:
     plugins.trust(overrides)
     overrides, path = _homes(overrides), study_file(name)
     written = check_study(path)
-    if path.stem in ("run", "study") and "defaults" in written:
-        raise ConfigError(f"A study's file is not called {path.name}, which is the base of all. Rename it.")
     chosen = (pair for entry in written.get("defaults", []) if isinstance(entry, dict) for pair in entry.items())
     _register([f"method={name}" for group, name in chosen if re.fullmatch("(override )? */?method", str(group))])
     node = _compose(path.stem, path.resolve().parent, overrides)

@@ -8,11 +8,22 @@ from typing import Any
 import pandas as pd
 
 from fpl_tune.analysis import t_half_width
-from fpl_tune.core.formatting import counted, interval, numeric, percent, plus_minus, quantity, short, signed, upper
+from fpl_tune.core.formatting import (
+    counted,
+    figure,
+    interval,
+    numeric,
+    percent,
+    plus_minus,
+    quantity,
+    short,
+    signed,
+    upper,
+)
 from fpl_tune.report import charts
 from fpl_tune.report.blocks import Part, plain_table
 from fpl_tune.report.charts import Spec
-from fpl_tune.report.facts import Facts
+from fpl_tune.report.facts import Facts, column
 from fpl_tune.study import claims as study_claims
 from fpl_tune.study.cells import shown
 from fpl_tune.study.results import VAL
@@ -66,12 +77,9 @@ def decided(facts: Facts, tests: pd.DataFrame) -> Part:
         summary = ", ".join(f"{counts[v]} {v}" for v in ("better", "worse", "equal", "undecided") if v in counts)
         width = ((tests["high"] - tests["low"]) / 2).median()
         points = " points" if percent(facts.metric) else ""
-        sure = (
-            f" Their intervals are ± {signed(width, facts.metric)[1:]}{points} wide, over {facts.basis}."
-            if width == width
-            else ""
-        )
-        part.texts.append(f"Of {counted(len(tests), 'comparison')} with {facts.reference.name}: {summary}.{sure}")
+        sure = f"intervals of ± {figure(width, facts.metric)}{points} in the median, " if width == width else ""
+        of = counted(len(tests), "comparison")
+        part.texts.append(f"Of {of} with {facts.reference.name}: {summary}; {sure}{facts.basis}.")
         noted = tests.loc[tests["note"] != "", "note"].head(6)
         part.texts += [f"{facts.name(facts.by_id[str(key)])}: {note}." for key, note in noted.items()]
     return part
@@ -90,22 +98,15 @@ def main_chart(facts: Facts) -> dict[str, tuple[Spec, str]]:
     x = facts.spec.report.x if facts.spec.report.x in axes else next(iter([*numbers, *several]), None)
     if len({repr([cell.varied.get(a) for a in axes if a != x]) for cell in facts.own}) > SERIES:
         x = None
-    spread = "bands are the standard deviation over seeds" if x in numbers else "mean and 95 % interval over seeds"
-    left = (
-        f" Left out: {counted(len(facts.own) - ROWS, 'cell')} that validation puts lower."
-        if x is None and len(facts.own) > ROWS
-        else ""
-    )
-    found: dict[str, tuple[Spec, str]] = {}
-    for metric in [facts.metric, *([VAL] if x in numbers and facts.metric != VAL else [])]:
-        what = (
-            "by which the best cell (ringed) is chosen" if metric == VAL else "reported after the choice by validation"
-        )
-        caption = (
-            f"{upper(quantity(metric, unit=False))}, {what}; {spread}; references are dashed; {facts.basis}.{left}"
-        )
-        found["curve" if metric == facts.metric else "curve_validation"] = curve(facts, x, metric), caption
-    return found
+    spread = "bands are the standard deviation over seeds" if x in numbers else "bars are 95 % intervals over seeds"
+    if x is None and len(facts.own) > ROWS:
+        spread += f"; the {ROWS} cells that validation puts first"
+    charted = {"curve": facts.metric, **({"curve_validation": VAL} if x in numbers and facts.metric != VAL else {})}
+    said = f"{spread}; the ring marks the choice by validation, dashed lines are references; {facts.basis}."
+    return {
+        name: (curve(facts, x, metric), f"{upper(quantity(metric, unit=False))}; {said}")
+        for name, metric in charted.items()
+    }
 
 
 def curve(facts: Facts, axis: str | None, metric: str) -> Spec:
@@ -123,24 +124,18 @@ def curve(facts: Facts, axis: str | None, metric: str) -> Spec:
     for cell in [*own, *(cell for cell in facts.finished if cell.id in families)]:
         seeds, (mean, std) = facts.seeds(cell), facts.spread(cell, metric)
         half = std if numbers else t_half_width(std / math.sqrt(len(seeds)), len(seeds))
-        low, high = (mean, mean) if math.isnan(half) else (mean - half, mean + half)
         label = ", ".join(f"{short(a)}={shown(facts.table.loc[cell.id, a])}" for a in others) if axis else ""
         name = families.get(cell.id, label or "cells")
         place = facts.table.loc[cell.id, axis] if axis else facts.name(cell)
-        row = {
-            "mean": mean, "low": low, "high": min(high, max(mean, 1.0)) if percent(metric) else high, "series": name,
-            "label": facts.name(cell), "number": facts.keys[cell.id], "seeds": ", ".join(map(str, seeds)),
-            "best": cell.id in facts.chosen,
-        }  # fmt: skip
-        if cell.id in families and (place is None or list(families.values()).count(name) == 1):
+        row = {**facts.point(cell, metric, mean, half, seeds), "series": name, "best": cell.id in facts.chosen}
+        known = place is not None and place == place
+        if cell.id in families and (not known or list(families.values()).count(name) == 1):
             levels.setdefault(name, row)
-        elif place is not None and place == place:
+        elif known:
             rows.append({**row, "x": place if numbers else shown(place)})
         ranks[name] = min(facts.ages[cell.id], ranks.get(name, len(facts.cells)))
-    if not numbers and rows:
-        x["sort"] = list(
-            pd.DataFrame(rows).pivot_table(index="x", values="mean").sort_values("mean", ascending=False).index
-        )
+    if not numbers:
+        x["sort"] = list(dict.fromkeys(row["x"] for row in sorted(rows, key=lambda row: -row["mean"])))
     return charts.lines(rows, x, charts.measured(metric), charts.colours(ranks), list(levels.values()), height=340)
 
 
@@ -157,12 +152,20 @@ def history(facts: Facts) -> Spec:
     levels = [{"validation": facts.table.loc[cell.id, "val"], "label": facts.name(cell),
                "series": facts.reference.family(cell) or cell.label} for cell in facts.references]  # fmt: skip
     ranks |= {row["series"]: len(ranks) + i for i, row in enumerate(levels)}
-    colour = charts.colours(ranks)
-    drawn = [charts.layer("line", {"x": x, "y": y, "color": colour}, rows, interpolate="step-after")]
-    if levels:
-        said = charts.tips(charts.names("label", "reference"), y)
-        drawn.append(charts.layer("rule", {"y": y, "color": colour, "tooltip": said}, levels, strokeDash=[6, 3]))
-    return charts.dots(x, y, charts.cell_tips(facts, *facts.axes[:6]), *drawn, colour=colour)
+    where, colour = {"x": x, "y": y}, charts.colours(ranks)
+    said = charts.tips(
+        charts.names("label", "cell"), *(charts.names(column(axis), name) for axis, name in facts.titles.items()),
+        y, charts.measured(facts.metric), charts.number("seeds", "seeds"), charts.number("MB", "MB"),
+    )  # fmt: skip
+    exists = "isValid(datum.validation) && datum.role == 'trial'"
+    trials = charts.layer("point", {**where, "color": colour, "tooltip": said, "opacity": charts.visible()}, size=60)
+    layers = [
+        {**trials, "transform": [{"filter": exists}], "params": [charts.SHOWN]},
+        charts.layer("line", {**where, "color": colour}, rows, interpolate="step-after"),
+        charts.layer("rule", {"y": y, "color": colour}, levels, strokeDash=[6, 3]),
+        {**charts.layer("point", where, **charts.RING), "transform": [{"filter": f"datum.best && {exists}"}]},
+    ]
+    return {"data": charts.CELLS, "layer": layers, "height": 340, **charts.KEPT}
 
 
 def claims(facts: Facts, tests: pd.DataFrame) -> Part | None:

@@ -16,6 +16,7 @@ from fpl_tune.simulation.task import Classes, ClientData, ClientTask
 
 _ELEMENTS = 1 << 24  # of the largest tensor of a chunk: 64 MB in float32
 _PIXEL_IMAGES = 256  # images a chunk, where the image tower runs
+_BINS = 15  # of confidence
 
 
 class Score(NamedTuple):
@@ -25,6 +26,10 @@ class Score(NamedTuple):
     """[N] share of the client's images that are classified rightly; nan for clients without images."""
     loss: Tensor
     """[N] mean cross-entropy"""
+    macro_f1: Tensor
+    """[N] mean F1 over the classes that the client's images have or are taken for; nan for clients without images."""
+    ece: float
+    """Expected calibration error in 15 bins of confidence (Guo et al. 2017), over the images of all clients."""
     seconds: float = math.nan
     """From deployed models to logits of all images, whose features are at hand unless the method reads pixels; one
     seed's share where several are scored side by side."""
@@ -86,25 +91,41 @@ def _score(
     total, width = sum(len(r) for r in rows), max(held.spare for held in data)
     widest = max(tasks[0].embed_dim * (tasks[0].n_patches or 1 if method.needs == "patches" else 1), tasks[0].n_classes)
     chunk = max(1, (_PIXEL_IMAGES if method.needs == "pixels" else _ELEMENTS // widest) // total)
-    right = torch.zeros(total, device=tasks[0].device)
-    loss = torch.zeros_like(right)
+    device = tasks[0].device
+    loss = torch.zeros(total, device=device)
+    counts = torch.zeros(3, total, tasks[0].n_classes, device=device)  # images by class, as predicted, and right ones
+    gaps = torch.zeros(total, _BINS, device=device)  # by bin: sum of confidence minus rightness
     for first in range(0, width, chunk):
-        columns = torch.arange(first, min(first + chunk, width), device=tasks[0].device)
+        columns = torch.arange(first, min(first + chunk, width), device=device)
         parts = [
             held.batch(r, columns.clamp(max=held.spare).expand(len(r), -1)) for held, r in zip(data, rows, strict=True)
         ]
         batch = join(parts)
         logits = method.logits(tasks[0], local, batch)
-        right += ((logits.argmax(-1) == batch.label) & batch.mask).sum(1)
         nll = F.cross_entropy(logits.flatten(0, 1), batch.label.flatten(), reduction="none").view_as(batch.label)
         loss += torch.where(batch.mask, nll, 0).sum(1)
+        predicted = logits.argmax(-1)
+        right = (predicted == batch.label) & batch.mask
+        seen = ((batch.label, batch.mask), (predicted, batch.mask), (predicted, right))
+        for table, (classes, which) in zip(counts, seen, strict=True):
+            table.scatter_add_(1, classes, which.to(table.dtype))
+        taken, true = logits.gather(-1, torch.stack([predicted, batch.label], -1)).unbind(-1)
+        confidence = (taken - true - nll).exp()
+        into = (confidence * _BINS).long().clamp(0, _BINS - 1)  # NaN, which has diverged, is below 0
+        gaps.scatter_add_(1, into, torch.where(batch.mask, confidence - right.to(confidence.dtype), 0).to(gaps.dtype))
+    either = counts[0] + counts[1]
+    f1 = (2 * counts[2] / either.clamp(min=1)).sum(1) / (either > 0).sum(1).clamp(min=1)
+    sums = torch.cat([torch.stack([counts[2].sum(1), loss, f1], 1), gaps], 1).cpu()  # read from the device at once
     scores = []
-    right, loss = torch.stack([right, loss]).cpu()  # all figures are read from the device at once
-    counts = [len(r) for r in rows]
-    for held, good, bad in zip(data, right.split(counts), loss.split(counts), strict=True):
-        size = torch.tensor(held.sizes[: len(good)], dtype=good.dtype)
-        accuracy, mean_loss = (torch.where(size > 0, sums / size.clamp(min=1), math.nan) for sums in (good, bad))
-        scores.append(Score(accuracy.expand(len(held.rows)), mean_loss.expand(len(held.rows))))
+    for held, found in zip(data, sums.split([len(r) for r in rows]), strict=True):
+        size = torch.tensor(held.sizes[: len(found)], dtype=found.dtype)
+        right, loss, f1 = found[:, :3].T
+        accuracy, mean_loss, f1 = (
+            torch.where(size > 0, values, math.nan).expand(len(held.rows))
+            for values in (right / size.clamp(min=1), loss / size.clamp(min=1), f1)
+        )
+        ece = found[:, 3:].double().sum(0).abs().sum() / size.sum().clamp(min=1)
+        scores.append(Score(accuracy, mean_loss, f1, ece.item()))
     return scores
 
 
@@ -133,8 +154,11 @@ def summarise(scores: Mapping[str, Score], primary: str) -> dict[str, float]:
             continue
         metrics[f"{room}/acc_mean"] = accuracy.mean().item()
         metrics[f"{room}/acc_std"] = accuracy.std(unbiased=False).item()
+        metrics[f"{room}/acc_min"] = accuracy.min().item()
         metrics[f"{room}/acc_worst10"] = accuracy.sort().values[: max(1, len(accuracy) // 10)].mean().item()
         metrics[f"{room}/loss"] = score.loss[~score.loss.isnan()].double().mean().item()
+        metrics[f"{room}/macro_f1"] = score.macro_f1[~score.macro_f1.isnan()].double().mean().item()
+        metrics[f"{room}/ece"] = score.ece
     if {"base", "novel"} <= scores.keys():
         two = [metrics["test/base/acc_mean"], metrics["test/novel/acc_mean"]]
         metrics["test/harmonic_mean"] = harmonic_mean([metrics["test/acc_mean"], *two])

@@ -103,18 +103,13 @@ class Prompts:
         return towers.encode_images(seen, patches=self._method.needs == "patches").float()
 
 
-def _as_rgb(picture: Picture) -> Image.Image | np.ndarray:
+def _as_rgb(picture: Picture) -> Image.Image:
     """The picture in 8-bit RGB, as data sets read theirs."""
-    if isinstance(picture, np.ndarray):
-        if picture.dtype != np.uint8 or picture.shape[2:] != (3,):
-            raise ConfigError(
-                f"An image as an array must be uint8 of shape [H, W, 3], but is {picture.dtype} of "
-                f"{list(picture.shape)}. Convert it, or pass a path or a PIL image."
-            )
-        return picture
     try:
+        if isinstance(picture, np.ndarray):
+            picture = Image.fromarray(picture)
         return as_rgb(picture if isinstance(picture, Image.Image) else Image.open(picture))
-    except ValueError as problem:
+    except (TypeError, ValueError) as problem:
         raise ConfigError(f"An image cannot be read: {problem}.") from None
 
 

@@ -37,13 +37,6 @@ def test_how_many_are_trained_and_validated_on(
     assert not set(train.row.tolist()) & set(validate.row.tolist())
 
 
-@pytest.mark.parametrize(("shots", "val"), [(16, 0.25), (16, 0.0), (1, 0.25), (5, 0.3), (None, 0.25)])
-def test_no_more_than_wanted_is_drawn_of_a_large_class(shots: int | None, val: float) -> None:
-    shares, label = one_client(100)
-    drawn = sum(len(part.row) for part in fewshot.draw(shares, label, shots, val, np.random.default_rng(0)))
-    assert drawn == (fewshot.wanted(shots, val) or 100)
-
-
 @pytest.mark.parametrize(
     ("sizes", "val", "expected"),
     [

@@ -203,15 +203,12 @@ def test_the_fixed_split_ignores_the_seed_and_the_default_does_not(shapes: Datas
 @pytest.mark.parametrize(
     ("partition", "message"),
     [
-        ({"name": "dirichlet", "n_clients": 6, "alpha": -1}, r"partition\.alpha must be > 0, but is -1"),
         ({"name": "disjont"}, "Did you mean 'disjoint'"),
-        ({"name": "disjoint", "n_clients": 0}, "n_clients must be >= 1, but is 0"),
         ({"name": "disjoint", "n_clients": 21}, "20 disjoint classes cannot be dealt to 21 clients"),
         ({"name": "classes", "classes_per_client": 21}, "at most the number of classes"),
         ({"name": "dirichlet_coarse", "n_clients": 2}, "only cifar100 has"),
         ({"name": "dirichlet", "n_clients": 500, "min_size": 50}, "cannot give 500 clients 50 each"),
         ({"evaluation": "leave_one_domain_out"}, "held_out"),
-        ({"evaluation": "everything"}, "Known: base_to_novel"),
         ({"name": "domain", "held_out": ["phot"]}, "Did you mean 'photo'"),
         ({"name": "iid", "n_clients": 1000}, "no image in 'test'"),
         ({"name": "iid", "n_clients": 3000}, "have no training image"),
@@ -234,10 +231,6 @@ def test_holding_out_every_domain_leaves_nothing_to_train_on(shapes: Dataset) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"shots": 0}, "shots must be >= 1"),
-        ({"val": -0.1}, "val must be >= 0"),
-        ({"test_share": 0.0}, "test_share"),
-        ({"max_test": 0}, "max_test"),
         ({"domains": ["photo", "photo"]}, "different domains"),
         ({"domains": ["pohto"]}, "Did you mean 'photo'"),
         ({"classes": "colour"}, "Known: object, shape"),

@@ -11,7 +11,7 @@ from PIL import Image
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.data import DataSpec, features, load
-from fpl_tune.data.transform import TRANSFORMS, View, _blur, _region, look
+from fpl_tune.data.transform import TRANSFORMS, View, _region, look
 from fpl_tune.testing import toy_towers
 
 
@@ -80,17 +80,6 @@ def test_regions_lie_inside_and_have_the_areas_and_ratios_asked_for(width: int, 
         assert min(shares) < 0.15
         assert max(shares) > 0.8
         assert 0.4 < np.mean(shares) < 0.6
-
-
-def test_blur_keeps_flat_pictures_and_the_mean_of_a_dot() -> None:
-    flat = Image.fromarray(np.full((6, 6, 3), 77, dtype=np.uint8))
-    assert np.array_equal(np.asarray(_blur(flat, 1.5)), np.asarray(flat))
-    dot = np.zeros((7, 7, 3), dtype=np.uint8)
-    dot[3, 3] = 255
-    spread = np.asarray(_blur(Image.fromarray(dot), 1.5)).astype(int)
-    assert abs(spread[..., 0].sum() - 255) <= 9  # nine roundings
-    assert (spread[2:5, 2:5] > 0).all()
-    assert spread.sum() == spread[2:5, 2:5].sum()
 
 
 def test_strong_views_are_grey_as_often_as_they_should_be() -> None:

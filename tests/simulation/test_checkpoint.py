@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-import resource
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fpl_tune.core.files import refused
 from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Damaged, Snapshot
 
@@ -78,22 +75,6 @@ def test_a_file_without_our_mark_is_no_checkpoint(tmp_path: Path) -> None:
     torch.save({"a": torch.zeros(1)}, path)  # a pickle
     with pytest.raises(Damaged, match="truncated or corrupt"):
         checkpoint.read(path)
-
-
-def test_a_full_disk_leaves_the_one_before_and_no_scraps(tmp_path: Path) -> None:
-    checkpoint.write(tmp_path, _snapshot(2))
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    big = _snapshot(4)
-    big.tensors["1/shared/prompt"] = torch.zeros(100_000)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-        with pytest.raises(OSError, match="File too large") as caught:
-            checkpoint.write(tmp_path, big)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert refused(caught.value)
-    assert caught.value.errno == errno.EFBIG
-    assert [path.name for path in tmp_path.iterdir()] == ["round-000002.safetensors"]
 
 
 def test_a_checkpoint_is_numbers_and_text(tmp_path: Path) -> None:

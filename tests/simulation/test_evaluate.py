@@ -17,23 +17,28 @@ from fpl_tune.simulation.evaluate import Score, evaluate, summarise
 from fpl_tune.testing import toy_task
 
 
-def test_accuracy_and_loss_of_each_client_by_a_plain_loop() -> None:
+def test_scores_of_each_client_by_scikit_learn() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
     task = toy_task()
     method = CoOp(n_ctx=3)
     state = method.init(task, torch.Generator().manual_seed(0))
     state.personal["prompt"] += 0.5 * torch.randn(state.personal["prompt"].shape, dtype=torch.float64)
     found = evaluate(method, [task], [state])[0]
     for name, data in {"val": task.val, "test": task.tests["test"][1]}.items():
-        for client in range(task.n_clients):
+        gaps, n = torch.zeros(15, dtype=torch.float64), 0
+        for client, size in enumerate(data.sizes):
             clients = torch.tensor([client])
-            right, loss = 0, 0.0
-            for i in range(int(data.size[client])):
-                batch = data.batch(clients, torch.tensor([[i]]))
-                logits = method.logits(task, method.deploy(task, state, clients), batch)[0, 0]
-                right += int(logits.argmax() == batch.label[0, 0])
-                loss -= logits.log_softmax(-1)[batch.label[0, 0]].item()
-            assert found[name].accuracy[client] == pytest.approx(right / int(data.size[client]))
-            assert found[name].loss[client].item() == pytest.approx(loss / int(data.size[client]), rel=1e-5)
+            batch = data.batch(clients, torch.arange(size)[None])
+            chances = method.logits(task, method.deploy(task, state, clients), batch)[0].softmax(-1)
+            label, taken = batch.label[0], chances.argmax(-1)
+            assert found[name].accuracy[client] == pytest.approx(metrics.accuracy_score(label, taken))
+            assert found[name].macro_f1[client] == pytest.approx(metrics.f1_score(label, taken, average="macro"))
+            loss = metrics.log_loss(label, chances, labels=range(task.n_classes))
+            assert found[name].loss[client].item() == pytest.approx(loss, rel=1e-5)
+            for chance, right in zip(chances.amax(-1).tolist(), (taken == label).tolist(), strict=True):
+                gaps[min(14, int(15 * chance))] += chance - right
+            n += size
+        assert found[name].ece == pytest.approx(gaps.abs().sum().item() / n)
 
 
 def test_seeds_side_by_side_score_as_alone() -> None:
@@ -75,12 +80,14 @@ def test_one_global_model_on_one_common_test_set_is_evaluated_once() -> None:
 
 
 def test_summary_by_hand() -> None:
-    score = Score(torch.tensor([1.0, 0.5, math.nan, 0.0]), torch.tensor([0.1, 0.2, math.nan, 0.6]))
-    quarter = Score(torch.tensor([0.25]), torch.tensor([0.0]))
+    accuracy, loss = torch.tensor([1.0, 0.5, math.nan, 0.0]), torch.tensor([0.1, 0.2, math.nan, 0.6])
+    score = Score(accuracy, loss, accuracy**2, ece=0.03)
+    quarter = Score(torch.tensor([0.25]), torch.tensor([0.0]), torch.tensor([0.0]), ece=0.0)
     found = summarise({"val": score, "test": score, "base": score, "novel": quarter}, primary="test")
     assert found["val/acc_mean"] == pytest.approx(0.5)
     assert found["test/acc_std"] == pytest.approx(math.sqrt((0.25 + 0 + 0.25) / 3))
-    assert found["test/acc_worst10"] == 0.0
+    assert (found["test/acc_worst10"], found["test/acc_min"], found["test/ece"]) == (0.0, 0.0, 0.03)
+    assert found["test/macro_f1"] == pytest.approx((1 + 0.25 + 0) / 3)
     assert found["test/loss"] == pytest.approx(0.3)
     assert found["test/base_novel_harmonic_mean"] == pytest.approx(2 / (2 + 4)), "KgCoOp: of base and novel"
     assert found["test/harmonic_mean"] == pytest.approx(3 / (2 + 2 + 4)), "FedPGP: of own, base and novel"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Literal
 
@@ -10,8 +9,6 @@ import pytest
 import torch
 
 from fpl_tune.config.specs import OptimSpec
-from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.spec import validated
 from fpl_tune.simulation import optim
 
 STEPS = 6
@@ -83,19 +80,3 @@ def test_a_rate_that_falls_over_rounds_is_torchs_cosine() -> None:
             assert found == pytest.approx(scheduler.get_last_lr()[0])
         reference.step()
         scheduler.step()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"name": "sdg"}, "There is no optim.name"),
-        ({"lr": -1.0}, "optim.lr must be >= 0"),
-        ({"groups": {"gate": math.nan}}, "optim.groups.gate"),
-        ({"momentum": 1.0}, r"optim.momentum must be < 1"),
-        ({"batch": 0}, "optim.batch must be >= 1"),
-        ({"schedule": "cosin"}, "Did you mean 'cosine'"),
-    ],
-)
-def test_refuses_what_no_optimiser_can_run_with(change: dict, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        validated(OptimSpec, change, "optim")

@@ -53,8 +53,7 @@ def test_exported_prompts_classify_as_the_trial_does(method: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("picture", "says"),
     [
-        (np.zeros((4, 4, 3), np.uint16), r"must be uint8 of shape \[H, W, 3\], but is uint16 of \[4, 4, 3\]"),
-        (np.zeros((4, 4), np.uint8), r"but is uint8 of \[4, 4\]"),
+        (np.zeros((4, 4, 3), np.uint16), "Cannot handle this data type"),
         (Image.new("F", (4, 4)), r"more than 8 bits \(mode F\)"),
     ],
 )
