@@ -74,7 +74,7 @@ def decided(facts: Facts, tests: pd.DataFrame) -> Part:
     if len(tests):
         counts = tests["verdict"].value_counts()
         summary = ", ".join(f"{counts[v]} {v}" for v in ("better", "worse", "equal", "undecided") if v in counts)
-        width = ((tests["high"] - tests["low"]) / 2).median()
+        width = ((tests["high"] - tests["low"]) / 2).dropna().median()
         points = " points" if percent(facts.metric) else ""
         sure = f"intervals of ± {figure(width, facts.metric)}{points} in the median, " if width == width else ""
         of = counted(len(tests), "comparison")
