@@ -118,23 +118,18 @@ def _started(study: Path, overrides: Sequence[str], out: Path) -> float:
 
 
 def _suggested(root: Path, overrides: Sequence[str], trials: int) -> float:
-    """Seconds per trial of requesting the next batch after so many trials, and of reporting it."""
-    search = {"sampler": "tpe", "trials": trials + 20, "batch": 10, "space": _SPACE, "only": list(_SPACE)}
+    """Seconds of requesting the next trial after so many, and of reporting it."""
+    search = {"sampler": "tpe", "trials": trials + 20, "space": _SPACE, "only": list(_SPACE)}
     file = _study(root / "search.yaml", {"search": search})
     plan = Search.plan(config.compose_study(str(file), overrides))
     assert plan is not None
     plan.open(root / "search")
-    known = 0
-    while known < trials:
-        known += len(batch := plan.request())
-        for cell in batch:
-            plan.report(cell, _made_up(cell))
-    began, asked = time.perf_counter(), 0
-    while plan.unfinished:
-        asked += len(batch := plan.request())
-        for cell in batch:
-            plan.report(cell, _made_up(cell))
-    return (time.perf_counter() - began) / asked
+    began = 0.0
+    for number, cell in enumerate(iter(plan.request, None)):
+        if number == trials:
+            began = time.perf_counter()
+        plan.report(cell, _made_up(cell))
+    return (time.perf_counter() - began) / 20
 
 
 def _made_up(cell: Cell) -> dict[int, tuple[dict[str, str], list[dict[str, Any]]]]:

@@ -89,7 +89,10 @@ def print_results(store: Store, rule: str, format: Format, columns: Sequence[str
             raise unknown("column", column, rows[0])
     rows = [{column: row[column] for column in names} for row in rows]
     if format == "latex":
-        _print_latex(rows, best, study.title or study.name, "; ".join(notes))
+        from fpl_tune.report.table import latex
+
+        note = f"{study.title or study.name}: {'; '.join(notes)}"
+        print(latex(list(rows[0]) if rows else ["cell"], [list(row.values()) for row in rows], best, note), end="")
     else:
         output.emit(rows, format, title=study.title or study.name, best=best, caption="; ".join(notes))
 
@@ -103,20 +106,6 @@ def _leading(records: Sequence[Mapping[str, Any]], chosen: Collection[str]) -> l
     behind = {record["cell"] for record in trials[_TRIALS:]}.difference(chosen)
     others = [record for record in records if record["role"] != "trial"]
     return [record for record in [*others, *trials] if record["cell"] not in behind]
-
-
-def _print_latex(rows: Sequence[Mapping[str, str]], best: Sequence[int], title: str, note: str) -> None:
-    """Prints a booktabs table, the best cell in bold; needs \\usepackage{booktabs}."""
-    from fpl_tune.report.table import latex_text
-
-    header = list(rows[0]) if rows else ["cell"]
-    print(f"% {title}: {note}")
-    print(rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}", r"\toprule", sep="\n")
-    print(" & ".join(map(latex_text, header)), r"\\ \midrule")
-    for i, row in enumerate(rows):
-        texts = [latex_text(text) for text in row.values()]
-        print(" & ".join(rf"\textbf{{{text}}}" if i in best else text for text in texts), r"\\")
-    print(r"\bottomrule", r"\end{tabular}", sep="\n")
 
 
 def _print_claims(store: Store, rule: str, format: Format) -> None:

@@ -18,7 +18,6 @@ SEEDS = 10_000
 """Largest number of seeds of a study."""
 Epochs = Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)]
 Rounds = Annotated[int, Field(ge=1, le=100_000)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Points = Annotated[float, Field(allow_inf_nan=False)]
 Picks = dict[str, Any]
 """Axis -> a value or a list of values. An axis may be named by its last part, a bundle by its label."""
@@ -164,19 +163,12 @@ class SearchSpec:
     {name: ..., argument: ...} with arguments; None: no search."""
     trials: Annotated[int, Field(ge=1, le=100_000)] = 20
     """Trials in each axis cell, the published defaults included."""
-    seconds: Seconds | None = None
-    """Or a budget of seconds in each axis cell."""
     space: dict[str, Any] = field(default_factory=dict)
     """Overrides of the space in search_spaces/<method>.yaml, by dotted field."""
     only: list[str] = field(default_factory=list)
     """Dotted fields searched; empty: the whole space."""
     objectives: list[str] = field(default_factory=lambda: ["val/acc_mean"])
     """Validation metrics (maximised) or costs (`comm/total_bytes`, `time/seconds`, minimised)."""
-    constraints: list[str] = field(default_factory=list)
-    """e.g. "comm/total_bytes <= 5e6" """
-    batch: AtLeastOne | None = None
-    """None: the next trial is suggested as soon as a slot is free, so that no worker waits. A number: trials come in
-    batches of this size, each after the last one is over, and are equal on every machine."""
     seed: Seed = 0
 
 
@@ -191,8 +183,6 @@ class PruneSpec:
     """Reduction factor of successive halving: the best 1 / `reduction` continue at each rung."""
     first_rung: AtLeastOne = 1
     """Round of the first rung."""
-    smoothing: AtLeastOne = 1
-    """Rounds averaged."""
     confidence: Annotated[float, Field(ge=0)] = 1.0
     """Standard errors by which a cell must be behind to be stopped; 0 ignores noise."""
 

@@ -41,8 +41,8 @@ _SIMULATION = (
     Metric("comm/total_bytes", unit="B", maximize=False, source="total"),
     Metric("time/seconds", unit="s", maximize=False, source="total"),
     Metric("time/test_seconds", "time of testing (s)", "s", False),
-    Metric("test/harmonic_mean", unit="%", maximize=True),
-    Metric("test/base_novel_harmonic_mean", unit="%", maximize=True),
+    Metric("test/harmonic_mean", "HM(test, base, novel)", "%", True),
+    Metric("test/base_novel_harmonic_mean", "HM(base, novel)", "%", True),
 )
 _OF_SETS = (
     Metric("acc_mean", unit="%", maximize=True),

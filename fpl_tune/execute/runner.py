@@ -48,7 +48,7 @@ def run_study(spec: Study, *, root: Path, executor: Executor, callbacks: Iterabl
     check_reported(spec.report.metric)
     search = Search.plan(spec, preflight.check_of_sizes())
     cells = search.references if search else cells_of(spec, root)
-    prune.check(spec.prune, search.runs if search else [cell.run for cell in cells if cell.candidate])
+    prune.check(spec, search.runs if search else [cell.run for cell in cells if cell.candidate])
     ablated = ablation_cells(spec, root)
     setup = setup_of(spec, root / spec.name)
     with _disk_errors(root / spec.name), locked(root / spec.name):

@@ -215,16 +215,15 @@ class Scheduler:
     def _request(self, jobs: int = 1) -> None:
         """Requests trials of the search until so many jobs are queued; those with results in the store are reported."""
         assert self.search is not None
-        while len(self.jobs_with(JobStatus.QUEUED)) < jobs and (cells := self.search.request()):
-            self.store.add([cell for cell in cells if cell.id not in self.cells])
-            for cell in cells:
-                self._enqueue(cell)
-            open_ = {job.cell.id for job in self.jobs.values()}
-            for cell in cells:
-                if cell.id not in open_:
-                    self._report_to_search(cell)
+        while len(self.jobs_with(JobStatus.QUEUED)) < jobs and (cell := self.search.request()):
+            if cell.id not in self.cells:
+                self.store.add([cell])
+            self._enqueue(cell)
+            queued = any(job.cell.id == cell.id for job in self.jobs.values())
+            if not queued:
+                self._report_to_search(cell)
             self.notify(Callback.on_trials_remaining, self.search.remaining)
-            self.notify(Callback.on_trials_queued, [cell for cell in cells if cell.id in open_])
+            self.notify(Callback.on_trials_queued, [cell] if queued else [])
 
     def receive(self, job: Job, report: Report) -> bool:
         """Receives the report of a job's step. Returns whether the job goes on.

@@ -12,7 +12,7 @@ from fpl_tune.core.formatting import counted, interval, numeric, percent, plus_m
 from fpl_tune.report import charts
 from fpl_tune.report.blocks import Part, plain_table
 from fpl_tune.report.charts import Spec
-from fpl_tune.report.facts import Facts
+from fpl_tune.report.facts import Facts, column
 from fpl_tune.study import claims as study_claims
 from fpl_tune.study.cells import shown
 from fpl_tune.study.results import VAL
@@ -123,15 +123,10 @@ def curve(facts: Facts, axis: str | None, metric: str) -> Spec:
     for cell in [*own, *(cell for cell in facts.finished if cell.id in families)]:
         seeds, (mean, std) = facts.seeds(cell), facts.spread(cell, metric)
         half = std if numbers else t_half_width(std / math.sqrt(len(seeds)), len(seeds))
-        low, high = (mean, mean) if math.isnan(half) else (mean - half, mean + half)
         label = ", ".join(f"{short(a)}={shown(facts.table.loc[cell.id, a])}" for a in others) if axis else ""
         name = families.get(cell.id, label or "cells")
         place = facts.table.loc[cell.id, axis] if axis else facts.name(cell)
-        row = {
-            "mean": mean, "low": low, "high": min(high, max(mean, 1.0)) if percent(metric) else high, "series": name,
-            "label": facts.name(cell), "number": facts.keys[cell.id], "seeds": ", ".join(map(str, seeds)),
-            "best": cell.id in facts.chosen,
-        }  # fmt: skip
+        row = {**facts.point(cell, metric, mean, half, seeds), "series": name, "best": cell.id in facts.chosen}
         if cell.id in families and (place is None or list(families.values()).count(name) == 1):
             levels.setdefault(name, row)
         elif place is not None and place == place:
@@ -157,12 +152,20 @@ def history(facts: Facts) -> Spec:
     levels = [{"validation": facts.table.loc[cell.id, "val"], "label": facts.name(cell),
                "series": facts.reference.family(cell) or cell.label} for cell in facts.references]  # fmt: skip
     ranks |= {row["series"]: len(ranks) + i for i, row in enumerate(levels)}
-    colour = charts.colours(ranks)
-    drawn = [charts.layer("line", {"x": x, "y": y, "color": colour}, rows, interpolate="step-after")]
-    if levels:
-        said = charts.tips(charts.names("label", "reference"), y)
-        drawn.append(charts.layer("rule", {"y": y, "color": colour, "tooltip": said}, levels, strokeDash=[6, 3]))
-    return charts.dots(x, y, charts.cell_tips(facts, *facts.axes[:6]), *drawn, colour=colour)
+    where, colour = {"x": x, "y": y}, charts.colours(ranks)
+    said = charts.tips(
+        charts.names("label", "cell"), *(charts.names(column(axis), name) for axis, name in facts.titles.items()),
+        y, charts.measured(facts.metric), charts.number("seeds", "seeds"), charts.number("MB", "MB"),
+    )  # fmt: skip
+    exists = "isValid(datum.validation) && datum.role == 'trial'"
+    trials = charts.layer("point", {**where, "color": colour, "tooltip": said, "opacity": charts.visible()}, size=60)
+    layers = [
+        {**trials, "transform": [{"filter": exists}], "params": [charts.SHOWN]},
+        charts.layer("line", {**where, "color": colour}, rows, interpolate="step-after"),
+        charts.layer("rule", {"y": y, "color": colour}, levels, strokeDash=[6, 3]),
+        {**charts.layer("point", where, **charts.RING), "transform": [{"filter": f"datum.best && {exists}"}]},
+    ]
+    return {"data": charts.CELLS, "layer": layers, "height": 340, **charts.KEPT}
 
 
 def claims(facts: Facts, tests: pd.DataFrame) -> Part | None:

@@ -57,16 +57,6 @@ class Part:
     code: list[str] = field(default_factory=list)
 
 
-@dataclass
-class Section:
-    """A section of the page."""
-
-    id: str
-    title: str
-    parts: list[Part]
-    folded: bool = False
-
-
 def plain_table(header: list[str], rows: Iterable[Sequence[str]]) -> Table:
     """A table of texts, which the page does not sort."""
     return Table(header, [Row([Td(text) for text in row]) for row in rows])

@@ -6,14 +6,12 @@ parameter `kept`: numbers of the cells that the page's filter leaves, or null fo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fpl_tune.core.formatting import axis_name, numeric, percent, quantity
-from fpl_tune.report.facts import Facts, column
-from fpl_tune.study.cells import Cell, shown
-from fpl_tune.study.results import VAL
+from fpl_tune.report.facts import Facts
+from fpl_tune.study.cells import shown
 
 Spec = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]
@@ -22,7 +20,8 @@ CELLS: Spec = {"name": "cells"}
 _KEPT = "kept === null || indexof(kept, datum.number) >= 0"
 COLOURS = ["#1f77b4", "#d1582a", "#1a936f", "#b5649b", "#b58900", "#4f9fcf", "#8c6d4f", "#7a7a7a"]
 """Distinct for colour-blind readers, on light and on dark ground."""
-_SHOWN: Spec = {"name": "shown", "select": {"type": "point", "fields": ["series"], "toggle": "true"}, "bind": "legend"}
+SHOWN: Spec = {"name": "shown", "select": {"type": "point", "fields": ["series"], "toggle": "true"}, "bind": "legend"}
+"""The parameter of a chart's legend."""
 
 
 def colours(ranks: Mapping[str, int]) -> Spec:
@@ -48,15 +47,6 @@ def place(facts: Facts, axis: str, field: str) -> Spec:
         whole = all(isinstance(cell.varied.get(axis, 0), int) for cell in facts.own)
         return number(field, axis_name(axis), "d" if whole else ".4~g", log=facts.logarithmic(axis))
     return names(field, axis_name(axis), [shown(v) for v in values])
-
-
-def cell_tips(facts: Facts, *axes: str) -> list[Spec]:
-    """Tooltip of a cell: its name, some fields, validation, test and seeds."""
-    kinds = [place(facts, axis, column(axis)) for axis in axes]
-    return tips(
-        names("label", "cell"), *kinds, measured(VAL, "validation"), measured(facts.metric),
-        {**measured(facts.metric, "std"), "title": "std over seeds"}, number("seeds", "seeds"), number("MB", "MB"),
-    )  # fmt: skip
 
 
 def number(field: str, title: str, format: str = ".4~g", *, log: bool = False, zero: bool = False) -> Spec:
@@ -140,20 +130,10 @@ def lines(rows: Rows, x: Spec, y: Spec, colour: Spec, levels: Rows = (), *, heig
     if levels:
         rule = {value: y, "color": colour, "opacity": visible(), "tooltip": tips(*said, y, *ends)}
         drawn.append(layer("rule", rule, levels, strokeDash=[6, 3], strokeWidth=2))
-    drawn[0]["params"] = [_SHOWN]
+    drawn[0]["params"] = [SHOWN]
     return chart(
         rows, *drawn, height={"step": max(24, 11 * len(series)), "for": "position"} if nominal else height, **KEPT
     )
-
-
-def dots(x: Spec, y: Spec, tooltip: Sequence[Spec], *more: Spec, colour: Spec) -> Spec:
-    """A point per cell of the page's data set, the best ringed, and more layers of the same place."""
-    where, exists = {"x": x, "y": y}, f"isValid(datum['{x['field']}']) && isValid(datum['{y['field']}'])"
-    shape = {"field": "role", "type": "nominal", "legend": None}
-    point = {**where, "tooltip": list(tooltip), "opacity": visible(), "shape": shape, "color": colour}
-    cells = {"transform": [{"filter": exists}], **layer("point", point, size=60), "params": [_SHOWN]}
-    ring = {"transform": [{"filter": f"datum.best && {exists}"}], **layer("point", where, **RING)}
-    return {"data": CELLS, "layer": [cells, *more, ring], "height": 340, **KEPT}
 
 
 def bars(rows: Rows, title: str) -> Spec:
@@ -167,25 +147,3 @@ def bars(rows: Rows, title: str) -> Spec:
     if "low" in rows[0]:
         layers.append(layer("rule", {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y}))
     return chart(rows, *layers, height={"step": 24})
-
-
-def boxes(facts: Facts, cells: Sequence[Cell]) -> Spec | None:
-    """A box (quartiles, median, extremes) of the clients of all seeds for each cell; None without values."""
-    rows = [
-        {"name": facts.name(cell), "seed": seed, "client": client, "value": value, "jitter": math.sin(2.4 * client)}
-        for cell in cells
-        for seed in facts.seeds(cell)
-        for client, value in enumerate(facts.clients(cell, seed).tolist(), 1)
-        if math.isfinite(value)
-    ]
-    if not rows:
-        return None
-    x, y = measured(facts.metric, "value"), names("name", None, list(dict.fromkeys(row["name"] for row in rows)))
-    said = tips(names("name", "name"), names("seed", "seed"), names("client", "client"), x)
-    jitter = {"field": "jitter", "type": "quantitative", "scale": {"domain": [-1.6, 1.6]}, "axis": None}
-    return chart(
-        rows,
-        layer("boxplot", {"x": x, "y": y}, extent="min-max", opacity=0.45, size=16, median={"color": "currentColor"}),
-        layer("point", {"x": x, "y": y, "yOffset": jitter, "tooltip": said}, size=14, opacity=0.55),
-        height={"step": 28},
-    )

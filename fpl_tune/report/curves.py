@@ -1,4 +1,4 @@
-"""The third section: learning curves, all fields at once, what matters, the ablation path, what accuracy costs."""
+"""The third section: learning curves, all fields at once, a grid of two axes, what matters, the ablation path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pandas as pd
 
 from fpl_tune import analysis
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.formatting import axis_name, counted, figure, numeric, plus_minus, quantity, short, upper
+from fpl_tune.core.formatting import axis_name, counted, figure, numeric, percent, plus_minus, quantity, short, upper
 from fpl_tune.report import charts
 from fpl_tune.report.blocks import Part, Table, plain_table
 from fpl_tune.report.charts import Spec, layer, measured, names
@@ -30,28 +30,23 @@ _UNIFORM = ("random", "qmc", "grid")
 def learning(facts: Facts, tests: pd.DataFrame) -> Part | None:
     """How fast is it learned?"""
     cells = facts.notable(SHOWN)
-    part = Part("Learning curves", ["Mean and standard deviation over seeds."])
+    part = Part("Learning curves")
     if left := [facts.name(cell) for cell in facts.finished if cell not in cells]:
         more = f" and {len(left) - 6} more" if len(left) > 6 else ""
         part.texts.append(f"Left out, since validation puts them lower: {'; '.join(left[:6])}{more}.")
     own = [name for name in facts.beside if not name.startswith("test/")]
-    for name in dict.fromkeys([VAL, facts.metric, *own]):
-        rows: list[dict[str, Any]] = []
-        for cell in cells:
-            curve, number = facts.curve(cell, name), facts.keys[cell.id]
-            if len(curve) > 1:
-                known = {"series": facts.name(cell), "label": facts.name(cell), "number": number, "best": False,
-                         "seeds": ", ".join(map(str, curve.columns))}  # fmt: skip
-                means, spread = curve.mean(axis=1), curve.std(axis=1, ddof=1).fillna(0.0)
-                rows += [{"round": at, "mean": mean, "low": mean - spread[at], "high": mean + spread[at], **known}
-                         for at, mean in means.items()]  # fmt: skip
+    colour = charts.colours({facts.name(cell): facts.ages[cell.id] for cell in cells})
+    for metric in dict.fromkeys([VAL, facts.metric, *own]):
+        found = [(cell, curve) for cell in cells if len(curve := facts.curve(cell, metric)) > 1]
+        rows = [
+            {**facts.point(cell, metric, *at, curve.columns), "round": number, "series": facts.name(cell)}
+            for cell, curve in found
+            for number, at in zip(curve.index, zip(curve.mean(axis=1), curve.std(axis=1), strict=True), strict=True)
+        ]
         if rows:
-            file = {VAL: "learning_validation", facts.metric: "learning"}.get(
-                name, f"learning_{name.replace('/', '_')}"
-            )
-            colour = charts.colours({facts.name(cell): facts.ages[cell.id] for cell in cells})
-            drawn = charts.lines(rows, charts.number("round", "communication round", "d"), measured(name), colour)
-            part.charts[file] = drawn, f"{upper(quantity(name, unit=False))}."
+            drawn = charts.lines(rows, charts.number("round", "communication round", "d"), measured(metric), colour)
+            caption = f"{upper(quantity(metric, unit=False))}, mean and standard deviation over seeds."
+            part.charts[f"learning_{metric.replace('/', '_')}"] = drawn, caption
     return part if part.charts else None
 
 
@@ -73,25 +68,25 @@ def parallel(facts: Facts) -> Spec:
     cells = [cell for cell in facts.own if not math.isnan(facts.table.loc[cell.id, "val"])]
     table = facts.table.loc[[cell.id for cell in cells]]
     columns = {name: table[axis] for axis, name in facts.titles.items()}
-    logs = {name for axis, name in facts.titles.items() if facts.logarithmic(axis)}
-    columns |= {quantity(VAL, unit=False): table["val"], quantity(facts.metric, unit=False): table["mean"]}
+    for metric, key in ((VAL, "val"), (facts.metric, "mean")):
+        columns[quantity(metric, over="")] = table[key] * (100 if percent(metric) else 1)
+    logs = [name for axis, name in facts.titles.items() if facts.logarithmic(axis)]
     places: list[list[float | None]] = [[] for _ in cells]
     labels = list[dict[str, Any]]()
     for axis, column in columns.items():
         known = [v for v in dict.fromkeys(column) if v is not None and v == v]
         if numeric(known):
-            scale = np.log if axis in logs else np.asarray
-            low, high = scale(min(known)), scale(max(known))
-            at = {v: float((scale(v) - low) / ((high - low) or 1.0)) for v in known}
+            scaled = np.log(known) if axis in logs else np.array(known, float)
             labelled = dict.fromkeys((min(known), max(known)))
         else:
-            at = {v: i / max(len(known) - 1, 1) for i, v in enumerate(known)}
-            labelled = dict.fromkeys(known[int(i)] for i in np.linspace(0, len(known) - 1, min(len(known), 12)))
-        share = axis.endswith("accuracy")
-        text = {v: f"{100 * v:.1f} %" if share else f"{v:.3g}" if isinstance(v, float) else shown(v) for v in labelled}
-        labels += [{"axis": axis, "place": at[v], "text": text[v]} for v in labelled]
+            scaled, labelled = np.arange(len(known)), known[:: 1 + len(known) // 12]
+        at = dict(zip(known, (scaled - scaled.min()) / (np.ptp(scaled) or 1.0), strict=True)) if known else {}
+        labels += [
+            {"axis": axis, "place": float(at[v]), "text": f"{v:.3g}" if isinstance(v, float) else shown(v)}
+            for v in labelled
+        ]
         for place, value in zip(places, column, strict=True):
-            place.append(round(at[value], 4) if value in at else None)
+            place.append(round(float(at[value]), 4) if value in at else None)
     rows = [{"number": facts.keys[cell.id], "place": place} for cell, place in zip(cells, places, strict=True)]
     colour = measured(VAL, "validation")
     x: Spec = {"field": "axis", "type": "nominal", "sort": list(columns), "title": None,
@@ -220,14 +215,3 @@ def _path(facts: Facts, path: list[Step]) -> Table:
 
 def _value(varied: dict[str, object], name: str) -> str:
     return shown(varied[name]) if name in varied else "unset"
-
-
-def costs(facts: Facts, tests: pd.DataFrame) -> Part | None:
-    """What does accuracy cost in bytes?"""
-    if facts.table.loc[[cell.id for cell in facts.own], "bytes"].nunique() < 2:
-        return None
-    x = charts.number("MB", "sent and received in the whole run, MB per seed", zero=True)
-    ranks = {str(row["series"]): facts.ages[cell.id] for cell, row in zip(facts.listed, facts.rows, strict=True)}
-    drawn = charts.dots(x, measured(VAL, "validation"), charts.cell_tips(facts), colour=charts.colours(ranks))
-    caption = f"Bytes up and down of all clients over the whole run; the ring marks the best. {facts.basis}."
-    return Part("Accuracy against bytes", charts={"costs": (drawn, caption)})

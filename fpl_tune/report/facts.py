@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.formatting import numeric, short
+from fpl_tune.core.formatting import numeric, percent, short
 from fpl_tune.core.metrics import check_rule
 from fpl_tune.report.reference import Reference
 from fpl_tune.search.gains import searches
@@ -21,7 +22,6 @@ from fpl_tune.study.results import VAL
 from fpl_tune.study.selection import Choice, choose
 
 if TYPE_CHECKING:
-    from fpl_tune.search.suggest import CellSearch
     from fpl_tune.study.cells import Cell
     from fpl_tune.study.store import Store
 
@@ -113,7 +113,9 @@ class Facts:
         axes = {axis: [self.scalar(cell, axis) for cell in self.cells] for axis in self.axes}
         beside = {name: [self.spread(cell, name)[0] for cell in self.cells] for name in self.beside}
         fixed = ["status", "n", "mean", "std", "sem", "val", "bytes", "seconds"]
-        return rows.assign(**axes, **beside).reindex(columns=["label", "role", *axes, *fixed, *beside])
+        return rows.assign(**axes, **beside).reindex(
+            columns=list(dict.fromkeys(["label", "role", *axes, *fixed, *beside]))
+        )
 
     @property
     def basis(self) -> str:
@@ -146,22 +148,15 @@ class Facts:
         return cell.label if len(cell.label) <= LONG else f"{self.part(cell)[:LONG]} {kind} {cell.number}".strip()
 
     @cached_property
-    def searches(self) -> list[CellSearch]:
-        """The searches of the study, one for each cell of its axes."""
-        return searches(self.spec) if self.searched else []
-
-    @cached_property
     def published(self) -> set[str]:
         """Ids of the trials that a search takes from the papers."""
-        return {key for part in self.searches for key in part.published}
+        parts = searches(self.spec) if self.searched else []
+        return {key for part in parts for key in part.published}
 
     def logarithmic(self, axis: str) -> bool:
-        """Whether a field is searched on a log scale, or its values in a grid span a factor of 50."""
-        known = [param.distribution for part in self.searches for param in part.space.params if param.name == axis]
-        if known:
-            return any(getattr(distribution, "log", False) for distribution in known)
+        """Whether the values of a field span a factor of 10."""
         values = [v for v in self.table[axis] if v is not None and v == v]
-        return numeric(values) and min(values) > 0 and max(values) >= 50 * min(values)
+        return numeric(values) and min(values) > 0 and max(values) >= 10 * min(values)
 
     @staticmethod
     def scalar(cell: Cell, axis: str) -> Any:
@@ -245,31 +240,26 @@ class Facts:
             })  # fmt: skip
         return found
 
+    def point(self, cell: Cell, metric: str, mean: float, half: float, seeds: Iterable[int]) -> dict[str, Any]:
+        """A mean over seeds with its band, for `charts.lines`; a band of accuracies ends at 1."""
+        low, high = (mean, mean) if math.isnan(half) else (mean - half, mean + half)
+        return {
+            "mean": mean, "low": low, "high": min(high, max(mean, 1.0)) if percent(metric) else high,
+            "label": self.name(cell), "number": self.keys[cell.id], "seeds": ", ".join(map(str, seeds)),
+        }  # fmt: skip
+
     @cached_property
     def ages(self) -> dict[str, int]:
         """Ranks of the cells by the time of their first result: a later run of the study adds to the end."""
-        first = {cell.id: min(self._times(cell), default="~") for cell in self.cells}
+        first = {cell.id: min((self.result(cell, seed)["finished"] for seed in self.seeds(cell)), default="~")
+                 for cell in self.cells}  # fmt: skip
         return {key: rank for rank, key in enumerate(sorted(first, key=lambda key: (first[key], self.keys[key])))}
 
-    @property
-    def when(self) -> str:
-        """Time of the last result, ISO 8601; empty without one."""
-        return max((time for cell in self.cells for time in self._times(cell)), default="")
-
-    def _times(self, cell: Cell) -> list[str]:
-        return [str(self.result(cell, seed).get("finished", "")) for seed in self.seeds(cell)]
-
     def notable(self, limit: int) -> list[Cell]:
-        """At most about `limit` cells to draw, in the study's order: one of each reference, and the best by validation.
-
-        Of a reference that stands at several places of the axes, the one that the best cell is compared with.
-        """
+        """About `limit` cells to draw, in the study's order: a cell of each reference, and the best by validation."""
         families = {self.reference.family(cell): cell for cell in reversed(self.finished) if cell.role == "reference"}
-        if self.best is not None:
-            near = ((name, Reference(self, name).of(self.best)) for name in families)
-            families |= {name: cell for name, cell in near if cell in self.finished}
         own = sorted((c for c in self.finished if c.candidate), key=lambda c: -self.table.loc[c.id, "val"])
-        kept = own[: max(limit - len(families), 1)] + list(families.values())[: max(limit - 1, 1)]
+        kept = [*own[: max(limit - len(families), 1)], *families.values()]
         return sorted(kept, key=lambda cell: cell.number)
 
 

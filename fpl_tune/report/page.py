@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jinja2
+import numpy as np
 import pandas as pd
 
 from fpl_tune.core.files import digest, stamps, write_text
 from fpl_tune.report import answer, curves, reproduce, robustness, table, vega
-from fpl_tune.report.blocks import Part, Section
+from fpl_tune.report.blocks import Part
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.paper import paper
 from fpl_tune.report.reference import against
@@ -26,7 +27,7 @@ SECTIONS: tuple[tuple[str, str, bool, tuple[Question, ...]], ...] = (
     ("answer", "Answer", False, (answer.decided, answer.claims)),
     ("table", "Table", False, (table.cells, table.winners, table.datasets, paper)),
     ("curves", "Curves and search", False,
-     (curves.learning, curves.explore, curves.grid, curves.matters, curves.ablation, curves.costs)),
+     (curves.learning, curves.explore, curves.grid, curves.matters, curves.ablation)),
     ("robustness", "Robustness", True, (robustness.choice, robustness.clients, robustness.diagnoses, robustness.rules)),
     ("reproduce", "Reproduce", True, (reproduce.commands, reproduce.environment, reproduce.partition)),
 )  # fmt: skip
@@ -66,29 +67,31 @@ def build(
         return page
     facts = Facts(store, metric=metric, rule=rule, reference=reference)
     tests = against(facts)
-    sections: list[Section] = []
+    sections: list[tuple[str, str, bool, list[Part]]] = []
     for done, (key, title, folded, questions) in enumerate(SECTIONS):
         if progress is not None:
             progress(done, len(SECTIONS))
         parts = [part for question in questions if (part := question(facts, tests)) is not None]
-        sections.append(Section(key, title, parts, folded))
-    charts = {n: spec for section in sections for part in section.parts for n, (spec, _) in part.charts.items()}
+        sections.append((key, title, folded, parts))
+    charts = {n: spec for *_, parts in sections for part in parts for n, (spec, _) in part.charts.items()}
     if figures:
         for name, spec in charts.items():
             vega.files(spec, facts.rows, folder / "figures" / name)
     cells = table.table(facts, tests)
     write_text(folder / "table.md", table.markdown(facts, cells))
-    write_text(folder / "table.tex", table.latex(facts, cells))
-    write_text(folder / "table.csv", table.csv(facts, tests))
+    texts, best = [[td.text for td in row.cells] for row in cells.rows], [row.kind == "best" for row in cells.rows]
+    caption = f"{facts.spec.title or facts.spec.name}. {table.note(facts)}"
+    write_text(folder / "table.tex", table.latex(cells.header, texts, np.flatnonzero(best), caption))
+    compared = tests.rename(columns={"low": "difference_low", "high": "difference_high", "seeds": "paired_seeds"})
+    write_text(folder / "table.csv", facts.table.join(compared).to_csv())
     text = _template().render(
         facts=facts,
         title=facts.spec.title or facts.spec.name,
-        when=facts.when[:16].replace("T", " "),
+        when=max((facts.result(c, s)["finished"] for c in facts.cells for s in facts.seeds(c)), default=""),
         sentence=answer.sentence(facts, tests),
         sections=sections,
         references=(references := table.comparisons(facts, tests)),
         digest=state,
-        asset=_asset,
         library=vega.library(),
         written=time.time() if running else 0,
         data=vega.to_json({"study": facts.spec.name, "cells": facts.rows, "references": references}),
@@ -112,10 +115,6 @@ def _written(page: Path) -> str | None:
     with page.open(encoding="utf-8") as file:
         found = re.search(r'name="fpl-store" content="(\w+)"', file.read(2000))
     return found[1] if found else None
-
-
-def _asset(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def _template() -> jinja2.Template:

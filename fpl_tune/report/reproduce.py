@@ -1,4 +1,4 @@
-"""The last section: commands, what varied, the environment and the partition."""
+"""The last section: commands, the environment and the partition."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ import pandas as pd
 from fpl_tune.core.errors import FplTuneError
 from fpl_tune.core.formatting import counted, duration, size
 from fpl_tune.report import charts
-from fpl_tune.report.blocks import Part, plain_table
+from fpl_tune.report.blocks import Part
 from fpl_tune.report.charts import Spec
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.reference import study_file
-from fpl_tune.study.cells import shown
 from fpl_tune.study.partition import Shares
 
 
 def commands(facts: Facts, tests: pd.DataFrame) -> Part:
-    """What was run, and how again?"""
-    rows = [[axis, ", ".join(dict.fromkeys(shown(v) for v in facts.table[axis] if v is not None and v == v))]
-            for axis in facts.axes]  # fmt: skip
-    rows = [[name, values if len(values) < 160 else f"{values[:157]}…"] for name, values in rows]
+    """How much was run, and how again?"""
     search = facts.spec.search
     total = float(np.nansum(facts.table["seconds"] * facts.table["n"]))
     texts = [
@@ -35,18 +31,14 @@ def commands(facts: Facts, tests: pd.DataFrame) -> Part:
     code = f"# with all overrides, as it was run\nfpl-tune study {study_file(facts)}\nfpl-tune show {facts.spec.name}"
     if facts.best is not None:
         code += f"\nfpl-tune export {facts.spec.name} --cell best"
-    return Part("", texts, tables=[plain_table(["field", "values"], rows)] if rows else [], code=[code])
+    return Part("", texts, code=[code])
 
 
 def environment(facts: Facts, tests: pd.DataFrame) -> Part:
     """With what was it run?"""
     versions = facts.store.fingerprints(facts.cells[0]).get("versions", {}) if facts.cells else {}
-    hashes = {str(facts.result(cell, seed).get("split_hash")) for cell in facts.cells for seed in facts.seeds(cell)}
-    texts = [
-        f"{platform.system()} {platform.machine()}, " + ", ".join(f"{n} {v}" for n, v in versions.items()),
-        "Partitions: " + (", ".join(sorted(hashes)[:12]) + (" …" if len(hashes) > 12 else "") or "none yet"),
-    ]
-    return Part("Environment", texts)
+    of = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return Part("Environment", [f"{platform.system()} {platform.machine()}, {of}"])
 
 
 def partition(facts: Facts, tests: pd.DataFrame) -> Part | None:

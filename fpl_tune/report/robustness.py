@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 
 from fpl_tune import analysis
 from fpl_tune.core.formatting import counted, figure, percent, quantity, signed
-from fpl_tune.core.metrics import CHOICES, TEST_SELECTED_RULES
+from fpl_tune.core.metrics import TEST_SELECTED_RULES
 from fpl_tune.report import charts
-from fpl_tune.report.blocks import Part, plain_table
+from fpl_tune.report.blocks import Part
 from fpl_tune.report.curves import SHOWN
 from fpl_tune.report.facts import Facts
 from fpl_tune.study import results
@@ -29,26 +31,37 @@ def choice(facts: Facts, tests: pd.DataFrame) -> Part | None:
     if found.cells < 2:
         return None
     winner, best = (facts.name(facts.by_id[key]) for key in (found.winner, found.best))
-    rows = [
-        ["cell that validation selects", winner, figure(found.test, facts.metric)],
-        ["the same, corrected for selection", "nested over seeds", figure(found.corrected, facts.metric)],
-        ["highest test mean, which nobody may select", best, figure(found.test + found.loss, facts.metric)],
-    ]
+    value, corrected, highest = (
+        figure(v, facts.metric) for v in (found.test, found.corrected, found.test + found.loss)
+    )
     left = f" Left out: {counted(found.left_out, 'cell')} without all seeds." if found.left_out else ""
-    texts = [
-        f"Selection among {counted(found.cells, 'cell')} by validation loses {100 * found.loss:.2f} points of "
-        f"{quantity(facts.metric)} against the cell that the same test values put first, which noise flatters. "
-        f"Corrected: for every seed, the cell that the other seeds' validation selects is tested on that seed.{left}",
-    ]
-    table = plain_table(["", "", quantity(facts.metric, over="")], rows)
-    return Part("What the choice is worth", texts, tables=[table])
+    text = (
+        f"Validation selects {winner} among {counted(found.cells, 'cell')}: {value} {quantity(facts.metric)}; "
+        f"corrected for the selection {corrected} (each seed tests the cell that the others' validation selects). The "
+        f"highest test mean, which noise flatters and nobody may select: {best}, {highest}.{left}"
+    )
+    return Part("What the choice is worth", [text])
 
 
 def clients(facts: Facts, tests: pd.DataFrame) -> Part | None:
     """Who gains, who loses?"""
-    drawn = charts.boxes(facts, facts.notable(SHOWN))
-    if drawn is None:
+    rows = [
+        {"name": facts.name(cell), "seed": seed, "client": client, "value": value}
+        for cell in facts.notable(SHOWN)
+        for seed in facts.seeds(cell)
+        for client, value in enumerate(facts.clients(cell, seed).tolist(), 1)
+        if math.isfinite(value)
+    ]
+    if not rows:
         return None
+    x, y = charts.measured(facts.metric, "value"), charts.names("name", None, [row["name"] for row in rows])
+    said = charts.tips(y, charts.names("seed", "seed"), charts.names("client", "client"), x)
+    drawn = charts.chart(
+        rows,
+        charts.layer("boxplot", {"x": x, "y": y}, extent="min-max", opacity=0.45, size=16),
+        charts.layer("point", {"x": x, "y": y, "tooltip": said}, size=14, opacity=0.55),
+        height={"step": 28},
+    )
     caption = f"One point per client and seed; box: quartiles, line: median, whiskers: extremes. {facts.basis}."
     return Part("Clients", charts={"clients": (drawn, caption)})
 
@@ -74,16 +87,8 @@ def rules(facts: Facts, tests: pd.DataFrame) -> Part | None:
     """How much would the papers' ways of reporting add?"""
     ended = results.counted(facts.frame)
     found = ended.pivot_table(index="cell", columns="rule", values=facts.metric, aggfunc="mean", sort=False)
-    order = [rule for rule in (*CHOICES, *TEST_SELECTED_RULES) if rule in found]
-    if found.empty or len(order) < 2:
-        return None
-    gain = ""
-    if {"best_test", facts.rule} <= set(found):
-        added = (found["best_test"] - found[facts.rule]).mean()
-        gain = f": picking the best test round would add {signed(added, facts.metric)} points on average"
-    text = f"The last two rules read test accuracies; they are habits of papers, shown for comparison{gain}."
-    named = {"final": "last round", "best_val": "best validation round", "best_test": "best test round (habit)",
-             "mean_last5": "mean of last five evaluated rounds (habit)"}  # fmt: skip
-    rows = [[facts.name(cell), *(figure(found.at[cell.id, rule], facts.metric) for rule in order)]
-            for cell in facts.notable(SHOWN)]  # fmt: skip
-    return Part("Reporting rules", [text], tables=[plain_table(["cell", *(named[rule] for rule in order)], rows)])
+    named = {"best_test": "the best test round", "mean_last5": "the mean of the last five evaluated rounds"}
+    added = [f"{signed((found[rule] - found[facts.rule]).mean(), facts.metric)} for {named[rule]}"
+             for rule in TEST_SELECTED_RULES if {rule, facts.rule} <= set(found)]  # fmt: skip
+    text = f"Papers also report by test accuracies. Mean change over cells, in points: {', '.join(added)}."
+    return Part("Reporting rules", [text]) if added and percent(facts.metric) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -74,21 +74,15 @@ def _columns(facts: Facts, cell: Cell, test: Mapping[Any, Any]) -> dict[str, Td]
     return {
         "cell": Td(name, cell.number),
         "validation accuracy (%)": Td(figure(row["val"], VAL)),
-        f"{title(facts.metric)} ± std": Td(plus_minus(row["mean"], row["std"], facts.metric)),
+        f"{quantity(facts.metric, over='')} ± std": Td(plus_minus(row["mean"], row["std"], facts.metric)),
         **dict(zip(compared, map(Td, judged(facts, test) if test else "–––"), strict=True)),
         "seeds": Td(str(row["n"]) if row["n"] >= wanted else f"{row['n']} of {wanted}"),
-        **{title(other): Td(figure(row[other], other)) for other in facts.beside},
+        **{quantity(other, over=""): Td(figure(row[other], other)) for other in facts.beside},
         **{name: Td(_value(row[axis])) for axis, name in facts.titles.items()},
         "status": Td(str(row["status"])),
         "MB": Td(megabytes(row["bytes"])),
         "time": Td(duration(row["seconds"]), "" if math.isnan(row["seconds"]) else round(row["seconds"], 1)),
     }
-
-
-def title(metric: str) -> str:
-    """A metric as the title of a column; harmonic means say of what."""
-    named = {"test/base_novel_harmonic_mean": "HM(base, novel) (%)", "test/harmonic_mean": "HM(test, base, novel) (%)"}
-    return named.get(metric, quantity(metric, over=""))
 
 
 def _value(value: Any) -> str:
@@ -119,13 +113,11 @@ def note(facts: Facts) -> str:
 
 def markdown(facts: Facts, found: Table) -> str:
     """A pipe table, the best cell in bold."""
-    rows = [[_bold(row, "**{}**", td.text.replace("|", "\\|")) for td in row.cells] for row in found.rows]
+    rows = [[td.text.replace("|", "\\|") for td in row.cells] for row in found.rows]
+    rows = [[f"**{text}**" for text in texts] if row.kind == "best" else texts
+            for texts, row in zip(rows, found.rows, strict=True)]  # fmt: skip
     lines = [f"| {' | '.join(row)} |" for row in (found.header, ["---"] * len(found.header), *rows)]
     return "\n".join([*lines, "", note(facts), ""])
-
-
-def _bold(row: Row, form: str, text: str) -> str:
-    return form.format(text) if row.kind == "best" else text
 
 
 _GREEK = (
@@ -148,29 +140,15 @@ def latex_text(text: str) -> str:
     return text.translate(str.maketrans(_LATEX))
 
 
-def latex(facts: Facts, found: Table) -> str:
-    """A booktabs table, references below a rule, the best cell in bold. Needs \\usepackage{booktabs}."""
-    numbers = {facts.keys[cell.id] for cell in facts.references}
-    parts: list[list[str]] = [[], []]
-    for row in found.rows:
-        fields = [_bold(row, r"\textbf{{{}}}", latex_text(td.text)) for td in row.cells]
-        parts[row.number in numbers].append(f"    {' & '.join(fields)} \\\\")
-    return "\n".join([
-        r"\begin{table}",
-        r"  \centering",
-        rf"  \caption{{{latex_text(f'{facts.spec.title or facts.spec.name}. {note(facts)}')}}}",
-        rf"  \begin{{tabular}}{{l{'r' * (len(found.header) - 1)}}}",
-        r"    \toprule",
-        f"    {' & '.join(map(latex_text, found.header))} \\\\",
-        *(line for part in parts if part for line in (r"    \midrule", *part)),
-        r"    \bottomrule", r"  \end{tabular}", r"\end{table}", "",
-    ])  # fmt: skip
-
-
-def csv(facts: Facts, tests: pd.DataFrame) -> str:
-    """All columns of the table and the tests as numbers, shares not percents."""
-    named = tests.rename(columns={"low": "difference_low", "high": "difference_high", "seeds": "paired_seeds"})
-    return facts.table.join(named).to_csv()
+def latex(header: Sequence[str], rows: Sequence[Sequence[str]], best: Collection[int], note: str) -> str:
+    """A booktabs table, the best rows in bold, and the note as a comment. Needs \\usepackage{booktabs}."""
+    lines = [
+        " & ".join(rf"\textbf{{{latex_text(text)}}}" if i in best else latex_text(text) for text in row) + r" \\"
+        for i, row in enumerate(rows)
+    ]
+    columns, titles = f"l{'r' * (len(header) - 1)}", " & ".join(map(latex_text, header))
+    top = [f"% {' '.join(note.split())}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", rf"{titles} \\ \midrule"]
+    return "\n".join([*top, *lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def winners(facts: Facts, tests: pd.DataFrame) -> Part | None:
@@ -178,7 +156,7 @@ def winners(facts: Facts, tests: pd.DataFrame) -> Part | None:
     found = gains(facts.store, facts.rule, facts.metric)
     if len(found) < 2:
         return None
-    rows, gaps = [], tests["difference"].to_dict()
+    rows, gaps, of = [], tests["difference"].to_dict(), quantity(facts.metric, over="")
     for gain in found:
         row = facts.table.loc[gain.best.id]
         gap = gaps.get(gain.best.id, math.nan)
@@ -190,7 +168,7 @@ def winners(facts: Facts, tests: pd.DataFrame) -> Part | None:
         f"The best trial of each part of the axes by validation accuracy; {facts.basis}. The published point is the "
         "best one by validation of those that the search tried first."
     )
-    header = ["", "validation accuracy (%)", f"{title(facts.metric)} ± std", f"Δ vs {facts.reference.name}",
+    header = ["", "validation accuracy (%)", f"{of} ± std", f"Δ vs {facts.reference.name}",
               "Δ vs published", "found"]  # fmt: skip
     return Part("Best of each search", [text], tables=[plain_table(header, rows)])
 

@@ -46,18 +46,13 @@ def library() -> str:
     return base64.b64encode(gzip.compress(code, mtime=0)).decode()
 
 
-def _whole(spec: Spec, cells: Sequence[Mapping[str, Any]]) -> Spec:
-    """A specification with its width, theme and the data set that it names."""
-    named = {"datasets": {"cells": list(cells)}} if spec.get("data") == {"name": "cells"} else {}
-    return plain({"width": _WIDTH, **spec, **named, "config": CONFIG})
-
-
 def files(spec: Spec, cells: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Writes `<path>.svg`, `<path>.png` for slides and `<path>.pdf` for papers."""
     import vl_convert
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    whole = _whole(spec, cells) | {"background": "white"}
+    named = {"datasets": {"cells": list(cells)}} if spec.get("data") == {"name": "cells"} else {}
+    whole = plain({"width": _WIDTH, **spec, **named, "config": CONFIG, "background": "white"})
     path.with_name(f"{path.name}.svg").write_text(vl_convert.vegalite_to_svg(whole), encoding="utf-8")
     path.with_name(f"{path.name}.png").write_bytes(vl_convert.vegalite_to_png(whole, scale=2))
     path.with_name(f"{path.name}.pdf").write_bytes(vl_convert.vegalite_to_pdf(whole))

@@ -8,7 +8,7 @@ method refuses alone changes with the next.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +23,6 @@ from fpl_tune.study.selection import choose, selecting_rule
 from fpl_tune.study.store import Store
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from fpl_tune.search.space import Space
     from fpl_tune.search.suggest import CellSearch
 
@@ -60,22 +58,19 @@ def ablation_paths(spec: Study, store: Store) -> list[list[Step]]:
         )
     rule = selecting_rule(spec.report.rule)
     cells = store.cells() if store.exists else []
-    if not cells or (choice := choose(table := store.frame(), cells, store.spec(), rule)) is None:
+    if not cells or (choice := choose(table := store.rows(), cells, store.spec(), rule)) is None:
         raise ConfigError(f"ablate=best needs a finished search. Run fpl-tune study {spec.name} without it first.")
     number = 1 + max(cell.number for cell in cells if cell.role != "ablation")
     known = {cell.id: cell for cell in cells if cell.candidate}
     paths: list[list[Step]] = []
     for best in choice.cells:
-        part = next((part for part in searches(spec) if part.holds(best)), None)
-        mine = [cell for cell in cells if part is not None and part.holds(cell)]
-        points = part.published if part is not None else set[str]()
-        start = choose(table, [cell for cell in mine if cell.id in points], store.spec(), rule)
-        if part is None or start is None:
-            raise ConfigError(
-                f"ablate=best starts from a published point, but the search around {best.label} has not finished one."
-            )
+        part = next(part for part in searches(spec) if part.holds(best))
+        mine = [cell for cell in cells if part.holds(cell)]
+        start = choose(table, [cell for cell in mine if cell.id in part.published], store.spec(), rule)
+        if start is None:
+            raise ConfigError(f"ablate=best needs a finished published point in the search around {best.label}.")
         if start.cell.id != best.id:
-            shares = _importance(mine, table, rule, part.space)
+            shares = _importance(mine, store.summaries(rule, results.VAL), part.space)
             paths.append(_path(part, start.cell, best, shares, known, number))
             number += len(paths[-1])
     if not paths:
@@ -85,34 +80,24 @@ def ablation_paths(spec: Study, store: Store) -> list[list[Step]]:
 
 def ablation_cells(spec: Study, root: Path) -> list[Cell]:
     """Cells that `ablate` adds to a study whose results are in `root / spec.name`; see `ablation_paths`."""
-    if spec.ablate is None:
-        return []
-    store = Store(root, spec.name)
-    paths = ablation_paths(spec, Store.open(root, spec.name) if store.exists else store)
+    paths = ablation_paths(spec, Store(root, spec.name)) if spec.ablate is not None else []
     return list({step.cell.id: step.cell for path in paths for step in path if step.cell.role == "ablation"}.values())
 
 
-def _importance(cells: list[Cell], table: pd.DataFrame, rule: str, space: Space) -> dict[str, float]:
+def _importance(cells: Sequence[Cell], means: Sequence[results.Row], space: Space) -> dict[str, float]:
     """Share of the variance of validation that each field explains alone; 0 where it cannot be estimated."""
     import pandas as pd
 
     from fpl_tune import analysis
 
-    means: Any = results.values(table, rule).groupby("cell")["value"].mean()
-    fields = [param.name for param in space.params]
-    rows = [
-        {"value": means[cell.id], **{field: _scalar(cell.varied, field) for field in fields}}
-        for cell in cells
-        if cell.id in means
-    ]
-    found = analysis.importance(pd.DataFrame(rows), fields)
+    fields, value = [param.name for param in space.params], {row["cell"]: row["mean"] for row in means}
+    rows = [{"value": value[cell.id], **{name: _scalar(cell.varied.get(name)) for name in fields}} for cell in cells]
+    found = analysis.importance(pd.DataFrame(rows).dropna(subset=["value"]), fields)
     return found.set_index("field")["share"].fillna(0.0).to_dict()
 
 
-def _scalar(varied: Mapping[str, Any], field: str) -> Any:
-    value = varied.get(field)
-    numeric = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if value is None or numeric else shown(value)
+def _scalar(value: Any) -> Any:
+    return value if value is None or type(value) in (int, float) else shown(value)
 
 
 def _units(start: Mapping[str, Any], end: Mapping[str, Any], space: Space) -> dict[str, list[str]]:

@@ -62,12 +62,6 @@ def parse(value: Any, where: str) -> tuple[str, dict[str, Any]]:
     raise ConfigError(f"{where} must be a name or {{name: ..., argument: ...}}, but is {value!r}.")
 
 
-def label_of(value: Any) -> str:
-    """A component as reports show it: `gp (deterministic_objective=True)`."""
-    name, arguments = parse(value, "search.sampler")
-    return name + (f" ({', '.join(f'{k}={v}' for k, v in arguments.items())})" if arguments else "")
-
-
 def find(kind: Literal["samplers", "pruners"], value: Any, where: str, own: tuple[str, ...] = ()) -> Component:
     """The component that a study names.
 

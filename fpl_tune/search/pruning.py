@@ -4,10 +4,10 @@
 `first_rung` · `reduction`^k. A cell that reaches a rung goes on if it is among the best 1 / `reduction` of those that
 reached it so far; otherwise it is paused with a checkpoint and goes on when its rung has room for it. One change to the
 paper: once no further cell can reach a rung, those that are behind its cutoff by at most `confidence` standard errors
-of the difference go on too, where the error comes from seeds and clients. The rest is pruned.
+of the difference go on too, where the error comes from seeds and clients. The rest is pruned. Cells are compared only
+with those of the same data, partition and schedule, trials of a search with those of the same cell of the axes.
 
-Pruners of Optuna stop a cell permanently. Cells are compared only with those of the same data,
-partition and schedule, trials of a search with those of the same cell of the axes.
+Pruners of Optuna stop trials of a search permanently.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from fpl_tune.config import PruneSpec, RunSpec
+from fpl_tune.config import PruneSpec, RunSpec, StudySpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.search import components
 from fpl_tune.simulation.simulation import Record
@@ -39,7 +39,7 @@ METRIC = "val/acc_mean"
 
 
 class Score(NamedTuple):
-    """A smoothed validation figure of a cell and its standard error."""
+    """A validation figure of a cell and its standard error."""
 
     mean: float
     error: float
@@ -60,14 +60,13 @@ def make_pruner(spec: PruneSpec) -> BasePruner:
     return found.build(wrapped_pruner=None if wrapped is None else make_pruner(replace(spec, rule=wrapped)))
 
 
-def score(rounds: Sequence[Sequence[Record]], smoothing: int) -> Score | None:
-    """Mean over the last `smoothing` evaluated rounds and over seeds; None before the first evaluation."""
-    evaluated = [records for records in rounds if METRIC in records[0]][-smoothing:]
-    if not evaluated:
+def score(rounds: Sequence[Sequence[Record]]) -> Score | None:
+    """Mean over the seeds of the last evaluated round, and its standard error; None before the first evaluation."""
+    records = next((records for records in reversed(rounds) if METRIC in records[0]), None)
+    if records is None:
         return None
-    by_seed = list(zip(*evaluated, strict=True))
-    found = aggregate([math.fsum(record[METRIC] for record in records) / len(records) for records in by_seed])
-    return Score(found["mean"], standard_error(METRIC, found["sem"], by_seed) or 0.0)
+    found = aggregate([record[METRIC] for record in records])
+    return Score(found["mean"], standard_error(METRIC, found["sem"], [[record] for record in records]) or 0.0)
 
 
 def standard_error(metric: str, over_seeds: float, histories: Sequence[Sequence[Record]]) -> float | None:
@@ -76,34 +75,30 @@ def standard_error(metric: str, over_seeds: float, histories: Sequence[Sequence[
     For validation accuracy, the larger of two estimates: from the spread over seeds, and over each seed's clients.
     """
     found = [] if math.isnan(over_seeds) else [over_seeds]
-    if metric == METRIC and (variance := math.fsum(_client_variance(history[-1]) for history in histories)):
-        found.append(math.sqrt(variance) / len(histories))
+    if metric == METRIC:
+        clients = [aggregate([v for v in history[-1].get("clients/val", ()) if v is not None]) for history in histories]
+        if variance := math.fsum(own["sem"] ** 2 for own in clients if own["n"] > 1):
+            found.append(math.sqrt(variance) / len(histories))
     return max(found, default=None)
 
 
-def _client_variance(record: Record) -> float:
-    """Squared standard error of a mean over clients; 0 where the record lacks them."""
-    values = [v for v in record.get("clients/val", []) if v is not None and not math.isnan(v)]
-    if len(values) < 2:
-        return 0.0
-    mean = math.fsum(values) / len(values)
-    return math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values)
-
-
-def check(spec: PruneSpec, runs: Collection[RunSpec]) -> None:
+def check(study: StudySpec, runs: Collection[RunSpec]) -> None:
     """Refuses a rule that no run can follow.
 
     Args:
-        spec: the study's `prune`.
-        runs: the study's candidates.
+        study: the study.
+        runs: its candidates.
 
     Raises:
-        ConfigError: the rule is unknown, or it never compares: no run is validated before its last round, or the rungs
-            lie outside the rounds.
+        ConfigError: the rule is unknown, or it never compares: no run is validated before its last round, the rungs lie
+            outside the rounds, or a pruner of Optuna has no search.
     """
+    spec = study.prune
     if spec.rule is None:
         return
     make_pruner(spec)
+    if spec.rule != HALVING and study.search.sampler is None:
+        raise ConfigError(f"prune.rule={spec.rule} needs a search, but there is none. Use prune.rule=halving.")
     run = max(runs, key=lambda run: run.rounds, default=None)
     if run is None or run.rounds == 1:
         return
@@ -148,20 +143,13 @@ class Pruner:
         spec: the study's `prune`.
         axes: names of the study's axes, in each cell of which a search has its own budget.
         search: the study's search, whose trials a pruner of Optuna compares.
-
-    Raises:
-        ConfigError: the rule is unknown or a value lies outside its range.
     """
 
     def __init__(self, spec: PruneSpec, axes: Sequence[str] = (), search: Search | None = None) -> None:
-        if spec.rule is not None:
-            make_pruner(spec)
         self.spec, self._axes, self._search = spec, tuple(axes), search
         self._rungs: dict[Rung, dict[str, Score]] = defaultdict(dict)
         self._passed: dict[Rung, set[str]] = defaultdict(set)
         self._groups: dict[str, str] = {}
-        self._studies: dict[str, Any] = {}
-        self._trials: dict[str, Any] = {}
 
     def decide(self, cell: Cell, rounds: Sequence[Sequence[Record]], *, latest: bool = True) -> Decision:
         """Whether a cell goes on.
@@ -171,14 +159,14 @@ class Pruner:
             rounds: its rounds so far, one record per seed in each.
             latest: False for a round before the cell's last one.
         """
-        rule, number = self.spec.rule, len(rounds)
-        if rule is None or not cell.candidate or number >= cell.run.rounds:
+        number = len(rounds)
+        if self.spec.rule is None or not cell.candidate or number >= cell.run.rounds:
             return Decision.CONTINUE
-        mine = score(rounds, self.spec.smoothing)
-        if mine is None:
+        if (mine := score(rounds)) is None:
             return Decision.CONTINUE
-        if rule != HALVING:
-            return self._by_optuna(cell, number, mine, latest=latest)
+        if self.spec.rule != HALVING:
+            prune = self._search is not None and self._search.should_prune(cell, number, mine.mean)
+            return Decision.STOP if prune and latest else Decision.CONTINUE
         if number not in rungs(self.spec, number):
             return Decision.CONTINUE
         key = self._group(cell), number
@@ -245,33 +233,6 @@ class Pruner:
         for p in taken:
             self._passed[self._rung(p)].add(p.cell.id)
         return sorted(taken, key=lambda p: (-p.round, names[self._rung(p)].index(p.cell.id)))
-
-    def _by_optuna(self, cell: Cell, number: int, mine: Score, *, latest: bool) -> Decision:
-        """The decision of a pruner of Optuna: on the study of the search; of other cells, on one in memory by group."""
-        prune = self._search.should_prune(cell, number, mine.mean) if self._search else None
-        if prune is None:
-            prune = self._outside_search(cell, number, mine, latest=latest)
-        return Decision.STOP if prune and latest else Decision.CONTINUE
-
-    def _outside_search(self, cell: Cell, number: int, mine: Score, *, latest: bool) -> bool:
-        import optuna
-
-        group = self._group(cell)
-        if group not in self._studies:
-            optuna.logging.set_verbosity(optuna.logging.WARNING)
-            self._studies[group] = optuna.create_study(direction="maximize", pruner=make_pruner(self.spec))
-        study = self._studies[group]
-        trial = self._trials[cell.id] = self._trials.get(cell.id) or study.ask()
-        frozen = study.get_trials(deepcopy=False)[trial.number]
-        if frozen.state.is_finished() or number in frozen.intermediate_values:
-            return False
-        trial.report(mine.mean, number)
-        prune = latest and trial.should_prune()
-        if prune:
-            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-        elif number == cell.run.rounds - 1:  # the last round is never pruned, so the trial is complete for the pruner
-            study.tell(trial, mine.mean)
-        return prune
 
 
 def rungs(spec: PruneSpec, rounds: int) -> tuple[int, ...]:

@@ -1,20 +1,12 @@
-"""The sampler of a study: one instance per trial, checked before anything starts; and TPE over a finished table."""
+"""The sampler of a study: one instance per trial, checked before anything starts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import optuna
-from optuna.samplers import (
-    BaseSampler,
-    BruteForceSampler,
-    CmaEsSampler,
-    GPSampler,
-    QMCSampler,
-    RandomSampler,
-    TPESampler,
-)
+from optuna.samplers import BruteForceSampler, CmaEsSampler, GPSampler, QMCSampler, RandomSampler, TPESampler
 from optuna.study import StudyDirection
 
 from fpl_tune.config import SearchSpec
@@ -25,8 +17,6 @@ from fpl_tune.search import components
 from fpl_tune.search.components import quiet
 from fpl_tune.search.space import Space
 
-_BLIND = (RandomSampler, QMCSampler, BruteForceSampler)
-"""Samplers that do not read results: objectives and constraints do not affect them."""
 _UNCONDITIONAL = (GPSampler, CmaEsSampler, QMCSampler)
 """Samplers that model only the fields which all trials have."""
 _PROBED = 14  # trials of a probe: more than the random ones that Optuna's samplers start with
@@ -39,22 +29,16 @@ class SamplerFactory:
     reported before it, not on the state of a process.
 
     Raises:
-        ConfigError: the sampler or an argument is unknown, or it does not support the objectives or constraints.
+        ConfigError: the sampler or an argument is unknown.
     """
 
     def __init__(self, search: SearchSpec) -> None:
         self.search = search
         value = "random" if search.sampler == "grid" else search.sampler
         self.component = components.find("samplers", value, "search.sampler", ("grid",))
-        constrained = issubclass(self.component.kind, _BLIND) or "constraints_func" in self.component.parameters
-        if search.constraints and not constrained:
-            raise ConfigError(
-                f"search.sampler={self.component.name} cannot do constraints, but search.constraints is "
-                f"{list(search.constraints)}. Use sampler=tpe, gp or nsgaii, or remove the constraints."
-            )
         self.make(1, "check")
 
-    def make(self, number: int, key: str) -> BaseSampler:
+    def make(self, number: int, key: str) -> Any:
         """The sampler of a trial.
 
         Args:
@@ -75,45 +59,38 @@ class SamplerFactory:
         with quiet():
             return self.component.build(**defaults)
 
-    def probe(self, space: Space, node: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    def check(self, space: Space, node: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         """Runs the sampler on simulated results.
 
         Raises:
-            ConfigError: it does not support the objectives, fails on the space, or lacks a package.
+            ConfigError: it does not support the objectives or conditions, fails on the space, or lacks a package.
         """
-        names = {param.name for param in space.params}
+        names, where = {param.name for param in space.params}, f"search.sampler={self.component.name}"
         conditional = next((param for param in space.params if names & param.when.keys()), None)
         if conditional is not None and issubclass(self.component.kind, _UNCONDITIONAL):
             raise ConfigError(
-                f"search.sampler={self.component.name} cannot do conditions, but {conditional.name} is searched only "
-                f"where {', '.join(conditional.when)} has certain values. Use sampler=tpe or random, or search.only "
-                "without it."
+                f"{where} cannot do conditions, but {conditional.name} is searched only where "
+                f"{', '.join(conditional.when)} has certain values. Use sampler=tpe, or search.only without it."
             )
-        if issubclass(self.component.kind, (*_BLIND, TPESampler)):
+        if issubclass(self.component.kind, (RandomSampler, QMCSampler, BruteForceSampler, TPESampler)):
             return
-        directions = directions_of(self.search)
-        study = in_memory(directions)
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        study = optuna.create_study(directions=directions_of(self.search), sampler=RandomSampler())
         try:
             for number in range(_PROBED):
                 study.sampler = self.make(number, "check")
                 with quiet():
                     trial = study.ask()
                     space.suggest(trial, node, given)
-                    study.tell(trial, [((number * 7 + i) % 11) / 11 for i in range(len(directions))])
+                    study.tell(trial, [((number * 7 + i) % 11) / 11 for i in range(len(self.search.objectives))])
         except Exception as problem:  # a third-party sampler may raise anything
-            what = f"search.objectives={list(self.search.objectives)}" if len(directions) > 1 else "this space"
             said = " ".join(str(problem).split())
             raise ConfigError(
-                f"search.sampler={self.component.name} cannot do {what}: {said} Use sampler=tpe or random."
+                f"{where} cannot do search.objectives={list(self.search.objectives)} over this space: {said} "
+                "Use sampler=tpe or random."
             ) from problem
 
 
 def directions_of(search: SearchSpec) -> list[StudyDirection]:
     """The directions of a search's objectives, for `optuna.create_study`."""
     return [StudyDirection.MAXIMIZE if metric(n).maximize else StudyDirection.MINIMIZE for n in search.objectives]
-
-
-def in_memory(directions: Sequence[StudyDirection]) -> optuna.Study:
-    """An Optuna study that leaves nothing behind."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna.create_study(directions=list(directions), sampler=RandomSampler())

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from fpl_tune import config
 from fpl_tune.config import RunSpec, SearchSpec, Study
-from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.files import digest
-from fpl_tune.search.objective import check_metric, parse_constraint
+from fpl_tune.core.metrics import objectives
 from fpl_tune.study.cells import Cell, Composer, axes_of, expand, grid
 from fpl_tune.study.fingerprints import method_source
 from fpl_tune.study.selection import selecting_rule
@@ -39,7 +39,7 @@ class Search:
             fits: raises `ConfigError` for a run that cannot run, whose trial then costs nothing; None: all fit.
 
         Raises:
-            ConfigError: the sampler, space, an objective, or a constraint is wrong.
+            ConfigError: the sampler, space or an objective is wrong.
         """
         search = spec.search
         if search.sampler is None or spec.confirm is not None:
@@ -52,9 +52,9 @@ class Search:
         if not search.objectives:
             raise ConfigError("A search needs an objective. Write search.objectives=[val/acc_mean].")
         for name in search.objectives:
-            check_metric(name, "search.objectives")
-        for text in search.constraints:
-            parse_constraint(text)
+            if name not in objectives():
+                hint = "Test figures choose nothing." if name.startswith("test/") else did_you_mean(name, objectives())
+                raise ConfigError(f"search.objectives: {name!r} is not a validation metric or a cost. {hint}")
         samplers = SamplerFactory(search)
         references = [cell for cell in expand(spec) if cell.role == "reference"]
         points = list(grid(spec))
@@ -85,10 +85,6 @@ class Search:
         """The run of each cell of the axes, which its search varies."""
         return [part.composer.at(part.varied) for part in self.parts]
 
-    def draw(self) -> dict[str, list[RunSpec]]:
-        """Cell of the axes -> as many runs as its search has trials: the published ones and points of its space."""
-        return {config.identity(part.composer.at(part.varied)): part.draw() for part in self.parts}
-
     def open(self, folder: Path) -> list[Cell]:
         """Opens the study's database; cells of the trials that it holds."""
         from fpl_tune.search.record import is_over, open_storage
@@ -113,21 +109,14 @@ class Search:
         """Trials that were not suggested yet."""
         return sum(part.remaining for part in self.parts)
 
-    def request(self) -> list[Cell]:
-        """Cells of new trials; empty while none may be suggested.
-
-        Without batches, one trial of the part with the fewest trials. With batches, the next batch of every part whose
-        last batch is over.
-        """
-        cells: list[Cell] = []
+    def request(self) -> Cell | None:
+        """The cell of a new trial, of the part with the fewest trials; None if none is left."""
         for part in sorted(self.parts, key=lambda part: part.suggested):
-            while (made := part.suggest()) is not None:
+            if (made := part.suggest()) is not None:
                 number, cell = made
-                cells.append(cell)
                 self._waiting.setdefault(cell.id, []).append((part, number))
-                if part.search.batch is None:
-                    return cells
-        return cells
+                return cell
+        return None
 
     def report(self, cell: Cell, results: Results) -> None:
         """Reports a complete cell to every trial that it belongs to."""

@@ -1,21 +1,18 @@
 """The search in one cell of the axes, as a study of Optuna: the next trial, and the results that the sampler receives.
 
-Without `search.batch` a trial is suggested as soon as a slot is free. With it, trials come in batches of that size,
-each after the last one is over: suggestions then depend neither on the machine nor on the order of ends.
+A trial is suggested as soon as a slot is free, by a sampler that is seeded by the trial's number: a suggestion depends
+only on the results before it.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution
 from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
@@ -23,12 +20,10 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from fpl_tune import config
 from fpl_tune.config import RunSpec, SearchSpec
 from fpl_tune.core.errors import ConfigError, Notice
-from fpl_tune.method import derive
 from fpl_tune.search.components import quiet
-from fpl_tune.search.objective import parse_constraint
 from fpl_tune.search.pruning import standard_error
 from fpl_tune.search.record import PAUSED, TrialJournal, is_over
-from fpl_tune.search.samplers import SamplerFactory, directions_of, in_memory
+from fpl_tune.search.samplers import SamplerFactory, directions_of
 from fpl_tune.search.space import Space, stored
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell, Composer, label
@@ -78,7 +73,7 @@ class CellSearch:
         if self.search.sampler == "grid":
             points = self.space.grid(self.node, self.varied)
         self._points = list({repr(point): point for point in points}.values())
-        self.samplers.probe(self.space, self.node, self.varied)
+        self.samplers.check(self.space, self.node, self.varied)
 
     @property
     def name(self) -> str:
@@ -89,28 +84,20 @@ class CellSearch:
         """Whether a cell is a trial of this search."""
         return cell.role == "trial" and all(cell.varied.get(name) == value for name, value in self.varied.items())
 
-    def draw(self) -> list[RunSpec]:
-        """Draws a run for each trial: the fixed points, then random points. Refused points are left out."""
-        study = in_memory(directions_of(self.search))
-        study.sampler = RandomSampler(seed=derive("draw", self.search.seed, self.key) % 2**32)
-        drawn = (self.space.suggest(study.ask(), self.node, self.varied) for _ in range(4 * self.total))
-        runs = self._runs(itertools.chain(self._points[: self.total], drawn))
-        return list(itertools.islice(runs, self.total)) or [self.composer.at(self.varied)]
-
     @property
     def published(self) -> set[str]:
-        """Ids of the cells of the published points."""
-        return {config.identity(run) for run in self._runs(self._points if self.search.sampler != "grid" else ())}
+        """Ids of the cells of the published points that can run."""
+        found = set()
+        for point in self._points if self.search.sampler != "grid" else ():
+            try:
+                found.add(config.identity(self._run(point)))
+            except ConfigError:
+                continue
+        return found
 
-    def _runs(self, points: Iterable[Mapping[str, Any]]) -> Iterator[RunSpec]:
-        """The runs of points, without those that the method refuses."""
-        for point in points:
-            with suppress(ConfigError):
-                yield self._fitting({**self.varied, **point})
-
-    def _fitting(self, varied: Mapping[str, Any]) -> RunSpec:
+    def _run(self, point: Mapping[str, Any]) -> RunSpec:
         """The run of a point. Raises `ConfigError` where it cannot run."""
-        run = self.composer.at(varied)
+        run = self.composer.at({**self.varied, **point})
         if self.fits is not None:
             self.fits(run)
         return run
@@ -130,13 +117,10 @@ class CellSearch:
                 pruner=self.pruner,
             )
             self.study.set_metric_names(list(self.search.objectives))
-        for trial in self.trials():
-            if "cell" not in trial.user_attrs and not is_over(trial):  # killed while it was suggested
-                self._choose(self._trial(trial.number, self.samplers.make(trial.number, self.key)))
-        while self.search.batch is not None and self.suggested % self.search.batch and self.suggest():
-            pass
         cells = []
         for trial in self.trials():
+            if "cell" not in trial.user_attrs and not is_over(trial):  # killed while it was suggested
+                trial = self._choose(self._trial(trial.number, self.samplers.make(trial.number, self.key)))
             if (cell := self._cell(trial)) is not None:
                 cells.append((trial.number, cell))
             elif not is_over(trial):
@@ -147,54 +131,34 @@ class CellSearch:
         """All trials by number, as samplers receive them; not copied."""
         return self.study.get_trials(deepcopy=False)
 
-    def running(self) -> list[FrozenTrial]:
-        """Trials that are neither over nor paused."""
-        return [trial for trial in self.trials() if not is_over(trial) and PAUSED not in trial.user_attrs]
-
     @property
     def suggested(self) -> int:
         """Trials suggested so far."""
         return sum(REFUSED not in trial.user_attrs for trial in self.trials())
 
     @property
-    def total(self) -> int:
-        return len(self._points) if self.search.sampler == "grid" else self.search.trials
-
-    @property
     def remaining(self) -> int:
         """Trials that may still be suggested."""
-        trials = self.trials()
-        used = math.fsum(trial.user_attrs.get("seconds", 0.0) for trial in trials)
-        if self.search.seconds is not None and used >= self.search.seconds:
-            return 0
-        return max(0, self.total - (len(trials) if self.search.sampler == "grid" else self.suggested))
+        if self.search.sampler == "grid":
+            return len(self._points) - len(self.trials())
+        return max(0, self.search.trials - self.suggested)
 
     @property
     def unfinished(self) -> int:
         """Trials that are not over."""
         return self.remaining + sum(not is_over(trial) for trial in self.trials())
 
-    @property
-    def room(self) -> int:
-        """Trials that may be suggested now: those missing from the open batch, or those of the next one."""
-        batch, suggested, remaining = self.search.batch, self.suggested, self.remaining
-        if batch is None or not remaining:
-            return remaining
-        whole = -(-suggested // batch) if self.running() else suggested // batch + 1
-        return max(0, min(suggested + remaining, whole * batch) - suggested)
-
     def suggest(self) -> tuple[int, Cell] | None:
-        """Suggests the next trial; None while none may be.
+        """Suggests the next trial; None after the last one.
 
         Raises:
             ConfigError: the method refuses nearly every combination.
         """
-        while self.room:
+        while self.remaining:
             trial = self._suggest()
             if (cell := self._cell(trial)) is not None:
                 return trial.number, cell
-            trials = self.trials()
-            if len(trials) > 100 + 10 * self.total:
+            if trial.number > 100 + 10 * self.search.trials + len(self._points):
                 raise ConfigError(
                     f"The method refuses nearly every combination of {', '.join(p.name for p in self.space.params)}: "
                     f"{trial.user_attrs[REFUSED]} Narrow search.space."
@@ -206,11 +170,8 @@ class CellSearch:
         number = len(self.trials())
         if number < len(self._points):
             point = stored(self._points[number])
-            distributions: dict[str, BaseDistribution] = {
-                p.name: p.distribution for p in self.space.params if p.name in point
-            }
-            fixed = create_trial(state=TrialState.RUNNING, params=point, distributions=distributions)
-            self.study.add_trial(fixed)
+            distributions: Any = {p.name: p.distribution for p in self.space.params if p.name in point}
+            self.study.add_trial(create_trial(state=TrialState.RUNNING, params=point, distributions=distributions))
             return self._choose(self._trial(number))
         self.study.sampler = self.samplers.make(number, self.key)
         with quiet():
@@ -221,7 +182,7 @@ class CellSearch:
         with quiet():
             params = self.space.suggest(trial, self.node, self.varied)
         try:
-            run = self._fitting({**self.varied, **params})
+            run = self._run(params)
         except ConfigError as problem:
             if trial.number < len(self._points):
                 warnings.warn(f"{label(params)} cannot run and is not tried: {problem}", Notice, stacklevel=2)
@@ -240,9 +201,9 @@ class CellSearch:
 
     def _cell(self, trial: FrozenTrial) -> Cell | None:
         """The cell of a trial; None where the method refuses the combination."""
-        varied = {**self.varied, **self.space.read(trial.params)}
         if REFUSED in trial.user_attrs:
             return None
+        varied = {**self.varied, **self.space.read(trial.params)}
         try:
             run = self.composer.at(varied)
         except ConfigError:
@@ -279,8 +240,6 @@ class CellSearch:
         self._report_rounds(trial, verdict.intermediate_values)
         for key, value in verdict.user_attrs.items():
             trial.set_user_attr(key, value)
-        for name, excess in verdict.user_attrs.get("constraints", {}).items():
-            trial.set_constraint(name, excess)
         self.study.sampler = self.samplers.make(number, self.key)
         with quiet():
             self.study.tell(trial, verdict.values, verdict.state)
@@ -296,41 +255,26 @@ class CellSearch:
 
         Its user attributes also hold test accuracy, for people: samplers read values.
         """
+        objectives = self.search.objectives
         states = {Status(result["status"]) for result, _ in results.values()}
         kept = [history for _, history in results.values() if history]
-        attrs: dict[str, Any] = {
-            "cell": cell,
-            "seconds": _seconds(kept),
-            "seeds": sorted(seed for seed, (_, history) in results.items() if history),
-        }
-        constraints = {text: parse_constraint(text) for text in self.search.constraints}
-        figures = {
-            name: aggregate([figure(history, name, self.rule) for history in kept])
-            for name in sorted({*self.search.objectives, *(c.metric for c in constraints.values())})
-        }
-        if Status.FAILED in states or any(math.isnan(found["mean"]) for found in figures.values()):
-            return create_trial(state=TrialState.FAIL, user_attrs=attrs)
-        attrs["sem"] = {name: standard_error(name, found["sem"], kept) for name, found in figures.items()}
-        attrs["n"] = len(kept)
-        names = [*self.search.objectives, *(name for name in (TEST,) if all(name in history[-1] for history in kept))]
+        seeds = sorted(seed for seed, (_, history) in results.items() if history)
+        attrs: dict[str, Any] = {"cell": cell, "seconds": _seconds(kept), "seeds": seeds, "n": len(kept)}
+        names = [*objectives, *([TEST] if all(TEST in history[-1] for history in kept) else [])]
         attrs["by_seed"] = {name: [float(figure(history, name, self.rule)) for history in kept] for name in names}
+        figures = {name: aggregate(by_seed) for name, by_seed in attrs["by_seed"].items()}
+        values = [figures[name]["mean"] for name in objectives]
+        if Status.FAILED in states or any(map(math.isnan, values)):
+            return create_trial(state=TrialState.FAIL, user_attrs=attrs)
+        attrs["sem"] = {name: standard_error(name, figures[name]["sem"], kept) for name in objectives}
         if TEST in names:
-            attrs[TEST] = aggregate(attrs["by_seed"][TEST])["mean"]
-        if constraints:
-            attrs["constraints"] = {text: c.excess(figures[c.metric]["mean"]) for text, c in constraints.items()}
-        values = [figures[name]["mean"] for name in self.search.objectives]
-        early = bool(states & {Status.PRUNED, Status.DIVERGED})
-        rounds: dict[int, float] = {}
-        if len(values) == 1:
-            rounds = _by_round(self.search.objectives[0], kept)
-            if early:  # Optuna takes the last round's value for the trial's
+            attrs[TEST] = figures[TEST]["mean"]
+        rounds = _by_round(objectives[0], kept) if len(objectives) == 1 else {}
+        if states & {Status.PRUNED, Status.DIVERGED}:
+            if len(objectives) == 1:  # Optuna takes the last round's value for the trial's
                 rounds[min(map(len, kept))] = values[0]
-        return create_trial(
-            state=TrialState.PRUNED if early else TrialState.COMPLETE,
-            values=None if early else values,
-            intermediate_values=rounds,
-            user_attrs=attrs,
-        )
+            return create_trial(state=TrialState.PRUNED, intermediate_values=rounds, user_attrs=attrs)
+        return create_trial(state=TrialState.COMPLETE, values=values, intermediate_values=rounds, user_attrs=attrs)
 
 
 def _seconds(histories: Sequence[Sequence[Record]]) -> float:

@@ -41,7 +41,7 @@ def test_every_name_has_a_row(name: str, title: str, unit: str, maximize: bool |
 def test_a_word_that_holds_acc_is_no_accuracy() -> None:
     assert figure(3.0, "privacy/accountant_orders") == "3"
     assert percent("acc")
-    assert quantity("test/harmonic_mean") == "test harmonic mean (%)"
+    assert quantity("test/harmonic_mean") == "HM(test, base, novel) (%)"
 
 
 def test_methods_add_rows_that_reports_and_searches_may_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,21 +134,18 @@ def test_checkpoints_at_a_url_are_resumed_after_a_kill(
     assert rounds_of(tmp_path / "out")["lr=0.6"] == ("pruned", 1)
 
 
-def test_a_search_with_batches_does_not_wait_for_paused_trials(
+def test_a_search_does_not_wait_for_paused_trials(
     compose: Compose, tmp_path: Path, stepped: list[tuple[float, int]]
 ) -> None:
-    for batch in ("2", "null"):
-        stepped.clear()
-        body = (
-            f"axes: {{}}\nsearch: {{sampler: random, trials: 8, batch: {batch}, only: [optim.lr]}}\n"
-            "prune: {rule: halving, reduction: 2, confidence: 0}"
-        )
-        outcome = run_study(compose(body, "protocol.rounds=4"), root=tmp_path / batch, executor=inline.execute)
-        assert (outcome.exit_code, outcome.done) == (0, 8)
-        found = rounds_of(tmp_path / batch)
-        best = min(stepped)[0]
-        assert [r for lr, r in stepped if lr == best] == [1, 2, 3, 4]
-        assert sum(status == "pruned" for status, _ in found.values()) >= 4
+    body = (
+        "axes: {}\nsearch: {sampler: random, trials: 8, only: [optim.lr]}\n"
+        "prune: {rule: halving, reduction: 2, confidence: 0}"
+    )
+    outcome = run_study(compose(body, "protocol.rounds=4"), root=tmp_path, executor=inline.execute)
+    assert (outcome.exit_code, outcome.done) == (0, 8)
+    best = min(stepped)[0]
+    assert [r for lr, r in stepped if lr == best] == [1, 2, 3, 4]
+    assert sum(status == "pruned" for status, _ in rounds_of(tmp_path).values()) >= 4
 
 
 def rounds_run(cells: Sequence[Cell], histories: Mapping[str, Any], spec: PruneSpec) -> dict[str, int]:

@@ -303,7 +303,7 @@ def test_permuting_test_labels_changes_nothing_that_is_chosen(
     from fpl_tune.study.selection import best
 
     body = (
-        "axes: {}\nsearch: {sampler: tpe, trials: 6, batch: 3, only: [optim.lr]}\n"
+        "axes: {}\nsearch: {sampler: tpe, trials: 6, only: [optim.lr]}\n"
         "prune: {rule: halving, reduction: 2, confidence: 0}"
     )
     made = compose(body, "protocol.rounds=3", "seeds=2")

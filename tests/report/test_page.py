@@ -86,10 +86,10 @@ def test_learning_curves_name_what_they_leave_out(make_store):
     facts = Facts(make_store(body=f"axes: {{optim.lr: [{rates}]}}\nseeds: 1\n"))
     part = curves.learning(facts, against(facts))
     assert part is not None
-    drawn = {row["series"] for row in part.charts["learning"][0]["data"]["values"]}
+    drawn = {row["series"] for row in part.charts["learning_test_acc_mean"][0]["data"]["values"]}
     left = {cell.label for cell in facts.own} - drawn
     assert len(left) == 4
-    assert all(label in part.texts[1] for label in left)
+    assert all(label in part.texts[0] for label in left)
 
 
 def test_a_page_loads_itself_again_only_while_its_study_runs(make_store):

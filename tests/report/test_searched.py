@@ -37,7 +37,7 @@ def searched(make_store):
     search = Search.plan(store.spec())
     assert search is not None
     search.open(store.folder)
-    cells = [*search.references, *(made for some in iter(search.request, []) for made in some)]
+    cells = [*search.references, *iter(search.request, None)]
     store.begin(store.spec(), cells)
     for cell in cells:
         for seed in (1, 2):
@@ -89,7 +89,8 @@ def test_history_is_the_best_so_far_of_each_part(searched):
 
 def test_lines_of_parallel_coordinates_meet_an_axis_where_the_value_lies(searched):
     rows = curves.parallel(searched)["data"]["values"]
-    rates = {searched.keys[cell.id]: math.log(cell.run.optim.lr) for cell in searched.own}
+    scale = math.log if searched.logarithmic("optim.lr") else float
+    rates = {searched.keys[cell.id]: scale(cell.run.optim.lr) for cell in searched.own}
     low, high = min(rates.values()), max(rates.values())
     place = [short(axis) for axis in searched.axes].index("lr")
     places = {row["number"]: row["place"][place] for row in rows}

@@ -13,7 +13,7 @@ from fpl_tune.config import PruneSpec
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.spec import validated
-from fpl_tune.search.pruning import Decision, Paused, Pruner, score
+from fpl_tune.search.pruning import Decision, Paused, Pruner, make_pruner, score
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import expand
 from fpl_tune.study.store import Store
@@ -35,18 +35,18 @@ def cells(compose: Compose) -> list[Any]:
     return expand(compose("axes: {optim: {lr: [1, 2, 3, 4, 5, 6]}}", "protocol.rounds=9"))
 
 
-def test_score_smooths_over_rounds_and_takes_the_larger_error() -> None:
-    history = rounds([0.2, 0.4, 0.8], spread=0.1)
-    found = score(history, 2)
+def test_the_error_of_a_score_is_the_larger_of_seeds_and_clients() -> None:
+    history = rounds([0.2, 0.6], spread=0.1)
+    found = score(history)
     assert found is not None
     assert found.mean == pytest.approx(0.6)
     assert found.error == pytest.approx(0.1 / math.sqrt(2) / math.sqrt(2))  # std of two values 0.1 apart, over √2
     for record in history[-1]:
         record["clients/val"] = [0.0, 1.0, 0.0, 1.0]
-    wider = score(history, 2)
+    wider = score(history)
     assert wider is not None
     assert wider.error == pytest.approx(math.sqrt(2 * (1 / 3) / 4) / 2)  # var 1/3 over 4 clients, two seeds
-    assert score([[{"round": 1}]], 1) is None
+    assert score([[{"round": 1}]]) is None
 
 
 GO, PAUSE, STOP = Decision.CONTINUE, Decision.PAUSE, Decision.STOP
@@ -102,29 +102,43 @@ def test_cells_on_other_data_are_no_peers(compose: Compose) -> None:
 def test_references_and_the_last_round_are_never_pruned(compose: Compose) -> None:
     body = "axes: {optim: {lr: [1, 2]}}\nreferences: [{method: zeroshot, optim.lr: 1}]"
     made = expand(compose(body, "protocol.rounds=3"))
-    for rule in ("halving", "median"):
-        pruner = Pruner(PruneSpec(rule=rule, reduction=2, confidence=0))
-        pruner.decide(made[0], rounds([0.9]))
-        assert pruner.decide(made[1], rounds([0.1, 0.1, 0.1])) == GO
-        assert pruner.decide(made[2], rounds([0.0])) == GO
+    pruner = Pruner(PruneSpec(rule="halving", reduction=2, confidence=0))
+    pruner.decide(made[0], rounds([0.9]))
+    assert pruner.decide(made[1], rounds([0.1, 0.1, 0.1])) == GO
+    assert pruner.decide(made[2], rounds([0.0])) == GO
 
 
-def test_a_pruner_of_optuna_stops_cells_below_the_median(cells: list[Any]) -> None:
-    pruner = Pruner(PruneSpec(rule={"name": "median", "n_startup_trials": 2, "n_warmup_steps": 2}))
-    for cell, value in zip(cells[:2], (0.5, 0.7), strict=True):
-        for number in range(1, 10):
-            assert pruner.decide(cell, rounds([value] * number)) == GO
-    assert pruner.decide(cells[2], rounds([0.4])) == GO, "the first round only warms up"
-    assert pruner.decide(cells[2], rounds([0.4, 0.4])) == STOP
-    assert pruner.decide(cells[3], rounds([0.65, 0.65])) == GO
+class Impatient(optuna.pruners.BasePruner):
+    def prune(self, study: optuna.Study, trial: Any) -> bool:
+        return trial.last_step >= 2
 
 
-def test_the_patient_pruner_stops_what_gains_nothing(cells: list[Any]) -> None:
-    pruner = Pruner(PruneSpec(rule={"name": "patient", "patience": 1}))
-    found = [pruner.decide(cells[0], rounds([0.1, 0.4, 0.39, 0.38][:number])) for number in range(1, 5)]
-    assert found == [GO, GO, GO, STOP]
-    wrapped = Pruner(PruneSpec(rule={"name": "patient", "patience": 1, "wrapped_pruner": "median"}))
-    assert wrapped.decide(cells[0], rounds([0.1])) == GO
+@pytest.mark.parametrize(
+    ("rule", "stopped"),
+    [
+        ("{name: median, n_startup_trials: 1}", [4, 4, 4, 3]),
+        ("{name: patient, patience: 1, wrapped_pruner: {name: threshold, lower: 2.0}}", [4, 4, 4, 3]),
+        ("impatient", [2, 2, 2, 2]),
+    ],
+)
+def test_a_pruner_of_optuna_or_a_plug_in_stops_trials(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str, stopped: list[int], opened: Any
+) -> None:
+    monkeypatch.setattr(plugins, "names", lambda kind: ["impatient"] if kind == "pruners" else [])
+    monkeypatch.setattr(plugins, "load", lambda kind, name: Impatient)
+    body = "axes: {}\nsearch: {sampler: random, trials: 4, only: [optim.lr]}\nprune: {rule: " + rule + "}"
+    made = compose(body, "protocol.rounds=5")
+    search, _ = opened(made, tmp_path)
+    pruner, ends = Pruner(made.prune, [], search), []
+    for levels in ([0.5, 0.6, 0.7, 0.8], [0.5, 0.6, 0.7, 0.8], [0.5, 0.6, 0.7, 0.8], [0.6, 0.3, 0.2, 0.1]):
+        cell = search.request()
+        decisions = (pruner.decide(cell, rounds(levels[:number])) for number in range(1, 5))
+        ends.append(next((number for number, found in enumerate(decisions, 1) if found == STOP), 4))
+        kept = [list(history) for history in zip(*rounds(levels[: ends[-1]]), strict=True)]
+        for record in (record for history in kept for record in history):
+            record |= {"time/seconds": 1.0, "comm/up_bytes": 1, "comm/down_bytes": 1}
+        search.report(cell, {seed: ({"status": "done"}, history) for seed, history in enumerate(kept, 1)})
+    assert ends == stopped
 
 
 @pytest.mark.parametrize(
@@ -133,7 +147,7 @@ def test_the_patient_pruner_stops_what_gains_nothing(cells: list[Any]) -> None:
         (["protocol.rounds=4", "protocol.eval_every=4"], "protocol.eval_every=4 of 4 rounds gives none"),
         (["protocol.rounds=4", "prune.first_rung=4"], r"after round 1, and the last round, 4, .* gives \[4\]\. Set"),
         (["protocol.rounds=8", "protocol.eval_every=5"], r"after round 5, and the last round, 8, .* gives \[1, 3, 9\]"),
-        (["protocol.rounds=8", "protocol.eval_every=8", "prune.rule=median"], "prune.rule compares validation"),
+        (["protocol.rounds=8", "protocol.eval_every=8", "prune.rule=median"], "prune.rule=median needs a search"),
     ],
 )
 def test_rungs_that_never_compare_are_refused(
@@ -145,17 +159,6 @@ def test_rungs_that_never_compare_are_refused(
     assert not (tmp_path / "tiny").exists()
 
 
-class Impatient(optuna.pruners.BasePruner):
-    def prune(self, study: optuna.Study, trial: Any) -> bool:
-        return True
-
-
-def test_a_pruner_by_entry_point(cells: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugins, "names", lambda kind: ["impatient"] if kind == "pruners" else [])
-    monkeypatch.setattr(plugins, "load", lambda kind, name: Impatient)
-    assert Pruner(PruneSpec(rule="impatient")).decide(cells[0], rounds([0.9])) == STOP
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -164,13 +167,12 @@ def test_a_pruner_by_entry_point(cells: list[Any], monkeypatch: pytest.MonkeyPat
         ({"rule": {"name": "median", "n_startup": 1}}, "unexpected keyword argument 'n_startup'"),
         ({"reduction": 1}, "prune.reduction must be >= 2"),
         ({"first_rung": 0}, "prune.first_rung must be >= 1"),
-        ({"smoothing": 0}, "prune.smoothing must be >= 1"),
         ({"confidence": -1}, "prune.confidence must be >= 0"),
     ],
 )
 def test_refused(change: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        Pruner(validated(PruneSpec, change, "prune"))
+        make_pruner(validated(PruneSpec, change, "prune"))
 
 
 def test_a_pruned_cell_is_stored_at_its_round_and_not_run_again(

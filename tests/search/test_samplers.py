@@ -13,7 +13,6 @@ import pytest
 
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.search.record import open_storage
 from fpl_tune.search.search import Search
 
 Compose = Callable[..., Any]
@@ -22,26 +21,6 @@ BODY = """
 axes: {}
 search: {sampler: tpe, trials: 8, only: [optim.lr, method.n_ctx]}
 """
-
-
-def results(value: float) -> Any:
-    """What two seeds of a cell leave: validation accuracy `value` ± 0.01, four clients 0.02 apart."""
-    found = {}
-    for seed in (1, 2):
-        val = value + 0.01 * (-1) ** seed
-        record = {"seed": seed, "round": 1, "val/acc_mean": val, "test/acc_mean": 0.5, "time/seconds": 1.0}
-        found[seed] = ({"status": "done"}, [record | {"comm/up_bytes": 1, "comm/down_bytes": 1, "clients/val": []}])
-    return found
-
-
-def run(made: Any, folder: Path) -> optuna.Study:
-    search = Search.plan(made)
-    assert search is not None
-    search.open(folder)
-    while cells := search.request():
-        for cell in cells:
-            search.report(cell, results(1 - (cell.run.optim.lr - 0.05) ** 2))
-    return optuna.load_study(storage=open_storage(folder), study_name=search.parts[0].name)
 
 
 @pytest.mark.parametrize(
@@ -57,26 +36,23 @@ def run(made: Any, folder: Path) -> optuna.Study:
     ],
 )
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-def test_any_sampler_of_optuna_runs_a_search(compose: Compose, tmp_path: Path, sampler: str) -> None:
-    study = run(compose(BODY, f"search.sampler={sampler}"), tmp_path)
-    lrs = [trial.params["optim.lr"] for trial in study.get_trials()]
-    assert len(set(lrs)) == 8
-    assert all(isinstance(trial.params["method.n_ctx"], int) for trial in study.get_trials())
+def test_any_sampler_of_optuna_runs_a_search(compose: Compose, tmp_path: Path, sampler: str, params: Any) -> None:
+    found = params(compose(BODY, f"search.sampler={sampler}"), tmp_path)
+    assert len({point["optim.lr"] for point in found}) == 8
+    assert all(isinstance(point["method.n_ctx"], int) for point in found)
 
 
-def test_a_sequence_goes_on_after_a_kill(compose: Compose, tmp_path: Path) -> None:
+def test_a_sequence_goes_on_after_a_kill(
+    compose: Compose, tmp_path: Path, results: Any, opened: Any, params: Any
+) -> None:
     """QMC notes its place with the study: continued, it draws the points of an undisturbed run."""
     made = compose(BODY, "search.sampler=qmc", "search.trials=10")
-    whole = [t.params for t in run(made, tmp_path / "whole").get_trials()]
-    params: list[Any] = []
+    killed: list[Any] = []
     for _ in range(10):
-        search = Search.plan(made)
-        assert search is not None
-        search.open(tmp_path / "killed")
-        for cell in search.request():
-            search.report(cell, results(0.5))
-        params = [t.params for t in search.parts[0].trials()]
-    assert params == whole
+        search, _ = opened(made, tmp_path / "killed")
+        search.report(search.request(), results(0.5))
+        killed = [t.params for t in search.parts[0].trials()]
+    assert killed == params(made, tmp_path / "whole")
 
 
 CONDITION = "search.space={method.n_ctx:{choices:[2,4],when:{optim.lr:[0.1]}},optim.lr:{choices:[0.1,0.2]}}"
@@ -106,11 +82,11 @@ class Greedy(optuna.samplers.BaseSampler):
 
 
 def test_a_sampler_by_entry_point_or_path_reads_standard_errors(
-    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, params: Any
 ) -> None:
     monkeypatch.setattr(plugins, "names", lambda kind: ["greedy"] if kind == "samplers" else [])
     monkeypatch.setattr(plugins, "load", lambda kind, name: Greedy)
-    run(compose(BODY, "search.sampler={name: greedy, caution: 2.0}"), tmp_path / "a")
+    params(compose(BODY, "search.sampler={name: greedy, caution: 2.0}"), tmp_path / "a")
     assert max(Greedy.seen) == pytest.approx(2 * 0.01)  # two seeds 0.02 apart
 
     module = ModuleType("others_samplers")
@@ -121,7 +97,7 @@ def test_a_sampler_by_entry_point_or_path_reads_standard_errors(
     with pytest.raises(ConfigError, match=r"A file may not import code, but names search\.sampler=others_sampl"):
         Search.plan(made)
     monkeypatch.setenv(plugins.VARIABLE, "others_samplers")
-    assert len(run(made, tmp_path / "b").get_trials()) == 8
+    assert len(params(made, tmp_path / "b")) == 8
 
 
 @pytest.mark.parametrize(
@@ -135,10 +111,9 @@ def test_a_sampler_by_entry_point_or_path_reads_standard_errors(
         (["search.sampler={name: nsgaii, population_size: 1}"], "nsgaii cannot be built: ValueError"),
         (
             ["search.sampler=greedy", "search.objectives=[val/acc_mean,comm/total_bytes]"],
-            r"cannot do search.objectives=\['val/acc_mean', 'comm/total_bytes'\]: Greedy has one objective.",
+            r"cannot do search.objectives=\['val/acc_mean', .* over this space: Greedy has one objective.",
         ),
         (["search.sampler=gp", CONDITION], "gp cannot do conditions, but method.n_ctx is searched only where optim.lr"),
-        (["search.sampler=cma_es", "search.constraints=['comm/up_bytes <= 5']"], "cma_es cannot do constraints"),
     ],
 )
 def test_refused_before_anything_starts(

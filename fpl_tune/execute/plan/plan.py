@@ -138,7 +138,7 @@ def make_plan(spec: Study, *, root: Path) -> Plan:
     check_reported(spec.report.metric)
     setup = setup_of(spec, root / spec.name)
     cells = [*cells_of(spec, root), *ablation_cells(spec, root)]
-    prune.check(spec.prune, [cell.run for cell in cells if cell.candidate])
+    prune.check(spec, [cell.run for cell in cells if cell.candidate])
     items = _items(spec, Store(root, spec.name), cells)
     left = [item for item in items if item.missing]
     loaded = preflight.check([item.run for item in left], len(spec.seed_list()), setup, [item.label for item in left])

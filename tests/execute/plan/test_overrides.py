@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def test_overrides_that_some_cells_take_up_pass(tmp_path: Path) -> None:
     assert spec.seed_list() == [1, 2]
 
 
-def test_a_searched_field_is_named_with_the_way_to_fix_it() -> None:
+def test_a_searched_field_is_named_with_the_way_to_fix_it(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="does not fix protocol.rounds: the study searches it") as told:
         compose("pareto", ["protocol.rounds=2"])
     remedy = str(told[0].message).partition("Fix it with '")[2].rstrip("'.")
@@ -66,7 +67,8 @@ def test_a_searched_field_is_named_with_the_way_to_fix_it() -> None:
         spec = compose("pareto", [remedy])
     search = Search.plan(spec)
     assert search is not None
-    assert all(run.protocol.rounds == 2 for runs in search.draw().values() for run in runs)
+    search.open(tmp_path)
+    assert {cell.run.protocol.rounds for cell in itertools.islice(iter(search.request, None), 8)} == {2}
 
 
 def test_search_settings_without_a_sampler_are_an_error(tmp_path: Path) -> None:

@@ -1,0 +1,195 @@
+"""What a search stores in Optuna's journal, and that a kill at any time changes nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+from fpl_tune.execute import inline
+from fpl_tune.execute.runner import run_study
+from fpl_tune.search.gains import gains
+from fpl_tune.simulation.simulation import Simulation
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.schema import DamagedFile
+from fpl_tune.study.store import Store
+
+Compose = Callable[..., Any]
+
+LR = """
+axes: {}
+search: {sampler: tpe, trials: 20, space: {optim.lr: {low: 1.0e-4, high: 1.0, log: true}}, only: [optim.lr]}
+"""
+
+
+def by_round(results: Any) -> list[list[dict[str, Any]]]:
+    """The records of `results` by round, one per seed in each."""
+    return [list(records) for records in zip(*(history for _, history in results.values()), strict=True)]
+
+
+def test_kills_change_nothing_that_is_suggested(compose: Compose, tmp_path: Path, results: Any, opened: Any) -> None:
+    """Four workers end in a random order; some times everything in memory is lost."""
+    made, params = compose(LR), []
+    for kills in (0, 3):
+        rng, over, folder = random.Random(3), 0, tmp_path / str(kills)
+        search, running = opened(made, folder)
+        while search.unfinished:
+            while len(running) < 4 and (cell := search.request()) is not None:
+                running.append(cell)
+            cell = running.pop(rng.randrange(len(running)))
+            search.report(cell, results(1 - (cell.run.optim.lr - 0.05) ** 2))
+            over += 1
+            if over in [4 * (i + 1) + 1 for i in range(kills)]:
+                search, known = opened(made, folder)
+                assert [cell.id for cell in running if cell in known] == [cell.id for cell in running]
+        params.append([trial.params for trial in search.parts[0].trials()])
+    assert len(params[0]) == 20
+    assert params[0] == params[1]
+
+
+def test_a_kill_while_a_trial_is_suggested_changes_nothing(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, results: Any, opened: Any, params: Any
+) -> None:
+    """The trial is in the journal, without parameters or with a line that was cut off."""
+    made = compose(LR, "search.trials=8", "search.sampler=random")
+    whole = params(made, tmp_path / "whole")
+    search, _ = opened(made, tmp_path / "killed")
+    for _ in range(4):
+        search.report(search.request(), results(0.5))
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(search.parts[0].space), "suggest", killed)
+        with pytest.raises(KeyboardInterrupt):
+            search.request()
+    with (tmp_path / "killed" / "optuna.log").open("ab") as file:
+        file.write(b'{"op_code": 5, "worker')
+    search, (*_, fifth) = opened(made, tmp_path / "killed")
+    search.report(fifth, results(0.5))
+    for cell in iter(search.request, None):
+        search.report(cell, results(0.5))
+    assert [t.params for t in search.parts[0].trials()] == whole
+
+
+def test_the_sampler_receives_paused_trials_with_their_values_and_rounds(
+    compose: Compose, tmp_path: Path, results: Any, opened: Any
+) -> None:
+    """As pruned trials, which TPE counts towards its start-up; they end with another value, also after a kill."""
+    made = compose(LR, "search.trials=6")
+    search, _ = opened(made, tmp_path)
+    cells = [search.request() for _ in range(3)]
+    rounds = by_round(results(0.6, rises=True))
+    search.pause(cells[0], rounds[:1])
+    search.pause(cells[1], rounds[:2])
+    for again in range(2):
+        part = search.parts[0]
+        states = [(t.state.name, len(t.intermediate_values)) for t in part.trials()]
+        assert states == [("PRUNED", 1), ("PRUNED", 2), ("RUNNING", 0)]
+        assert part.trials()[1].intermediate_values == pytest.approx({1: 0.2, 2: 0.4})
+        assert (search.unfinished, search.remaining) == (6, 3)
+        if again == 0:
+            search, waiting = opened(made, tmp_path)
+            assert [cell.id for cell in waiting] == [cell.id for cell in cells]
+    for cell in cells[:2]:
+        search.report(cell, results(0.6))
+    last = search.parts[0].trials()[0]
+    assert (last.state.name, last.value, len(last.intermediate_values)) == ("COMPLETE", pytest.approx(0.6), 3)
+    assert search.unfinished == 4
+
+
+def test_tpe_begins_with_paused_trials(compose: Compose, tmp_path: Path, results: Any, opened: Any) -> None:
+    """After four results, here of paused trials, suggestions follow the values; before, they are drawn."""
+    made, found = compose(LR, "search.trials=12"), []
+    for better in (0, 3):
+        search, _ = opened(made, tmp_path / str(better))
+        for number, cell in enumerate([search.request() for _ in range(4)]):
+            search.pause(cell, by_round(results(0.9 if number == better else 0.1))[:1])
+        found.append([search.request().run.optim.lr for _ in range(2)])
+    assert found[0] != found[1]
+
+
+def test_the_sampler_receives_mean_and_error_and_pruned_as_pruned(
+    compose: Compose, tmp_path: Path, results: Any, opened: Any
+) -> None:
+    search, _ = opened(compose(LR, "search.trials=4"), tmp_path)
+    cells = [search.request() for _ in range(4)]
+    search.report(cells[0], results(0.5))
+    search.report(cells[1], results(0.25, status="pruned", rounds=2))
+    search.report(cells[2], results(0.1, status="diverged", rounds=1))
+    search.report(cells[3], results(0.1, status="failed"))
+    assert search.unfinished == 0
+    trials = search.parts[0].trials()
+    assert [t.state.name for t in trials] == ["COMPLETE", "PRUNED", "PRUNED", "FAIL"]
+    assert trials[0].value == pytest.approx(0.5)
+    assert trials[0].user_attrs["sem"]["val/acc_mean"] == pytest.approx(0.01)
+    assert trials[0].user_attrs["n"] == 2
+    assert trials[1].intermediate_values == {1: pytest.approx(0.25), 2: pytest.approx(0.25)}
+    assert trials[2].intermediate_values == {1: pytest.approx(0.1)}
+
+
+def test_a_damaged_journal_is_one_line(compose: Compose, tmp_path: Path, opened: Any) -> None:
+    for content in (b"\x80\x00\xff\n\n", b'"text"\n{}\n'):
+        (tmp_path / "optuna.log").write_bytes(content)
+        with pytest.raises(DamagedFile, match=r"optuna.log is damaged: Optuna cannot read it .*Delete it: ") as raised:
+            opened(compose(LR), tmp_path)
+        assert "\n" not in str(raised.value)
+
+
+def test_optuna_reads_the_journal_of_a_study(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values, parameters by their dotted names, rounds, states and user attributes, by Optuna's public interface."""
+    step = Simulation.step
+    monkeypatch.setattr(
+        Simulation, "step", lambda self: [{**r, "val/acc_mean": 1 - self.run.optim.lr / r["round"]} for r in step(self)]
+    )
+    body = LR + "prune: {rule: halving, reduction: 2, confidence: 0}"
+    made = compose(body, "search.trials=5", "protocol.rounds=2")
+    assert run_study(made, root=tmp_path, executor=inline.execute).exit_code == 0
+    store = Store.open(tmp_path, "tiny")
+    journal = JournalStorage(JournalFileBackend(str(tmp_path / "tiny" / "optuna.log")))
+    (name,) = optuna.get_all_study_names(journal)
+    study = optuna.load_study(study_name=name, storage=journal)
+    assert name.startswith("promptfl (")
+    assert study.metric_names == ["val/acc_mean"]
+    trials = study.get_trials()
+    assert len(trials) == 5
+    for trial in trials:
+        cell = store.cell(trial.user_attrs["cell"])
+        assert trial.params == {"optim.lr": cell.run.optim.lr}
+        assert trial.user_attrs["seeds"] == [1, 2]
+        histories = [store.history(cell, seed) for seed in (1, 2)]
+        mean = {r["round"]: (r["val/acc_mean"] + s["val/acc_mean"]) / 2 for r, s in zip(*histories, strict=True)}
+        assert trial.intermediate_values == pytest.approx(mean)
+        assert trial.value == pytest.approx(mean[max(mean)])
+        assert max(mean) == (2 if trial.state.name == "COMPLETE" else 1)
+    assert {t.state.name for t in trials} == {"COMPLETE", "PRUNED"}
+
+
+def test_what_tuning_gained_over_the_published_point(compose: Compose, tmp_path: Path) -> None:
+    """Per method the best trial by validation, its test figure, and the same of the best published point."""
+    body = "axes: {method: [promptfl, fedprox]}\nsearch: {sampler: random, trials: 4, only: [optim.lr]}"
+    run_study(compose(body, "protocol.rounds=1"), root=tmp_path, executor=inline.execute)
+    store = Store.open(tmp_path, "tiny")
+    found = gains(store)
+    assert [gain.part for gain in found] == ["promptfl", "fedprox"]
+    trials = [cell for cell in store.cells() if cell.role == "trial"]
+
+    def figure(cell: Cell, metric: str) -> float:
+        return sum(store.history(cell, seed)[-1][metric] for seed in (1, 2)) / 2
+
+    for gain in found:
+        mine = [cell for cell in trials if cell.varied["method"] == gain.part]
+        best = max(mine, key=lambda cell: figure(cell, "val/acc_mean"))
+        lrs = {"promptfl": (0.001, 0.002, 0.01), "fedprox": (0.001, 0.002)}[gain.part]
+        published = max((c for c in mine if c.run.optim.lr in lrs), key=lambda cell: figure(cell, "val/acc_mean"))
+        assert gain.best.id == best.id
+        assert gain.published is not None
+        assert gain.published.id == published.id
+        assert gain.gain == pytest.approx(figure(best, "test/acc_mean") - figure(published, "test/acc_mean"))
