@@ -222,3 +222,13 @@ def test_records_of_private_uploads_say_what_they_cost(cache: Path) -> None:
     assert trial.stages[0].method.rounds == 3  # pyright: ignore[reportAttributeAccessIssue]
     spent = [record["privacy/epsilon"] for record in history]
     assert 0 < spent[0] < spent[1] < spent[2] == pytest.approx(4.0)
+
+
+def test_unknown_classes_are_detected_in_the_last_round(cache: Path) -> None:
+    """By half of the classes, whose images alone have accuracies."""
+    first, *_, last = _trial(cache, "partition.evaluation=open_set", seeds=(1,)).run_all()[0]
+    assert "test/auroc" not in first
+    assert 0.5 < last["test/auroc"] < 1
+    assert 0 < last["test/fpr95"] < 1
+    assert "test/base/acc_mean" in last
+    assert "test/unknown/acc_mean" not in last
