@@ -141,7 +141,8 @@ def _score(
     chunk = _chunk(method, tasks[0], total)
     device = tasks[0].device
     loss = torch.zeros(total, device=device)
-    counts = torch.zeros(3, total, tasks[0].n_classes, device=device)  # images by class, as predicted, and right ones
+    # Images by class, as predicted, and right ones; the last column is of logits behind those of the classes.
+    counts = torch.zeros(3, total, tasks[0].n_classes + 1, device=device)
     gaps = torch.zeros(total, _BINS, device=device)  # by bin: sum of confidence minus rightness
     for first in range(0, width, chunk):
         columns = torch.arange(first, min(first + chunk, width), device=device)
@@ -156,11 +157,12 @@ def _score(
         right = (predicted == batch.label) & batch.mask
         seen = ((batch.label, batch.mask), (predicted, batch.mask), (predicted, right))
         for table, (classes, which) in zip(counts, seen, strict=True):
-            table.scatter_add_(1, classes, which.to(table.dtype))
+            table.scatter_add_(1, classes.clamp(max=tasks[0].n_classes), which.to(table.dtype))
         taken, true = logits.gather(-1, torch.stack([predicted, batch.label], -1)).unbind(-1)
         confidence = (taken - true - nll).exp()
         into = (confidence * _BINS).long().clamp(0, _BINS - 1)  # NaN, which has diverged, is below 0
         gaps.scatter_add_(1, into, torch.where(batch.mask, confidence - right.to(confidence.dtype), 0).to(gaps.dtype))
+    counts = counts[..., :-1]
     either = counts[0] + counts[1]
     f1 = (2 * counts[2] / either.clamp(min=1)).sum(1) / (either > 0).sum(1).clamp(min=1)
     sums = torch.cat([torch.stack([counts[2].sum(1), loss, f1], 1), gaps], 1).cpu()  # read from the device at once

@@ -90,7 +90,7 @@ def test_a_page_is_written_again_only_when_something_changed(make_store, monkeyp
     store = make_store()
     page = report.build(store)
     with monkeypatch.context() as patched:
-        patched.setattr(page_of, "Facts", None)
+        patched.setattr(page_of, "write", None)
         assert report.build(store) == page, "nothing was read"
     cell = store.cells()[0]
     result = store.result(cell, 1)
