@@ -241,10 +241,11 @@ class Facts:
         return found
 
     def point(self, cell: Cell, metric: str, mean: float, half: float, seeds: Iterable[int]) -> dict[str, Any]:
-        """A mean over seeds with its band, for `charts.lines`; a band of accuracies ends at 1."""
+        """A mean over seeds with its band, for `charts.lines`; a band of accuracies ends at 0 and 1."""
         low, high = (mean, mean) if math.isnan(half) else (mean - half, mean + half)
+        low, high = (max(low, min(mean, 0.0)), min(high, max(mean, 1.0))) if percent(metric) else (low, high)
         return {
-            "mean": mean, "low": low, "high": min(high, max(mean, 1.0)) if percent(metric) else high,
+            "mean": mean, "low": low, "high": high,
             "label": self.name(cell), "number": self.keys[cell.id], "seeds": ", ".join(map(str, seeds)),
         }  # fmt: skip
 
