@@ -52,6 +52,8 @@ class Facts:
         self.rule = rule or self.spec.report.rule
         check_rule(self.rule)
         cells = sorted(store.cells(), key=lambda cell: cell.number)
+        if not cells:
+            raise ConfigError(f"{store.name} has no cells yet. Run fpl-tune study {store.name}.")
         self.cells: list[Cell] = [cell for cell in cells if cell.role != "ablation"]
         self.own = [cell for cell in self.cells if cell.candidate]  # cells and trials, without the references
         self.references = [cell for cell in self.cells if cell.role == "reference"]
