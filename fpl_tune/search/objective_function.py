@@ -22,6 +22,7 @@ from fpl_tune.search.space import stored
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.simulation.worlds import threads_of
+from fpl_tune.study.cells import variant
 from fpl_tune.study.status import Status
 
 _loading = threading.Lock()  # threads of `n_jobs` share towers and data, which are loaded once
@@ -73,7 +74,7 @@ class Objective:
         part = self._part
         params = part.space.suggest(trial, part.node, part.varied)
         try:
-            run = part.composer.at({**part.varied, **params})
+            run = variant(part.base, {**part.varied, **params})
         except ConfigError as problem:
             raise optuna.TrialPruned(str(problem)) from None
         key = config.identity(run)

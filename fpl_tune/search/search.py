@@ -13,7 +13,7 @@ from fpl_tune.config import RunSpec, SearchSpec, Study
 from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.files import digest
 from fpl_tune.core.metrics import objectives
-from fpl_tune.study.cells import Cell, Composer, axes_of, expand, grid
+from fpl_tune.study.cells import Cell, axes_of, expand, grid, variant
 from fpl_tune.study.fingerprints import method_source
 from fpl_tune.study.selection import selecting_rule
 
@@ -60,7 +60,7 @@ class Search:
         points = list(grid(spec))
         if any(not run.data.val for _, run in points):
             raise ConfigError("A search reads validation figures, but data.val is 0. Set it above 0, such as 0.25.")
-        composer, parts = Composer(spec.node), []
+        parts = []
         for i, (varied, run) in enumerate(points):
             base = config.as_dict(run)
             space = read_space(names_of(base["method"], varied.get("method")), search, list(axes_of(spec.axes)), base)
@@ -70,7 +70,7 @@ class Search:
                 fits=fits,
                 rule=selecting_rule(spec.report.rule),
                 pruner=make_pruner(spec.prune),
-                composer=composer,
+                base=spec.node,
                 varied=varied,
                 space=space,
                 node=base,
@@ -83,7 +83,7 @@ class Search:
     @property
     def runs(self) -> list[RunSpec]:
         """The run of each cell of the axes, which its search varies."""
-        return [part.composer.at(part.varied) for part in self.parts]
+        return [variant(part.base, part.varied) for part in self.parts]
 
     def open(self, folder: Path) -> list[Cell]:
         """Opens the study's database; cells of the trials that it holds."""

@@ -26,7 +26,7 @@ from fpl_tune.search.record import PAUSED, TrialJournal, is_over
 from fpl_tune.search.samplers import SamplerFactory, directions_of
 from fpl_tune.search.space import Space, stored
 from fpl_tune.simulation.simulation import Record
-from fpl_tune.study.cells import Cell, Composer, label
+from fpl_tune.study.cells import Cell, label, variant
 from fpl_tune.study.results import TEST, aggregate, figure
 from fpl_tune.study.status import Status
 
@@ -47,7 +47,8 @@ class CellSearch:
     search: SearchSpec
     samplers: SamplerFactory
     rule: str
-    composer: Composer
+    base: Mapping[str, Any]
+    """The composed study, whose run is varied."""
     varied: dict[str, Any]
     """The cell of the axes."""
     space: Space
@@ -65,7 +66,7 @@ class CellSearch:
         for param in self.space.params:
             known = {**self.varied, **{name: values[0] for name, values in param.when.items()}}
             try:
-                self.composer.at({**known, param.name: param.nearest(None)})
+                variant(self.base, {**known, param.name: param.nearest(None)})
             except ConfigError as problem:
                 if "no field" in str(problem):
                     raise ConfigError(f"search.space.{param.name}: {problem}") from None
@@ -97,7 +98,7 @@ class CellSearch:
 
     def _run(self, point: Mapping[str, Any]) -> RunSpec:
         """The run of a point. Raises `ConfigError` where it cannot run."""
-        run = self.composer.at({**self.varied, **point})
+        run = variant(self.base, {**self.varied, **point})
         if self.fits is not None:
             self.fits(run)
         return run
@@ -205,7 +206,7 @@ class CellSearch:
             return None
         varied = {**self.varied, **self.space.read(trial.params)}
         try:
-            run = self.composer.at(varied)
+            run = variant(self.base, varied)
         except ConfigError:
             return None
         return Cell(config.identity(run), self.numbers[trial.number], label(varied), "trial", varied, run)
@@ -229,7 +230,6 @@ class CellSearch:
             rounds: its records so far, one per seed in each round.
         """
         trial, by_seed = self._trial(number), list(zip(*rounds, strict=True))
-        trial.set_user_attr("seconds", _seconds(by_seed))
         if len(self.search.objectives) == 1:
             self._report_rounds(trial, _by_round(self.search.objectives[0], by_seed))
         trial.set_user_attr(PAUSED, len(rounds))
@@ -259,7 +259,8 @@ class CellSearch:
         states = {Status(result["status"]) for result, _ in results.values()}
         kept = [history for _, history in results.values() if history]
         seeds = sorted(seed for seed, (_, history) in results.items() if history)
-        attrs: dict[str, Any] = {"cell": cell, "seconds": _seconds(kept), "seeds": seeds, "n": len(kept)}
+        seconds = math.fsum(float(history[-1]["time/seconds"]) for history in kept)
+        attrs: dict[str, Any] = {"cell": cell, "seconds": seconds, "seeds": seeds, "n": len(kept)}
         names = [*objectives, *([TEST] if all(TEST in history[-1] for history in kept) else [])]
         attrs["by_seed"] = {name: [float(figure(history, name, self.rule)) for history in kept] for name in names}
         figures = {name: aggregate(by_seed) for name, by_seed in attrs["by_seed"].items()}
@@ -275,11 +276,6 @@ class CellSearch:
                 rounds[min(map(len, kept))] = values[0]
             return create_trial(state=TrialState.PRUNED, intermediate_values=rounds, user_attrs=attrs)
         return create_trial(state=TrialState.COMPLETE, values=values, intermediate_values=rounds, user_attrs=attrs)
-
-
-def _seconds(histories: Sequence[Sequence[Record]]) -> float:
-    """Training seconds of all seeds."""
-    return math.fsum(float(history[-1]["time/seconds"]) for history in histories)
 
 
 def _by_round(metric: str, histories: Sequence[Sequence[Record]]) -> dict[int, float]:
