@@ -18,7 +18,7 @@ from fpl_tune.config import Study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.search.gains import searches
 from fpl_tune.study import results
-from fpl_tune.study.cells import Cell, label, shown, variant
+from fpl_tune.study.cells import Cell, label, shown
 from fpl_tune.study.selection import choose, selecting_rule
 from fpl_tune.study.store import Store
 
@@ -124,7 +124,7 @@ def _path(
         sources = {name: best.varied if name in changed else start.varied for name in [*best.varied, *start.varied]}
         varied = {name: source[name] for name, source in sources.items() if name in source}
         try:
-            run = variant(part.base, varied)
+            run = part.at(varied)
         except ConfigError:
             continue  # the method refuses the combination: the next field changes with this one
         key = config.identity(run)

@@ -22,7 +22,6 @@ from fpl_tune.search.space import stored
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.simulation.worlds import threads_of
-from fpl_tune.study.cells import variant
 from fpl_tune.study.status import Status
 
 _loading = threading.Lock()  # threads of `n_jobs` share towers and data, which are loaded once
@@ -74,7 +73,7 @@ class Objective:
         part = self._part
         params = part.space.suggest(trial, part.node, part.varied)
         try:
-            run = variant(part.base, {**part.varied, **params})
+            run = part.at(params)
         except ConfigError as problem:
             raise optuna.TrialPruned(str(problem)) from None
         key = config.identity(run)
