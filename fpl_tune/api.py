@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -115,7 +115,7 @@ def round_line(records: Sequence[Record], trial: Simulation) -> str:
 
 @dataclass(frozen=True)
 class StudyFrames:
-    """A study's results as pandas frames. A notebook shows it as a table of its cells."""
+    """A study's results as pandas frames."""
 
     store: Store
 
@@ -147,25 +147,6 @@ class StudyFrames:
             A row per cell: mean, std, sem, n, min and max.
         """
         return self.store.summary(rule=rule, metric=metric)
-
-    def plot(self, rule: str = "final", metric: str = "test/acc_mean", **options: Any) -> Any:
-        """Draws the mean of a metric per cell, with the standard deviation over seeds as error bars.
-
-        Args:
-            rule: the reporting rule; see `summary`.
-            metric: the metric.
-            options: passed to `pandas.DataFrame.plot`, such as `figsize` or `ax`.
-
-        Returns:
-            The `matplotlib.axes.Axes`.
-        """
-        table = self.summary(rule, metric).set_index("label")
-        return table.plot(**{"y": "mean", "yerr": "std", "kind": "barh", "xlabel": metric, "legend": False, **options})
-
-    def _repr_html_(self) -> str:
-        shown = ["label", "mean", "std", "n", "status"]
-        caption = f"{self.store.name}: test/acc_mean by the rule final, over seeds"
-        return self.summary()[shown].style.format(precision=3).hide(axis="index").set_caption(caption).to_html()
 
 
 def run_study(name: str, *overrides: str, callbacks: Iterable[Callback] = ()) -> StudyFrames:

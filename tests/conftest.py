@@ -56,7 +56,6 @@ Compose = Callable[..., Study]
 
 SYSTEM = (
     "execute/ray/test_cluster.py",
-    "bench/test_benches.py::test_what_the_platform_takes_besides_training",
     "bench/test_search.py",  # scripts of .github/tools, as the next: no line of the package
     "bench/test_statistics.py",
     "cli/test_cluster.py::test_the_local_script_runs_a_study_and_stops_only_its_own_ray",

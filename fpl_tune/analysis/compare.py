@@ -59,7 +59,8 @@ def compare(
         table.by_split(), places, resolution=resolution_of(table.values), level=level,
         tests=cells * (cells - 1) // 2 if chosen else None,
     )  # fmt: skip
-    low, high = found.difference - found.half, found.difference + found.half
+    most = 1.0 if shares else np.inf  # the difference of two shares
+    low, high = np.maximum(found.difference - found.half, -most), np.minimum(found.difference + found.half, most)
     decided = np.where(found.apart, "undecided", verdicts(low, high, rope if shares else 0.0))
     return pd.DataFrame(
         {"reference": list(pairs.values()), "difference": found.difference, "low": low, "high": high,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from fpl_tune.cli import output
 from fpl_tune.cli.common import FormatOption, Overrides, app
-from fpl_tune.core.formatting import size
 from fpl_tune.core.paths import cache_root
 
 
@@ -29,18 +28,5 @@ def bench(
             rows = measure.bench_text(run, device, progress=progress)
         else:
             rows = measure.bench_round(run, device, cache_dir=cache_root(), progress=progress)
-    if format != "table":
-        output.emit(rows, format)
-        return
-    for row in rows:
-        name = row.pop("bench")
-        output.emit([{name: key.replace("_", " "), "": _shown(key, value)} for key, value in row.items()], format)
-
-
-def _shown(key: str, value: Any) -> str:
-    """A figure as the table prints it."""
-    if key.endswith("_bytes"):
-        return size(value)
-    if key.endswith("_share"):
-        return f"{value:.2%}"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}" if isinstance(value, float) else value
+    for row in rows if format == "table" else [rows]:
+        output.emit(row, format)

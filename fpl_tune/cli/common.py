@@ -5,7 +5,6 @@ Imports nothing heavy: help and completion must be instant.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -63,36 +62,16 @@ RuleOption = Annotated[
 ]
 
 
-def _checked(check: Callable[[str], object]) -> Callable[[typer.Context, str | None], str | None]:
-    """A callback that refuses the name of a study before anything heavy is imported."""
-
-    def callback(ctx: typer.Context, name: str | None) -> str | None:
-        if name is not None and not ctx.resilient_parsing:
-            check(name)
-        return name
-
-    return callback
-
-
-check_results = _checked(lambda name: paths.check_stored(name))
-
 StudyName = Annotated[
     str,
     typer.Argument(
         metavar="STUDY",
         help="Name of a study, or the path of its YAML file.",
         autocompletion=lambda: sorted(paths.list_studies()),
-        callback=_checked(lambda name: paths.study_file(name)),
     ),
 ]
 StoredStudy = Annotated[
-    str,
-    typer.Argument(
-        metavar="STUDY",
-        help="Name of a study that has results.",
-        autocompletion=paths.stored_studies,
-        callback=check_results,
-    ),
+    str, typer.Argument(metavar="STUDY", help="A study that has results.", autocompletion=paths.stored_studies)
 ]
 
 
@@ -100,6 +79,7 @@ def stored(name: str) -> Store:
     """Opens the store of a study that has results."""
     from fpl_tune.study.store import Store
 
+    paths.check_stored(name)
     return Store.open(paths.output_folder(), name)
 
 

@@ -157,5 +157,4 @@ class ReportWriter(Callback):
         if (outcome.done or outcome.skipped) and outcome.exit_code < 128:  # after Ctrl-C the command ends at once
             from fpl_tune import report  # takes its time to load
 
-            with output.progress("writing the report") as progress:
-                report.build(store, progress=progress)
+            report.build(store)

@@ -23,8 +23,6 @@ from fpl_tune.core.formatting import plain, plus_minus, time_left
 
 Row = Mapping[str, Any]
 
-_PATIENCE = 2.0
-"""Seconds without a bar."""
 _SILENCE = 10.0
 """Seconds between lines where there is no terminal."""
 _FIGURE = re.compile(r"–|[-+]?[\d.,]+(e[-+]\d+)?( ± [\d.]+)?")
@@ -48,7 +46,7 @@ def warn(message: str, style: str = "yellow") -> None:
 def progress(what: str) -> Iterator[Callable[..., None]]:
     """A callback (done, total) for what takes longer, on standard error, where no program reads the results.
 
-    A bar with the time left on a terminal; elsewhere a line every ten seconds. What ends within two shows nothing.
+    A bar with the time left on a terminal; elsewhere a line every ten seconds.
 
     Args:
         what: what is done; "": the callback's third argument.
@@ -63,17 +61,13 @@ def progress(what: str) -> Iterator[Callable[..., None]]:
         nonlocal said
         bar.update(task, completed=done, total=total, description=what or step)
         now = time.monotonic()
-        if talk.is_terminal and now - began > _PATIENCE and not bar.live.is_started:
-            bar.start()
-        elif not talk.is_terminal and now - said > _SILENCE and done:
+        if not talk.is_terminal and now - said > _SILENCE and done:
             said = now
             left = (now - began) * (total - done) / done
             talk.print(f"{what or step}: {done:,.0f} of {total:,.0f}, {time_left(left)}")
 
-    try:
+    with bar:
         yield follow
-    finally:
-        bar.stop()
 
 
 def emit(

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from fpl_tune.cli import output
 from fpl_tune.cli.common import RuleOption, StoredStudy, app, stored
 
 
@@ -25,8 +24,4 @@ def report(
     """Write the report page and tables (Markdown, LaTeX, CSV) of a study, and its figures if asked for."""
     from fpl_tune.report import build
 
-    with output.progress("writing the report") as progress:
-        page = build(
-            stored(name), out, metric=metric, rule=rule, reference=reference, figures=figures, progress=progress
-        )
-    print(page)
+    print(build(stored(name), out, metric=metric, rule=rule, reference=reference, figures=figures))

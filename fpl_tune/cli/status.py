@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fpl_tune.cli import output
-from fpl_tune.cli.common import FormatOption, app, check_results, stored
+from fpl_tune.cli.common import FormatOption, app, stored
 from fpl_tune.core.formatting import counted
 from fpl_tune.core.paths import output_folder, stored_studies
 from fpl_tune.study.lock import owner
@@ -20,10 +20,7 @@ def status(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[STUDY]",
-            help="A study that has results; default: all.",
-            autocompletion=stored_studies,
-            callback=check_results,
+            metavar="[STUDY]", help="A study that has results; default: all.", autocompletion=stored_studies
         ),
     ] = None,
     format: FormatOption = "table",

@@ -1,6 +1,6 @@
 """Composition of runs and studies from YAML and overrides. Only this room imports Hydra, when something is composed.
 
-A run configuration is composed from the groups in `fpl_tune/conf` (clip, data, partition, optim, protocol, method);
+A run configuration is composed from the groups in `conf` (clip, data, partition, optim, protocol, method);
 a study file adds what it varies.
 """
 
@@ -62,8 +62,6 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> Study:
     plugins.trust(overrides)
     overrides, path = _homes(overrides), study_file(name)
     written = check_study(path)
-    if path.stem in ("run", "study") and "defaults" in written:
-        raise ConfigError(f"A study's file is not called {path.name}, which is the base of all. Rename it.")
     chosen = (pair for entry in written.get("defaults", []) if isinstance(entry, dict) for pair in entry.items())
     _register([f"method={name}" for group, name in chosen if re.fullmatch("(override )? */?method", str(group))])
     node = _compose(path.stem, path.resolve().parent, overrides)
@@ -178,7 +176,7 @@ def _forced(override: str) -> list[str]:
 
 def _searched() -> str:
     """Hydra's search path besides the study's own folder: the groups, and the shipped studies."""
-    folders = ["pkg://fpl_tune.conf"]
+    folders = ["pkg://fpl_tune.config.conf"]
     if (studies := shipped("studies")).is_dir():
         folders.append("'file://" + str(studies).replace("'", "\\'") + "'")
     return f"hydra.searchpath=[{','.join(folders)}]"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune import methods
 from fpl_tune.config.specs import RUN_FIELDS
 from fpl_tune.core.errors import ConfigError, unknown
-from fpl_tune.core.nested import GROUPS
+from fpl_tune.core.nested import GROUPS, get_field
 from fpl_tune.core.paths import shipped
 from fpl_tune.core.spec import shown
 from fpl_tune.core.yaml_files import DEPTH, VALUES, read_mapping, refuse_resolvers
@@ -55,26 +55,14 @@ def _check_bases(path: Path, node: Mapping[str, Any], before: tuple[Path, ...]) 
 def check_references(node: Mapping[str, Any], where: str) -> None:
     """Refuses interpolations that are no references, stand for a value with references, or for too much in all."""
     total = 0
-    for text in _texts(node):
-        refuse_resolvers(text, where)
-        for name in re.findall(r"\$\{([^}]*)", text):
-            found: Any = node
-            for part in re.findall(r"[\w-]+", name):
-                found = found.get(part) if isinstance(found, Mapping) else found
-            if "${" in str(found):
-                raise ConfigError(f"{where}: ${{{name}}} is {shown(found)}, itself a reference. Write the value.")
-            total += len(str(found))
-            if total > 10 * VALUES:
-                raise ConfigError(f"{where}: references stand for more than {10 * VALUES} characters.")
-
-
-def _texts(node: Any) -> Iterator[str]:
-    """Yields the texts of nested mappings and lists that hold an interpolation."""
-    if isinstance(node, str) and "${" in node:
-        yield node
-    elif isinstance(node, (Mapping, list)):
-        for part in node.values() if isinstance(node, Mapping) else node:
-            yield from _texts(part)
+    for name in re.findall(r"\$\{([^}]*)", str(node)):
+        refuse_resolvers(f"${{{name}}}", where)
+        found = str(get_field(node, name.partition("[")[0]))
+        total += len(found)
+        if "${" in found:
+            raise ConfigError(f"{where}: ${{{name}}} is {shown(found)}, itself a reference. Write the value.")
+        if total > 10 * VALUES:
+            raise ConfigError(f"{where}: references stand for more than {10 * VALUES} characters.")
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:

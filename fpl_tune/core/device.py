@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
@@ -61,29 +61,20 @@ def fixed_settings(threads: int) -> Iterator[list[str]]:
     Yields:
         A list that has the settings that the block changed once it has ended; they are as before it then.
     """
-    settings: dict[str, tuple[Callable[[], Any], Callable[[Any], object], Any]] = {
-        "the default dtype": (torch.get_default_dtype, torch.set_default_dtype, torch.float32),
-        "the number of threads": (torch.get_num_threads, torch.set_num_threads, threads),
-        "the float32 precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"),
-        "the gradient mode": (torch.is_grad_enabled, torch.set_grad_enabled, True),
-        "deterministic algorithms": (
-            torch.are_deterministic_algorithms_enabled,
-            torch.use_deterministic_algorithms,
-            False,
-        ),
-    }
-    before = {name: read() for name, (read, _, _) in settings.items()}
-    changed: list[str] = []
-    for read, write, value in settings.values():
-        if read() != value:
-            write(value)
+    settings = {"default_dtype": torch.float32, "num_threads": threads, "float32_matmul_precision": "highest"}
+
+    def read(name: str) -> Any:
+        return getattr(torch, f"get_{name}")()
+
+    before, changed = {name: read(name) for name in settings}, list[str]()
+    for name, value in settings.items():
+        getattr(torch, f"set_{name}")(value)
     try:
         yield changed
     finally:
-        changed += [name for name, (read, _, value) in settings.items() if read() != value]
-        for name, (read, write, _) in settings.items():
-            if read() != before[name]:
-                write(before[name])
+        changed += [name for name, value in settings.items() if read(name) != value]
+        for name, value in before.items():
+            getattr(torch, f"set_{name}")(value)
 
 
 def resolve(wanted: str) -> str:
@@ -136,12 +127,10 @@ def gpus() -> list[Gpu]:
         try:
             free, _ = torch.cuda.mem_get_info(index)
         except RuntimeError as problem:
-            if not is_out_of_memory(problem):
-                raise EnvironmentProblem(
-                    f"GPU {index} does not answer ({_first_sentence(problem)}). Check it with nvidia-smi, "
-                    "or leave it out of CUDA_VISIBLE_DEVICES."
-                ) from problem
-            free = 0  # other programs hold so much that not even a context fits
+            raise EnvironmentProblem(
+                f"GPU {index} does not answer ({_first_sentence(problem)}). Check it with nvidia-smi, "
+                "or leave it out of CUDA_VISIBLE_DEVICES."
+            ) from problem
         total = torch.cuda.get_device_properties(index).total_memory
         found.append(Gpu(index, torch.cuda.get_device_name(index), total, free))
     return found

@@ -119,11 +119,6 @@ def interval(row: Mapping[str, Any], metric: str) -> str:
     return "–" if math.isnan(low) else f"{signed(low, metric)} to {signed(high, metric)}"
 
 
-def p_value(p: float | None) -> str:
-    """`0.032`, `< 0.001`, or `–`."""
-    return "–" if p is None or math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
 def megabytes(count: float) -> str:
     """Bytes in MB (10^6): three digits, all of them from 1,000 MB on."""
     return "–" if math.isnan(count) else f"{count / 1e6:{'.3g' if count < 9.995e8 else '.0f'}}"

@@ -120,18 +120,11 @@ def shown_beside(record: Mapping[str, object]) -> list[str]:
     return found
 
 
-def final_round(val: Sequence[float]) -> int:
-    """The last round."""
-    return len(val) - 1
-
-
-def best_val_round(val: Sequence[float]) -> int:
-    """The round of the highest mean validation accuracy, the earliest of equals."""
-    return max(range(len(val)), key=lambda i: (val[i], -i))
-
-
-CHOICES: dict[str, Callable[[Sequence[float]], int]] = {"final": final_round, "best_val": best_val_round}
-"""Rules that choose a round, from validation figures alone."""
+CHOICES: dict[str, Callable[[Sequence[float]], int]] = {
+    "final": lambda val: len(val) - 1,
+    "best_val": lambda val: max(range(len(val)), key=lambda i: (val[i], -i)),
+}
+"""Rules that choose a round, from validation figures alone; of equal ones the earliest."""
 
 TEST_SELECTED_RULES = ("best_test", "mean_last5")
 """The papers' habits, shown for comparison and never chosen by: the best test round, the mean of the last five

@@ -17,8 +17,7 @@ import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -31,8 +30,6 @@ VARIABLE = "FPL_TUNE_PLUGINS"
 """Environment variable with the top-level modules that may be imported; child processes inherit it."""
 
 Kind = Literal["methods", "data", "towers", "samplers", "pruners"]
-
-_PLACE = "fpl_tune_place"
 
 
 def trusted() -> list[str]:
@@ -128,20 +125,8 @@ def where(problem: BaseException) -> str:
     """Returns `file:line` of the innermost frame in a plug-in, or ""."""
     if isinstance(problem, SyntaxError) and problem.filename:
         return f"{problem.filename}:{problem.lineno}"
-    if found := getattr(problem, _PLACE, ""):
-        return str(found)
     theirs, found = modules(), ""
     for frame, line in traceback.walk_tb(problem.__traceback__):
         if str(frame.f_globals.get("__name__")).partition(".")[0] in theirs:
             found = f"{frame.f_code.co_filename}:{line}"
     return found
-
-
-@contextmanager
-def located() -> Iterator[None]:
-    """Adds file and line of a plug-in to an error, since a traceback does not pass to another process."""
-    try:
-        yield
-    except Exception as problem:
-        setattr(problem, _PLACE, where(problem))
-        raise

@@ -15,19 +15,15 @@ from fpl_tune.study.store import Store
 def status(store: Store) -> dict[str, Any]:
     """Counts the cells by state and the seeds with a result; with the process that runs the study, its ETA."""
     found = {"study": store.name, **store.status(), "run_by": None, "seconds_left": None, "ending": False}
-    running = owner(store.folder)
-    if running is None:
-        return found
-    from fpl_tune.execute.eta import seconds_left  # imports PyTorch
-    from fpl_tune.execute.job import stop_requested
+    if running := owner(store.folder):
+        from fpl_tune.execute.eta import seconds_left  # imports PyTorch
+        from fpl_tune.execute.job import stop_requested
 
-    left = seconds_left(store, running["since"]) if "since" in running else None
-    return {
-        **found,
-        "run_by": f"process {running.get('pid')} on {running.get('host')} since {running.get('since')}",
-        "seconds_left": None if left is None else round(left),
-        "ending": stop_requested(store.folder),
-    }
+        left = seconds_left(store, running["since"])
+        found["run_by"] = f"process {running['pid']} on {running['host']} since {running['since']}"
+        found["seconds_left"] = None if left is None else round(left)
+        found["ending"] = stop_requested(store.folder)
+    return found
 
 
 def stop(store: Store) -> None:

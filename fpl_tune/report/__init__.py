@@ -6,6 +6,53 @@ facts of a study and the comparisons with its reference. `charts.py` holds the f
 `page.js` links table and charts.
 """
 
-from fpl_tune.report.page import build
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fpl_tune.core.files import digest, stamps
+
+if TYPE_CHECKING:
+    from fpl_tune.study.store import Store
 
 __all__ = ["build"]
+
+
+def build(
+    store: Store,
+    out: Path | None = None,
+    *,
+    metric: str | None = None,
+    rule: str | None = None,
+    reference: str | None = None,
+    figures: bool = False,
+    running: bool = False,
+) -> Path:
+    """Writes report.html and table.md, .tex and .csv of a study, finished or not, unless they are up to date.
+
+    Args:
+        store: the study.
+        out: folder to write to; None: the study's own.
+        metric, rule, reference: what is shown, and what cells are compared with; None: what the study's `report` says.
+        figures: also write every chart to figures/ as SVG, PNG and PDF.
+        running: the study runs, and its page is written again: a browser that shows it loads it again.
+
+    Returns:
+        The page, which needs no other file and no network.
+
+    Raises:
+        ConfigError: there is no such metric, rule or reference in the study.
+    """
+    folder = store.folder if out is None else out
+    seen = [found for each in (store.folder / "cells", Path(__file__).parent) for found in stamps(each)]
+    study = (store.folder / "study.yaml").read_text(encoding="utf-8")
+    state = digest(repr([study, seen, metric, rule, reference, running]))
+    files = [folder / "report.html", *(folder / f"table.{kind}" for kind in ("md", "tex", "csv"))]
+    if figures or not all(file.is_file() for file in files) or state not in files[0].read_text("utf-8")[:2000]:
+        from fpl_tune.report.facts import Facts  # these take their time to load
+        from fpl_tune.report.page import write
+
+        facts = Facts(store, metric=metric, rule=rule, reference=reference)
+        write(facts, folder, state=state, figures=figures, running=running)
+    return files[0]

@@ -8,13 +8,23 @@ from typing import Any
 import pandas as pd
 
 from fpl_tune.analysis import t_half_width
-from fpl_tune.core.formatting import counted, interval, numeric, percent, plus_minus, quantity, short, signed, upper
+from fpl_tune.core.formatting import (
+    counted,
+    figure,
+    interval,
+    numeric,
+    percent,
+    plus_minus,
+    quantity,
+    signed,
+    upper,
+)
 from fpl_tune.report import charts
 from fpl_tune.report.blocks import Part, plain_table
 from fpl_tune.report.charts import Spec
 from fpl_tune.report.facts import Facts, column
 from fpl_tune.study import claims as study_claims
-from fpl_tune.study.cells import shown
+from fpl_tune.study.cells import label, shown
 from fpl_tune.study.results import VAL
 from fpl_tune.study.status import Status
 
@@ -64,14 +74,11 @@ def decided(facts: Facts, tests: pd.DataFrame) -> Part:
     if len(tests):
         counts = tests["verdict"].value_counts()
         summary = ", ".join(f"{counts[v]} {v}" for v in ("better", "worse", "equal", "undecided") if v in counts)
-        width = ((tests["high"] - tests["low"]) / 2).median()
+        width = ((tests["high"] - tests["low"]) / 2).dropna().median()
         points = " points" if percent(facts.metric) else ""
-        sure = (
-            f" Their intervals are ± {signed(width, facts.metric)[1:]}{points} wide, over {facts.basis}."
-            if width == width
-            else ""
-        )
-        part.texts.append(f"Of {counted(len(tests), 'comparison')} with {facts.reference.name}: {summary}.{sure}")
+        sure = f"intervals of ± {figure(width, facts.metric)}{points} in the median, " if width == width else ""
+        of = counted(len(tests), "comparison")
+        part.texts.append(f"Of {of} with {facts.reference.name}: {summary}; {sure}{facts.basis}.")
         noted = tests.loc[tests["note"] != "", "note"].head(6)
         part.texts += [f"{facts.name(facts.by_id[str(key)])}: {note}." for key, note in noted.items()]
     return part
@@ -90,29 +97,21 @@ def main_chart(facts: Facts) -> dict[str, tuple[Spec, str]]:
     x = facts.spec.report.x if facts.spec.report.x in axes else next(iter([*numbers, *several]), None)
     if len({repr([cell.varied.get(a) for a in axes if a != x]) for cell in facts.own}) > SERIES:
         x = None
-    spread = "bands are the standard deviation over seeds" if x in numbers else "mean and 95 % interval over seeds"
-    left = (
-        f" Left out: {counted(len(facts.own) - ROWS, 'cell')} that validation puts lower."
-        if x is None and len(facts.own) > ROWS
-        else ""
-    )
-    found: dict[str, tuple[Spec, str]] = {}
-    for metric in [facts.metric, *([VAL] if x in numbers and facts.metric != VAL else [])]:
-        what = (
-            "by which the best cell (ringed) is chosen" if metric == VAL else "reported after the choice by validation"
-        )
-        caption = (
-            f"{upper(quantity(metric, unit=False))}, {what}; {spread}; references are dashed; {facts.basis}.{left}"
-        )
-        found["curve" if metric == facts.metric else "curve_validation"] = curve(facts, x, metric), caption
-    return found
+    spread = "bands are the standard deviation over seeds" if x in numbers else "bars are 95 % intervals over seeds"
+    if x is None and len(facts.own) > ROWS:
+        spread += f"; the {ROWS} cells that validation puts first"
+    charted = {"curve": facts.metric, **({"curve_validation": VAL} if x in numbers and facts.metric != VAL else {})}
+    said = f"{spread}; the ring marks the choice by validation, dashed lines are references; {facts.basis}."
+    return {
+        name: (curve(facts, x, metric), f"{upper(quantity(metric, unit=False))}; {said}")
+        for name, metric in charted.items()
+    }
 
 
 def curve(facts: Facts, axis: str | None, metric: str) -> Spec:
     """A metric along an axis, a series for each combination of the other axes, or by cell; references are dashed."""
     x = charts.place(facts, axis, "x") if axis else charts.names("x", None)
     numbers = x["type"] == "quantitative"
-    others = [a for a in facts.axes if a != axis]
     families = {cell.id: facts.reference.family(cell) for cell in facts.cells if cell.role == "reference"}
     own = [cell for cell in facts.finished if cell.candidate]
     if axis is None:
@@ -123,19 +122,18 @@ def curve(facts: Facts, axis: str | None, metric: str) -> Spec:
     for cell in [*own, *(cell for cell in facts.finished if cell.id in families)]:
         seeds, (mean, std) = facts.seeds(cell), facts.spread(cell, metric)
         half = std if numbers else t_half_width(std / math.sqrt(len(seeds)), len(seeds))
-        label = ", ".join(f"{short(a)}={shown(facts.table.loc[cell.id, a])}" for a in others) if axis else ""
-        name = families.get(cell.id, label or "cells")
+        others = {name: value for name, value in cell.varied.items() if axis and name in facts.axes and name != axis}
+        name = families.get(cell.id, label(others) if others else "cells")
         place = facts.table.loc[cell.id, axis] if axis else facts.name(cell)
         row = {**facts.point(cell, metric, mean, half, seeds), "series": name, "best": cell.id in facts.chosen}
-        if cell.id in families and (place is None or list(families.values()).count(name) == 1):
+        known = place is not None and place == place
+        if cell.id in families and (not known or list(families.values()).count(name) == 1):
             levels.setdefault(name, row)
-        elif place is not None and place == place:
+        elif known:
             rows.append({**row, "x": place if numbers else shown(place)})
         ranks[name] = min(facts.ages[cell.id], ranks.get(name, len(facts.cells)))
-    if not numbers and rows:
-        x["sort"] = list(
-            pd.DataFrame(rows).pivot_table(index="x", values="mean").sort_values("mean", ascending=False).index
-        )
+    if not numbers:
+        x["sort"] = list(dict.fromkeys(row["x"] for row in sorted(rows, key=lambda row: -row["mean"])))
     return charts.lines(rows, x, charts.measured(metric), charts.colours(ranks), list(levels.values()), height=340)
 
 

@@ -35,7 +35,6 @@ def learning(facts: Facts, tests: pd.DataFrame) -> Part | None:
         more = f" and {len(left) - 6} more" if len(left) > 6 else ""
         part.texts.append(f"Left out, since validation puts them lower: {'; '.join(left[:6])}{more}.")
     own = [name for name in facts.beside if not name.startswith("test/")]
-    colour = charts.colours({facts.name(cell): facts.ages[cell.id] for cell in cells})
     for metric in dict.fromkeys([VAL, facts.metric, *own]):
         found = [(cell, curve) for cell in cells if len(curve := facts.curve(cell, metric)) > 1]
         rows = [
@@ -44,6 +43,7 @@ def learning(facts: Facts, tests: pd.DataFrame) -> Part | None:
             for number, at in zip(curve.index, zip(curve.mean(axis=1), curve.std(axis=1), strict=True), strict=True)
         ]
         if rows:
+            colour = charts.colours({facts.name(cell): facts.ages[cell.id] for cell, _ in found})
             drawn = charts.lines(rows, charts.number("round", "communication round", "d"), measured(metric), colour)
             caption = f"{upper(quantity(metric, unit=False))}, mean and standard deviation over seeds."
             part.charts[f"learning_{metric.replace('/', '_')}"] = drawn, caption

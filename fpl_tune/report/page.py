@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import jinja2
 import numpy as np
 import pandas as pd
 
-from fpl_tune.core.files import digest, stamps, write_text
+from fpl_tune.core.files import write_text
 from fpl_tune.report import answer, curves, reproduce, robustness, table, vega
 from fpl_tune.report.blocks import Part
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.paper import paper
 from fpl_tune.report.reference import against
-
-if TYPE_CHECKING:
-    from fpl_tune.study.store import Store
 
 Question = Callable[[Facts, pd.DataFrame], Part | None]
 SECTIONS: tuple[tuple[str, str, bool, tuple[Question, ...]], ...] = (
@@ -34,43 +29,11 @@ SECTIONS: tuple[tuple[str, str, bool, tuple[Question, ...]], ...] = (
 """Id, title, whether it is folded, and parts of every section."""
 
 
-def build(
-    store: Store,
-    out: Path | None = None,
-    *,
-    metric: str | None = None,
-    rule: str | None = None,
-    reference: str | None = None,
-    figures: bool = False,
-    running: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-) -> Path:
-    """Writes report.html and table.md, .tex and .csv of a study, finished or not, unless they are up to date.
-
-    Args:
-        store: the study.
-        out: folder to write to; None: the study's own.
-        metric, rule, reference: what is shown, and what cells are compared with; None: what the study's `report` says.
-        figures: also write every chart to figures/ as SVG, PNG and PDF.
-        running: the study runs, and its page is written again: a browser that shows it loads it again.
-        progress: receives (steps done, steps in all).
-
-    Returns:
-        The page, which needs no other file and no network.
-
-    Raises:
-        ConfigError: there is no such metric, rule or reference in the study.
-    """
-    folder = store.folder if out is None else out
-    page, state = folder / "report.html", _state(store, metric, rule, reference, running)
-    if not figures and _written(page) == state:
-        return page
-    facts = Facts(store, metric=metric, rule=rule, reference=reference)
+def write(facts: Facts, folder: Path, *, state: str, figures: bool, running: bool) -> None:
+    """Writes the page, the tables and, if asked for, the figures of a study; see `report.build`."""
     tests = against(facts)
     sections: list[tuple[str, str, bool, list[Part]]] = []
-    for done, (key, title, folded, questions) in enumerate(SECTIONS):
-        if progress is not None:
-            progress(done, len(SECTIONS))
+    for key, title, folded, questions in SECTIONS:
         parts = [part for question in questions if (part := question(facts, tests)) is not None]
         sections.append((key, title, folded, parts))
     charts = {n: spec for *_, parts in sections for part in parts for n, (spec, _) in part.charts.items()}
@@ -97,24 +60,7 @@ def build(
         data=vega.to_json({"study": facts.spec.name, "cells": facts.rows, "references": references}),
         specs=vega.to_json({"charts": charts, "config": vega.CONFIG}),
     )
-    write_text(page, text)
-    return page
-
-
-def _state(store: Store, *options: object) -> str:
-    """A digest of everything that the page depends on: the study, the files of its seeds, the options, this package."""
-    seen = [found for folder in (store.folder / "cells", Path(__file__).parent) for found in stamps(folder)]
-    study = (store.folder / "study.yaml").read_text(encoding="utf-8")
-    return digest(repr([study, seen, options]))
-
-
-def _written(page: Path) -> str | None:
-    """The state that a page was written from; None if there is no page or table."""
-    if not (page.is_file() and all(page.with_name(f"table.{kind}").is_file() for kind in ("md", "tex", "csv"))):
-        return None
-    with page.open(encoding="utf-8") as file:
-        found = re.search(r'name="fpl-store" content="(\w+)"', file.read(2000))
-    return found[1] if found else None
+    write_text(folder / "report.html", text)
 
 
 def _template() -> jinja2.Template:

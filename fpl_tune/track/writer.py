@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.core.files import write_text
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import owner
@@ -49,7 +48,7 @@ class Writer:
         self.experiment = self._experiment(uri.startswith(("sqlite:", "postgresql", "mysql", "mssql")))
         self.runs: dict[str, list[Run]] = defaultdict(list)
         """Runs in MLflow by key, oldest first."""
-        for run in search(self.client, [self.experiment], self.identity, store.name):
+        for run in search(self.client, [self.experiment], self.identity):
             self.runs[str(run.data.tags.get("fpl.key"))].append(run)
 
     def write_study(self, *, running: bool = False) -> None:
@@ -157,22 +156,16 @@ def identity(root: Path) -> str:
     path = root / "mlflow.id"
     if not path.is_file():
         write_text(path, uuid.uuid4().hex)
-    found = path.read_text(errors="replace").strip()
-    if not found.isalnum():
-        raise EnvironmentProblem(
-            f"{path} must hold letters and digits, but is damaged. Restore it, or remove it: all runs are written anew."
-        )
-    return found
+    return path.read_text(encoding="utf-8").strip()
 
 
-def search(client: Any, experiments: Sequence[str], identity: str, study: str | None = None) -> Iterator[Run]:
-    """Yields the live runs of an output folder, or of one of its studies, oldest first."""
-    of = f" and tags.`fpl.study` = '{study}'" if study is not None else ""
+def search(client: Any, experiments: Sequence[str], identity: str) -> Iterator[Run]:
+    """Yields the live runs of an output folder, oldest first."""
     token = None
     while token != "":
         page = client.search_runs(
             list(experiments),
-            filter_string=f"tags.`fpl.store` = '{identity}'{of}",
+            filter_string=f"tags.`fpl.store` = '{identity}'",
             max_results=_PAGE,
             order_by=["attributes.start_time ASC", "attributes.run_id ASC"],
             page_token=token,

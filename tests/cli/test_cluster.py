@@ -84,21 +84,6 @@ def test_kuberay_has_what_the_resource_requires(made: Template) -> None:
     assert "nvidia.com/gpu" not in made("kuberay", gpus=0)
 
 
-@pytest.mark.parametrize("kind", ["slurm", "kuberay", "local", "aws"])
-def test_templates_with_gpus_start_mps(kind: str, made: Template) -> None:
-    assert "nvidia-cuda-mps-control -d" in made(kind, gpus=2)
-    if kind in ("slurm", "local"):
-        shell_accepts(made(kind, gpus=2))
-        assert "mps" not in made(kind, gpus=0)
-    if kind == "kuberay":
-        for gpus in (0, 2):
-            node = yaml.safe_load(made(kind, gpus=gpus))
-            (workers,) = node["spec"]["rayClusterSpec"]["workerGroupSpecs"]
-            (container,) = workers["template"]["spec"]["containers"]
-            assert ("lifecycle" in container) == bool(gpus)
-            assert ("CUDA_MPS_PIPE_DIRECTORY" in {e["name"] for e in container["env"]}) == bool(gpus)
-
-
 def test_aws_is_valid_by_rays_own_schema(made: Template) -> None:
     import jsonschema
     import ray

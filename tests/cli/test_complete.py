@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,11 +27,6 @@ def offered(command: Command, monkeypatch: pytest.MonkeyPatch) -> Offered:
     return ask
 
 
-def test_verbs(offered: Offered) -> None:
-    assert offered("st") == ["study", "status", "stop"]
-    assert "check" in offered("data", "")
-
-
 def test_studies_that_can_be_run_and_studies_that_have_results(offered: Offered, here: Path) -> None:
     assert offered("study", "lambda") == [name for name in sorted(list_studies()) if name.startswith("lambda")]
     assert offered("show", "") == []
@@ -49,21 +41,3 @@ def test_methods_also_where_bash_splits_the_word_at_the_sign(offered: Offered) -
     assert offered("new", "study", "mine", "--method", "pfedmo") == names
     assert offered("run", "method=pfedmo") == [f"method={name}" for name in names]
     assert offered("run", "method", "=", "pfedmo") == names
-
-
-LIGHT = """
-import sys
-from fpl_tune.cli import main
-try:
-    main()
-except SystemExit:
-    pass
-print([name for name in ("torch", "numpy", "hydra", "pandas", "mlflow", "ray", "optuna") if name in sys.modules])
-"""
-
-
-def test_a_key_press_imports_nothing_heavy(here: Path) -> None:
-    words = {"COMP_WORDS": "fpl-tune\nrun\nmethod=zero", "COMP_CWORD": "2"}
-    environment = {**os.environ, **words, "_FPL_TUNE_COMPLETE": "complete_bash"}
-    done = subprocess.run([sys.executable, "-c", LIGHT], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["method=zeroshot", "[]"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -34,23 +32,6 @@ def test_lines_with_the_time_left_where_there_is_no_terminal(
     assert len(lines) == 2, "one in ten seconds"
     assert lines[0] == "encoding: 2,000 of 5,000, about 18 s left"
     assert "\x1b" not in seen.err
-
-
-@pytest.mark.parametrize(("seconds", "shown"), [(1.0, False), (3.0, True)])
-def test_a_bar_on_a_terminal_after_two_seconds(
-    seconds: float, shown: bool, clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    monkeypatch.setenv("TERM", "xterm")
-    with output.progress("encoding") as follow:
-        follow(0, 10)
-        clock[0] += seconds
-        follow(5, 10)
-    assert ("encoding" in terminal.getvalue()) is shown
 
 
 def test_the_page_of_a_running_study_is_written_again_but_seldom(

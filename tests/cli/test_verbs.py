@@ -109,7 +109,7 @@ def test_plan_names_what_makes_a_cell_stale(home: Path, command: Command) -> Non
     node["fingerprints"]["method"] = "of an earlier source"
     path.write_text(json.dumps(node))
     rows = {row["cell"]: row for row in json.loads(command("plan", "lambda_sweep", "--format", "json").out)["plan"]}
-    assert (rows["lam=0.5"]["status"], rows["lam=0.5"]["why"]) == ("stale", "method source")
+    assert rows["lam=0.5"]["status"] == "stale (method source)"
     assert rows["lam=0"]["status"] == "done"
 
 

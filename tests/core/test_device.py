@@ -46,21 +46,10 @@ def test_auto_is_cuda_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> Non
         device.resolve("gpu")
 
 
-@pytest.mark.parametrize(
-    ("problem", "said"),
-    [
-        (
-            RuntimeError("The NVIDIA driver on your system is too old (found version 11040). Please update it."),
-            r"none \(The NVIDIA driver on your system is too old \(found version 11040\)\)\. Use execution.device=cpu",
-        ),
-        (RuntimeError("Found no NVIDIA driver on your system. Please check"), r"\(Found no NVIDIA driver"),
-        (RuntimeError("No CUDA GPUs are available"), r"\(No CUDA GPUs are available\)"),
-    ],
-)
-def test_without_a_usable_gpu_the_reason_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, problem: Exception, said: str
-) -> None:
-    _refuse(monkeypatch, problem)
+def test_without_a_usable_gpu_the_reason_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "The NVIDIA driver on your system is too old (found version 11040). Please update it."
+    _refuse(monkeypatch, RuntimeError(text))
+    said = r"none \(The NVIDIA driver on your system is too old \(found version 11040\)\)\. Use execution.device=cpu"
     with pytest.raises(EnvironmentProblem, match=said) as found:
         device.resolve("cuda")
     assert "\n" not in str(found.value)
@@ -68,34 +57,10 @@ def test_without_a_usable_gpu_the_reason_is_one_line(
     assert device.gpus() == []
 
 
-def test_a_build_without_cuda_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.version, "cuda", None)
-    monkeypatch.setattr(torch.version, "hip", None)
-    with pytest.raises(EnvironmentProblem, match="is built without CUDA"):
-        device.resolve("cuda")
-
-
 def test_sizes_are_those_that_this_process_sees(monkeypatch: pytest.MonkeyPatch) -> None:
     """A MIG slice reports its own size; what other programs hold is not free."""
     _fake(monkeypatch, [(9 * GB, 10 * GB), (GB, 80 * GB)])
     assert device.gpus() == [(0, "GPU number 0", 10 * GB, 9 * GB), (1, "GPU number 1", 80 * GB, GB)]
-
-
-def test_a_full_or_broken_gpu_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    _fake(monkeypatch, [(GB, 8 * GB)])
-
-    def fails(text: str) -> None:
-        def ask(index: int) -> None:
-            raise RuntimeError(text)
-
-        monkeypatch.setattr(torch.cuda, "mem_get_info", ask)
-
-    fails("CUDA error: out of memory")
-    assert device.gpus() == [(0, "GPU number 0", 8 * GB, 0)]
-    fails("CUDA error: uncorrectable ECC error encountered")
-    with pytest.raises(EnvironmentProblem, match=r"GPU 0 does not answer \(CUDA error: uncorrectable ECC"):
-        device.gpus()
 
 
 def test_blocks_follow_the_memory_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,9 +105,3 @@ def test_memory_has_many_errors(error: Exception) -> None:
 def test_some_errors_end_the_context(text: str) -> None:
     assert device.is_poisoned(RuntimeError(text))
     assert not device.is_out_of_memory(RuntimeError(text))
-
-
-@pytest.mark.parametrize("error", [RuntimeError("shapes differ"), ValueError("CUDA out of memory"), KeyError("memory")])
-def test_other_errors_are_neither(error: Exception) -> None:
-    assert not device.is_out_of_memory(error)
-    assert not device.is_poisoned(error)

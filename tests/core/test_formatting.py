@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 
 import pytest
@@ -48,10 +47,3 @@ def test_size(count: float, text: str) -> None:
 )
 def test_megabytes(count: float, text: str) -> None:
     assert megabytes(count) == text
-
-
-@pytest.mark.parametrize("room", ["cli", "study", "report", "bench"])
-def test_nobody_writes_a_plural_behind_a_number_by_hand(room: str) -> None:
-    by_hand = re.compile(r"(?<!of )\{[^{}]*\} (cells|seeds|trials|clients|nodes|threads|references)\b")
-    lines = (line for path in (PACKAGE / room).rglob("*.py") for line in path.read_text(encoding="utf-8").splitlines())
-    assert not [line.strip() for line in lines if by_hand.search(line)]

@@ -77,7 +77,7 @@ def test_a_cell_that_fails_diverges_or_has_no_memory_leaves_the_others_alone(
     outcome = run_study(made, root=tmp_path / "troubled", callbacks=[Heard()])
     assert (outcome.done, outcome.failed, outcome.pending, outcome.exit_code) == (2, 5, 0, 1)
     assert said == [
-        "trouble=settings: shaky_method:Shaky changed the default dtype and the number of threads of PyTorch; it was "
+        "trouble=settings: shaky_method:Shaky changed default_dtype and num_threads of PyTorch; it was "
         "set back for what follows."
     ]
     assert (torch.get_default_dtype(), torch.get_num_threads()) == (torch.float32, 1)

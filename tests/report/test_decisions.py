@@ -60,7 +60,7 @@ def test_the_page_says_what_is_decided_and_how_wide_the_intervals_are(make_store
     text = answer.decided(facts, tests).texts[0]
     width = 100 * ((tests["high"] - tests["low"]) / 2).median()
     assert text.startswith(f"Of {len(tests)} comparisons with zeroshot: ")
-    assert f"± {width:.2f} points wide, over n = 3 seeds" in text
+    assert f"intervals of ± {width:.2f} points in the median, n = 3 seeds" in text
     gap = tests.loc[facts.best.id, "difference"] if facts.best else 0
     assert f"{100 * gap:+.2f} points against zeroshot" in answer.sentence(facts, tests)
 

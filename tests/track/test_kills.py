@@ -5,23 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import psutil
 import pytest
 
-from fpl_tune import config, track
-from fpl_tune.api import start_study as run_study
-from fpl_tune.execute.callback import Callback
-from fpl_tune.simulation.simulation import Record
-from fpl_tune.study.cells import Cell
+from fpl_tune import track
 from fpl_tune.study.store import Store
 from fpl_tune.track import server
 
@@ -65,59 +58,6 @@ def test_a_study_killed_anywhere_and_continued_equals_undisturbed(
 
 
 # -- of a worker --------------------------------------------------------------------------------------------
-
-UNDER_RAY = """
-defaults: [/study, override /method: promptfl, _self_]
-data: {train_per_class: 6, test_per_class: 1, shots: 2, domains: [clipart]}
-partition: {n_clients: 2}
-protocol: {rounds: 60, epochs: 1}
-execution: {checkpoint_every: 1, parallel: 1, device: cpu}
-axes: {optim: {lr: [0.01, 0.1]}}
-seeds: 2
-"""
-
-
-class KillsWorkers(Callback):
-    """Kills what trains, once in each cell, in the middle of its rounds."""
-
-    def __init__(self, trainers: Callable[[], list[psutil.Process]]) -> None:
-        self.trainers = trainers
-        self.killed: dict[int, int] = {}
-
-    def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
-        if records[0]["round"] > 10 and cell.number not in self.killed:
-            workers = self.trainers()
-            self.killed[cell.number] = len(workers)
-            for worker in workers:
-                worker.kill()
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_workers_of_ray_killed_in_a_round_leave_the_records_of_a_calm_run(
-    tmp_path, trainers, blank_database, monkeypatch, picture, without_clocks
-):
-    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("FPL_TUNE_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "tiny.yaml").write_text(UNDER_RAY)
-
-    def seen(executor: str, *others: Callback) -> dict[str, Any]:
-        root = tmp_path / executor
-        root.mkdir()
-        shutil.copy(blank_database, root / "mlflow.db")
-        made = config.compose_study(str(tmp_path / "tiny.yaml"), [f"execution.executor={executor}"])
-        recorder = track.Recorder()
-        assert run_study(made, root=root, callbacks=[recorder, *others]).exit_code == 0
-        assert not recorder.problem
-        return without_clocks(picture(f"sqlite:///{root.resolve()}/mlflow.db", Store.open(root, "tiny")))
-
-    killer = KillsWorkers(trainers)
-    stormy = seen("ray", killer)
-    assert killer.killed.keys() == {0, 1}
-    assert min(killer.killed.values()) > 0
-    assert len(stormy) == 1 + 2
-    assert stormy == seen("inline")
-
 
 # -- of a sync ----------------------------------------------------------------------------------------------
 
@@ -180,37 +120,6 @@ def test_killed_at_every_call_and_repeated_equals_undisturbed(make_store, uri, t
         assert picture(uri, store) == undisturbed, f"killed {how} call {points + 1}"
         points += killed
     assert points >= 30
-
-
-PROGRAM = """
-import sys
-from pathlib import Path
-from fpl_tune import track
-from fpl_tune.study.store import Store
-print("ready", flush=True)
-track.inspect(Store(Path(sys.argv[1]), "toy"), fix=True)
-print("done", flush=True)
-"""
-
-
-def test_a_process_killed_while_it_writes_leaves_nothing_that_a_repetition_does_not_mend(make_store, uri, runs_of):
-    store = make_store(rounds=20)
-    for delay in (0.3, 0.9):
-        process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(store.root)],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            cwd=Path(__file__).parents[2],
-        )
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(delay)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    track.inspect(store, fix=True)
-    found = {run.data.tags["fpl.key"]: run.info.status for run in runs_of(uri)}
-    assert len(found) == 1 + 4
-    assert set(found.values()) == {"FINISHED"}
 
 
 # -- of the making of tables ---------------------------------------------------------------------------------

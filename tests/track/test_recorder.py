@@ -96,16 +96,6 @@ def test_a_stopped_study_is_closed_as_killed_and_finished_later(make_store, uri,
     assert set(statuses(uri).values()) == {"FINISHED"}
 
 
-def test_nothing_is_written_for_a_finished_study(make_store, uri, tmp_path, runs_of):
-    store = make_store(body=SMALL)
-    track.inspect(store, fix=True)
-    before = [run.to_dictionary() for run in runs_of(uri)]
-    recorder = track.Recorder()
-    recorder.on_study_start(store, store.cells(), [])
-    recorder.on_study_end(store, Outcome(0, 0, 2, 0, 0.1, 0))
-    assert [run.to_dictionary() for run in runs_of(uri)] == before
-
-
 def test_inspect_names_what_differs_and_mends_it(make_store, uri, keyed, statuses):
     store = make_store()
     cells = store.cells()

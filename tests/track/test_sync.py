@@ -100,15 +100,6 @@ def test_failed_and_unfinished_cells(make_store, uri, picture):
 # -- exactly once --------------------------------------------------------------------------------------------
 
 
-def test_repeating_changes_nothing(make_store, uri, picture, runs_of):
-    store = make_store()
-    track.inspect(store, fix=True)
-    before, ids = picture(uri, store), {r.info.run_id for r in runs_of(uri)}
-    track.inspect(Store(store.root, store.name), fix=True)
-    assert picture(uri, store) == before
-    assert {r.info.run_id for r in runs_of(uri)} == ids
-
-
 def test_more_seeds_and_cells_give_what_one_go_would(make_store, uri, tmp_path, picture, monkeypatch):
     store = make_store(body=SMALL)
     track.inspect(store, fix=True)

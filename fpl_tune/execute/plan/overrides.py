@@ -80,7 +80,8 @@ def _warn_of_equal_cells(spec: Study) -> None:
     """Warns of values or labelled variants of one configuration, of which only the first is run."""
     labels: dict[str, str] = {}
     for varied, run in grid(spec):
-        kept = labels.setdefault(config.identity(run), label(varied))
-        if kept != label(varied):
-            warnings.warn(f"{label(varied)!r} has the configuration of {kept!r}, which alone is run.",
+        named, cell = label(varied), config.identity(run)
+        if cell in labels:
+            warnings.warn(f"{named!r} has the configuration of {labels[cell]!r}, which alone is run.",
                           Notice, stacklevel=3)  # fmt: skip
+        labels.setdefault(cell, named)

@@ -17,7 +17,6 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-import numpy as np
 import torch
 from ray import tune
 
@@ -29,7 +28,7 @@ from fpl_tune.core.errors import ConfigError, EnvironmentProblem, Notice, unknow
 from fpl_tune.core.paths import cache_root
 from fpl_tune.core.spec import validated
 from fpl_tune.execute.job import ExecutionContext, Job, JobRun, Report, stop_requested
-from fpl_tune.execute.ray.nodes import differing, node_cache
+from fpl_tune.execute.ray.nodes import differing
 from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Damaged, Snapshot
 from fpl_tune.simulation.simulation import Record
@@ -162,9 +161,8 @@ class FederatedTrainable(tune.Trainable):
 
 def on_node(context: ExecutionContext) -> ExecutionContext:
     """The context with this node's paths: its feature cache and, without a shared folder, a temporary study folder."""
-    if context.address is None:
-        return context
-    context = replace(context, cache_dir=node_cache(context.cache_dir))
+    if context.address is not None and os.environ.get("FPL_TUNE_CACHE"):
+        context = replace(context, cache_dir=cache_root())
     if not context.apart:
         return context
     own = Path(tempfile.gettempdir(), f"fpl-{os.getpid()}-study", context.study)
@@ -203,12 +201,9 @@ def _base() -> dict[str, Any]:
 
 
 def _flat(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields by dotted name; numbers of NumPy become Python's. A mapping with a name chooses the group's option."""
+    """Fields by dotted name. A mapping with a name chooses the group's option."""
     found = config.flatten(node, whole=lambda name, _: name == "optim.groups")
-    return {
-        "method" if name == "method.name" else name: value.item() if isinstance(value, np.generic) else value
-        for name, value in found.items()
-    }
+    return {"method" if name == "method.name" else name: value for name, value in found.items()}
 
 
 def summarise(records: Sequence[Record]) -> dict[str, float]:
@@ -243,16 +238,15 @@ def restore(job: JobRun, folder: Path) -> None:
     if found is None or isinstance(found, Damaged):
         raise ConfigError(f"cannot load the checkpoint in {folder}: {found or 'there is none'}")
     theirs, ours = found.meta["run"], config.as_dict(simulation.run)
-    for node in (theirs, ours):
-        node["data"].pop("root", None)  # a path of a machine
-    fixed = {part: (theirs[part], ours[part]) for part in ("clip", "data", "partition", "stages")}
-    fixed["method"] = theirs["method"]["name"], ours["method"]["name"]
-    fixed["seeds"] = found.meta["seeds"], simulation.seeds
-    for part, (its, own) in fixed.items():
-        if its != own:
+    for run, seeds in ((theirs, found.meta["seeds"]), (ours, simulation.seeds)):
+        run["data"].pop("root", None)  # a path of a machine
+        run |= {"seeds": seeds, "method": run["method"]["name"]}
+    for part in ("clip", "data", "partition", "stages", "method", "seeds"):
+        if theirs[part] != ours[part]:
             raise ConfigError(
-                f"cannot load a checkpoint of another configuration: its {part} is {its}, but this run's is {own}. "
-                "Only optim, protocol, and fields of the method that keep the shapes of its state can differ."
+                f"cannot load a checkpoint of another configuration: its {part} is {theirs[part]}, but this run's is "
+                f"{ours[part]}. Only optim, protocol, and fields of the method that keep the shapes of its state can "
+                "differ."
             )
     try:
         simulation.restore(Snapshot(found.tensors, {**found.meta, "cell": config.identity(simulation.run)}))

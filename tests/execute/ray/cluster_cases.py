@@ -168,7 +168,7 @@ def test_a_cluster_that_cannot_do_it_is_refused_with_what_was_found_where(
         assert ended.at_once
 
     refused(2, r"asks for 1 CPU and 1 GPU, but no node has them.*0 GPU", "execution.gpus=1", "execution.device=cuda")
-    alone = r"\(.*\) memory://there does not hold what the driver wrote there"
+    alone = r"\(.*\) does not share memory://there with the driver"
     refused(3, alone, "execution.checkpoints='memory://there'")
     cluster.start("other", cpus=2, PYTHONPATH=other_torch(tmp_path))
     refused(3, r"has torch 0\.0\.1 \(driver: .*Install the same versions")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import runpy
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -62,26 +60,6 @@ def test_text(monkeypatch: pytest.MonkeyPatch) -> None:
     _assert_sound(found, told)
     assert [row["bench"] for row in found] == [f"text compact float32, {n}" for n in ("1 client", "3 clients")]
     assert found[1]["plain_seconds"] == pytest.approx(3 * found[0]["plain_seconds"])
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_what_the_platform_takes_besides_training(feature_cache: Path) -> None:
-    told: list[tuple[float, float, str]] = []
-
-    def progress(done: float, total: float, what: str) -> None:
-        if not what.startswith("encoding"):
-            told.append((done, total, what))
-
-    began = time.perf_counter()
-    measure = runpy.run_path(str(Path(__file__).resolve().parents[3] / ".github/tools/bench_platform.py"))
-    found = measure["bench_platform"](TINY, cache_dir=feature_cache, cells=3, trials=2, progress=progress)
-    all_of_it = time.perf_counter() - began
-    assert [row["what"] for row in found] == ["plan", "start", "suggestion", "short trial"]
-    seconds = {row["what"]: row["seconds"] for row in found}
-    assert all(value > 0 for value in seconds.values())
-    assert seconds["plan"] + seconds["start"] < all_of_it
-    assert [done for done, *_ in told] == sorted(done for done, *_ in told)
-    assert all(done < total for done, total, _ in told)
 
 
 def test_a_round(tmp_path: Path) -> None:

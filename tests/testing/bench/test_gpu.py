@@ -5,7 +5,6 @@ from __future__ import annotations
 import bench_gpu
 import pytest
 import simulated_gpu
-from simulated_device import Work
 
 from fpl_tune.testing.bench.texts import CALTECH101
 
@@ -35,11 +34,3 @@ def test_a_step_waits_for_nothing_and_launches_as_often_for_three_seeds(monkeypa
         assert text["kernel_seconds"] < step["kernel_seconds"]
     assert [done for done, _ in told] == list(range(4))
     assert told[0][1] == 4
-
-
-def test_two_processes_gain_where_kernels_leave_room() -> None:
-    small, large = Work("mul", 0, 1000), Work("mm", 593_400_000_000, 1000)
-    grown = [Work("mul", 0, 2000), Work("mm", 2 * 593_400_000_000, 1000)]
-    alone, filled = simulated_gpu._predicted([[small, large], grown], 4)
-    assert filled == pytest.approx(3e-3, rel=1e-3)
-    assert alone - filled == pytest.approx(2e-6, rel=1e-2)
