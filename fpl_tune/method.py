@@ -29,12 +29,14 @@ from fpl_tune.core.tensors import (
     average,
     cosine_logits,
     count,
+    fresh_leaves,
     in_place,
     mean_over,
     normalize,
     replicate,
     require,
     scatter_rows,
+    with_gradient,
 )
 
 __all__ = [
@@ -60,6 +62,7 @@ __all__ = [
     "count",
     "cross_entropy",
     "derive",
+    "fresh_leaves",
     "generator",
     "in_place",
     "join",
@@ -71,6 +74,7 @@ __all__ = [
     "same_leaves",
     "scatter_rows",
     "trees_like",
+    "with_gradient",
 ]  # fmt: skip
 
 Tree = dict[str, Tensor]
@@ -217,13 +221,15 @@ class Task(Sizes, Protocol):
         per_class: bool = False,
         deep: Tensor | None = None,
         tail: str = "",
+        names: Sequence[str] | None = None,
         adapter: Adapter | None = None,
         remember: bool = True,
     ) -> Tensor:
         """Unit text features [..., K, D] of contexts [..., l, d] (or [..., K, l, d] if `per_class`).
 
         `deep` [..., J, l, d] replaces the context tokens at the input of blocks 1..J. `tail` are frozen words behind
-        the context. `adapter` adds a branch to the blocks; contexts are then [C, l, d] or one [l, d] for all.
+        the context. `names` stand in the place of the K class names, "" for none. `adapter` adds a branch to the
+        blocks; contexts are then [C, l, d] or one [l, d] for all.
         Differentiable in all of them.
         Without gradients, features of contexts seen before are remembered; a context that changes at every call, as in
         a step or by image, takes `remember=False`: to look it up, it would have to be read from the device.
@@ -286,6 +292,8 @@ class Method(ABC):
 
     batched: ClassVar[bool] = True
     """False where the clients of a step run one after another, so that its kernels grow with them."""
+    newer: ClassVar[tuple[str, ...]] = ()
+    """Fields that came after results were stored: while they have their default, a cell's id is what it was."""
     own_metrics: ClassVar[tuple[Metric, ...]] = ()
     """What `metrics` returns, so that `report.metric` and, with a direction, `search.objectives` can name it."""
 
@@ -328,6 +336,13 @@ class Method(ABC):
     def diagnose(self, task: Task, local: Local, batch: Batch) -> dict[str, Tensor]:
         """Diagnostics of deployed models for reports: [C, n] shares by name, on validation images. Default: none."""
         return {}
+
+    def certainty(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        """[C, B]: how certain deployed models are that the classes have the image's, for the detection of others.
+
+        Default: the largest probability (Hendrycks and Gimpel, ICLR 2017).
+        """
+        return self.logits(task, local, batch).softmax(-1).amax(-1)
 
     def metrics(self, task: Task, state: State) -> dict[str, float]:
         """Metrics of a state besides accuracies, by name, e.g. `privacy/epsilon`; see `own_metrics`. Default: none."""

@@ -148,17 +148,18 @@ def as_dict(run: RunSpec) -> dict[str, Any]:
 
 def identity(run: RunSpec) -> str:
     """The id of a cell: 16 hex digits of its canonical configuration without `data.root`, which is a machine's."""
-    node = {name: vars(getattr(run, name)) for name in _SPECS} | _trained(run)
+    node = {name: vars(getattr(run, name)) for name in _SPECS} | _trained(run, newer=False)
     node["data"] = {name: value for name, value in node["data"].items() if name != "root"}
     return digest(json.dumps(node, sort_keys=True, separators=(",", ":")))
 
 
-def _trained(run: RunSpec) -> dict[str, Any]:
-    """`method` and `stages` of a run's plain dict."""
-    stages = [{"method": methods.as_dict(s.method), "rounds": s.rounds, "epochs": s.epochs} for s in run.stages]
+def _trained(run: RunSpec, *, newer: bool = True) -> dict[str, Any]:
+    """`method` and `stages` of a run's plain dict; `newer` as in `methods.as_dict`."""
+    shown = [methods.as_dict(stage.method, newer=newer) for stage in run.stages]
+    stages = [{"method": m, "rounds": s.rounds, "epochs": s.epochs} for m, s in zip(shown, run.stages, strict=True)]
     if run.stages == (Stage(run.method, run.protocol.rounds, run.protocol.epochs),):
         stages = []
-    return {"method": methods.as_dict(run.method), "stages": stages}
+    return {"method": methods.as_dict(run.method, newer=newer), "stages": stages}
 
 
 def set_field(node: dict[str, Any], dotted: str, value: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, cast
@@ -78,6 +78,20 @@ def cosine_logits(scale: float, image: Tensor, text: Tensor) -> Tensor:
 def mean_over(values: Tensor, mask: Tensor) -> Tensor:
     """[C, B] -> [C]: mean of the entries whose mask is True; 0 where there is none."""
     return torch.where(mask, values, 0).sum(1) / mask.sum(1).clamp(min=1)
+
+
+def fresh_leaves(leaves: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same leaves at the start of a graph of their own."""
+    return {name: leaf.detach().requires_grad_() for name, leaf in leaves.items()}
+
+
+def with_gradient(value: Tensor, leaves: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> Tensor:
+    """Losses [C] of the given value whose gradient to each leaf [C, ...] is the given one."""
+    value = value.detach()
+    for name, gradient in gradients.items():
+        along = (leaves[name] * gradient.detach()).flatten(1).sum(1)
+        value = value + (along - along.detach())
+    return value
 
 
 def count(**tensors: Tensor) -> dict[str, int | Tensor]:

@@ -129,15 +129,20 @@ def _adapter(kind: type[Method]) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def as_dict(method: Method) -> dict[str, Any]:
-    """The configuration of a method: its name and every field, wrapped methods nested; tuples are lists."""
+def as_dict(method: Method, *, newer: bool = True) -> dict[str, Any]:
+    """The configuration of a method: its name and every field, wrapped methods nested; tuples are lists.
+
+    `newer=False` leaves out fields of `Method.newer` that have their default.
+    """
     if isinstance(method, Absent):
         return dict(method.node)
     found: dict[str, Any] = {"name": name_of(method)}
     for f in hyper_parameters(type(method)):
         value = getattr(method, f.name)
+        if not newer and f.name in method.newer and value == f.default:
+            continue
         if isinstance(value, Method):
-            value = as_dict(value)
+            value = as_dict(value, newer=newer)
         found[f.name] = list(value) if isinstance(value, tuple) else value
     return found
 

@@ -97,20 +97,6 @@ def contrastive(similarity: Tensor, mask: Tensor) -> Tensor:
     return (one_way(similarity) + one_way(similarity.mT)) / 2
 
 
-def free(leaves: Tree) -> Tree:
-    """The same leaves at the start of a graph of their own."""
-    return {name: leaf.detach().requires_grad_() for name, leaf in leaves.items()}
-
-
-def with_gradient(value: Tensor, leaves: Tree, gradients: Mapping[str, Tensor]) -> Tensor:
-    """Losses [C] of the given value whose gradient to each leaf [C, ...] is the given one."""
-    value = value.detach()
-    for name, gradient in gradients.items():
-        along = (leaves[name] * gradient.detach()).flatten(1).sum(1)
-        value = value + (along - along.detach())
-    return value
-
-
 def require_vit(sizes: Sizes, method: str) -> None:
     """Raises `ConfigError` where the image tower is not a vision transformer."""
     rule = "must be a method without visual prompts, as the image tower is not a vision transformer"

@@ -25,7 +25,6 @@ from torch import Generator, Tensor
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._blocks import free, with_gradient
 from fpl_tune.methods._noise import new_keys, normal
 
 _DELTA, _ROUNDS = 1e-5, 100
@@ -75,14 +74,14 @@ class DPFPL(FederatedAveraging):
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         with torch.enable_grad():
-            leaves = free({"prompt": local.params["prompt"] + local.params["own"]})
+            leaves = fl.fresh_leaves({"prompt": local.params["prompt"] + local.params["own"]})
             zero = {"own": torch.zeros_like(leaves["prompt"])}
             value = fl.cross_entropy(self.logits(task, Local({**leaves, **zero}, {}), batch), batch)
             (gradient,) = torch.autograd.grad(value.sum(), [leaves["prompt"]])
         keys, std = local.buffers, self._std(batch)
         moves = {"own": self.personal_gradient(gradient, local.params["own"].detach(), keys, std)}
         moves["prompt"] = self._noised(gradient, keys, 1, std / math.sqrt(task.n_clients))
-        return with_gradient(value, local.params, moves), {**keys, "drawn": keys["drawn"] + 1}
+        return fl.with_gradient(value, local.params, moves), {**keys, "drawn": keys["drawn"] + 1}
 
     def _std(self, batch: Batch) -> Tensor:
         """[C] deviation of the released noise: 0 without."""

@@ -1,10 +1,18 @@
-"""FLoRA: low-rank updates of the text tower's attention, averaged over clients.
+"""LoRA in the text tower, federated: what of W + s · B A is shared, and how it is averaged.
 
-Nguyen, Muñoz, Jannesari: FLoRA: Enhancing Vision-Language Models with Parameter-Efficient Federated Learning, 2024,
-https://arxiv.org/abs/2404.15182. Official code: dphuongn/FLoRA, e6ce44c, whose scripts change the output projection of
-attention in all text blocks. Other layers and the image tower are not offered. Its optimiser is `optim=` {name: adam,
-lr: 5e-5, betas: [0.9, 0.98], eps: 1e-6, weight_decay: 0.2}; in the code Adam's moments live on from round to round,
-here every round begins with new ones.
+By default FLoRA (Nguyen, Muñoz, Jannesari: FLoRA: Enhancing Vision-Language Models with Parameter-Efficient Federated
+Learning, 2024, https://arxiv.org/abs/2404.15182). Official code: dphuongn/FLoRA, e6ce44c, whose scripts change the
+output projection of attention in all text blocks; other layers and the image tower are not offered. Its optimiser is
+`optim=` {name: adam, lr: 5e-5, betas: [0.9, 0.98], eps: 1e-6, weight_decay: 0.2}; in the code Adam's moments live on
+from round to round, here every round begins with new ones. Its average of factors is that of FedIT (Zhang et al.,
+ICASSP 2024, https://arxiv.org/abs/2305.05644). Two other papers have that name: "FLoRA: Federated Fine-Tuning Large
+Language Models with Heterogeneous Low-Rank Adaptations" (Wang et al., NeurIPS 2024, https://arxiv.org/abs/2409.05976),
+which stacks the clients' factors and starts new ones, and "Flora: Low-Rank Adapters Are Secretly Gradient Compressors"
+(Hao et al., ICML 2024, https://arxiv.org/abs/2402.03293), which has no clients.
+
+FFA-LoRA: Sun et al., ICLR 2024, https://arxiv.org/abs/2403.12313. FedSA-LoRA: Guo et al., ICLR 2025,
+https://arxiv.org/abs/2410.01463. FedEx-LoRA: Singhal et al., ACL 2025, https://arxiv.org/abs/2410.09432. FedRPCA:
+Jhunjhunwala et al., 2025, https://arxiv.org/abs/2506.01194.
 """
 
 from __future__ import annotations
@@ -16,7 +24,7 @@ from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Adapter, Batch, Local, State, Task, Tree
+from fpl_tune.method import Adapter, Batch, Local, State, Task, Traffic, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._blocks import contrastive
 
@@ -25,30 +33,59 @@ from fpl_tune.methods._blocks import contrastive
 class FedLoRA(FederatedAveraging):
     """W x + s · B A x beside the output projection W of attention, A [J, d, r] normal, B [J, r, d] from zero.
 
-    A and B are averaged separately, by number of training images: the mean of products is not the product of means.
-
     rank: r, >= 1.
     alpha: >= 0; 0 is zero-shot CLIP and trains nothing.
     scaling: s. `alpha` as in the code; `alpha/rank` as in LoRA, with which the rank may change at one learning rate.
     objective: `ce`, cross-entropy over all classes, or the code's `contrastive`, symmetric InfoNCE between the images
         of a batch and their class sentences, where images of one class are each other's negatives.
+    shared: what clients exchange: `both` factors; `a`, while every client keeps a B of its own (FedSA-LoRA); or `b`,
+        while A stays at its random start, which all draw from one seed (FFA-LoRA).
+    average: over clients, by number of training images. `factors`: of A and of B, though the product of means is not
+        the mean of products. `exact`: what the product of means lacks is added to W (FedEx-LoRA), so that the model is
+        the mean of the clients' models, as after stacking; needs `shared=both`. `robust`: robust PCA takes the
+        clients' moves, block by block and factor by factor, apart into a low-rank and a sparse part, and the server
+        moves by mean(low rank) + β · mean(sparse) (FedRPCA).
+    sparse: β, >= 0; 1 is `factors`.
     """
+
+    newer = ("shared", "average", "sparse")
 
     rank: fl.AtLeastOne = 2
     alpha: fl.Weight = 32.0
     scaling: Literal["alpha", "alpha/rank"] = "alpha"
     objective: Literal["ce", "contrastive"] = "ce"
+    shared: Literal["both", "a", "b"] = "both"
+    average: Literal["factors", "exact", "robust"] = "factors"
+    sparse: fl.Weight = 1.0
+
+    def __post_init__(self) -> None:
+        fits = self.average != "exact" or self.shared == "both"
+        remedy = "The mean of one factor is exact already."
+        fl.require(fits, "average", "must be factors or robust unless method.shared is both", self.average, remedy)
+        fits = self.average == "robust" or self.sparse == 1
+        fl.require(fits, "sparse", "must be 1 unless method.average is robust", self.sparse)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         blocks, width = task.n_text_blocks, task.text_width
-        a = torch.randn(blocks, width, self.rank, generator=rng) / self.rank**0.5
-        b = torch.zeros(blocks, self.rank, width)
-        return State({n: leaf.to(task.device, task.dtype) for n, leaf in (("a", a), ("b", b))}, personal={}, server={})
+        a = (torch.randn(blocks, width, self.rank, generator=rng) / self.rank**0.5).to(task.device, task.dtype)
+        b = a.new_zeros(blocks, self.rank, width)
+        if self.shared == "a":
+            return State({"a": a}, {"b": fl.replicate(b, task.n_clients)}, {})
+        if self.shared == "b":
+            return State({"b": b}, {}, {"a": a})
+        lacking = {"lacking": a.new_zeros(blocks, width, width)} if self.average == "exact" else {}
+        return State({"a": a, "b": b, **lacking}, {}, {})
+
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        params = super().start(task, state, clients).params
+        fixed = {"lacking": params.pop("lacking")} if self.average == "exact" else {}
+        return Local(params, fixed | {name: fl.replicate(leaf, len(clients)) for name, leaf in state.server.items()})
 
     def _text(self, task: Task, local: Local) -> Tensor:
         """[C, K, D] unit features of the hand-written sentences under each client's text tower."""
         scale = self.alpha / (self.rank if self.scaling == "alpha/rank" else 1)
-        leaf = {"a": local.params["a"], "b": scale * local.params["b"]}
+        held = {**local.params, **local.buffers}
+        leaf = {"a": held["a"], **{name: scale * held[name] for name in ("b", "lacking") if name in held}}
         return fl.normalize(task.sentences([task.template], adapter=Adapter(_low_rank, leaf, place="attention"))[:, 0])
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
@@ -61,7 +98,57 @@ class FedLoRA(FederatedAveraging):
         own = text.gather(1, batch.label.unsqueeze(-1).expand(-1, -1, text.shape[-1]))
         return contrastive(task.scale * fl.normalize(batch.image) @ own.mT, batch.mask), local.buffers
 
+    def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
+        weight, before = self.weight(task, clients), {n: leaf for n, leaf in state.shared.items() if n != "lacking"}
+        merged = super().merge(task, state._replace(shared=before), clients, local)
+        if self.average == "robust":
+            moves = {name: local.params[name] - leaf for name, leaf in before.items()}
+            moved = {name: leaf + robust_mean(moves[name], weight, self.sparse) for name, leaf in before.items()}
+            return merged._replace(shared=moved)
+        if self.average == "exact":
+            blocks = zip(local.params["a"].unbind(1), local.params["b"].unbind(1), strict=True)
+            product = torch.stack([fl.average(a @ b, weight) for a, b in blocks])
+            lacking = state.shared["lacking"] + product - merged.shared["a"] @ merged.shared["b"]
+            return merged._replace(shared={**merged.shared, "lacking": lacking})
+        return merged
+
+    def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
+        down = fl.count(**state.shared)
+        return Traffic(up={name: sent for name, sent in down.items() if name != "lacking"}, down=down)
+
 
 def _low_rank(leaf: Tree, x: Tensor) -> Tensor:
     """Mixed values [C, n, d] -> what the update adds to their projection."""
-    return x @ leaf["a"] @ leaf["b"]
+    added = x @ leaf["a"] @ leaf["b"]
+    return added + x @ leaf["lacking"] if "lacking" in leaf else added
+
+
+def robust_mean(moves: Tensor, weight: Tensor, sparse: float) -> Tensor:
+    """[C, J, ...] -> [J, ...]: mean of the low-rank part of the clients' moves + `sparse` · mean of the rest.
+
+    A client is a column of one matrix for each block. On the CPU: decompositions would wait for a GPU at every step.
+    """
+    columns = moves.flatten(2).movedim(0, -1).double().cpu()
+    low = low_rank_part(columns).movedim(-1, 0).to(moves).view_as(moves)
+    return fl.average(low, weight) + sparse * fl.average(moves - low, weight)
+
+
+def low_rank_part(matrix: Tensor, iterations: int = 200) -> Tensor:
+    """L [..., m, n] of min ‖L‖_* + λ ‖S‖_1 with L + S = M, λ = 1/√max(m, n).
+
+    Candès, Li, Ma, Wright: Robust Principal Component Analysis?, J. ACM 2011, Algorithm 1: alternating directions with
+    μ = m n / (4 ‖M‖_1). Singular values come from the n x n Gram matrix, as there are few clients.
+    """
+    m, n = matrix.shape[-2:]
+    tiny = torch.finfo(matrix.dtype).tiny
+    step = 4 * matrix.abs().sum((-2, -1), keepdim=True) / (m * n)  # 1 / μ
+    low, rest, dual = (torch.zeros_like(matrix) for _ in range(3))
+    for _ in range(iterations):
+        free = matrix - rest + dual
+        squares, vectors = torch.linalg.eigh(free.mT @ free)
+        kept = (1 - step.squeeze(-1) / squares.clamp(min=tiny).sqrt()).clamp(min=0)
+        low = free @ (vectors * kept.unsqueeze(-2)) @ vectors.mT
+        away = matrix - low + dual
+        rest = away.sign() * (away.abs() - step / max(m, n) ** 0.5).clamp(min=0)
+        dual = dual + matrix - low - rest
+    return low

@@ -2,9 +2,10 @@
 
 Bo, Sun, Wang, Zhang, Li: FedMGP: Personalized Federated Learning with Multi-Group Text-Visual Prompts, NeurIPS 2025,
 https://arxiv.org/abs/2511.00480. Official code: weihao-bo/FedMGP, 3a02697. Its diversity loss has the opposite sign of
-the paper's, so that it makes groups alike (`signs="released"`), and its server weighs clients uniformly where Eq. 9
-weighs them by images. A client receives the newest global groups when it trains or is evaluated; the code hands out
-those of the last round in which it took part, which at full participation are the same.
+the paper's, so that it makes groups alike (`signs="released"`), and is `l1` in the shipped configuration; its server
+weighs clients uniformly where Eq. 9 weighs them by images. A client receives the newest global groups when it trains or
+is evaluated; the code hands out those of the last round in which it took part, which at full participation are the
+same.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _PARTS = ("text", "visual")
 class FedMGP(FederatedAveraging):
     """Group j of G compares image and text features that its own prompts make: logits_j; predictions are their mean.
 
-    The loss is mean_j CE(logits_j) + λ · the mean cosine of two groups' features, over pairs, classes or images, and
+    The loss is mean_j CE(logits_j) + λ · the mean likeness of two groups' features, over pairs, classes or images, and
     both kinds. After training, a client draws s text and s visual groups without replacement, by softmax(score / τ),
     the score being the largest cosine with a global group (none in the first round). Both draws use the same random
     numbers, as in the code, so that text and visual prompt of a slot mostly come from one group. Slot i of the server
@@ -38,26 +39,31 @@ class FedMGP(FederatedAveraging):
         towers.
     temperature: τ, > 0; small: the groups nearest to the global ones are drawn again and again.
     lam: λ, >= 0.
-    signs: of the diversity loss: as `meant`, or as `released`: 1 - cosine.
-    inference: `average` of the groups' logits, or `max`: those of the group with the largest logit of an image.
+    signs: of the diversity loss: as `meant`, or as `released`: 1 - cosine, or the distance instead of less of it.
+    inference: `average` of the groups' logits, or `max`: those of the group with the largest logit of an image, or
+        `features`: of the groups' mean features, which are not scaled to unit length again.
     n_ctx: tokens of a text or visual prompt, >= 1, at most the number of tokens of `words`.
     words: text that text prompts start from.
     tail: words between context and class name, which stay frozen.
     weights: of the server's mean, by `size` (Eq. 9) or `uniform` (released code).
+    diversity: likeness of two features: their `cosine`, or minus their distance, `l1` the mean over the width, `l2` the
+        root of the sum of squares + 1e-8.
     """
 
     needs = "pixels"
+    newer = ("diversity",)
 
     groups: fl.AtLeastOne = 5
     select: fl.AtLeastOne = 2
     temperature: fl.Positive = 1.0
     lam: fl.Weight = 1.0
     signs: Literal["meant", "released"] = "meant"
-    inference: Literal["average", "max"] = "average"
+    inference: Literal["average", "max", "features"] = "average"
     n_ctx: fl.AtLeastOne = 2
     words: str = "a photo"
     tail: str = "of a"
     weights: Weights = "size"
+    diversity: Literal["cosine", "l1", "l2"] = "cosine"
 
     def __post_init__(self) -> None:
         fl.require(self.select <= self.groups, "select", f"must be at most method.groups = {self.groups}", self.select)
@@ -97,6 +103,8 @@ class FedMGP(FederatedAveraging):
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         image, text = self.features(task, local, batch)
+        if self.inference == "features":
+            return task.scale * image.mean(1) @ text.mean(1).mT
         logits = task.scale * image @ text.mT  # [C, G, B, K]
         if self.inference == "average":
             return logits.mean(1)
@@ -109,8 +117,19 @@ class FedMGP(FederatedAveraging):
         fit = torch.stack([fl.cross_entropy(fl.cosine_logits(task.scale, f, t), batch) for f, t in rows]).mean(0)
         if self.groups == 1 or self.lam == 0:
             return fit, local.buffers
-        alike = (_alike(text).mean(-1) + fl.mean_over(_alike(image), batch.mask)) / 2
-        return fit + self.lam * (alike if self.signs == "meant" else 1 - alike), local.buffers
+        alike = (self._alike(text).mean(-1) + fl.mean_over(self._alike(image), batch.mask)) / 2
+        released = float(self.diversity == "cosine") - alike
+        return fit + self.lam * (alike if self.signs == "meant" else released), local.buffers
+
+    def _alike(self, features: Tensor) -> Tensor:
+        """[C, G, n, D] unit features -> [C, n]: mean likeness of two different groups."""
+        groups = features.shape[1]
+        if self.diversity == "cosine":
+            total = features.sum(1).square().sum(-1) - groups  # Σ over ordered pairs, without a group with itself
+            return total / (groups * (groups - 1))
+        apart = torch.stack([features - features.roll(j, 1) for j in range(1, groups)])
+        away = apart.abs().mean(-1) if self.diversity == "l1" else (apart.square().sum(-1) + 1e-8).sqrt()
+        return -away.mean((0, 2))
 
     def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
         random = torch.rand(task.n_clients, self.groups, generator=task.rng("draw")).to(clients.device)[clients]
@@ -132,10 +151,3 @@ class FedMGP(FederatedAveraging):
         """
         score = (fl.normalize(groups.flatten(2)) @ fl.normalize(slots.flatten(1)).T).amax(-1)
         return (score / self.temperature - (-random.log()).log()).topk(self.select, -1).indices
-
-
-def _alike(features: Tensor) -> Tensor:
-    """[C, G, n, D] unit features -> [C, n]: mean cosine of two different groups."""
-    groups = features.shape[1]
-    total = features.sum(1).square().sum(-1) - groups  # Σ over ordered pairs, without a group with itself
-    return total / (groups * (groups - 1))

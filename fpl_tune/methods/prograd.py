@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._blocks import free, hand_logits, with_gradient, word_context
+from fpl_tune.methods._blocks import hand_logits, word_context
 
 
 @dataclass(frozen=True, config=fl.SPEC)
@@ -52,11 +52,11 @@ class ProGrad(FederatedAveraging):
             fit, teach = self._losses(task, local, batch)
             return fit + self.lam * teach, local.buffers
         with torch.enable_grad():
-            leaves = free(local.params)
+            leaves = fl.fresh_leaves(local.params)
             fit, teach = self._losses(task, local._replace(params=leaves), batch)
             (g_a,) = torch.autograd.grad(fit.sum(), list(leaves.values()), retain_graph=True)
             (g_b,) = torch.autograd.grad(teach.sum(), list(leaves.values()))
-        return with_gradient(fit.detach(), local.params, {"prompt": self.aligned(g_a, g_b)}), local.buffers
+        return fl.with_gradient(fit.detach(), local.params, {"prompt": self.aligned(g_a, g_b)}), local.buffers
 
     def _losses(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cross-entropy with the labels and T² times that with the teacher, each [C]."""

@@ -1,6 +1,6 @@
 """What every wrapper leaves to the method it wraps.
 
-What a client exchanges is known by name: a leaf of `Local.train` with the name of a leaf of `State.shared` starts from
+What a client exchanges is known by name: a leaf of `Local.params` with the name of a leaf of `State.shared` starts from
 what the server sent.
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any
 
+import torch
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -27,6 +28,18 @@ class Wrapper(Method):
     def inner_state(self, state: State) -> State:
         """The state of `inner`, without the wrapper's leaves: a method may go through all of its own."""
         return State(*({n: leaf for n, leaf in tree.items() if not n.startswith(self.adds)} for tree in state))
+
+    def exchanged(self, task: Task, state: State, *, whole: bool = False) -> list[str]:
+        """Names of the leaves that clients receive and train; with `whole` of those that they receive as they are.
+
+        Raises:
+            ConfigError: there is none. `state` is that of `inner`.
+        """
+        local = self.inner.start(task, state, torch.zeros(1, dtype=torch.int64, device=task.device))
+        known = [n for n in state.shared if n in local.params]
+        if whole:  # a client of FedMGP puts the server's slots in the places of some of its groups
+            known = [n for n in known if local.params[n].shape[1:] == state.shared[n].shape]
+        return exchanged(local, known, type(self).__module__.rpartition(".")[2])
 
     needs: Any = property(attrgetter("inner.needs"))
     view: Any = property(attrgetter("inner.view"))
@@ -60,6 +73,9 @@ class Wrapper(Method):
 
     def diagnose(self, task: Task, local: Local, batch: Batch) -> dict[str, Tensor]:
         return self.inner.diagnose(task, local, batch)
+
+    def certainty(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        return self.inner.certainty(task, local, batch)
 
     def metrics(self, task: Task, state: State) -> dict[str, float]:
         return self.inner.metrics(task, self.inner_state(state))

@@ -11,8 +11,9 @@ from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Local, Method, State, Task, Traffic
+from fpl_tune.method import Local, Method, Sizes, State, Task, Traffic
 from fpl_tune.wrappers._wrapper import Wrapper
+from fpl_tune.wrappers.ditto import Ditto
 
 
 @dataclass(frozen=True, config=fl.SPEC)
@@ -26,6 +27,14 @@ class FineTuned(Wrapper):
     adds = ("own.", "received")
 
     inner: Method
+
+    def check(self, sizes: Sizes) -> None:
+        super().check(sizes)
+        inner = self.inner
+        while isinstance(inner, Wrapper):
+            rule = "must not be wrapped in ditto, which has copies of its own"
+            fl.require(not isinstance(inner, Ditto), "inner", rule, type(inner).__name__)
+            inner = inner.inner
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         state = self.inner_state(before) if before is not None else self.inner.init(task, rng)

@@ -20,13 +20,17 @@ import fpl_tune
 from fpl_tune import methods
 from fpl_tune.config import SearchSpec, choose, compose_run
 from fpl_tune.config.specs import OptimSpec
-from fpl_tune.method import State, generator
+from fpl_tune.method import Method, State, generator
 from fpl_tune.search.space import read_space
 from fpl_tune.simulation.engine import kept_bytes
 from fpl_tune.testing import CONTRACT, Toy, assert_same, check_method, play, toy
 from fpl_tune.wrappers._wrapper import Wrapper
+from fpl_tune.wrappers.ditto import Ditto
 from fpl_tune.wrappers.finetuned import FineTuned
 from fpl_tune.wrappers.private import Private
+from fpl_tune.wrappers.proximal import Proximal
+from fpl_tune.wrappers.scaffold import Scaffold
+from fpl_tune.wrappers.server import ServerOptimizer
 
 PACKAGE = Path(fpl_tune.__file__).parent
 REPOSITORY = Path(__file__).parents[2]
@@ -56,6 +60,11 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("promptfl_dp", {"inner.n_ctx": 2}),
     ("fedprox_dp", {"inner.inner.n_ctx": 2}),
     ("pfedmoap_dp", {"inner.n_ctx": 2, "inner.experts": 3, "inner.d_gating": 12, "inner.heads": 3}),
+    ("fedavgm", {"inner.n_ctx": 2}),
+    ("fedadam", {"inner.n_ctx": 2}),
+    ("fedadam", {"inner.n_ctx": 2, "optimizer": "yogi"}),
+    ("promptfl_scaffold", {"inner.n_ctx": 2}),
+    ("promptfl_ditto", {"inner.n_ctx": 2}),
     ("fedclip", {}),
     ("fedclip", {"form": "softmax", "objective": "contrastive"}),
     ("fedclip", {"broadcast": False}),
@@ -85,6 +94,10 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("pfedmma", {"blocks": 1, "rank": 2, "gradient": "true", "alpha": 1.0, "text_features": "first"}),
     ("fedlora", {}),
     ("fedlora", {"scaling": "alpha/rank", "objective": "contrastive"}),
+    ("fedlora", {"shared": "a"}),
+    ("fedlora", {"shared": "b"}),
+    ("fedlora", {"average": "exact"}),
+    ("fedlora", {"average": "robust", "sparse": 3.0}),
     ("capt", {"n_own": 1}),
     ("capt", {"n_own": 1, "rows": "released", "prior": 0.5}),
     ("capt", {"n_own": 1, "rows": "size"}),
@@ -102,6 +115,10 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("fedpha", {"n_ctx": 3}),
     ("fedpha", {"n_ctx": 2, "lengths": [1, 3]}),
     ("fedmgp", {"groups": 3, "select": 2}),
+    ("fedmgp", {"groups": 3, "select": 2, "diversity": "l1", "inference": "features"}),
+    ("fedmap", {"n_tokens": 2, "depth": 2}),
+    ("focoop", {"n_ctx": 2, "outer": 3, "rate": 0.1}),
+    ("focoop", {"n_ctx": 2, "outer": 3, "form": "released"}),
     ("dpfpl", {"n_ctx": 3, "rank": 2}),
     ("dpfpl", {"n_ctx": 3, "rank": "full", "noise": 50.0, "clip": 1.0}),
     ("dpfpl_dp", {"inner.n_ctx": 3, "inner.rank": 2}),
@@ -140,23 +157,31 @@ def test_contract(cases: list[Toy], check: Callable[[Toy], None]) -> None:
         check(case)
 
 
-def test_privacy_without_bounds_is_the_method(cases: list[Toy]) -> None:
-    """Of every method that uploads something: the wrapper's own leaves are no business of the method's."""
+def test_a_wrapper_that_changes_nothing_leaves_every_method_as_it_is(cases: list[Toy]) -> None:
+    """No bound and no noise, no pull, a server without memory, a first round of control variates, an unsent copy."""
     for case in cases:
-        up = case.method.traffic(case.tasks[0], case.history[0], torch.arange(4)).up
-        if isinstance(case.method, Wrapper) or not up or not case.method.learns:
-            continue  # a wrapper, or nothing that was trained is uploaded
-        method = Private(case.method, epsilon=math.inf, clip=math.inf)
-        (state,) = play(method, case.tasks[:1], cohorts=[(0, 2)], rounds=len(case.history) - 1)[-1]
-        trees = ({n: leaf for n, leaf in tree.items() if not n.startswith("noise.")} for tree in state)
-        assert_same(State(*trees), case.history[1], tolerance=1e-12)
+        inner, task, wanted = case.method, case.tasks[0], case.history[1]
+        neutral: list[Method] = []
+        if not isinstance(inner, Wrapper) and inner.learns:
+            first = case.history[0].shared
+            started = inner.start(task, case.history[0], torch.tensor([0])).params
+            if started.keys() & first.keys():
+                neutral = [Proximal(inner, mu=0), ServerOptimizer(inner, beta1=0), Ditto(inner)]
+            if any(first[n].shape == leaf.shape[1:] for n, leaf in started.items() if n in first):
+                neutral.append(Scaffold(inner))
+            if inner.traffic(task, case.history[0], torch.arange(4)).up.keys():
+                neutral.append(Private(inner, epsilon=math.inf, clip=math.inf))
+        for method in neutral:
+            (state,) = play(method, case.tasks[:1], cohorts=[(0, 2)], rounds=len(case.history) - 1)[-1]
+            kept = State(*({n: found[n] for n in leaves} for found, leaves in zip(state, wanted, strict=True)))
+            assert_same(kept, wanted, tolerance=1e-12)
 
 
 def test_every_method_can_be_fine_tuned(cases: list[Toy]) -> None:
     """A round moves the cohort's own copies of what its clients learn, and nothing that is shared."""
     for case in cases:
-        if isinstance(case.method, FineTuned) or not case.method.learns:
-            continue  # fine-tuned already, or learns nothing
+        if isinstance(case.method, (FineTuned, Ditto)) or not case.method.learns:
+            continue  # has copies of its own, or learns nothing
         method, before = FineTuned(case.method), case.history[-1]
         began = method.init(case.tasks[0], generator("ft"), before)
         (after,) = play(method, case.tasks[:1], states=[began], cohorts=[(0, 3)], epochs=1)[-1]
@@ -180,7 +205,7 @@ def test_check_method_runs_the_whole_contract() -> None:
 
 def test_every_method_and_composition_is_in_the_list() -> None:
     files = {p.stem for p in source_files()}
-    compositions = {p.stem for p in (PACKAGE / "conf" / "method").glob("*.yaml")}
+    compositions = {p.stem for p in (PACKAGE / "config" / "conf" / "method").glob("*.yaml")}
     assert files | compositions == {name for name, _ in METHODS}
 
 
@@ -227,7 +252,7 @@ def test_every_method_has_a_test_of_its_own() -> None:
 
 
 def test_a_composition_names_only_what_differs_from_its_classes() -> None:
-    for path in (PACKAGE / "conf" / "method").glob("*.yaml"):
+    for path in (PACKAGE / "config" / "conf" / "method").glob("*.yaml"):
         composed = yaml.safe_load(path.read_text(encoding="utf-8"))
         node = composed.get("method", composed)
         while node is not None:

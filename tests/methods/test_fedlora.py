@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from fpl_tune.clip import Towers
-from fpl_tune.method import normalize
-from fpl_tune.methods.fedlora import FedLoRA
+from fpl_tune.method import generator, normalize
+from fpl_tune.methods.fedlora import FedLoRA, low_rank_part
 from fpl_tune.testing import EVERYONE, play, toy_task
 
 SMALL = FedLoRA(alpha=2.0)
@@ -46,12 +46,6 @@ def test_logits_are_those_of_a_tower_with_changed_weights(task, whole):
     assert not torch.allclose(text, task.hand_text, atol=1e-4)
 
 
-def test_alpha_zero_trains_nothing(task):
-    method = FedLoRA(alpha=0.0)
-    (before,), (after,) = play(method, [task], cohorts=[(0, 1)], epochs=1)
-    torch.testing.assert_close(after.shared["b"], before.shared["b"], rtol=0, atol=0)
-
-
 def test_scaling_by_rank_divides_alpha(task, whole_batch):
     (state,) = play(SMALL, [task], cohorts=[(0, 1)], epochs=1)[-1]
     local, batch = SMALL.start(task, state, EVERYONE), whole_batch(task)
@@ -70,3 +64,60 @@ def test_the_contrastive_loss_compares_images_with_their_own_sentences(task, who
         scores = task.scale * normalize(batch.image[client, :n]) @ text.T
         wanted = (F.cross_entropy(scores, torch.arange(n)) + F.cross_entropy(scores.T, torch.arange(n))) / 2
         torch.testing.assert_close(loss[client], wanted)
+
+
+def drawn(task, method, clients):
+    """A state and a cohort whose factors are random."""
+    state, rng = method.init(task, generator("lora")), generator("factors")
+    local = method.start(task, state, clients)
+    params = {n: torch.randn(leaf.shape, generator=rng, dtype=leaf.dtype) for n, leaf in local.params.items()}
+    return state, local._replace(params=params)
+
+
+def test_what_is_not_shared_stays_personal_or_at_its_start(task):
+    clients = torch.tensor([0, 3])
+    state, local = drawn(task, FedLoRA(shared="a"), clients)
+    merged = FedLoRA(shared="a").merge(task, state, clients, local)
+    assert merged.shared.keys() == {"a"}
+    assert torch.equal(merged.personal["b"][clients], local.params["b"])
+    state, local = drawn(task, FedLoRA(shared="b"), clients)
+    assert local.params.keys() == {"b"}
+    assert torch.equal(local.buffers["a"][1], FedLoRA().init(task, generator("lora")).shared["a"])
+
+
+def test_the_exact_average_is_the_mean_of_the_clients_towers(task, whole):
+    method, clients = FedLoRA(average="exact", alpha=0.1), torch.tensor([0, 3])  # 3 images and 1
+    state, local = drawn(task, method, clients)
+    earlier = 0.1 * torch.randn(3, 32, 32, generator=generator("earlier"), dtype=task.dtype)
+    state.shared["lacking"] = earlier
+    products = local.params["a"] @ local.params["b"]
+    tower = Towers(deepcopy(task.towers.model), task.towers.tokenizer, name="mean")
+    for j, block in enumerate(tower.text.transformer.resblocks):
+        block.attn.out_proj.weight += 0.1 * (earlier + 0.75 * products[0] + 0.25 * products[1])[j].T
+    text = normalize(tower.encode_text([f"a photo of a {name}." for name in task.known.names]))
+    merged = method.merge(task, state, clients, local)
+    found = method.logits(task, method.start(task, merged, EVERYONE), whole)
+    torch.testing.assert_close(found, task.scale * normalize(whole.image) @ text.T)
+    sent = method.traffic(task, state, EVERYONE)
+    assert (sum(sent.up.values()), sum(sent.down.values())) == (3 * 2 * 2 * 32, 3 * 2 * 2 * 32 + 3 * 32 * 32)
+
+
+def test_robust_pca_finds_the_part_of_low_rank():
+    rng = torch.Generator().manual_seed(0)
+    low = torch.randn(60, 2, generator=rng).double() @ torch.randn(2, 40, generator=rng).double()
+    sparse = 5.0 * (torch.rand(60, 40, generator=rng) < 0.05) * torch.randn(60, 40, generator=rng).sign()
+    found = low_rank_part(low + sparse, 1000)
+    torch.testing.assert_close(found, low, rtol=0, atol=1e-4)
+    assert low_rank_part(torch.zeros(2, 6, 3)).abs().max() == 0
+
+
+def test_a_robust_average_amplifies_what_clients_do_not_have_in_common(task):
+    clients = torch.tensor([0, 3])
+    state, local = drawn(task, FedLoRA(), clients)
+    once, twice = (FedLoRA(average="robust", sparse=s).merge(task, state, clients, local).shared for s in (1.0, 2.0))
+    for name, mean in FedLoRA().merge(task, state, clients, local).shared.items():
+        torch.testing.assert_close(once[name], mean)  # β = 1 is the plain mean
+        for j in range(task.n_text_blocks):
+            moves = (local.params[name] - state.shared[name])[:, j].flatten(1).T
+            rest = (moves - low_rank_part(moves)) @ torch.tensor([0.75, 0.25]).double()
+            torch.testing.assert_close((twice[name] - mean)[j].flatten(), rest)

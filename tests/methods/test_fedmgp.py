@@ -39,24 +39,36 @@ def by_hand(task: ClientTask, local: Local, client: int, images: torch.Tensor) -
     return torch.stack(image), torch.stack(text)
 
 
+def likeness(diversity: str, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Of rows of features [n, D], as the released code computes it for a pair."""
+    if diversity == "l1":
+        return -(one - other).abs().mean(-1).mean()
+    if diversity == "l2":
+        return -((one - other).square().sum(-1) + 1e-8).sqrt().mean()
+    return F.cosine_similarity(one, other, dim=-1).mean()
+
+
 @pytest.mark.parametrize("signs", ["meant", "released"])
-def test_logits_and_loss_follow_the_equations(task: ClientTask, batch: Batch, signs: Any) -> None:
-    method = FedMGP(groups=3, lam=0.7, signs=signs)
+@pytest.mark.parametrize("diversity", ["cosine", "l1", "l2"])
+def test_logits_and_loss_follow_the_equations(task: ClientTask, batch: Batch, signs: Any, diversity: Any) -> None:
+    method = FedMGP(groups=3, lam=0.7, signs=signs, diversity=diversity)
     local = begin(task, method)
     logits, (losses, _) = method.logits(task, local, batch), method.loss(task, local, batch)
-    largest = FedMGP(groups=3, inference="max").logits(task, local, batch)
+    largest, mean = (FedMGP(groups=3, inference=how).logits(task, local, batch) for how in ("max", "features"))
     for client in range(2):
         image, text = by_hand(task, local, client, batch.image)
         scores = task.scale * image @ text.mT
         torch.testing.assert_close(logits[client], scores.mean(0))
+        torch.testing.assert_close(mean[client], task.scale * image.mean(0) @ text.mean(0).T)
         for image_number, of_groups in enumerate(scores.unbind(1)):  # [G, K]
             group = int(of_groups.max(1).values.argmax())
             torch.testing.assert_close(largest[client][image_number], of_groups[group])
         pairs = [(i, j) for i in range(3) for j in range(i)]
-        alike = [sum(F.cosine_similarity(x[i], x[j], dim=-1).mean() for i, j in pairs) / 3 for x in (image, text)]
+        alike = [sum(likeness(diversity, x[i], x[j]) for i, j in pairs) / 3 for x in (image, text)]
         fit = torch.stack([F.cross_entropy(s, batch.label[client]) for s in scores]).mean()
         term = (alike[0] + alike[1]) / 2
-        torch.testing.assert_close(losses[client], fit + 0.7 * (term if signs == "meant" else 1 - term))
+        released = (1 if diversity == "cosine" else 0) - term
+        torch.testing.assert_close(losses[client], fit + 0.7 * (term if signs == "meant" else released))
 
 
 def test_a_round_draws_averages_and_replaces(task: ClientTask) -> None:

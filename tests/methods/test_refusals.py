@@ -22,6 +22,8 @@ OPTIONS: list[tuple[str, Any, str]] = [
     ("dpfpl.clip", math.inf, "must be a finite number"),
     ("promptfolio.theta", 1.5, "must be <= 1"),
     ("feddpt.momentum", 1.0, "must be < 1, but is 1.0"),
+    ("fedlora.shared", "c", "'c'"),
+    ("fedlora.sparse", 2.0, "must be 1 unless method.average is robust, but is 2.0"),
     ("fedotp.epsilon", 0.001, "must be >= 0.005, but is 0.001"),
     ("fedclip.form", "none?", "'none?'"),
     ("fedapt_unsupervised.phase", 3, "'3'"),
@@ -47,9 +49,9 @@ SHALLOW = {"n_text_blocks": 4}
 TOY = {"n_clients": 4, "embed_dim": 24, "text_width": 32}
 TASKS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     *((name, {}, NO_VIT, f"name must be a method without visual prompts, .* but is '{name}'. Use clip=compact")
-      for name in ("capt", "feddpt", "fedmaple", "fedmgp", "fedmvp", "ivlp", "pfedmma", "promptsrc", "vpt")),
+      for name in ("capt", "feddpt", "fedmap", "fedmaple", "fedmgp", "fedmvp", "ivlp", "pfedmma", "promptsrc", "vpt")),
     *((name, {}, NOVEL, f"name must be a method .*, as the partition tests on novel classes, but is '{name}'. Use ")
-      for name in ("capt", "fedapt", "full_model", "linear_head", "pfedprompt", "tofa")),
+      for name in ("capt", "fedapt", "focoop", "full_model", "linear_head", "pfedprompt", "tofa")),
     *((name, {}, {"n_patches": None}, f"name must be a method without patches, .* but is '{name}'. Use clip=compact")
       for name in ("fedotp", "plot")),
     ("capt", {"align": 1.0}, TOY, r"align must be 0 where tokens \(32\) are not as wide as features \(24\)"),

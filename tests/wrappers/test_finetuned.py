@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import Method, generator
 from fpl_tune.methods.feddpt import FedDPT
 from fpl_tune.methods.fedpgp import FedPGP
@@ -12,7 +11,6 @@ from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE, assert_same, play, toy_task
 from fpl_tune.wrappers.finetuned import FineTuned
-from fpl_tune.wrappers.private import Private
 
 PROMPT = PromptFL(n_ctx=2)
 MIXED = PFedMoAP(n_ctx=2, experts=3, d_gating=12, heads=3)
@@ -28,12 +26,6 @@ def test_fine_tuning_starts_from_what_the_stage_before_deployed(task: ClientTask
     assert_same(after._replace(personal={}, server={}), state._replace(personal={}, server={}))
     moved = (after.personal["own.prompt"] != state.personal["own.prompt"]).flatten(1).any(1)
     assert moved.tolist() == [True, False, False, True]
-
-
-def test_refusals(task: ClientTask) -> None:
-    FineTuned(Private(PROMPT)).check(task)
-    with pytest.raises(ConfigError, match=r"method\.inner must not be wrapped in the same way again, but is 'Fine"):
-        FineTuned(Private(FineTuned(PROMPT))).check(task)
 
 
 def test_the_model_is_received_once_and_nothing_is_sent(task: ClientTask) -> None:

@@ -2,12 +2,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 import torch
 
-from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import Local, Method, Tree, generator
-from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.simulation.task import ClientTask
@@ -35,9 +32,3 @@ def test_only_what_the_server_sent_is_held(task: ClientTask) -> None:
     method = Proximal(MIXED, mu=0.5)
     local = method.start(task, method.init(task, generator("prox")), EVERYONE)
     assert [name for name in local.buffers if name.startswith("received.")] == ["received.prompt"]
-
-
-def test_a_method_without_a_shared_part_cannot_be_held(task: ClientTask) -> None:
-    method = Proximal(CoOp(n_ctx=2))
-    with pytest.raises(ConfigError, match=r"none of \['prompt'\] is exchanged.*Wrap a method with a shared part"):
-        method.start(task, method.init(task, generator("prox")), EVERYONE)

@@ -81,12 +81,13 @@ class Classes:
         found = self._features(context, sentences, str(key), adapter=adapter)
         return found.unflatten(1, (len(templates), len(self.names)))
 
-    def encode(self, context: Tensor, *, tail: str = "", **how: Any) -> Tensor:
-        """Unit text features [..., K, D]; see `fpl_tune.method.Task.text`."""
-        key = context.shape[-2], tail
+    def encode(self, context: Tensor, *, tail: str = "", names: Sequence[str] | None = None, **how: Any) -> Tensor:
+        """Unit text features [..., K, D]; see `fpl_tune.method.Task.encode_prompts`."""
+        key = context.shape[-2], tail, *(names or ())
         if key not in self._sentences:
-            self._sentences[key] = self.towers.sentences(self.names, key[0], position=self.position, tail=tail)
-        return normalize(self._features(context, self._sentences[key], tail, **how))
+            known = self.names if names is None else names
+            self._sentences[key] = self.towers.sentences(known, key[0], position=self.position, tail=tail)
+        return normalize(self._features(context, self._sentences[key], repr(key[1:]), **how))
 
     def _features(
         self,

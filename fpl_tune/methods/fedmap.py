@@ -1,0 +1,87 @@
+"""FedMAP: visual prompts hold the likenesses of images and classes at those that the class sentences have.
+
+Wei: Rethinking Federated Prompt Learning for Medical Images: From Textual Tuning to Visual Manifold Anchoring, ICML
+2026, https://openreview.net/forum?id=3LymHCdeRd. Official code: YipanWei/FedMAP, 12e05f1. Its sentences by a language
+model are not shipped: the anchor of a class is its hand-written prompt.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Generator, Tensor
+
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Sizes, State, Task, Traffic, Tree
+from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._blocks import hand_logits
+from fpl_tune.methods._deep import require_blocks, see, visual_prompts
+
+
+@dataclass(frozen=True, config=fl.SPEC)
+class FedMAP(FederatedAveraging):
+    """Cross-entropy with the fixed anchors t_c + λ · mean (⟨f, v_c⟩ - ⟨t_y, t_c⟩)², over images and the classes seen.
+
+    The prototype v_c of a class follows the unit mean feature of its images in a batch: v ← m v + (1 - m) f̄, scaled to
+    unit length; the first batch with the class replaces it. Prototypes are averaged as prompts are, by number of
+    training images, and a class is seen once any client has seen it.
+
+    n_tokens: tokens of a visual prompt, >= 1.
+    depth: J prompts [J, n, w], as in `vpt`, >= 1 and at most the number of blocks.
+    structure: λ, >= 0; 0 is `vpt`.
+    momentum: m, in [0, 1).
+    """
+
+    needs = "pixels"
+    n_tokens: fl.AtLeastOne = 1
+    depth: fl.AtLeastOne = 12
+    structure: fl.Weight = 10.0
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+
+    def check(self, sizes: Sizes) -> None:
+        require_blocks(sizes, "fedmap", self.depth, text=False)
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        prompts = visual_prompts(task, self.n_tokens, self.depth, rng)
+        seen = torch.zeros(task.n_classes, dtype=torch.bool, device=task.device)
+        return State({"visual": prompts, "prototypes": task.hand_text.clone(), "seen": seen}, {}, {})
+
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        leaves = super().start(task, state, clients).params
+        return Local({"visual": leaves.pop("visual")}, leaves)
+
+    def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
+        return Local({"visual": fl.replicate(state.shared["visual"], len(clients))}, {})
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        return hand_logits(task, see(task, batch.image, local.params["visual"]))
+
+    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        image, anchors = fl.normalize(see(task, batch.image, local.params["visual"])), task.hand_text
+        fit = fl.cross_entropy(task.scale * image @ anchors.T, batch)
+        prototypes, seen = self._followed(local.buffers, image.detach(), batch)
+        away = (image @ prototypes.mT - (anchors @ anchors.T)[batch.label]).square()  # [C, B, K]
+        away = fl.mean_over(torch.where(seen[:, None], away, 0).sum(-1), batch.mask) / seen.sum(1).clamp(min=1)
+        return fit + self.structure * away, {**local.buffers, "prototypes": prototypes, "seen": seen}
+
+    def _followed(self, buffers: Tree, image: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Prototypes [C, K, D] and the classes seen [C, K] after a batch of unit features [C, B, D]."""
+        old, seen = buffers["prototypes"], buffers["seen"]
+        member = F.one_hot(batch.label, old.shape[1]).to(image.dtype) * batch.mask[..., None]  # [C, B, K]
+        mean = fl.normalize(member.mT @ image)
+        new = torch.where(seen[..., None], self.momentum * old + (1 - self.momentum) * mean, mean)
+        here = member.any(1)
+        return torch.where(here[..., None], fl.normalize(new), old), seen | here
+
+    def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
+        trained = {"visual": local.params["visual"], "prototypes": local.buffers["prototypes"]}
+        shared = {name: fl.average(leaf, task.size[clients]) for name, leaf in trained.items()}
+        return state._replace(shared={**shared, "seen": local.buffers["seen"].any(0)})
+
+    def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
+        sent = fl.count(**state.shared)
+        return Traffic(up=sent, down=sent)
