@@ -33,7 +33,7 @@ from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Damaged, Snapshot
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.simulation.worlds import threads_of
-from fpl_tune.study.cells import Cell, Composer
+from fpl_tune.study.cells import Cell, variant
 
 STUDY = "study"
 """Key of a configuration: a job of a study, its settings and versions, pickled."""
@@ -175,7 +175,7 @@ def parse(node: Mapping[str, Any]) -> tuple[RunSpec, list[int], ExecutionContext
     seeds = fields.pop("seeds", 1)
     spec = validated(StudySpec, {"seeds": list(seeds) if isinstance(seeds, tuple) else seeds}, "")
     plugins.trust([f"method={fields.get('method')}"])
-    run = _composer().at(fields)
+    run = variant(_base(), fields)
     device = resolve(execution.device)
     threads = execution.threads or threads_of(run, device)
     context = ExecutionContext(Path(), cache_root(), execution, device, threads)
@@ -183,9 +183,9 @@ def parse(node: Mapping[str, Any]) -> tuple[RunSpec, list[int], ExecutionContext
 
 
 @cache
-def _composer() -> Composer:
-    """Composes runs, equal to those of the same overrides on the command line."""
-    return Composer(config.as_dict(config.compose_run()))
+def _base() -> dict[str, Any]:
+    """The run that fields are set in, as on the command line."""
+    return config.as_dict(config.compose_run())
 
 
 def _flat(node: Mapping[str, Any]) -> dict[str, Any]:
