@@ -338,6 +338,13 @@ class Method(ABC):
         """Diagnostics of deployed models for reports: [C, n] shares by name, on validation images. Default: none."""
         return {}
 
+    def certainty(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        """[C, B]: how certain deployed models are that the classes have the image's, for the detection of others.
+
+        Default: the largest probability (Hendrycks and Gimpel, ICLR 2017).
+        """
+        return self.logits(task, local, batch).softmax(-1).amax(-1)
+
     def metrics(self, task: Task, state: State) -> dict[str, float]:
         """Metrics of a state besides accuracies, by name, e.g. `privacy/epsilon`; see `own_metrics`. Default: none."""
         return {}

@@ -13,7 +13,6 @@ ALLOWED: dict[str, set[str]] = {
     "methods": {"core", "method"},
     "wrappers": {"core", "method"},
     "analysis": {"core"},  # works on any table
-    "conf": set(),
     "data": {"core"},
     "clip": {"core", "data", "method"},  # the compact CLIP is trained on the embedded world
     "config": {"clip", "core", "data", "method", "methods"},

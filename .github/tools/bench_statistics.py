@@ -201,13 +201,13 @@ def choices(studies: int, seeds: tuple[int, ...] = SEEDS) -> list[Row]:
             _row("choice", "corrected value minus its truth (points)", corrected, "near 0", seeds)]  # fmt: skip
 
 
-def importances(studies: int) -> list[Row]:
+def importances(studies: int, seeds: tuple[int, ...] = SEEDS) -> list[Row]:
     """How often a share is given to a field that has none, and how often shares sum to more than 1.
 
     Grids of 4 x 4 x 4 cells of noise alone, by seeds; 40 trials whose second field is drawn along with the first.
     """
     rows: dict[str, list[float]] = {}
-    for n in SEEDS:
+    for n in seeds:
         rng, said = np.random.default_rng([3, n]), np.zeros(3)
         places = np.indices((4, 4, 4)).reshape(3, -1).T
         for _ in range(studies):
@@ -223,7 +223,7 @@ def importances(studies: int) -> list[Row]:
                                  "shares above 100 %"), said, strict=True):  # fmt: skip
             rows.setdefault(what, []).append(float(number) / studies)
     wanted = {"shares above 100 %": "0"}
-    return [_row("importance", what, found, wanted.get(what, "<= 0.05"), SEEDS) for what, found in rows.items()]
+    return [_row("importance", what, found, wanted.get(what, "<= 0.05"), seeds) for what, found in rows.items()]
 
 
 def long(values: Floats) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Writes the optimiser settings that the study `tune_defaults` chose to fpl_tune/conf/tuned.yaml.
+"""Writes the optimiser settings that the study `tune_defaults` chose to fpl_tune/config/conf/tuned.yaml.
 
     fpl-tune study tune_defaults
     python .github/tools/write_defaults.py

@@ -1,6 +1,6 @@
 """Composition of runs and studies from YAML and overrides. Only this room imports Hydra, when something is composed.
 
-A run configuration is composed from the groups in `fpl_tune/conf` (clip, data, partition, optim, protocol, method);
+A run configuration is composed from the groups in `conf` (clip, data, partition, optim, protocol, method);
 a study file adds what it varies.
 """
 
@@ -176,7 +176,7 @@ def _forced(override: str) -> list[str]:
 
 def _searched() -> str:
     """Hydra's search path besides the study's own folder: the groups, and the shipped studies."""
-    folders = ["pkg://fpl_tune.conf"]
+    folders = ["pkg://fpl_tune.config.conf"]
     if (studies := shipped("studies")).is_dir():
         folders.append("'file://" + str(studies).replace("'", "\\'") + "'")
     return f"hydra.searchpath=[{','.join(folders)}]"

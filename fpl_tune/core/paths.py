@@ -14,7 +14,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 def shipped(kind: str, name: str = "") -> Path:
     """`conf`, `studies` or `search_spaces`, or a file in it: in a checkout beside the package, in a wheel inside it."""
     if kind == "conf":
-        return _PACKAGE / "conf" / name
+        return _PACKAGE / "config" / "conf" / name
     checkout = (_PACKAGE.parent / "pyproject.toml").is_file() and (_PACKAGE.parent / kind).is_dir()
     return (_PACKAGE.parent if checkout else _PACKAGE / "_shipped") / kind / name
 

@@ -95,7 +95,7 @@ def _dirichlet(request: Request) -> Deal:
     if spec.compat_fixed_split:
         return dirichlet.fixed_by_label(*request.label, request.n_clients, request.alpha)
     assert spec.min_size is not None
-    min_test = spec.min_size if spec.evaluation in ("personal", "base_to_novel") else 0
+    min_test = spec.min_size if spec.evaluation in ("personal", "base_to_novel", "open_set") else 0
     return dirichlet.by_label(
         *request.label,
         request.n_clients,

@@ -13,7 +13,7 @@ from fpl_tune.data.dealing import Request, deal
 from fpl_tune.data.pool import Dataset, Ints, Pool
 from fpl_tune.data.registry import resolve
 from fpl_tune.data.spec import DataSpec, PartitionSpec, kept_domains
-from fpl_tune.data.splits import Split, TestSet, identity, import_split
+from fpl_tune.data.splits import UNKNOWN, Split, TestSet, identity, import_split
 
 _DEFECTS = {
     "compat_scrambled_labels": "labels are paired with the wrong images, as in published code. Accuracies of this run "
@@ -47,7 +47,8 @@ def split(dataset: Dataset, data: DataSpec, partition: PartitionSpec, seed: int)
     if not source.any():
         raise ConfigError(f"partition.held_out={list(spec.held_out)} leaves no domain to train on. Hold out fewer.")
     n_classes = len(dataset.classes)
-    known = np.arange((n_classes + 1) // 2 if spec.evaluation == "base_to_novel" else n_classes, dtype=np.int64)
+    halved = spec.evaluation in ("base_to_novel", "open_set")
+    known = np.arange((n_classes + 1) // 2 if halved else n_classes, dtype=np.int64)
     pools = (dataset.train, dataset.test)
     rows, test_rows = (np.flatnonzero(source[pool.domain] & (pool.label < len(known))) for pool in pools)
     label = dataset.train.label[rows]
@@ -127,9 +128,11 @@ def _tests(dataset: Dataset, spec: PartitionSpec, known: Ints, own: TestSet, dom
     def everyone(rows: Ints, classes: Ints = known) -> TestSet:
         return TestSet([rows] * n_clients, classes, [pool.label[rows]] * n_clients)
 
-    if spec.evaluation == "base_to_novel":
+    if spec.evaluation in ("base_to_novel", "open_set"):
         novel = np.arange(len(known), len(dataset.classes), dtype=np.int64)
         base_rows, novel_rows = (np.flatnonzero(np.isin(pool.label, classes)) for classes in (known, novel))
+        if spec.evaluation == "open_set":
+            return {"test": own, "base": everyone(base_rows), UNKNOWN: everyone(novel_rows)}
         return {"test": own, "base": everyone(base_rows), "novel": everyone(novel_rows, novel)}
     if spec.evaluation == "leave_one_domain_out":
         target = [dataset.domains.index(name) for name in spec.held_out]

@@ -13,7 +13,7 @@ from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.core.spec import SPEC, AtLeastOne, Seed
 
 Share = Annotated[float, Field(gt=0, lt=1)]
-Evaluation = Literal["personal", "domains", "base_to_novel", "leave_one_domain_out"]
+Evaluation = Literal["personal", "domains", "base_to_novel", "leave_one_domain_out", "open_set"]
 
 
 @dataclass(frozen=True, config=SPEC)
@@ -95,7 +95,8 @@ class PartitionSpec:
 
     `personal`: test images distributed as the training images; `domains`: the test images of each whole domain;
     `base_to_novel`: train on the first half of the classes, test on own, base and novel classes;
-    `leave_one_domain_out`: test on the domains `held_out`, which have no client.
+    `leave_one_domain_out`: test on the domains `held_out`, which have no client;
+    `open_set`: train on the first half of the classes, and tell images of the others from those of the first (AUROC).
     """
     held_out: list[str] = field(default_factory=list)
     """Domains without a client."""

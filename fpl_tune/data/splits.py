@@ -19,6 +19,8 @@ from fpl_tune.data.files import read_json
 from fpl_tune.data.pool import Dataset, Ints, Pool, digest
 
 _WHAT, _VERSION = "fpl-tune split", 1
+UNKNOWN = "unknown"
+"""The test set of images whose classes are not known to the clients (`open_set`)."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
-import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -27,6 +25,8 @@ from fpl_tune.study.cells import Cell
 
 Key = tuple[str, tuple[int, ...]]
 """Cell id and seeds of a job."""
+Output = dict[int, tuple[str, str | None]]
+"""Of a finished job, by seed: hash of its split, and name of the file with what it learned, if it did."""
 STOP_FILE = "study.stop"
 """While this file is in the study's folder, trials stop after their round with a checkpoint."""
 
@@ -116,17 +116,6 @@ class ExecutionContext:
         return self.execution.checkpoints or str(self.folder)
 
 
-@dataclass(frozen=True)
-class JobOutput:
-    """The results of a finished job besides its records."""
-
-    prompts: dict[int, str]
-    """Name of the file with the learned parameters in the job's folder, by seed."""
-    split_hash: dict[int, str]
-    peak_memory_bytes: int
-    """Largest resident size of the process so far."""
-
-
 class Interrupted(SystemExit):
     """The user's second signal, which ends the process."""
 
@@ -169,7 +158,7 @@ class Report:
 
     rounds: list[list[Record]]
     """Records by round, one per seed in each; none was reported before."""
-    output: JobOutput | None = None
+    output: Output | None = None
     failure: Failure | None = None
     warnings: list[str] = field(default_factory=list)
     last: bool = True
@@ -300,25 +289,18 @@ class JobRun:
         if self._storage and self.folder.is_dir():
             self._storage.push(self.folder, f"{self.context.study}/{self.job.path}")
 
-    def _output(self, simulation: Simulation) -> JobOutput:
+    def _output(self, simulation: Simulation) -> Output:
         """Writes the learned parameters beside the checkpoint, from where the driver moves them to the store."""
-        names = {}
-        deployed = simulation.deployed()
-        for seed, tensors in simulation.prompts().items():
-            leaves, facts = deployed[seed]
-            if tensors:
-                names[seed] = f"prompts-{seed}.safetensors"
-                with atomic_write(self.folder / names[seed]) as temporary:
-                    save_tensors({**tensors, **leaves}, temporary, facts)
+        output, deployed, learned = {}, simulation.deployed(), simulation.prompts()
+        for seed, task in zip(simulation.seeds, simulation.tasks, strict=True):
+            name = f"prompts-{seed}.safetensors" if learned.get(seed) else None
+            if name is not None:
+                leaves, facts = deployed[seed]
+                with atomic_write(self.folder / name) as temporary:
+                    save_tensors({**learned[seed], **leaves}, temporary, facts)
+            output[seed] = task.split_hash, name
         self._send()
-        hashes = {seed: task.split_hash for seed, task in zip(simulation.seeds, simulation.tasks, strict=True)}
-        return JobOutput(names, hashes, peak_memory())
-
-
-def peak_memory() -> int:
-    """Largest resident size of this process so far, in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+        return output
 
 
 def stop_requested(folder: Path) -> bool:

@@ -1,13 +1,11 @@
-"""Maintenance of studies: status, stop, retries, damaged files."""
+"""Maintenance of studies: status, stop, retries."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.study.lock import locked, owner
-from fpl_tune.study.schema import DamagedFile
 from fpl_tune.study.status import FAILURES
 from fpl_tune.study.store import Store
 
@@ -15,19 +13,15 @@ from fpl_tune.study.store import Store
 def status(store: Store) -> dict[str, Any]:
     """Counts the cells by state and the seeds with a result; with the process that runs the study, its ETA."""
     found = {"study": store.name, **store.status(), "run_by": None, "seconds_left": None, "ending": False}
-    running = owner(store.folder)
-    if running is None:
-        return found
-    from fpl_tune.execute.eta import seconds_left  # imports PyTorch
-    from fpl_tune.execute.job import stop_requested
+    if running := owner(store.folder):
+        from fpl_tune.execute.eta import seconds_left  # imports PyTorch
+        from fpl_tune.execute.job import stop_requested
 
-    left = seconds_left(store, running["since"]) if "since" in running else None
-    return {
-        **found,
-        "run_by": f"process {running.get('pid')} on {running.get('host')} since {running.get('since')}",
-        "seconds_left": None if left is None else round(left),
-        "ending": stop_requested(store.folder),
-    }
+        left = seconds_left(store, running["since"])
+        found["run_by"] = f"process {running['pid']} on {running['host']} since {running['since']}"
+        found["seconds_left"] = None if left is None else round(left)
+        found["ending"] = stop_requested(store.folder)
+    return found
 
 
 def stop(store: Store) -> None:
@@ -60,16 +54,3 @@ def retry_failed(store: Store) -> list[str]:
                     store.forget(cell, seed)
                     named.append(f"{cell.label}, seed {seed}: {result['error']}")
     return named
-
-
-def check_files(root: Path, name: str) -> list[DamagedFile]:
-    """Reads every file of a study and lists the damaged ones, which the next run of the study makes anew.
-
-    Args:
-        root: the output folder.
-        name: the study.
-    """
-    try:
-        return Store.open(root, name).check()
-    except ConfigError as problem:
-        return [problem if isinstance(problem, DamagedFile) else DamagedFile(root / name, str(problem).rstrip("."))]

@@ -86,10 +86,8 @@ def _callbacks_ended(scheduler: Scheduler) -> Iterator[None]:
     try:
         yield
     except Exception:
-        outcome = scheduler.outcome()
-        for callback in scheduler.callbacks:
-            with suppress(Exception):
-                callback.on_study_end(scheduler.store, outcome)
+        with suppress(Exception):
+            scheduler.notify(Callback.on_study_end, scheduler.store, scheduler.outcome())
         raise
     except BaseException:
         scheduler.notify(Callback.on_abort)
@@ -102,9 +100,6 @@ def _signals(scheduler: Scheduler) -> Iterator[None]:
 
     The exit code is 128 plus the number of the signal.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def on_signal(number: int, frame: Any) -> None:
         if scheduler.signal is not None:
@@ -112,7 +107,8 @@ def _signals(scheduler: Scheduler) -> Iterator[None]:
         scheduler.signal = number
         scheduler.request_stop()
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    mine = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM) if mine}
     try:
         yield
     finally:

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, ParamSpec
 from fpl_tune.config import Study
 from fpl_tune.core.files import no_room
 from fpl_tune.execute.callback import Callback, Outcome
-from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobOutput, JobStatus, Key, Report, stop_requested
+from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobStatus, Key, Output, Report, stop_requested
 from fpl_tune.execute.remote import RemoteStorage
 from fpl_tune.search.pruning import Decision, Paused, Pruner
 from fpl_tune.search.search import Search
@@ -232,7 +232,7 @@ class Scheduler:
             EnvironmentProblem: the disk is full or read-only.
         """
         for text in report.warnings:
-            self.warn(job, text)
+            self.notify(Callback.on_warning, job.cell, text)
         if not self._add_rounds(job, report.rounds):
             return False
         if report.failure is not None:
@@ -259,9 +259,6 @@ class Scheduler:
                 self.notify(Callback.on_job_pause, job.cell, job.seeds)
                 return False
         return True
-
-    def warn(self, job: Job, text: str) -> None:
-        self.notify(Callback.on_warning, job.cell, text)
 
     def _fail(self, job: Job, failure: Failure) -> None:
         """Retries a failed job, or stores its failure.
@@ -294,19 +291,17 @@ class Scheduler:
             job.rounds = []  # its rounds are heard again
         self._queue_first(job)
 
-    def _close(self, job: Job, status: Status, output: JobOutput | None = None, error: str | None = None) -> None:
+    def _close(self, job: Job, status: Status, output: Output | None = None, error: str | None = None) -> None:
         """Stores the results of a job's seeds. Those stored before a kill, which its checkpoint still holds, stay."""
         folder = self.store.folder / job.path
         if output is not None and self._storage:
             self._storage.pull(f"{self.store.name}/{job.path}", folder)
         for i, seed in enumerate(job.seeds):
-            history, prompts = [records[i] for records in job.rounds], None
-            extra: dict[str, Any] = {"fingerprints": job.prints}
-            if output is not None:
-                extra |= {"split_hash": output.split_hash[seed], "peak_memory_bytes": output.peak_memory_bytes}
-                prompts = folder / output.prompts[seed] if seed in output.prompts else None
             if seed in job.missing:
-                self.store.put(job.cell, seed, history, make_result(status, history, error=error, **extra), prompts)
+                split, prompts = output[seed] if output is not None else ("", None)
+                history = [records[i] for records in job.rounds]
+                result = make_result(status, history, error=error, fingerprints=job.prints, split_hash=split)
+                self.store.put(job.cell, seed, history, result, folder / prompts if prompts else None)
         self._drop(job)
         if all(other.cell.id != job.cell.id for other in self.jobs.values()):
             self._report_to_search(job.cell)

@@ -75,11 +75,23 @@ class FOCoOp(FederatedAveraging):
         mixed = torch.lerp(local.params["own"], local.params["prompt"], self.share)
         return task.encode_prompts(mixed, per_class=True)
 
+    def _both(self, task: Task, local: Local) -> tuple[Tensor, Tensor]:
+        """Unit features [C, K, D] of the classes and [C, M, D] of the outer contexts."""
+        return self._text(task, local), task.encode_prompts(local.params["outer"], names=("",))[:, :, 0]
+
+    def certainty(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        """The share of the K classes in the probability over K + M (NegLabel, Jiang et al., ICLR 2024).
+
+        The code takes the share of the sum of the logits themselves, which no exponent sets apart.
+        """
+        logits = fl.cosine_logits(task.scale, batch.image, torch.cat(self._both(task, local), 1))
+        return logits.softmax(-1)[..., : task.n_classes].sum(-1)
+
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         return fl.cosine_logits(task.scale, batch.image, self._text(task, local))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
-        text, outer = self._text(task, local), task.encode_prompts(local.params["outer"], names=("",))[:, :, 0]
+        text, outer = self._both(task, local)
         if self.form == "released":
             both = torch.cat([text, outer], 1)
             return fl.cross_entropy(fl.cosine_logits(task.scale, batch.image, both), batch), local.buffers

@@ -16,7 +16,6 @@ from fpl_tune.core.formatting import (
     percent,
     plus_minus,
     quantity,
-    short,
     signed,
     upper,
 )
@@ -25,7 +24,7 @@ from fpl_tune.report.blocks import Part, plain_table
 from fpl_tune.report.charts import Spec
 from fpl_tune.report.facts import Facts, column
 from fpl_tune.study import claims as study_claims
-from fpl_tune.study.cells import shown
+from fpl_tune.study.cells import label, shown
 from fpl_tune.study.results import VAL
 from fpl_tune.study.status import Status
 
@@ -75,7 +74,7 @@ def decided(facts: Facts, tests: pd.DataFrame) -> Part:
     if len(tests):
         counts = tests["verdict"].value_counts()
         summary = ", ".join(f"{counts[v]} {v}" for v in ("better", "worse", "equal", "undecided") if v in counts)
-        width = ((tests["high"] - tests["low"]) / 2).median()
+        width = ((tests["high"] - tests["low"]) / 2).dropna().median()
         points = " points" if percent(facts.metric) else ""
         sure = f"intervals of ± {figure(width, facts.metric)}{points} in the median, " if width == width else ""
         of = counted(len(tests), "comparison")
@@ -113,7 +112,6 @@ def curve(facts: Facts, axis: str | None, metric: str) -> Spec:
     """A metric along an axis, a series for each combination of the other axes, or by cell; references are dashed."""
     x = charts.place(facts, axis, "x") if axis else charts.names("x", None)
     numbers = x["type"] == "quantitative"
-    others = [a for a in facts.axes if a != axis]
     families = {cell.id: facts.reference.family(cell) for cell in facts.cells if cell.role == "reference"}
     own = [cell for cell in facts.finished if cell.candidate]
     if axis is None:
@@ -124,8 +122,8 @@ def curve(facts: Facts, axis: str | None, metric: str) -> Spec:
     for cell in [*own, *(cell for cell in facts.finished if cell.id in families)]:
         seeds, (mean, std) = facts.seeds(cell), facts.spread(cell, metric)
         half = std if numbers else t_half_width(std / math.sqrt(len(seeds)), len(seeds))
-        label = ", ".join(f"{short(a)}={shown(facts.table.loc[cell.id, a])}" for a in others) if axis else ""
-        name = families.get(cell.id, label or "cells")
+        others = {name: value for name, value in cell.varied.items() if axis and name in facts.axes and name != axis}
+        name = families.get(cell.id, label(others) if others else "cells")
         place = facts.table.loc[cell.id, axis] if axis else facts.name(cell)
         row = {**facts.point(cell, metric, mean, half, seeds), "series": name, "best": cell.id in facts.chosen}
         known = place is not None and place == place

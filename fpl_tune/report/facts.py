@@ -52,6 +52,8 @@ class Facts:
         self.rule = rule or self.spec.report.rule
         check_rule(self.rule)
         cells = sorted(store.cells(), key=lambda cell: cell.number)
+        if not cells:
+            raise ConfigError(f"{store.name} has no cells yet. Run fpl-tune study {store.name}.")
         self.cells: list[Cell] = [cell for cell in cells if cell.role != "ablation"]
         self.own = [cell for cell in self.cells if cell.candidate]  # cells and trials, without the references
         self.references = [cell for cell in self.cells if cell.role == "reference"]
@@ -241,10 +243,11 @@ class Facts:
         return found
 
     def point(self, cell: Cell, metric: str, mean: float, half: float, seeds: Iterable[int]) -> dict[str, Any]:
-        """A mean over seeds with its band, for `charts.lines`; a band of accuracies ends at 1."""
+        """A mean over seeds with its band, for `charts.lines`; a band of accuracies ends at 0 and 1."""
         low, high = (mean, mean) if math.isnan(half) else (mean - half, mean + half)
+        low, high = (max(low, min(mean, 0.0)), min(high, max(mean, 1.0))) if percent(metric) else (low, high)
         return {
-            "mean": mean, "low": low, "high": min(high, max(mean, 1.0)) if percent(metric) else high,
+            "mean": mean, "low": low, "high": high,
             "label": self.name(cell), "number": self.keys[cell.id], "seeds": ", ".join(map(str, seeds)),
         }  # fmt: skip
 

@@ -40,7 +40,7 @@ def write(facts: Facts, folder: Path, *, state: str, figures: bool, running: boo
     if figures:
         for name, spec in charts.items():
             vega.files(spec, facts.rows, folder / "figures" / name)
-    cells = table.table(facts, tests)
+    cells = next(found for *_, parts in sections for part in parts for found in part.tables if found.main)
     write_text(folder / "table.md", table.markdown(facts, cells))
     texts, best = [[td.text for td in row.cells] for row in cells.rows], [row.kind == "best" for row in cells.rows]
     caption = f"{facts.spec.title or facts.spec.name}. {table.note(facts)}"

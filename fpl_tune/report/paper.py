@@ -9,8 +9,8 @@ A study holds what it answers to in `report.paper`:
     expected: what the paper shows, in words
     defects: known reasons for which the printed values cannot be matched
 
-A gap is given where a cell ran on the place's data with a backbone of the paper's class. A cell on other data, such as
-the embedded world, stands beside the mean of the printed places: compare order and trend.
+A gap is given where a cell ran on the place's data with a backbone of the paper's class. The mean of cells on other
+data, such as the embedded world, stands beside that of the printed places: compare order and trend.
 """
 
 from __future__ import annotations
@@ -125,11 +125,11 @@ def beside(facts: Facts) -> dict[str, list[Printed]]:
                     rows.append(_printed(group, metric, values, figure, alike=True))
                     met.update(cell.id for cell in group)
         single = [f for f in figures if not f.place.endswith("average") and "<" not in f.place] or figures
-        mean, place = math.fsum(f.mean for f in single) / max(len(single), 1), f"mean over {len(single)} places"
-        for cell in cells:
-            if cell.id not in met and (values := list(facts.by_seed(cell, metric).values())):
-                whole = Figure(single[0].method, place, mean, math.nan) if len(single) > 1 else single[0]
-                rows.append(_printed([cell], metric, values, whole, alike=False))
+        rest = [cell for cell in cells if cell.id not in met]
+        if values := _ours(facts, rest, metric, "", ""):
+            mean, place = math.fsum(f.mean for f in single) / len(single), f"mean over {len(single)} places"
+            whole = Figure(single[0].method, place, mean, math.nan) if len(single) > 1 else single[0]
+            rows.append(_printed(rest, metric, values, whole, alike=False))
     return {metric: rows for metric, rows in found.items() if rows}
 
 

@@ -94,13 +94,18 @@ class Reference:
         """Whether others are compared with this cell."""
         return cell in self._members
 
+    @cached_property
+    def _places(self) -> tuple[list[str], dict[tuple[str | None, ...], Cell]]:
+        """Axes on which the reference's cells differ, and these cells by their places on them."""
+        places = [self.place(member) for member in self._members]
+        axes = [axis for axis in self._values if len({place.get(axis) for place in places}) > 1]
+        found = zip((tuple(map(place.get, axes)) for place in places), self._members, strict=True)
+        return axes, dict(reversed(list(found)))  # the first of cells at one place
+
     def of(self, cell: Cell) -> Cell | None:
         """The cell that a cell is compared with: at its place of the axes on which the reference's cells differ."""
-        places = [self.place(member) for member in self._members]
-        open_axes = [axis for axis in self._values if len({place.get(axis) for place in places}) > 1]
-        wanted = [self.place(cell).get(axis) for axis in open_axes]
-        near = [m for m, at in zip(self._members, places, strict=True) if [at.get(a) for a in open_axes] == wanted]
-        return near[0] if near else None
+        axes, found = self._places
+        return found.get(tuple(map(self.place(cell).get, axes)))
 
     def choices(self, most: int = 2000) -> list[str]:
         """What the page offers as reference: references, values of named axes, cells; about `most` comparisons."""
@@ -109,7 +114,7 @@ class Reference:
         named = [axis for axis, values in self._values.items() if len(self._values) > 1 and 1 < len(values) <= 12
                  and facts.table[axis].map(type).eq(str).any()]  # fmt: skip
         values = [label({axis: cell.varied[axis]}) for axis in named for cell in facts.own if axis in cell.varied]
-        cells = [cell.label for cell in facts.listed if cell in facts.finished]
+        cells = [cell.label for cell in facts.listed if facts.table.loc[cell.id, "n"] > 0]
         names = [*([self.name] if self.name else []), *families, *values, *cells]
         return list(dict.fromkeys(names))[: max(most // max(len(cells), 1), 3)]
 

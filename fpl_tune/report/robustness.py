@@ -58,7 +58,9 @@ def clients(facts: Facts, tests: pd.DataFrame) -> Part | None:
     said = charts.tips(y, charts.names("seed", "seed"), charts.names("client", "client"), x)
     drawn = charts.chart(
         rows,
-        charts.layer("boxplot", {"x": x, "y": y}, extent="min-max", opacity=0.45, size=16),
+        charts.layer(
+            "boxplot", {"x": x, "y": y}, extent="min-max", opacity=0.45, size=16, median={"color": "currentColor"}
+        ),
         charts.layer("point", {"x": x, "y": y, "tooltip": said}, size=14, opacity=0.55),
         height={"step": 28},
     )

@@ -124,7 +124,7 @@ def _path(
         sources = {name: best.varied if name in changed else start.varied for name in [*best.varied, *start.varied]}
         varied = {name: source[name] for name, source in sources.items() if name in source}
         try:
-            run = part.composer.at(varied)
+            run = part.at(varied)
         except ConfigError:
             continue  # the method refuses the combination: the next field changes with this one
         key = config.identity(run)

@@ -73,7 +73,7 @@ class Objective:
         part = self._part
         params = part.space.suggest(trial, part.node, part.varied)
         try:
-            run = part.composer.at({**part.varied, **params})
+            run = part.at(params)
         except ConfigError as problem:
             raise optuna.TrialPruned(str(problem)) from None
         key = config.identity(run)

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fpl_tune import config
-from fpl_tune.config import RunSpec, SearchSpec, Study
+from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.errors import ConfigError, did_you_mean
-from fpl_tune.core.files import digest
 from fpl_tune.core.metrics import objectives
-from fpl_tune.study.cells import Cell, Composer, axes_of, expand, grid
-from fpl_tune.study.fingerprints import method_source
-from fpl_tune.study.selection import selecting_rule
+from fpl_tune.study.cells import Cell, expand, grid
 
 if TYPE_CHECKING:  # Optuna and its database, a third of a second, are for studies that search
-    from fpl_tune.search.space import Space
     from fpl_tune.search.suggest import CellSearch, Results
     from fpl_tune.simulation.simulation import Record
 
@@ -44,9 +38,7 @@ class Search:
         search = spec.search
         if search.sampler is None or spec.confirm is not None:
             return None
-        from fpl_tune.search.pruning import make_pruner
         from fpl_tune.search.samplers import SamplerFactory
-        from fpl_tune.search.space import names_of, read_space
         from fpl_tune.search.suggest import CellSearch
 
         if not search.objectives:
@@ -60,30 +52,16 @@ class Search:
         points = list(grid(spec))
         if any(not run.data.val for _, run in points):
             raise ConfigError("A search reads validation figures, but data.val is 0. Set it above 0, such as 0.25.")
-        composer, parts = Composer(spec.node), []
+        parts = []
         for i, (varied, run) in enumerate(points):
-            base = config.as_dict(run)
-            space = read_space(names_of(base["method"], varied.get("method")), search, list(axes_of(spec.axes)), base)
-            part = CellSearch(
-                search=search,
-                samplers=samplers,
-                fits=fits,
-                rule=selecting_rule(spec.report.rule),
-                pruner=make_pruner(spec.prune),
-                composer=composer,
-                varied=varied,
-                space=space,
-                node=base,
-                numbers=range(len(references) + i, sys.maxsize, len(points)),  # the parts take turns
-                key=_key(config.identity(run), method_source(run), search, space),
-            )
-            parts.append(part)
+            numbers = range(len(references) + i, sys.maxsize, len(points))  # the parts take turns
+            parts.append(CellSearch(spec, samplers, varied, run, numbers, fits))
         return cls(parts, references)
 
     @property
     def runs(self) -> list[RunSpec]:
         """The run of each cell of the axes, which its search varies."""
-        return [part.composer.at(part.varied) for part in self.parts]
+        return [part.run for part in self.parts]
 
     def open(self, folder: Path) -> list[Cell]:
         """Opens the study's database; cells of the trials that it holds."""
@@ -137,16 +115,3 @@ class Search:
         """Reports a round of a cell and asks the pruner of Optuna; None for a cell that is not a running trial."""
         decisions = [part.should_prune(number, step, value) for part, number in self._waiting.get(cell.id, [])]
         return all(decisions) if decisions else None
-
-
-def _key(identity: str, source: str, search: SearchSpec, space: Space) -> str:
-    """Name of a part in the database: a digest of the settings that are fixed within one search. Ranges may change."""
-    fixed = {
-        "record": 2,
-        "source": source,
-        "sampler": search.sampler,
-        "seed": search.seed,
-        "objectives": search.objectives,
-        "choices": {p.name: [repr(c) for c in p.choices] for p in space.params if p.choices},
-    }
-    return f"{identity}-{digest(json.dumps(fixed, sort_keys=True), 4)}"

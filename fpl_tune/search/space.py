@@ -35,8 +35,6 @@ class Entry:
     high: Number | None = None
     log: bool = False
     step: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    int: bool | None = None
-    """Whether integers are searched; None: where the field holds integers."""
     choices: Annotated[list[Any], Field(min_length=1)] | None = None
     when: dict[str, Any] = field(default_factory=dict)
     """Field -> value, or list of values, where this field is searched."""
@@ -252,13 +250,13 @@ def _param(name: str, node: Any, integer: bool) -> Param:
         raise ConfigError(f"{where} must have low < high, and a step up to high - low, or choices, but is {node!r}.")
     try:
         with quiet():
-            if not (integer if entry.int is None else entry.int):
+            if not integer:
                 return Param(name, FloatDistribution(low, high, entry.log, step), when=when)
             if all(number.is_integer() for number in (low, high, step or 1.0)):
                 return Param(name, IntDistribution(int(low), int(high), entry.log, int(step or 1)), when=when)
     except ValueError as problem:
         raise ConfigError(f"{where} cannot be {node!r}: {problem}") from None
-    raise ConfigError(f"{where} needs integers, but is {node!r}. Write whole low, high and step, or int: false.")
+    raise ConfigError(f"{where} needs integers, but is {node!r}. Write whole low, high and step.")
 
 
 def _depth(param: Param, known: Mapping[str, Param], below: tuple[str, ...] = ()) -> int:

@@ -6,28 +6,32 @@ only on the results before it.
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import optuna
-from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from fpl_tune import config
-from fpl_tune.config import RunSpec, SearchSpec
+from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.errors import ConfigError, Notice
+from fpl_tune.core.files import digest
 from fpl_tune.search.components import quiet
-from fpl_tune.search.pruning import standard_error
+from fpl_tune.search.pruning import make_pruner, standard_error
 from fpl_tune.search.record import PAUSED, TrialJournal, is_over
 from fpl_tune.search.samplers import SamplerFactory, directions_of
-from fpl_tune.search.space import Space, stored
+from fpl_tune.search.space import names_of, read_space, stored
 from fpl_tune.simulation.simulation import Record
-from fpl_tune.study.cells import Cell, Composer, label
+from fpl_tune.study.cells import Cell, axes_of, label, variant
+from fpl_tune.study.fingerprints import method_source
 from fpl_tune.study.results import TEST, aggregate, figure
+from fpl_tune.study.selection import selecting_rule
 from fpl_tune.study.status import Status
 
 Results = Mapping[int, tuple[Mapping[str, Any], Sequence[Record]]]
@@ -44,28 +48,25 @@ class CellSearch:
         ConfigError: the space has a field that the run lacks, or the sampler cannot search it.
     """
 
-    search: SearchSpec
+    spec: Study
     samplers: SamplerFactory
-    rule: str
-    composer: Composer
     varied: dict[str, Any]
     """The cell of the axes."""
-    space: Space
-    node: dict[str, Any]
-    """The run that the space varies, as a plain dict."""
+    run: RunSpec
+    """The run of that cell, which the search varies."""
     numbers: range
     """Numbers of its cells in the study, by the numbers of the trials."""
-    key: str
-    """Digest of what is fixed within one search; seeds the sampler."""
-    pruner: BasePruner
     fits: Callable[[RunSpec], object] | None = None
     """Raises `ConfigError` for a run that cannot run."""
 
     def __post_init__(self) -> None:
+        self.search, self.node = self.spec.search, config.as_dict(self.run)
+        self.rule = selecting_rule(self.spec.report.rule)
+        names = names_of(self.node["method"], self.varied.get("method"))
+        self.space = read_space(names, self.search, list(axes_of(self.spec.axes)), self.node)
         for param in self.space.params:
-            known = {**self.varied, **{name: values[0] for name, values in param.when.items()}}
             try:
-                self.composer.at({**known, param.name: param.nearest(None)})
+                self.at({**{name: values[0] for name, values in param.when.items()}, param.name: param.nearest(None)})
             except ConfigError as problem:
                 if "no field" in str(problem):
                     raise ConfigError(f"search.space.{param.name}: {problem}") from None
@@ -74,6 +75,23 @@ class CellSearch:
             points = self.space.grid(self.node, self.varied)
         self._points = list({repr(point): point for point in points}.values())
         self.samplers.check(self.space, self.node, self.varied)
+
+    def at(self, point: Mapping[str, Any]) -> RunSpec:
+        """The run of a point. Raises `ConfigError` where the method refuses it."""
+        return variant(self.spec.node, {**self.varied, **point})
+
+    @cached_property
+    def key(self) -> str:
+        """Digest of what is fixed within one search, ranges left out; seeds the sampler."""
+        fixed = {
+            "record": 2,
+            "source": method_source(self.run),
+            "sampler": self.search.sampler,
+            "seed": self.search.seed,
+            "objectives": self.search.objectives,
+            "choices": {p.name: [repr(c) for c in p.choices] for p in self.space.params if p.choices},
+        }
+        return f"{config.identity(self.run)}-{digest(json.dumps(fixed, sort_keys=True), 4)}"
 
     @property
     def name(self) -> str:
@@ -97,7 +115,7 @@ class CellSearch:
 
     def _run(self, point: Mapping[str, Any]) -> RunSpec:
         """The run of a point. Raises `ConfigError` where it cannot run."""
-        run = self.composer.at({**self.varied, **point})
+        run = self.at(point)
         if self.fits is not None:
             self.fits(run)
         return run
@@ -114,7 +132,7 @@ class CellSearch:
                 study_name=self.name,
                 directions=directions_of(self.search),
                 load_if_exists=True,
-                pruner=self.pruner,
+                pruner=make_pruner(self.spec.prune),
             )
             self.study.set_metric_names(list(self.search.objectives))
         cells = []
@@ -203,11 +221,12 @@ class CellSearch:
         """The cell of a trial; None where the method refuses the combination."""
         if REFUSED in trial.user_attrs:
             return None
-        varied = {**self.varied, **self.space.read(trial.params)}
+        point = self.space.read(trial.params)
         try:
-            run = self.composer.at(varied)
+            run = self.at(point)
         except ConfigError:
             return None
+        varied = {**self.varied, **point}
         return Cell(config.identity(run), self.numbers[trial.number], label(varied), "trial", varied, run)
 
     # -- results ---------------------------------------------------------------------------------------------
@@ -229,7 +248,6 @@ class CellSearch:
             rounds: its records so far, one per seed in each round.
         """
         trial, by_seed = self._trial(number), list(zip(*rounds, strict=True))
-        trial.set_user_attr("seconds", _seconds(by_seed))
         if len(self.search.objectives) == 1:
             self._report_rounds(trial, _by_round(self.search.objectives[0], by_seed))
         trial.set_user_attr(PAUSED, len(rounds))
@@ -259,7 +277,8 @@ class CellSearch:
         states = {Status(result["status"]) for result, _ in results.values()}
         kept = [history for _, history in results.values() if history]
         seeds = sorted(seed for seed, (_, history) in results.items() if history)
-        attrs: dict[str, Any] = {"cell": cell, "seconds": _seconds(kept), "seeds": seeds, "n": len(kept)}
+        seconds = math.fsum(float(history[-1]["time/seconds"]) for history in kept)
+        attrs: dict[str, Any] = {"cell": cell, "seconds": seconds, "seeds": seeds, "n": len(kept)}
         names = [*objectives, *([TEST] if all(TEST in history[-1] for history in kept) else [])]
         attrs["by_seed"] = {name: [float(figure(history, name, self.rule)) for history in kept] for name in names}
         figures = {name: aggregate(by_seed) for name, by_seed in attrs["by_seed"].items()}
@@ -275,11 +294,6 @@ class CellSearch:
                 rounds[min(map(len, kept))] = values[0]
             return create_trial(state=TrialState.PRUNED, intermediate_values=rounds, user_attrs=attrs)
         return create_trial(state=TrialState.COMPLETE, values=values, intermediate_values=rounds, user_attrs=attrs)
-
-
-def _seconds(histories: Sequence[Sequence[Record]]) -> float:
-    """Training seconds of all seeds."""
-    return math.fsum(float(history[-1]["time/seconds"]) for history in histories)
 
 
 def _by_round(metric: str, histories: Sequence[Sequence[Record]]) -> dict[int, float]:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fpl_tune.data.splits import UNKNOWN
 from fpl_tune.method import Local, Method, State, join
 from fpl_tune.simulation.task import Classes, ClientData, ClientTask
 
@@ -41,7 +42,7 @@ def evaluate(
 ) -> list[dict[str, Score]]:
     """Every client's deployed model on its validation and test images: per seed, a score by set name."""
     sets: list[dict[str, tuple[Classes, ClientData]]] = [
-        {"val": (t.known, t.val), **(t.tests if tests else {})} for t in tasks
+        {"val": (t.known, t.val), **{n: held for n, held in t.tests.items() if tests and n != UNKNOWN}} for t in tasks
     ]
     scores: list[dict[str, Score]] = [{} for _ in tasks]
     deployed: dict[int, list[Local]] = {}
@@ -82,6 +83,54 @@ def diagnose(method: Method, task: ClientTask, state: State) -> dict[str, list[f
     return {f"diagnosis/{name}": shares.double().mean(0).tolist() for name, shares in found.items()}
 
 
+@torch.no_grad()
+def detect(method: Method, task: ClientTask, state: State) -> dict[str, float]:
+    """How well deployed models tell images of unknown classes from those of base classes: means over clients.
+
+    Returns:
+        `test/auroc` and `test/fpr95`; nothing where the protocol has no images of unknown classes.
+    """
+    if UNKNOWN not in task.tests:
+        return {}
+    everyone = torch.arange(task.n_clients, device=task.device)
+    local = method.deploy(task, state, everyone)
+    known, unknown = (
+        torch.cat(
+            [
+                method.certainty(task, local, data.batch(everyone, columns.expand(len(everyone), -1)))
+                for columns in torch.arange(data.spare, device=task.device).split(_chunk(method, task, len(everyone)))
+            ],
+            1,
+        )
+        for data in (task.tests["base"][1], task.tests[UNKNOWN][1])
+    )
+    auroc, fpr95 = auroc_fpr95(known, unknown)
+    return {"test/auroc": auroc.mean().item(), "test/fpr95": fpr95.mean().item()}
+
+
+def auroc_fpr95(known: Tensor, unknown: Tensor) -> tuple[Tensor, Tensor]:
+    """Area under the ROC curve, and the rate of false positives where at least 95 % are true ones.
+
+    Args:
+        known: [C, n] certainties of images of known classes, the positives.
+        unknown: [C, m] those of unknown classes.
+
+    Returns:
+        Both [C].
+    """
+    ranked = known.double().sort(1).values
+    less, no_more = (torch.searchsorted(ranked, unknown.double(), right=right) for right in (False, True))
+    auroc = 1 - (less + no_more).double().mean(1) / (2 * known.shape[1])
+    threshold = ranked[:, known.shape[1] - math.ceil(0.95 * known.shape[1])]
+    return auroc, (unknown >= threshold[:, None]).double().mean(1)
+
+
+def _chunk(method: Method, task: ClientTask, rows: int) -> int:
+    """Images of each client that are scored at once."""
+    widest = max(task.embed_dim * (task.n_patches or 1 if method.needs == "patches" else 1), task.n_classes)
+    return max(1, (_PIXEL_IMAGES if method.needs == "pixels" else _ELEMENTS // widest) // rows)
+
+
 def _score(
     method: Method, tasks: Sequence[ClientTask], locals_: Sequence[Local], data: Sequence[ClientData]
 ) -> list[Score]:
@@ -89,8 +138,7 @@ def _score(
     rows = [_distinct(local, held) for local, held in zip(locals_, data, strict=True)]
     local = Local.joined([part.at(r) for part, r in zip(locals_, rows, strict=True)])
     total, width = sum(len(r) for r in rows), max(held.spare for held in data)
-    widest = max(tasks[0].embed_dim * (tasks[0].n_patches or 1 if method.needs == "patches" else 1), tasks[0].n_classes)
-    chunk = max(1, (_PIXEL_IMAGES if method.needs == "pixels" else _ELEMENTS // widest) // total)
+    chunk = _chunk(method, tasks[0], total)
     device = tasks[0].device
     loss = torch.zeros(total, device=device)
     # Images by class, as predicted, and right ones; the last column is of logits behind those of the classes.

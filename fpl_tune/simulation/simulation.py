@@ -27,7 +27,7 @@ from fpl_tune.simulation.batches import Cohort
 from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.checkpoint import Snapshot
 from fpl_tune.simulation.engine import RoundReport, kept_bytes, run_round
-from fpl_tune.simulation.evaluate import Score, diagnose, evaluate, summarise
+from fpl_tune.simulation.evaluate import Score, detect, diagnose, evaluate, summarise
 from fpl_tune.simulation.graphs import Graphs
 from fpl_tune.simulation.task import ClientTask
 from fpl_tune.simulation.worlds import cohort_of, task_of, threads_of, world_of
@@ -214,6 +214,7 @@ class Simulation:
                 record.update(method.metrics(self.tasks[i], self.states[i]))
             if self.done:
                 record.update(diagnose(method, self.tasks[i], self.states[i]))
+                record.update(detect(method, self.tasks[i], self.states[i]))
                 record["train/parameters"] = report.learned
             if losses is not None:
                 record["train/loss"] = losses[i].mean().item()

@@ -18,31 +18,24 @@ _BROUGHT = {"method": "stages", "data": "partition"}
 
 def find(before: Sequence[Cell], cells: Sequence[Cell]) -> list[Cell]:
     """Finds the cells with results that stay beside the cells that a study has now; trials of searches do not."""
-    ids, labels = {cell.id for cell in cells}, {cell.label for cell in cells}
-    found: dict[str, Cell] = {}
+    taken = {name for cell in cells for name in (cell.id, cell.label)}
+    found = []
     for cell in before:
-        known = cell.id in ids or cell.label in labels or cell.label in found
-        if cell.role != "trial" and not known and _belongs(cell, cells):
-            found[cell.label] = cell
-    return list(found.values())
+        if cell.role != "trial" and not taken & {cell.id, cell.label} and any(_alike(cell, other) for other in cells):
+            taken.add(cell.label)
+            found.append(cell)
+    return found
 
 
-def _belongs(cell: Cell, cells: Sequence[Cell]) -> bool:
-    """Whether a cell differs from one of the cells only in fields that vary in either."""
-    own = flatten(cell.node)
-    for other in cells:
-        varied = _names(cell.varied) | _names(other.varied)
-        theirs = flatten(other.node)
-        differing = (name for name in own.keys() | theirs.keys() if own.get(name) != theirs.get(name))
-        if all(any(name == free or name.startswith(f"{free}.") for free in varied) for name in differing):
-            return True
-    return False
+def _alike(one: Cell, other: Cell) -> bool:
+    """Whether two cells differ only in fields that vary in either."""
+    own, theirs, free = flatten(one.node), flatten(other.node), _names(one.varied) | _names(other.varied)
+    differing = [name for name in own.keys() | theirs.keys() if own.get(name) != theirs.get(name)]
+    return all(any(name == part or name.startswith(f"{part}.") for part in free) for name in differing)
 
 
 def _names(varied: Mapping[str, Any]) -> set[str]:
     """Names of the fields and groups that may differ, those within bundles included."""
-    names = set(varied)
-    for name, value in varied.items():
-        if isinstance(value, Mapping) and name not in GROUPS:
-            names |= set(value) | set(flatten(value))
+    bundles = (value for name, value in varied.items() if isinstance(value, Mapping) and name not in GROUPS)
+    names = {*varied, *(name for bundle in bundles for name in (*bundle, *flatten(bundle)))}
     return names | {_BROUGHT[name] for name in names & _BROUGHT.keys()}

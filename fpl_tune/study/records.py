@@ -70,7 +70,7 @@ def axes_of(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Axes as dotted name -> values, nested mappings flattened.
 
     Raises:
-        ConfigError: an axis without a list of values, an empty one, or one that names a value twice.
+        ConfigError: an axis without a list of values, or an empty one.
     """
     found = flatten(axes)
     for dotted, values in found.items():
@@ -78,12 +78,6 @@ def axes_of(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
             raise ConfigError(
                 f"An axis is a list of at least one value, but axes.{dotted} is {values!r}. Write axes.{dotted}=[a,b]."
             )
-        if dotted in COLUMNS:
-            raise ConfigError(
-                f"An axis cannot be called {dotted!r}, a column of the result table. Write axes.variant=[...]."
-            )
-        if len({repr(value) for value in values}) < len(values):
-            raise ConfigError(f"The values of an axis differ, but axes.{dotted} is {list(values)!r}.")
     return {dotted: list(values) for dotted, values in found.items()}
 
 

@@ -60,7 +60,7 @@ def make_result(status: str, history: Sequence[Record], *, error: str | None = N
         status: the seed's status.
         history: its records by round.
         error: why it failed.
-        extra: `split_hash`, `peak_memory_bytes`.
+        extra: `split_hash`, `fingerprints`.
     """
     last: Mapping[str, Any] = history[-1] if history else {}
     return {

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -71,53 +71,46 @@ class Best(Choice):
     """Seeds of the chosen cells, over which the test accuracy is the mean."""
 
 
-class Candidates:
-    """Finished cells to choose from; references are left out.
+def select(cells: Iterable[Cell], val: Mapping[str, float], axes: Collection[str] = ()) -> Choice | None:
+    """Chooses by mean validation accuracy, the first of equals.
+
+    In one setting, the cell with the highest mean. In several, the configuration with the highest mean over settings,
+    among those that have a cell in each. If there is no such configuration, because each setting was searched alone or
+    is not finished, the best cell of each setting.
 
     Args:
+        cells: the cells; references are left out.
+        val: cell id -> mean validation accuracy over seeds, of finished cells.
         axes: names of the study's axes. What varies besides is tuned, and so not part of a setting.
+
+    Returns:
+        None without cells, or if there are several and no two share a setting.
     """
-
-    def __init__(self, axes: Collection[str] = ()) -> None:
-        self._axes = frozenset(axes)
-        self._settings: dict[str, dict[str, tuple[float, Cell]]] = {}
-
-    def add(self, cell: Cell, val: float) -> None:
-        """Adds a cell with its mean validation accuracy over seeds, a share; NaN adds nothing."""
-        if cell.candidate and not math.isnan(val):
-            setting, configuration = _parts(cell, self._axes)
-            self._settings.setdefault(setting, {})[configuration] = val, cell
-
-    def choice(self) -> Choice | None:
-        """Chooses by mean validation accuracy, the first of equals.
-
-        In one setting, the cell with the highest mean. In several, the configuration with the highest mean over
-        settings, among those that have a cell in each. If there is no such configuration, because each setting was
-        searched alone or is not finished, the best cell of each setting.
-
-        Returns:
-            None without cells, or if there are several and no two share a setting.
-        """
-        groups = list(self._settings.values())
-        if not groups or (len(groups) > 1 and all(len(group) == 1 for group in groups)):
-            return None
-        shared = [name for name in groups[0] if all(name in group for group in groups)]
-        if shared:
-            means = {name: math.fsum(group[name][0] for group in groups) / len(groups) for name in shared}
-            chosen = max(shared, key=lambda name: means[name])
-            pairs = [group[chosen] for group in groups]
-        else:
-            pairs = [max(group.values(), key=lambda pair: pair[0]) for group in groups]
-        by = "highest mean validation accuracy"
-        if len(groups) > 1:
-            where = f"{counted(len(groups), 'setting')} (data, partition, protocol)"
-            by += f" over {where}" if shared else f" in each of {where}"
-        mean = math.fsum(val for val, _ in pairs) / len(pairs)
-        return Choice(tuple(cell for _, cell in pairs), mean, by, seeds=(), uneven=False)
+    settings: dict[str, dict[str, tuple[float, Cell]]] = {}
+    for cell in cells:
+        if cell.candidate and cell.id in val:
+            setting, configuration = _parts(cell, axes)
+            settings.setdefault(setting, {})[configuration] = val[cell.id], cell
+    groups = list(settings.values())
+    if not groups or (len(groups) > 1 and all(len(group) == 1 for group in groups)):
+        return None
+    shared = [name for name in groups[0] if all(name in group for group in groups)]
+    if shared:
+        means = {name: math.fsum(group[name][0] for group in groups) / len(groups) for name in shared}
+        chosen = max(shared, key=lambda name: means[name])
+        pairs = [group[chosen] for group in groups]
+    else:
+        pairs = [max(group.values(), key=lambda pair: pair[0]) for group in groups]
+    by = "highest mean validation accuracy"
+    if len(groups) > 1:
+        where = f"{counted(len(groups), 'setting')} (data, partition, protocol)"
+        by += f" over {where}" if shared else f" in each of {where}"
+    mean = math.fsum(value for value, _ in pairs) / len(pairs)
+    return Choice(tuple(cell for _, cell in pairs), mean, by, seeds=(), uneven=False)
 
 
 def setting_of(cell: Cell, axes: Collection[str] = ()) -> str:
-    """A cell's setting (data, partition, protocol) as JSON; cells of the same setting compare. See `Candidates`."""
+    """A cell's setting (data, partition, protocol) as JSON; cells of the same setting compare."""
     return _parts(cell, axes)[0]
 
 
@@ -156,14 +149,12 @@ def choose(
         if row["rule"] == rule and row["cell"] in names and row[VAL] is not None and not math.isnan(row[VAL]):
             val[row["cell"]][int(row["seed"])] = row[VAL]
     seeds = common_seeds(val)
-    candidates = Candidates(axes_of(spec.axes))
-    for cell in cells:
-        if val[cell.id].keys() >= set(seeds) and seeds:
-            candidates.add(cell, math.fsum(val[cell.id][seed] for seed in seeds) / len(seeds))
-    choice = candidates.choice()
+    complete = {key: own for key, own in val.items() if own.keys() >= set(seeds)}
+    means = {key: math.fsum(own[seed] for seed in seeds) / len(seeds) for key, own in complete.items()}
+    choice = select(cells, means, axes_of(spec.axes))
     if choice is None:
         return None
-    uneven = any(own.keys() != set(seeds) for own in val.values() if own)
+    uneven = any(own.keys() != set(seeds) for own in val.values())
     by = f"{choice.by}, compared on {listed('seed', seeds)}, which all cells have" if uneven else choice.by
     return replace(choice, by=by, seeds=tuple(seeds), uneven=uneven)
 

@@ -231,11 +231,6 @@ class Store:
         found = ((seed, self.result(cell, seed)) for seed in spec.seed_list())
         return [seed for seed, result in found if result is None or result["status"] == Status.FAILED]
 
-    def checkpointed(self, cell: Cell) -> int:
-        """The round of a cell's newest checkpoint; 0 if it has none. Finished seeds have no checkpoint."""
-        found = (self.folder / "cells" / cell.id).glob("ckpt-*/round-*.safetensors")
-        return max((int(path.stem.removeprefix("round-")) for path in found), default=0)
-
     def result(self, cell: Cell, seed: int) -> dict[str, Any] | None:
         """The stored result of a seed; None if there is none, or a file of the seed is damaged."""
         key, path = (cell.id, seed), self.seed_folder(cell, seed) / "result.json"
@@ -322,9 +317,8 @@ class Store:
         import pandas as pd
 
         rows = self.rows(metric)
-        names = [*results.varied_names(self.cells()), *results.METRICS, metric, *results.COSTS]
-        columns = list(rows[0]) if rows else dict.fromkeys([*COLUMNS, *names])
-        return pd.DataFrame(rows, columns=pd.Index(list(columns)))
+        names = [*COLUMNS, *results.varied_names(self.cells()), *results.METRICS, metric, *results.COSTS]
+        return pd.DataFrame(rows, columns=None if rows else pd.Index(dict.fromkeys(names)))
 
     def write_csv(self) -> Path:
         """Writes results.csv."""

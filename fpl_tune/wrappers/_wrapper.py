@@ -77,6 +77,9 @@ class Wrapper(Method):
     def diagnose(self, task: Task, local: Local, batch: Batch) -> dict[str, Tensor]:
         return self.inner.diagnose(task, local, batch)
 
+    def certainty(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        return self.inner.certainty(task, local, batch)
+
     def metrics(self, task: Task, state: State) -> dict[str, float]:
         return self.inner.metrics(task, self.inner_state(state))
 

@@ -53,6 +53,7 @@ def test_shipped_weights_fit_the_model_and_are_small() -> None:
     assert 1.5e6 < sum(p.numel() for p in model.parameters()) < 2e6
 
 
+@pytest.mark.system
 def test_what_learned_prompts_can_gain_with_the_shipped_weights() -> None:
     """Hand-written prompts leave room, in the rare styles above all; patches and context count."""
     right = {name: found.float() for name, found in measure.measure(load_towers("compact"), per_class=25).items()}

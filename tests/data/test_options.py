@@ -11,7 +11,7 @@ import fpl_tune
 from fpl_tune.data import DataSpec, PartitionSpec, load, resolve, split
 from fpl_tune.data.sources import SOURCES
 
-CONF = Path(fpl_tune.__file__).parent / "conf"
+CONF = Path(fpl_tune.__file__).parent / "config" / "conf"
 DATA = sorted((CONF / "data").glob("*.yaml"))
 PARTITION = sorted((CONF / "partition").glob("*.yaml"))
 

@@ -9,6 +9,7 @@ import pytest
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.spec import validated
 from fpl_tune.data import Dataset, DataSpec, PartitionSpec, Split, load, resolve, split
+from fpl_tune.data.splits import UNKNOWN
 
 SMALL = DataSpec("shapes", train_per_class=12, test_per_class=4, shots=4)
 PARTITIONS = [
@@ -21,6 +22,7 @@ PARTITIONS = [
     PartitionSpec("iid", n_clients=7),
     PartitionSpec("disjoint", n_clients=5, evaluation="base_to_novel"),
     PartitionSpec("domain", evaluation="leave_one_domain_out", held_out=["photo"]),
+    PartitionSpec("disjoint", n_clients=5, evaluation="open_set"),
     PartitionSpec("domain", evaluation="domains", held_out=["photo"]),
 ]
 
@@ -49,12 +51,12 @@ def test_what_every_split_holds(shapes: Dataset, partition: PartitionSpec) -> No
     if partition.name != "classes":
         everything = np.concatenate([*drawn.train, *drawn.val])
         assert len(np.unique(everything)) == len(everything)
-    for test in drawn.tests.values():
+    for name, test in drawn.tests.items():
         assert len(test.index) == drawn.n_clients
         for rows, labels in zip(test.index, test.label, strict=True):
             assert len(rows)
             assert np.array_equal(shapes.test.label[rows], labels)
-            assert np.isin(labels, test.classes).all()
+            assert np.isin(labels, test.classes).any() == (name != UNKNOWN)
     assert drawn.domain.shape == (drawn.n_clients,)
     assert next(iter(drawn.tests)) == "test"
 

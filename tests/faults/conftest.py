@@ -36,7 +36,7 @@ seeds: 2
 """
 
 
-_CLOCK = ("time/seconds", "time/test_seconds", "finished", "peak_memory_bytes")
+_CLOCK = ("time/seconds", "time/test_seconds", "finished")
 
 
 def _untimed(node: Any) -> Any:

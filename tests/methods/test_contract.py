@@ -205,7 +205,7 @@ def test_check_method_runs_the_whole_contract() -> None:
 
 def test_every_method_and_composition_is_in_the_list() -> None:
     files = {p.stem for p in source_files()}
-    compositions = {p.stem for p in (PACKAGE / "conf" / "method").glob("*.yaml")}
+    compositions = {p.stem for p in (PACKAGE / "config" / "conf" / "method").glob("*.yaml")}
     assert files | compositions == {name for name, _ in METHODS}
 
 
@@ -252,7 +252,7 @@ def test_every_method_has_a_test_of_its_own() -> None:
 
 
 def test_a_composition_names_only_what_differs_from_its_classes() -> None:
-    for path in (PACKAGE / "conf" / "method").glob("*.yaml"):
+    for path in (PACKAGE / "config" / "conf" / "method").glob("*.yaml"):
         composed = yaml.safe_load(path.read_text(encoding="utf-8"))
         node = composed.get("method", composed)
         while node is not None:

@@ -72,6 +72,16 @@ def test_as_released_it_is_cross_entropy_over_classes_and_outer_contexts(
     assert_equal_to_clients_alone(method, task, begin(task, method), plain)
 
 
+def test_outer_contexts_take_certainty_from_images_that_they_fit(task: ClientTask) -> None:
+    local, clients = begin(task, SMALL), EVERYONE[:1]
+    text, outer = features(task, {name: leaf[0] for name, leaf in local.params.items()})
+    batch = task.train.batch(clients, torch.arange(2)[None])._replace(image=torch.stack([text[0], outer[0]])[None])
+    inside, outside = SMALL.certainty(task, local.at(clients), batch)[0].tolist()
+    assert outside < 0.5 < inside
+    logits = task.scale * outer[0] @ torch.cat([text, outer]).T
+    assert abs(outside - logits.softmax(0)[: task.n_classes].sum().item()) < 1e-9
+
+
 def test_the_plan_satisfies_the_conditions_of_an_optimum() -> None:
     """The gradient, cost + hold · (log row sum · m + log column sum · n), is zero where mass moves, else positive."""
     cost = torch.rand(12, 4, generator=generator("cost"), dtype=torch.float64)

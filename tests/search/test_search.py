@@ -173,7 +173,7 @@ axes: {}
 search:
   sampler: grid
   only: [optim.lr, method.n_ctx]
-  space: {optim.lr: {choices: [0.1, 0.2]}, method.n_ctx: {low: 2, high: 6, step: 2, int: true}}
+  space: {optim.lr: {choices: [0.1, 0.2]}, method.n_ctx: {low: 2, high: 6, step: 2}}
 """
     found = params(compose(body), tmp_path)
     assert sorted((p["optim.lr"], p["method.n_ctx"]) for p in found) == [

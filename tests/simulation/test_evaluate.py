@@ -13,7 +13,7 @@ from fpl_tune.core.metrics import CHOICES, report_rules
 from fpl_tune.method import Batch, Local
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.simulation.evaluate import Score, evaluate, summarise
+from fpl_tune.simulation.evaluate import Score, auroc_fpr95, evaluate, summarise
 from fpl_tune.testing import toy_task
 
 
@@ -111,3 +111,15 @@ def test_rules_by_hand() -> None:
     assert (rules["best_val"]["round"], rules["best_val"]["test/acc_mean"]) == (2, 0.3)
     assert (rules["best_test"]["round"], rules["best_test"]["test/acc_mean"]) == (1, 0.9)
     assert rules["mean_last5"]["test/acc_mean"] == pytest.approx(0.525)
+
+
+def test_auroc_and_fpr95_are_scikit_learns() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng = torch.Generator().manual_seed(0)
+    known, unknown = torch.rand(3, 41, generator=rng) + 0.2, (torch.rand(3, 60, generator=rng) * 20).round() / 20
+    known[:, ::3] = (known[:, ::3] * 20).round() / 20  # ties
+    for i, (auroc, fpr95) in enumerate(zip(*auroc_fpr95(known, unknown), strict=True)):
+        scores, truth = torch.cat([known[i], unknown[i]]), [1] * 41 + [0] * 60
+        assert auroc.item() == pytest.approx(metrics.roc_auc_score(truth, scores))
+        false, true, _ = metrics.roc_curve(truth, scores, drop_intermediate=False)
+        assert fpr95.item() == pytest.approx(false[true >= 0.95][0])

@@ -114,7 +114,7 @@ def test_blocks_of_clients_change_nothing(cache: Path, block: int) -> None:
     assert parts["train/loss"] == pytest.approx(whole["train/loss"], rel=1e-5)
 
 
-@pytest.mark.parametrize("method", ["promptfl", "fedotp", "pfedprompt", "feddpt"])
+@pytest.mark.parametrize("method", ["promptfl", "feddpt"])
 def test_memory_bounds_the_clients_trained_at_once(cache: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     """What a step keeps grows with the clients as one client's count says, and the budget is divided by it."""
     trial = Simulation(config.compose_run([*CORNER, f"method={method}"]), (1,), cache_dir=cache)
@@ -145,7 +145,7 @@ def test_memory_bounds_the_clients_trained_at_once(cache: Path, monkeypatch: pyt
     assert trial._block() == 3
 
 
-@pytest.mark.parametrize("method", ["promptfl", "coop", "promptfl_ft"])
+@pytest.mark.parametrize("method", ["promptfl", "promptfl_ft"])
 def test_continues_bit_for_bit_from_a_checkpoint(cache: Path, tmp_path: Path, method: str) -> None:
     straight = _trial(cache, f"method={method}")
     wanted = straight.run_all()
@@ -222,3 +222,13 @@ def test_records_of_private_uploads_say_what_they_cost(cache: Path) -> None:
     assert trial.stages[0].method.rounds == 3  # pyright: ignore[reportAttributeAccessIssue]
     spent = [record["privacy/epsilon"] for record in history]
     assert 0 < spent[0] < spent[1] < spent[2] == pytest.approx(4.0)
+
+
+def test_unknown_classes_are_detected_in_the_last_round(cache: Path) -> None:
+    """By half of the classes, whose images alone have accuracies."""
+    first, *_, last = _trial(cache, "partition.evaluation=open_set", seeds=(1,)).run_all()[0]
+    assert "test/auroc" not in first
+    assert 0.5 < last["test/auroc"] < 1
+    assert 0 < last["test/fpr95"] < 1
+    assert "test/base/acc_mean" in last
+    assert "test/unknown/acc_mean" not in last

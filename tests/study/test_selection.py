@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 
@@ -10,7 +10,7 @@ from fpl_tune import methods
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.report.facts import Facts
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.selection import Candidates, Choice, best, common_seeds
+from fpl_tune.study.selection import best, common_seeds, select
 from fpl_tune.study.status import Status, cell_status
 from fpl_tune.study.store import Store
 
@@ -26,13 +26,6 @@ def level(cell: Cell) -> float:
     """Clipart is easy. There, 2 tokens are a little better; on sketch, 4 are much better."""
     few = n_ctx(cell) == 2
     return (0.92 if few else 0.9) if cell.run.data.domains == ["clipart"] else (0.3 if few else 0.5)
-
-
-def chosen(cells: list[Cell], val: dict[str, float], axes: Sequence[str] = ()) -> Choice | None:
-    candidates = Candidates(axes)
-    for cell in cells:
-        candidates.add(cell, val[cell.id])
-    return candidates.choice()
 
 
 def test_over_two_data_sets_the_mean_over_sets_chooses_not_the_easiest_set(make_store: MakeStore) -> None:
@@ -64,7 +57,7 @@ def test_settings_without_a_common_configuration_have_a_best_cell_each(make_stor
     store = make_store(body=TWO_SETS.replace("[2, 4]", "[2, 4, 8, 16]"), level=level)
     cells = [cell for cell in store.cells() if (n_ctx(cell) > 4) == (cell.run.data.domains == ["sketch"])]
     val = {cell.id: 0.1 * n_ctx(cell) for cell in cells}
-    choice = chosen(cells, val)
+    choice = select(cells, val)
     assert choice is not None
     assert [n_ctx(cell) for cell in choice.cells] == [4, 16]
     assert choice.val == pytest.approx((0.4 + 1.6) / 2)
@@ -132,10 +125,10 @@ def test_a_field_that_a_search_tunes_is_no_setting(make_store: MakeStore) -> Non
     cells = make_store(body="axes: {protocol: {epochs: [1, 2, 5]}}\nseeds: 1\n").cells()
     trials = [Cell(c.id, c.number, c.label, "trial", c.varied, c.run) for c in cells]
     val = {c.id: 0.5 + 0.1 * c.number for c in cells}
-    choice = chosen(trials, val)
+    choice = select(trials, val)
     assert choice is not None
     assert choice.cell.label == "epochs=5"
-    assert chosen(trials, val, ["protocol.epochs"]) is None
+    assert select(trials, val, ["protocol.epochs"]) is None
 
 
 def test_the_status_of_a_cell_is_the_worst_of_its_seeds() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,13 +78,14 @@ class Plan:
     def totals(self) -> dict[str, Any]:
         """Totals of the plan; seconds and bytes of the cells that are not done."""
         left = [item for item in self.items if item.status != "done"]
+        counts = Counter[str]()
+        for item in self.items:
+            counts[item.status] += item.trials
         return {
-            "cells": sum(item.trials for item in self.items),
-            "done": sum(item.trials for item in self.items if item.status == "done"),
-            "stale": sum(item.trials for item in self.items if item.status == "stale"),
+            "cells": counts.total(),
+            **{status: counts[status] for status in ("done", "stale")},
             "seconds": round(self.seconds, 1),
-            "bytes_up": sum(item.bytes_up for item in left),
-            "bytes_down": sum(item.bytes_down for item in left),
+            **{name: sum(getattr(item, name) for item in left) for name in ("bytes_up", "bytes_down")},
             "peak_memory_bytes": max((item.peak_memory_bytes for item in left), default=0),
             "parallel": self.parallel,
             "feasible": self.feasible,
@@ -93,18 +95,16 @@ class Plan:
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per cell."""
-        reasons = any(item.why for item in self.items)
         return [
             {
                 "cell": item.label,
-                "status": item.status,
+                "status": item.status + (f" ({item.why})" if item.why else ""),
                 "trials": item.trials,
                 "seeds": len(item.missing),
                 "seconds": round(item.seconds, 1),
                 "up MB": round(item.bytes_up / 1e6, 3),
                 "down MB": round(item.bytes_down / 1e6, 3),
                 "memory MB": round(item.peak_memory_bytes / 1e6),
-                **({"why": item.why} if reasons else {}),
             }
             for item in self.items
         ]
@@ -164,29 +164,26 @@ def make_plan(spec: Study, *, root: Path) -> Plan:
         item.seconds = item.trials * each
         for _ in range(item.trials):
             heapq.heapreplace(free, free[0] + each)
-    return Plan(tuple(items), max(free), setup.parallel, tuple(_reasons(items, setup)))
+    peak = max((item.peak_memory_bytes for item in items), default=0)
+    return Plan(tuple(items), max(free), setup.parallel, tuple(_reasons(peak, setup)))
 
 
 def _items(spec: Study, store: Store, cells: Sequence[Cell]) -> list[Item]:
     """Cells, their missing seeds and their state."""
-    search = Search.plan(spec, preflight.check_of_sizes())
+    searched = Search.plan(spec, preflight.check_of_sizes()) is not None
     tried = [cell for cell in store.cells() if cell.role == "trial" and not _missing(spec, store, cell)[0]]
     found: list[Item] = []
     for cell in cells:
         missing, reasons = _missing(spec, store, cell)
-        if search is not None and cell.role == "cell":
-            over = sum(all(trial.varied.get(k) == v for k, v in cell.varied.items()) for trial in tried)
-            over = min(over, spec.search.trials)
-            left = spec.search.trials - over
-            found += [Item(cell.label, "done", [], cell.run, over)] if over else []
-            status = "partial" if over else "new"
-            found += [Item(cell.label, status, spec.seed_list(), cell.run, left)] if left else []
-        elif reasons:
-            found.append(Item(cell.label, "stale", missing, cell.run, why=", ".join(reasons)))
-        else:
-            whole = len(missing) == len(spec.seed_list())
-            status = "new" if whole else "partial" if missing else "done"
-            found.append(Item(cell.label, status, missing, cell.run))
+        whole = len(missing) == len(spec.seed_list())
+        status = "stale" if reasons else "new" if whole else "partial" if missing else "done"
+        if not searched or cell.role != "cell":
+            found.append(Item(cell.label, status, missing, cell.run, why=", ".join(reasons)))
+            continue
+        over = sum(all(trial.varied.get(k) == v for k, v in cell.varied.items()) for trial in tried)
+        left = max(0, spec.search.trials - over)
+        found += [Item(cell.label, "done", [], cell.run, over)] if over else []
+        found += [Item(cell.label, "partial" if over else "new", spec.seed_list(), cell.run, left)] if left else []
     return found
 
 
@@ -196,14 +193,12 @@ def _missing(spec: Study, store: Store, cell: Cell) -> tuple[list[int], list[str
     return (spec.seed_list() if reasons else store.missing(cell, spec)), reasons
 
 
-def _reasons(items: Sequence[Item], setup: ExecutionContext) -> list[str]:
-    """Reasons for which the plan cannot run on this machine."""
-    peak = max((item.peak_memory_bytes for item in items), default=0)
+def _reasons(peak: int, setup: ExecutionContext) -> list[str]:
+    """Reasons for which trials of these bytes cannot run on this machine."""
     if setup.address is None and setup.device == "cpu" and peak * setup.parallel > bounds.SHARE * memory():
-        fits = max(1, int(bounds.SHARE * memory() // peak))
         return [
-            f"{counted(setup.parallel, 'trial')} at once would take {peak * setup.parallel / 1e9:.1f} GB of memory, "
-            f"but this machine has {memory() / 1e9:.1f} GB. Set execution.parallel={fits}, or execution.block to train "
-            "fewer clients at once."
+            f"{counted(setup.parallel, 'trial')} at once would take {size(peak * setup.parallel)} of memory, but this "
+            f"machine has {size(memory())}. Set execution.parallel={max(1, int(bounds.SHARE * memory() // peak))}, or "
+            "execution.block to train fewer clients at once."
         ]
     return []

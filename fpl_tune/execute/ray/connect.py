@@ -75,40 +75,24 @@ def connected(
     head = head_of(address) if address is not None else None
     if head is not None and not _answers(*head):
         raise _unreachable(address, "nothing answers there")
+    options: dict[str, Any] = {"address": "local", "num_cpus": cores(), "include_dashboard": False}
+    if address is not None:
+        options = {"address": address, "namespace": "fpl-tune", "runtime_env": runtime_env() if ship else None}
+    handler = logging.FileHandler(log or os.devnull, delay=True)  # the file exists from the first message on
     with _environment(address is None) as folder:
-        options: dict[str, Any] = {"address": "local", "num_cpus": cores(), "include_dashboard": False}
-        if address is not None:
-            options = {"address": address, "namespace": "fpl-tune", "runtime_env": runtime_env() if ship else None}
-        else:
-            with suppress(OSError):  # Ray writes its token with the modes of other files
-                (Path.home() / ".ray").mkdir(exist_ok=True)
-                (Path.home() / ".ray").chmod(0o700)
         try:
-            with _signals_kept():
+            with _handlers_kept():
                 ray.init(**options, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
         except (Exception, SystemExit) as problem:  # Ray exits if the head does not answer
             raise _unreachable(address, str(problem)) from None
         try:
-            with _logged(log), _watched(address, on_lost):
+            logging.getLogger("ray").addHandler(handler)
+            with _watched(address, on_lost):
                 yield folder
         finally:
-            if address is None:
-                _end_own()
-            else:
-                ray.shutdown()
-
-
-@contextmanager
-def _logged(log: Path | None) -> Iterator[None]:
-    """Writes messages of Ray's loggers to a file, which exists from the first one on. `ray.init` removes handlers."""
-    logger, handler = logging.getLogger("ray"), logging.FileHandler(log or os.devnull, delay=True)
-    if log is not None:
-        logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        handler.close()
+            ray.shutdown()
+            logging.getLogger("ray").removeHandler(handler)
+            handler.close()
 
 
 @contextmanager
@@ -122,15 +106,14 @@ def _watched(address: str | None, on_lost: Callable[[], object]) -> Iterator[Non
     def watch() -> None:
         seen = time.monotonic()
         while not over.wait(1.0):
-            silent = [f"{host}:{port}" for host, port in parts if not _answers(host, port)]
-            if not silent:
+            if all(_answers(*part) for part in parts):
                 seen = time.monotonic()
             elif time.monotonic() - seen > LOST_SECONDS:
                 with suppress(Exception):
                     on_lost()
                 print(
-                    f"error: lost Ray: {silent[0]} has not answered for {LOST_SECONDS:g} s. Finished results are "
-                    "stored; restart Ray, or leave execution.address out, and run the same command to continue.",
+                    f"error: lost Ray, which has not answered for {LOST_SECONDS:g} s. Finished results are stored; "
+                    "restart Ray, or leave execution.address out, and run the same command to continue.",
                     file=sys.stderr,
                     flush=True,
                 )
@@ -159,43 +142,21 @@ def _answers(host: str, port: int) -> bool:
     return False
 
 
-_TO_DISCONNECT = 0.3  # seconds in which the driver leaves its raylet after Ray counts as shut down
-
-
-def _end_own() -> None:
-    """Ends the Ray that this process started: disconnects, and kills its processes.
-
-    They block SIGTERM (see `_signals_kept`), for which `ray.shutdown` alone would wait a second each.
-    """
-    children = psutil.Process().children()
-    roots = [child for child in children if os.environ["RAY_TMPDIR"] in " ".join(child.cmdline())]
-    processes = [process for root in roots for process in (*root.children(recursive=True), root)]
-
-    def kill() -> None:
-        while ray.is_initialized():
-            time.sleep(0.01)
-        time.sleep(_TO_DISCONNECT)
-        for process in processes:
-            with suppress(psutil.Error):
-                process.kill()
-
-    thread = threading.Thread(target=kill, daemon=True)
-    thread.start()
-    ray.shutdown()
-    thread.join()
-
-
 @contextmanager
 def _environment(own: bool) -> Iterator[str]:
     """Sets Ray's variables for the study and restores the environment. Yields the temporary folder of our own Ray.
 
-    The folder's path is short, since the paths of Ray's sockets are limited to 107 characters.
+    The folder's path is short, since the paths of Ray's sockets are limited to 107 characters. The folder of Ray's
+    token, which Ray makes for all to read, is made private.
     """
-    before = dict(os.environ)
+    before, private = dict(os.environ), Path.home() / ".ray"
     sweep()
     with tempfile.TemporaryDirectory(prefix=f"fpl-{os.getpid()}-", dir=_SHORT, ignore_cleanup_errors=True) as home:
         for name, value in {**ENVIRONMENT, **({"RAY_TMPDIR": home} if own else {})}.items():
             os.environ.setdefault(name, value)
+        with suppress(OSError):
+            private.mkdir(exist_ok=True)
+            private.chmod(0o700)
         try:
             yield home
         finally:
@@ -215,24 +176,15 @@ def sweep() -> None:
 
 
 @contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Keeps this process's handlers of SIGINT and SIGTERM; Ray's processes start with both signals blocked.
-
-    Terminals, `timeout` and batch systems signal the whole process group. Ray's processes must outlive the signal
-    until trials have written their checkpoints.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    handlers = {number: signal.getsignal(number) for number in numbers}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+def _handlers_kept() -> Iterator[None]:
+    """Keeps this process's handlers of SIGINT and SIGTERM, which Ray replaces."""
+    mine = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM) if mine}
     try:
         yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _unreachable(address: str | None, problem: str) -> EnvironmentProblem:

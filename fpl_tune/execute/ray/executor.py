@@ -135,42 +135,36 @@ class JobSearcher(Searcher):
         """The configuration of the next trial; None while there is no job or no slot for it."""
         with self._guarded():
             if self._has_slot() and (job := self.scheduler.next_job()) is not None:
-                self.running[trial_id], job.gpus = job, self._share(job)
+                self.running[trial_id] = job
                 # Pickled: Tune keeps several copies of every configuration until the end, and copies share bytes.
-                packed = pickle.dumps((job, self.context, versions()))
-                return {STUDY: packed, "CPU": self._cpus(job), "GPU": job.gpus}
+                return {STUDY: pickle.dumps((job, self.context, versions())), **self._resources(job)}
         return Searcher.FINISHED if self.problem is not None or self.scheduler.exhausted else None
 
     def _has_slot(self) -> bool:
         """Whether another trial may start. At most one job waits until its share is free, while Ray fills the GPUs."""
         free = len(self.running) < (slots(self.context) if self.context.address else self.context.parallel)
-        if not free or self.context.device == "cpu":
-            return free
-        return sum(job.gpus for job in self.running.values()) < ray.cluster_resources().get("GPU", 0.0)
+        used = sum(job.gpus for job in self.running.values())
+        return free and (self.context.device == "cpu" or used < ray.cluster_resources().get("GPU", 0.0))
 
-    def _cpus(self, job: Job) -> float:
-        """Cores of a job. On this machine all trials fit beside each other, and one that runs alone takes all cores."""
-        if self.context.address is not None:
-            return float(self.context.threads)
-        alone = job.alone and self.context.device == "cpu"
-        return float(cores()) if alone else min(float(self.context.threads), cores() / self.context.parallel)
+    def _resources(self, job: Job) -> dict[str, float]:
+        """Cores and share of a GPU of a job; all of the device after it was out of memory beside others.
 
-    def _share(self, job: Job) -> float:
-        """Share of a GPU of a job; all of it after it was out of memory beside others."""
-        if self.context.device == "cpu" or self.context.gpus == 0:
-            return 0.0
-        if job.alone:
-            return 1.0
-        return self.context.gpus or gpu_share(job.cell.run, len(job.seeds), self.context.gpu_bytes)
+        On this machine all trials fit beside each other.
+        """
+        context, cpu = self.context, float(self.context.threads)
+        if context.address is None:
+            cpu = min(cpu, cores() / context.parallel)
+        if context.device == "cpu" or context.gpus == 0:
+            return {"CPU": float(cores()) if job.alone and context.address is None else cpu, "GPU": 0.0}
+        job.gpus = 1.0 if job.alone else context.gpus or gpu_share(job.cell.run, len(job.seeds), context.gpu_bytes)
+        return {"CPU": cpu, "GPU": job.gpus}
 
     def receive(self, trial_id: str, report: Report) -> bool:
         """Passes on the report of a step. Returns whether the trial goes on."""
         goes_on = False
-        if self.problem is None:
-            with self._guarded():
-                goes_on = self.scheduler.receive(self.running[trial_id], report)
-                if self.context.apart and self.scheduler.stopping:
-                    goes_on = False
+        with self._guarded():
+            goes_on = self.problem is None and self.scheduler.receive(self.running[trial_id], report)
+            goes_on = goes_on and not (self.context.apart and self.scheduler.stopping)
         if not goes_on:
             del self.running[trial_id]
         return goes_on
@@ -203,9 +197,8 @@ class JobScheduler(FIFOScheduler):
         if trial.trial_id in self._jobs.running:
             error = Path(trial.error_file) if trial.error_file else None  # `get_error` reads a copy that is made later
             failure = Failure(cause_of_death(error.read_text() if error and error.is_file() else ""), "died")
-            job, log = self._jobs.running[trial.trial_id], self._jobs.context.folder / LOG_FILE
-            self._jobs.scheduler.warn(job, f"{failure.error}. Ray's messages are in {log}.")
-            self._jobs.receive(trial.trial_id, Report([], failure=failure))
+            said = f"{failure.error}. Ray's messages are in {self._jobs.context.folder / LOG_FILE}."
+            self._jobs.receive(trial.trial_id, Report([], failure=failure, warnings=[said]))
 
 
 def cause_of_death(error: str) -> str:

@@ -15,7 +15,6 @@ from ray.exceptions import GetTimeoutError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
-from fpl_tune.core.paths import cache_root
 from fpl_tune.execute.gpus import SECONDS, gpus_here
 from fpl_tune.execute.remote import RemoteStorage
 from fpl_tune.study.versions import versions
@@ -39,9 +38,6 @@ class Node:
     gpu_bytes: tuple[int, ...] = ()
     """Memory of each GPU; none where PyTorch does not answer."""
 
-    def carries(self, cpus: float, gpus: float) -> bool:
-        return self.cpus >= cpus and self.gpus >= gpus
-
 
 def look(
     storage: str, token: str, data_roots: Sequence[str], drivers: Mapping[str, str], gpus: bool
@@ -50,38 +46,28 @@ def look(
 
     Args:
         storage: folder or fsspec URL that all nodes share.
-        token: name of a folder that the driver made there.
+        token: name of a file that the driver wrote there.
         data_roots: folders of data sets.
         drivers: versions of the packages where the study was started.
         gpus: whether the node has GPUs.
     """
-    return _problem(storage, token, data_roots, drivers), tuple(total for total, _ in gpus_here()) if gpus else ()
-
-
-def _problem(storage: str, token: str, data_roots: Sequence[str], drivers: Mapping[str, str]) -> str:
-    if different := differing(drivers):
-        return f"has {different}. Install the same versions on all nodes"
-    shared = "Mount the driver's output folder there, or name a URL that all nodes reach: execution.checkpoints="
+    missing = [root for root in data_roots if not Path(root).expanduser().is_dir()]
+    problem = f"has no data.root={missing[0]}. Mount it there" if missing else ""
     try:
-        place = RemoteStorage(storage)
-        if not place.holds(f"{token}/driver"):
-            return f"{storage} does not hold what the driver wrote there: it is not shared with the driver. {shared}"
-        place.write(f"{token}/{uuid.uuid4().hex[:8]}", "")
-    except Exception as problem:
-        return f"{storage} cannot be written ({' '.join(str(problem).split())[:160]}). {shared}"
-    missing = [root for root in data_roots if not os.path.isdir(os.path.expanduser(root))]
-    return f"data.root={missing[0]} is not there. Mount the data at the same path" if missing else ""
+        shared = RemoteStorage(storage).holds(token)
+    except Exception as failure:
+        shared, storage = False, f"{storage} ({failure})"
+    if not shared:
+        problem = f"does not share {storage} with the driver. Mount it there, or name a URL in execution.checkpoints"
+    if different := differing(drivers):
+        problem = f"has {different}. Install the same versions on all nodes"
+    return problem, tuple(total for total, _ in gpus_here()) if gpus else ()
 
 
 def differing(drivers: Mapping[str, str]) -> str:
     """The packages whose versions here are not those of the driver."""
     here = versions()
     return ", ".join(f"{k} {here.get(k, 'none')} (driver: {v})" for k, v in drivers.items() if here.get(k) != v)
-
-
-def node_cache(drivers: Path) -> Path:
-    """The feature cache of a node: what its own FPL_TUNE_CACHE names, else the driver's path."""
-    return cache_root() if os.environ.get("FPL_TUNE_CACHE") else drivers
 
 
 def check_nodes(storage: str, data_roots: Sequence[str] = ()) -> list[Node]:
@@ -94,25 +80,22 @@ def check_nodes(storage: str, data_roots: Sequence[str] = ()) -> list[Node]:
     """
     place, token = RemoteStorage(storage), f".nodes-{uuid.uuid4().hex[:12]}"
     try:
-        place.write(f"{token}/driver", token)
+        place.write(token, "")
     except Exception as problem:
         raise EnvironmentProblem(
             f"Checkpoints and results need storage that can be written, but {storage} cannot from this machine "
             f"({' '.join(str(problem).split())[:160]}). Name another one in execution.checkpoints or FPL_TUNE_OUTPUT."
         ) from None
-    alive = [node for node in ray.nodes() if node["Alive"]]
-    has_gpus = [bool(info["Resources"].get("GPU")) for info in alive]
-    limit = ANSWER_SECONDS + (SECONDS if any(has_gpus) else 0.0)
-    task = ray.remote(num_cpus=0, max_retries=0)(look)
     try:
-        refs = [
-            task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(info["NodeID"], soft=False)).remote(
-                storage, token, data_roots, versions(), gpus
-            )
-            for info, gpus in zip(alive, has_gpus, strict=True)
-        ]
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        limit = ANSWER_SECONDS + (SECONDS if any(node["Resources"].get("GPU") for node in alive) else 0.0)
+        refs = []
+        for node in alive:
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            task = ray.remote(num_cpus=0, max_retries=0)(look).options(scheduling_strategy=there)
+            refs.append(task.remote(storage, token, data_roots, versions(), bool(node["Resources"].get("GPU"))))
         ray.wait(refs, num_returns=len(refs), timeout=limit)
-        return [_node(info, ref, limit) for info, ref in zip(alive, refs, strict=True)]
+        return [_node(node, ref, limit) for node, ref in zip(alive, refs, strict=True)]
     finally:
         with suppress(Exception):
             place.drop(token)
@@ -124,14 +107,9 @@ def _node(info: dict[str, Any], ref: Any, limit: float) -> Node:
     except Exception as failure:
         late = isinstance(failure, GetTimeoutError)
         why = f"no worker answered within {limit:.0f} s" if late else " ".join(str(failure).split())[-300:]
-        problem, gpu_bytes = f"cannot run a worker: {why}. {_NO_WORKER}", ()
+        problem, gpu_bytes = f"cannot run a worker: {why}. Install fpl-tune's requirements, or take it out", ()
     name, resources = f"{info['NodeManagerHostname']} ({info['NodeManagerAddress']})", info["Resources"]
     return Node(name, resources.get("CPU", 0.0), resources.get("GPU", 0.0), problem, gpu_bytes)
-
-
-_NO_WORKER = (
-    "Install fpl-tune's requirements there, or take the node out. Where nodes are slow to start: FPL_TUNE_NODE_SECONDS"
-)
 
 
 def slots(context: ExecutionContext) -> int:
@@ -150,7 +128,7 @@ def refuse_unfit(nodes: Sequence[Node], cpus: float, gpus: float) -> None:
         ConfigError: a trial asks for more than any node has.
         EnvironmentProblem: a node cannot do its part; each is named with what was found.
     """
-    carrying = [node for node in nodes if node.carries(cpus, gpus)]
+    carrying = [node for node in nodes if node.cpus >= cpus and node.gpus >= gpus]
     if not carrying:
         offers = "; ".join(f"{node.name}: {node.cpus:g} CPU, {node.gpus:g} GPU" for node in nodes)
         raise ConfigError(

@@ -17,7 +17,6 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-import numpy as np
 import torch
 from ray import tune
 
@@ -28,13 +27,13 @@ from fpl_tune.core.device import resolve
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, Notice, unknown
 from fpl_tune.core.paths import cache_root
 from fpl_tune.core.spec import validated
-from fpl_tune.execute.job import ExecutionContext, Job, JobRun, Report, stop_requested
-from fpl_tune.execute.ray.nodes import differing, node_cache
+from fpl_tune.execute.job import ExecutionContext, Job, JobRun, stop_requested
+from fpl_tune.execute.ray.nodes import differing
 from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Damaged, Snapshot
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.simulation.worlds import threads_of
-from fpl_tune.study.cells import Cell, Composer
+from fpl_tune.study.cells import Cell, variant
 
 STUDY = "study"
 """Key of a configuration: a job of a study, its settings and versions, pickled."""
@@ -42,10 +41,6 @@ REPORT = "report"
 """Key of a result: the `Report` of a step."""
 STEP_SECONDS = 0.5
 """A study's step runs rounds for at least this long, so that Tune's cost of a step is a small share of it."""
-
-
-class ContextLost(EnvironmentProblem):
-    """The process's CUDA context is useless, so the process must end."""
 
 
 class FederatedTrainable(tune.Trainable):
@@ -96,21 +91,18 @@ class FederatedTrainable(tune.Trainable):
         """
         self._in_study = STUDY in config
         if self._in_study:
-            self._setup_job(config)
+            job, context, versions = pickle.loads(config[STUDY])
+            if different := differing(versions):  # of a node that joined after the check
+                raise EnvironmentProblem(f"this node has {different}. Install the same versions on all nodes.")
+            context = on_node(context)
+            if context.device == "cuda":  # a trial that takes more than its share of the GPU is out of memory
+                torch.cuda.empty_cache()
+                torch.cuda.set_per_process_memory_fraction(min(1.0, config["GPU"]))
+            self._run = JobRun(job, context)
             return
         run, seeds, context = parse(config)
         self._run = JobRun(Job(Cell("", 0, "", "cell", {}, run), tuple(seeds)), context, resumes=False)
         self._run.begin()
-
-    def _setup_job(self, config: dict[str, Any]) -> None:
-        job, context, versions = pickle.loads(config[STUDY])
-        if different := differing(versions):  # of a node that joined after the check
-            raise EnvironmentProblem(f"this node has {different}. Install the same versions on all nodes.")
-        context = on_node(context)
-        if context.device == "cuda":  # a trial that takes more than its share of the GPU is out of memory
-            torch.cuda.empty_cache()
-            torch.cuda.set_per_process_memory_fraction(min(1.0, config["GPU"]))
-        self._run = JobRun(job, context)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Begins another run in the same process, which keeps towers and data."""
@@ -124,21 +116,16 @@ class FederatedTrainable(tune.Trainable):
         Raises:
             Diverged: a loss or an accuracy is NaN or inf.
         """
-        if self._in_study:
-            report = self._step_job()
-            return {REPORT: report, "done": report.last}
         run = self._run
+        if self._in_study:
+            report = run.step(STEP_SECONDS, lambda: stop_requested(run.context.folder))
+            if report.failure is not None and report.failure.kind == "died":  # Tune then ends the process
+                raise EnvironmentProblem(f"the CUDA context is lost: {report.failure.error}")
+            return {REPORT: report, "done": report.last}
         simulation = run.advance()
         for text in run.warnings():
             warnings.warn(text, Notice, stacklevel=2)
         return {**last_figures(run.history), "done": simulation.done, "training_iteration": simulation.round}
-
-    def _step_job(self) -> Report:
-        folder = self._run.context.folder
-        report = self._run.step(STEP_SECONDS, lambda: stop_requested(folder))
-        if report.failure is not None and report.failure.kind == "died":  # Tune then ends the process
-            raise ContextLost(f"the CUDA context is lost: {report.failure.error}")
-        return report
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Writes the state after the last round."""
@@ -162,9 +149,8 @@ class FederatedTrainable(tune.Trainable):
 
 def on_node(context: ExecutionContext) -> ExecutionContext:
     """The context with this node's paths: its feature cache and, without a shared folder, a temporary study folder."""
-    if context.address is None:
-        return context
-    context = replace(context, cache_dir=node_cache(context.cache_dir))
+    if context.address is not None and os.environ.get("FPL_TUNE_CACHE"):
+        context = replace(context, cache_dir=cache_root())
     if not context.apart:
         return context
     own = Path(tempfile.gettempdir(), f"fpl-{os.getpid()}-study", context.study)
@@ -189,7 +175,7 @@ def parse(node: Mapping[str, Any]) -> tuple[RunSpec, list[int], ExecutionContext
     seeds = fields.pop("seeds", 1)
     spec = validated(StudySpec, {"seeds": list(seeds) if isinstance(seeds, tuple) else seeds}, "")
     plugins.trust([f"method={fields.get('method')}"])
-    run = _composer().at(fields)
+    run = variant(_base(), fields)
     device = resolve(execution.device)
     threads = execution.threads or threads_of(run, device)
     context = ExecutionContext(Path(), cache_root(), execution, device, threads)
@@ -197,18 +183,15 @@ def parse(node: Mapping[str, Any]) -> tuple[RunSpec, list[int], ExecutionContext
 
 
 @cache
-def _composer() -> Composer:
-    """Composes runs, equal to those of the same overrides on the command line."""
-    return Composer(config.as_dict(config.compose_run()))
+def _base() -> dict[str, Any]:
+    """The run that fields are set in, as on the command line."""
+    return config.as_dict(config.compose_run())
 
 
 def _flat(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields by dotted name; numbers of NumPy become Python's. A mapping with a name chooses the group's option."""
+    """Fields by dotted name. A mapping with a name chooses the group's option."""
     found = config.flatten(node, whole=lambda name, _: name == "optim.groups")
-    return {
-        "method" if name == "method.name" else name: value.item() if isinstance(value, np.generic) else value
-        for name, value in found.items()
-    }
+    return {"method" if name == "method.name" else name: value for name, value in found.items()}
 
 
 def summarise(records: Sequence[Record]) -> dict[str, float]:
@@ -243,16 +226,15 @@ def restore(job: JobRun, folder: Path) -> None:
     if found is None or isinstance(found, Damaged):
         raise ConfigError(f"cannot load the checkpoint in {folder}: {found or 'there is none'}")
     theirs, ours = found.meta["run"], config.as_dict(simulation.run)
-    for node in (theirs, ours):
-        node["data"].pop("root", None)  # a path of a machine
-    fixed = {part: (theirs[part], ours[part]) for part in ("clip", "data", "partition", "stages")}
-    fixed["method"] = theirs["method"]["name"], ours["method"]["name"]
-    fixed["seeds"] = found.meta["seeds"], simulation.seeds
-    for part, (its, own) in fixed.items():
-        if its != own:
+    for run, seeds in ((theirs, found.meta["seeds"]), (ours, simulation.seeds)):
+        run["data"].pop("root", None)  # a path of a machine
+        run |= {"seeds": seeds, "method": run["method"]["name"]}
+    for part in ("clip", "data", "partition", "stages", "method", "seeds"):
+        if theirs[part] != ours[part]:
             raise ConfigError(
-                f"cannot load a checkpoint of another configuration: its {part} is {its}, but this run's is {own}. "
-                "Only optim, protocol, and fields of the method that keep the shapes of its state can differ."
+                f"cannot load a checkpoint of another configuration: its {part} is {theirs[part]}, but this run's is "
+                f"{ours[part]}. Only optim, protocol, and fields of the method that keep the shapes of its state can "
+                "differ."
             )
     try:
         simulation.restore(Snapshot(found.tensors, {**found.meta, "cell": config.identity(simulation.run)}))

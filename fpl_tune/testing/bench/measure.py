@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +17,6 @@ from fpl_tune.clip import Towers
 from fpl_tune.clip.allocator import trim
 from fpl_tune.clip.blocks import linear
 from fpl_tune.clip.text import cost
-from fpl_tune.execute.job import peak_memory
 
 Progress = Callable[[float, float, str], object]
 """Called with the work done, the total work, and the current step."""
@@ -79,7 +79,7 @@ class Peak:
         with suppress(OSError):
             status = Path("/proc/self/status").read_text()
             return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) * 1024
-        return peak_memory()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS: in bytes
 
 
 class Steps:

@@ -15,16 +15,16 @@ from fpl_tune.study.versions import versions
 
 def test_a_node_says_what_it_lacks(tmp_path: Path) -> None:
     place = RemoteStorage(str(tmp_path))
-    place.write("token/driver", "")
+    place.write("token", "")
 
     def said(storage: str = str(tmp_path), root: str = str(tmp_path), **other: str) -> str:
         return look(storage, "token", [root], {**versions(), **other}, False)[0]
 
     assert said() == ""
     assert said(torch="0.0.1").startswith("has torch ")
-    assert "does not hold what the driver wrote there" in said(storage="memory://there")
-    assert "cannot be written" in said(storage="nowhere://there")
-    assert said(root="/nowhere") == "data.root=/nowhere is not there. Mount the data at the same path"
+    assert "does not share memory://there with the driver" in said(storage="memory://there")
+    assert "must be a URL that fsspec knows" in said(storage="nowhere://there")
+    assert said(root="/nowhere") == "has no data.root=/nowhere. Mount it there"
 
 
 def test_a_machine_that_does_not_answer_has_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

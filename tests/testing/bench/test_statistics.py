@@ -30,13 +30,8 @@ def test_pooled_noise_finds_more_than_the_pair_s_own():
     assert all(a > 1.4 * b for a, b in zip(now, before, strict=True))
 
 
-def test_the_corrected_value_is_near_the_truth():
-    claimed, corrected = (row["5 seeds"] for row in statistics.choices(100, (5,)))
-    assert abs(corrected) < 0.3 * claimed
-
-
 def test_fields_without_an_effect_get_no_share():
-    rows = by_what(statistics.importances(100))
-    assert max(rows["a share in a grid of noise"]) <= 0.05 + 0.066  # three standard errors of 100 studies
-    assert max(rows["a share of a field drawn along"]) <= 0.05 + 0.066
+    rows = by_what(statistics.importances(60, (5,)))
+    assert max(rows["a share in a grid of noise"]) <= 0.05 + 0.084  # three standard errors of 60 studies
+    assert max(rows["a share of a field drawn along"]) <= 0.05 + 0.084
     assert max(rows["shares above 100 %"]) == 0
