@@ -104,6 +104,7 @@ def dying_sync(monkeypatch: pytest.MonkeyPatch, store: Store, uri: str, deadline
 
 def test_killed_at_every_call_and_repeated_equals_undisturbed(make_store, uri, tmp_path, monkeypatch, picture):
     """Every call of a sync is a kill point, before it, after it, or within it; every third repetition is killed too."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     made = make_store(body="axes: {method: {n_ctx: [2]}}\nseeds: 2\n", rounds=2, clients=2)
     track.inspect(made, fix=True)
     undisturbed = picture(uri, made)
