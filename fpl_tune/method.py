@@ -24,7 +24,7 @@ from fpl_tune.core.adapter import Adapter
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.metrics import Metric, add_metric
 from fpl_tune.core.seeds import derive, generator
-from fpl_tune.core.spec import SPEC, AtLeastOne, Fraction, Positive, Share, Weight
+from fpl_tune.core.spec import SPEC, AtLeastOne, Decay, Fraction, Positive, Share, Weight
 from fpl_tune.core.tensors import (
     average,
     cosine_logits,
@@ -44,6 +44,7 @@ __all__ = [
     "Adapter",
     "AtLeastOne",
     "Batch",
+    "Decay",
     "Fraction",
     "Local",
     "Method",

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import fpl_tune
+from fpl_tune import config
 
 GROUPS = ("clip", "data", "partition", "optim", "protocol", "method")
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -41,7 +42,7 @@ def api() -> str:
 
 
 def yaml() -> str:
-    """The page of fields: every field of a run and of a study with its default and its docstring's first line."""
+    """The page of fields: every field of a run and of a study with a study's default and its docstring's first line."""
     parts = [
         "# YAML reference", "Written from the docstrings by `python .github/tools/document.py`.",
         "A study file begins with `defaults: [/study, override /method: NAME, _self_]` and states what differs from "
@@ -50,7 +51,10 @@ def yaml() -> str:
         "class (`fpl-tune ls methods`). `let` holds values of your own, which `${let.NAME}` refers to.",
     ]  # fmt: skip
     rows: dict[str, list[str]] = {}
+    composed = config.flatten(config.as_dict(config.compose_run()))  # YAML changes some defaults of the classes
     for name, (default, doc) in sorted(fields_of("StudySpec").items()):
+        if composed.get(name) is not None and not name.startswith("partition."):  # resolved there
+            default = json.dumps(composed[name], ensure_ascii=False).strip('"')
         group = name.split(".")[0] if "." in name else "study"
         rows.setdefault(group, []).append(
             f"| `{name}` | {f'`{default}`' if default else ''} | {doc.replace('|', 'or')} |"

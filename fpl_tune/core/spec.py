@@ -28,6 +28,7 @@ Weight = Rate
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 Spec = TypeVar("Spec")
 

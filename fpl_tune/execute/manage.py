@@ -1,13 +1,11 @@
-"""Maintenance of studies: status, stop, retries, damaged files."""
+"""Maintenance of studies: status, stop, retries."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.study.lock import locked, owner
-from fpl_tune.study.schema import DamagedFile
 from fpl_tune.study.status import FAILURES
 from fpl_tune.study.store import Store
 
@@ -56,16 +54,3 @@ def retry_failed(store: Store) -> list[str]:
                     store.forget(cell, seed)
                     named.append(f"{cell.label}, seed {seed}: {result['error']}")
     return named
-
-
-def check_files(root: Path, name: str) -> list[DamagedFile]:
-    """Reads every file of a study and lists the damaged ones, which the next run of the study makes anew.
-
-    Args:
-        root: the output folder.
-        name: the study.
-    """
-    try:
-        return Store.open(root, name).check()
-    except ConfigError as problem:
-        return [problem if isinstance(problem, DamagedFile) else DamagedFile(root / name, str(problem).rstrip("."))]

@@ -62,10 +62,9 @@ class Unlabelled(FederatedAveraging):
         """In the second phase beside the bank [C, R, K] of the scores of the own images, unit [C, R, D]."""
         local = self.client(task, state, clients)
         if self.phase == 2:
-            table, scores = task.table("train"), state.personal["scores"][clients]
-            local.buffers.update(
-                features=fl.normalize(table.image[clients]), present=table.mask[clients], scores=scores
-            )
+            table = task.table("train")
+            local.buffers.update(features=fl.normalize(table.image[clients]), present=table.mask[clients])
+            local.buffers["scores"] = state.personal["scores"][clients]
         return local
 
     def deploy(self, task: Task, state: State, clients: Tensor) -> Local:

@@ -68,16 +68,12 @@ class FedAPT(FederatedAveraging):
         if "key" in local.buffers:  # the key that the client holds
             text = task.encode_prompts(prompt * (1 + local.buffers["key"][:, None]), per_class=True)
             return fl.cosine_logits(task.scale, batch.image, text)
-        weight, keys = (
-            domains.domain_weights(local.params["reader"], batch.image, self.temperature),
-            local.buffers["keys"],
-        )
+        keys = local.buffers["keys"]
+        weight = domains.domain_weights(local.params["reader"], batch.image, self.temperature)
 
         def exact(image: Tensor, weight: Tensor) -> Tensor:
-            key = torch.einsum("cbn,cnld->cbld", weight, keys)
-            text = task.encode_prompts(
-                prompt[:, None] * (1 + key[:, :, None]), per_class=True, remember=False
-            )  # [C, B, K, D]
+            key = torch.einsum("cbn,cnld->cbld", weight, keys)[:, :, None]
+            text = task.encode_prompts(prompt[:, None] * (1 + key), per_class=True, remember=False)  # [C, B, K, D]
             return task.scale * torch.einsum("cbd,cbkd->cbk", fl.normalize(image), text)
 
         if self.inference == "exact":

@@ -9,11 +9,10 @@ evaluated is the server's state, its text prompts without the lag of Eq. 8.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
@@ -48,8 +47,8 @@ class FedDPT(Method):
     n_ctx: fl.AtLeastOne = 16
     text: Literal["own", "all", "shared", "hand"] = "own"
     visual: Literal["average", "split", "none"] = "average"
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.99
-    visual_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    momentum: fl.Decay = 0.99
+    visual_momentum: fl.Decay = 0.99
     temperature: fl.Positive = 0.1
     attention: Literal["scaled", "raw", "cosine"] = "scaled"
     objective: Literal["ce", "cosine"] = "ce"
@@ -95,9 +94,8 @@ class FedDPT(Method):
     # -- forward ---------------------------------------------------------------------------------------------
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        image, looks = task.encode_images(
-            batch.image, self._tokens(task, local, batch), cosine=self.attention == "cosine"
-        )
+        tokens = self._tokens(task, local, batch)
+        image, looks = task.encode_images(batch.image, tokens, cosine=self.attention == "cosine")
         text = self._text(task, local) if self.text != "hand" else task.hand_text.expand(len(image), 1, -1, -1)
         if text.shape[1] == 1:
             return fl.cosine_logits(task.scale, image, text[:, 0])
@@ -122,10 +120,8 @@ class FedDPT(Method):
     def _text(self, task: Task, local: Local) -> Tensor:
         """Unit text features [C, n, K, D]; others' prompts carry no gradient and are encoded without one."""
         own = task.encode_prompts(local.params["text"])
-        if (
-            "text.external" not in local.buffers or own.shape[1] == task.n_domains
-        ):  # all one's own: fine-tuning, or n = 1
-            return own
+        if "text.external" not in local.buffers or own.shape[1] == task.n_domains:
+            return own  # all one's own: fine-tuning, or n = 1
         with torch.no_grad():
             others = task.encode_prompts(local.buffers["text.external"], remember=False)
         return _turned(torch.cat([own, others], 1), -local.buffers["domain"])

@@ -7,11 +7,8 @@ model are not shipped: the anchor of a class is its hand-written prompt.
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
@@ -40,7 +37,7 @@ class FedMAP(FederatedAveraging):
     n_tokens: fl.AtLeastOne = 1
     depth: fl.AtLeastOne = 12
     structure: fl.Weight = 10.0
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    momentum: fl.Decay = 0.9
 
     def check(self, sizes: Sizes) -> None:
         require_blocks(sizes, "fedmap", self.depth, text=False)

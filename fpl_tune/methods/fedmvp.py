@@ -107,9 +107,8 @@ class FedMVP(FederatedAveraging):
             mirrored = (_scramble(batch.index + key[:, None]) & 1).bool()
             with torch.no_grad():
                 pixels = torch.where(mirrored[..., None, None, None], batch.image.flip(-1), batch.image)
-                still = fl.normalize(
-                    task.encode_images(pixels, pixels.new_zeros(len(pixels), 0, task.vision_width or 0))[0]
-                )
+                none = pixels.new_zeros(len(pixels), 0, task.vision_width or 0)
+                still = fl.normalize(task.encode_images(pixels, none)[0])
             loss = loss + self.consistency * fl.mean_over(1 - (image * still).sum(-1), batch.mask)
         return loss, {"mirror": _scramble(key)}
 

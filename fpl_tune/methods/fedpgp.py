@@ -90,10 +90,8 @@ class FedPGP(FederatedAveraging):
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         if self.mu == 0:
             return fl.cross_entropy(self.logits(task, local, batch), batch), local.buffers
-        both = task.encode_prompts(
-            torch.stack([self.personal(local), local.params["prompt"]], 1)
-        )  # [C, 2, (copies,) K, D]
-        z_i, z_g = both.unbind(1)
+        both = torch.stack([self.personal(local), local.params["prompt"]], 1)
+        z_i, z_g = task.encode_prompts(both).unbind(1)  # [C, (copies,) K, D]
         fit = fl.cross_entropy(self._logits(task, batch, z_i), batch)
         z_c = task.hand_text if self.anchor == "hand" else local.buffers["anchor"]
         return fit + self.mu * self.contrast(z_g, z_i, z_c).flatten(1).mean(1), local.buffers

@@ -47,7 +47,8 @@ class FOCoOp(FederatedAveraging):
     gamma: γ > 0; the larger, the smaller the noise, and the nearer to the mean over images.
     tau: τ > 0.
     steps: of either ascent, >= 1.
-    rate: length of a step, > 0, against features of length one. 1 in the code, whose option of 0.001 it does not read.
+    rate: length of a step, > 0, against features of length one. 0.001 is an option of the code, which takes 1 all the
+        same: losses of some hundreds, which a run takes for divergence.
     ema: share of the averaged P_G that stays, in [0, 1].
     form: as `meant`, or as `released`: plain cross-entropy over K + M, and averages.
     """
@@ -58,7 +59,7 @@ class FOCoOp(FederatedAveraging):
     gamma: fl.Positive = 10.0
     tau: fl.Positive = 0.1
     steps: fl.AtLeastOne = 4
-    rate: fl.Positive = 1.0
+    rate: fl.Positive = 1e-3
     ema: fl.Share = 0.5
     form: Literal["meant", "released"] = "meant"
 

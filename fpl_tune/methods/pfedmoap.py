@@ -190,10 +190,8 @@ class PFedMoAP(Method):
                 old = state.personal[name]
                 moved = gated.view(-1, *([1] * (leaf.ndim - 1)))
                 personal[name] = fl.scatter_rows(old, clients, torch.where(moved, leaf, old[clients]))
-        pool, entered = (
-            fl.scatter_rows(state.server["pool"], clients, prompt),
-            state.server["entered"].index_fill(0, clients, True),
-        )
+        pool = fl.scatter_rows(state.server["pool"], clients, prompt)
+        entered = state.server["entered"].index_fill(0, clients, True)
         return State(shared, personal, {**state.server, "pool": pool, "entered": entered})  # Eq. 7
 
     def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
@@ -252,9 +250,8 @@ class PFedMoAP(Method):
 
         The weights of an image are averaged over heads and classes and sorted before images are averaged.
         """
-        weights = self.attention(local, fl.normalize(batch.image), task.encode_prompts(local.params["prompt"])).mean(
-            (1, 4)
-        )
+        text = task.encode_prompts(local.params["prompt"])
+        weights = self.attention(local, fl.normalize(batch.image), text).mean((1, 4))
         others = weights[..., 1:].sort(dim=-1, descending=True).values
         shares = [fl.mean_over(w, batch.mask) for w in (weights[..., 0], *others.unbind(-1))]
         return {"attention by expert, the local one first": torch.stack(shares, 1)}

@@ -76,10 +76,8 @@ class PFedPrompt(FederatedAveraging):
         key = self._image(table.image[clients])
         if self.memory == "image":
             return {"key": key, "value": truth}
-        return {
-            "key": fl.normalize(truth.mT @ key),
-            "value": fl.replicate(torch.eye(task.n_classes).to(key), len(clients)),
-        }
+        classes = fl.replicate(torch.eye(task.n_classes).to(key), len(clients))
+        return {"key": fl.normalize(truth.mT @ key), "value": classes}
 
     def _choose(self, task: Task, local: Local, clients: Tensor) -> Tensor:
         """[C] the best α of `GRID` on each client's validation images, the smallest of equals."""
@@ -100,9 +98,8 @@ class PFedPrompt(FederatedAveraging):
         """Logits [C, B, K] of the consensus and of the memory."""
         image = self._image(batch.image)
         affinity = image @ local.buffers["key"].mT  # [C, B, S]
-        return fl.cosine_logits(
-            task.scale, image, task.encode_prompts(local.params["prompt"])
-        ), affinity @ local.buffers["value"]
+        consensus = fl.cosine_logits(task.scale, image, task.encode_prompts(local.params["prompt"]))
+        return consensus, affinity @ local.buffers["value"]
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         if "key" not in local.buffers:  # while training: the memory is for inference only

@@ -75,9 +75,8 @@ class PromptSRC(FederatedAveraging):
     def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
         if self.gaussian != "deploy":
             return self.start(task, state, clients)
-        return Local(
-            params={name: fl.replicate(state.server[f"mean.{name}"], len(clients)) for name in state.shared}, buffers={}
-        )
+        mean = {name: fl.replicate(state.server[f"mean.{name}"], len(clients)) for name in state.shared}
+        return Local(params=mean, buffers={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         return fl.cosine_logits(task.scale, *both_features(task, local.params, batch.image, self.words))

@@ -79,12 +79,14 @@ def estimate(run: RunSpec, task: ClientTask, state: State, step: int | None = No
 
 
 def step_bytes(run: RunSpec, task: ClientTask, state: State) -> int:
-    """Bytes that one step of one client keeps for its gradient. They grow in proportion to the images of the step, and
-    are counted for one and for two."""
+    """Bytes that one step of one client keeps for its gradient. Those of pixels, which are costly to count, grow in
+    proportion to the images of the step, and are counted for one and for two."""
     _ = task.hand_text  # encoded once and kept: no part of a step
-    method = run.stages[0].method
+    method, batch = run.stages[0].method, run.optim.batch
+    if method.needs != "pixels":
+        return kept_bytes(method, task, state, run.optim) // _halved(run)
     one, two = (kept_bytes(method, task, state, replace(run.optim, batch=n)) for n in (1, 2))
-    return (one + (run.optim.batch - 1) * max(0, two - one)) // _halved(run)
+    return (one + (batch - 1) * max(0, two - one)) // _halved(run)
 
 
 def clients_at_once(step: int, room: int) -> int:

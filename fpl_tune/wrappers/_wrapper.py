@@ -25,6 +25,9 @@ class Wrapper(Method):
     adds: tuple[str, ...] = ()
     """How the names of the leaves begin that the wrapper adds to a state."""
 
+    copies: bool = False
+    """Whether every client keeps a copy of all that it trains."""
+
     def inner_state(self, state: State) -> State:
         """The state of `inner`, without the wrapper's leaves: a method may go through all of its own."""
         return State(*({n: leaf for n, leaf in tree.items() if not n.startswith(self.adds)} for tree in state))
@@ -46,10 +49,10 @@ class Wrapper(Method):
     batched: Any = property(attrgetter("inner.batched"))
 
     def check(self, sizes: Sizes) -> None:
-        inner = self.inner
+        inner, rule = self.inner, "must not be wrapped in the same way again, nor keep copies of its own twice"
         while self.adds and isinstance(inner, Wrapper):  # two of a kind would have their leaves in one place
-            once = type(inner) is not type(self)
-            fl.require(once, "inner", "must not be wrapped in the same way again", type(inner).__name__)
+            once = type(inner) is not type(self) and not (inner.copies and self.copies)
+            fl.require(once, "inner", rule, type(inner).__name__)
             inner = inner.inner
         self.inner.check(sizes)
 

@@ -30,6 +30,7 @@ class Ditto(Wrapper):
     """
 
     adds = ("ditto.",)
+    copies = True
 
     inner: Method
     lam: fl.Weight = 0.1

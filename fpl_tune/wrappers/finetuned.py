@@ -11,9 +11,8 @@ from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Local, Method, Sizes, State, Task, Traffic
+from fpl_tune.method import Local, Method, State, Task, Traffic
 from fpl_tune.wrappers._wrapper import Wrapper
-from fpl_tune.wrappers.ditto import Ditto
 
 
 @dataclass(frozen=True, config=fl.SPEC)
@@ -25,16 +24,9 @@ class FineTuned(Wrapper):
     """
 
     adds = ("own.", "received")
+    copies = True
 
     inner: Method
-
-    def check(self, sizes: Sizes) -> None:
-        super().check(sizes)
-        inner = self.inner
-        while isinstance(inner, Wrapper):
-            rule = "must not be wrapped in ditto, which has copies of its own"
-            fl.require(not isinstance(inner, Ditto), "inner", rule, type(inner).__name__)
-            inner = inner.inner
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         state = self.inner_state(before) if before is not None else self.inner.init(task, rng)
@@ -50,15 +42,10 @@ class FineTuned(Wrapper):
         return local._replace(params={n: state.personal[f"own.{n}"][clients] for n in local.params})
 
     def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
-        own = {
-            f"own.{n}": fl.scatter_rows(state.personal[f"own.{n}"], clients, leaf) for n, leaf in local.params.items()
-        }
+        kept = {f"own.{name}": leaf for name, leaf in local.params.items()}
         # What a client trained beside, such as experts, it keeps and is evaluated with.
-        own |= {
-            n: fl.scatter_rows(state.personal[n], clients, leaf)
-            for n, leaf in local.buffers.items()
-            if n in state.personal
-        }
+        kept |= {name: leaf for name, leaf in local.buffers.items() if name in state.personal}
+        own = {name: fl.scatter_rows(state.personal[name], clients, leaf) for name, leaf in kept.items()}
         received = state.server["received"].index_fill(0, clients, True)
         return State(state.shared, {**state.personal, **own}, {**state.server, "received": received})
 

@@ -7,18 +7,15 @@ McMahan: Adaptive Federated Optimization, ICLR 2021, https://arxiv.org/abs/2003.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
 from fpl_tune.method import Local, Method, State, Task
 from fpl_tune.wrappers._wrapper import Wrapper
-
-Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True, config=fl.SPEC)
@@ -40,8 +37,8 @@ class ServerOptimizer(Wrapper):
     inner: Method
     optimizer: Literal["avgm", "adam", "yogi"] = "avgm"
     lr: fl.Positive = 1.0
-    beta1: Decay = 0.9
-    beta2: Decay = 0.99
+    beta1: fl.Decay = 0.9
+    beta2: fl.Decay = 0.99
     tau: fl.Positive = 1e-3
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:

@@ -124,13 +124,6 @@ def test_a_run_without_validation_or_with_rounds_between_evaluations(command: Co
     assert set(rounds.values()) <= {"2", "3"}
 
 
-@pytest.mark.parametrize("words", ["status", "show lambda_sweep", "status lambda_sweep"])
-def test_where_no_study_ran_the_folder_is_named_and_not_made(words: str, command: Command, here: Path) -> None:
-    done = command(*words.split())
-    assert f"No results in {here}/outputs" in done.out or f"There are no results in {here}/outputs" in done.err
-    assert not (here / "outputs").exists()
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -161,14 +154,6 @@ def test_what_is_read_need_not_be_written(
     before = {path: path.stat().st_mtime_ns for path in (home / "outputs" / "lambda_sweep").rglob("*")}
     assert command(*words.split()).code == 0
     assert {path: path.stat().st_mtime_ns for path in (home / "outputs" / "lambda_sweep").rglob("*")} == before
-
-
-def test_a_study_with_results_is_known_by_its_name(home: Path, command: Command) -> None:
-    (home / "outputs" / "lambda_sweep").rename(home / "outputs" / "mine")
-    path = home / "outputs" / "mine" / "study.yaml"
-    path.write_text(path.read_text().replace("name: lambda_sweep", "name: mine"))
-    done = command("study", "mine")
-    assert "0 cells run, 3 done before" in done.out, done.err
 
 
 def test_results_are_listed_with_what_they_have(home: Path, command: Command) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fpl_tune.core.formatting import counted, duration, listed, megabytes, size
+from fpl_tune.core.formatting import counted, duration, size
 
 PACKAGE = Path(__file__).resolve().parents[2] / "fpl_tune"
 
@@ -15,10 +15,6 @@ PACKAGE = Path(__file__).resolve().parents[2] / "fpl_tune"
 def test_one_is_singular_and_all_else_plural() -> None:
     assert [counted(n, "cell") for n in (0, 1, 2, 1000)] == ["0 cells", "1 cell", "2 cells", "1,000 cells"]
     assert (counted(1, "class", "classes"), counted(2.0, "class", "classes")) == ("1 class", "2 classes")
-
-
-def test_items_follow_their_noun() -> None:
-    assert [listed("seed", seeds) for seeds in ([3], (1, 2))] == ["seed 3", "seeds 1, 2"]
 
 
 @pytest.mark.parametrize(
@@ -40,10 +36,3 @@ def test_duration(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (81920, "81.9 kB"), (2.5e9, "2.5 GB")])
 def test_size(count: float, text: str) -> None:
     assert size(count) == text
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(3.771e6, "3.77"), (999.4e6, "999"), (999.6e6, "1000"), (1.6384e9, "1638"), (math.nan, "–")]
-)
-def test_megabytes(count: float, text: str) -> None:
-    assert megabytes(count) == text

@@ -54,7 +54,7 @@ def towers(pretrained, *, device="cpu", dtype=None, seed=0):
 
 ENTRIES = """
 [fpl_tune.methods]
-fedavgm = brought:ServerMomentum
+own_momentum = brought:ServerMomentum
 [fpl_tune.data]
 colours = brought:source
 broken = brought:nothing
@@ -88,7 +88,7 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 def test_a_run_of_a_method_on_data_and_towers_that_are_all_brought() -> None:
     rounds: list[list[int]] = []
     frame = fpl_tune.run(
-        "method=fedavgm", "method.beta=0.5", "method.n_ctx=2", "data.name=colours", "data.shots=4",
+        "method=own_momentum", "method.beta=0.5", "method.n_ctx=2", "data.name=colours", "data.shots=4",
         "clip.name=tiny", "clip.pretrained=null", "protocol.rounds=2", "protocol.epochs=1", seeds=2,
         callback=lambda records: rounds.append([record["round"] for record in records]),
     )  # fmt: skip
@@ -98,13 +98,13 @@ def test_a_run_of_a_method_on_data_and_towers_that_are_all_brought() -> None:
 
 
 def test_all_three_keep_their_contracts() -> None:
-    check_method(methods.build({"name": "fedavgm", "n_ctx": 2}))
+    check_method(methods.build({"name": "own_momentum", "n_ctx": 2}))
     check_dataset(data.load(data.DataSpec("colours")))
     check_towers(load_towers("tiny"))
 
 
 def test_they_are_known_by_name() -> None:
-    assert "fedavgm" in config.options("method")
+    assert "own_momentum" in config.options("method")
     with pytest.raises(ConfigError, match="Did you mean 'colours'"):
         data.load(data.DataSpec("colurs"))
 

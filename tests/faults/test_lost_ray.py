@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-import random
-import re
 import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +14,9 @@ import psutil
 import pytest
 
 from fpl_tune.api import start_study as run_study
-from fpl_tune.execute.callback import Callback
 from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Snapshot
-from fpl_tune.simulation.simulation import Record, Simulation
-from fpl_tune.study.cells import Cell
+from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.study.store import Store
 
 BODY = "axes: {optim: {lr: [0.01, 0.1]}}"
@@ -46,7 +40,7 @@ class Kill(Callback):
     def on_round_end(self, cell, records):
         if records[0]["round"] == 6 and cell.number == 1:
             print("reached", flush=True)
-            port = int(connect.addresses()["head"].rpartition(":")[2])
+            port = connect.addresses()[0][1]
             struck = [child for child in psutil.Process().children() if child.name() == kill]
             for child in struck:
                 child.kill()
@@ -103,38 +97,6 @@ def _newest(root: Path) -> int:
     return next(found.meta["round"] for found in checkpoint.usable(slot) if isinstance(found, Snapshot))
 
 
-class KillWorkers(Callback):
-    """Kills all processes that train when certain rounds of certain cells are heard, and notes what is heard."""
-
-    def __init__(self, trainers: Callable[[], list[psutil.Process]], *points: tuple[int, int]) -> None:
-        self.trainers, self.points = trainers, set(points)
-        self.heard: dict[tuple[int, int], set[float]] = defaultdict(set)
-
-    def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
-        here = (cell.number, int(records[0]["round"]))
-        self.heard[here].add(records[0]["time/seconds"])
-        if here in self.points:
-            self.points.remove(here)
-            for worker in self.trainers():
-                worker.kill()
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_workers_killed_in_a_round_go_on_from_their_checkpoints(
-    compose: Any, left: Any, whole: Any, trainers: Any, tmp_path: Path
-) -> None:
-    draw = random.Random(8)
-    killer = KillWorkers(trainers, *((cell, draw.randint(2, 14)) for cell in (0, 1)))
-    made = compose(BODY, LONG, "execution.executor=ray", "execution.parallel=1")
-    outcome = run_study(made, root=tmp_path / "out", callbacks=[killer])
-    assert (outcome.done, outcome.failed, outcome.exit_code) == (2, 0, 0)
-    assert killer.points == set()
-    assert left(tmp_path / "out") == whole(made)
-    # A checkpoint a round: what was heard was never done again, and its clock never read twice.
-    assert len(killer.heard) == 2 * ROUNDS
-    assert {len(times) for times in killer.heard.values()} == {1}
-
-
 def test_the_head_gone_is_exit_code_3_and_nothing_is_lost(
     compose: Any, left: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +105,7 @@ def test_the_head_gone_is_exit_code_3_and_nothing_is_lost(
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 3, said
     assert "abort heard" in said, said
-    assert re.search(r"lost Ray: its (head|node) at [\d.:]+ has not answered for 2 s", said), said
+    assert "lost Ray, which has not answered for 2 s" in said, said
     assert "run the same command to continue" in said
     _nobody_left(process.pid)
     store = Store.open(root, "tiny")

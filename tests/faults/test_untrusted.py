@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from fpl_tune import config
 from fpl_tune.api import start_study as run_study
 from fpl_tune.clip import load_towers
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, FplTuneError
@@ -184,10 +183,3 @@ def test_secrets_of_addresses_are_written_nowhere(tmp_path: Path, monkeypatch: p
         with pytest.raises(ConfigError, match="run by process") as caught, locked(tmp_path / "held"):
             pass
     assert "hunter2" not in str(caught.value)
-
-
-def test_stored_configurations_are_plain_data(make_store: Any) -> None:
-    store = make_store(rounds=1)
-    (store.folder / "study.yaml").write_text("name: !!python/object/apply:os.getcwd []\n")
-    with pytest.raises(FplTuneError):
-        config.to_study(store.node())

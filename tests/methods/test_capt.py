@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from fpl_tune.method import Local, State, normalize
+from fpl_tune.method import normalize
 from fpl_tune.methods.capt import CAPT
 from fpl_tune.testing import EVERYONE, toy_task
 
@@ -85,17 +83,6 @@ def test_own_contexts_are_averaged_by_what_clients_hold(task, rows):
             wanted = sum(heard) / len(heard) if heard else state.shared["own"][k]
         torch.testing.assert_close(merged["own"][k], torch.zeros_like(merged["own"][k]) + wanted)
     assert 0 in task.counts[clients], "some client lacks some class"
-
-
-def test_the_released_rows_ask_what_a_class_is_to_its_client():
-    """Class 1 is a tenth of no client's images, though the last one has all of it: its row stays."""
-    clients = torch.arange(3)
-    counts = torch.tensor([[2, 0], [1, 0], [36, 4]])
-    task = SimpleNamespace(size=counts.sum(1), counts=counts, dtype=torch.float64)
-    local = Local({"own": clients.double().view(3, 1, 1, 1).expand(3, 2, 1, 3)}, buffers={})
-    state = State({"own": torch.full((2, 1, 3), -1.0).double()}, {}, {})
-    merged = CAPT(rows="released").merge(cast(Any, task), state, clients, local).shared["own"]
-    torch.testing.assert_close(merged, torch.tensor([1.0, -1.0]).double().view(2, 1, 1).expand(2, 1, 3))
 
 
 def test_sent_scalars_are_the_published_ones_and_the_histogram(paper_task):

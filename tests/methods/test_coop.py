@@ -13,10 +13,3 @@ def test_a_client_is_promptfl_with_that_client_alone(task: ClientTask) -> None:
     for client in range(4):
         (alone,) = play(PromptFL(n_ctx=2), [task], cohorts=[[client]] * 2)[-1]
         torch.testing.assert_close(state.personal["prompt"][client], alone.shared["prompt"], rtol=0, atol=1e-10)
-
-
-def test_all_clients_start_alike_and_send_nothing(task: ClientTask) -> None:
-    ((state,),) = play(CoOp(n_ctx=2), [task], cohorts=[])
-    assert bool((state.personal["prompt"] == state.personal["prompt"][:1]).all())
-    traffic = CoOp(n_ctx=2).traffic(task, state, torch.arange(4))
-    assert traffic.up == traffic.down == {}

@@ -85,11 +85,6 @@ def test_keys_are_drawn_as_named(kind, paper_task):
         assert set(keys.unique().tolist()) == {0.0, 1.0}
 
 
-def test_the_reader_starts_as_a_layer_of_pytorch(paper_task):
-    state = FedAPT().init(paper_task(), torch.Generator())
-    assert 0.99 * 512**-0.5 < float(state.shared["reader"].abs().max()) <= 512**-0.5
-
-
 def test_figures_tell_how_often_the_reader_finds_the_domain(task):
     method = FedAPT(n_ctx=2)
     state = method.init(task, torch.Generator().manual_seed(3))

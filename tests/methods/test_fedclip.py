@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.method import cosine_logits, normalize
-from fpl_tune.methods._blocks import contrastive
 from fpl_tune.methods.fedclip import FedCLIP
 from fpl_tune.testing import play
 from fpl_tune.wrappers.private import Private
@@ -40,24 +38,6 @@ def test_loss_and_gradient_are_those_of_clients_alone(task, form, objective, ass
         return _reference_loss(task, leaf, images, labels, form, objective)
 
     assert_equal_to_clients_alone(method, task, local, plain, rtol=1e-9)
-
-
-@pytest.mark.parametrize("form", ["sigmoid", "softmax"])
-def test_equal_attention_is_zero_shot(task, form, whole):
-    method = FedCLIP(form=form)
-    local = method.start(task, method.init(task, torch.Generator()), torch.arange(4))
-    for name in ("second.weight", "second.bias"):
-        local.params[name].zero_()
-    wanted = cosine_logits(task.scale, whole.image, task.hand_text.expand(4, -1, -1))
-    torch.testing.assert_close(method.logits(task, local, whole), wanted)
-
-
-def test_contrastive_loss_is_zero_without_negatives_and_counts_duplicates_as_negatives():
-    alone = contrastive(torch.tensor([[[7.0]]]), torch.tensor([[True]]))
-    assert alone.item() == 0
-    twins = normalize(torch.ones(1, 2, 3).double())
-    both = contrastive(5 * twins @ twins.mT, torch.ones(1, 2, dtype=torch.bool))
-    torch.testing.assert_close(both, torch.tensor([2.0]).double().log())
 
 
 def test_without_broadcast_clients_train_alone_and_the_average_is_evaluated(task):

@@ -102,16 +102,6 @@ def test_split_trains_one_token_and_momentum_carries_the_others(task):
     torch.testing.assert_close(after.personal["visual"][0, 0], received + 0.5**3 * (4 - received))
 
 
-def test_visual_only_reads_the_hand_written_prompts(task, whole_batch):
-    method = FedDPT(text="hand")
-    state = method.init(task, torch.Generator().manual_seed(0))
-    assert set(state.shared) == {"visual"}
-    batch, local = whole_batch(task), method.start(task, state, EVERYONE)
-    features, _ = task.encode_images(batch.image, local.params["visual"])
-    wanted = task.scale * normalize(features) @ task.hand_text.T
-    torch.testing.assert_close(method.logits(task, local, batch), wanted)
-
-
 def test_learned_and_sent_scalars_are_the_published_ones(paper_task):
     task = paper_task()
     state = FedDPT().init(task, torch.Generator())

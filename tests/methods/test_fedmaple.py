@@ -47,14 +47,6 @@ def test_loss_and_gradient_are_those_of_images_alone(task, depth, assert_equal_t
     assert_equal_to_clients_alone(method, task, local, plain)
 
 
-def test_maps_of_deeper_blocks_start_equal_and_part_in_training(task):
-    method = FedMaPLe(n_ctx=2, depth=3)
-    (before,), (after,) = play(method, [task], cohorts=[(0, 1, 2, 3)], epochs=2)
-    assert torch.equal(before.shared["map.weight"][1], before.shared["map.weight"][2])
-    assert not torch.equal(before.shared["map.weight"][0], before.shared["map.weight"][1])
-    assert not torch.equal(after.shared["map.weight"][1], after.shared["map.weight"][2])
-
-
 def test_the_first_sentence_is_the_hand_written_one(task):
     """MaPLe learns two of four words: before training the sentence reads "a photo of a dog.", not "a photo dog."."""
     state = FedMaPLe(depth=1).init(task, torch.Generator())

@@ -76,16 +76,3 @@ def test_consistency_compares_with_the_image_or_its_mirror_image(task, trained, 
         mean = picked[client][batch.mask[client]].mean()
         torch.testing.assert_close(loss[client] - plain[client], 10 * mean)
     assert not torch.equal(moved["mirror"], local.buffers["mirror"]), "the next step draws anew"
-
-
-def test_mirroring_is_as_likely_as_not_and_independent_of_image_and_step():
-    keys = [torch.randint(1 << 30, (1000,), generator=torch.Generator().manual_seed(0))]
-    for _ in range(20):
-        keys.append(_scramble(keys[-1]))
-    bits = torch.stack([_scramble(torch.arange(8) + key[:, None]) & 1 for key in keys]).double()  # [21, 1000, 8]
-    n = bits.numel()
-    assert abs(bits.mean().item() - 0.5) < 5 * 0.5 / n**0.5
-    centred = bits - 0.5
-    for shifted in (centred[1:] * centred[:-1], centred[..., 1:] * centred[..., :-1]):
-        assert abs(shifted.mean().item()) < 5 * 0.25 / shifted.numel() ** 0.5
-    assert all(int(key.min()) >= 0 and int(key.max()) < 1 << 32 for key in keys[1:])

@@ -25,6 +25,7 @@ OWN: dict[str, tuple[str, ...]] = {
     "fedprox_dp": ("method.epsilon=1e4",),
     "dpfpl_dp": ("method.epsilon=1e4",),
     "fedpgp": ("optim.groups.u=1", "++optim.groups.v=1"),
+    "fedmap": ("method.depth=3",),
     "fedmaple": ("method.depth=3",),
     "promptsrc": ("method.depth=3",),
     "fedcocoop": ("optim.lr=0.2",),

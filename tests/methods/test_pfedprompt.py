@@ -82,13 +82,3 @@ def test_the_grid_is_the_papers() -> None:
     assert len(GRID) == 20
     printed = {0.10, 0.35, 0.59, 1.08, 1.33, 2.06, 2.55, 3.29, 3.53, 3.77, 4.51, 4.75}
     assert all(min(abs(a - p) for a in GRID) < 0.0051 for p in printed)
-
-
-def test_spatial_features_are_averaged_over_positions() -> None:
-    patches = toy_task("patches")
-    method = PFedPrompt(features="patches", alpha=1.0, **TWO)
-    assert method.needs == "patches"
-    local, batch = deployed(method, patches), images_to_test(patches)
-    pooled = batch._replace(image=batch.image.mean(2))
-    flat = PFedPrompt(alpha=1.0, **TWO)
-    torch.testing.assert_close(method.logits(patches, local, batch), flat.logits(patches, local, pooled))

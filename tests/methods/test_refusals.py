@@ -94,22 +94,3 @@ def test_tasks_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=rule):
         methods.build({"name": name, **fields}).check(paper_task(**sizes))
-
-
-@pytest.mark.parametrize(
-    ("name", "fields"),
-    [
-        ("capt", {"align": 1.0}),
-        ("fedapt", {"unlock": 5, "keys": "orthogonal"}),
-        ("fedcocoop", {"reduction": 512}),
-        ("fedmaple", {}),
-        ("fedmvp", {}),
-        ("full_model", {}),
-        ("ivlp", {"depth": 12}),
-        ("linear_head", {}),
-        ("pfedmoap", {"experts": 6}),
-        ("vpt", {"depth": 12}),
-    ],
-)
-def test_sizes_of_the_papers_are_accepted(name: str, fields: dict[str, Any], paper_task: Callable[..., Any]) -> None:
-    methods.build({"name": name, **fields}).check(paper_task())

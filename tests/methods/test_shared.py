@@ -63,56 +63,32 @@ def test_sent_scalars_are_the_published_ones(
         assert (way if isinstance(wanted, dict) else sum(way.values())) == wanted
 
 
-SIZE, UNIFORM = 2.0, 3.0  # of leaves of ones and of fives, of clients with 9 and with 3 images
-AVERAGES: list[tuple[str, dict[str, Any], float]] = [
-    ("clip_fc", {}, UNIFORM),
-    ("clip_fc", {"weights": "size"}, SIZE),
-    ("fedapt", {}, UNIFORM),
-    ("fedapt", {"weights": "size"}, SIZE),
-    ("fedapt_unsupervised", {}, UNIFORM),
-    ("fedclip", {}, UNIFORM),
-    ("fedclip", {"weights": "size"}, SIZE),
-    ("fedclip_unsupervised", {}, UNIFORM),
-    ("fedcocoop", {"words": ""}, SIZE),
-    ("fedlora", {}, SIZE),
-    ("fedmaple", {"words": "", "depth": 2}, SIZE),
-    ("fedmvp", {}, UNIFORM),
-    ("fedmvp", {"weights": "size"}, SIZE),
-    ("fedotp", {}, SIZE),
-    ("fedper", {}, SIZE),
-    ("fedtpg", {}, UNIFORM),
-    ("fedtpg", {"weights": "size"}, SIZE),
-    ("full_model", {}, SIZE),
-    ("full_model", {"weights": "uniform"}, UNIFORM),
-    ("ivlp", {"words": ""}, SIZE),
-    ("linear_head", {}, SIZE),
-    ("linear_head", {"weights": "uniform"}, UNIFORM),
-    ("pfedmoap", {"experts": 3, "heads": 1}, SIZE),
-    ("pfedprompt", {}, UNIFORM),
-    ("pfedprompt", {"weighted": True}, SIZE),
-    ("plot", {}, SIZE),
-    ("promptfl", {}, SIZE),
-    ("promptfl", {"weights": "uniform"}, UNIFORM),
-    ("promptfolio", {}, SIZE),
-    ("vpt", {}, SIZE),
-]
+BY_SIZE = "fedcocoop fedlora fedmaple fedotp fedper full_model ivlp linear_head pfedmoap plot promptfl promptfolio vpt"
+UNIFORM = "clip_fc fedapt fedapt_unsupervised fedclip fedclip_unsupervised fedmvp fedtpg pfedprompt"
+SMALL = {"words": "", "depth": 2, "experts": 3, "heads": 1}
+ENDS = {"size": 2.0, "uniform": 3.0}
+"""The average of leaves of ones and of fives, of clients with 9 and with 3 images."""
 
 
-@pytest.mark.parametrize(("name", "fields", "wanted"), AVERAGES)
-def test_what_is_shared_is_averaged_and_what_is_personal_stays(
-    name: str, fields: dict[str, Any], wanted: float
-) -> None:
-    method = methods.build({"name": name, **fields})
-    task, clients = toy_task(method.needs, sizes=(9, 5, 7, 3)), torch.tensor([0, 3])
-    state = method.init(task, generator("merge"))
-    local = method.start(task, state, clients)
-    ends = torch.tensor([1.0, 5.0], dtype=task.dtype)
-    train = {n: ends.view(2, *[1] * (leaf.ndim - 1)).expand_as(leaf).clone() for n, leaf in local.params.items()}
-    merged = method.merge(task, state, clients, local._replace(params=train))
-    for leaf in merged.shared.values():
-        torch.testing.assert_close(leaf, torch.full_like(leaf, wanted))
-    for name in train.keys() & state.personal.keys() - {"gate.weight", "gate.bias"}:  # gates rest in the first round
-        assert torch.equal(merged.personal[name][clients], train[name])
+@pytest.mark.parametrize("name", [*BY_SIZE.split(), *UNIFORM.split()])
+def test_what_is_shared_is_averaged_and_what_is_personal_stays(name: str) -> None:
+    """By the paper's weights, and by the others where there is a choice."""
+    fields = {f.name for f in methods.hyper_parameters(methods.find(name))}
+    small = {"name": name, **{field: value for field, value in SMALL.items() if field in fields}}
+    found = [(methods.build(small), ENDS["size" if name in BY_SIZE.split() else "uniform"])]
+    if "weights" in fields:
+        found += [(methods.build({**small, "weights": weights}), wanted) for weights, wanted in ENDS.items()]
+    for method, wanted in found:
+        task, clients = toy_task(method.needs, sizes=(9, 5, 7, 3)), torch.tensor([0, 3])
+        state = method.init(task, generator("merge"))
+        local = method.start(task, state, clients)
+        ends = torch.tensor([1.0, 5.0], dtype=task.dtype)
+        train = {n: ends.view(2, *[1] * (leaf.ndim - 1)).expand_as(leaf).clone() for n, leaf in local.params.items()}
+        merged = method.merge(task, state, clients, local._replace(params=train))
+        for leaf in merged.shared.values():
+            torch.testing.assert_close(leaf, torch.full_like(leaf, wanted))
+        for leaf in train.keys() & state.personal.keys() - {"gate.weight", "gate.bias"}:  # they rest in the first round
+            assert torch.equal(merged.personal[leaf][clients], train[leaf])
 
 
 PROMPT, ALONE = PromptFL(n_ctx=2), CoOp(n_ctx=2)

@@ -108,14 +108,6 @@ def test_a_server_that_was_never_there_costs_one_warning(make_store, uri, undist
     assert picture(uri, store) == undisturbed()
 
 
-def test_unreachable_is_said_in_one_line(make_store, monkeypatch):
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    with pytest.raises(EnvironmentProblem, match="MLFLOW_TRACKING_URI") as raised:
-        track.inspect(make_store(body=SMALL))
-    assert "\n" not in str(raised.value)
-
-
 def test_a_database_of_another_version_is_named_with_its_remedy(make_store, uri, picture):
     store = make_store(body=SMALL)
     database(uri, "UPDATE alembic_version SET version_num = 'x' || version_num")

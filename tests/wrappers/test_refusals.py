@@ -37,7 +37,9 @@ def test_control_variates_need_leaves_that_clients_train_as_received() -> None:
 @pytest.mark.parametrize("inner", [FineTuned(PROMPT), Private(FineTuned(PROMPT)), Ditto(PROMPT)], ids=["", "deep", "d"])
 def test_what_has_copies_of_its_own_cannot_be_fine_tuned(task: ClientTask, inner: Method) -> None:
     FineTuned(Private(PROMPT)).check(task)
-    with pytest.raises(ConfigError, match=r"method\.inner must not be wrapped in .*, but is '(FineTuned|Ditto)'"):
+    with pytest.raises(
+        ConfigError, match=r"method\.inner must not be wrapped in the same way again.*, but is '(FineTuned|Ditto)'"
+    ):
         FineTuned(inner).check(task)
 
 

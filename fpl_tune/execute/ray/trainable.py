@@ -27,7 +27,7 @@ from fpl_tune.core.device import resolve
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, Notice, unknown
 from fpl_tune.core.paths import cache_root
 from fpl_tune.core.spec import validated
-from fpl_tune.execute.job import ExecutionContext, Job, JobRun, Report, stop_requested
+from fpl_tune.execute.job import ExecutionContext, Job, JobRun, stop_requested
 from fpl_tune.execute.ray.nodes import differing
 from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Damaged, Snapshot
@@ -41,10 +41,6 @@ REPORT = "report"
 """Key of a result: the `Report` of a step."""
 STEP_SECONDS = 0.5
 """A study's step runs rounds for at least this long, so that Tune's cost of a step is a small share of it."""
-
-
-class ContextLost(EnvironmentProblem):
-    """The process's CUDA context is useless, so the process must end."""
 
 
 class FederatedTrainable(tune.Trainable):
@@ -95,21 +91,18 @@ class FederatedTrainable(tune.Trainable):
         """
         self._in_study = STUDY in config
         if self._in_study:
-            self._setup_job(config)
+            job, context, versions = pickle.loads(config[STUDY])
+            if different := differing(versions):  # of a node that joined after the check
+                raise EnvironmentProblem(f"this node has {different}. Install the same versions on all nodes.")
+            context = on_node(context)
+            if context.device == "cuda":  # a trial that takes more than its share of the GPU is out of memory
+                torch.cuda.empty_cache()
+                torch.cuda.set_per_process_memory_fraction(min(1.0, config["GPU"]))
+            self._run = JobRun(job, context)
             return
         run, seeds, context = parse(config)
         self._run = JobRun(Job(Cell("", 0, "", "cell", {}, run), tuple(seeds)), context, resumes=False)
         self._run.begin()
-
-    def _setup_job(self, config: dict[str, Any]) -> None:
-        job, context, versions = pickle.loads(config[STUDY])
-        if different := differing(versions):  # of a node that joined after the check
-            raise EnvironmentProblem(f"this node has {different}. Install the same versions on all nodes.")
-        context = on_node(context)
-        if context.device == "cuda":  # a trial that takes more than its share of the GPU is out of memory
-            torch.cuda.empty_cache()
-            torch.cuda.set_per_process_memory_fraction(min(1.0, config["GPU"]))
-        self._run = JobRun(job, context)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Begins another run in the same process, which keeps towers and data."""
@@ -123,21 +116,16 @@ class FederatedTrainable(tune.Trainable):
         Raises:
             Diverged: a loss or an accuracy is NaN or inf.
         """
-        if self._in_study:
-            report = self._step_job()
-            return {REPORT: report, "done": report.last}
         run = self._run
+        if self._in_study:
+            report = run.step(STEP_SECONDS, lambda: stop_requested(run.context.folder))
+            if report.failure is not None and report.failure.kind == "died":  # Tune then ends the process
+                raise EnvironmentProblem(f"the CUDA context is lost: {report.failure.error}")
+            return {REPORT: report, "done": report.last}
         simulation = run.advance()
         for text in run.warnings():
             warnings.warn(text, Notice, stacklevel=2)
         return {**last_figures(run.history), "done": simulation.done, "training_iteration": simulation.round}
-
-    def _step_job(self) -> Report:
-        folder = self._run.context.folder
-        report = self._run.step(STEP_SECONDS, lambda: stop_requested(folder))
-        if report.failure is not None and report.failure.kind == "died":  # Tune then ends the process
-            raise ContextLost(f"the CUDA context is lost: {report.failure.error}")
-        return report
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Writes the state after the last round."""

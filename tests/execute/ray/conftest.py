@@ -71,102 +71,22 @@ def figures(tmp_path: Path) -> Callable[..., pd.DataFrame]:
     return read
 
 
-class Wires:
-    """Network namespaces on one switch, one a node: each has its address, its name of host and its mounts."""
-
-    def __init__(self) -> None:
-        self._prefix = f"fpl-{os.getpid()}-"
-        self._hosts: dict[str, str] = {}
-        self._call("netns", "add", f"{self._prefix}switch")
-        self._call("-n", f"{self._prefix}switch", "link", "add", "switch", "type", "bridge")
-        self._call("-n", f"{self._prefix}switch", "link", "set", "switch", "up")
-
-    def plug(self, host: str) -> None:
-        """A namespace of that name, wired to the others; 10.87.0.2 for the first."""
-        space, switch = self._prefix + host, f"{self._prefix}switch"
-        self._hosts[host] = f"10.87.0.{len(self._hosts) + 2}"
-        self._call("netns", "add", space)
-        self._call(*f"-n {switch} link add {host} type veth peer name eth0 netns {space}".split())
-        self._call(*f"-n {switch} link set {host} master switch up".split())
-        self._call(*f"-n {space} addr add {self._hosts[host]}/24 dev eth0".split())
-        for device in ("lo", "eth0"):
-            self._call("-n", space, "link", "set", device, "up")
-        self._call("-n", space, "route", "add", "default", "dev", "eth0")  # Ray asks it for this host's address
-
-    def on(self, host: str, read_only: Path | None = None) -> list[str]:
-        """Words before a command that make it run there; it cannot write below `read_only`."""
-        mount = f"mount --bind -o ro {read_only} {read_only} && " if read_only else ""
-        script = f'hostname {host} && {mount}exec "$@"'
-        return ["ip", "netns", "exec", self._prefix + host, "unshare", "--uts", "--mount", "sh", "-c", script, "sh"]
-
-    def cut(self) -> None:
-        for host in [*self._hosts, "switch"]:
-            subprocess.run(["ip", "netns", "del", self._prefix + host], check=False, capture_output=True)
-
-    @staticmethod
-    def _call(*words: str) -> None:
-        done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
-
-
-@dataclass(frozen=True)
-class Typed:
-    """How a command ended."""
-
-    code: int
-    said: str
-    seconds: float
-
-    @property
-    def at_once(self) -> bool:
-        return self.seconds < 180  # 20 s on a machine that does nothing else; limits of waiting are longer
-
-
-@pytest.fixture
-def typed(tmp_path: Path) -> Callable[..., Typed]:
-    """typed(body, *overrides, address=..., within=wires.on(host)): `fpl-tune study` in a process of its own."""
-
-    def go(body: str, *overrides: str, address: str, within: Sequence[str] = (), **environment: str) -> Typed:
-        (tmp_path / "tiny.yaml").write_text(STUDY + body)
-        known = {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "disabled", "FPL_TUNE_OUTPUT": str(tmp_path / "typed")}
-        words = [sys.executable, "-m", "fpl_tune", "study", "tiny.yaml", "tracking.enabled=false", *overrides]
-        began = time.monotonic()
-        done = subprocess.run(
-            [*within, *words, "--format", "json"],
-            env={**os.environ, "OMP_NUM_THREADS": "1", **known, **environment},
-            capture_output=True,
-            text=True,
-            timeout=2 * PATIENCE,
-            check=False,
-            cwd=tmp_path,
-        )
-        return Typed(done.returncode, done.stderr, time.monotonic() - began)
-
-    return go
-
-
 @dataclass
 class Cluster:
-    """Ray nodes as processes of this machine, each in a namespace of its own where there are wires."""
+    """Ray nodes as processes of this machine."""
 
     folder: Path
     """Short, for Ray's sockets."""
-    wires: Wires | None = None
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     address: str = ""
 
-    def start(self, name: str, *, cpus: int, read_only: Path | None = None, **environment: str) -> None:
+    def start(self, name: str, *, cpus: int, **environment: str) -> None:
         """Starts a node and waits until it has joined; the first is the head."""
         home = self.folder / name
         home.mkdir(exist_ok=True)  # it may have been there, and been killed
         where = [f"--address={self.address}"] if self.address else ["--head", "--port=0", "--include-dashboard=false"]
         if not self.address:
             where.append(f"--temp-dir={self.folder / 'ray'}")
-        here: list[str] = []
-        if self.wires:
-            self.wires.plug(name)
-            here = self.wires.on(name, read_only)
         words = ["start", "--block", "--disable-usage-stats", f"--num-cpus={cpus}", "--num-gpus=0", *where]
         known = {
             "FPL_TUNE_CACHE": str(home / "cache"),
@@ -178,7 +98,7 @@ class Cluster:
         while True:
             with (home / "log").open("wb") as log:
                 self.processes[name] = subprocess.Popen(
-                    [*here, sys.executable, "-m", "ray.scripts.scripts", *words, "--object-store-memory=80000000"],
+                    [sys.executable, "-m", "ray.scripts.scripts", *words, "--object-store-memory=80000000"],
                     env={**os.environ, **known, **environment},
                     stdout=log,
                     stderr=log,
@@ -238,10 +158,10 @@ class Cluster:
 
 
 @contextmanager
-def started(wires: Wires | None = None) -> Iterator[Cluster]:
+def started() -> Iterator[Cluster]:
     """A head that runs no trials, and two workers of two cores."""
     folder = Path(tempfile.mkdtemp(prefix="fpl-", dir="/tmp"))
-    made = Cluster(folder, wires)
+    made = Cluster(folder)
     try:
         made.start("head", cpus=0)
         made.start("one", cpus=2)
@@ -269,17 +189,3 @@ def cluster(_nodes: Cluster) -> Iterator[Cluster]:
         yield _nodes
     finally:
         _nodes.restore(("head", "one", "two"))
-
-
-@pytest.fixture(scope="module")
-def apart() -> Iterator[Cluster]:
-    """Each node with an address, a name of host and mounts of its own, as on several machines."""
-    try:
-        wires = Wires()
-    except OSError as problem:
-        pytest.skip(f"needs network namespaces, which only root can make ({problem})")
-    try:
-        with started(wires) as made:
-            yield made
-    finally:
-        wires.cut()

@@ -7,14 +7,12 @@ import re
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
 
 from fpl_tune.execute.callback import Callback
-from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
@@ -103,16 +101,3 @@ def test_ray_is_not_started_for_a_finished_study(run: Make, monkeypatch: pytest.
 
     monkeypatch.setattr(ray, "execute", refuse)
     assert run("axes: {}", "execution.executor=ray").skipped == 1
-
-
-def test_ray_is_not_started_for_a_study_that_stops_while_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fpl_tune.execute import ray
-    from fpl_tune.execute.ray import executor
-
-    scheduler: Any = SimpleNamespace(stopping=False)
-    runs: list[bool] = []
-    monkeypatch.setattr(executor, "run", lambda *_: runs.append(scheduler.stopping))
-    ray.execute(scheduler, ExecutionContext(Path(), Path()))
-    scheduler.stopping = True
-    ray.execute(scheduler, ExecutionContext(Path(), Path()))
-    assert runs == [False]

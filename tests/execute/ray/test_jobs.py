@@ -18,7 +18,7 @@ from fpl_tune.execute import job as job_module
 from fpl_tune.execute.job import STOP_FILE, ExecutionContext, Job
 from fpl_tune.execute.ray import executor, trainable
 from fpl_tune.execute.ray.executor import JobSearcher, cause_of_death
-from fpl_tune.execute.ray.trainable import REPORT, STUDY, ContextLost
+from fpl_tune.execute.ray.trainable import REPORT, STUDY
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.versions import versions
@@ -81,7 +81,7 @@ def test_out_of_memory_is_reported_and_a_lost_context_ends_the_process(
     memory = RuntimeError("CUDA error: out of memory")
     assert _actor(monkeypatch, tmp_path, calls, memory).step()[REPORT].failure.kind == "memory"
     lost = RuntimeError("CUDA error: an illegal memory access was encountered")
-    with pytest.raises(ContextLost, match="the CUDA context is lost"):
+    with pytest.raises(EnvironmentProblem, match="the CUDA context is lost"):
         _actor(monkeypatch, tmp_path, calls, lost).step()
 
 

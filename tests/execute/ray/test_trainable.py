@@ -243,22 +243,3 @@ def test_tuner_with_population_based_training_and_restore(session: None, tmp_pat
 
     again = tune.Tuner.restore(str(tmp_path / "plain"), trainable=FederatedTrainable).fit()
     assert reached(again) == reached(results), "nothing is left to run"
-
-
-def test_tuner_with_hyperband_pauses_and_resumes(session: None, tmp_path: Path) -> None:
-    from ray import tune
-    from ray.tune.schedulers import HyperBandScheduler
-
-    results = tuned(
-        {**TINY, "seeds": 1, "optim.lr": tune.loguniform(1e-3, 1.0)},
-        tmp_path,
-        scheduler=HyperBandScheduler(max_t=3, reduction_factor=3),
-        num_samples=3,
-    )
-    assert not results.errors
-    assert max(r.metrics["training_iteration"] for r in results) == 3
-
-
-def test_tuner_starts_no_trial_of_an_unknown_field(session: None, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no field 'optim\.learning'"):
-        tuned({**TINY, "optim.learning": 1}, tmp_path)

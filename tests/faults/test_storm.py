@@ -1,0 +1,81 @@
+"""What a study consists of under Ray is killed at random, again and again: the results are those of a calm run."""
+
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from fpl_tune.study.store import Store
+
+DRIVER = """
+import sys
+from pathlib import Path
+from fpl_tune import config
+from fpl_tune.api import start_study
+from fpl_tune.core.errors import FplTuneError
+from fpl_tune.execute.ray import connect
+
+connect.LOST_SECONDS = 2.0
+study = config.compose_study(sys.argv[1], sys.argv[3:])
+try:
+    sys.exit(start_study(study, root=Path(sys.argv[2])).exit_code)
+except FplTuneError as problem:
+    print(problem, flush=True)
+    sys.exit(problem.exit_code)
+"""
+VICTIMS = {"driver": ".*", "worker": "ray::.*Tr", "raylet": ".*/raylet", "head": ".*/gcs_server"}
+
+
+def struck(driver: psutil.Popen, victim: str) -> None:
+    """Kills a part of a study in the middle of some round."""
+    for process in [driver] if victim == "driver" else driver.children(recursive=True):
+        with suppress(psutil.Error):
+            if re.match(VICTIMS[victim], " ".join(process.cmdline())):
+                process.kill()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "axes: {optim: {lr: [0.01, 0.1, 0.3]}}",
+        "axes: {}\nsearch: {sampler: random, trials: 3, only: [optim.lr]}",
+        "axes: {optim: {lr: [0.01, 0.1, 0.3]}}\nprune: {rule: halving, reduction: 2, first_rung: 20}",
+    ],
+    ids=["grid", "search", "halving"],
+)
+def test_a_storm_of_kills_changes_no_result(compose: Any, left: Any, whole: Any, tmp_path: Path, body: str) -> None:
+    changes = ["protocol.rounds=80", "execution.executor=ray", "execution.parallel=2"]
+    made, root, draw = compose(body, *changes), tmp_path / "out", random.Random(body)
+    words = [sys.executable, "-W", "ignore", "-c", DRIVER, str(tmp_path / "tiny.yaml"), str(root), *changes]
+    driver: psutil.Popen | None = None
+    for victim in draw.sample([*VICTIMS], len(VICTIMS)):
+        if driver is None or driver.poll() is not None:
+            driver = psutil.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before = set(root.rglob("round-*"))
+        while driver.poll() is None and set(root.rglob("round-*")) <= before:
+            time.sleep(0.05)
+        if driver.poll() is None:
+            struck(driver, victim)
+        if victim != "worker":
+            driver.wait(timeout=300)
+    if driver is not None:
+        driver.wait(timeout=300)
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    store = Store.open(root, "tiny")
+    if "halving" in body:
+        ended = {cell.label: {store.result(cell, seed)["status"] for seed in (1, 2)} for cell in store.cells()}  # type: ignore[index]
+        assert set().union(*ended.values()) <= {"done", "pruned"}
+        assert any(states == {"done"} for states in ended.values())
+    else:
+        assert left(root) == whole(made)
+    assert not list(root.rglob("ckpt-*"))
