@@ -63,18 +63,23 @@ def fixed_settings(threads: int) -> Iterator[list[str]]:
     """
     settings = {"default_dtype": torch.float32, "num_threads": threads, "float32_matmul_precision": "highest"}
 
-    def read(name: str) -> Any:
-        return getattr(torch, f"get_{name}")()
+    def read() -> dict[str, Any]:
+        return {name: getattr(torch, f"get_{name}")() for name in settings}
 
-    before, changed = {name: read(name) for name in settings}, list[str]()
-    for name, value in settings.items():
-        getattr(torch, f"set_{name}")(value)
+    def write(wanted: dict[str, Any]) -> list[str]:
+        """Writes the settings that differ, and returns their names."""
+        differing = [name for name, value in read().items() if value != wanted[name]]
+        for name in differing:
+            getattr(torch, f"set_{name}")(wanted[name])
+        return differing
+
+    before, changed = read(), list[str]()
+    write(settings)
     try:
         yield changed
     finally:
-        changed += [name for name, value in settings.items() if read(name) != value]
-        for name, value in before.items():
-            getattr(torch, f"set_{name}")(value)
+        changed += write(settings)
+        write(before)
 
 
 def resolve(wanted: str) -> str:

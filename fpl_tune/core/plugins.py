@@ -69,10 +69,7 @@ def module_of(name: str, field: str) -> ModuleType:
         ConfigError: the name is not of that form, or its module is not trusted or cannot be imported.
     """
     module, _, part = name.partition(":")
-    if "/" in module or module.endswith(".py"):
-        stem = module.rpartition("/")[2].removesuffix(".py")
-        raise ConfigError(f"{field} {name!r} names a file. Name its module: PYTHONPATH=FOLDER, {field}={stem}:{part}.")
-    if not module or not part:
+    if "/" in module or not module or not part:
         raise ConfigError(f"{field} is given as package.module:Name, but is {name!r}.")
     top, here = module.partition(".")[0], Path.cwd()
     if (here / f"{top}.py").is_file() or (here / top / "__init__.py").is_file():

@@ -116,7 +116,7 @@ OVERRIDES = {
     "optim.groups={u:1.0": "is not an override",
     "=1": "does not name a field",
     "optim@x=sgd": "does not name a field",
-    "method=./file.py:Class": "names a file",
+    "method=./file.py:Class": "is given as package.module:Name",
     "clip=ViT-L-14": "clip.name=ViT-L-14 clip.pretrained=openai",
     "~method.lam": "Could not delete",
     "data=null": "There is no data",
