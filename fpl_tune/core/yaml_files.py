@@ -82,6 +82,6 @@ def refuse_resolvers(text: str, where: str) -> None:
     for inside in re.findall(r"\$\{([^}]*)", text):
         if not _REFERENCE.fullmatch(inside):
             raise ConfigError(
-                f"{where} has ${{{inside[:60]}}}, but only references to the study's own fields are replaced, such as "
+                f"{where} has ${{{' '.join(inside.split())[:60]}}}, but only references to the study's own fields are replaced, such as "
                 "${let.rounds} or ${optim.lr}. Write the value."
             )
