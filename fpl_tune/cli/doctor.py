@@ -13,9 +13,11 @@ import typer
 
 from fpl_tune.cli import output
 from fpl_tune.cli.common import FormatOption, app, stored
-from fpl_tune.core.errors import EnvironmentProblem, FplTuneError
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem, FplTuneError
 from fpl_tune.core.formatting import counted, size
 from fpl_tune.core.paths import cache_root, output_folder, stored_studies
+from fpl_tune.study.schema import DamagedFile
+from fpl_tune.study.store import Store
 
 _LITTLE_SPACE = 2 << 30  # bytes
 
@@ -68,9 +70,11 @@ def _machine(root: Path) -> list[dict[str, str]]:
 def _study(root: Path, name: str, fix: bool) -> list[dict[str, str]]:
     """Rows on a study's damaged files, and on its records in MLflow."""
     from fpl_tune import track
-    from fpl_tune.execute.manage import check_files
 
-    found = check_files(root, name)
+    try:
+        found = Store.open(root, name).check()
+    except ConfigError as problem:
+        found = [problem if isinstance(problem, DamagedFile) else DamagedFile(root / name, str(problem).rstrip("."))]
     rows = [_row(str(file.path.relative_to(root)), file.why, file.remedy) for file in found]
     rows = rows or [_row(f"files of {name}", "readable")]
     if any(file.path.name == "study.yaml" for file in found):

@@ -177,8 +177,9 @@ class PruneSpec:
     """Early stopping of cells; off by default."""
 
     rule: Any = None
-    """halving (noise-aware successive halving that pauses and resumes), a pruner of Optuna (median, hyperband ...), of
-    a plug-in or of `package.module:Class`, or None; {name: ..., argument: ...} with arguments."""
+    """halving (noise-aware successive halving that pauses and resumes), or None; for trials of a search also a pruner
+    of Optuna (median, hyperband ...), of a plug-in or of `package.module:Class`; {name: ..., argument: ...} with
+    arguments."""
     reduction: Annotated[int, Field(ge=2, le=1_000_000)] = 3
     """Reduction factor of successive halving: the best 1 / `reduction` continue at each rung."""
     first_rung: AtLeastOne = 1

@@ -81,7 +81,8 @@ def refuse_resolvers(text: str, where: str) -> None:
     """Raises `ConfigError` for an interpolation other than a reference to a field, such as `${let.rounds}`."""
     for inside in re.findall(r"\$\{([^}]*)", text):
         if not _REFERENCE.fullmatch(inside):
+            named = " ".join(inside.split())[:60]
             raise ConfigError(
-                f"{where} has ${{{inside[:60]}}}, but only references to the study's own fields are replaced, such as "
+                f"{where} has ${{{named}}}, but only references to the study's own fields are replaced, such as "
                 "${let.rounds} or ${optim.lr}. Write the value."
             )

@@ -29,7 +29,7 @@ LARGEST = 100_000
 def _own(module: str) -> list[type[Method]]:
     """The methods that a module defines itself."""
     found = inspect.getmembers(import_module(module), inspect.isclass)
-    return [kind for _, kind in found if issubclass(kind, Method) and is_dataclass(kind) and kind.__module__ == module]
+    return [kind for _, kind in found if is_dataclass(kind) and kind.__module__ == module and issubclass(kind, Method)]
 
 
 @cache

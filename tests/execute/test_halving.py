@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import random
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from fpl_tune.config import PruneSpec
 from fpl_tune.execute import inline
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.runner import run_study
-from fpl_tune.search.pruning import Decision, Paused, Pruner
 from fpl_tune.simulation.simulation import Record, Simulation
-from fpl_tune.study.cells import Cell, expand
+from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 
 Compose = Callable[..., Any]
@@ -146,51 +141,3 @@ def test_a_search_does_not_wait_for_paused_trials(
     best = min(stepped)[0]
     assert [r for lr, r in stepped if lr == best] == [1, 2, 3, 4]
     assert sum(status == "pruned" for status, _ in rounds_of(tmp_path).values()) >= 4
-
-
-def rounds_run(cells: Sequence[Cell], histories: Mapping[str, Any], spec: PruneSpec) -> dict[str, int]:
-    """Rounds that each cell runs where one runs at a time: promoted cells first, then new ones."""
-    pruner, waiting = Pruner(spec), deque(cells)
-    paused, ran = dict[str, Paused](), dict[str, int]()
-    while waiting or paused:
-        going = pruner.promote(list(paused.values()))
-        if not going and waiting:
-            going = [Paused(waiting.popleft(), 0)]
-        elif not going:
-            going, pruned = pruner.settle(list(paused.values()), ())
-            paused = {key: p for key, p in paused.items() if p not in pruned}
-        for cell, done in going:
-            paused.pop(cell.id, None)
-            rounds = histories[cell.id]
-            for number in range(done + 1, len(rounds) + 1):
-                ran[cell.id] = number
-                decision = pruner.decide(cell, rounds[:number])
-                if decision == Decision.PAUSE:
-                    paused[cell.id] = Paused(cell, number)
-                if decision != Decision.CONTINUE:
-                    break
-    return ran
-
-
-def test_the_same_winner_in_95_of_100_orders_at_40_percent_of_the_rounds(compose: Compose) -> None:
-    """27 cells of 10 rounds: levels drawn, curves that rise to them, noise of seeds and clients."""
-    cells = expand(compose(f"axes: {{optim: {{lr: {[0.01 * (i + 1) for i in range(27)]}}}}}", "protocol.rounds=10"))
-    rng = np.random.default_rng(0)
-    histories: dict[str, Any] = {}
-    for cell, level in zip(cells, rng.uniform(0.4, 0.8, len(cells)), strict=True):
-        histories[cell.id] = []
-        for number in range(1, 11):
-            means = level * (1 - 0.5 / number) + rng.normal(0, 0.01, 3)
-            histories[cell.id].append(
-                [{"round": number, "seed": s, "val/acc_mean": float(m)} for s, m in enumerate(means)]
-            )
-    val = {key: np.mean([record["val/acc_mean"] for record in rounds[-1]]) for key, rounds in histories.items()}
-    winner, order, same, share = max(val, key=lambda key: val[key]), random.Random(1), 0, []
-    for _ in range(200):
-        ran = rounds_run(order.sample(cells, len(cells)), histories, PruneSpec(rule="halving"))
-        same += max((key for key in ran if ran[key] == 10), key=lambda key: val[key]) == winner
-        share.append(sum(ran.values()) / 270)
-    assert same >= 0.95 * 200
-    assert np.mean(share) <= 0.4
-    every = rounds_run(cells, histories, PruneSpec(rule="halving", confidence=1e6))
-    assert set(every.values()) == {10}

@@ -152,21 +152,16 @@ def test_the_code_of_an_archive_is_not_run(tmp_path: Path, capfd: pytest.Capture
     assert "was run" not in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("kind", ["header too large", "header no JSON", "nested header", "zip bomb", "no parameters"])
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["header too large", "nested header", "zip bomb"])
 def test_odd_weights_are_one_line_and_code_is_never_advised(tmp_path: Path, kind: str) -> None:
     path = tmp_path / ("x.safetensors" if "header" in kind else "x.pt")
     if kind == "header too large":
         path.write_bytes((1 << 62).to_bytes(8, "little") + b"{}")
-    elif kind == "header no JSON":
-        path.write_bytes((8).to_bytes(8, "little") + b"not JSON")
     elif kind == "nested header":
         path.write_bytes((100_000).to_bytes(8, "little") + b"[" * 100_000)
-    elif kind == "zip bomb":
+    else:
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("x/data.pkl", bytes(100 << 20))
-    else:
-        torch.jit.script(torch.nn.Identity()).save(str(path))
     with pytest.raises(FplTuneError) as caught:
         load_towers("RN50", str(path))
     assert "\n" not in str(caught.value)

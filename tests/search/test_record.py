@@ -105,17 +105,6 @@ def test_the_sampler_receives_paused_trials_with_their_values_and_rounds(
     assert search.unfinished == 4
 
 
-def test_tpe_begins_with_paused_trials(compose: Compose, tmp_path: Path, results: Any, opened: Any) -> None:
-    """After four results, here of paused trials, suggestions follow the values; before, they are drawn."""
-    made, found = compose(LR, "search.trials=12"), []
-    for better in (0, 3):
-        search, _ = opened(made, tmp_path / str(better))
-        for number, cell in enumerate([search.request() for _ in range(4)]):
-            search.pause(cell, by_round(results(0.9 if number == better else 0.1))[:1])
-        found.append([search.request().run.optim.lr for _ in range(2)])
-    assert found[0] != found[1]
-
-
 def test_the_sampler_receives_mean_and_error_and_pruned_as_pruned(
     compose: Compose, tmp_path: Path, results: Any, opened: Any
 ) -> None:

@@ -25,12 +25,6 @@ search: {sampler: tpe, trials: 14, space: {optim.lr: {low: 1.0e-4, high: 1.0, lo
 """
 
 
-def test_the_seed_of_the_search_changes_what_is_drawn(compose: Compose, tmp_path: Path, params: Any) -> None:
-    one, other = (params(compose(LR, f"search.seed={seed}"), tmp_path / str(seed)) for seed in (0, 1))
-    assert len(one) == 14
-    assert other[1:] != one[1:]  # the first is published
-
-
 def test_published_values_come_first_and_only_inside_the_range(compose: Compose, tmp_path: Path, params: Any) -> None:
     made = compose(LR)
     space = read_space(["promptfl"], made.search, [])

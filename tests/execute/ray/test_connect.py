@@ -44,11 +44,11 @@ assert token.is_dir() and token.stat().st_mode & 0o77 == 0
 
 @pytest.mark.system
 def test_our_ray_listens_here_alone_and_nothing_of_it_outlives_a_study(compose: Any, tmp_path: Path) -> None:
-    """Its processes block SIGTERM, so that a signal to the process group does not end them before trials do."""
+    """Handlers of signals and the environment are as before; Ray's token is private."""
     compose("axes: {}")
     known = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     words = [sys.executable, "-c", _STUDY, str(tmp_path / "tiny.yaml"), str(tmp_path / "out")]
-    subprocess.run(words, check=True, timeout=120, env={**known, "HOME": str(tmp_path)})
+    subprocess.run(words, check=True, timeout=600, env={**known, "HOME": str(tmp_path)})
 
 
 def test_folders_of_killed_processes_are_swept() -> None:

@@ -126,12 +126,6 @@ def test_rounds_without_an_evaluation_repeat_the_last_one() -> None:
     assert math.isfinite(third["val/acc_mean"])
 
 
-def test_figures_are_means_and_deviations_over_seeds() -> None:
-    found = summarise([{"seed": 1, "round": 1, "a": 1.0, "clients/test": [1]}, {"seed": 2, "round": 1, "a": 3.0}])
-    assert found == {"a": 2.0, "a_seed_std": pytest.approx(math.sqrt(2))}
-    assert summarise([{"seed": 1, "round": 1, "a": 1.0}]) == {"a": 1.0}
-
-
 # -- under a Tuner -------------------------------------------------------------------------------------------
 
 
