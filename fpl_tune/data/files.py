@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -172,6 +173,13 @@ def _present(rows: Rows, root: Path, spec: DataSpec, listed_in: str) -> Rows:
     return [row for row, here in zip(rows, there, strict=True) if here]
 
 
+def _text(path: Path) -> str:
+    """The text of a file. Devices and pipes are refused, since they may never end."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return path.read_text(encoding="utf-8")
+
+
 def lines_of(path: Path) -> list[str]:
     """The lines of a list that are neither blank nor comments.
 
@@ -179,7 +187,7 @@ def lines_of(path: Path) -> list[str]:
         EnvironmentProblem: it cannot be read.
     """
     try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = [line.strip() for line in _text(path).splitlines()]
     except OSError as error:
         raise EnvironmentProblem(f"Cannot read {path}: {error.strerror}. Complete the download.") from None
     return [line for line in lines if line and not line.startswith("#")]
@@ -188,7 +196,7 @@ def lines_of(path: Path) -> list[str]:
 def read_json(path: Path, remedy: str) -> Any:
     """The content of a JSON file. Raises `EnvironmentProblem`, which ends in `remedy`, if it cannot be read."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise EnvironmentProblem(f"Cannot read {path}: {error}. {remedy}") from None
 
