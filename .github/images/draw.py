@@ -55,8 +55,8 @@ def comparison(root: Path) -> Image.Image:
     experiment = client.get_experiment_by_name(STUDY)
     if experiment is None:
         sys.exit(f"There is no experiment {STUDY} in {root}. Run `fpl-tune study {STUDY}`.")
-    tags = ((run, run.data.tags) for run in client.search_runs([experiment.experiment_id]))
-    runs = [run for run, of in tags if (of.get("fpl.kind"), of.get("fpl.role")) == ("cell", "cell")]
+    found = client.search_runs([experiment.experiment_id])
+    runs = [run for run in found if run.data.tags.get("fpl.role") == "cell"]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{probe.getsockname()[1]}"
