@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import MISSING
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -99,7 +98,8 @@ def method_page(name: str) -> str:
         parts += ["## Equation", f"{equation} ({paper})", f"Collapses to: {limits}." if limits else ""]
     fields = methods.hyper_parameters(kind)
     if fields:
-        rows = [f"| `method.{field.name}` | {_default(field)} |" for field in fields]
+        defaults = {field: f"`{value!r}`" for field, value in methods.defaults(kind).items()}
+        rows = [f"| `method.{field.name}` | {defaults.get(field.name, '')} |" for field in fields]
         parts += ["## Hyper-parameters", "\n".join(["| field | default |", "|---|---|", *rows])]
     parts += [_fields_explained((kind.__doc__ or "").strip())]
     space = ROOT / "search_spaces" / f"{name}.yaml"
@@ -113,12 +113,6 @@ def method_page(name: str) -> str:
 
 
 _WRAPPER = "```bash\nfpl-tune run 'method={{name: {}, inner: {{name: promptfl}}}}'\n```"
-
-
-def _default(field: Any) -> str:
-    if field.default is MISSING:
-        return ""
-    return f"`{field.default!r}`"
 
 
 def _linked(text: str) -> str:

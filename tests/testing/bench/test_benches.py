@@ -69,7 +69,9 @@ def test_a_round(tmp_path: Path) -> None:
         if not what.startswith("encoding"):
             told.append((done, total, what))
 
-    _assert_sound(bench.bench_round(config.compose_run(TINY), cache_dir=tmp_path, progress=progress), told)
+    found = bench.bench_round(config.compose_run(TINY), cache_dir=tmp_path, progress=progress)
+    _assert_sound(found, told)
+    assert [row["bench"] for row in found] == ["round promptfl compact"]
 
 
 @pytest.mark.parametrize("method", ["promptfl", "fedotp"])
