@@ -43,6 +43,12 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
         raise
 
 
+def sweep(path: Path) -> None:
+    """Removes temporary files for `path` that a killed process left; no process may be writing it."""
+    for left in path.parent.glob(f"{path.name}.*.part"):
+        left.unlink(missing_ok=True)
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes a text file in UTF-8 atomically."""
     with atomic_write(path) as temporary:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, unknown
-from fpl_tune.core.files import atomic_write
+from fpl_tune.core.files import atomic_write, sweep
 from fpl_tune.data.pool import Pool, digest, read_in_threads
 from fpl_tune.data.transform import Transform, View, look, transform
 
@@ -73,8 +73,7 @@ def features(
         with FileLock(f"{path}.lock"):
             if (found := _read(path, job)) is not None:
                 return found
-            for left in path.parent.glob(f"{path.name}.*.part"):  # of a process that was killed
-                left.unlink(missing_ok=True)
+            sweep(path)
             with atomic_write(path, durable=True) as unfinished:
                 array = np.lib.format.open_memmap(unfinished, "w+", job.dtype, job.shape)
                 _reserve(unfinished)

@@ -13,7 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fpl_tune.core.files import write_text
+from filelock import FileLock
+
+from fpl_tune.core.files import sweep, write_text
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import owner
 from fpl_tune.study.store import Store
@@ -155,7 +157,10 @@ def identity(root: Path) -> str:
     """Tells the studies of an output folder from others on a shared server: a random id in the folder."""
     path = root / "mlflow.id"
     if not path.is_file():
-        write_text(path, uuid.uuid4().hex)
+        with FileLock(root / ".mlflow.id.lock"):  # studies that begin at once in a new folder
+            sweep(path)
+            if not path.is_file():
+                write_text(path, uuid.uuid4().hex)
     return path.read_text(encoding="utf-8").strip()
 
 

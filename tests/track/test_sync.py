@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pandas as pd
@@ -15,7 +16,7 @@ from fpl_tune import config, track
 from fpl_tune.core.redact import redact
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
-from fpl_tune.track import runs, server
+from fpl_tune.track import runs, server, writer
 
 SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
 
@@ -131,6 +132,14 @@ def test_two_stores_of_one_name_share_a_server(make_store, uri, tmp_path, pictur
 
 
 # -- the store alone ---------------------------------------------------------------------------------------
+
+
+def test_studies_that_begin_at_once_share_one_identity_and_leave_no_part_of_a_killed_one(tmp_path):
+    (tmp_path / "mlflow.id.0123abcd.part").write_text("half")
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(lambda _: writer.identity(tmp_path), range(16)))
+    assert found == {(tmp_path / "mlflow.id").read_text()}
+    assert not list(tmp_path.glob("*.part"))
 
 
 def test_secrets_are_not_printed():
