@@ -139,5 +139,5 @@ def test_a_search_does_not_wait_for_paused_trials(
     outcome = run_study(compose(body, "protocol.rounds=4"), root=tmp_path, executor=inline.execute)
     assert (outcome.exit_code, outcome.done) == (0, 8)
     best = min(stepped)[0]
-    assert [r for lr, r in stepped if lr == best] == [1, 2, 3, 4]
+    assert [r for lr, r in stepped if lr == best] == 2 * [1, 2, 3, 4], "the second seed follows the first"
     assert sum(status == "pruned" for status, _ in rounds_of(tmp_path).values()) >= 4

@@ -145,8 +145,11 @@ def test_a_pruner_of_optuna_or_a_plug_in_stops_trials(
     ("overrides", "says"),
     [
         (["protocol.rounds=4", "protocol.eval_every=4"], "protocol.eval_every=4 of 4 rounds gives none"),
-        (["protocol.rounds=4", "prune.first_rung=4"], r"after round 1, and the last round, 4, .* gives \[4\]\. Set"),
-        (["protocol.rounds=8", "protocol.eval_every=5"], r"after round 5, and the last round, 8, .* gives \[1, 3, 9\]"),
+        (
+            ["protocol.rounds=4", "prune.first_rung=4"],
+            r"before the last round, 4, .* prune.first_rung=4\. Set prune.first_rung=1",
+        ),
+        (["protocol.rounds=8", "protocol.eval_every=3", "prune.first_rung=7"], "Set prune.first_rung=3"),
         (["protocol.rounds=8", "protocol.eval_every=8", "prune.rule=median"], "prune.rule=median needs a search"),
     ],
 )
