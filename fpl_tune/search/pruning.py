@@ -246,14 +246,19 @@ class Pruner:
         return self._ranked(rung)[: len(self._rungs[rung]) // self.spec.reduction]
 
     def _near_the_best(self, rung: Rung) -> list[str]:
-        """Cells of a rung that are within the noise of its cutoff; at least one."""
+        """Cells of a rung that are within the noise of its cutoff; at least one, and one published point.
+
+        A published point reaches the end, so that the gain over it is known.
+        """
         scores, ranked = self._rungs[rung], self._ranked(rung)
         cutoff = scores[ranked[max(1, len(ranked) // self.spec.reduction) - 1]]
 
         def noise(name: str) -> float:
             return self.spec.confidence * math.hypot(scores[name].error, cutoff.error)
 
-        return [name for name in ranked if cutoff.mean - scores[name].mean <= noise(name)]
+        known = [name for name in ranked if self._search is not None and name in self._search.published]
+        kept = known[:1] if self._passed[rung].isdisjoint(known) else []
+        return [name for name in ranked if cutoff.mean - scores[name].mean <= noise(name) or name in kept]
 
     def promote(self, paused: Collection[Paused]) -> list[Paused]:
         """Selects the paused cells that may resume, the furthest and best first."""

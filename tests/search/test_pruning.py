@@ -92,6 +92,23 @@ def test_the_lowest_rung_is_settled_first_and_one_cell_always_goes_on(cells: lis
     assert pruner.settle(paused[2:], ()) == ([Paused(cells[2], 3)], [])
 
 
+def test_one_published_point_reaches_the_end(compose: Compose, tmp_path: Path, opened: Any) -> None:
+    """The best of them at each rung goes on, however far behind it is."""
+    made = compose("axes: {}\nsearch: {sampler: random, trials: 7, only: [optim.lr]}", "protocol.rounds=5")
+    search, _ = opened(made, tmp_path)
+    cells = list(iter(search.request, None))
+    values = [0.2 if cell.id in search.published else 0.5 + 0.01 * number for number, cell in enumerate(cells)]
+    pruner = Pruner(PruneSpec(rule="halving", confidence=0), [], search)
+    paused = [
+        Paused(cell, 1) for cell, v in zip(cells, values, strict=True) if pruner.decide(cell, rounds([v])) == PAUSE
+    ]
+    waiting = [p for p in paused if p not in pruner.promote(paused)]
+    going, pruned = pruner.settle(waiting, ())
+    assert [p.cell.id in search.published for p in going] == [True]
+    assert len(search.published) > 1
+    assert sum(p.cell.id in search.published for p in pruned) == len(search.published) - 1
+
+
 def test_cells_on_other_data_are_no_peers(compose: Compose) -> None:
     made = expand(compose("axes: {data: {shots: [2, 4]}, optim: {lr: [1, 2, 3]}}", "protocol.rounds=9"))
     pruner = Pruner(PruneSpec(rule="halving", reduction=2, confidence=0))
