@@ -40,12 +40,10 @@ here=$(cd "$(dirname "$0")" && pwd)
 python=${{PYTHON:-python3}}
 "$python" -c '
 import sys
-found = "Python " + sys.version.split()[0]
-try:
-    import torch
-    found += " with PyTorch " + torch.__version__
-except ImportError:
-    found += " without PyTorch"
+from importlib.metadata import distributions
+found = "Python " + sys.version.split()[0] + " without PyTorch"
+for one in distributions(name="torch"):
+    found = found.replace("without PyTorch", "with PyTorch " + one.version)
 sys.exit(0 if found.startswith("Python {PYTHON}.") and " {TORCH}." in found else
          "The wheels of this kit are for Python {PYTHON} with PyTorch {TORCH}, but here is " + found + ". Name another "
          "interpreter in PYTHON.")
