@@ -181,7 +181,6 @@ def _register(overrides: Sequence[str]) -> None:
     _register_defaults()
     named = [text.removeprefix("method=") for text in overrides if re.match("method=[^{]*:", text)]
     for name in [*methods.catalogue(), *named]:
-        methods.find(name)
         _register_method(name)
 
 
@@ -203,11 +202,6 @@ def _defaults(kind: type[RunSpec]) -> dict[str, Any]:
 def _register_method(name: str) -> None:
     from hydra.core.config_store import ConfigStore
 
-    if not _has_file(name):
-        node = {"method": {"name": name}}
-        ConfigStore.instance().store(group="method", name=name, node=node, package="_global_")
-
-
-def _has_file(method: str) -> bool:
-    """Whether a method is an option with fields of its own, such as other groups."""
-    return shipped("conf", f"method/{method}.yaml").is_file()
+    methods.find(name)
+    if not shipped("conf", f"method/{name}.yaml").is_file():
+        ConfigStore.instance().store(group="method", name=name, node={"name": name})
