@@ -215,7 +215,7 @@ SEARCHERS: dict[str, Searcher] = {
     for sampler in SAMPLERS
     for pruner in PRUNERS
 } | {
-    "fpl-tune": partial(platform_search, ["search.trials=1000"]),
+    "fpl-tune": partial(platform_search, [f"search.budget={AFTER[-1]}"]),
 }
 
 
