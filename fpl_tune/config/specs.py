@@ -110,6 +110,12 @@ class ProtocolSpec:
     """All clients train in round 1 whatever the participation, as the released FedOTP and FedPGP do."""
     eval_every: AtLeastOne = 1
     """Rounds between evaluations; the last round is always evaluated."""
+    unseen: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the clients that never train, drawn by the seed. Validation and other test sets are then those of the
+    clients that do; the main test set of these is scored as `unseen`, by the models that new clients receive."""
+    global_model: bool = False
+    """Also score the main test set by the models that new clients receive, as `global`: beside a method's personal
+    models, what is shared. Testing then takes up to twice as long."""
 
 
 @dataclass(frozen=True, config=SPEC)
