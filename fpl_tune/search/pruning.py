@@ -2,7 +2,7 @@
 
 `halving` is asynchronous successive halving (Li et al., 2020, https://arxiv.org/abs/1810.05934). Rungs are the first
 validated rounds from `first_rung` · `reduction`^k on. By default the first is a third of the rounds: in tables of three
-methods, validation after a sixth ranked configurations by how fast they learn, and lost the best one of a method. A cell
+methods, validation after a sixth ranked configurations by how fast they learn, and lost one method's best. A cell
 that reaches a rung goes on if it is among the best 1 / `reduction` of those that reached it so far; otherwise it is
 paused with a checkpoint and goes on when its rung has room for it. A trial of a search runs its first seed alone: its
 last round is the rung that its other seeds wait for. One change to the paper: once no further cell can reach a rung,
