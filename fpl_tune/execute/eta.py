@@ -15,7 +15,7 @@ from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.manage import ETA_FILE
 from fpl_tune.execute.plan.profile import cost_key
-from fpl_tune.search.pruning import HALVING, rungs
+from fpl_tune.search.pruning import expected_cost, resolved, rungs
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
@@ -48,9 +48,9 @@ class Part:
 
 @dataclass
 class Left:
-    """What a cell has left to run."""
+    """What a cell is expected to run in all, and what it has run."""
 
-    seeds: dict[int, Work] = field(default_factory=dict)
+    expected: Work
     records: dict[int, Record] = field(default_factory=dict)
     """The last one of each seed."""
     part: Part | None = None
@@ -60,8 +60,9 @@ class Left:
 
     @property
     def work(self) -> Work:
-        works = list(self.seeds.values())
-        return Work(works[0].kind, sum(work.rounds for work in works), max(work.jobs for work in works))
+        """What is left: less than nothing of a trial that went on where most do not."""
+        kind, rounds, jobs = self.expected
+        return Work(kind, rounds - sum(record["round"] for record in self.records.values()), jobs - self.ended)
 
 
 class Eta(Callback):
@@ -84,7 +85,7 @@ class Eta(Callback):
 
     def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
         spec, self._file = store.spec(), store.folder / ETA_FILE
-        self._seeds, self._prune = spec.seed_list(), spec.prune
+        self._seeds, self._prune = spec.seed_list(), resolved(spec)
         self._file.unlink(missing_ok=True)
         self._queued = jobs
         for job in jobs:
@@ -97,46 +98,46 @@ class Eta(Callback):
         for cell in cells:
             self._expect(cell, self._seeds)
             if cell.id in self._left:
-                self._trial = self._left[cell.id].work
+                self._trial = self._left[cell.id].expected
+
+    def _expect(self, cell: Cell, seeds: Sequence[int]) -> None:
+        """Counts what a cell has to run. One that halving may end counts as the mean of such cells."""
+        if not cell.run.learns or cell.id in self._left:  # others take next to nothing
+            return
+        rounds, jobs = float(len(seeds) * cell.run.rounds), 1.0
+        if self._halved(cell):
+            apart = len(self._seeds) if cell.role == "trial" else 1  # seeds that begin where the first one ends
+            rounds *= expected_cost(self._prune, cell.run, apart)
+            jobs = sum(self._prune.reduction**-k for k in range(len(rungs(self._prune, cell.run)) + 1 + (apart > 1)))
+        self._left[cell.id] = Left(Work(cost_key(cell.run), rounds, jobs))
+
+    def _halved(self, cell: Cell) -> bool:
+        return cell.candidate and bool(rungs(self._prune, cell.run))
 
     def on_job_start(self, cell: Cell, seeds: Sequence[int]) -> None:
         if not self._parts:  # the plan is made between the study's start and its first job
             self._planned = {cost_key(job.cell.run): job.pace for job in self._queued if job.pace is not None}
-        left, self._last = self._left.get(cell.id), time.monotonic()
-        if left is None or left.part is not None or not left.records:  # one that was paused goes on from its rung
-            self._expect(cell, seeds)
+        self._last = time.monotonic()
+        self._expect(cell, seeds)
         if left := self._left.get(cell.id):
-            left.part = Part(left.work.kind, self._free.pop(0) if self._free else self._last)
+            for seed in (
+                seeds if left.part is not None else ()
+            ):  # it failed and begins anew; one that was paused goes on
+                left.records.pop(seed, None)
+            left.part = Part(left.expected.kind, self._free.pop(0) if self._free else self._last)
             self._parts.append(left.part)
         self._slots = max(self._slots, sum(other.part is not None for other in self._left.values()))
-
-    def _expect(self, cell: Cell, seeds: Sequence[int], reached: int = 0) -> None:
-        """Counts what seeds have left after a round.
-
-        Of cells that reach a rung, 1 / `reduction` goes on: each counts as their mean, so that the sum over all is
-        right, though one that went on has less than nothing left.
-        """
-        if not cell.run.learns:  # takes next to nothing
-            return
-        left = self._left.setdefault(cell.id, Left())
-        share, rounds, jobs, last = 1.0, -float(reached), -float(left.ended), 0
-        for end in (*(rungs(self._prune, cell.run.rounds - 1) if cell.candidate else ()), cell.run.rounds):
-            rounds, jobs, last = rounds + share * (end - last), jobs + share, end
-            share /= self._prune.reduction
-        kind = cost_key(cell.run)
-        left.seeds |= {seed: Work(kind, rounds, jobs) for seed in seeds}
 
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         if (left := self._left.get(cell.id)) is None:
             return
-        self._last, part = time.monotonic(), left.part or Part(left.work.kind, 0.0)
+        self._last, part = time.monotonic(), left.part or Part(left.expected.kind, 0.0)
         for record in records:
             before = left.records.get(int(record["seed"]), {})
             before = before if before.get("round", 0) < record["round"] else {}  # else its job began anew
             part.seconds += record["time/seconds"] - before.get("time/seconds", 0.0)
             part.rounds += record["round"] - before.get("round", 0)
             left.records[int(record["seed"])] = record
-        self._expect(cell, [int(record["seed"]) for record in records], records[0]["round"])
         self._write()
 
     def on_job_pause(self, cell: Cell, seeds: Sequence[int]) -> None:
@@ -144,13 +145,11 @@ class Eta(Callback):
         if left is not None and (part := left.part) is not None:
             part.besides, left.part = max(0.0, self._last - part.began - part.seconds), None
             left.ended += 1
-            reached = next(iter(left.records.values()), {}).get("round", 0)
-            self._expect(cell, list(left.seeds), reached)
             self._free.append(self._last)
 
     def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
         self.on_job_pause(cell, list(results))
-        if not (self._prune.rule == HALVING and cell.candidate):
+        if not self._halved(cell):
             self._left.pop(cell.id, None)
         self._write()
 
@@ -166,11 +165,14 @@ class Eta(Callback):
         if not ran:
             return None
         besides = fmean([part.besides for part in parts if part.besides is not None] or [0.0])
-        left = [(left.work, 1) for left in self._left.values()] + [(self._trial, self._trials)]
-        paces = {kind: self._pace(kind, ran) for kind in {work.kind for work, _ in left}}
-        costs = [(work.rounds * paces[work.kind] + work.jobs * besides, number) for work, number in left]
-        total = sum(cost * number for cost, number in costs)
-        return max(0.0, max(total / self._slots, *(cost for cost, _ in costs)) - (time.monotonic() - self._last))
+        paces = {kind: self._pace(kind, ran) for kind in {self._trial.kind, *(left.expected.kind for left in self._left.values())}}
+
+        def cost(work: Work) -> float:
+            return work.rounds * paces[work.kind] + work.jobs * besides
+
+        total = sum(cost(left.work) for left in self._left.values()) + self._trials * cost(self._trial)
+        longest = max((cost(left.work) for left in self._left.values() if left.part or not left.ended), default=0.0)
+        return max(0.0, max(total / self._slots, longest) - (time.monotonic() - self._last))
 
     def _pace(self, kind: str, ran: Sequence[Part]) -> float:
         """Seconds of a round of one seed."""

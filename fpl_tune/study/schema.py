@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -42,10 +42,6 @@ class DamagedFile(ConfigError):
         super().__init__(f"{path} is damaged: {self.why}. {remedy}")
 
 
-class _Search(BaseModel):
-    sampler: Any = None
-
-
 class _Report(BaseModel):
     metric: str = "test/acc_mean"
     rule: str = "final"
@@ -58,7 +54,6 @@ class StudyFile(BaseModel):
     title: str = ""
     axes: dict[str, Any] = {}
     seeds: Annotated[int, Field(ge=1)] | Annotated[list[int], Field(min_length=1)] = 3
-    search: _Search = _Search()
     report: _Report = _Report()
 
     def seed_list(self) -> list[int]:
@@ -107,10 +102,11 @@ File = TypeVar("File", bound=BaseModel)
 
 def read(path: Path, kind: type[File]) -> File:
     """Reads a JSON file."""
-    return _checked(path, kind, kind.model_validate_json, path.read_bytes())
+    return checked(path, kind.model_validate_json, path.read_bytes())
 
 
-def _checked(path: Path, kind: type[File], validate: Any, content: Any) -> File:
+def checked(path: Path, validate: Callable[[Any], File], content: Any) -> File:
+    """The content of a file as a model of pydantic."""
     try:
         return validate(content)
     except ValidationError as problem:
@@ -136,11 +132,6 @@ def read_study(path: Path, stamp: int) -> dict[str, Any]:
             "and run the study again, or read it with the release that wrote it."
         )
     return node
-
-
-def as_study(node: Mapping[str, Any], path: Path) -> StudyFile:
-    """The fields of a stored study that tables and choices read."""
-    return _checked(path, StudyFile, StudyFile.model_validate, node)
 
 
 def read_history(path: Path, rounds: int) -> list[dict[str, Any]]:
