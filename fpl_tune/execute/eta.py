@@ -107,7 +107,7 @@ class Eta(Callback):
         rounds, jobs = float(len(seeds) * cell.run.rounds), 1.0
         if self._halved(cell):
             apart = len(self._seeds) if cell.role == "trial" else 1  # seeds that begin where the first one ends
-            rounds *= expected_cost(self._prune, cell.run, apart)
+            rounds = max(len(seeds), apart) * cell.run.rounds * expected_cost(self._prune, cell.run, apart)
             jobs = sum(self._prune.reduction**-k for k in range(len(rungs(self._prune, cell.run)) + 1 + (apart > 1)))
         self._left[cell.id] = Left(Work(cost_key(cell.run), rounds, jobs))
 
@@ -165,7 +165,10 @@ class Eta(Callback):
         if not ran:
             return None
         besides = fmean([part.besides for part in parts if part.besides is not None] or [0.0])
-        paces = {kind: self._pace(kind, ran) for kind in {self._trial.kind, *(left.expected.kind for left in self._left.values())}}
+        paces = {
+            kind: self._pace(kind, ran)
+            for kind in {self._trial.kind, *(left.expected.kind for left in self._left.values())}
+        }
 
         def cost(work: Work) -> float:
             return work.rounds * paces[work.kind] + work.jobs * besides

@@ -85,7 +85,7 @@ def _check_and_pace(scheduler: Scheduler, setup: ExecutionContext, root: Path) -
         [job.cell.run for job in jobs], len(spec.seed_list()), setup, [job.cell.label for job in jobs]
     )
     kinds = {cost_key(job.cell.run) for job in jobs if job.cell.run.learns}
-    if len(kinds) == 1 or scheduler.search is not None or spec.prune.rule is not None:
+    if len(kinds) == 1 or scheduler.search is not None or scheduler.prune.rule is not None:
         return
     paces, until = earlier_paces(root, spec.name, kinds), time.monotonic() + _PLAN_SECONDS
     for job in jobs:

@@ -43,18 +43,18 @@ class DamagedFile(ConfigError):
 
 
 class _Report(BaseModel):
-    metric: str = "test/acc_mean"
-    rule: str = "final"
+    metric: str
+    rule: str
 
 
 class StudyFile(BaseModel):
     """The fields of study.yaml that tables and choices read; named as in `config.Study`, which holds all."""
 
-    name: str = "study"
-    title: str = ""
-    axes: dict[str, Any] = {}
-    seeds: Annotated[int, Field(ge=1)] | Annotated[list[int], Field(min_length=1)] = 3
-    report: _Report = _Report()
+    name: str
+    title: str
+    axes: dict[str, Any]
+    seeds: Annotated[int, Field(ge=1)] | Annotated[list[int], Field(min_length=1)]
+    report: _Report
 
     def seed_list(self) -> list[int]:
         """The seeds as a list; a number n stands for 1..n."""

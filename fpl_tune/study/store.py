@@ -227,9 +227,15 @@ class Store:
         return {seed: result for seed, result in stored if seed in wanted or result["status"] in COUNTED}
 
     def missing(self, cell: Cell, spec: StudySpec) -> list[int]:
-        """Lists the seeds that a cell still has to run: those without a result, and those that failed."""
-        found = ((seed, self.result(cell, seed)) for seed in spec.seed_list())
-        return [seed for seed, result in found if result is None or result["status"] == Status.FAILED]
+        """Lists the seeds that a cell still has to run: those without a result, and those that failed.
+
+        A cell of which a seed was pruned, and a trial of which one diverged, is over.
+        """
+        found = {seed: self.result(cell, seed) for seed in spec.seed_list()}
+        states = {result["status"] for result in found.values() if result is not None}
+        if Status.PRUNED in states or (cell.role == "trial" and Status.DIVERGED in states):
+            return []
+        return [seed for seed, result in found.items() if result is None or result["status"] == Status.FAILED]
 
     def result(self, cell: Cell, seed: int) -> dict[str, Any] | None:
         """The stored result of a seed; None if there is none, or a file of the seed is damaged."""

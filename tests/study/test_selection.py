@@ -10,7 +10,6 @@ from fpl_tune import methods
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.report.facts import Facts
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.schema import StudyFile
 from fpl_tune.study.selection import best, choose, common_seeds
 from fpl_tune.study.status import Status, cell_status
 from fpl_tune.study.store import Store
@@ -123,7 +122,7 @@ def test_nothing_is_chosen_where_no_two_cells_compare(make_store: MakeStore, axi
 def test_a_field_that_a_search_tunes_is_no_setting(make_store: MakeStore) -> None:
     store = make_store(body="axes: {protocol: {epochs: [1, 2, 5]}}\nseeds: 1\n")
     trials = [Cell(c.id, c.number, c.label, "trial", c.varied, c.run) for c in store.cells()]
-    choice = choose(store.rows(), trials, StudyFile())
+    choice = choose(store.rows(), trials, store.study().model_copy(update={"axes": {}}))
     assert choice is not None
     assert choice.cell.label == "epochs=5"
     assert choose(store.rows(), trials, store.study()) is None, "an axis is one"
