@@ -14,6 +14,7 @@ _RETURNS: dict[str, type] = {
     "init": State,
     "start": Local,
     "deploy": Local,
+    "newcomers": State,
     "logits": Tensor,
     "loss": tuple,
     "merge": State,
