@@ -75,6 +75,7 @@ class Eta(Callback):
     """
 
     def __init__(self) -> None:
+        self._seeds: list[int] = []
         self._left: dict[str, Left] = {}  # by cell
         self._trials = 0  # not suggested yet
         self._trial = Work("")  # of one that was
@@ -95,10 +96,8 @@ class Eta(Callback):
         self._trials = trials
 
     def on_trials_queued(self, cells: Sequence[Cell]) -> None:
-        for cell in cells:
+        for cell in cells if self._seeds else ():  # those before the study starts are among its jobs
             self._expect(cell, self._seeds)
-            if cell.id in self._left:
-                self._trial = self._left[cell.id].expected
 
     def _expect(self, cell: Cell, seeds: Sequence[int]) -> None:
         """Counts what a cell has to run. One that halving may end counts as the mean of such cells."""
@@ -110,6 +109,8 @@ class Eta(Callback):
             rounds = max(len(seeds), apart) * cell.run.rounds * expected_cost(self._prune, cell.run, apart)
             jobs = sum(self._prune.reduction**-k for k in range(len(rungs(self._prune, cell.run)) + 1 + (apart > 1)))
         self._left[cell.id] = Left(Work(cost_key(cell.run), rounds, jobs))
+        if cell.role == "trial":
+            self._trial = self._left[cell.id].expected
 
     def _halved(self, cell: Cell) -> bool:
         return cell.candidate and bool(rungs(self._prune, cell.run))

@@ -5,16 +5,19 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fpl_tune.api import start_study
 from fpl_tune.execute import eta as eta_module
 from fpl_tune.execute import manage
-from fpl_tune.execute.callback import Outcome
+from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.eta import Eta
 from fpl_tune.execute.job import Job
+from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
@@ -69,7 +72,10 @@ def test_a_job_split_by_seed_counts_once(compose: Any, tmp_path: Path, clock: li
 
 
 def test_trials_to_come_cost_as_much_as_the_others(compose: Any, tmp_path: Path, clock: list[float]) -> None:
-    left, cells = started(compose("axes: {optim: {lr: [0.01, 0.1]}}"), tmp_path)
+    _, cells = started(compose("axes: {optim: {lr: [0.01, 0.1]}}"), tmp_path)
+    cells = [replace(cell, role="trial", id=f"{cell.id}t") for cell in cells]
+    left = Eta()
+    left.on_study_start(Store(tmp_path, "tiny"), [], [])
     left.on_trials_remaining(3)
     left.on_trials_queued(cells)
     left.on_job_start(cells[0], SEEDS)
@@ -221,6 +227,23 @@ def test_one_trial_in_three_passes_a_rung(compose: Any, tmp_path: Path, clock: l
     left, cells = started(compose(LARGE, "protocol.rounds=9", "prune.rule=halving", "prune.reduction=3"), tmp_path)
     world = World(clock, left, cells, pace=lambda _: 0.3, rungs=(1, 3))
     assert world.within(0.25) >= 0.9, world.errors
+
+
+def test_a_search_has_an_estimate_from_its_first_rounds_to_its_end(compose: Any, tmp_path: Path) -> None:
+    class Log(Callback):
+        def __init__(self, left: Eta) -> None:
+            self.left = left
+            self.estimates: list[float | None] = []
+
+        def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
+            self.estimates.append(self.left.seconds)
+
+    left = Eta()
+    log = Log(left)
+    spec = compose("axes: {}\nsearch: {sampler: random, trials: 4, only: [optim.lr]}", "protocol.rounds=2")
+    assert start_study(spec, root=tmp_path, callbacks=[left, log]).exit_code == 0
+    assert None not in log.estimates
+    assert log.estimates[0] > log.estimates[-1]  # type: ignore[operator]
 
 
 def test_other_processes_read_the_estimate(compose: Any, tmp_path: Path) -> None:
