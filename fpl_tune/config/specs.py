@@ -290,9 +290,6 @@ class StudySpec(RunSpec):
     execution: ExecutionSpec = field(default_factory=ExecutionSpec)
     tracking: TrackingSpec = field(default_factory=TrackingSpec)
     report: ReportSpec = field(default_factory=ReportSpec)
-    confirm: str | None = None
-    """Name of a study that searched: the cells are the points that it found and the published ones, on seeds that it
-    did not use; nothing is searched."""
     ablate: Literal["best"] | None = None
     """best: also runs the steps from the published point of a finished search to its best cell, one field at a time."""
 

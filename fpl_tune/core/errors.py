@@ -14,6 +14,7 @@ _LISTED = 40
 REMOVED = {
     "prune.seeds": "It went with the race of seeds: set prune.rule=halving, which stops trials by rounds.",
     "prune.level": "It went with the race of seeds: set prune.rule=halving, which stops trials by rounds.",
+    "confirm": "Run the found cells as a study of their own: name them in axes, on other seeds.",
     "budget": "Run fewer trials or seeds (see fpl-tune plan). After fpl-tune stop, the same command continues.",
     "prune.smoothing": "Halving reads the last evaluated round.",
     "search.batch": "Each trial is suggested as soon as a slot is free; with execution.parallel=1 they repeat exactly.",

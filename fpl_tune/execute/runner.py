@@ -22,8 +22,8 @@ from fpl_tune.execute.resources import setup_of
 from fpl_tune.execute.scheduler import Scheduler
 from fpl_tune.search import pruning as prune
 from fpl_tune.search.ablation import ablation_cells
-from fpl_tune.search.confirm import cells_of
 from fpl_tune.search.search import Search
+from fpl_tune.study.cells import expand
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
 
@@ -47,7 +47,7 @@ def run_study(spec: Study, *, root: Path, executor: Executor, callbacks: Iterabl
     began = time.monotonic()
     check_reported(spec.report.metric)
     search = Search.plan(spec, preflight.check_of_sizes())
-    cells = search.references if search else cells_of(spec, root)
+    cells = search.references if search else expand(spec)
     prune.check(spec, search.runs if search else [cell.run for cell in cells if cell.candidate])
     ablated = ablation_cells(spec, root)
     setup = setup_of(spec, root / spec.name)

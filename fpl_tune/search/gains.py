@@ -54,7 +54,7 @@ def gains(store: Store, rule: str = "final", metric: str = results.TEST) -> list
         One entry for every cell of the axes with a finished trial; none for a study without a search.
     """
     spec = store.spec()
-    if spec.search.sampler is None or spec.confirm is not None:
+    if spec.search.sampler is None:
         return []
     table, cells = store.rows(metric), store.cells()
     test = {row["cell"]: row["mean"] for row in store.summaries(rule, metric)}

@@ -26,7 +26,7 @@ class Search:
 
     @classmethod
     def plan(cls, spec: Study, fits: Callable[[RunSpec], object] | None = None) -> Search | None:
-        """The searches of a study; None where it has no sampler, or confirms another study.
+        """The searches of a study; None where it has no sampler.
 
         Args:
             spec: the study.
@@ -36,7 +36,7 @@ class Search:
             ConfigError: the sampler, space or an objective is wrong.
         """
         search = spec.search
-        if search.sampler is None or spec.confirm is not None:
+        if search.sampler is None:
             return None
         from fpl_tune.search.samplers import SamplerFactory
         from fpl_tune.search.suggest import CellSearch

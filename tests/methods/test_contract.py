@@ -1,12 +1,11 @@
-"""The contract, for every method and composition: each joins by one line of METHODS."""
+"""The contract, for every method and composition: each joins by one line of `.github/tools/method_cases.py`."""
 
 from __future__ import annotations
 
 import ast
 import math
 import re
-from collections.abc import Callable, Mapping
-from copy import deepcopy
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,12 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from method_cases import METHODS, node
 from step_contract import a_step_waits_for_nothing
 
 import fpl_tune
 from fpl_tune import methods
-from fpl_tune.config import SearchSpec, choose, compose_run
+from fpl_tune.config import SearchSpec, compose_run
 from fpl_tune.config.specs import OptimSpec
 from fpl_tune.method import Method, State, generator
 from fpl_tune.search.space import read_space
@@ -34,110 +34,6 @@ from fpl_tune.wrappers.server import ServerOptimizer
 
 PACKAGE = Path(fpl_tune.__file__).parent
 REPOSITORY = Path(__file__).parents[2]
-
-# Name of the method or composition, and what the toy towers (D=24, d=32, K=6, N=4) ask for.
-METHODS: list[tuple[str, dict[str, Any]]] = [
-    ("zeroshot", {}),
-    ("coop", {"n_ctx": 2}),
-    ("promptfl", {"n_ctx": 2}),
-    ("promptfl", {"n_ctx": 2, "weights": "last"}),
-    ("pfedmoap", {"n_ctx": 2, "experts": 3, "d_gating": 12, "heads": 3}),
-    ("pfedmoap", {"n_ctx": 2, "experts": 3, "gate": "linear", "selection": "random"}),
-    ("pfedmoap", {"n_ctx": 2, "experts": 4, "d_gating": 24, "aggregate_gate": True, "attention_scale": "sqrt"}),
-    ("pfedmoap", {"n_ctx": 2, "experts": 3, "pooling": "mean", "similarity": "cosine"}),
-    ("fedpgp", {"n_ctx": 3, "rank": 2}),
-    ("fedpgp", {"n_ctx": 3, "rank": "full", "pairs": "negative"}),
-    ("fedpgp", {"n_ctx": 3, "rank": 0, "pairs": "positive", "anchor": "placeholder"}),
-    ("fedpgp", {"n_ctx": 3, "rank": 2, "copies": 2}),
-    ("fedper", {"n_ctx": 3, "n_own": 1}),
-    ("fedper", {"n_ctx": 2, "n_own": 0}),
-    ("fedamp", {"n_ctx": 2, "lam": 0.01, "alpha": 0.1}),
-    ("pfedprompt", {"n_ctx": 2}),
-    ("pfedprompt", {"n_ctx": 2, "alpha": 1.0, "memory": "image", "features": "patches", "weighted": True}),
-    ("fedotp", {"n_ctx": 2, "iterations": 5}),
-    ("fedprox", {"inner.n_ctx": 2, "mu": 0.5}),
-    ("promptfl_ft", {"inner.n_ctx": 2}),
-    ("promptfl_dp", {"inner.n_ctx": 2}),
-    ("fedprox_dp", {"inner.inner.n_ctx": 2}),
-    ("pfedmoap_dp", {"inner.n_ctx": 2, "inner.experts": 3, "inner.d_gating": 12, "inner.heads": 3}),
-    ("fedavgm", {"inner.n_ctx": 2}),
-    ("fedadam", {"inner.n_ctx": 2}),
-    ("fedadam", {"inner.n_ctx": 2, "optimizer": "yogi"}),
-    ("promptfl_scaffold", {"inner.n_ctx": 2}),
-    ("promptfl_ditto", {"inner.n_ctx": 2}),
-    ("fedclip", {}),
-    ("fedclip", {"form": "softmax", "objective": "contrastive"}),
-    ("fedclip", {"broadcast": False}),
-    ("fedclip_unsupervised", {}),
-    ("fedclip_unsupervised", {"phase": 2, "form": "softmax"}),
-    ("clip_fc", {}),
-    ("linear_head", {}),
-    ("linear_head_fedprox", {}),
-    ("feddpt", {"n_ctx": 2}),
-    ("feddpt", {"n_ctx": 2, "visual": "split", "objective": "cosine"}),
-    ("feddpt", {"n_ctx": 2, "text": "shared", "visual": "none"}),
-    ("fedapt", {"n_ctx": 2}),
-    ("fedapt", {"n_ctx": 2, "keys": "none"}),
-    ("fedapt_unsupervised", {"n_ctx": 2}),
-    ("fedapt_unsupervised", {"n_ctx": 2, "phase": 2}),
-    ("fedapt_unsupervised", {"n_ctx": 2, "phase": 2, "keys": "none"}),
-    ("fedcocoop", {"n_ctx": 2, "words": ""}),
-    ("fedmaple", {"n_ctx": 2, "depth": 3}),
-    ("vpt", {"n_tokens": 2}),
-    ("vpt", {"n_tokens": 1, "depth": 3}),
-    ("ivlp", {}),
-    ("ivlp", {"n_ctx": 1, "n_tokens": 2, "depth": 2}),
-    ("promptsrc", {"n_ctx": 2, "n_tokens": 2, "depth": 2, "templates": ["{}", "a {}."]}),
-    ("promptsrc", {"n_ctx": 2, "n_tokens": 1, "depth": 1, "gaussian": "sent"}),
-    ("promptsrc", {"n_ctx": 2, "n_tokens": 1, "depth": 1, "gaussian": "none"}),
-    ("pfedmma", {"blocks": 2, "rank": 3}),
-    ("pfedmma", {"blocks": 1, "rank": 2, "gradient": "true", "alpha": 1.0, "text_features": "first"}),
-    ("fedlora", {}),
-    ("fedlora", {"scaling": "alpha/rank", "objective": "contrastive"}),
-    ("fedlora", {"shared": "a"}),
-    ("fedlora", {"shared": "b"}),
-    ("fedlora", {"average": "exact"}),
-    ("fedlora", {"average": "robust", "sparse": 3.0}),
-    ("capt", {"n_own": 1}),
-    ("capt", {"n_own": 1, "rows": "released", "prior": 0.5}),
-    ("capt", {"n_own": 1, "rows": "size"}),
-    ("fedmvp", {"n_tokens": 2, "attributes": ["{}", "a {}."]}),
-    ("fedmvp", {"n_tokens": 1, "weights": "size", "consistency": 0.0}),
-    ("full_model", {}),
-    ("full_model_fedprox", {}),
-    ("promptfolio", {"n_ctx": 2}),
-    ("kgcoop", {"n_ctx": 2}),
-    ("plot", {"n_ctx": 2, "prompts": 3, "iterations": 5}),
-    ("prograd", {"n_ctx": 2}),
-    ("prograd", {"n_ctx": 2, "form": "distil"}),
-    ("fedtpg", {"n_ctx": 2}),
-    ("fedtpg", {"n_ctx": 2, "scope": "all", "weights": "size"}),
-    ("fedpha", {"n_ctx": 3}),
-    ("fedpha", {"n_ctx": 2, "lengths": [1, 3]}),
-    ("fedmgp", {"groups": 3, "select": 2}),
-    ("fedmgp", {"groups": 3, "select": 2, "diversity": "l1", "inference": "features"}),
-    ("fedmap", {"n_tokens": 2, "depth": 2}),
-    ("focoop", {"n_ctx": 2, "outer": 3, "rate": 0.1}),
-    ("focoop", {"n_ctx": 2, "outer": 3, "form": "released"}),
-    ("dpfpl", {"n_ctx": 3, "rank": 2}),
-    ("dpfpl", {"n_ctx": 3, "rank": "full", "noise": 50.0, "clip": 1.0}),
-    ("dpfpl_dp", {"inner.n_ctx": 3, "inner.rank": 2}),
-    ("tofa", {}),
-    ("tofa", {"alpha": 0.0, "prior": True, "inference": "visual"}),
-]
-
-
-def node(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a method or composition as composed, with overrides by dotted field."""
-    found = deepcopy(choose("method", name)["method"])
-    for field, value in overrides.items():
-        at = found
-        *outer, last = field.split(".")
-        for step in outer:
-            at = at[step]
-        assert last in at, f"{name} has no field {field}"
-        at[last] = value
-    return found
 
 
 def source_files() -> list[Path]:

@@ -23,10 +23,9 @@ from fpl_tune.execute.plan.profile import cost_key, earlier_paces
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.search import pruning as prune
 from fpl_tune.search.ablation import ablation_cells
-from fpl_tune.search.confirm import cells_of
 from fpl_tune.search.search import Search
 from fpl_tune.simulation import bounds
-from fpl_tune.study.cells import Cell
+from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.fingerprints import fingerprints, stale
 from fpl_tune.study.store import Store
 
@@ -137,7 +136,7 @@ def make_plan(spec: Study, *, root: Path) -> Plan:
     """
     check_reported(spec.report.metric)
     setup = setup_of(spec, root / spec.name)
-    cells = [*cells_of(spec, root), *ablation_cells(spec, root)]
+    cells = [*expand(spec), *ablation_cells(spec, root)]
     prune.check(spec, [cell.run for cell in cells if cell.candidate])
     items = _items(spec, Store(root, spec.name), cells)
     left = [item for item in items if item.missing]
