@@ -54,9 +54,7 @@ def shaky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "method=shaky_method:Shaky"
 
 
-def test_a_cell_that_fails_diverges_or_has_no_memory_leaves_the_others_alone(
-    compose: Any, left: Any, tmp_path: Path, shaky: str
-) -> None:
+def test_a_cell_that_fails_diverges_or_has_no_memory_leaves_the_others_alone(compose, left, tmp_path, shaky) -> None:
     made = compose("axes: {method.trouble: [raise, none, nan, memory]}", shaky, "execution.retries=0")
     outcome = run_study(made, root=tmp_path / "troubled")
     assert (outcome.done, outcome.failed, outcome.pending, outcome.exit_code) == (1, 3, 0, 1)

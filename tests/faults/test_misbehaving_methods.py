@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Any
 
-import pytest
 import torch
 
 from fpl_tune.api import start_study as run_study
@@ -96,9 +93,7 @@ SAID = {
 """By hook and what it does: what the result of its cell says is wrong; "": nothing is."""
 
 
-def test_a_hook_that_misbehaves_is_named_and_harms_no_other_cell(
-    compose: Any, left: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hook_that_misbehaves_is_named_and_harms_no_other_cell(compose, left, tmp_path, monkeypatch) -> None:
     (tmp_path / "misbehaving.py").write_text(PLUG_IN)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("FPL_TUNE_PLUGINS", "misbehaving")

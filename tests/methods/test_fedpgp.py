@@ -29,9 +29,7 @@ def begin(method: FedPGP, task: ClientTask) -> Local:
     ("pairs", "signs"),
     [("both", "meant"), ("negative", "meant"), ("positive", "meant"), ("negative", "printed"), ("positive", "printed")],
 )
-def test_loss_and_gradient_are_those_of_clients_alone(
-    task: ClientTask, rank: Any, pairs: Any, signs: Any, assert_equal_to_clients_alone: Any
-) -> None:
+def test_loss_and_gradient_are_those_of_clients_alone(task, rank, pairs, signs, assert_equal_to_clients_alone) -> None:
     method = FedPGP(n_ctx=3, rank=rank, mu=0.7, temperature=0.4, pairs=pairs, signs=signs)
     local = begin(method, task)
     local = local._replace(params={name: leaf.detach() for name, leaf in local.params.items()})

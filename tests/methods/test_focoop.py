@@ -62,9 +62,7 @@ def test_loss_and_gradient_are_those_of_clients_alone(task: ClientTask, assert_e
     assert_equal_to_clients_alone(SMALL, task, begin(task, SMALL), plain, rtol=1e-5)
 
 
-def test_as_released_it_is_cross_entropy_over_classes_and_outer_contexts(
-    task: ClientTask, assert_equal_to_clients_alone: Any
-) -> None:
+def test_as_released_it_is_cross_entropy_over_classes_and_outer_contexts(task, assert_equal_to_clients_alone) -> None:
     def plain(client: int, leaf: Tree, images: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(task.scale * F.normalize(images, dim=-1) @ torch.cat(features(task, leaf)).T, labels)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -54,9 +53,7 @@ SENT: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, int] | int]] = [
 
 
 @pytest.mark.parametrize(("name", "fields", "sizes", "wanted"), SENT)
-def test_sent_scalars_are_the_published_ones(
-    name: str, fields: dict[str, Any], sizes: dict[str, Any], wanted: Any, paper_task: Callable[..., Any]
-) -> None:
+def test_sent_scalars_are_the_published_ones(name, fields, sizes, wanted, paper_task) -> None:
     task, method = paper_task(hand_text=torch.zeros(345, 512), **sizes), methods.build({"name": name, **fields})
     sent = method.traffic(task, method.init(task, generator("size")), torch.arange(6))
     for way in sent:
