@@ -5,21 +5,17 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import replace
 
-import pytest
 import torch
 import torch.nn.functional as F
 
 from fpl_tune.clip import Towers
 from fpl_tune.method import generator, normalize
 from fpl_tune.methods.fedlora import FedLoRA, low_rank_part
-from fpl_tune.testing import EVERYONE, play, toy_task
+from fpl_tune.testing import EVERYONE, play
+
+TASK = dict(sizes=(3, 2, 2, 1))
 
 SMALL = FedLoRA(alpha=2.0)
-
-
-@pytest.fixture(scope="module")
-def task():
-    return toy_task(sizes=(3, 2, 2, 1))
 
 
 def test_it_starts_as_zero_shot(task, whole):
