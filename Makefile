@@ -54,6 +54,9 @@ bench: setup ## Measure what text encoding and a round cost, beside the plain pa
 	$(BIN)/fpl-tune bench text
 	$(BIN)/fpl-tune bench round
 
+gpu-kit: setup ## Pack checks and measurements for a machine with a GPU and no network into build/gpu-kit
+	$(BIN)/python .github/tools/gpu_kit.py build/gpu-kit
+
 weights: setup ## Draw the embedded world and train the compact CLIP again (a quarter of an hour on 2 cores)
 	$(BIN)/python .github/tools/pretrain.py --out compact.safetensors
 	$(BIN)/python .github/tools/measure.py compact.safetensors

@@ -14,7 +14,7 @@ import pandas as pd
 from fpl_tune import config
 from fpl_tune.core.device import resolve
 from fpl_tune.core.formatting import duration, time_left
-from fpl_tune.core.paths import cache_root, check_stored, output_root
+from fpl_tune.core.paths import cache_root, output_root
 from fpl_tune.simulation.simulation import Record, Simulation
 
 if TYPE_CHECKING:
@@ -211,5 +211,4 @@ def load_study(name: str) -> StudyFrames:
     """
     from fpl_tune.study.store import Store
 
-    check_stored(name)
     return StudyFrames(Store.open(output_root(), name))

@@ -291,6 +291,8 @@ class Method(ABC):
     view: ClassVar[str | None] = None
     """Kind of random view that `Batch.view` holds in training (`strong`: FedAPT's), or None."""
 
+    represents: ClassVar[Literal["images", "classes"] | None] = None
+    """What `features` represents: images, or classes where training changes the text alone; None: there is none."""
     batched: ClassVar[bool] = True
     """False where the clients of a step run one after another, so that its kernels grow with them."""
     newer: ClassVar[tuple[str, ...]] = ()
@@ -344,6 +346,13 @@ class Method(ABC):
         Default: the largest probability (Hendrycks and Gimpel, ICLR 2017).
         """
         return self.logits(task, local, batch).softmax(-1).amax(-1)
+
+    def features(self, task: Task, local: Local, image: Tensor) -> Tensor:
+        """[C, B, D] of images or [C, K, D] of classes, as `represents` says: features by which models are compared.
+
+        They may have any length. `image` is `Batch.image`, which is not read where they are those of classes.
+        """
+        raise NotImplementedError
 
     def metrics(self, task: Task, state: State) -> dict[str, float]:
         """Metrics of a state besides accuracies, by name, e.g. `privacy/epsilon`; see `own_metrics`. Default: none."""

@@ -30,6 +30,7 @@ from sqlalchemy import Engine, event
 from fpl_tune import config
 from fpl_tune.clip.allocator import trim
 from fpl_tune.config import Study
+from fpl_tune.core.files import save_tensors
 from fpl_tune.simulation import worlds
 from fpl_tune.study.cells import expand
 from fpl_tune.study.results import make_result
@@ -214,7 +215,8 @@ def make_store(tmp_path: Path) -> MakeStore:
                     history = drawn_history(seed, level(cell), rounds=rounds, clients=clients)
                     result = make_result("done", history, split_hash=f"split{seed}")
                     result["finished"] = f"2024-05-0{1 + cell.number % 9}T10:00:0{seed}+00:00"
-                    store.put(cell, seed, history, result, {"shared.context": torch.zeros(2, 3)})
+                    save_tensors({"shared.context": torch.zeros(2, 3)}, learned := root / "learned")
+                    store.put(cell, seed, history, result, learned)
         return store
 
     return make

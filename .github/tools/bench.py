@@ -1,7 +1,6 @@
 """Benchmarks for developers of the platform; `fpl-tune bench` has those for users.
 
 python .github/tools/bench.py platform [KEY=VALUE]...   planning and starting a large study, a suggestion, a trial
-python .github/tools/bench.py gpu                       the matrix rate and steps of pFedMoAP, measured on a GPU
 python .github/tools/bench.py simulate                  a step counted on a simulated GPU, and its predicted time
 python .github/tools/bench.py history                   appends what `make bench` measures to .github/bench.jsonl
 python .github/tools/bench.py statistics                false positives, coverage and power on simulated studies
@@ -12,7 +11,6 @@ from __future__ import annotations
 import argparse
 
 import bench_history
-from bench_gpu import bench_gpu
 from bench_platform import bench_platform
 from bench_statistics import bench_statistics
 from simulated_gpu import simulate_gpu
@@ -25,15 +23,13 @@ from fpl_tune.core.paths import cache_root
 def main() -> None:
     """Runs one benchmark and prints its rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("platform", "gpu", "simulate", "history", "statistics"))
+    parser.add_argument("kind", choices=("platform", "simulate", "history", "statistics"))
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--format", choices=("table", "json", "csv"), default="table")
     given = parser.parse_args()
     with output.progress(given.kind) as progress:
         if given.kind == "platform":
             rows = bench_platform(given.overrides, resolve("auto"), cache_dir=cache_root(), progress=progress)
-        elif given.kind == "gpu":
-            rows = bench_gpu(progress=progress)
         elif given.kind == "simulate":
             rows = simulate_gpu(progress)
         elif given.kind == "history":

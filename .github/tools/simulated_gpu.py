@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from bench_gpu import Size, StepsOfRounds, text_towers
+from gpu_steps import Size, StepsOfRounds, text_towers
 from simulated_device import Counts, Work, counting, simulated
 
 from fpl_tune.clip.text import cost
@@ -47,7 +47,7 @@ def simulate_gpu(progress: Progress | None = None, size: Size | None = None) -> 
     size = size or Size()
     steps = Steps(4, progress)
     steps("launches of a step")
-    seen = _counted_step()
+    seen = count_step()
     steps("text encoding")
     works = [_text_work(size, n) for n in (2, 3)]
     rows = [_row("text encoding", works, size, seeds) for seeds in (1, 3)]
@@ -80,7 +80,7 @@ def _row(what: str, works: Sequence[Sequence[Work]], size: Size, seeds: int) -> 
     }
 
 
-def _counted_step() -> Row:
+def count_step() -> Row:
     """Counts of a step in the second round: those of a round of two steps minus those of a round of one step.
 
     `graphed_launches` is the count of a replayed step.

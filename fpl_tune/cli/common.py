@@ -79,7 +79,6 @@ def stored(name: str) -> Store:
     """Opens the store of a study that has results."""
     from fpl_tune.study.store import Store
 
-    paths.check_stored(name)
     return Store.open(paths.output_folder(), name)
 
 

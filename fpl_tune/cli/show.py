@@ -127,7 +127,7 @@ def _best(store: Store, rule: str, table: bool) -> dict[str, Any]:
 
     found = selection.best(store, rule)
     ids = " ".join(cell.id for cell in found.cells)
-    chosen = {"cell": found.label, "id": ids, "chosen by": found.by, "rule": found.rule, "seeds": found.tested}
+    chosen = {"cell": found.label, "id": ids, "chosen by": found.by, "rule": rule, "seeds": found.tested}
     if table:
         return {
             **chosen,

@@ -6,6 +6,7 @@ a study file adds what it varies.
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -17,14 +18,15 @@ from typing import Any
 
 from fpl_tune import methods
 from fpl_tune.config.fields import known_fields, no_field, set_field, to_run, to_study
-from fpl_tune.config.files import check_references, check_study, options, parse
+from fpl_tune.config.files import check_references, check_study, no_option, parse
 from fpl_tune.config.specs import RUN_FIELDS, RunSpec, Study, StudySpec
 from fpl_tune.core import plugins
-from fpl_tune.core.errors import ConfigError, unknown
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.metrics import check_rule
 from fpl_tune.core.nested import GROUPS
 from fpl_tune.core.paths import shipped, study_file
 from fpl_tune.core.spec import validated
+from fpl_tune.core.yaml_files import read_mapping
 
 
 def compose_run(overrides: Sequence[str] = ()) -> RunSpec:
@@ -102,21 +104,15 @@ def choose(group: str, option: str) -> dict[str, Any]:
     Raises:
         ConfigError: the group has no such option.
     """
-    if group == "method" and (":" in option or option in methods.catalogue()) and not _has_file(option):
-        return {"method": methods.as_dict(methods.build({"name": option})), "stages": []}
-    base = _base()
-    chosen = _compose("run", shipped("conf"), (f"{group}={option}",))
-    brought = {"method", "stages"} if group == "method" else {group}
-    found = {name: value for name, value in chosen.items() if name in brought or value != base[name]}
-    if group == "method":
-        found["method"] = methods.as_dict(methods.build(found["method"]))
-    return found
-
-
-@cache
-def _base() -> dict[str, Any]:
-    """A run with the default options. Copy before changing."""
-    return _compose("run", shipped("conf"), ())
+    path, chosen = shipped("conf", f"{group}/{option}.yaml"), {"name": option}
+    if path.stem == option and path.is_file():
+        chosen = read_mapping(path, "An option")
+    elif group != "method" or (":" not in option and option not in methods.catalogue()):
+        raise no_option(group, option)
+    if group != "method":
+        return {group: {**_defaults(RunSpec)[group], **chosen}}
+    parts = chosen if "method" in chosen else {"method": chosen}  # the former: `@package _global_`
+    return {"method": methods.as_dict(methods.build(parts["method"])), "stages": parts.get("stages", [])}
 
 
 def _prefer_choices(node: dict[str, Any], overrides: Sequence[str]) -> None:
@@ -157,9 +153,7 @@ def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any
     except Exception as problem:  # Hydra and OmegaConf raise many types for invalid files and overrides
         full = " ".join(f"{problem} {problem.__cause__ or ''}".split())
         if option := re.search(r"Could not find '(\w+)/([^']+)'", full):
-            group, wanted = option.groups()
-            more = f" Any model of open_clip: clip.name={wanted} clip.pretrained=openai." if group == "clip" else ""
-            raise ConfigError(f"{unknown(group, wanted, options(group))}{more}") from None
+            raise no_option(*option.groups()) from None
         raise ConfigError(f"{name}.yaml cannot be composed: {textwrap.shorten(full, 300)}") from None
 
 
@@ -187,7 +181,6 @@ def _register(overrides: Sequence[str]) -> None:
     _register_defaults()
     named = [text.removeprefix("method=") for text in overrides if re.match("method=[^{]*:", text)]
     for name in [*methods.catalogue(), *named]:
-        methods.find(name)
         _register_method(name)
 
 
@@ -196,18 +189,19 @@ def _register_defaults() -> None:
     from hydra.core.config_store import ConfigStore
 
     for name, kind in (("run_defaults", RunSpec), ("study_defaults", StudySpec)):
-        ConfigStore.instance().store(name=name, node={**asdict(kind()), "method": {}, "stages": []})
+        ConfigStore.instance().store(name=name, node=_defaults(kind))
+
+
+@cache
+def _defaults(kind: type[RunSpec]) -> dict[str, Any]:
+    """The fields of a run or study as YAML holds them; method and stages are left to the chosen method."""
+    return {**json.loads(json.dumps(asdict(kind()))), "method": {}, "stages": []}
 
 
 @cache
 def _register_method(name: str) -> None:
     from hydra.core.config_store import ConfigStore
 
-    if not _has_file(name):
-        node = {"method": {"name": name}}
-        ConfigStore.instance().store(group="method", name=name, node=node, package="_global_")
-
-
-def _has_file(method: str) -> bool:
-    """Whether a method is an option with fields of its own, such as other groups."""
-    return shipped("conf", f"method/{method}.yaml").is_file()
+    methods.find(name)
+    if not shipped("conf", f"method/{name}.yaml").is_file():
+        ConfigStore.instance().store(group="method", name=name, node={"name": name})

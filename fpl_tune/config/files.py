@@ -98,7 +98,7 @@ def _parse(text: str) -> Override:
     if key in GROUPS and not parsed.is_delete():
         value = parsed.value()
         if not value or not isinstance(value, (str, dict) if key == "method" else str):
-            raise unknown(key, str(value), options(key))
+            raise no_option(key, str(value))
     return parsed
 
 
@@ -106,3 +106,9 @@ def options(group: str) -> list[str]:
     """Names that a group offers: its YAML files, and for `method` every known method."""
     named = {path.stem for path in shipped("conf", group).glob("*.yaml")}
     return sorted(named | set(methods.catalogue()) if group == "method" else named)
+
+
+def no_option(group: str, name: str) -> ConfigError:
+    """`ConfigError` for a name that a group does not offer."""
+    more = f" Any model of open_clip: clip.name={name} clip.pretrained=openai." if group == "clip" else ""
+    return ConfigError(f"{unknown(group, name, options(group))}{more}")

@@ -161,8 +161,11 @@ class SearchSpec:
     sampler: Any = None
     """grid; a sampler of Optuna (tpe, gp, random, cma_es, nsgaii, qmc ...), of a plug-in or of `package.module:Class`;
     {name: ..., argument: ...} with arguments; None: no search."""
-    trials: Annotated[int, Field(ge=1, le=100_000)] = 20
-    """Trials in each axis cell, the published defaults included."""
+    trials: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Trials in each axis cell, the published defaults included. None: `budget`."""
+    budget: Annotated[float, Field(ge=1, le=100_000)] | None = None
+    """Instead of `trials`: as many trials in each axis cell as this number of full ones pays, of all rounds and seeds.
+    None for both: a budget of 20 where halving stops trials early, else 20 trials."""
     space: dict[str, Any] = field(default_factory=dict)
     """Overrides of the space in search_spaces/<method>.yaml, by dotted field."""
     only: list[str] = field(default_factory=list)
@@ -171,21 +174,29 @@ class SearchSpec:
     """Validation metrics (maximised) or costs (`comm/total_bytes`, `time/seconds`, minimised)."""
     seed: Seed = 0
 
+    def __post_init__(self) -> None:
+        if self.trials is not None and self.budget is not None:
+            raise ValueError(
+                f"A search has a number of trials or a budget, but has both: trials={self.trials} and "
+                f"budget={self.budget:g}. Remove one, as search.trials=null does."
+            )
+
 
 @dataclass(frozen=True, config=SPEC)
 class PruneSpec:
-    """Early stopping of cells; off by default."""
+    """Early stopping of cells."""
 
-    rule: Any = None
-    """halving (noise-aware successive halving that pauses and resumes), or None; for trials of a search also a pruner
-    of Optuna (median, hyperband ...), of a plug-in or of `package.module:Class`; {name: ..., argument: ...} with
-    arguments."""
+    rule: Any = "auto"
+    """halving (successive halving that pauses and resumes, in a search with the seeds after the first as last rung), or
+    None; for trials of a search also a pruner of Optuna (median, hyperband ...), of a plug-in or of
+    `package.module:Class`; {name: ..., argument: ...} with arguments. auto: halving in a search for `val/acc_mean` by
+    tpe, random or qmc, where a validated round precedes the last one; else None."""
     reduction: Annotated[int, Field(ge=2, le=1_000_000)] = 3
     """Reduction factor of successive halving: the best 1 / `reduction` continue at each rung."""
     first_rung: AtLeastOne = 1
-    """Round of the first rung."""
+    """Round of the first rung. Each rung moves to the next validated round."""
     confidence: Annotated[float, Field(ge=0)] = 1.0
-    """Standard errors by which a cell must be behind to be stopped; 0 ignores noise."""
+    """Standard errors by which a cell must be behind to be stopped; 0 ignores noise, as a search with a budget does."""
 
 
 @dataclass(frozen=True, config=SPEC)

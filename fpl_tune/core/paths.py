@@ -50,18 +50,6 @@ def stored_studies() -> list[str]:
     return sorted(path.parent.name for path in output_folder().glob("*/study.yaml"))
 
 
-def check_stored(name: str) -> None:
-    """Raises `ConfigError` unless a study has results."""
-    known = stored_studies()
-    if not known:
-        raise ConfigError(
-            f"There are no results in {output_folder()} yet. Run a study first, or point FPL_TUNE_OUTPUT to other "
-            "results."
-        )
-    if name not in known:
-        raise unknown("study with results", name, known)
-
-
 def output_folder() -> Path:
     """`outputs/` of the current folder, or what FPL_TUNE_OUTPUT names."""
     return Path(os.environ.get("FPL_TUNE_OUTPUT", "outputs")).expanduser().resolve()

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from fpl_tune.config import PruneSpec
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.job import Job
+from fpl_tune.search.pruning import expected_cost, planned_trials, resolved
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.store import Store
@@ -23,17 +25,17 @@ class Eta(Callback):
     """Estimates the seconds until a study is done, in the process that runs it."""
 
     def __init__(self) -> None:
-        self._left: dict[tuple[str, int], int] = {}  # (cell id, seed) -> rounds to run
-        self._trials = self._length = 0  # trials not suggested yet, and the work of one
+        self._left: dict[tuple[str, int], float] = {}  # (cell id, seed) -> rounds to run
+        self._trials, self._length = 0, 0.0  # trials not suggested yet, and the work of one
         self._seeds: list[int] = []
         self._running: set[str] = set()
-        self._reduction = self._parallel = 1
+        self._prune, self._parallel = PruneSpec(), 1
         self._pace = 0.0  # seconds of a round of one seed, besides what a trial takes at its ends
         self._done = self._ended = 0  # work since the first trial ended, whose start is not like that of others; trials
         self._began = self._last = 0.0  # times of the first end of a trial, and of the last event
 
     def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
-        self._seeds, self._reduction = store.spec().seed_list(), store.spec().prune.reduction
+        self._seeds, self._prune = store.spec().seed_list(), resolved(store.spec())
         for job in jobs:
             self._queue(job.cell, job.seeds)
 
@@ -42,13 +44,14 @@ class Eta(Callback):
 
     def on_trials_queued(self, cells: Sequence[Cell]) -> None:
         for cell in cells:
-            self._length = len(self._seeds) * cell.run.rounds
-            self._queue(cell, self._seeds)
+            cost = expected_cost(self._prune, cell.run, len(self._seeds))
+            self._length = cost * len(self._seeds) * cell.run.rounds
+            self._queue(cell, self._seeds, cost)
 
-    def _queue(self, cell: Cell, seeds: Sequence[int]) -> None:
-        """Counts all rounds as left; a job that resumes a checkpoint reports its round soon."""
+    def _queue(self, cell: Cell, seeds: Sequence[int], share: float = 1.0) -> None:
+        """Counts a share of all rounds as left; a job that resumes a checkpoint reports its round soon."""
         if cell.run.learns:  # others take next to nothing
-            self._left |= {(cell.id, seed): cell.run.rounds for seed in seeds}
+            self._left |= {(cell.id, seed): share * cell.run.rounds for seed in seeds}
 
     def on_job_start(self, cell: Cell, seeds: Sequence[int]) -> None:
         self._queue(cell, seeds)
@@ -59,7 +62,7 @@ class Eta(Callback):
     def on_job_pause(self, cell: Cell, seeds: Sequence[int]) -> None:
         self._running.discard(cell.id)
         for seed in seeds:  # one paused job in `reduction` resumes
-            self._left[cell.id, seed] //= self._reduction
+            self._left[cell.id, seed] /= self._prune.reduction
 
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         self._last = time.monotonic()
@@ -108,6 +111,7 @@ def seconds_left(store: Store, since: str) -> float | None:
         return None
     missing = sum(len(store.missing(cell, spec)) for cell in cells)
     if spec.search.sampler is not None:
-        trials = spec.search.trials * math.prod(len(values) for values in axes_of(spec.axes).values())
-        missing += len(spec.seed_list()) * max(0, trials - sum(cell.role == "trial" for cell in cells))
+        trials = planned_trials(spec, spec) * math.prod(len(values) for values in axes_of(spec.axes).values())
+        seeds = len(spec.seed_list()) if resolved(spec).rule is None else 1
+        missing += seeds * max(0, trials - sum(cell.role == "trial" for cell in cells))
     return max(0.0, missing * (ends[-1] - ends[0]) / later - max(0.0, time.time() - ends[-1]))

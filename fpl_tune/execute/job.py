@@ -55,17 +55,26 @@ class Job:
     """Rounds of this attempt, one record per seed in each."""
     attempt: int = 0
     """Failed attempts so far."""
+    rung: int = 0
+    """Round at which it waits: the last one for further seeds of a trial, which begin where its first seed ends."""
     reached: int = 0
     """Rounds reported before it was paused or its process died."""
     alone: bool = False
     """Runs without other trials on its device, after an out-of-memory error beside some."""
     gpus: float = 0.0
     """Share of a GPU that it has while it runs."""
+    rungs: tuple[int, ...] = ()
+    """Rounds after which it may be paused: it writes a checkpoint and reports at once."""
 
     @property
     def key(self) -> Key:
         """Cell id and seeds: no two jobs of a study have the same."""
         return self.cell.id, self.seeds
+
+    @property
+    def round(self) -> int:
+        """The round that it has reached in its cell: of seeds that wait for a trial's first one, the last."""
+        return self.rung or len(self.rounds)
 
     @property
     def path(self) -> str:
@@ -98,8 +107,6 @@ class ExecutionContext:
     """Memory of the smallest GPU, where that decides."""
     address: str | None = None
     data_roots: tuple[str, ...] = ()
-    rungs: tuple[int, ...] = ()
-    """Rounds after which a job may be paused: it writes a checkpoint and reports at once."""
 
     @property
     def study(self) -> str:
@@ -206,7 +213,7 @@ class JobRun:
             simulation, until = self.begun, time.perf_counter() + seconds
             while not simulation.done and not resumed:
                 self.advance()
-                stopped, at_rung = stopping(), simulation.round in self.context.rungs
+                stopped, at_rung = stopping(), simulation.round in self.job.rungs
                 due = stopped or at_rung or simulation.round % self.context.execution.checkpoint_every == 0
                 if due and not simulation.done:
                     self.checkpoint()

@@ -12,7 +12,6 @@ from fpl_tune.core.device import cores, resolve
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.core.paths import cache_root
 from fpl_tune.execute.job import ExecutionContext
-from fpl_tune.search.pruning import rungs
 from fpl_tune.simulation.worlds import threads_of
 
 
@@ -54,7 +53,6 @@ def setup_of(spec: StudySpec, folder: Path) -> ExecutionContext:
         gpus=gpus,
         address=address,
         data_roots=(spec.data.root,) if spec.data.root else (),
-        rungs=rungs(spec.prune, 1_000_000),  # cells may have more rounds than the study
     )
 
 

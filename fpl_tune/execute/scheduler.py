@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
@@ -16,7 +16,7 @@ from fpl_tune.core.files import no_room
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobStatus, Key, Output, Report, stop_requested
 from fpl_tune.execute.remote import RemoteStorage
-from fpl_tune.search.pruning import Decision, Paused, Pruner
+from fpl_tune.search.pruning import Decision, Paused, Pruner, resolved, rungs
 from fpl_tune.search.search import Search
 from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Snapshot
@@ -44,7 +44,8 @@ class Scheduler:
         self.cells: dict[str, Cell] = {}
         """All cells that are known by now, by id."""
         self.signal: int | None = None
-        self.pruner = Pruner(spec.prune, list(axes_of(spec.axes)), search)
+        self.prune = resolved(spec)
+        self.pruner = Pruner(self.prune, list(axes_of(spec.axes)), search, spec.seed_list())
         self._skipped: set[str] = set()
         url = spec.execution.checkpoints
         self._storage = RemoteStorage(url) if url else None
@@ -69,17 +70,31 @@ class Scheduler:
         for cell in cells:
             if cell.id in self._skipped:
                 self._report_to_search(cell)
+            if cell.id in self._skipped or self._further_seeds(cell):
                 self._report_to_pruner(cell)
         if self.search:
             self._request(len(self.search.parts))  # one of every part: all are checked before any runs
         self.notify(Callback.on_study_start, self.store, list(self.cells.values()), self.jobs_with(JobStatus.QUEUED))
 
     def _report_to_pruner(self, cell: Cell) -> None:
-        """Shows the pruner what a finished cell reached."""
-        if self.spec.prune.rule:
-            rounds = [list(records) for records in zip(*(h for _, h in self._finished(cell).values()), strict=False)]
+        """Shows the pruner what a cell reached with the seeds that run first."""
+        if self.prune.rule:
+            rounds = self._first_rounds(cell)
             for number in range(1, len(rounds) + 1):
                 self.pruner.decide(cell, rounds[:number], latest=number == len(rounds))
+            if self._further_seeds(cell) and len(rounds) == cell.run.rounds:
+                first = self._results(cell)[self.pruner.first_seeds(cell)[0]]
+                self.pruner.allows_seeds(cell, rounds, latest=first["status"] != Status.DONE)
+
+    def _first_rounds(self, cell: Cell) -> list[list[Record]]:
+        """The stored rounds of a cell by the seeds that run first."""
+        histories = (self.store.history(cell, seed) for seed in self.pruner.first_seeds(cell))
+        return [list(records) for records in zip(*filter(None, histories), strict=False)]
+
+    def _further_seeds(self, cell: Cell) -> tuple[int, ...]:
+        """Seeds of a cell that wait for the result of its first one."""
+        first = self.pruner.first_seeds(cell)
+        return tuple(seed for seed in self.spec.seed_list() if seed not in first)
 
     def _enqueue(self, cell: Cell) -> None:
         """Queues the seeds of a cell without a final result; stale results are removed first.
@@ -96,19 +111,45 @@ class Scheduler:
             self.notify(Callback.on_stale, cell, reasons)
         self.cells[cell.id] = cell
         left = set(self.store.missing(cell, self.spec))
+        left = left.intersection(self.pruner.first_seeds(cell)) or left
         if not left:
-            self._skipped.add(cell.id)
+            rounds, waits = self._first_rounds(cell), self.search and self.search.waits_for(cell)
+            if waits and self._further_seeds(cell) and len(rounds) == cell.run.rounds and len(self._results(cell)) == 1:
+                self._add_seeds(cell, prints, self.pruner.allows_seeds(cell, rounds))
+            else:
+                self._skipped.add(cell.id)
         for slot in sorted(self.store.folder.glob(f"cells/{cell.id}/ckpt-*")):
             seeds = next((s.meta["seeds"] for s in checkpoint.usable(slot) if isinstance(s, Snapshot)), [])
-            job = Job(cell, tuple(seeds), left.intersection(seeds), prints)
+            job = self._job(cell, seeds, left.intersection(seeds), prints)
             if job.missing and set(seeds) <= set(self.spec.seed_list()) and self.store.folder / job.path == slot:
                 self.jobs[job.key] = job
                 left -= job.missing
             else:
                 shutil.rmtree(slot, ignore_errors=True)
         if left:
-            job = Job(cell, tuple(seed for seed in self.spec.seed_list() if seed in left), left, prints)
+            job = self._job(cell, [seed for seed in self.spec.seed_list() if seed in left], left, prints)
             self.jobs[job.key] = job
+
+    def _job(self, cell: Cell, seeds: Sequence[int], missing: set[int], prints: Mapping[str, Any]) -> Job:
+        """A job. Seeds that wait for a trial's first one have passed all rungs but the last."""
+        job = Job(cell, tuple(seeds), missing, prints)
+        if set(seeds) <= set(self._further_seeds(cell)):
+            job.rung = cell.run.rounds
+        elif cell.candidate:
+            job.rungs = rungs(self.prune, cell.run)
+        return job
+
+    def _add_seeds(self, cell: Cell, prints: Mapping[str, Any], allowed: bool) -> None:
+        """Queues the seeds of a trial that wait for its first one, or pauses them until they are allowed."""
+        seeds = self._further_seeds(cell)
+        job = self._job(cell, seeds, set(seeds), prints)
+        self.jobs[job.key] = job
+        if allowed:
+            self._queue_first(job)
+        else:
+            job.status = JobStatus.PAUSED
+            if self.search:
+                self.search.pause(cell, self._first_rounds(cell))
 
     def finish(self) -> Outcome:
         """Writes the tables and ends the callbacks."""
@@ -167,6 +208,10 @@ class Scheduler:
         if job is None:
             return None
         job.status, job.rounds = JobStatus.RUNNING, []
+        for seed, result in self._results(job.cell).items() if job.rung else ():
+            if result["status"] == Status.PRUNED:  # it waited for room
+                history = self.store.history(job.cell, seed)
+                self.store.put(job.cell, seed, history, {**result, "status": Status.DONE})
         self.notify(Callback.on_job_start, job.cell, job.seeds)
         return job
 
@@ -188,7 +233,7 @@ class Scheduler:
 
     def _settle(self) -> bool:
         """Resumes or prunes the jobs that wait at rungs which nothing else can reach. False: there is no such rung."""
-        running = [Paused(job.cell, len(job.rounds)) for job in self.jobs_with(JobStatus.RUNNING)]
+        running = [Paused(job.cell, job.round) for job in self.jobs_with(JobStatus.RUNNING)]
         promoted, pruned = self.pruner.settle(self._waiting_cells(), running)
         for job in self._paused(promoted):
             job.status, job.reached = JobStatus.QUEUED, len(job.rounds)
@@ -199,13 +244,13 @@ class Scheduler:
 
     def _waiting_cells(self) -> list[Paused]:
         """The cells of paused jobs, each once."""
-        found = [Paused(job.cell, len(job.rounds)) for job in self.jobs_with(JobStatus.PAUSED)]
+        found = [Paused(job.cell, job.round) for job in self.jobs_with(JobStatus.PAUSED)]
         return list({(cell.id, number): Paused(cell, number) for cell, number in found}.values())
 
     def _paused(self, cells: Iterable[Paused]) -> list[Job]:
         """The paused jobs of these cells."""
         paused = self.jobs_with(JobStatus.PAUSED)
-        return [job for cell, n in cells for job in paused if job.cell.id == cell.id and len(job.rounds) == n]
+        return [job for cell, n in cells for job in paused if job.cell.id == cell.id and job.round == n]
 
     def _queue_first(self, job: Job) -> None:
         """Queues a job that goes on, before all others."""
@@ -279,7 +324,7 @@ class Scheduler:
         elif len(job.seeds) > 1 and (given_up or not crashed):
             self._drop(job)
             for seed in sorted(job.missing, reverse=True):
-                alone = Job(job.cell, (seed,), {seed}, job.prints)
+                alone = self._job(job.cell, (seed,), {seed}, job.prints)
                 self.jobs[alone.key] = alone
                 self._queue_first(alone)
             return
@@ -292,18 +337,29 @@ class Scheduler:
         self._queue_first(job)
 
     def _close(self, job: Job, status: Status, output: Output | None = None, error: str | None = None) -> None:
-        """Stores the results of a job's seeds. Those stored before a kill, which its checkpoint still holds, stay."""
+        """Stores the results of a job's seeds. Those stored before a kill, which its checkpoint still holds, stay.
+
+        The first seed of a trial counts as pruned while the trial waits for room for its other seeds.
+        """
+        further: set[int] = set()
+        if status is Status.DONE and job.seeds == self.pruner.first_seeds(job.cell):
+            further = set(self.store.missing(job.cell, self.spec)).intersection(self._further_seeds(job.cell))
+        allowed = not further or self.pruner.allows_seeds(job.cell, job.rounds)
         folder = self.store.folder / job.path
         if output is not None and self._storage:
             self._storage.pull(f"{self.store.name}/{job.path}", folder)
         for i, seed in enumerate(job.seeds):
-            if seed in job.missing:
+            if seed in job.missing and (job.rounds or status is not Status.PRUNED):
                 split, prompts = output[seed] if output is not None else ("", None)
                 history = [records[i] for records in job.rounds]
-                result = make_result(status, history, error=error, fingerprints=job.prints, split_hash=split)
+                kept = status if allowed else Status.PRUNED
+                result = make_result(kept, history, error=error, fingerprints=job.prints, split_hash=split)
                 self.store.put(job.cell, seed, history, result, folder / prompts if prompts else None)
         self._drop(job)
-        if all(other.cell.id != job.cell.id for other in self.jobs.values()):
+        if further:
+            self.notify(Callback.on_job_pause, job.cell, job.seeds)
+            self._add_seeds(job.cell, job.prints, allowed)
+        elif all(other.cell.id != job.cell.id for other in self.jobs.values()):
             self._report_to_search(job.cell)
             self.notify(Callback.on_cell_end, job.cell, self._results(job.cell))
 

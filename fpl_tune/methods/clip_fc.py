@@ -28,6 +28,7 @@ class CLIPFC(FederatedAveraging):
     weights: `uniform` average over the cohort (FedAPT's Eq. 12) or by `size`.
     """
 
+    represents = "images"
     start_from: Literal["random", "identity"] = "random"
     weights: Weights = "uniform"
 
@@ -38,4 +39,7 @@ class CLIPFC(FederatedAveraging):
         return State(shared={"weight": weight, "bias": bias}, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return hand_logits(task, linear(batch.image, local.params["weight"], local.params["bias"]))
+        return hand_logits(task, self.features(task, local, batch.image))
+
+    def features(self, task: Task, local: Local, image: Tensor) -> Tensor:
+        return linear(image, local.params["weight"], local.params["bias"])

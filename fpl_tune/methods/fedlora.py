@@ -1,8 +1,9 @@
-"""LoRA in the text tower, federated: what of W + s · B A is shared, and how it is averaged.
+"""LoRA in the towers, federated: what of W + s · B A is shared, and how it is averaged.
 
 By default FLoRA (Nguyen, Muñoz, Jannesari: FLoRA: Enhancing Vision-Language Models with Parameter-Efficient Federated
 Learning, 2024, https://arxiv.org/abs/2404.15182). Official code: dphuongn/FLoRA, e6ce44c, whose scripts change the
-output projection of attention in all text blocks; other layers and the image tower are not offered. Its optimiser is
+output projection of attention in all text blocks; `towers` changes those of the image tower too, other layers are not
+offered. Its optimiser is
 `optim=` {name: adam, lr: 5e-5, betas: [0.9, 0.98], eps: 1e-6, weight_decay: 0.2}; in the code Adam's moments live on
 from round to round, here every round begins with new ones. Its average of factors is that of FedIT (Zhang et al.,
 ICASSP 2024, https://arxiv.org/abs/2305.05644). Two other papers have that name: "FLoRA: Federated Fine-Tuning Large
@@ -12,7 +13,9 @@ which stacks the clients' factors and starts new ones, and "Flora: Low-Rank Adap
 
 FFA-LoRA: Sun et al., ICLR 2024, https://arxiv.org/abs/2403.12313. FedSA-LoRA: Guo et al., ICLR 2025,
 https://arxiv.org/abs/2410.01463. FedEx-LoRA: Singhal et al., ACL 2025, https://arxiv.org/abs/2410.09432. FedRPCA:
-Jhunjhunwala et al., 2025, https://arxiv.org/abs/2506.01194.
+Jhunjhunwala et al., 2025, https://arxiv.org/abs/2506.01194. LoRA-FAIR: Bian, Wang, Zhang, Xu, ICCV 2025,
+https://arxiv.org/abs/2411.14961, whose Eq. 8 seeks the largest cosine with the exact product by SGD: here the least
+squares of the difference, which have a solution in closed form.
 """
 
 from __future__ import annotations
@@ -24,17 +27,19 @@ from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Adapter, Batch, Local, State, Task, Traffic, Tree
+from fpl_tune.method import Adapter, Batch, Local, Sizes, State, Task, Traffic, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._blocks import contrastive
+from fpl_tune.methods._blocks import contrastive, require_vit
 
 
 @dataclass(frozen=True, config=fl.SPEC)
 class FedLoRA(FederatedAveraging):
-    """W x + s · B A x beside the output projection W of attention, A [J, d, r] normal, B [J, r, d] from zero.
+    """W x + s · B A x beside the output projections W of attention, A [J, d, r] normal, B [J, r, d] from zero.
 
     rank: r, >= 1.
     alpha: >= 0; 0 is zero-shot CLIP and trains nothing.
+    towers: whose blocks are changed; `image` and `both` run the image tower in every step. Its leaves
+        begin with `image.`.
     scaling: s. `alpha` as in the code; `alpha/rank` as in LoRA, with which the rank may change at one learning rate.
     objective: `ce`, cross-entropy over all classes, or the code's `contrastive`, symmetric InfoNCE between the images
         of a batch and their class sentences, where images of one class are each other's negatives.
@@ -42,85 +47,145 @@ class FedLoRA(FederatedAveraging):
         while A stays at its random start, which all draw from one seed (FFA-LoRA).
     average: over clients, by number of training images. `factors`: of A and of B, though the product of means is not
         the mean of products. `exact`: what the product of means lacks is added to W (FedEx-LoRA), so that the model is
-        the mean of the clients' models, as after stacking; needs `shared=both`. `robust`: robust PCA takes the
-        clients' moves, block by block and factor by factor, apart into a low-rank and a sparse part, and the server
-        moves by mean(low rank) + β · mean(sparse) (FedRPCA).
+        the mean of the clients' models, as after stacking. `fair`: B̄ moves to B̄ + ΔB, with ΔB at the least
+        ‖mean(B A) - (B̄ + ΔB) Ā‖² + λ t ‖ΔB‖², t the mean of the squared singular values of Ā (LoRA-FAIR). Both need
+        `shared=both`. `robust`: robust PCA takes the clients' moves, block by block and factor by factor, apart into a
+        low-rank and a sparse part, and the server moves by mean(low rank) + β · mean(sparse) (FedRPCA).
     sparse: β, >= 0; 1 is `factors`.
+    penalty: λ of `fair`, > 0; the larger, the nearer to `factors`.
     """
 
-    newer = ("shared", "average", "sparse")
+    newer = ("towers", "shared", "average", "sparse", "penalty")
 
     rank: fl.AtLeastOne = 2
     alpha: fl.Weight = 32.0
+    towers: Literal["text", "image", "both"] = "text"
     scaling: Literal["alpha", "alpha/rank"] = "alpha"
     objective: Literal["ce", "contrastive"] = "ce"
     shared: Literal["both", "a", "b"] = "both"
-    average: Literal["factors", "exact", "robust"] = "factors"
+    average: Literal["factors", "exact", "fair", "robust"] = "factors"
     sparse: fl.Weight = 1.0
+    penalty: fl.Positive = 0.01
 
     def __post_init__(self) -> None:
-        fits = self.average != "exact" or self.shared == "both"
+        fits = self.average in ("factors", "robust") or self.shared == "both"
         remedy = "The mean of one factor is exact already."
         fl.require(fits, "average", "must be factors or robust unless method.shared is both", self.average, remedy)
         fits = self.average == "robust" or self.sparse == 1
         fl.require(fits, "sparse", "must be 1 unless method.average is robust", self.sparse)
+        fits = self.average == "fair" or self.penalty == 0.01
+        fl.require(fits, "penalty", "must be 0.01 unless method.average is fair", self.penalty)
+
+    @property
+    def needs(self) -> Literal["pooled", "pixels"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return "pooled" if self.towers == "text" else "pixels"
+
+    @property
+    def represents(self) -> Literal["images", "classes"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return "classes" if self.towers == "text" else "images"
+
+    @property
+    def _prefixes(self) -> tuple[str, ...]:
+        """How the names of each changed tower's leaves begin."""
+        return {"text": ("",), "image": ("image.",), "both": ("", "image.")}[self.towers]
+
+    def check(self, sizes: Sizes) -> None:
+        if self.towers != "text":
+            require_vit(sizes, "fedlora")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        blocks, width = task.n_text_blocks, task.text_width
-        a = (torch.randn(blocks, width, self.rank, generator=rng) / self.rank**0.5).to(task.device, task.dtype)
-        b = a.new_zeros(blocks, self.rank, width)
-        if self.shared == "a":
-            return State({"a": a}, {"b": fl.replicate(b, task.n_clients)}, {})
-        if self.shared == "b":
-            return State({"b": b}, {}, {"a": a})
-        lacking = {"lacking": a.new_zeros(blocks, width, width)} if self.average == "exact" else {}
-        return State({"a": a, "b": b, **lacking}, {}, {})
+        state = State({}, {}, {})
+        for prefix in self._prefixes:
+            blocks, width = task.n_text_blocks, task.text_width
+            if prefix:
+                blocks, width = task.n_vision_blocks or 0, task.vision_width or 0
+            a = (torch.randn(blocks, width, self.rank, generator=rng) / self.rank**0.5).to(task.device, task.dtype)
+            b = a.new_zeros(blocks, self.rank, width)
+            (state.server if self.shared == "b" else state.shared)[f"{prefix}a"] = a
+            if self.shared == "a":
+                state.personal[f"{prefix}b"] = fl.replicate(b, task.n_clients)
+            else:
+                state.shared[f"{prefix}b"] = b
+            if self.average == "exact":
+                state.shared[f"{prefix}lacking"] = a.new_zeros(blocks, width, width)
+        return state
 
     def start(self, task: Task, state: State, clients: Tensor) -> Local:
-        params = super().start(task, state, clients).params
-        fixed = {"lacking": params.pop("lacking")} if self.average == "exact" else {}
-        return Local(params, fixed | {name: fl.replicate(leaf, len(clients)) for name, leaf in state.server.items()})
+        held = super().start(task, state, clients).params
+        lacking = {name: held.pop(name) for name in state.shared if name.endswith("lacking")}
+        return Local(held, lacking | {name: fl.replicate(leaf, len(clients)) for name, leaf in state.server.items()})
+
+    def _adapter(self, local: Local, prefix: str) -> Adapter:
+        """The branches of one tower."""
+        scale = self.alpha / (self.rank if self.scaling == "alpha/rank" else 1)
+        held = {**local.params, **local.buffers}
+        leaf = {"a": held[f"{prefix}a"], "b": scale * held[f"{prefix}b"]}
+        if f"{prefix}lacking" in held:
+            leaf["lacking"] = scale * held[f"{prefix}lacking"]
+        return Adapter(_low_rank, leaf, place="attention")
 
     def _text(self, task: Task, local: Local) -> Tensor:
         """[C, K, D] unit features of the hand-written sentences under each client's text tower."""
-        scale = self.alpha / (self.rank if self.scaling == "alpha/rank" else 1)
-        held = {**local.params, **local.buffers}
-        leaf = {"a": held["a"], **{name: scale * held[name] for name in ("b", "lacking") if name in held}}
-        return fl.normalize(task.sentences([task.template], adapter=Adapter(_low_rank, leaf, place="attention"))[:, 0])
+        if self.towers == "image":
+            return fl.replicate(task.hand_text, len(local.params["image.b"]))
+        return fl.normalize(task.sentences([task.template], adapter=self._adapter(local, ""))[:, 0])
+
+    def _image(self, task: Task, local: Local, image: Tensor) -> Tensor:
+        """[C, B, D] features under each client's image tower."""
+        if self.towers == "text":
+            return image
+        tokens = image.new_zeros(len(image), 0, task.vision_width or 0)
+        return task.encode_images(image, tokens, adapter=self._adapter(local, "image."))[0]
+
+    def features(self, task: Task, local: Local, image: Tensor) -> Tensor:
+        return self._text(task, local) if self.towers == "text" else self._image(task, local, image)
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return fl.cosine_logits(task.scale, batch.image, self._text(task, local))
+        return fl.cosine_logits(task.scale, self._image(task, local, batch.image), self._text(task, local))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         if self.objective == "ce":
             return fl.cross_entropy(self.logits(task, local, batch), batch), local.buffers
         text = self._text(task, local)
         own = text.gather(1, batch.label.unsqueeze(-1).expand(-1, -1, text.shape[-1]))
-        return contrastive(task.scale * fl.normalize(batch.image) @ own.mT, batch.mask), local.buffers
+        image = fl.normalize(self._image(task, local, batch.image))
+        return contrastive(task.scale * image @ own.mT, batch.mask), local.buffers
 
     def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
-        weight, before = self.weight(task, clients), {n: leaf for n, leaf in state.shared.items() if n != "lacking"}
+        weight = self.weight(task, clients)
+        before = {name: leaf for name, leaf in state.shared.items() if not name.endswith("lacking")}
         merged = super().merge(task, state._replace(shared=before), clients, local)
+        shared = dict(merged.shared)
         if self.average == "robust":
             moves = {name: local.params[name] - leaf for name, leaf in before.items()}
-            moved = {name: leaf + robust_mean(moves[name], weight, self.sparse) for name, leaf in before.items()}
-            return merged._replace(shared=moved)
-        if self.average == "exact":
-            blocks = zip(local.params["a"].unbind(1), local.params["b"].unbind(1), strict=True)
-            product = torch.stack([fl.average(a @ b, weight) for a, b in blocks])
-            lacking = state.shared["lacking"] + product - merged.shared["a"] @ merged.shared["b"]
-            return merged._replace(shared={**merged.shared, "lacking": lacking})
-        return merged
+            shared = {name: leaf + robust_mean(moves[name], weight, self.sparse) for name, leaf in before.items()}
+        elif self.average != "factors":
+            for prefix in self._prefixes:
+                mean_a, mean_b = shared[f"{prefix}a"], shared[f"{prefix}b"]
+                blocks = zip(local.params[f"{prefix}a"].unbind(1), local.params[f"{prefix}b"].unbind(1), strict=True)
+                lacking = torch.stack([fl.average(a @ b, weight) for a, b in blocks]) - mean_a @ mean_b
+                if self.average == "exact":
+                    shared[f"{prefix}lacking"] = state.shared[f"{prefix}lacking"] + lacking
+                else:
+                    shared[f"{prefix}b"] = mean_b + correction(mean_a, lacking, self.penalty)
+        return merged._replace(shared=shared)
 
     def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
         down = fl.count(**state.shared)
-        return Traffic(up={name: sent for name, sent in down.items() if name != "lacking"}, down=down)
+        return Traffic(up={name: sent for name, sent in down.items() if not name.endswith("lacking")}, down=down)
 
 
 def _low_rank(leaf: Tree, x: Tensor) -> Tensor:
     """Mixed values [C, n, d] -> what the update adds to their projection."""
     added = x @ leaf["a"] @ leaf["b"]
     return added + x @ leaf["lacking"] if "lacking" in leaf else added
+
+
+def correction(a: Tensor, lacking: Tensor, penalty: float) -> Tensor:
+    """ΔB [J, r, d] of least ‖lacking - A ΔB‖² + penalty · t ‖ΔB‖², t the mean eigenvalue of Aᵀ A; A [J, d, r]."""
+    gram = a.mT @ a
+    held = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None] * torch.eye(a.shape[-1], device=a.device)
+    return torch.linalg.solve_ex(gram + penalty * held, a.mT @ lacking).result
 
 
 def robust_mean(moves: Tensor, weight: Tensor, sparse: float) -> Tensor:

@@ -47,8 +47,8 @@ class FOCoOp(FederatedAveraging):
     gamma: γ > 0; the larger, the smaller the noise, and the nearer to the mean over images.
     tau: τ > 0.
     steps: of either ascent, >= 1.
-    rate: length of a step, > 0, against features of length one. 0.001 is an option of the code, which takes 1 all the
-        same: losses of some hundreds, which a run takes for divergence.
+    rate: length of a step, > 0 and at most 0.5 / `steps`, as features have length one. 0.001 is an option of the code,
+        which takes 1 all the same: noise four times as long as what it is added to, and losses of some hundreds.
     ema: share of the averaged P_G that stays, in [0, 1].
     form: as `meant`, or as `released`: plain cross-entropy over K + M, and averages.
     """
@@ -62,6 +62,11 @@ class FOCoOp(FederatedAveraging):
     rate: fl.Positive = 1e-3
     ema: fl.Share = 0.5
     form: Literal["meant", "released"] = "meant"
+
+    def __post_init__(self) -> None:
+        fits = self.form == "released" or self.rate * self.steps <= 0.5
+        rule = f"must be at most 0.5 / method.steps, here {0.5 / self.steps:g}"
+        fl.require(fits, "rate", rule, self.rate, "Longer noise drowns features, whose length is one.")
 
     def check(self, sizes: Sizes) -> None:
         require_same_classes(sizes, "focoop", "with one prompt for all classes")

@@ -17,7 +17,7 @@ from torch.func import functional_call
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging, Weights
-from fpl_tune.methods._blocks import new_layers, require_same_classes
+from fpl_tune.methods._blocks import mapped, new_layers, require_same_classes
 
 
 @dataclass(frozen=True, config=fl.SPEC)
@@ -31,6 +31,7 @@ class FullModel(FederatedAveraging):
     """
 
     needs = "pixels"
+    represents = "images"
     batched = False
     weights: Weights = "size"
 
@@ -46,10 +47,12 @@ class FullModel(FederatedAveraging):
         return Local(params={n: leaf.expand(len(clients), *leaf.shape) for n, leaf in state.shared.items()}, buffers={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        return mapped(local.params, "head", self.features(task, local, batch.image))
+
+    def features(self, task: Task, local: Local, image: Tensor) -> Tensor:
         tower, rows = task.visual(), []
-        for client, pixels in enumerate(batch.image):  # torch.func.vmap has no derivative for the fused attention
-            leaf = {name: leaves[client] for name, leaves in local.params.items()}
-            own = {name: leaf[f"tower.{name}"].to(frozen.dtype) for name, frozen in tower.named_parameters()}
-            features = functional_call(tower, own, (pixels.to(next(tower.parameters()).dtype),)).to(pixels.dtype)
-            rows.append(features @ leaf["head.weight"].mT + leaf["head.bias"])
+        for client, pixels in enumerate(image):  # torch.func.vmap has no derivative for the fused attention
+            frozen = tower.named_parameters()
+            own = {name: local.params[f"tower.{name}"][client].to(weight.dtype) for name, weight in frozen}
+            rows.append(functional_call(tower, own, (pixels.to(next(tower.parameters()).dtype),)).to(pixels.dtype))
         return torch.stack(rows)

@@ -29,6 +29,7 @@ class PromptFL(FederatedAveraging):
         released loop, which keeps the last client's prompt.
     """
 
+    represents = "classes"
     n_ctx: fl.AtLeastOne = 16
     weights: Literal["size", "uniform", "last"] = "size"
 
@@ -36,7 +37,10 @@ class PromptFL(FederatedAveraging):
         return State(shared={"prompt": fl.new_context(task, self.n_ctx, rng)}, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return fl.cosine_logits(task.scale, batch.image, task.encode_prompts(local.params["prompt"]))
+        return fl.cosine_logits(task.scale, batch.image, self.features(task, local, batch.image))
+
+    def features(self, task: Task, local: Local, image: Tensor) -> Tensor:
+        return task.encode_prompts(local.params["prompt"])
 
     def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
         if self.weights == "last":

@@ -27,6 +27,7 @@ class VPT(FederatedAveraging):
     """
 
     needs = "pixels"
+    represents = "images"
     n_tokens: fl.AtLeastOne = 4
     depth: fl.AtLeastOne = 1
 
@@ -37,4 +38,7 @@ class VPT(FederatedAveraging):
         return State({"visual": visual_prompts(task, self.n_tokens, self.depth, rng)}, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return hand_logits(task, see(task, batch.image, local.params["visual"]))
+        return hand_logits(task, self.features(task, local, batch.image))
+
+    def features(self, task: Task, local: Local, image: Tensor) -> Tensor:
+        return see(task, image, local.params["visual"])

@@ -20,6 +20,7 @@ from fpl_tune.study.cells import axes_of, label, shown
 from fpl_tune.study.partition import Shares, shares
 from fpl_tune.study.results import VAL
 from fpl_tune.study.selection import Choice, choose
+from fpl_tune.study.status import COUNTED
 
 if TYPE_CHECKING:
     from fpl_tune.study.cells import Cell
@@ -77,9 +78,11 @@ class Facts:
         self.beside = [name for name in self.frame if "/" in name and name not in known]
         """Metrics that tables show beside: other test sets, a method's own."""
         self._by_cell: dict[str, dict[int, dict[str, Any]]] = {}
-        ended = results.counted(self.frame)
-        for row in ended.loc[ended["rule"] == self.rule].to_dict("records"):
-            self._by_cell.setdefault(row["cell"], {})[int(row["seed"])] = {str(k): v for k, v in row.items()}
+        self.records: list[dict[str, Any]] = self.frame.to_dict("records")  # type: ignore[assignment]
+        """The result table as plain rows."""
+        for row in self.records:
+            if row["rule"] == self.rule and row["status"] in COUNTED:
+                self._by_cell.setdefault(row["cell"], {})[int(row["seed"])] = row
         self._shares: dict[str, Shares] = {}
         self.reference = Reference(self, reference or self.spec.report.reference)
         if reference is not None:
@@ -107,9 +110,7 @@ class Facts:
     def table(self) -> pd.DataFrame:
         """One row per cell, index `cell`: label, role, axes, status, n, val, mean, std, sem, bytes (both ways) and
         seconds per seed, and the means of `beside`."""
-        found = results.summarise(
-            results.as_rows(self.frame), self.cells, self.spec.seed_list(), self.rule, self.metric
-        )
+        found = results.summarise(self.records, self.cells, self.spec.seed_list(), self.rule, self.metric)
         rows = pd.DataFrame(found).set_index("cell").rename(columns={VAL: "val", "time/seconds": "seconds"})
         rows["bytes"] = rows["comm/up_bytes"] + rows["comm/down_bytes"]
         axes = {axis: [self.scalar(cell, axis) for cell in self.cells] for axis in self.axes}
@@ -170,7 +171,7 @@ class Facts:
     @cached_property
     def choice(self) -> Choice | None:
         """What validation chooses among the study's own finished cells; None where nothing compares."""
-        return choose(self.frame, self.own, self.spec, self.rule)
+        return choose(self.records, self.own, self.spec, self.rule)
 
     @property
     def best(self) -> Cell | None:

@@ -1,20 +1,22 @@
 """Pruning by rounds: validation accuracy decides, and its noise is taken into account.
 
-`halving` is asynchronous successive halving (Li et al., 2020, https://arxiv.org/abs/1810.05934). Rungs are the rounds
-`first_rung` · `reduction`^k. A cell that reaches a rung goes on if it is among the best 1 / `reduction` of those that
-reached it so far; otherwise it is paused with a checkpoint and goes on when its rung has room for it. One change to the
-paper: once no further cell can reach a rung, those that are behind its cutoff by at most `confidence` standard errors
-of the difference go on too, where the error comes from seeds and clients. The rest is pruned. Cells are compared only
-with those of the same data, partition and schedule, trials of a search with those of the same cell of the axes.
+`halving` is asynchronous successive halving (Li et al., 2020, https://arxiv.org/abs/1810.05934). Rungs are the first
+validated rounds from `first_rung` · `reduction`^k on. A cell that reaches a rung goes on if it is among the best
+1 / `reduction` of those that reached it so far; otherwise it is paused with a checkpoint and goes on when its rung has
+room for it. A trial of a search runs its first seed alone: its last round is the rung that its other seeds wait for.
+One change to the paper: once no further cell can reach a rung, those that are behind its cutoff by at most `confidence`
+standard errors of the difference go on too, where the error comes from seeds and clients. The rest is pruned. Cells are
+compared only with those of the same data, partition and schedule, trials of a search with those of the same cell of the
+axes.
 
 Pruners of Optuna stop trials of a search permanently.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, replace
@@ -22,7 +24,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from fpl_tune.config import PruneSpec, RunSpec, StudySpec
-from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.search import components
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
@@ -34,7 +36,9 @@ if TYPE_CHECKING:
 
     from fpl_tune.search.search import Search
 
-HALVING = "halving"
+HALVING, AUTO = "halving", "auto"
+FULL_TRIALS = 20
+"""Full trials of a search that states neither trials nor a budget."""
 METRIC = "val/acc_mean"
 
 
@@ -45,6 +49,24 @@ class Score(NamedTuple):
     error: float
 
 
+def resolved(study: StudySpec) -> PruneSpec:
+    """The study's `prune` with the rule that `auto` stands for.
+
+    Samplers that leave pruned trials out, such as `gp`, would learn of few trials, so that `auto` does not prune them.
+    Where a budget decides how many trials there are, no trial is left that noise could let go on.
+    """
+    spec, search = study.prune, study.search
+    if search.sampler in (None, "grid"):
+        return spec if spec.rule != AUTO else replace(spec, rule=None)
+    if spec.rule == AUTO:
+        from optuna.samplers import QMCSampler, RandomSampler, TPESampler
+
+        kind = components.find("samplers", search.sampler, "search.sampler", ("grid",)).kind
+        learns = issubclass(kind, (TPESampler, RandomSampler, QMCSampler)) and search.objectives == [METRIC]
+        spec = replace(spec, rule=HALVING if learns else None)
+    return replace(spec, confidence=0.0) if spec.rule == HALVING and search.trials is None else spec
+
+
 def make_pruner(spec: PruneSpec) -> BasePruner:
     """Builds the pruner of Optuna or of a plug-in that a study names; without one, or with halving, it prunes nothing.
 
@@ -53,7 +75,7 @@ def make_pruner(spec: PruneSpec) -> BasePruner:
     """
     import optuna
 
-    if spec.rule is None or spec.rule == HALVING:
+    if spec.rule in (None, AUTO, HALVING):
         return optuna.pruners.NopPruner()
     found = components.find("pruners", spec.rule, "prune.rule", (HALVING,))
     wrapped = found.arguments.pop("wrapped_pruner", None)
@@ -83,7 +105,7 @@ def standard_error(metric: str, over_seeds: float, histories: Sequence[Sequence[
 
 
 def check(study: StudySpec, runs: Collection[RunSpec]) -> None:
-    """Refuses a rule that no run can follow.
+    """Refuses a rule that no run can follow; where `auto` cannot prune, it says so.
 
     Args:
         study: the study.
@@ -93,7 +115,7 @@ def check(study: StudySpec, runs: Collection[RunSpec]) -> None:
         ConfigError: the rule is unknown, or it never compares: no run is validated before its last round, the rungs lie
             outside the rounds, or a pruner of Optuna has no search.
     """
-    spec = study.prune
+    spec = resolved(study)
     if spec.rule is None:
         return
     make_pruner(spec)
@@ -102,18 +124,27 @@ def check(study: StudySpec, runs: Collection[RunSpec]) -> None:
     run = max(runs, key=lambda run: run.rounds, default=None)
     if run is None or run.rounds == 1:
         return
-    every = min(run.protocol.eval_every for run in runs)
+    every, problem = min(run.protocol.eval_every for run in runs), ""
     if every >= run.rounds:
-        raise ConfigError(
+        problem = (
             f"prune.rule compares validation figures before the last round, but protocol.eval_every={every} of "
-            f"{run.rounds} rounds gives none. Lower protocol.eval_every, or remove prune.rule."
+            f"{run.rounds} rounds gives none. Lower protocol.eval_every, or set prune.rule=null."
         )
-    if spec.rule == HALVING and not [r for r in rungs(spec, run.rounds - 1) if r >= every]:
-        raise ConfigError(
-            f"Rungs of prune.rule=halving must lie between the first validation, after round {every}, and the last "
-            f"round, {run.rounds}, but prune.first_rung={spec.first_rung} with prune.reduction={spec.reduction} gives "
-            f"{list(rungs(spec, 2 * max(run.rounds, spec.first_rung)))}. Set prune.first_rung={every}."
+    elif spec.rule == HALVING and not any(rungs(spec, run) for run in runs):
+        problem = (
+            f"Rungs of prune.rule=halving must lie before the last round, {run.rounds}, but the first one is "
+            f"prune.first_rung={spec.first_rung}. Set prune.first_rung={every}."
         )
+    if problem and study.prune.rule == AUTO:
+        warnings.warn(f"Every trial runs to its end: {problem}", Notice, stacklevel=2)
+    elif problem:
+        raise ConfigError(problem)
+
+
+def planned_trials(study: StudySpec, run: RunSpec) -> int:
+    """Trials of the search of a run: those that the study states, or that its budget is expected to pay."""
+    search, cost = study.search, expected_cost(resolved(study), run, len(study.seed_list()))
+    return search.trials or math.ceil((search.budget or FULL_TRIALS) / cost)
 
 
 class Decision(Enum):
@@ -143,13 +174,20 @@ class Pruner:
         spec: the study's `prune`.
         axes: names of the study's axes, in each cell of which a search has its own budget.
         search: the study's search, whose trials a pruner of Optuna compares.
+        seeds: the study's, of which halving runs the first one of a trial alone; empty: all together.
     """
 
-    def __init__(self, spec: PruneSpec, axes: Sequence[str] = (), search: Search | None = None) -> None:
-        self.spec, self._axes, self._search = spec, tuple(axes), search
+    def __init__(
+        self, spec: PruneSpec, axes: Sequence[str] = (), search: Search | None = None, seeds: Sequence[int] = ()
+    ) -> None:
+        self.spec, self._axes, self._search, self._seeds = spec, tuple(axes), search, tuple(seeds)
         self._rungs: dict[Rung, dict[str, Score]] = defaultdict(dict)
         self._passed: dict[Rung, set[str]] = defaultdict(set)
         self._groups: dict[str, str] = {}
+
+    def first_seeds(self, cell: Cell) -> tuple[int, ...]:
+        """Seeds of a cell that run first: one of a trial that halving may stop, else all."""
+        return self._seeds[:1] if cell.role == "trial" and rungs(self.spec, cell.run) else self._seeds
 
     def decide(self, cell: Cell, rounds: Sequence[Sequence[Record]], *, latest: bool = True) -> Decision:
         """Whether a cell goes on.
@@ -167,14 +205,29 @@ class Pruner:
         if self.spec.rule != HALVING:
             prune = self._search is not None and self._search.should_prune(cell, number, mine.mean)
             return Decision.STOP if prune and latest else Decision.CONTINUE
-        if number not in rungs(self.spec, number):
+        first = self.first_seeds(cell)
+        if number not in rungs(self.spec, cell.run) or (first and rounds[0][0]["seed"] not in first):
             return Decision.CONTINUE
-        key = self._group(cell), number
-        self._rungs[key][cell.id] = mine
-        if not latest or cell.id in self._passed[key] or cell.id in self._best(key):
-            self._passed[key].add(cell.id)
-            return Decision.CONTINUE
-        return Decision.PAUSE
+        return Decision.CONTINUE if self._passes((self._group(cell), number), cell, mine, latest) else Decision.PAUSE
+
+    def allows_seeds(self, cell: Cell, rounds: Sequence[Sequence[Record]], *, latest: bool = True) -> bool:
+        """Whether a trial is among the best 1 / `reduction` by its first seed, so that its other seeds run.
+
+        Args:
+            cell: the trial.
+            rounds: all its rounds, of its first seed.
+            latest: False for a trial whose other seeds have begun.
+        """
+        mine = score(rounds)
+        return mine is None or self._passes((self._group(cell), cell.run.rounds), cell, mine, latest)
+
+    def _passes(self, rung: Rung, cell: Cell, mine: Score, latest: bool) -> bool:
+        """Whether a cell that reaches a rung passes it now."""
+        self._rungs[rung][cell.id] = mine
+        passes = not latest or cell.id in self._passed[rung] or cell.id in self._best(rung)
+        if passes:
+            self._passed[rung].add(cell.id)
+        return passes
 
     def _group(self, cell: Cell) -> str:
         if cell.id not in self._groups:
@@ -235,10 +288,23 @@ class Pruner:
         return sorted(taken, key=lambda p: (-p.round, names[self._rung(p)].index(p.cell.id)))
 
 
-def rungs(spec: PruneSpec, rounds: int) -> tuple[int, ...]:
-    """Rounds after which `halving` compares cells, up to `rounds`; empty for other rules."""
-    numbers = (spec.first_rung * spec.reduction**k for k in itertools.count())
-    return tuple(itertools.takewhile(lambda n: n <= rounds, numbers)) if spec.rule == HALVING else ()
+def rungs(spec: PruneSpec, run: RunSpec) -> tuple[int, ...]:
+    """Rounds after which `halving` compares cells: validated ones before the last; empty for other rules."""
+    every, found, number = run.protocol.eval_every, list[int](), spec.first_rung
+    while spec.rule == HALVING and (validated := math.ceil(number / every) * every) < run.rounds:
+        found.append(validated)
+        number *= spec.reduction
+    return tuple(dict.fromkeys(found))
+
+
+def expected_cost(spec: PruneSpec, run: RunSpec, seeds: int) -> float:
+    """Expected cost of a trial in full ones, of all rounds and seeds, if one in `reduction` passes each rung."""
+    ends = (*rungs(spec, run), run.rounds)
+    if len(ends) == 1:
+        return 1.0
+    shares = [spec.reduction**-k for k in range(len(ends) + 1)]
+    first = math.fsum(share * (end - begin) for share, begin, end in zip(shares, (0, *ends), ends, strict=False))
+    return (first + shares[-1] * (seeds - 1) * run.rounds) / (seeds * run.rounds)
 
 
 def peers(cell: Cell, axes: Sequence[str] = ()) -> str:

@@ -15,6 +15,7 @@ from fpl_tune.core.metrics import metric
 from fpl_tune.method import derive
 from fpl_tune.search import components
 from fpl_tune.search.components import quiet
+from fpl_tune.search.pruning import FULL_TRIALS
 from fpl_tune.search.space import Space
 
 _UNCONDITIONAL = (GPSampler, CmaEsSampler, QMCSampler)
@@ -51,7 +52,8 @@ class SamplerFactory:
         startup = self.component.parameters.get("n_startup_trials")
         if startup is not None and startup.default == 10:
             # A third of the budget, at most ten trials, is drawn at random before the model is fitted.
-            defaults["n_startup_trials"] = min(10, max(4, self.search.trials // 3))
+            size = self.search.trials or self.search.budget or FULL_TRIALS
+            defaults["n_startup_trials"] = min(10, max(4, int(size) // 3))
         if issubclass(self.component.kind, TPESampler):
             defaults |= {"multivariate": True, "group": True, "constant_liar": True}
         else:

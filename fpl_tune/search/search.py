@@ -47,6 +47,8 @@ class Search:
             if name not in objectives():
                 hint = "Test figures choose nothing." if name.startswith("test/") else did_you_mean(name, objectives())
                 raise ConfigError(f"search.objectives: {name!r} is not a validation metric or a cost. {hint}")
+        if search.sampler == "grid" and search.budget:
+            raise ConfigError(f"search.sampler=grid runs every point. Remove search.budget={search.budget:g}.")
         samplers = SamplerFactory(search)
         references = [cell for cell in expand(spec) if cell.role == "reference"]
         points = list(grid(spec))
@@ -100,6 +102,10 @@ class Search:
         """Reports a complete cell to every trial that it belongs to."""
         for part, number in self._waiting.pop(cell.id, []):
             part.report(number, cell, results)
+
+    def waits_for(self, cell: Cell) -> bool:
+        """Whether a trial that is not over has this cell."""
+        return cell.id in self._waiting
 
     def pause(self, cell: Cell, rounds: Sequence[Sequence[Record]]) -> None:
         """Pauses a cell at its rung: its values so far count for the sampler.

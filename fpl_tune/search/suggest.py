@@ -23,7 +23,7 @@ from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.core.files import digest
 from fpl_tune.search.components import quiet
-from fpl_tune.search.pruning import make_pruner, standard_error
+from fpl_tune.search.pruning import FULL_TRIALS, expected_cost, make_pruner, resolved, rungs, standard_error
 from fpl_tune.search.record import PAUSED, TrialJournal, is_over
 from fpl_tune.search.samplers import SamplerFactory, directions_of
 from fpl_tune.search.space import names_of, read_space, stored
@@ -38,6 +38,8 @@ Results = Mapping[int, tuple[Mapping[str, Any], Sequence[Record]]]
 """Seed -> (result, history)."""
 REFUSED = "refused"
 """User attribute of a trial that the method refuses: why. It costs nothing and does not count."""
+ROUNDS = "rounds"
+"""User attribute of a trial: its rounds so far, summed over seeds."""
 
 
 @dataclass
@@ -74,6 +76,13 @@ class CellSearch:
         if self.search.sampler == "grid":
             points = self.space.grid(self.node, self.varied)
         self._points = list({repr(point): point for point in points}.values())
+        self.prune, seeds = resolved(self.spec), len(self.spec.seed_list())
+        self.cost = expected_cost(self.prune, self.run, seeds)
+        """Expected cost of a trial, in full ones."""
+        self._full = seeds * self.run.rounds
+        pays = self.search.trials is None and self.search.sampler != "grid"
+        self.budget = (self.search.budget or FULL_TRIALS) if pays and (self.search.budget or self.cost < 1) else None
+        """Full trials that the search may cost; None: the number of trials is fixed."""
         self.samplers.check(self.space, self.node, self.varied)
 
     def at(self, point: Mapping[str, Any]) -> RunSpec:
@@ -132,7 +141,7 @@ class CellSearch:
                 study_name=self.name,
                 directions=directions_of(self.search),
                 load_if_exists=True,
-                pruner=make_pruner(self.spec.prune),
+                pruner=make_pruner(self.prune),
             )
             self.study.set_metric_names(list(self.search.objectives))
         cells = []
@@ -156,10 +165,22 @@ class CellSearch:
 
     @property
     def remaining(self) -> int:
-        """Trials that may still be suggested."""
+        """Trials that may still be suggested; with a budget, the number that what is left of it is expected to pay."""
         if self.search.sampler == "grid":
             return len(self._points) - len(self.trials())
-        return max(0, self.search.trials - self.suggested)
+        if self.budget is None:
+            return max(0, (self.search.trials or FULL_TRIALS) - self.suggested)
+        return max(0, math.ceil((self.budget * self._full - self._spent) / (self.cost * self._full)))
+
+    @property
+    def _spent(self) -> int:
+        """Rounds of all seeds that the trials took, at least those up to the first rung; of a failed one, all."""
+        least = (*rungs(self.prune, self.run), self._full)[0]
+        return sum(
+            self._full if trial.state == TrialState.FAIL else max(least, trial.user_attrs.get(ROUNDS, 0))
+            for trial in self.trials()
+            if REFUSED not in trial.user_attrs
+        )
 
     @property
     def unfinished(self) -> int:
@@ -176,7 +197,7 @@ class CellSearch:
             trial = self._suggest()
             if (cell := self._cell(trial)) is not None:
                 return trial.number, cell
-            if trial.number > 100 + 10 * self.search.trials + len(self._points):
+            if trial.number > 100 + 10 * self.suggested + len(self._points):
                 raise ConfigError(
                     f"The method refuses nearly every combination of {', '.join(p.name for p in self.space.params)}: "
                     f"{trial.user_attrs[REFUSED]} Narrow search.space."
@@ -251,6 +272,7 @@ class CellSearch:
         if len(self.search.objectives) == 1:
             self._report_rounds(trial, _by_round(self.search.objectives[0], by_seed))
         trial.set_user_attr(PAUSED, len(rounds))
+        trial.set_user_attr(ROUNDS, sum(map(len, rounds)))
 
     def report(self, number: int, cell: Cell, results: Results) -> None:
         """Tells the sampler the result of a trial."""
@@ -279,6 +301,7 @@ class CellSearch:
         seeds = sorted(seed for seed, (_, history) in results.items() if history)
         seconds = math.fsum(float(history[-1]["time/seconds"]) for history in kept)
         attrs: dict[str, Any] = {"cell": cell, "seconds": seconds, "seeds": seeds, "n": len(kept)}
+        attrs[ROUNDS] = sum(map(len, kept))
         names = [*objectives, *([TEST] if all(TEST in history[-1] for history in kept) else [])]
         attrs["by_seed"] = {name: [float(figure(history, name, self.rule)) for history in kept] for name in names}
         figures = {name: aggregate(by_seed) for name, by_seed in attrs["by_seed"].items()}

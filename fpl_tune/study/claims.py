@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import Any
 
 from fpl_tune import analysis
 from fpl_tune.config import ClaimSpec, StudySpec
@@ -14,9 +15,6 @@ from fpl_tune.core.spec import join_name
 from fpl_tune.study import results
 from fpl_tune.study.records import Cell, shown
 from fpl_tune.study.store import Store
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -56,11 +54,16 @@ def contrasts(name: str, claim: ClaimSpec, cells: Sequence[Cell]) -> list[analys
         ConfigError: see `check`.
     """
     where = join_name("report.claims", name)
-    picked = (("at", claim.at), ("cells", claim.cells), ("versus", claim.versus))
-    common, ours, theirs = (_full(picks, cells, f"{where}.{part}") for part, picks in picked)
-    mine, other, named = {**common, **ours}, {**common, **theirs}, theirs.keys()
-    better, others = ([cell for cell in cells if _fits(cell, picks)] for picks in (mine, other))
-    pairs = [analysis.Contrast(a.id, b.id) for a in better for b in others if a.id != b.id and _beside(a, b, named)]
+    common, ours, theirs = (_full(getattr(claim, part), cells, f"{where}.{part}") for part in ("at", "cells", "versus"))
+    texts = {cell.id: {axis: shown(value) for axis, value in cell.varied.items()} for cell in cells}
+    better, others = (
+        [key for key, own in texts.items() if all(own.get(axis) in values for axis, values in picks.items())]
+        for picks in ({**common, **ours}, {**common, **theirs})
+    )
+    pairs = [
+        analysis.Contrast(a, b) for a in better for b in others if a != b
+        and all(texts[a][axis] == texts[b][axis] for axis in texts[a].keys() & texts[b].keys() - theirs.keys())
+    ]  # fmt: skip
     if not pairs:
         raise ConfigError(f"{where} compares no two cells. Check its cells, versus and at.")
     return pairs
@@ -72,28 +75,19 @@ def _full(picks: Mapping[str, Any], cells: Sequence[Cell], where: str) -> dict[s
     Raises:
         ConfigError: no cell has the axis or the value.
     """
-    axes = list(dict.fromkeys(axis for cell in cells for axis in cell.varied))
+    known: dict[str, dict[str, None]] = {}
+    for axis, value in (item for cell in cells for item in cell.varied.items()):
+        known.setdefault(axis, {})[shown(value)] = None
     found = {}
     for name, value in picks.items():
-        alike = [name] if name in axes else [axis for axis in axes if axis.rpartition(".")[2] == name]
+        alike = [name] if name in known else [axis for axis in known if axis.rpartition(".")[2] == name]
         if len(alike) != 1:
-            raise unknown(f"axis of {where}", name, axes)
-        known = list(dict.fromkeys(shown(cell.varied[alike[0]]) for cell in cells if alike[0] in cell.varied))
-        wanted = [shown(v) for v in (value if isinstance(value, list) else [value])]
-        for text in wanted:
-            if text not in known:
-                raise unknown(f"value of {where}.{name}", text, known)
-        found[alike[0]] = set(wanted)
+            raise unknown(f"axis of {where}", name, known)
+        wanted = {shown(v) for v in (value if isinstance(value, list) else [value])}
+        for text in sorted(wanted - known[alike[0]].keys()):
+            raise unknown(f"value of {where}.{name}", text, known[alike[0]])
+        found[alike[0]] = wanted
     return found
-
-
-def _fits(cell: Cell, picks: Mapping[str, set[str]]) -> bool:
-    return all(axis in cell.varied and shown(cell.varied[axis]) in values for axis, values in picks.items())
-
-
-def _beside(one: Cell, other: Cell, named: Any) -> bool:
-    """Whether two cells stand at the same place of the axes that both have and that are not named."""
-    return all(shown(one.varied[a]) == shown(other.varied[a]) for a in one.varied.keys() & other.varied.keys() - named)
 
 
 def evaluate(store: Store, rule: str | None = None) -> list[Judged]:
@@ -107,31 +101,26 @@ def evaluate(store: Store, rule: str | None = None) -> list[Judged]:
         The claims in the study's order. One whose cells the study does not run is undecided.
     """
     spec, cells = store.spec(), store.cells()
-    frames: dict[str, pd.DataFrame] = {}
+    names, table = {cell.id: cell.label for cell in cells}, cache(store.frame)
     found = []
     for name, claim in spec.report.claims.items():
-        metric = claim.metric or spec.report.metric
-        if metric not in frames:
-            frames[metric] = results.values(store.frame(metric), rule or spec.report.rule, metric)
-        found.append(_judged(name, claim, metric, cells, frames[metric]))
+        metric, asked = claim.metric or spec.report.metric, (name, claim.source, claim.says)
+        frame = results.values(table(metric), rule or spec.report.rule, metric)
+        try:
+            compared = contrasts(name, claim, cells)
+        except ConfigError as problem:
+            found.append(Judged(*asked, "undecided", f"The study as it ran does not answer it: {problem}"))
+            continue
+        if missing := [cell for contrast in compared for cell in contrast if cell not in set(frame["cell"])]:
+            found.append(Judged(*asked, "undecided", f"There is no result of {names[missing[0]]}."))
+            continue
+        unit = 100.0 if percent(metric) else 1.0
+        within = None if claim.within is None else claim.within / unit
+        result = analysis.judge(frame, compared, margin=claim.margin / unit, within=within)
+        reason = _reason(claim, result, names, unit, len(compared))
+        bounds = result.difference, result.low, result.high, result.seeds
+        found.append(Judged(*asked, result.status, reason, *bounds))
     return found
-
-
-def _judged(name: str, claim: ClaimSpec, metric: str, cells: Sequence[Cell], frame: pd.DataFrame) -> Judged:
-    asked = (name, claim.source, claim.says)
-    try:
-        compared = contrasts(name, claim, cells)
-    except ConfigError as problem:
-        return Judged(*asked, "undecided", f"The study as it ran does not answer it: {problem}")
-    names = {cell.id: cell.label for cell in cells}
-    ran = set(frame["cell"])
-    if missing := [cell for contrast in compared for cell in contrast if cell not in ran]:
-        return Judged(*asked, "undecided", f"There is no result of {names[missing[0]]}.")
-    unit = 100.0 if percent(metric) else 1.0
-    within = None if claim.within is None else claim.within / unit
-    result = analysis.judge(frame, compared, margin=claim.margin / unit, within=within)
-    reason = _reason(claim, result, names, unit, len(compared))
-    return Judged(*asked, result.status, reason, result.difference, result.low, result.high, result.seeds)
 
 
 def _reason(claim: ClaimSpec, result: analysis.ClaimResult, names: Mapping[str, str], unit: float, pairs: int) -> str:

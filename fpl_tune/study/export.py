@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 from fpl_tune import config
 from fpl_tune.core.errors import ConfigError
@@ -30,12 +29,9 @@ def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
     if folder.exists() and any(folder.iterdir()) and not (folder / "expected.csv").is_file():
         raise ConfigError(f"An export goes into an empty folder, but {folder} is not. Name another one.")
     folder.mkdir(parents=True, exist_ok=True)
-    run = config.as_dict(cell.run)
-    name = run["method"]["name"]
-    method: list[Any] = [{"override /method": name}] if name in config.options("method") else []
-    head = {"defaults": ["/study", *method, "_self_"], "title": f"{store.name}: {cell.label}"}
-    body = as_yaml({**head, "seeds": store.study().seed_list(), **run})
-    write_text(folder / f"{store.name}-{cell.id}.yaml", f"# {cell.label} of {store.name}, exported.\n{body}")
+    run, title = config.as_dict(cell.run), f"{store.name}: {cell.label}"
+    body = {"defaults": ["/study", "_self_"], "title": title, "seeds": store.study().seed_list(), **run}
+    write_text(folder / f"{store.name}-{cell.id}.yaml", as_yaml(body))
     write_text(folder / "run.yaml", as_yaml(run))
     for seed in store.seeds(cell):
         prompts = store.seed_folder(cell, seed) / "prompts.safetensors"

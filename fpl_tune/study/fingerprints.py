@@ -1,4 +1,4 @@
-"""Fingerprints of what a result depends on: configuration, source of the method, data, versions."""
+"""Fingerprints of what a result depends on beside its configuration: source of the method, data, versions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from fpl_tune import config, methods
+from fpl_tune import methods
 from fpl_tune.config import RunSpec
 from fpl_tune.core.files import digest
 from fpl_tune.data import DataSpec, load
@@ -22,13 +22,8 @@ if TYPE_CHECKING:
 
 
 def fingerprints(run: RunSpec) -> dict[str, Any]:
-    """`config`, `method` (source), `data` and `versions` of a run."""
-    return {
-        "config": config.identity(run),
-        "method": method_source(run),
-        "data": data_print(run.data),
-        "versions": versions(),
-    }
+    """`method` (source), `data` and `versions` of a run; its configuration is the cell's id."""
+    return {"method": method_source(run), "data": data_print(run.data), "versions": versions()}
 
 
 def stale(store: Store, cell: Cell, now: Mapping[str, Any]) -> list[str]:
@@ -42,19 +37,14 @@ def stale(store: Store, cell: Cell, now: Mapping[str, Any]) -> list[str]:
     stored = store.fingerprints(cell)
     if not stored or not store.seeds(cell):
         return []
-    words = {"config": "configuration", "method": "method source", "data": "data"}
+    words = {"method": "method source", "data": "data"}
     return [word for key, word in words.items() if stored.get(key) != now[key]]
 
 
 def method_source(run: RunSpec) -> str:
     """Digest of the code of all methods of a run, wrapped ones included; comments and layout do not count."""
     used = [run.method, *(stage.method for stage in run.stages)]
-    return _source(tuple(sorted({name for method in used for name in _names(method)})))
-
-
-@cache
-def _source(kinds: tuple[str, ...]) -> str:
-    return digest("\n".join(_code(name) for name in kinds), 6)
+    return digest("\n".join(map(_code, sorted({name for method in used for name in _names(method)}))), 6)
 
 
 def _names(method: Method) -> list[str]:

@@ -148,11 +148,6 @@ def aggregate(values: Sequence[float]) -> dict[str, float]:
     return {"mean": mean, "std": std, "sem": std / math.sqrt(n), "n": n, "min": min(seen), "max": max(seen)}
 
 
-def as_rows(found: pd.DataFrame | Sequence[Row]) -> Sequence[Row]:
-    """The rows of a table, which may be a data frame."""
-    return found if isinstance(found, Sequence) else found.to_dict("records")  # type: ignore[return-value]
-
-
 def counted(found: pd.DataFrame) -> pd.DataFrame:
     """Rows of the result table whose metrics enter means: those of seeds that are done or pruned."""
     return found.loc[found["status"].isin([str(status) for status in COUNTED])]

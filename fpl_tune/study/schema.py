@@ -7,7 +7,7 @@ the remedy. `Store` turns it into a warning: a damaged file costs its cell or se
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -41,24 +41,19 @@ class DamagedFile(ConfigError):
         super().__init__(f"{path} is damaged: {self.why}. {remedy}")
 
 
-class _Search(BaseModel):
-    sampler: Any = None
-
-
 class _Report(BaseModel):
-    metric: str = "test/acc_mean"
-    rule: str = "final"
+    metric: str
+    rule: str
 
 
 class StudyFile(BaseModel):
     """The fields of study.yaml that tables and choices read; named as in `config.Study`, which holds all."""
 
-    name: str = "study"
-    title: str = ""
-    axes: dict[str, Any] = {}
-    seeds: Annotated[int, Field(ge=1)] | Annotated[list[int], Field(min_length=1)] = 3
-    search: _Search = _Search()
-    report: _Report = _Report()
+    name: str
+    title: str
+    axes: dict[str, Any]
+    seeds: Annotated[int, Field(ge=1)] | Annotated[list[int], Field(min_length=1)]
+    report: _Report
 
     def seed_list(self) -> list[int]:
         """The seeds as a list; a number n stands for 1..n."""
@@ -115,10 +110,11 @@ File = TypeVar("File", bound=BaseModel)
 
 def read(path: Path, kind: type[File]) -> File:
     """Reads a JSON file."""
-    return _checked(path, kind, kind.model_validate_json, path.read_bytes())
+    return checked(path, kind.model_validate_json, path.read_bytes())
 
 
-def _checked(path: Path, kind: type[File], validate: Any, content: Any) -> File:
+def checked(path: Path, validate: Callable[[Any], File], content: Any) -> File:
+    """The content of a file as a model of pydantic."""
     try:
         return validate(content)
     except ValidationError as problem:
@@ -146,11 +142,6 @@ def read_study(path: Path, stamp: int) -> dict[str, Any]:
             "and run the study again, or read it with the release that wrote it."
         )
     return node
-
-
-def as_study(node: Mapping[str, Any], path: Path) -> StudyFile:
-    """The fields of a stored study that tables and choices read."""
-    return _checked(path, StudyFile, StudyFile.model_validate, node)
 
 
 def read_history(path: Path, rounds: int) -> list[dict[str, Any]]:

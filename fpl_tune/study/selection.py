@@ -11,20 +11,18 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted, listed
 from fpl_tune.core.metrics import CHOICES, TEST_SELECTED_RULES
 from fpl_tune.study.records import Cell, axes_of
-from fpl_tune.study.results import TEST, VAL, Row, aggregate, as_rows
+from fpl_tune.study.results import TEST, VAL, Row, aggregate
 from fpl_tune.study.status import Status
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from fpl_tune.config import StudySpec
     from fpl_tune.study.schema import StudyFile
     from fpl_tune.study.store import Store
@@ -43,9 +41,15 @@ class Choice:
     by: str
     """The rule, as a phrase for messages."""
     seeds: tuple[int, ...]
-    """Seeds that all candidates have, over which validation was compared; empty where means were handed in."""
+    """Seeds that all candidates have, over which validation was compared."""
     uneven: bool
     """Whether some candidate has more seeds than those."""
+    test: float
+    """Mean test accuracy of the chosen cells over their own seeds, and over settings."""
+    test_std: float
+    """Standard deviation over seeds; over several settings, of the seeds' means."""
+    tested: int
+    """Seeds of the chosen cells, over which the test accuracy is the mean."""
 
     @property
     def cell(self) -> Cell:
@@ -56,57 +60,6 @@ class Choice:
     def label(self) -> str:
         """The chosen cells' labels."""
         return "; ".join(cell.label for cell in self.cells)
-
-
-@dataclass(frozen=True)
-class Best(Choice):
-    """A choice with its test accuracy."""
-
-    rule: str
-    test: float
-    """Mean over seeds, and over settings."""
-    test_std: float
-    """Standard deviation over seeds; over several settings, of the seeds' means."""
-    tested: int
-    """Seeds of the chosen cells, over which the test accuracy is the mean."""
-
-
-def select(cells: Iterable[Cell], val: Mapping[str, float], axes: Collection[str] = ()) -> Choice | None:
-    """Chooses by mean validation accuracy, the first of equals.
-
-    In one setting, the cell with the highest mean. In several, the configuration with the highest mean over settings,
-    among those that have a cell in each. If there is no such configuration, because each setting was searched alone or
-    is not finished, the best cell of each setting.
-
-    Args:
-        cells: the cells; references are left out.
-        val: cell id -> mean validation accuracy over seeds, of finished cells.
-        axes: names of the study's axes. What varies besides is tuned, and so not part of a setting.
-
-    Returns:
-        None without cells, or if there are several and no two share a setting.
-    """
-    settings: dict[str, dict[str, tuple[float, Cell]]] = {}
-    for cell in cells:
-        if cell.candidate and cell.id in val:
-            setting, configuration = _parts(cell, axes)
-            settings.setdefault(setting, {})[configuration] = val[cell.id], cell
-    groups = list(settings.values())
-    if not groups or (len(groups) > 1 and all(len(group) == 1 for group in groups)):
-        return None
-    shared = [name for name in groups[0] if all(name in group for group in groups)]
-    if shared:
-        means = {name: math.fsum(group[name][0] for group in groups) / len(groups) for name in shared}
-        chosen = max(shared, key=lambda name: means[name])
-        pairs = [group[chosen] for group in groups]
-    else:
-        pairs = [max(group.values(), key=lambda pair: pair[0]) for group in groups]
-    by = "highest mean validation accuracy"
-    if len(groups) > 1:
-        where = f"{counted(len(groups), 'setting')} (data, partition, protocol)"
-        by += f" over {where}" if shared else f" in each of {where}"
-    mean = math.fsum(value for value, _ in pairs) / len(pairs)
-    return Choice(tuple(cell for _, cell in pairs), mean, by, seeds=(), uneven=False)
 
 
 def setting_of(cell: Cell, axes: Collection[str] = ()) -> str:
@@ -131,32 +84,60 @@ def selecting_rule(rule: str) -> str:
 
 
 def choose(
-    table: pd.DataFrame | Sequence[Row], cells: Sequence[Cell], spec: StudySpec | StudyFile, rule: str = "final"
+    table: Sequence[Row], cells: Sequence[Cell], spec: StudySpec | StudyFile, rule: str = "final"
 ) -> Choice | None:
-    """Chooses among a study's cells from its result table, on the seeds that all candidates have.
+    """Chooses by mean validation accuracy, the first of equals, on the seeds that all candidates have.
+
+    In one setting, the cell with the highest mean. In several, the configuration with the highest mean over settings,
+    among those that have a cell in each. If there is no such configuration, because each setting was searched alone or
+    is not finished, the best cell of each setting.
 
     Args:
-        table: the result table, `Store.rows` or `Store.frame`.
-        cells: candidates. Those without a finished seed, or with one that failed or was stopped, are left out.
-        spec: the study, for its axes.
+        table: the result table; see `Store.rows`.
+        cells: candidates. References, cells without a finished seed, and those with a seed that failed or was stopped
+            are left out.
+        spec: the study. What varies besides its axes is tuned, and so not part of a setting.
         rule: the reporting rule. One that reads test metrics is replaced by `final`.
+
+    Returns:
+        None without candidates, or if there are several and no two share a setting.
     """
-    rule, rows = selecting_rule(rule), as_rows(table)
-    stopped = {row["cell"] for row in rows if row["status"] != Status.DONE}
-    names = {cell.id for cell in cells if cell.candidate} - stopped
+    rule = selecting_rule(rule)
+    stopped = {row["cell"] for row in table if row["status"] != Status.DONE}
+    candidates = {cell.id: cell for cell in cells if cell.candidate and cell.id not in stopped}
     val: dict[str, dict[int, float]] = defaultdict(dict)
-    for row in rows:
-        if row["rule"] == rule and row["cell"] in names and row[VAL] is not None and not math.isnan(row[VAL]):
+    for row in table:
+        if row["rule"] == rule and row["cell"] in candidates and row[VAL] is not None and not math.isnan(row[VAL]):
             val[row["cell"]][int(row["seed"])] = row[VAL]
     seeds = common_seeds(val)
-    complete = {key: own for key, own in val.items() if own.keys() >= set(seeds)}
-    means = {key: math.fsum(own[seed] for seed in seeds) / len(seeds) for key, own in complete.items()}
-    choice = select(cells, means, axes_of(spec.axes))
-    if choice is None:
+    axes = axes_of(spec.axes)
+    groups: dict[str, dict[str, tuple[float, Cell]]] = defaultdict(dict)
+    for key, cell in candidates.items():
+        if key in val and val[key].keys() >= set(seeds):
+            setting, configuration = _parts(cell, axes)
+            groups[setting][configuration] = math.fsum(val[key][seed] for seed in seeds) / len(seeds), cell
+    if not groups or (len(groups) > 1 and all(len(group) == 1 for group in groups.values())):
         return None
-    uneven = any(own.keys() != set(seeds) for own in val.values())
-    by = f"{choice.by}, compared on {listed('seed', seeds)}, which all cells have" if uneven else choice.by
-    return replace(choice, by=by, seeds=tuple(seeds), uneven=uneven)
+    first, *others = groups.values()
+    by, where = "highest mean validation accuracy", f"{counted(len(groups), 'setting')} (data, partition, protocol)"
+    if shared := [name for name in first if all(name in other for other in others)]:
+        chosen = max(shared, key=lambda name: math.fsum(group[name][0] for group in groups.values()))
+        best = [group[chosen] for group in groups.values()]
+        by += f" over {where}" if others else ""
+    else:
+        best = [max(group.values(), key=lambda pair: pair[0]) for group in groups.values()]
+        by += f" in each of {where}"
+    if uneven := any(own.keys() != set(seeds) for own in val.values()):
+        by += f", compared on {listed('seed', seeds)}, which all cells have"
+    ids, by_seed = {cell.id for _, cell in best}, defaultdict[int, list[float]](list)
+    for row in table:
+        if row["rule"] == rule and row["cell"] in ids:
+            by_seed[row["seed"]].append(row[TEST])
+    test = aggregate([math.fsum(found) / len(found) for found in by_seed.values() if len(found) == len(best)])
+    mean = math.fsum(value for value, _ in best) / len(best)
+    return Choice(
+        tuple(cell for _, cell in best), mean, by, tuple(seeds), uneven, test["mean"], test["std"], int(test["n"])
+    )
 
 
 def common_seeds(seeds: Mapping[str, Collection[int]]) -> list[int]:
@@ -172,7 +153,7 @@ def common_seeds(seeds: Mapping[str, Collection[int]]) -> list[int]:
     return sorted(set[int].intersection(*(set(own) for own in seeds.values() if most in own)))
 
 
-def best(store: Store, rule: str = "final") -> Best:
+def best(store: Store, rule: str = "final") -> Choice:
     """Chooses the best of a study's finished cells.
 
     Args:
@@ -196,10 +177,4 @@ def best(store: Store, rule: str = "final") -> Best:
             "Validation chooses among cells of the same data, partition and protocol, but no two finished cells of "
             f"{store.name} share them. Compare all of them: fpl-tune show {store.name}."
         )
-    chosen = {cell.id for cell in choice.cells}
-    by_seed: dict[int, list[float]] = {}
-    for row in table:
-        if row["rule"] == rule and row["cell"] in chosen:
-            by_seed.setdefault(row["seed"], []).append(row[TEST])
-    test = aggregate([math.fsum(found) / len(found) for found in by_seed.values() if len(found) == len(chosen)])
-    return Best(**vars(choice), rule=rule, test=test["mean"], test_std=test["std"], tested=int(test["n"]))
+    return choice

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.files import atomic_write, save_tensors, write_text
+from fpl_tune.core.errors import ConfigError, unknown
+from fpl_tune.core.files import write_text
 from fpl_tune.core.redact import redact
 from fpl_tune.study import earlier, results, schema
 from fpl_tune.study.records import COLUMNS, Cell
@@ -29,7 +29,6 @@ from fpl_tune.study.status import COUNTED, Status
 
 if TYPE_CHECKING:
     import pandas as pd
-    from torch import Tensor
 
     from fpl_tune.config import Study, StudySpec
     from fpl_tune.simulation.simulation import Record
@@ -72,11 +71,12 @@ class Store:
         """
         store = cls(root, name)
         if not store.exists:
-            known = sorted(p.parent.name for p in root.glob("*/study.yaml"))
-            raise ConfigError(
-                f"There is no study {name!r} in {root}. "
-                + (f"Known: {', '.join(known)}." if known else f"Run `fpl-tune study {name}` first.")
-            )
+            known = sorted(path.parent.name for path in root.glob("*/study.yaml"))
+            if not known:
+                raise ConfigError(
+                    f"There are no results in {root} yet. Run a study first, or point FPL_TUNE_OUTPUT to other results."
+                )
+            raise unknown("study with results", name, known)
         store.node()
         return store
 
@@ -130,7 +130,7 @@ class Store:
         Raises:
             ConfigError: its file is damaged.
         """
-        return schema.as_study(self.node(), self.folder / "study.yaml")
+        return schema.checked(self.folder / "study.yaml", StudyFile.model_validate, self.node())
 
     def node(self) -> dict[str, Any]:
         """The resolved study as a plain dict; copy it before changing it.
@@ -227,9 +227,15 @@ class Store:
         return {seed: result for seed, result in stored if seed in wanted or result["status"] in COUNTED}
 
     def missing(self, cell: Cell, spec: StudySpec) -> list[int]:
-        """Lists the seeds that a cell still has to run: those without a result, and those that failed."""
-        found = ((seed, self.result(cell, seed)) for seed in spec.seed_list())
-        return [seed for seed, result in found if result is None or result["status"] == Status.FAILED]
+        """Lists the seeds that a cell still has to run: those without a result, and those that failed.
+
+        A cell of which a seed was pruned, and a trial of which one diverged, is over.
+        """
+        found = {seed: self.result(cell, seed) for seed in spec.seed_list()}
+        states = {result["status"] for result in found.values() if result is not None}
+        if Status.PRUNED in states or (cell.role == "trial" and Status.DIVERGED in states):
+            return []
+        return [seed for seed, result in found.items() if result is None or result["status"] == Status.FAILED]
 
     def result(self, cell: Cell, seed: int) -> dict[str, Any] | None:
         """The stored result of a seed; None if there is none, or a file of the seed is damaged."""
@@ -253,7 +259,7 @@ class Store:
         seed: int,
         history: Sequence[Record],
         result: Mapping[str, Any],
-        prompts: Mapping[str, Tensor] | Path | None = None,
+        prompts: Path | None = None,
     ) -> None:
         """Stores one seed.
 
@@ -261,16 +267,13 @@ class Store:
             cell, seed: the cell and the seed.
             history: records by round.
             result: see `results.make_result`.
-            prompts: learned tensors, or a file of them, which is moved.
+            prompts: a file of the learned tensors, which is moved.
         """
         place = self.seed_folder(cell, seed)
         (place / "result.json").unlink(missing_ok=True)  # after a kill, no result lies beside another history
         write_text(place / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in history))
-        if isinstance(prompts, Path):
+        if prompts:
             os.replace(prompts, place / "prompts.safetensors")
-        elif prompts:
-            with atomic_write(place / "prompts.safetensors") as temporary:
-                save_tensors(prompts, temporary)
         stored = {"fingerprints": {}, **result, "status": Status(result["status"]), "rounds": len(history)}
         write_text(place / "result.json", json.dumps(stored, indent=1))
         self._results.pop((cell.id, seed), None)
@@ -316,9 +319,8 @@ class Store:
         """The result table as a data frame."""
         import pandas as pd
 
-        rows = self.rows(metric)
         names = [*COLUMNS, *results.varied_names(self.cells()), *results.METRICS, metric, *results.COSTS]
-        return pd.DataFrame(rows, columns=None if rows else pd.Index(dict.fromkeys(names)))
+        return pd.DataFrame(self.rows(metric) or {name: [] for name in names})
 
     def write_csv(self) -> Path:
         """Writes results.csv."""
@@ -357,10 +359,4 @@ def _write(path: Path, content: Any) -> None:
 
 def as_yaml(node: Mapping[str, Any]) -> str:
     """A configuration as YAML, in its order; tuples become lists."""
-    return yaml.safe_dump(_plain(node), sort_keys=False)
-
-
-def _plain(node: Any) -> Any:
-    if isinstance(node, Mapping):
-        return {key: _plain(value) for key, value in node.items()}
-    return [_plain(value) for value in node] if isinstance(node, list | tuple) else node
+    return yaml.safe_dump(json.loads(json.dumps(node)), sort_keys=False)

@@ -47,6 +47,7 @@ class Wrapper(Method):
     needs: Any = property(attrgetter("inner.needs"))
     view: Any = property(attrgetter("inner.view"))
     batched: Any = property(attrgetter("inner.batched"))
+    represents: Any = property(attrgetter("inner.represents"))
 
     def check(self, sizes: Sizes) -> None:
         inner, rule = self.inner, "must not be wrapped in the same way again, nor keep copies of its own twice"
@@ -79,6 +80,9 @@ class Wrapper(Method):
 
     def certainty(self, task: Task, local: Local, batch: Batch) -> Tensor:
         return self.inner.certainty(task, local, batch)
+
+    def features(self, task: Task, local: Local, image: Tensor) -> Tensor:
+        return self.inner.features(task, local, image)
 
     def metrics(self, task: Task, state: State) -> dict[str, float]:
         return self.inner.metrics(task, self.inner_state(state))

@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
 from fpl_tune.execute import inline
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.runner import run_study
+from fpl_tune.search.record import open_storage
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.selection import best
 from fpl_tune.study.store import Store
 
 Compose = Callable[..., Any]
@@ -139,5 +142,61 @@ def test_a_search_does_not_wait_for_paused_trials(
     outcome = run_study(compose(body, "protocol.rounds=4"), root=tmp_path, executor=inline.execute)
     assert (outcome.exit_code, outcome.done) == (0, 8)
     best = min(stepped)[0]
-    assert [r for lr, r in stepped if lr == best] == [1, 2, 3, 4]
+    assert [r for lr, r in stepped if lr == best] == 2 * [1, 2, 3, 4], "the second seed follows the first"
     assert sum(status == "pruned" for status, _ in rounds_of(tmp_path).values()) >= 4
+
+
+SEARCH = "axes: {}\nsearch: {sampler: tpe, budget: 4, only: [optim.lr]}\nprune: {reduction: 2}"
+
+
+def trials_of(root: Path) -> list[tuple[float, str, list[int]]]:
+    """Rate, status and rounds by seed of every trial."""
+    store = Store.open(root, "tiny")
+    states = {row["cell"]: row["status"] for row in store.summaries()}
+    return [
+        (cell.run.optim.lr, states[cell.id], [len(store.history(cell, seed)) for seed in store.seeds(cell)])
+        for cell in store.cells()
+    ]
+
+
+def test_the_budget_pays_first_seeds_and_the_others_of_what_survives(
+    compose: Compose, tmp_path: Path, stepped: list[tuple[float, int]]
+) -> None:
+    outcome = run_study(compose(SEARCH, "protocol.rounds=4"), root=tmp_path, executor=inline.execute)
+    assert (outcome.exit_code, outcome.pending) == (0, 0)
+    found, full = trials_of(tmp_path), 2 * 4
+    assert sum(sum(rounds) for _, _, rounds in found) == len(stepped), "no round ran twice"
+    assert 4 * full <= len(stepped) <= 5 * full
+    assert {len(rounds) for _, status, rounds in found if status == "done"} == {2}
+    assert {status for _, status, rounds in found if len(rounds) == 1} == {"pruned"}
+    assert [1] in [rounds for _, _, rounds in found]
+    assert min(found)[1:] == ("done", [4, 4]), "the best one gets all seeds"
+    store = Store.open(tmp_path, "tiny")
+    assert best(store).cell.run.optim.lr == min(found)[0]
+    storage = open_storage(store.folder)
+    (study,) = optuna.get_all_study_summaries(storage)
+    told = optuna.load_study(study_name=study.study_name, storage=storage).trials
+    assert [trial.state.name == "COMPLETE" for trial in told] == [status == "done" for _, status, _ in found]
+    assert all(trial.value == pytest.approx(1 - lr) for trial, (lr, _, _) in zip(told, found, strict=True))
+
+
+@pytest.mark.parametrize("after", [9, 21, *(pytest.param(n, marks=pytest.mark.system) for n in range(1, 32, 5))])
+def test_a_search_with_a_budget_that_is_killed_ends_as_undisturbed(
+    compose: Compose, tmp_path: Path, stepped: list[tuple[float, int]], monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    made = compose(SEARCH, "protocol.rounds=4", "execution.checkpoint_every=1")
+    run_study(made, root=tmp_path / "whole", executor=inline.execute)
+    stepped.clear()
+    step = Simulation.step
+
+    def dying(self: Simulation) -> list[Record]:
+        if len(stepped) == after:
+            raise KeyboardInterrupt
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Simulation, "step", dying)
+        with pytest.raises(KeyboardInterrupt):
+            run_study(made, root=tmp_path / "killed", executor=inline.execute)
+    assert run_study(made, root=tmp_path / "killed", executor=inline.execute).exit_code == 0
+    assert trials_of(tmp_path / "killed") == trials_of(tmp_path / "whole")

@@ -27,6 +27,7 @@ from fpl_tune.testing import CONTRACT, Toy, assert_same, check_method, play, toy
 from fpl_tune.wrappers._wrapper import Wrapper
 from fpl_tune.wrappers.ditto import Ditto
 from fpl_tune.wrappers.finetuned import FineTuned
+from fpl_tune.wrappers.moon import Moon
 from fpl_tune.wrappers.private import Private
 from fpl_tune.wrappers.proximal import Proximal
 from fpl_tune.wrappers.scaffold import Scaffold
@@ -63,6 +64,7 @@ def test_a_wrapper_that_changes_nothing_leaves_every_method_as_it_is(cases: list
             started = inner.start(task, case.history[0], torch.tensor([0])).params
             if started.keys() & first.keys():
                 neutral = [Proximal(inner, mu=0), ServerOptimizer(inner, beta1=0), Ditto(inner)]
+                neutral += [Moon(inner, mu=0)] if inner.represents else []
             if any(first[n].shape == leaf.shape[1:] for n, leaf in started.items() if n in first):
                 neutral.append(Scaffold(inner))
             if inner.traffic(task, case.history[0], torch.arange(4)).up.keys():

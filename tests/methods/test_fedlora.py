@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from fpl_tune.clip import Towers
 from fpl_tune.method import generator, normalize
 from fpl_tune.methods.fedlora import FedLoRA, low_rank_part
-from fpl_tune.testing import EVERYONE, play
+from fpl_tune.testing import EVERYONE, play, toy_task
 
 TASK = dict(sizes=(3, 2, 2, 1))
 
@@ -117,3 +117,37 @@ def test_a_robust_average_amplifies_what_clients_do_not_have_in_common(task):
             moves = (local.params[name] - state.shared[name])[:, j].flatten(1).T
             rest = (moves - low_rank_part(moves)) @ torch.tensor([0.75, 0.25]).double()
             torch.testing.assert_close((twice[name] - mean)[j].flatten(), rest)
+
+
+def test_logits_are_those_of_an_image_tower_with_changed_weights():
+    task = toy_task("pixels", sizes=(3, 2, 2, 1))
+    method, everyone = FedLoRA(alpha=2.0, towers="both"), torch.arange(4)
+    (state,) = play(method, [task], cohorts=[(0, 1)], epochs=2)[-1]
+    batch = task.train.batch(everyone, torch.arange(2).expand(4, -1))
+    found = method.logits(task, method.start(task, state, everyone), batch)
+    changed = Towers(deepcopy(task.towers.model), task.towers.tokenizer, name="changed")
+    towers = {"": changed.text.transformer, "image.": changed.model.visual.transformer}
+    for prefix, tower in towers.items():
+        for j, block in enumerate(tower.resblocks):
+            block.attn.out_proj.weight += 2.0 * (state.shared[f"{prefix}a"][j] @ state.shared[f"{prefix}b"][j]).T
+    text = normalize(changed.encode_text([f"a photo of a {name}." for name in task.known.names]))
+    image = normalize(changed.encode_images(batch.image))
+    torch.testing.assert_close(found, task.scale * image @ text.T)
+    assert not torch.allclose(image, normalize(task.towers.encode_images(batch.image)), atol=1e-4)
+    assert state.shared.keys() == {"a", "b", "image.a", "image.b"}
+
+
+def test_the_fair_correction_is_a_ridge_regression_on_the_mean_of_the_first_factors(task):
+    """Ordinary least squares on the products stacked over √(λ t) times the identity, block by block."""
+    clients, method = torch.tensor([0, 3]), FedLoRA(average="fair", penalty=0.3)
+    state, local = drawn(task, method, clients)
+    found, plain = (m.merge(task, state, clients, local).shared for m in (method, FedLoRA()))
+    assert torch.equal(found["a"], plain["a"])
+    products = 0.75 * local.params["a"][0] @ local.params["b"][0] + 0.25 * local.params["a"][1] @ local.params["b"][1]
+    for j, (a, b) in enumerate(zip(plain["a"], plain["b"], strict=True)):
+        ridge = (0.3 * torch.linalg.svdvals(a).square().mean()).sqrt() * torch.eye(2)
+        above, below = torch.cat([a, ridge]), torch.cat([products[j] - a @ b, torch.zeros(2, 32)])
+        torch.testing.assert_close(found["b"][j] - b, torch.linalg.lstsq(above, below).solution)
+    near, far = (replace(method, penalty=p).merge(task, state, clients, local).shared["b"] for p in (1e-9, 1e9))
+    assert (products - plain["a"] @ near).norm() < (products - plain["a"] @ plain["b"]).norm()
+    torch.testing.assert_close(far, plain["b"])

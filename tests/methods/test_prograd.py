@@ -10,9 +10,7 @@ from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE
 
 
-def gradients(
-    task: ClientTask, batch: Batch, method: ProGrad, client: int, prompt: torch.Tensor
-) -> tuple[torch.Tensor, ...]:
+def gradients(task: ClientTask, batch: Batch, method: ProGrad, client: int, prompt: torch.Tensor) -> list[torch.Tensor]:
     """g_a, g_b and both losses of one client's first three images, with torch's own cross-entropy and divergence."""
     leaf = prompt.clone().requires_grad_()
     image = F.normalize(batch.image[client], dim=-1)

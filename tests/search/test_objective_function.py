@@ -31,7 +31,7 @@ def _quiet() -> None:
 
 
 def test_the_values_are_those_of_the_study(compose: Any, tmp_path: Path) -> None:
-    made = compose(SEARCH)
+    made = compose(SEARCH + "prune: {rule: null}\n")
     assert start_study(made, root=tmp_path / "out").failed == 0
     store = Store.open(tmp_path / "out", "tiny")
     wanted = {cell.id: cell.run.optim.lr for cell in store.cells()}

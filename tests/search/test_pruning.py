@@ -11,9 +11,9 @@ import pytest
 from fpl_tune.api import start_study as run_study
 from fpl_tune.config import PruneSpec
 from fpl_tune.core import plugins
-from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.core.spec import validated
-from fpl_tune.search.pruning import Decision, Paused, Pruner, make_pruner, score
+from fpl_tune.search.pruning import Decision, Paused, Pruner, check, expected_cost, make_pruner, resolved, rungs, score
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import expand
 from fpl_tune.study.store import Store
@@ -142,11 +142,54 @@ def test_a_pruner_of_optuna_or_a_plug_in_stops_trials(
 
 
 @pytest.mark.parametrize(
+    ("every", "expected"), [(1, (1, 3, 9)), (2, (2, 4, 10)), (4, (4, 12)), (20, ())], ids=lambda value: str(value)
+)
+def test_rungs_fall_on_validated_rounds_before_the_last(compose: Compose, every: int, expected: tuple[int]) -> None:
+    made = compose("axes: {}", "protocol.rounds=20", f"protocol.eval_every={every}")
+    assert rungs(PruneSpec(rule="halving"), made) == expected
+    assert rungs(PruneSpec(rule=None), made) == ()
+
+
+def test_the_cost_of_a_trial_is_what_a_third_at_each_rung_leaves(compose: Compose) -> None:
+    made, spec = compose("axes: {}", "protocol.rounds=9"), PruneSpec(rule="halving")
+    assert expected_cost(spec, made, 2) == pytest.approx((1 + 2 / 3 + 6 / 9 + 9 / 27) / 18)
+    assert expected_cost(PruneSpec(rule=None), made, 2) == 1
+
+
+@pytest.mark.parametrize(
+    ("search", "rule"),
+    [
+        ("sampler: tpe", "halving"),
+        ("sampler: {name: random}", "halving"),
+        ("sampler: gp", None),
+        ("sampler: grid", None),
+        ("sampler: tpe, objectives: [val/acc_mean, comm/total_bytes]", None),
+    ],
+)
+def test_by_default_samplers_that_learn_of_pruned_trials_get_halving(
+    compose: Compose, search: str, rule: str | None
+) -> None:
+    assert resolved(compose(f"axes: {{}}\nsearch: {{{search}}}")).rule == rule
+    assert resolved(compose()).rule is None, "a grid of axes is never pruned unasked"
+    assert resolved(compose(f"axes: {{}}\nsearch: {{{search}}}\nprune: {{rule: null}}")).rule is None
+
+
+def test_where_no_round_precedes_the_last_validated_one_trials_run_whole_and_it_is_said(compose: Compose) -> None:
+    made = compose("axes: {}\nsearch: {sampler: tpe}", "protocol.rounds=8", "protocol.eval_every=8")
+    with pytest.warns(Notice, match="Every trial runs to its end: .* protocol.eval_every=8 of 8 rounds gives none"):
+        check(made, [made])
+    assert Pruner(resolved(made), seeds=[1, 2]).first_seeds(expand(made)[0]) == (1, 2)
+
+
+@pytest.mark.parametrize(
     ("overrides", "says"),
     [
         (["protocol.rounds=4", "protocol.eval_every=4"], "protocol.eval_every=4 of 4 rounds gives none"),
-        (["protocol.rounds=4", "prune.first_rung=4"], r"after round 1, and the last round, 4, .* gives \[4\]\. Set"),
-        (["protocol.rounds=8", "protocol.eval_every=5"], r"after round 5, and the last round, 8, .* gives \[1, 3, 9\]"),
+        (
+            ["protocol.rounds=4", "prune.first_rung=4"],
+            r"before the last round, 4, .* prune.first_rung=4\. Set prune.first_rung=1",
+        ),
+        (["protocol.rounds=8", "protocol.eval_every=3", "prune.first_rung=7"], "Set prune.first_rung=3"),
         (["protocol.rounds=8", "protocol.eval_every=8", "prune.rule=median"], "prune.rule=median needs a search"),
     ],
 )

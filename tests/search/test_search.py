@@ -120,6 +120,18 @@ def test_every_cell_of_the_axes_gets_the_same_budget(compose: Compose, tmp_path:
     assert len({cell.number for cell in cells}) == 18
 
 
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("search.budget=0.5", "search.budget must be >= 1, but is 0.5"),
+        ("search.budget=4", r"has both: trials=14 and budget=4. Remove one, as search.trials=null does"),
+    ],
+)
+def test_a_budget_below_a_trial_or_beside_trials_is_refused(compose: Compose, override: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        compose(LR, override)
+
+
 def test_a_search_is_extended_by_trials_and_a_wider_range(compose: Compose, tmp_path: Path, params: Any) -> None:
     first = params(compose(LR, "search.trials=6"), tmp_path)
     wider = compose(LR, "search.trials=12", "search.space={optim.lr:{low:0.00001,high:2.0,log:true}}")
@@ -185,6 +197,10 @@ search:
         (["+axes.optim.lr=[0.1]"], "an axis or searched, not both"),
         (["data.val=0"], "reads validation figures"),
         (["search.sampler=grid"], "needs finitely many values"),
+        (
+            ["search.trials=null", "search.sampler=grid", "search.budget=4"],
+            "grid runs every point. Remove search.budget=4",
+        ),
         (["search.batch=4"], "no field 'search.batch'. Each trial is suggested as soon as a slot is free"),
     ],
 )

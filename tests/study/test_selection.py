@@ -10,7 +10,7 @@ from fpl_tune import methods
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.report.facts import Facts
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.selection import best, common_seeds, select
+from fpl_tune.study.selection import best, choose, common_seeds
 from fpl_tune.study.status import Status, cell_status
 from fpl_tune.study.store import Store
 
@@ -54,13 +54,11 @@ def test_a_configuration_that_lacks_a_data_set_is_not_chosen(make_store: MakeSto
 
 
 def test_settings_without_a_common_configuration_have_a_best_cell_each(make_store: MakeStore) -> None:
-    store = make_store(body=TWO_SETS.replace("[2, 4]", "[2, 4, 8, 16]"), level=level)
+    store = make_store(body=TWO_SETS.replace("[2, 4]", "[2, 4, 8, 16]"), level=lambda cell: 0.05 * n_ctx(cell))
     cells = [cell for cell in store.cells() if (n_ctx(cell) > 4) == (cell.run.data.domains == ["sketch"])]
-    val = {cell.id: 0.1 * n_ctx(cell) for cell in cells}
-    choice = select(cells, val)
+    choice = choose(store.rows(), cells, store.study())
     assert choice is not None
     assert [n_ctx(cell) for cell in choice.cells] == [4, 16]
-    assert choice.val == pytest.approx((0.4 + 1.6) / 2)
     assert "in each of 2 settings" in choice.by
 
 
@@ -122,13 +120,12 @@ def test_nothing_is_chosen_where_no_two_cells_compare(make_store: MakeStore, axi
 
 
 def test_a_field_that_a_search_tunes_is_no_setting(make_store: MakeStore) -> None:
-    cells = make_store(body="axes: {protocol: {epochs: [1, 2, 5]}}\nseeds: 1\n").cells()
-    trials = [Cell(c.id, c.number, c.label, "trial", c.varied, c.run) for c in cells]
-    val = {c.id: 0.5 + 0.1 * c.number for c in cells}
-    choice = select(trials, val)
+    store = make_store(body="axes: {protocol: {epochs: [1, 2, 5]}}\nseeds: 1\n")
+    trials = [Cell(c.id, c.number, c.label, "trial", c.varied, c.run) for c in store.cells()]
+    choice = choose(store.rows(), trials, store.study().model_copy(update={"axes": {}}))
     assert choice is not None
     assert choice.cell.label == "epochs=5"
-    assert select(trials, val, ["protocol.epochs"]) is None
+    assert choose(store.rows(), trials, store.study()) is None, "an axis is one"
 
 
 def test_the_status_of_a_cell_is_the_worst_of_its_seeds() -> None:

@@ -49,6 +49,8 @@ class Item:
     run: RunSpec
     """The cell's; the trials of a search are planned as if they had its sizes and rounds."""
     trials: int = 1
+    cost: float = 1.0
+    """Expected cost of a trial in full ones: pruning stops most of them early."""
     why: str = ""
     """Why the cell is stale."""
     seconds: float = 0.0
@@ -158,8 +160,9 @@ def make_plan(spec: Study, *, root: Path) -> Plan:
             raise
         except Exception as problem:
             raise ConfigError(f"{item.label} cannot be planned: {describe_error(problem)}") from problem
-        item.bytes_up, item.bytes_down = item.trials * n * up, item.trials * n * down
-        each = TRIAL_SECONDS + item.run.rounds * n * pace
+        runs = item.trials * n * item.cost
+        item.bytes_up, item.bytes_down = round(runs * up), round(runs * down)
+        each = TRIAL_SECONDS + item.cost * item.run.rounds * n * pace
         item.seconds = item.trials * each
         for _ in range(item.trials):
             heapq.heapreplace(free, free[0] + each)
@@ -180,9 +183,11 @@ def _items(spec: Study, store: Store, cells: Sequence[Cell]) -> list[Item]:
             found.append(Item(cell.label, status, missing, cell.run, why=", ".join(reasons)))
             continue
         over = sum(all(trial.varied.get(k) == v for k, v in cell.varied.items()) for trial in tried)
-        left = max(0, spec.search.trials - over)
+        left = max(0, prune.planned_trials(spec, cell.run) - over)
         found += [Item(cell.label, "done", [], cell.run, over)] if over else []
-        found += [Item(cell.label, "partial" if over else "new", spec.seed_list(), cell.run, left)] if left else []
+        cost = prune.expected_cost(prune.resolved(spec), cell.run, len(spec.seed_list()))
+        if left:
+            found.append(Item(cell.label, "partial" if over else "new", spec.seed_list(), cell.run, left, cost))
     return found
 
 

@@ -1,17 +1,22 @@
-"""Steps on a GPU, counted and predicted without one."""
+"""What is measured on a GPU: counted, predicted and checked without one."""
 
 from __future__ import annotations
 
-import bench_gpu
+from pathlib import Path
+from typing import Any
+
+import gpu_checks
 import pytest
 import simulated_gpu
+import torch
+from gpu_steps import Size
 
 from fpl_tune.testing.bench.texts import CALTECH101
 
 
 def test_a_step_waits_for_nothing_and_launches_as_often_for_three_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Launches are those of 12 blocks; times are predicted for narrower ones."""
-    size = bench_gpu.Size(names=CALTECH101[:20], layers=2, width=128)
+    size = Size(names=CALTECH101[:20], layers=2, width=128)
     told: list[tuple[float, float]] = []
     texts, few, many = {}, {}, {}
     for row in simulated_gpu.simulate_gpu(lambda done, total, _: told.append((done, total)), size):
@@ -34,3 +39,31 @@ def test_a_step_waits_for_nothing_and_launches_as_often_for_three_seeds(monkeypa
         assert text["kernel_seconds"] < step["kernel_seconds"]
     assert [done for done, _ in told] == list(range(4))
     assert told[0][1] == 4
+
+
+def test_every_form_of_a_method_is_checked_and_an_error_costs_its_method_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cpu")
+    monkeypatch.setattr(gpu_checks, "METHODS", [("coop", {"n_ctx": 2}), ("promptfl", {"n_ctx": 90}), ("tofa", {})])
+    rows = {row["what"]: row for row in gpu_checks.contract(device)}
+    assert {name: row["passed"] for name, row in rows.items()} == {"coop": True, "promptfl": False, "tofa": True}
+    assert "{'n_ctx': 90}: ConfigError: " in rows["promptfl"]["note"]
+    replayed = {row["what"]: row["passed"] for row in gpu_checks.graphs(device)}
+    assert replayed == {"coop": True, "promptfl": False}, "a method that learns in no steps has none to record"
+
+
+def test_the_page_has_each_figure_beside_the_predicted_one() -> None:
+    rows = [{"what": "text, 10 classes", "seconds": 0.5, "matrix_rate_share": 0.51234}]
+    failed = [{"what": "coop", "passed": False, "seconds": 1.0, "note": "{}: AssertionError: prompt"}]
+    found: dict[str, Any] = {"machine": {"gpu": "H200"}, "sections": {}}
+    for name, part in (("contract", failed), ("text", rows)):
+        found["sections"][name] = {"seconds": 2.0, "rows": part}
+    text = gpu_checks.page(found, {"text, 10 classes": {"matrix_rate_share": 0.53}})
+    assert "0 of 1 methods pass." in text
+    assert "* coop: {}: AssertionError: prompt" in text
+    assert "| text, 10 classes | matrix_rate_share | 0.5123 | 0.53 |" in text
+
+
+def test_without_a_gpu_one_line_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu_checks.main(["--out", str(tmp_path / "out")]) == 3
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "out").exists()

@@ -1,8 +1,8 @@
-"""Steps of pFedMoAP on a GPU, measured.
+"""Steps of pFedMoAP for measurements on a GPU.
 
 The text tower of RN50, whose blocks are those of ViT-B/16, has random weights, the classes are Caltech101's 100, and
-image features are random: no download, no data set. `simulated_gpu.py` counts and predicts the same steps without a
-GPU.
+image features are random: no download, no data set. `gpu_checks.py` measures these steps; `simulated_gpu.py` counts and
+predicts them without a GPU.
 """
 
 from __future__ import annotations
@@ -13,11 +13,7 @@ import numpy as np
 import torch
 
 from fpl_tune.clip import Towers
-from fpl_tune.clip.text import cost
 from fpl_tune.config.specs import OptimSpec
-from fpl_tune.core.device import gpus
-from fpl_tune.core.errors import EnvironmentProblem
-from fpl_tune.core.formatting import counted
 from fpl_tune.method import State, generator
 from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.simulation.batches import Cohort
@@ -25,7 +21,6 @@ from fpl_tune.simulation.engine import run_round
 from fpl_tune.simulation.graphs import Graphs
 from fpl_tune.simulation.task import Classes, ClientData, ClientTask
 from fpl_tune.testing import toy_towers
-from fpl_tune.testing.bench.measure import Peak, Progress, Row, Steps, matrix_rate, once
 from fpl_tune.testing.bench.texts import CALTECH101
 
 BATCH = 32
@@ -40,68 +35,6 @@ class Size(NamedTuple):
     width: int = 512
     embed: int = 1024
     steps: int = 10
-
-
-def bench_gpu(
-    device: str = "cuda",
-    *,
-    dtype: torch.dtype = torch.bfloat16,
-    size: Size | None = None,
-    progress: Progress | None = None,
-) -> list[Row]:
-    """Measures the matrix rate, and steps of pFedMoAP with 1 and 3 seeds beside the plain path.
-
-    Args:
-        device: `cuda`; `cpu` runs the same, for tests.
-        dtype: the towers' arithmetic.
-        size: of the steps.
-        progress: called as the benchmark advances.
-
-    Raises:
-        EnvironmentProblem: there is no GPU.
-    """
-    size, where = size or Size(), torch.device(device)
-    found = gpus()
-    if where.type == "cuda" and not found:
-        raise EnvironmentProblem(
-            "bench.py gpu measures a GPU, but PyTorch sees none here. Run it on a machine with one."
-        )
-    name = found[0].name if found else "CPU"
-    steps = Steps(3, progress)
-    steps("the matrix rate")
-    rate = matrix_rate(where, dtype)
-    rows: list[Row] = [{"bench": f"matrix rate, {name}, {dtype}".replace("torch.", ""), "rate": rate}]
-    for seeds in (1, 3):
-        steps(f"steps of pFedMoAP, {counted(seeds, 'seed')}")
-        rows.append({"bench": f"step, RN50, {counted(seeds, 'seed')}", **_measured(size, seeds, dtype, rate, where)})
-    return rows
-
-
-def _measured(size: Size, seeds: int, dtype: torch.dtype, rate: float, where: torch.device) -> Row:
-    trial = StepsOfRounds(size, seeds, dtype, where)
-    trial.round(size.steps)
-    peak = Peak(where)
-    seconds = _per_step(trial, size.steps, where)
-    graphed = _per_step(trial, size.steps, where, Graphs(always=where.type == "cuda"))
-    work = cost(trial.towers.text, trial.towers.sentences(size.names, 16), size.n_clients * seeds)
-    peak_bytes, plain = peak.bytes(), once(trial.plain, where) * size.n_clients * seeds
-    return {
-        "seconds": seconds,
-        "graphed_seconds": graphed,
-        "operations": work.operations,
-        "matrix_rate_share": work.operations / min(seconds, graphed) / rate,
-        "peak_memory_bytes": peak_bytes,
-        "plain_seconds": plain,
-        "ratio": plain / seconds,
-    }
-
-
-def _per_step(trial: StepsOfRounds, steps: int, where: torch.device, graphs: Graphs | None = None) -> float:
-    """Seconds of a step; the overhead of a round is not included."""
-    if graphs is not None:
-        trial.round(1 + steps, graphs)  # records
-    short, long = (min(once(lambda n=n: trial.round(n, graphs), where) for _ in range(2)) for n in (1, 1 + steps))
-    return max(1e-9, long - short) / steps
 
 
 class StepsOfRounds:

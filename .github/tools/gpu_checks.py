@@ -1,0 +1,428 @@
+"""Checks and measurements for the first minutes on a GPU: is everything right there, and as fast as predicted?
+
+    python gpu_checks.py --out FOLDER          on a machine with CUDA, within eight minutes
+    python gpu_checks.py --out FOLDER --simulated    what a simulated device can tell, on a CPU
+
+Each section runs in a process of its own with a time limit, so that neither an error nor a lost CUDA context costs the
+others. FOLDER receives figures.json, written anew after each section, and figures.md, the same as a page beside what
+`predicted.json` of the kit expects. Exit status: 0, or 1 where a check failed, and 3 without CUDA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from gpu_steps import Size, StepsOfRounds, text_towers
+from method_cases import METHODS, node
+from simulated_device import simulated
+from simulated_gpu import count_step
+from torch.utils.flop_counter import FlopCounterMode
+
+from fpl_tune import config, methods
+from fpl_tune.clip.text import cost
+from fpl_tune.core.device import gpus
+from fpl_tune.core.formatting import counted
+from fpl_tune.execute.plan.preflight import Loaded
+from fpl_tune.method import State
+from fpl_tune.simulation import bounds
+from fpl_tune.simulation.evaluate import evaluate
+from fpl_tune.simulation.graphs import Graphs
+from fpl_tune.simulation.simulation import Simulation
+from fpl_tune.testing import assert_same, play, toy_task
+from fpl_tune.testing.bench.measure import Peak, Row, best, matrix_rate, once
+from fpl_tune.testing.bench.texts import CALTECH101
+from fpl_tune.testing.rounds import COHORTS, SIZES
+
+BF16 = torch.bfloat16
+CUDA = torch.device("cuda")
+ROUNDS = {
+    "PromptFL, compact CLIP": (),
+    "pFedMoAP, RN50": ("method=pfedmoap", "clip=rn50"),
+    "pFedMMA on pixels, ViT-B/16": ("method=pfedmma", "clip=vit_b16", "optim.batch=4"),
+    "FedLoRA on pixels, ViT-B/16": ("method=fedlora", "clip=vit_b16", "optim.batch=4"),
+}
+"""Rounds that are measured beside `plan`'s estimate of their memory."""
+SMALL = ("protocol=quick", "data.train_per_class=4", "data.test_per_class=1", "data.shots=2")
+_SHARED_SECONDS = 6.0  # of steps that processes run side by side
+
+
+# -- right -------------------------------------------------------------------------------------------------------------
+
+
+def contract(device: torch.device) -> Iterator[Row]:
+    """All forms of all methods: three rounds on the device end where they end on the CPU, in float64."""
+    for name in sorted({name for name, _ in METHODS}):
+        yield from _each_form(name, partial(_equals_cpu, device=device))
+
+
+def _equals_cpu(method: methods.Method, device: torch.device) -> str:
+    wanted, found = (_played(method, where) for where in (torch.device("cpu"), device))
+    assert_same(_moved(found), wanted, tolerance=1e-8)
+    return ""
+
+
+def graphs(device: torch.device) -> Iterator[Row]:
+    """All forms of all methods whose steps can be recorded: replayed steps end where eager ones end, bit for bit."""
+    built = ((name, methods.build(node(name, how))) for name, how in METHODS)
+    for name in sorted({name for name, method in built if method.learns and method.batched}):
+        yield from _each_form(name, partial(_replayed_equals_eager, device=device))
+
+
+def _replayed_equals_eager(method: methods.Method, device: torch.device) -> str:
+    eager, replayed = (_moved(_played(method, device, graphs)) for graphs in (None, Graphs(always=True)))
+    try:
+        assert_same(replayed, eager)
+    except AssertionError as problem:
+        assert_same(replayed, eager, tolerance=1e-8)
+        return f"equal to 1e-8, not bit for bit: {' '.join(str(problem).split())[:120]}"
+    return ""
+
+
+def _each_form(name: str, check: Callable[[methods.Method], str]) -> Iterator[Row]:
+    """Checks the forms of a method, one row for all."""
+    notes: list[str] = []
+    began, passed = time.perf_counter(), True
+    for how in (how for other, how in METHODS if other == name):
+        try:
+            notes.append(check(methods.build(node(name, how))))
+        except Exception as problem:
+            passed = False
+            notes.append(f"{how}: {type(problem).__name__}: {' '.join(str(problem).split())[:200]}")
+    note = "; ".join(filter(None, notes))
+    yield {"what": name, "passed": passed, "seconds": time.perf_counter() - began, "note": note}
+
+
+def _played(method: methods.Method, device: torch.device, graphs: Graphs | None = None) -> State:
+    """The first seed's state after the rounds of the contract, evaluated once."""
+    task = toy_task(method.needs, seed=0, sizes=SIZES[0], device=device)
+    state = play(method, [task], cohorts=COHORTS, graphs=graphs)[-1][0]
+    evaluate(method, [task], [state])
+    return state
+
+
+def _moved(state: State) -> State:
+    return State(*({name: leaf.cpu() for name, leaf in tree.items()} for tree in state))
+
+
+def recovery(device: torch.device) -> Iterator[Row]:
+    """A round that runs out of memory is run again in smaller blocks of clients, and ends where it would have."""
+    run = config.compose_run([*ROUNDS["pFedMoAP, RN50"], *SMALL, "clip.pretrained=null"])
+    whole, peak = _round_with_limit(run, device, 1.0)
+    total = torch.cuda.get_device_properties(device).total_memory
+    least = Loaded().memory_of(run).least
+    limited, lower = _round_with_limit(run, device, min(1.0, (least + 0.25 * (peak - least)) / total))
+    same = abs(whole - limited) <= 1e-5 * abs(whole)
+    note = f"loss {whole:.6f} with {peak / 1e9:.2f} GB, {limited:.6f} with {lower / 1e9:.2f} GB"
+    yield {"what": "a round with a quarter of the room for clients", "passed": same, "note": note}
+
+
+def _round_with_limit(run: config.RunSpec, device: torch.device, share: float) -> tuple[float, int]:
+    """Loss of the first round, and peak bytes, with a share of the GPU's memory."""
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    torch.cuda.set_per_process_memory_fraction(share)
+    records = Simulation(run, [1], cache_dir=_cache(), device="cuda", block=None, graphs=False).step()
+    return float(records[0]["train/loss"]), torch.cuda.max_memory_reserved(device)
+
+
+# -- fast --------------------------------------------------------------------------------------------------------------
+
+
+def launches(device: torch.device) -> Iterator[Row]:
+    """Launches, waits and copies of a step of pFedMoAP: those of a round of two steps minus those of one step."""
+    if device.type != "cuda":
+        yield {"what": "a step of pFedMoAP", **count_step()}
+        return
+    trial = StepsOfRounds(Size(), 2, BF16, device)
+    trial.round(1)
+    eager, replayed = (_profiled(trial, graphs) for graphs in (None, Graphs(always=True)))
+    yield {"what": "a step of pFedMoAP", **eager, "graphed_launches": replayed["launches"]}
+
+
+def _profiled(trial: StepsOfRounds, graphs: Graphs | None) -> dict[str, int]:
+    """Counts of one more step of a round, by the profiler's names of calls to CUDA."""
+    names = {"launches": ("LaunchKernel", "GraphLaunch"), "syncs": ("Synchronize",), "copies": ("cudaMemcpy",)}
+    found: list[dict[str, int]] = []
+    trial.round(2, graphs)
+    for steps in (1, 2):
+        torch.cuda.synchronize()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+            trial.round(steps, graphs)
+        calls = [(event.key, event.count) for event in seen.key_averages()]
+        found.append({k: sum(n for key, n in calls if any(part in key for part in v)) for k, v in names.items()})
+    return {name: found[1][name] - found[0][name] for name in names}
+
+
+def text(device: torch.device) -> Iterator[Row]:
+    """Encoding of ten clients' prompts, forward and backward, of few to many classes: its share of the matrix rate."""
+    rate = matrix_rate(device, BF16)
+    yield {"what": "matrix product, bfloat16", "rate": rate}
+    towers = text_towers(Size(), BF16, device)
+    names = [f"{name} {i}" for i in range(10) for name in CALTECH101][:1000]
+    for count in (10, 100, 1000):
+        sentences = towers.sentences(names[:count], 16)
+        context = torch.randn(10, 16, towers.text_width, device=device).requires_grad_()
+        blocks = max(1, min(10, towers.text.prompts_at_once(sentences, BF16)))
+
+        def step(sentences: Any = sentences, context: Any = context, blocks: int = blocks) -> None:
+            for part in context.split(blocks):
+                torch.autograd.grad(towers.encode_prompts(part, sentences).sum(), part)
+
+        seconds = best(step, device)
+        work = cost(towers.text, sentences, 10)
+        share = work.operations / seconds / rate
+        yield {"what": f"text, RN50, {count} classes, 10 clients", "seconds": seconds, "matrix_rate_share": share}
+
+
+def steps(device: torch.device) -> Iterator[Row]:
+    """Steps of pFedMoAP with one and three seeds, eager and replayed, beside the plain path."""
+    rate, size = matrix_rate(device, BF16), Size()
+    for seeds in (1, 3):
+        trial = StepsOfRounds(size, seeds, BF16, device)
+        trial.round(1)
+        peak = Peak(device)
+        eager, replayed = (_seconds_per_step(trial, device, graphs) for graphs in (None, Graphs(always=True)))
+        work = cost(trial.towers.text, trial.towers.sentences(size.names, 16), size.n_clients * seeds)
+        peak_bytes, plain = peak.bytes(), once(trial.plain, device) * size.n_clients * seeds
+        yield {
+            "what": f"step, RN50, {counted(seeds, 'seed')}",
+            "seconds": eager,
+            "graphed_seconds": replayed,
+            "matrix_rate_share": work.operations / min(eager, replayed) / rate,
+            "peak_memory_bytes": peak_bytes,
+            "plain_seconds": plain,
+        }
+
+
+def _seconds_per_step(trial: StepsOfRounds, device: torch.device, graphs: Graphs | None) -> float:
+    """Seconds of a step, without what a round takes besides; a first round records the graph."""
+    few, many = 1, 11
+    trial.round(many, graphs)
+    short, long = (min(once(partial(trial.round, n, graphs), device) for _ in range(2)) for n in (few, many))
+    return max(1e-9, long - short) / (many - few)
+
+
+def rounds(device: torch.device) -> Iterator[Row]:
+    """Second rounds: seconds, share of the matrix rate, and peak memory beside what `plan` estimates."""
+    total = gpus()[0].total
+    rates = {"float32": matrix_rate(device, torch.float32)}
+    for name, chosen in ROUNDS.items():
+        run = config.compose_run([*chosen, *SMALL, *(["clip.pretrained=null"] if len(chosen) else [])])
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+        simulation = Simulation(run, [1], cache_dir=_cache(), device="cuda")
+        simulation.step()
+        seconds = once(simulation.step, device)
+        peak = torch.cuda.max_memory_allocated(device)
+        with FlopCounterMode(display=False) as counter:
+            simulation.step()
+        estimate = Loaded().memory_of(run).peak(int(bounds.BLOCK_SHARE * total))
+        yield {
+            "what": f"round, {name}",
+            "seconds": seconds,
+            "matrix_rate_share": counter.get_total_flops() / seconds / rates["float32"],
+            "peak_memory_bytes": peak,
+            "estimated_bytes": estimate,
+            "passed": peak <= 1.25 * estimate,
+        }
+
+
+def sharing(device: torch.device) -> Iterator[Row]:
+    """Two processes on one GPU over one after the other, with and without NVIDIA's Multi-Process Service."""
+    for classes in (10, 100):
+        alone = _steps_together(1, classes)
+        for service in (False, True):
+            with _mps() if service else nullcontext(True) as running:
+                what = f"two processes, {classes} classes, {'with' if service else 'without'} MPS"
+                if not running:
+                    yield {"what": what, "note": "nvidia-cuda-mps-control is missing or may not be started"}
+                    continue
+                yield {"what": what, "packed_gain": _steps_together(2, classes) / alone}
+
+
+def _steps_together(processes: int, classes: int) -> float:
+    """Steps a second of several processes."""
+    command = [sys.executable, __file__, "--section", f"load{classes}"]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+    found = [process.communicate(timeout=120)[0] for process in running]
+    return sum(json.loads(out)[0]["steps_per_second"] for out in found)
+
+
+def load(classes: int, device: torch.device) -> Iterator[Row]:
+    """Steps for some seconds, begun at a common time, so that processes run side by side."""
+    trial = StepsOfRounds(Size(names=CALTECH101[:classes]), 1, BF16, device)
+    kept = Graphs(always=True)
+    trial.round(20, kept)
+    torch.cuda.synchronize()
+    period = 2 * _SHARED_SECONDS
+    time.sleep(period - time.time() % period)
+    began, done = time.perf_counter(), 0
+    while time.perf_counter() - began < _SHARED_SECONDS:
+        trial.round(20, kept)
+        torch.cuda.synchronize()
+        done += 20
+    yield {"what": "load", "steps_per_second": done / (time.perf_counter() - began)}
+
+
+@contextmanager
+def _mps() -> Iterator[bool]:
+    """The service, of this user alone; whether it runs."""
+    control = shutil.which("nvidia-cuda-mps-control")
+    if control is None:
+        yield False
+        return
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        own = {"CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}
+        before = {name: os.environ.get(name) for name in own}
+        os.environ.update(own)
+        try:
+            started = subprocess.run([control, "-d"], capture_output=True, timeout=30).returncode == 0
+            yield started
+        finally:
+            with suppress(subprocess.SubprocessError):
+                subprocess.run([control], input="quit\n", text=True, capture_output=True, timeout=30)
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _cache() -> Path:
+    return Path(os.environ["FPL_TUNE_CACHE"])
+
+
+# -- all ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the checks."""
+
+    run: Callable[[torch.device], Iterator[Row]]
+    seconds: float
+    """Time limit."""
+    simulated: bool = False
+    """Whether the simulated device can run it."""
+
+
+SECTIONS = {
+    "contract": Section(contract, 110, True),
+    "graphs": Section(graphs, 80, True),
+    "recovery": Section(recovery, 40),
+    "launches": Section(launches, 30, True),
+    "text": Section(text, 40),
+    "steps": Section(steps, 50),
+    "rounds": Section(rounds, 70),
+    "sharing": Section(sharing, 60),
+}
+"""In the order in which they run; the limits add up to eight minutes."""
+_SLOWER = 20  # times, on the simulated device
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs all sections, or one of them, and returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("figures"))
+    parser.add_argument("--simulated", action="store_true", help="without a GPU: what a simulated device can tell")
+    parser.add_argument("--section", help="one section alone, its rows printed as JSON")
+    given = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    if given.section:
+        print(json.dumps(_rows(given.section, given.simulated)))
+        return 0
+    if not given.simulated and not torch.cuda.is_available():
+        print("gpu_checks.py measures a GPU, but PyTorch sees none here. Use --simulated without one.", file=sys.stderr)
+        return 3
+    given.out.mkdir(parents=True, exist_ok=True)
+    found: dict[str, Any] = {"machine": _machine(given.simulated), "sections": {}}
+    for name, section in SECTIONS.items():
+        if section.simulated or not given.simulated:
+            print(f"{name} …", flush=True)
+            began = time.monotonic()
+            rows = _apart(name, section.seconds * (_SLOWER if given.simulated else 1), given.simulated)
+            found["sections"][name] = {"seconds": round(time.monotonic() - began, 1), "rows": rows}
+            (given.out / "figures.json").write_text(json.dumps(found, indent=1))
+            (given.out / "figures.md").write_text(page(found, _predicted()))
+    failed = [row for part in found["sections"].values() for row in part["rows"] if row.get("passed") is False]
+    print((given.out / "figures.md").read_text())
+    return 1 if failed else 0
+
+
+def _rows(name: str, on_simulated: bool) -> list[Row]:
+    section = partial(load, int(name[4:])) if name.startswith("load") else SECTIONS[name].run
+    with simulated() if on_simulated else nullcontext(CUDA) as device:
+        rows: list[Row] = []
+        try:
+            rows.extend(section(device))
+        except Exception as problem:
+            traceback.print_exc()
+            rows.append({"what": name, "passed": False, "note": f"{type(problem).__name__}: {problem}"[:300]})
+        return rows
+
+
+def _apart(name: str, limit: float, on_simulated: bool) -> list[Row]:
+    """The rows of a section that runs in a process of its own."""
+    command = [sys.executable, __file__, "--section", name, *(["--simulated"] if on_simulated else [])]
+    with tempfile.TemporaryDirectory() as cache:
+        known = {"FPL_TUNE_CACHE": cache, **os.environ}
+        try:
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=limit, env=known)
+            return json.loads(done.stdout.splitlines()[-1])
+        except subprocess.TimeoutExpired:
+            return [{"what": name, "passed": False, "note": f"not finished after {limit:.0f} s"}]
+        except (IndexError, ValueError):
+            return [{"what": name, "passed": False, "note": "the process ended without a result"}]
+
+
+def _machine(on_simulated: bool) -> dict[str, Any]:
+    gpu = "simulated" if on_simulated else torch.cuda.get_device_name()
+    return {"gpu": gpu, "torch": torch.__version__, "cuda": torch.version.cuda, "python": sys.version.split()[0]}
+
+
+def _predicted() -> dict[str, dict[str, float]]:
+    path = Path(__file__).with_name("predicted.json")
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def page(found: dict[str, Any], predicted: dict[str, dict[str, float]]) -> str:
+    """The figures as Markdown: a table a section, each value beside the predicted one where there is one."""
+    lines = ["# Figures", "", ", ".join(f"{k} {v}" for k, v in found["machine"].items()), ""]
+    for name, part in found["sections"].items():
+        rows: list[Row] = part["rows"]
+        failed = sum(row.get("passed") is False for row in rows)
+        lines += [f"## {name} ({part['seconds']:.0f} s{f', {failed} failed' if failed else ''})", ""]
+        if name in ("contract", "graphs"):
+            shown = [row for row in rows if row["note"] or not row["passed"]]
+            lines.append(f"{len(rows) - failed} of {len(rows)} methods pass.")
+            lines += [f"* {row['what']}: {row['note']}" for row in shown]
+        else:
+            lines += ["| what | value | measured | predicted |", "|---|---|---|---|"]
+            for row in rows:
+                wanted = predicted.get(row["what"], {})
+                for key, value in row.items():
+                    if key != "what" and value not in (None, ""):
+                        lines.append(f"| {row['what']} | {key} | {_shown(value)} | {_shown(wanted.get(key, ''))} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

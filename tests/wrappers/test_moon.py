@@ -1,0 +1,72 @@
+"""MOON's term against its formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.method import Local, Method, Tree, generator
+from fpl_tune.methods.clip_fc import CLIPFC
+from fpl_tune.methods.fedamp import FedAMP
+from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.simulation.task import ClientTask
+from fpl_tune.testing import EVERYONE, play
+from fpl_tune.wrappers.moon import Moon
+
+PROMPT = PromptFL(n_ctx=2)
+
+
+def test_the_term_is_the_papers_over_the_images_of_a_batch(task: ClientTask) -> None:
+    """-log(e^(z z_received / τ) / (e^(z z_received / τ) + e^(z z_last / τ))), for clients that have trained before."""
+    method = Moon(CLIPFC(), mu=3.0, temperature=0.2)
+    (state,) = play(method, [task], cohorts=[(0, 1, 2, 3)])[-1]
+    local = method.start(task, state, EVERYONE)
+    now = {n: leaf + 0.1 * torch.randn(leaf.shape, generator=generator("now")) for n, leaf in local.params.items()}
+    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
+    found, _ = method.loss(task, local._replace(params=now), batch)
+    plain, _ = CLIPFC().loss(task, Local(now, {}), batch)
+
+    def z(weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return F.normalize(batch.image @ weight.mT + bias[:, None], dim=-1)
+
+    received, last = (
+        (z(**now) * z(**other)).sum(-1) / 0.2 for other in (local.params, {n: state.personal[f"moon.{n}"] for n in now})
+    )
+    term = -torch.log(received.exp() / (received.exp() + last.exp()))
+    torch.testing.assert_close(found, plain + 3.0 * term.mean(1))
+    assert (received - last).abs().max() > 1e-3
+
+
+def test_where_text_alone_is_trained_the_mean_is_over_the_classes(task: ClientTask) -> None:
+    method = Moon(PROMPT, mu=2.0)
+    (state,) = play(method, [task], cohorts=[(0, 1, 2, 3)])[-1]
+    local = method.start(task, state, EVERYONE)
+    now = {"prompt": local.params["prompt"] + 0.1}
+    batch = task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
+    found, _ = method.loss(task, local._replace(params=now), batch)
+    plain, _ = PROMPT.loss(task, Local(now, {}), batch)
+    near, past = (
+        (task.encode_prompts(now["prompt"]) * task.encode_prompts(other)).sum(-1) / 0.5
+        for other in (local.params["prompt"], state.personal["moon.prompt"])
+    )
+    torch.testing.assert_close(found, plain + 2.0 * (near.exp() + past.exp()).log().sub(near).mean(1))
+
+
+def test_nothing_pulls_in_a_clients_first_round(task: ClientTask, gradients: Callable[[Method, Local], Tree]) -> None:
+    method = Moon(PROMPT, mu=50.0)
+    (state,) = play(method, [task], cohorts=[(0, 1)])[-1]
+    assert state.personal["moon.trained"].tolist() == [True, True, False, False]
+    local = method.start(task, state, EVERYONE)
+    found = gradients(method, local)["prompt"]
+    plain = gradients(PROMPT, Local(local.params, {}))["prompt"]
+    torch.testing.assert_close(found[2:], plain[2:])
+    assert (found - plain)[:2].abs().amax((1, 2)).min() > 1e-3
+
+
+def test_a_method_without_features_is_refused(task: ClientTask) -> None:
+    with pytest.raises(ConfigError, match=r"method\.inner must be a method whose models .* but is 'FedAMP'"):
+        Moon(FedAMP(n_ctx=2)).check(task)
