@@ -4,6 +4,7 @@ python .github/tools/bench.py platform [KEY=VALUE]...   planning and starting a 
 python .github/tools/bench.py simulate                  a step counted on a simulated GPU, and its predicted time
 python .github/tools/bench.py history                   appends what `make bench` measures to .github/bench.jsonl
 python .github/tools/bench.py statistics                false positives, coverage and power on simulated studies
+python .github/tools/bench.py search                    what searches pay on tables until they find a good configuration
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import argparse
 
 import bench_history
 from bench_platform import bench_platform
+from bench_search import bench_search
 from bench_statistics import bench_statistics
+from search_table import NAMES
 from simulated_gpu import simulate_gpu
 
 from fpl_tune.cli import output
@@ -23,8 +26,11 @@ from fpl_tune.core.paths import cache_root
 def main() -> None:
     """Runs one benchmark and prints its rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("platform", "simulate", "history", "statistics"))
+    parser.add_argument("kind", choices=("platform", "simulate", "history", "statistics", "search"))
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    parser.add_argument("--orders", type=int, default=20, help="search: replays of each searcher on each table")
+    parser.add_argument("--tables", nargs="+", default=NAMES, choices=NAMES, help="search: all by default")
+    parser.add_argument("--searchers", nargs="+", metavar="NAME", help="search: all by default")
     parser.add_argument("--format", choices=("table", "json", "csv"), default="table")
     given = parser.parse_args()
     with output.progress(given.kind) as progress:
@@ -34,6 +40,8 @@ def main() -> None:
             rows = simulate_gpu(progress)
         elif given.kind == "history":
             rows = bench_history.append(progress)
+        elif given.kind == "search":
+            rows = bench_search(given.orders, given.tables, given.searchers, progress)
         else:
             rows = bench_statistics(progress=progress)
     output.emit(rows, given.format)

@@ -16,6 +16,7 @@ _RETURNS: dict[str, type] = {
     "init": State,
     "start": Local,
     "deploy": Local,
+    "newcomers": State,
     "logits": Tensor,
     "loss": tuple,
     "merge": State,

@@ -27,7 +27,7 @@ from fpl_tune.simulation.batches import Cohort
 from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.checkpoint import Snapshot
 from fpl_tune.simulation.engine import RoundReport, kept_bytes, run_round
-from fpl_tune.simulation.evaluate import Score, detect, diagnose, evaluate, summarise
+from fpl_tune.simulation.evaluate import NEWCOMERS, Score, detect, diagnose, evaluate, summarise
 from fpl_tune.simulation.graphs import Graphs
 from fpl_tune.simulation.task import ClientTask
 from fpl_tune.simulation.worlds import cohort_of, task_of, threads_of, world_of
@@ -204,7 +204,8 @@ class Simulation:
         self.round = number
         scores = None
         if number % self.run.protocol.eval_every == 0 or self.done:
-            scores = evaluate(method, self.tasks, self.states)
+            new = any(name in NEWCOMERS for name in self.tasks[0].tests)
+            scores = evaluate(method, self.tasks, self.states, fresh=self._fresh(self._held) if new else ())
         losses = divergence.watch(self.run.optim, self.tasks, self.states, cohorts, report.loss, scores)
         seconds = (time.perf_counter() - began) / len(self.seeds)
         records: list[Record] = []
