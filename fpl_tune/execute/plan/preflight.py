@@ -153,7 +153,12 @@ def _check(run: RunSpec, loaded: Loaded, seeds: int, room: int | None, gpu: int 
         loaded.checked.add((id(task), n_ctx))
         loaded.towers_of(run).sentences(loaded.dataset_of(run).classes, n_ctx)  # they fit into the text tower
     for stage in run.stages:
-        stage.method.check(task)
+        try:
+            checked(stage.method).check(task)
+        except ConfigError:
+            raise
+        except Exception:
+            return  # a method's own error: the run reports it with its place
         if stage.method.needs == "patches" and task.n_patches is None:
             of = methods.name_of(run.method)
             raise ConfigError(f"{of} needs patch features, but {run.clip.name} has none. Choose another clip.")
