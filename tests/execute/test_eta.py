@@ -224,7 +224,8 @@ def test_a_load_that_has_risen_counts_soon(compose: Any, tmp_path: Path, clock: 
 
 
 def test_one_trial_in_three_passes_a_rung(compose: Any, tmp_path: Path, clock: list[float]) -> None:
-    left, cells = started(compose(LARGE, "protocol.rounds=9", "prune.rule=halving", "prune.reduction=3"), tmp_path)
+    halving = ("prune.rule=halving", "prune.reduction=3", "prune.first_rung=1")
+    left, cells = started(compose(LARGE, "protocol.rounds=9", *halving), tmp_path)
     world = World(clock, left, cells, pace=lambda _: 0.3, rungs=(1, 3))
     assert world.within(0.25) >= 0.9, world.errors
 
