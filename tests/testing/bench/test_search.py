@@ -1,0 +1,141 @@
+"""Tables of searches: read as they were written, and replays that count every round once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import bench_search
+import load_table
+import numpy as np
+import optuna
+import pytest
+import search_table
+from bench_search import Exhausted, Replay
+from load_table import Table
+
+N, SEEDS, ROUNDS, CLIENTS = 16, 2, (2, 4, 6), 5
+"""Of a made-up table."""
+SMALL = ["seeds=2", "protocol.rounds=6", "search.trials=8"]
+"""A study of its size."""
+
+
+@pytest.fixture(autouse=True)
+def _output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FPL_TUNE_OUTPUT", str(tmp_path))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Lines of a table over the space of PromptFL's: accuracy grows with the number of the configuration."""
+    _, search = search_table.search_of("promptfl")
+    images = [[100] * CLIENTS] * SEEDS
+    with (tmp_path / "promptfl.jsonl").open("w") as file:
+        for i, point in enumerate(search_table.design(search, N)):
+            right = [[[40 + i + seed + step] * CLIENTS for step in range(len(ROUNDS))] for seed in range(SEEDS)]
+            sets = {f"{name}_{key}": value for name in ("val", "test") for key, value in
+                    (("images", images), ("right", right))}  # fmt: skip
+            file.write(json.dumps({"params": point, "seconds": 1.5, **sets}) + "\n")
+    return tmp_path
+
+
+@pytest.fixture
+def table(folder: Path) -> Table:
+    search_table.pack("promptfl", folder, folder)
+    return dataclasses.replace(load_table.load("promptfl", folder), rounds=np.array(ROUNDS))
+
+
+def test_a_table_is_read_as_it_was_simulated(table: Table) -> None:
+    assert table.val.shape == (N, SEEDS, len(ROUNDS), CLIENTS)
+    np.testing.assert_allclose(table.val[:, :, -1].mean((1, 2)), (np.arange(N) + 42.5) / 100)
+    assert table.published == 3
+    assert table.points[0] == {"optim.lr": 0.002, "method.n_ctx": 16}
+
+
+def test_equal_lines_give_equal_bytes(folder: Path) -> None:
+    first, second = (search_table.pack("promptfl", folder, folder / name) for name in ("a", "b"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_line_that_a_kill_cut_off_is_left_out(folder: Path) -> None:
+    whole = search_table.pack("promptfl", folder, folder / "a").read_bytes()
+    with (folder / "promptfl.jsonl").open("a") as file:
+        file.write('{"params": {"optim')
+    assert search_table.pack("promptfl", folder, folder / "b").read_bytes() == whole
+
+
+def test_the_nearest_configuration_is_the_point_itself(table: Table) -> None:
+    assert [table.nearest(point) for point in table.points] == list(range(N))
+    assert table.nearest(table.points[0], used=[0]) != 0
+
+
+def test_optuna_finds_the_best_configuration(table: Table) -> None:
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0))
+    study.enqueue_trial(table.points[-1])
+    study.optimize(table.objective, n_trials=4)
+    assert study.best_trial.user_attrs["configuration"] == N - 1
+    assert study.best_value == pytest.approx(0.575)
+
+
+def test_costs_are_counted_in_full_trials(table: Table) -> None:
+    replay = Replay(table, budget=2)
+    replay.pay(6, 2)
+    replay.complete(9)  # 51.5 %, the best has 57.5 %
+    replay.pay(3, 1)
+    replay.pay(3, 2)
+    replay.complete(15)
+    assert replay.completed == [(1.0, 9), (1.75, 15)]
+    assert replay.regret(0.9) == (math.inf, math.inf)
+    assert replay.regret(1.0) == (pytest.approx(6.0), pytest.approx(6.0))
+    assert replay.regret(2.0) == (0.0, 0.0)
+    assert replay.cost_within(6.0) == 1.0
+    assert replay.cost_within(0.5) == 1.75
+    with pytest.raises(Exhausted):
+        replay.pay(4, 1)
+
+
+def test_no_configuration_is_handed_out_twice(table: Table) -> None:
+    replay = Replay(table, budget=1)
+    assert sorted(replay.take(table.points[0]) for _ in range(N)) == list(range(N))
+    with pytest.raises(Exhausted):
+        replay.take(table.points[0])
+
+
+@pytest.mark.parametrize("pruner", list(bench_search.PRUNERS))
+def test_optuna_pays_for_the_rounds_that_it_sees(table: Table, pruner: str) -> None:
+    replay = Replay(table, budget=8)
+    bench_search.SEARCHERS[f"TPE{pruner}"](replay, 0)
+    assert [index for _, index in replay.completed][:2] == [0, 1]  # published points
+    assert 6 <= replay.spent / (SEEDS * ROUNDS[-1]) <= 8
+    if not pruner:
+        assert replay.completed == [(i + 1.0, index) for i, index in enumerate(replay.used[:8])]
+
+
+def test_the_platform_pays_for_every_round_once(table: Table) -> None:
+    replay, again = Replay(table, budget=40), Replay(table, budget=40)
+    for each in (replay, again):
+        bench_search.platform_search([*SMALL, "prune.rule=halving"], each, 3)
+    assert replay.completed == again.completed
+    assert len(replay.used) == 8
+    assert 1 <= len(replay.completed) <= replay.spent / (SEEDS * ROUNDS[-1]) < 8
+
+
+def test_the_platform_without_pruning_runs_everything(table: Table) -> None:
+    replay = Replay(table, budget=40)
+    bench_search.platform_search([*SMALL, "prune.rule=null"], replay, 0)
+    assert replay.completed == [(i + 1.0, index) for i, index in enumerate(replay.used)]
+    assert len(replay.used) == 8
+
+
+def test_the_platform_stops_at_the_budget(table: Table) -> None:
+    replay = Replay(table, budget=2.5)
+    bench_search.platform_search([*SMALL, "prune.rule=null"], replay, 0)
+    assert [paid for paid, _ in replay.completed] == [1.0, 2.0]
+    assert replay.spent <= 2.5 * SEEDS * ROUNDS[-1]
+
+
+def test_quartiles_say_what_was_not_reached() -> None:
+    assert bench_search.quartiles([1.0, 2.0, 3.0, 4.0, math.inf]) == "3.0 [2.0, 4.0]"
+    assert bench_search.quartiles([1.0, math.inf, math.inf, math.inf]) == "– [–, –]"
