@@ -202,8 +202,8 @@ class PruneSpec:
     tpe, random or qmc, where a validated round precedes the last one; else None."""
     reduction: Annotated[int, Field(ge=2, le=1_000_000)] = 3
     """Reduction factor of successive halving: the best 1 / `reduction` continue at each rung."""
-    first_rung: AtLeastOne = 1
-    """Round of the first rung. Each rung moves to the next validated round."""
+    first_rung: AtLeastOne | None = None
+    """Round of the first rung; None: 1 / `reduction` of the rounds. Each rung moves to the next validated round."""
     confidence: Annotated[float, Field(ge=0)] = 1.0
     """Standard errors by which a cell must be behind to be stopped; 0 ignores noise, as a search with a budget does."""
 

@@ -12,7 +12,7 @@ import pytest
 
 from fpl_tune.api import start_study as run_study
 from fpl_tune.execute.callback import Callback
-from fpl_tune.execute.job import STOP_FILE
+from fpl_tune.execute.manage import STOP_FILE
 from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell

@@ -15,7 +15,7 @@ import torch
 from fpl_tune import methods
 from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
-from fpl_tune.core.device import is_out_of_memory, memory
+from fpl_tune.core.device import fixed_settings, is_out_of_memory, memory
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.data import Dataset, load
 from fpl_tune.execute.gpus import gpus_here
@@ -27,6 +27,7 @@ from fpl_tune.simulation import bounds
 from fpl_tune.simulation.bounds import Memory
 from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.task import ClientTask, towers_for
+from fpl_tune.simulation.worlds import threads_of
 
 CONTEXT_BYTES = 600 << 20
 """GPU memory of a process besides its tensors: the CUDA context and its libraries."""
@@ -195,7 +196,8 @@ def gpu_share(run: RunSpec, seeds: int, total: int) -> float:
         A share between `SMALLEST` and 1, in hundredths; 1 where the method fails.
     """
     try:
-        peak = _loaded().memory_of(run, seeds).peak(int(bounds.BLOCK_SHARE * total))
+        with fixed_settings(threads_of(run)):
+            peak = _loaded().memory_of(run, seeds).peak(int(bounds.BLOCK_SHARE * total))
     except Exception:  # a method's own error: the trial reports it with its place
         return 1.0
     share = (SLACK * peak + CONTEXT_BYTES) / total

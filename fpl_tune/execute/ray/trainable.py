@@ -27,7 +27,8 @@ from fpl_tune.core.device import resolve
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, Notice, unknown
 from fpl_tune.core.paths import cache_root
 from fpl_tune.core.spec import validated
-from fpl_tune.execute.job import ExecutionContext, Job, JobRun, stop_requested
+from fpl_tune.execute.job import ExecutionContext, Job, JobRun
+from fpl_tune.execute.manage import stop_requested
 from fpl_tune.execute.ray.nodes import differing
 from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Damaged, Snapshot
@@ -189,7 +190,16 @@ def _base() -> dict[str, Any]:
 
 
 def _flat(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields by dotted name. A mapping with a name chooses the group's option."""
+    """Fields by dotted name. A mapping with a name chooses the group's option.
+
+    Raises:
+        ConfigError: a field has two values.
+    """
+    for name in node:
+        group, _, field = name.partition(".")
+        inside = node.get(group) if field else None
+        if isinstance(inside, Mapping) and field in inside:
+            raise ConfigError(f"{name} has two values: {inside[field]!r} in {group}, and {node[name]!r}. Remove one.")
     found = config.flatten(node, whole=lambda name, _: name == "optim.groups")
     return {"method" if name == "method.name" else name: value for name, value in found.items()}
 
