@@ -292,7 +292,7 @@ class Method(ABC):
     """Kind of random view that `Batch.view` holds in training (`strong`: FedAPT's), or None."""
 
     represents: ClassVar[Literal["images", "classes"] | None] = None
-    """What `features` represents: images, or classes where training changes the text alone; None: there is none."""
+    """What `representation` is of: images, or classes where training changes the text alone; None: there is none."""
     batched: ClassVar[bool] = True
     """False where the clients of a step run one after another, so that its kernels grow with them."""
     newer: ClassVar[tuple[str, ...]] = ()
@@ -336,6 +336,13 @@ class Method(ABC):
         """The leaves [C, ...] that the clients `clients` [C] are evaluated with. Default: those of `start`."""
         return self.start(task, state, clients)
 
+    def newcomers(self, task: Task, state: State, fresh: State) -> State:
+        """The state with all clients as they would be if they joined now; `fresh` is that before round 1.
+
+        Default: everyone's personal leaves are those of `fresh`.
+        """
+        return state._replace(personal=fresh.personal)
+
     def diagnose(self, task: Task, local: Local, batch: Batch) -> dict[str, Tensor]:
         """Diagnostics of deployed models for reports: [C, n] shares by name, on validation images. Default: none."""
         return {}
@@ -347,7 +354,7 @@ class Method(ABC):
         """
         return self.logits(task, local, batch).softmax(-1).amax(-1)
 
-    def features(self, task: Task, local: Local, image: Tensor) -> Tensor:
+    def representation(self, task: Task, local: Local, image: Tensor) -> Tensor:
         """[C, B, D] of images or [C, K, D] of classes, as `represents` says: features by which models are compared.
 
         They may have any length. `image` is `Batch.image`, which is not read where they are those of classes.

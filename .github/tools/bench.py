@@ -1,6 +1,7 @@
 """Benchmarks for developers of the platform; `fpl-tune bench` has those for users.
 
 python .github/tools/bench.py platform [KEY=VALUE]...   planning and starting a large study, a suggestion, a trial
+python .github/tools/bench.py trials [--trials 1000]    what short trials cost the driver: time, memory, page
 python .github/tools/bench.py simulate                  a step counted on a simulated GPU, and its predicted time
 python .github/tools/bench.py history                   appends what `make bench` measures to .github/bench.jsonl
 python .github/tools/bench.py statistics                false positives, coverage and power on simulated studies
@@ -15,6 +16,7 @@ import bench_history
 from bench_platform import bench_platform
 from bench_search import bench_search
 from bench_statistics import bench_statistics
+from bench_trials import bench_trials
 from search_table import NAMES
 from simulated_gpu import simulate_gpu
 
@@ -26,16 +28,19 @@ from fpl_tune.core.paths import cache_root
 def main() -> None:
     """Runs one benchmark and prints its rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("platform", "simulate", "history", "statistics", "search"))
+    parser.add_argument("kind", choices=("platform", "trials", "simulate", "history", "statistics", "search"))
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--orders", type=int, default=20, help="search: replays of each searcher on each table")
     parser.add_argument("--tables", nargs="+", default=NAMES, choices=NAMES, help="search: all by default")
     parser.add_argument("--searchers", nargs="+", metavar="NAME", help="search: all by default")
+    parser.add_argument("--trials", type=int, default=1000, help="trials: how many")
     parser.add_argument("--format", choices=("table", "json", "csv"), default="table")
     given = parser.parse_args()
     with output.progress(given.kind) as progress:
         if given.kind == "platform":
             rows = bench_platform(given.overrides, resolve("auto"), cache_dir=cache_root(), progress=progress)
+        elif given.kind == "trials":
+            rows = bench_trials(given.trials)
         elif given.kind == "simulate":
             rows = simulate_gpu(progress)
         elif given.kind == "history":

@@ -51,13 +51,13 @@ def bench_platform(
     world_of(run, cache_dir=cache_dir, device=device, progress=images_progress(progress))
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        large = _study(root / "large.yaml", {"axes": {"optim.lr": [1e-4 * (i + 1) for i in range(cells)]}})
+        large = study_file(root / "large.yaml", {"axes": {"optim.lr": [1e-4 * (i + 1) for i in range(cells)]}})
         steps(f"plan of {counted(cells, 'cell')}", 10)
         plan = _planned(large, overrides, cache_dir)
         steps(f"start of {counted(cells, 'cell')}", 10)
         start = _started(large, overrides, root / "out")
         steps("suggestions", 20)
-        suggestion = _suggested(root, overrides, cells)
+        suggestion = suggestion_seconds(root, overrides, cells)
         steps("short trials", trials)
         added = _added(root, overrides, device, cache_dir, trials)
     known = f"{counted(cells, 'cell')}, {methods.name_of(run.method)} on {run.clip.name}"
@@ -77,7 +77,8 @@ def bench_platform(
     ]
 
 
-def _study(file: Path, body: Mapping[str, Any]) -> Path:
+def study_file(file: Path, body: Mapping[str, Any]) -> Path:
+    """Writes a study of one seed and one trial at a time under Ray."""
     execution = {"executor": "ray", "parallel": 1}
     node = {"defaults": ["/study", "_self_"], "seeds": 1, "execution": execution, **body}
     file.write_text(yaml.safe_dump(node), encoding="utf-8")
@@ -117,10 +118,10 @@ def _started(study: Path, overrides: Sequence[str], out: Path) -> float:
     return seconds
 
 
-def _suggested(root: Path, overrides: Sequence[str], trials: int) -> float:
+def suggestion_seconds(root: Path, overrides: Sequence[str], trials: int) -> float:
     """Seconds of requesting the next trial after so many, and of reporting it."""
     search = {"sampler": "tpe", "trials": trials + 20, "space": _SPACE, "only": list(_SPACE)}
-    file = _study(root / "search.yaml", {"search": search})
+    file = study_file(root / "search.yaml", {"search": search})
     plan = Search.plan(config.compose_study(str(file), overrides))
     assert plan is not None
     plan.open(root / "search")
@@ -161,7 +162,7 @@ def _added(root: Path, overrides: Sequence[str], device: str, cache_dir: Path, t
     alone()
     where = world_of(run, cache_dir=cache_dir, device=device).towers.device
     bare = once(lambda: [alone() for _ in range(trials)], where)
-    file = _study(root / "short.yaml", {"axes": {"optim.lr": [1e-3 * (i + 1) for i in range(trials + 1)]}})
+    file = study_file(root / "short.yaml", {"axes": {"optim.lr": [1e-3 * (i + 1) for i in range(trials + 1)]}})
     clock = _Clock()
     run_study(config.compose_study(str(file), short), root=root / "short", executor=ray.execute, callbacks=[clock])
     first, *_, last = clock.ends

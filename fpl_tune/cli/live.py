@@ -15,7 +15,8 @@ from fpl_tune.cli import output
 from fpl_tune.core.formatting import counted
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.eta import Eta
-from fpl_tune.execute.job import Job, stop_requested
+from fpl_tune.execute.job import Job
+from fpl_tune.execute.manage import stop_requested
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import VAL, aggregate

@@ -152,7 +152,7 @@ class Towers:
         self._check(context, sentences, own, deep)
         lead = context.shape[: context.dim() - 2 - own]
         if deep is not None:
-            lead = torch.broadcast_shapes(lead, deep.shape[:-3])
+            lead = np.broadcast_shapes(lead, deep.shape[:-3])  # that of PyTorch imports sympy
             deep = deep.expand(*lead, *deep.shape[-3:]).reshape(-1, *deep.shape[-3:]).to(self.dtype)
         if adapter is not None:
             lead = (len(next(iter(adapter.leaf.values()))),)

@@ -110,6 +110,15 @@ class ProtocolSpec:
     """All clients train in round 1 whatever the participation, as the released FedOTP and FedPGP do."""
     eval_every: AtLeastOne = 1
     """Rounds between evaluations; the last round is always evaluated."""
+    unseen: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the clients that never train, drawn by the seed, and are tested as new ones: `test/unseen/acc_mean`.
+
+    Their main test set is scored by the models that new clients receive. Validation and other test sets are those of
+    the clients that train."""
+    global_model: bool = False
+    """Whether the model that new clients receive is tested beside the personal ones: `test/global/acc_mean`.
+
+    Testing on the main set then takes up to twice as long."""
 
 
 @dataclass(frozen=True, config=SPEC)
@@ -193,8 +202,8 @@ class PruneSpec:
     tpe, random or qmc, where a validated round precedes the last one; else None."""
     reduction: Annotated[int, Field(ge=2, le=1_000_000)] = 3
     """Reduction factor of successive halving: the best 1 / `reduction` continue at each rung."""
-    first_rung: AtLeastOne = 1
-    """Round of the first rung. Each rung moves to the next validated round."""
+    first_rung: AtLeastOne | None = None
+    """Round of the first rung; None: 1 / `reduction` of the rounds. Each rung moves to the next validated round."""
     confidence: Annotated[float, Field(ge=0)] = 1.0
     """Standard errors by which a cell must be behind to be stopped; 0 ignores noise, as a search with a budget does."""
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
+from torch.backends import mkldnn
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 
@@ -61,24 +62,32 @@ def fixed_settings(threads: int) -> Iterator[list[str]]:
     Yields:
         A list that has the settings that the block changed once it has ended; they are as before it then.
     """
-    settings = {"default_dtype": torch.float32, "num_threads": threads, "float32_matmul_precision": "highest"}
+    settings: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Any]] = {
+        "default_dtype": (torch.get_default_dtype, torch.set_default_dtype, torch.float32),
+        "default_device": (torch.get_default_device, torch.set_default_device, torch.device("cpu")),
+        "num_threads": (torch.get_num_threads, torch.set_num_threads, threads),
+        "float32_matmul_precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"),
+        "grad_enabled": (torch.is_grad_enabled, torch.set_grad_enabled, True),
+        "backends.mkldnn.enabled": (lambda: mkldnn.enabled, lambda wanted: setattr(mkldnn, "enabled", wanted), True),
+    }
 
     def read() -> dict[str, Any]:
-        return {name: getattr(torch, f"get_{name}")() for name in settings}
+        return {name: get() for name, (get, _, _) in settings.items()}
 
     def write(wanted: dict[str, Any]) -> list[str]:
         """Writes the settings that differ, and returns their names."""
         differing = [name for name, value in read().items() if value != wanted[name]]
         for name in differing:
-            getattr(torch, f"set_{name}")(wanted[name])
+            settings[name][1](wanted[name])
         return differing
 
     before, changed = read(), list[str]()
-    write(settings)
+    initial = {name: value for name, (_, _, value) in settings.items()}
+    write(initial)
     try:
         yield changed
     finally:
-        changed += write(settings)
+        changed += write(initial)
         write(before)
 
 

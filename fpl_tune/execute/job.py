@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -27,8 +26,6 @@ Key = tuple[str, tuple[int, ...]]
 """Cell id and seeds of a job."""
 Output = dict[int, tuple[str, str | None]]
 """Of a finished job, by seed: hash of its split, and name of the file with what it learned, if it did."""
-STOP_FILE = "study.stop"
-"""While this file is in the study's folder, trials stop after their round with a checkpoint."""
 
 
 class JobStatus(Enum):
@@ -63,6 +60,8 @@ class Job:
     """Runs without other trials on its device, after an out-of-memory error beside some."""
     gpus: float = 0.0
     """Share of a GPU that it has while it runs."""
+    pace: float | None = None
+    """Planned seconds of a round of one seed; None: not planned."""
     rungs: tuple[int, ...] = ()
     """Rounds after which it may be paused: it writes a checkpoint and reports at once."""
 
@@ -308,8 +307,3 @@ class JobRun:
             output[seed] = task.split_hash, name
         self._send()
         return output
-
-
-def stop_requested(folder: Path) -> bool:
-    """Whether the study is requested to stop."""
-    return os.path.exists(folder / STOP_FILE)

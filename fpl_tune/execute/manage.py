@@ -1,25 +1,40 @@
-"""Maintenance of studies: status, stop, retries."""
+"""Maintenance of studies: status, stop, retries. Imports no PyTorch."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.study.lock import locked, owner
 from fpl_tune.study.status import FAILURES
-from fpl_tune.study.store import Store
+
+if TYPE_CHECKING:
+    from fpl_tune.study.store import Store
+
+STOP_FILE = "study.stop"
+"""While this file is in the study's folder, trials stop after their round with a checkpoint."""
+ETA_FILE = "study.eta"
+"""In the study's folder while it runs: when it is expected to be done."""
+
+
+def stop_requested(folder: Path) -> bool:
+    """Whether the study is requested to stop."""
+    return os.path.exists(folder / STOP_FILE)
 
 
 def status(store: Store) -> dict[str, Any]:
     """Counts the cells by state and the seeds with a result; with the process that runs the study, its ETA."""
     found = {"study": store.name, **store.status(), "run_by": None, "seconds_left": None, "ending": False}
     if running := owner(store.folder):
-        from fpl_tune.execute.eta import seconds_left  # imports PyTorch
-        from fpl_tune.execute.job import stop_requested
-
-        left = seconds_left(store, running["since"])
         found["run_by"] = f"process {running['pid']} on {running['host']} since {running['since']}"
-        found["seconds_left"] = None if left is None else round(left)
+        with suppress(OSError, ValueError):  # there is none before the first round
+            until = json.loads((store.folder / ETA_FILE).read_text())["until"]
+            found["seconds_left"] = max(0, round(until - time.time()))
         found["ending"] = stop_requested(store.folder)
     return found
 
@@ -32,8 +47,6 @@ def stop(store: Store) -> None:
     """
     if owner(store.folder) is None:
         raise ConfigError(f"Only a running study can be stopped, but {store.name} is not running.")
-    from fpl_tune.execute.job import STOP_FILE
-
     (store.folder / STOP_FILE).touch()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fpl_tune.config import Study
+from fpl_tune.core.device import fixed_settings
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import no_room, refused
 from fpl_tune.core.formatting import counted
@@ -18,6 +19,7 @@ from fpl_tune.core.metrics import check_reported
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import ExecutionContext, Interrupted, JobStatus
 from fpl_tune.execute.plan import preflight
+from fpl_tune.execute.plan.profile import cost_key, earlier_paces
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.execute.scheduler import Scheduler
 from fpl_tune.search import pruning as prune
@@ -27,6 +29,7 @@ from fpl_tune.study.cells import expand
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
 
+_PLAN_SECONDS = 10.0  # large towers take longer: their jobs run in the study's order
 Executor = Callable[[Scheduler, ExecutionContext], None]
 """Runs the scheduler's jobs until it has no more: `inline.execute` or `ray.execute`."""
 
@@ -62,11 +65,38 @@ def run_study(spec: Study, *, root: Path, executor: Executor, callbacks: Iterabl
         scheduler = Scheduler(store, spec, search, callbacks, began)
         scheduler.start([*cells, *tried, *ablated])
         if not scheduler.exhausted:
-            queued = [job.cell for job in scheduler.jobs_with(JobStatus.QUEUED)]
-            preflight.check([c.run for c in queued], len(spec.seed_list()), setup, [c.label for c in queued])
+            with fixed_settings(setup.threads):
+                _check_and_pace(scheduler, setup, root)
             with _signals(scheduler), _callbacks_ended(scheduler):
                 executor(scheduler, setup)
         return scheduler.finish()
+
+
+def _check_and_pace(scheduler: Scheduler, setup: ExecutionContext, root: Path) -> None:
+    """Checks that the queued jobs can run. Where they cost differently, the ETA gets their planned paces.
+
+    Side by side, those that take longest start first, unless their order decides what is searched or pruned.
+
+    Raises:
+        ConfigError: a job cannot run.
+    """
+    spec, jobs = scheduler.spec, scheduler.jobs_with(JobStatus.QUEUED)
+    loaded = preflight.check(
+        [job.cell.run for job in jobs], len(spec.seed_list()), setup, [job.cell.label for job in jobs]
+    )
+    kinds = {cost_key(job.cell.run) for job in jobs if job.cell.run.learns}
+    if len(kinds) == 1 or scheduler.search is not None or scheduler.prune.rule is not None:
+        return
+    paces, until = earlier_paces(root, spec.name, kinds), time.monotonic() + _PLAN_SECONDS
+    for job in jobs:
+        if time.monotonic() > until:
+            return
+        with suppress(Exception):  # a method's own error: the run reports it with its place
+            job.pace = paces.get(cost_key(job.cell.run)) or loaded.typical_pace(job.cell.run, setup.device)
+    if setup.parallel > 1 or setup.address is not None:
+        for job in sorted(jobs, key=lambda job: -(job.pace or 0.0) * job.cell.run.rounds * len(job.seeds)):
+            if job.cell.run.learns:
+                scheduler.jobs.move_to_end(job.key)
 
 
 @contextmanager

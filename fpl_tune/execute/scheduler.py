@@ -14,7 +14,8 @@ from typing import Any, Concatenate, ParamSpec
 from fpl_tune.config import Study
 from fpl_tune.core.files import no_room
 from fpl_tune.execute.callback import Callback, Outcome
-from fpl_tune.execute.job import STOP_FILE, Failure, Job, JobStatus, Key, Output, Report, stop_requested
+from fpl_tune.execute.job import Failure, Job, JobStatus, Key, Output, Report
+from fpl_tune.execute.manage import STOP_FILE, stop_requested
 from fpl_tune.execute.remote import RemoteStorage
 from fpl_tune.search.pruning import Decision, Paused, Pruner, resolved, rungs
 from fpl_tune.search.search import Search

@@ -39,7 +39,7 @@ class CLIPFC(FederatedAveraging):
         return State(shared={"weight": weight, "bias": bias}, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return hand_logits(task, self.features(task, local, batch.image))
+        return hand_logits(task, self.representation(task, local, batch.image))
 
-    def features(self, task: Task, local: Local, image: Tensor) -> Tensor:
+    def representation(self, task: Task, local: Local, image: Tensor) -> Tensor:
         return linear(image, local.params["weight"], local.params["bias"])

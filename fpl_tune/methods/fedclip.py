@@ -48,15 +48,15 @@ class FedCLIP(FederatedAveraging):
         return State(shared={}, personal=own, server=adapter)
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return hand_logits(task, self.features(task, local, batch.image))
+        return hand_logits(task, self.representation(task, local, batch.image))
 
-    def features(self, task: Task, local: Local, image: Tensor) -> Tensor:
+    def representation(self, task: Task, local: Local, image: Tensor) -> Tensor:
         return adapted(local.params, image, self.form)
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         if self.objective == "ce":
             return super().loss(task, local, batch)
-        image, text = fl.normalize(self.features(task, local, batch.image)), task.hand_text[batch.label]
+        image, text = fl.normalize(self.representation(task, local, batch.image)), task.hand_text[batch.label]
         return contrastive(task.scale * image @ text.mT, batch.mask), local.buffers
 
     def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:

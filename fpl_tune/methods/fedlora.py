@@ -137,7 +137,7 @@ class FedLoRA(FederatedAveraging):
         tokens = image.new_zeros(len(image), 0, task.vision_width or 0)
         return task.encode_images(image, tokens, adapter=self._adapter(local, "image."))[0]
 
-    def features(self, task: Task, local: Local, image: Tensor) -> Tensor:
+    def representation(self, task: Task, local: Local, image: Tensor) -> Tensor:
         return self._text(task, local) if self.towers == "text" else self._image(task, local, image)
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:

@@ -47,9 +47,9 @@ class FullModel(FederatedAveraging):
         return Local(params={n: leaf.expand(len(clients), *leaf.shape) for n, leaf in state.shared.items()}, buffers={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return mapped(local.params, "head", self.features(task, local, batch.image))
+        return mapped(local.params, "head", self.representation(task, local, batch.image))
 
-    def features(self, task: Task, local: Local, image: Tensor) -> Tensor:
+    def representation(self, task: Task, local: Local, image: Tensor) -> Tensor:
         tower, rows = task.visual(), []
         for client, pixels in enumerate(image):  # torch.func.vmap has no derivative for the fused attention
             frozen = tower.named_parameters()

@@ -40,13 +40,13 @@ class KgCoOp(FederatedAveraging):
         return State(shared={"prompt": word_context(task, self.words, self.n_ctx, rng)}, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return fl.cosine_logits(task.scale, batch.image, self.features(task, local, batch.image))
+        return fl.cosine_logits(task.scale, batch.image, self.representation(task, local, batch.image))
 
-    def features(self, task: Task, local: Local, image: Tensor) -> Tensor:
+    def representation(self, task: Task, local: Local, image: Tensor) -> Tensor:
         return task.encode_prompts(local.params["prompt"])
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
-        text = self.features(task, local, batch.image)
+        text = self.representation(task, local, batch.image)
         fit = fl.cross_entropy(fl.cosine_logits(task.scale, batch.image, text), batch)
         away = 1 - (text * task.hand_text).sum(-1).mean(-1)
         return fit + self.w * away, local.buffers

@@ -37,9 +37,9 @@ class PromptFL(FederatedAveraging):
         return State(shared={"prompt": fl.new_context(task, self.n_ctx, rng)}, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return fl.cosine_logits(task.scale, batch.image, self.features(task, local, batch.image))
+        return fl.cosine_logits(task.scale, batch.image, self.representation(task, local, batch.image))
 
-    def features(self, task: Task, local: Local, image: Tensor) -> Tensor:
+    def representation(self, task: Task, local: Local, image: Tensor) -> Tensor:
         return task.encode_prompts(local.params["prompt"])
 
     def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:

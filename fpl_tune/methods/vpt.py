@@ -38,7 +38,7 @@ class VPT(FederatedAveraging):
         return State({"visual": visual_prompts(task, self.n_tokens, self.depth, rng)}, personal={}, server={})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return hand_logits(task, self.features(task, local, batch.image))
+        return hand_logits(task, self.representation(task, local, batch.image))
 
-    def features(self, task: Task, local: Local, image: Tensor) -> Tensor:
+    def representation(self, task: Task, local: Local, image: Tensor) -> Tensor:
         return see(task, image, local.params["visual"])

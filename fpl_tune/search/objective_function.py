@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from typing import Literal
 
 import optuna
 import torch
@@ -22,6 +23,7 @@ from fpl_tune.search.space import stored
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.simulation.worlds import threads_of
+from fpl_tune.study.results import figure
 from fpl_tune.study.status import Status
 
 _loading = threading.Lock()  # threads of `n_jobs` share towers and data, which are loaded once
@@ -30,19 +32,24 @@ _loading = threading.Lock()  # threads of `n_jobs` share towers and data, which 
 class Objective:
     """Suggests a point of a study's search space, runs it, and returns the study's objectives.
 
-    Every evaluated round reports the validation figure, so that Optuna's pruners work, and every trial its figures by
-    seed, so that Optuna's terminators work. All seeds of a trial run together; values are means over them, equal to
-    those of `fpl-tune study`, as are the trial's user attributes. A point that a complete trial has is not run again.
+    Values are means over seeds, equal to those of `fpl-tune study`, as are the trial's user attributes. Every trial
+    reports its figures by seed to Optuna's terminators. A point that a complete trial has is not run again.
 
     Args:
         study: name or file of a study with a search.
         overrides: `key=value`, in the grammar of the command line.
+        report: what Optuna's pruners receive as steps. "rounds": every evaluated round, as its mean over seeds, which
+            run together; for `MedianPruner`, `HyperbandPruner` and others that compare curves. "seeds": every seed's
+            value, one seed after the other; for `WilcoxonPruner`.
 
     Raises:
         ConfigError: the study has no search, several cells of axes, or a value that is refused.
     """
 
-    def __init__(self, study: str, *overrides: str) -> None:
+    def __init__(self, study: str, *overrides: str, report: Literal["rounds", "seeds"] = "rounds") -> None:
+        if report not in ("rounds", "seeds"):
+            raise ConfigError(f"report must be 'rounds' or 'seeds', but is {report!r}.")
+        self.report = report
         self.spec = config.compose_study(study, overrides)
         search = Search.plan(self.spec)
         parts = search.parts if search is not None else []
@@ -70,6 +77,9 @@ class Objective:
                 f"{', '.join(self.spec.search.objectives)}, but is to {' and '.join(d.name.lower() for d in given)}. "
                 "Write optuna.create_study(directions=search.directions), where search is this objective."
             )
+        if trial.study.metric_names is None:
+            with quiet():
+                trial.study.set_metric_names(self.spec.search.objectives)  # for people, such as in optuna-dashboard
         part = self._part
         params = part.space.suggest(trial, part.node, part.varied)
         try:
@@ -95,14 +105,28 @@ class Objective:
         return verdict.values[0]
 
     def _histories(self, trial: optuna.Trial, run: RunSpec) -> list[tuple[Record, ...]]:
-        """Runs all seeds together and returns the history of each."""
+        """Runs the seeds, reports to the pruner, and returns the history of each seed."""
+        seeds = self.spec.seed_list()
+        if self.report == "rounds":
+            return self._simulate(trial, run, seeds)
+        histories: list[tuple[Record, ...]] = []
+        for seed in seeds:
+            histories += self._simulate(trial, run, [seed])
+            if len(self.spec.search.objectives) == 1:
+                trial.report(figure(histories[-1], self.spec.search.objectives[0], self._part.rule), seed)
+                if seed != seeds[-1] and trial.should_prune():
+                    raise optuna.TrialPruned(f"pruned after seed {seed}")
+        return histories
+
+    def _simulate(self, trial: optuna.Trial, run: RunSpec, seeds: list[int]) -> list[tuple[Record, ...]]:
+        """Runs seeds together; reports rounds where those are the steps."""
         execution, names = self.spec.execution, self.spec.search.objectives
         device = resolve(execution.device)
         torch.set_num_threads(execution.threads or threads_of(run, device))
         with _loading:
             simulation = Simulation(
                 run,
-                self.spec.seed_list(),
+                seeds,
                 cache_dir=cache_root(),
                 device=device,
                 block=execution.block,
@@ -114,19 +138,20 @@ class Objective:
                 rounds.append(simulation.step())
             except Diverged as problem:
                 raise optuna.TrialPruned(str(problem)) from None
-            if len(names) == 1 and names[0] in rounds[-1][0]:
+            if self.report == "rounds" and len(names) == 1 and names[0] in rounds[-1][0]:
                 trial.report(math.fsum(record[names[0]] for record in rounds[-1]) / len(rounds[-1]), simulation.round)
                 if not simulation.done and trial.should_prune():
                     raise optuna.TrialPruned(f"pruned after round {simulation.round}")
         return list(zip(*rounds, strict=True))
 
 
-def objective(study: str, *overrides: str) -> Objective:
+def objective(study: str, *overrides: str, report: Literal["rounds", "seeds"] = "rounds") -> Objective:
     """The search of a study as an objective for `optuna.Study.optimize`.
 
     Args:
         study: name or file of a study with a search.
         overrides: `key=value`, in the grammar of the command line.
+        report: the steps that Optuna's pruners receive: evaluated rounds, or seeds (`WilcoxonPruner`).
 
     Raises:
         ConfigError: the study has no search, several cells of axes, or a value that is refused.
@@ -136,4 +161,4 @@ def objective(study: str, *overrides: str) -> Objective:
         >>> study = optuna.create_study(directions=search.directions, storage="sqlite:///search.db")
         >>> study.optimize(search, n_trials=20, n_jobs=2)
     """
-    return Objective(study, *overrides)
+    return Objective(study, *overrides, report=report)

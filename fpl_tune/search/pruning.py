@@ -1,13 +1,14 @@
 """Pruning by rounds: validation accuracy decides, and its noise is taken into account.
 
 `halving` is asynchronous successive halving (Li et al., 2020, https://arxiv.org/abs/1810.05934). Rungs are the first
-validated rounds from `first_rung` · `reduction`^k on. A cell that reaches a rung goes on if it is among the best
-1 / `reduction` of those that reached it so far; otherwise it is paused with a checkpoint and goes on when its rung has
-room for it. A trial of a search runs its first seed alone: its last round is the rung that its other seeds wait for.
-One change to the paper: once no further cell can reach a rung, those that are behind its cutoff by at most `confidence`
-standard errors of the difference go on too, where the error comes from seeds and clients. The rest is pruned. Cells are
-compared only with those of the same data, partition and schedule, trials of a search with those of the same cell of the
-axes.
+validated rounds from `first_rung` · `reduction`^k on. By default the first is a third of the rounds: in tables of three
+methods, validation after a sixth ranked configurations by how fast they learn, and lost one method's best. A cell
+that reaches a rung goes on if it is among the best 1 / `reduction` of those that reached it so far; otherwise it is
+paused with a checkpoint and goes on when its rung has room for it. A trial of a search runs its first seed alone: its
+last round is the rung that its other seeds wait for. One change to the paper: once no further cell can reach a rung,
+those that are behind its cutoff by at most `confidence` standard errors of the difference go on too, where the error
+comes from seeds and clients. The rest is pruned. Cells are compared only with those of the same data, partition and
+schedule, trials of a search with those of the same cell of the axes.
 
 Pruners of Optuna stop trials of a search permanently.
 """
@@ -246,14 +247,19 @@ class Pruner:
         return self._ranked(rung)[: len(self._rungs[rung]) // self.spec.reduction]
 
     def _near_the_best(self, rung: Rung) -> list[str]:
-        """Cells of a rung that are within the noise of its cutoff; at least one."""
+        """Cells of a rung that are within the noise of its cutoff; at least one, and one published point.
+
+        A published point reaches the end, so that the gain over it is known.
+        """
         scores, ranked = self._rungs[rung], self._ranked(rung)
         cutoff = scores[ranked[max(1, len(ranked) // self.spec.reduction) - 1]]
 
         def noise(name: str) -> float:
             return self.spec.confidence * math.hypot(scores[name].error, cutoff.error)
 
-        return [name for name in ranked if cutoff.mean - scores[name].mean <= noise(name)]
+        known = [name for name in ranked if self._search is not None and name in self._search.published]
+        kept = known[:1] if self._passed[rung].isdisjoint(known) else []
+        return [name for name in ranked if cutoff.mean - scores[name].mean <= noise(name) or name in kept]
 
     def promote(self, paused: Collection[Paused]) -> list[Paused]:
         """Selects the paused cells that may resume, the furthest and best first."""
@@ -290,7 +296,8 @@ class Pruner:
 
 def rungs(spec: PruneSpec, run: RunSpec) -> tuple[int, ...]:
     """Rounds after which `halving` compares cells: validated ones before the last; empty for other rules."""
-    every, found, number = run.protocol.eval_every, list[int](), spec.first_rung
+    every, found = run.protocol.eval_every, list[int]()
+    number = spec.first_rung or math.ceil(run.rounds / spec.reduction)
     while spec.rule == HALVING and (validated := math.ceil(number / every) * every) < run.rounds:
         found.append(validated)
         number *= spec.reduction

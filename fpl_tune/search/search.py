@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,11 @@ class Search:
     def runs(self) -> list[RunSpec]:
         """The run of each cell of the axes, which its search varies."""
         return [part.run for part in self.parts]
+
+    @cached_property
+    def published(self) -> set[str]:
+        """Ids of the cells of the published points that can run."""
+        return set[str]().union(*(part.published for part in self.parts))
 
     def open(self, folder: Path) -> list[Cell]:
         """Opens the study's database; cells of the trials that it holds."""

@@ -144,6 +144,9 @@ class CellSearch:
                 pruner=make_pruner(self.prune),
             )
             self.study.set_metric_names(list(self.search.objectives))
+        if self.space.outside and self.search.sampler != "grid" and not self.trials():
+            points = "; ".join(map(label, self.space.outside))
+            warnings.warn(f"Published points outside search.space are not tried: {points}", Notice, stacklevel=2)
         cells = []
         for trial in self.trials():
             if "cell" not in trial.user_attrs and not is_over(trial):  # killed while it was suggested

@@ -5,32 +5,36 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from fpl_tune.core.errors import FplTuneError
 from fpl_tune.method import Local, Method, State, Traffic, same_leaves
 
 _RETURNS: dict[str, type] = {
+    "check": object,
     "init": State,
     "start": Local,
     "deploy": Local,
+    "newcomers": State,
     "logits": Tensor,
     "loss": tuple,
     "merge": State,
     "traffic": Traffic,
     "diagnose": dict,
+    "certainty": Tensor,
     "metrics": dict,
 }
 
 
 class MethodError(FplTuneError):
-    """A hook of a method returned what its interface does not allow."""
+    """A hook of a method returned what its interface does not allow, or tried to end the process."""
 
 
 def checked(method: Method) -> Method:
     """The method, which refuses a result of another type or shape than `fpl_tune.method` declares.
 
-    Types and shapes are read, values are not: a GPU is not waited for.
+    Types and shapes are read, and values that lie in main memory: a GPU is not waited for.
     """
     return cast(Method, _Checked(method))
 
@@ -43,7 +47,17 @@ class _Checked:
         return partial(self._call, name) if name in _RETURNS else getattr(self._method, name)
 
     def _call(self, hook: str, *args: Any) -> Any:
-        found, kind = getattr(self._method, hook)(*args), _RETURNS[hook]
+        kind = _RETURNS[hook]
+        try:
+            found = getattr(self._method, hook)(*args)
+        except SystemExit as problem:
+            if type(problem) is not SystemExit:  # a signal's, which ends the process
+                raise
+            raise MethodError(f"{type(self._method).__name__}.{hook} called sys.exit({problem.code!r}).") from problem
+        except Exception:
+            if hook == "loss":  # most often of the logits, whose fault it may be
+                self._call("logits", *args)
+            raise
         if not isinstance(found, kind):
             what = "None: a `return` is missing" if found is None else f"a {type(found).__name__}"
             fault = f"return a {kind.__name__}, but returned {what}"
@@ -60,11 +74,26 @@ def _fault(hook: str, args: tuple[Any, ...], found: Any) -> str:
         return f"keep the leaves of the state and their shapes {_shapes(args[1])}, but returned {_shapes(found)}"
     if hook in ("start", "deploy") and any(shape[:1] != (len(args[2]),) for shape in _shapes(found).values()):
         return f"return leaves with a row for each of the {len(args[2])} clients, but returned {_shapes(found)}"
+    if hook == "certainty" and found.shape != args[2].label.shape:
+        return f"return {tuple(args[2].label.shape)}, but returned {tuple(found.shape)}"
     if hook == "logits" and found.shape != (wanted := (*args[2].label.shape, args[0].n_classes)):
         return f"return {wanted}, but returned {tuple(found.shape)}"
     if hook == "loss" and (len(found) != 2 or found[0].shape != (len(args[2].label),)):
         return f"return the losses ({len(args[2].label)},) and the buffers"
+    if hook == "traffic" and not all(_is_count(value, len(args[2])) for tree in found for value in tree.values()):
+        return f"count scalars by an int >= 0, or int64 [{len(args[2])}], but returned {tuple(found)}"
+    if hook == "diagnose" and not all(isinstance(value, Tensor) and value.ndim == 2 for value in found.values()):
+        return f"return [C, n] shares by name, but returned {found}"
+    if hook == "metrics" and not all(isinstance(value, (int, float)) for value in found.values()):
+        return f"return numbers by name, but returned {found}"
     return ""
+
+
+def _is_count(value: Any, clients: int) -> bool:
+    """Whether a value is a number of scalars of every client, or one of each."""
+    if isinstance(value, Tensor):
+        return value.dtype == torch.int64 and value.shape == (clients,) and (value.is_cuda or bool((value >= 0).all()))
+    return isinstance(value, int) and value >= 0
 
 
 def _shapes(trees: Any) -> dict[str, tuple[int, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from fpl_tune.config.specs import OptimSpec
 from fpl_tune.core.errors import FplTuneError
 from fpl_tune.method import State
 from fpl_tune.simulation.batches import Cohort
+from fpl_tune.simulation.evaluate import Score
 from fpl_tune.simulation.task import ClientTask
 
 GUESSES = 100
@@ -30,6 +31,7 @@ def watch(
     states: Sequence[State],
     cohorts: Sequence[Cohort],
     losses: Sequence[Tensor] | None,
+    scores: Sequence[Mapping[str, Score]] | None = None,
 ) -> list[Tensor] | None:
     """The losses [C] of each seed's clients that hold images, read from the device at once with the states.
 
@@ -37,9 +39,11 @@ def watch(
         spec: the clients' optimiser, whose rate is named.
         tasks, states, cohorts: by seed.
         losses: by seed, [C] mean losses of the round; None where nothing is learned.
+        scores: by seed, those of the round; None where it is not evaluated.
 
     Raises:
-        Diverged: the round ended with a loss that is NaN or out of range, or a state that is NaN or inf.
+        Diverged: the round ended with a loss that is NaN or out of range, a state that is NaN or inf, or logits of
+            deployed models that are NaN.
     """
     parts = [*(losses or ()), torch.stack([_finite(state) for state in states])]
     *read, finite = torch.cat([part.double() for part in parts]).cpu().split([len(part) for part in parts])
@@ -58,6 +62,8 @@ def watch(
                     raise _diverged(f"loss is {what}", where, spec)
         if not finite[i]:
             raise _diverged("what was learned is NaN or inf", where, spec)
+        if scores is not None and any(math.isnan(score.ece) for score in scores[i].values()):
+            raise _diverged("logits of deployed models are NaN", where, spec)
     return found if losses is not None else None
 
 

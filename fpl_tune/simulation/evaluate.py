@@ -36,26 +36,41 @@ class Score(NamedTuple):
     seed's share where several are scored side by side."""
 
 
+NEWCOMERS = ("unseen", "global")
+"""Test sets that are scored by the models which new clients receive."""
+
+
 @torch.no_grad()
 def evaluate(
-    method: Method, tasks: Sequence[ClientTask], states: Sequence[State], *, tests: bool = True
+    method: Method,
+    tasks: Sequence[ClientTask],
+    states: Sequence[State],
+    *,
+    tests: bool = True,
+    fresh: Sequence[State] = (),
 ) -> list[dict[str, Score]]:
-    """Every client's deployed model on its validation and test images: per seed, a score by set name."""
+    """Every client's deployed model on its validation and test images: per seed, a score by set name.
+
+    fresh: by seed, the state before round 1, where there are test sets for new clients.
+    """
     sets: list[dict[str, tuple[Classes, ClientData]]] = [
         {"val": (t.known, t.val), **{n: held for n, held in t.tests.items() if tests and n != UNKNOWN}} for t in tasks
     ]
     scores: list[dict[str, Score]] = [{} for _ in tasks]
-    deployed: dict[int, list[Local]] = {}
+    deployed: dict[tuple[int, bool], list[Local]] = {}
     for name in sets[0]:
-        classes = sets[0][name][0]
+        key = id(sets[0][name][0]), name in NEWCOMERS
         under = [task.under(s[name][0]) for task, s in zip(tasks, sets, strict=True)]
-        if id(classes) not in deployed:
-            deployed[id(classes)] = [
+        if key not in deployed:
+            given = states
+            if name in NEWCOMERS:
+                given = [method.newcomers(*parts) for parts in zip(under, states, fresh, strict=True)]
+            deployed[key] = [
                 method.deploy(t, s, torch.arange(t.n_clients, device=t.device))
-                for t, s in zip(under, states, strict=True)
+                for t, s in zip(under, given, strict=True)
             ]
         began = _clock(tasks[0].device)
-        found = _score(method, under, deployed[id(classes)], [s[name][1] for s in sets])
+        found = _score(method, under, deployed[key], [s[name][1] for s in sets])
         seconds = (_clock(tasks[0].device) - began) / len(tasks)
         for seed, score in enumerate(found):
             scores[seed][name] = score._replace(seconds=seconds)
@@ -92,7 +107,7 @@ def detect(method: Method, task: ClientTask, state: State) -> dict[str, float]:
     """
     if UNKNOWN not in task.tests:
         return {}
-    everyone = torch.arange(task.n_clients, device=task.device)
+    everyone = torch.tensor([i for i, size in enumerate(task.tests["base"][1].sizes) if size], device=task.device)
     local = method.deploy(task, state, everyone)
     known, unknown = (
         torch.cat(

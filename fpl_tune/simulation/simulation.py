@@ -27,7 +27,7 @@ from fpl_tune.simulation.batches import Cohort
 from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.checkpoint import Snapshot
 from fpl_tune.simulation.engine import RoundReport, kept_bytes, run_round
-from fpl_tune.simulation.evaluate import Score, detect, diagnose, evaluate, summarise
+from fpl_tune.simulation.evaluate import NEWCOMERS, Score, detect, diagnose, evaluate, summarise
 from fpl_tune.simulation.graphs import Graphs
 from fpl_tune.simulation.task import ClientTask
 from fpl_tune.simulation.worlds import cohort_of, task_of, threads_of, world_of
@@ -76,6 +76,7 @@ class Simulation:
         self.rounds = run.rounds
         self.round = 0
         self.totals: list[dict[str, float]] = [{"up": 0, "down": 0, "seconds": 0.0} for _ in self.seeds]
+        self._changed: set[str] = set()  # settings of which the user was told
         self._held = 0  # the stage whose states these are
         with self.settings():
             self._load(cache_dir, device, progress)
@@ -97,12 +98,16 @@ class Simulation:
 
     @contextmanager
     def settings(self) -> Iterator[None]:
-        """PyTorch's settings in this simulation; a method that changes them for its process is named."""
-        with fixed_settings(self.threads) as changed:
-            yield
-        if changed:
-            named = methods.name_of(self.run.method)
-            self._warn(f"{named} changed {' and '.join(changed)} of PyTorch; it was set back for what follows.")
+        """PyTorch's settings in this simulation; a method that changes them for its process is named once."""
+        changed: list[str] = []
+        try:
+            with fixed_settings(self.threads) as changed:
+                yield
+        finally:
+            if not self._changed >= set(changed):
+                self._changed.update(changed)
+                named = methods.name_of(self.run.method)
+                self._warn(f"{named} changed {' and '.join(changed)} of PyTorch; it was set back for what follows.")
 
     def _block(self) -> int:
         """Largest block of clients that fits, by the configuration and the device's memory size alone: figures repeat.
@@ -199,8 +204,9 @@ class Simulation:
         self.round = number
         scores = None
         if number % self.run.protocol.eval_every == 0 or self.done:
-            scores = evaluate(method, self.tasks, self.states)
-        losses = divergence.watch(self.run.optim, self.tasks, self.states, cohorts, report.loss)
+            new = any(name in NEWCOMERS for name in self.tasks[0].tests)
+            scores = evaluate(method, self.tasks, self.states, fresh=self._fresh(self._held) if new else ())
+        losses = divergence.watch(self.run.optim, self.tasks, self.states, cohorts, report.loss, scores)
         seconds = (time.perf_counter() - began) / len(self.seeds)
         records: list[Record] = []
         for i, seed in enumerate(self.seeds):

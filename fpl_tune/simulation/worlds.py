@@ -11,6 +11,7 @@ import torch
 from fpl_tune.config import RunSpec
 from fpl_tune.core.device import cores
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.seeds import generator
 from fpl_tune.simulation.batches import Cohort, cohort_size, draw_cohort
 from fpl_tune.simulation.task import ClientTask, SharedData
 
@@ -18,23 +19,38 @@ from fpl_tune.simulation.task import ClientTask, SharedData
 def task_of(shared: SharedData, run: RunSpec, seed: int) -> ClientTask:
     """The task of one seed of a run."""
     task, protocol = shared.task(run.data, run.partition, seed), run.protocol
-    size = cohort_size(task.n_clients, protocol.participation)
-    uniform = protocol.sampling == "uniform" and not (protocol.first_round_all and size < task.n_clients)
-    task.participation = size / task.n_clients if uniform else None
+    n_clients = task.n_clients
+    if protocol.unseen:
+        n_unseen = round(protocol.unseen * n_clients)
+        if not 0 < n_unseen < n_clients:
+            raise ConfigError(
+                f"protocol.unseen must leave out some of {n_clients} clients and not all, but {protocol.unseen:g} of "
+                f"them are {n_unseen}. Set protocol.unseen=0.5 or partition.n_clients."
+            )
+        order = torch.randperm(n_clients, generator=generator("unseen", seed)).to(task.device)
+        task = task.without(order < n_unseen)
+        n_clients -= n_unseen
+    if protocol.global_model:
+        task.tests["global"] = task.tests[task.primary]
+    size = cohort_size(n_clients, protocol.participation)
+    uniform = protocol.sampling == "uniform" and not (protocol.first_round_all and size < n_clients)
+    task.participation = size / n_clients if uniform else None
     return task
 
 
 def draw_clients(run: RunSpec, task: ClientTask, seed: int, number: int) -> torch.Tensor:
-    """[C] the cohort of a round, counted from 1, in the order drawn."""
+    """[C] the cohort of a round, counted from 1, in the order drawn: clients that have training images."""
     protocol = run.protocol
-    return draw_cohort(
-        task.n_clients,
+    trained = torch.tensor([client for client, size in enumerate(task.train.sizes) if size])
+    drawn = draw_cohort(
+        len(trained),
         protocol.participation,
         seed,
         number,
         everyone=number == 1 and protocol.first_round_all,
-        domain=task.domain if protocol.sampling == "domain" else None,
+        domain=task.domain.cpu()[trained] if protocol.sampling == "domain" else None,
     )
+    return trained[drawn]
 
 
 def cohort_of(run: RunSpec, task: ClientTask, seed: int, number: int, first: int) -> Cohort:

@@ -6,14 +6,13 @@ the remedy. `Store` turns it into a warning: a damaged file costs its cell or se
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.yaml_files import read_mapping
@@ -96,6 +95,15 @@ class Order(BaseModel):
 
     cells: list[Annotated[str, Field(pattern=f"^{CELL_ID}$")]] = []
 
+    @field_validator("cells")
+    @classmethod
+    def _different(cls, cells: list[str]) -> list[str]:
+        if len({*cells}) < len(cells):
+            raise ValueError("a cell is repeated")
+        return cells
+
+
+_HISTORY = TypeAdapter(list[dict[str, int | float | list[int | float]]])
 
 File = TypeVar("File", bound=BaseModel)
 
@@ -126,7 +134,9 @@ def read_study(path: Path, stamp: int) -> dict[str, Any]:
         node = read_mapping(path, "A stored study", _SCALE)
     except ConfigError as problem:
         raise DamagedFile(path, problem) from None
-    if (written := node.pop("schema", SCHEMA)) != SCHEMA:
+    if "schema" not in node:  # the last line
+        raise DamagedFile(path, "it ends early")
+    if (written := node.pop("schema")) != SCHEMA:
         raise ConfigError(
             f"{path.parent} has layout {written!r}, but this release of fpl-tune reads {SCHEMA}. Move the folder away "
             "and run the study again, or read it with the release that wrote it."
@@ -137,11 +147,11 @@ def read_study(path: Path, stamp: int) -> dict[str, Any]:
 def read_history(path: Path, rounds: int) -> list[dict[str, Any]]:
     """Reads metrics.jsonl: one record for each of `rounds` rounds."""
     try:
-        history = [json.loads(line) for line in path.read_bytes().splitlines()]
-    except (OSError, ValueError, RecursionError) as problem:
-        raise DamagedFile(path, f"it is not JSON lines ({problem})") from None
-    if len(history) != rounds or not all(isinstance(record, dict) for record in history):
-        raise DamagedFile(path, f"it must hold {rounds} records")
+        history = _HISTORY.validate_json(b"[" + b",".join(path.read_bytes().splitlines()) + b"]")
+    except (OSError, ValueError) as problem:
+        raise DamagedFile(path, f"it is not JSON lines of numbers ({problem})") from None
+    if [record.get("round") for record in history] != [*range(1, rounds + 1)]:
+        raise DamagedFile(path, f"it must hold {rounds} records, of one round each")
     return history
 
 

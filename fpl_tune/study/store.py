@@ -103,7 +103,7 @@ class Store:
         node = dict(spec.node)
         for part in ("tracking", "execution"):
             node[part] = {k: redact(v) if isinstance(v, str) else v for k, v in node[part].items()}
-        write_text(self.folder / "study.yaml", as_yaml({"schema": SCHEMA, **node}))
+        write_text(self.folder / "study.yaml", as_yaml({**node, "schema": SCHEMA}))
         before = [cell for cell in (*self.cells(), *self.earlier_cells()) if self.seeds(cell)]
         self._write_cells(cells)
         self._write_order([*cells, *earlier.find(before, cells)])

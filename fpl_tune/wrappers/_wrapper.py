@@ -23,7 +23,7 @@ class Wrapper(Method):
 
     inner: Method
     adds: tuple[str, ...] = ()
-    """How the names of the leaves begin that the wrapper adds to a state."""
+    """How the names of the leaves begin that the wrapper adds to a state, first those of copies."""
 
     copies: bool = False
     """Whether every client keeps a copy of all that it trains."""
@@ -75,14 +75,25 @@ class Wrapper(Method):
     def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
         return self.inner.deploy(task, self.inner_state(state), clients)
 
+    def newcomers(self, task: Task, state: State, fresh: State) -> State:
+        known = self.inner.newcomers(task, self.inner_state(state), self.inner_state(fresh))
+        copied = self.copied(task, known) if self.copies else {}
+        return state._replace(personal={**fresh.personal, **known.personal, **copied})
+
+    def copied(self, task: Task, state: State) -> Tree:
+        """Every client's copy of what it would be evaluated with by `inner`, under the wrapper's name for copies."""
+        everyone = torch.arange(task.n_clients, device=task.device)
+        copies = self.inner.deploy(task, state, everyone).params
+        return {f"{self.adds[0]}{name}": leaf.clone() for name, leaf in copies.items()}
+
     def diagnose(self, task: Task, local: Local, batch: Batch) -> dict[str, Tensor]:
         return self.inner.diagnose(task, local, batch)
 
     def certainty(self, task: Task, local: Local, batch: Batch) -> Tensor:
         return self.inner.certainty(task, local, batch)
 
-    def features(self, task: Task, local: Local, image: Tensor) -> Tensor:
-        return self.inner.features(task, local, image)
+    def representation(self, task: Task, local: Local, image: Tensor) -> Tensor:
+        return self.inner.representation(task, local, image)
 
     def metrics(self, task: Task, state: State) -> dict[str, float]:
         return self.inner.metrics(task, self.inner_state(state))

@@ -6,7 +6,6 @@ https://arxiv.org/abs/2012.04221 (Algorithm 1, both parts trained in the same st
 
 from __future__ import annotations
 
-import torch
 from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
@@ -38,9 +37,7 @@ class Ditto(Wrapper):
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         state = super().init(task, rng, before)
         self.exchanged(task, state)
-        everyone = torch.arange(task.n_clients, device=task.device)
-        copies = self.inner.deploy(task, state, everyone).params
-        return state._replace(personal={**state.personal, **{f"ditto.{n}": v.clone() for n, v in copies.items()}})
+        return state._replace(personal={**state.personal, **self.copied(task, state)})
 
     def start(self, task: Task, state: State, clients: Tensor) -> Local:
         local = super().start(task, state, clients)

@@ -30,10 +30,10 @@ class FineTuned(Wrapper):
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         state = self.inner_state(before) if before is not None else self.inner.init(task, rng)
-        everyone = torch.arange(task.n_clients, device=task.device)
-        own = {f"own.{n}": leaf.clone() for n, leaf in self.inner.deploy(task, state, everyone).params.items()}
         received = torch.zeros(task.n_clients, dtype=torch.bool, device=task.device)
-        return State(state.shared, {**state.personal, **own}, {**state.server, "received": received})
+        return State(
+            state.shared, {**state.personal, **self.copied(task, state)}, {**state.server, "received": received}
+        )
 
     def start(self, task: Task, state: State, clients: Tensor) -> Local:
         return self._own(super().start(task, state, clients), state, clients)

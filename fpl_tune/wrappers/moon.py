@@ -26,7 +26,7 @@ class Moon(Wrapper):
     client's model after the last round that it trained in; in its first round the two are the same, and nothing pulls.
     The mean is over the images of a batch or, where training changes the text alone, over all classes.
 
-    inner: the method whose loss is extended; one with `Method.features`.
+    inner: the method whose loss is extended; one with `Method.representation`.
     mu: μ >= 0; 0 is `inner`. The paper found 5 (CIFAR-10) and 1 (CIFAR-100, Tiny-ImageNet) best of 0.1, 1, 5 and 10.
     temperature: τ > 0; the larger, the smaller the pull.
     """
@@ -69,7 +69,7 @@ class Moon(Wrapper):
         return local._replace(buffers={**local.buffers, **held})
 
     def _features(self, task: Task, local: Local, image: Tensor) -> Tensor:
-        return fl.normalize(self.inner.features(task, local, image))
+        return fl.normalize(self.inner.representation(task, local, image))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         loss, moved = super().loss(task, local, batch)

@@ -149,9 +149,7 @@ def _line(text: str) -> int:
     ids=["raises", "imports", "syntax"],
 )
 @pytest.mark.parametrize("way", ["module", "entry point"])
-def test_what_an_import_raises_is_told_with_file_and_line(
-    more: str, why: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_import_raises_is_told_with_file_and_line(more, why, way, tmp_path, monkeypatch) -> None:
     file = tmp_path / "raising.py"
     file.write_text(RAISING + more)
     if way == "module":
@@ -164,9 +162,7 @@ def test_what_an_import_raises_is_told_with_file_and_line(
     assert found.value.__cause__ is not None, "FPL_TUNE_FULL_ERROR shows the rest"
 
 
-def test_options_that_a_plug_in_refuses_are_told_with_file_and_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_that_a_plug_in_refuses_are_told_with_file_and_line(tmp_path, monkeypatch) -> None:
     (tmp_path / "raising.py").write_text(RAISING)
     monkeypatch.setenv(plugins.VARIABLE, "raising")
     with pytest.raises(

@@ -66,9 +66,7 @@ def test_features_agree_with_a_plain_loop(pool: Pool, tmp_path: Path) -> None:
     np.testing.assert_allclose(held.numpy(), means(pool), atol=1e-6)
 
 
-def test_batches_encoded_at_once_give_the_features_of_one_after_the_other(
-    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_encoded_at_once_give_the_features_of_one_after_the_other(pool, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(cache, "_BATCH", 16)
     monkeypatch.setattr(cache.os, "cpu_count", lambda: 4)
     at_once = features(pool, Eye(), cache_dir=tmp_path / "four")

@@ -82,9 +82,7 @@ class _Malicious:
     [_Malicious(), [_Malicious()], np.array([_Malicious()], dtype=object), Path("x"), print],
     ids=["call", "in a list", "in an array", "class", "builtin"],
 )
-def test_pickles_that_ask_for_more_than_lists_are_refused(
-    tmp_path: Path, content: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pickles_that_ask_for_more_than_lists_are_refused(tmp_path, content, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.pkl").write_bytes(pickle.dumps(content))
     with pytest.raises(EnvironmentProblem, match="which is not allowed"):

@@ -65,9 +65,7 @@ def test_all_classes_by_the_official_lists(tmp_path: Path, picture: MakeImage) -
         ("office_caltech10", "office_caltech_10", ("amazon", "caltech", "dslr", "webcam"), OFFICE_TEN),
     ],
 )
-def test_ten_classes_by_the_pickles(
-    tmp_path: Path, picture: MakeImage, name: str, folder: str, domains: tuple[str, ...], classes: tuple[str, ...]
-) -> None:
+def test_ten_classes_by_the_pickles(tmp_path, picture, name, folder, domains, classes) -> None:
     write_pickles(tmp_path / folder, domains, classes, picture, f"../data/{folder}/")
     data = load(DataSpec(name, root=str(tmp_path)))
     assert data.classes == tuple(name.replace("_", " ") for name in classes)

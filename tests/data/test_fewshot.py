@@ -28,9 +28,7 @@ def one_client(*sizes: int) -> tuple[Shares, np.ndarray]:
         (5, 1, 0.25, (1, 1)),
     ],
 )
-def test_how_many_are_trained_and_validated_on(
-    held: int, shots: int | None, val: float, expected: tuple[int, int]
-) -> None:
+def test_how_many_are_trained_and_validated_on(held, shots, val, expected) -> None:
     shares, label = one_client(held)
     train, validate = fewshot.draw(shares, label, shots, val, np.random.default_rng(0))
     assert (len(train.row), len(validate.row)) == expected
@@ -47,9 +45,7 @@ def test_how_many_are_trained_and_validated_on(
         ((5,), 0.1, (1,)),
     ],
 )
-def test_without_shots_a_client_validates_on_a_share_of_all_its_images(
-    sizes: tuple[int, ...], val: float, expected: tuple[int, ...]
-) -> None:
+def test_without_shots_a_client_validates_on_a_share_of_all_its_images(sizes, val, expected) -> None:
     shares, label = one_client(*sizes)
     train, validate = fewshot.draw(shares, label, None, val, np.random.default_rng(0))
     assert tuple(np.bincount(label[validate.row], minlength=len(sizes))) == expected

@@ -26,9 +26,7 @@ def test_the_last_client_owns_what_is_left(n_classes: int, sizes: list[int]) -> 
 
 
 @pytest.mark.parametrize(("n_classes", "n_clients"), [(15, 10), (5, 10), (7, 8)])
-def test_too_many_clients_for_disjoint_classes_are_refused_with_a_number_that_works(
-    n_classes: int, n_clients: int
-) -> None:
+def test_too_many_clients_for_disjoint_classes_are_refused_with_a_number_that_works(n_classes, n_clients) -> None:
     with pytest.raises(ConfigError, match=r"Set partition\.n_clients=(\d+)\.") as refused:
         assign_disjoint(n_classes, n_clients, 2023)
     suggested = int(str(refused.value).rsplit("=", 1)[1].rstrip("."))

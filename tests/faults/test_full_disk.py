@@ -78,9 +78,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_the_study_goes_on(
     assert left(tmp_path / "full") == whole(made)
 
 
-def test_listeners_hear_the_end_when_a_result_cannot_be_stored(
-    compose: Any, left: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_listeners_hear_the_end_when_a_result_cannot_be_stored(compose, left, whole, tmp_path, monkeypatch) -> None:
     """No record of the study stays open; the cell that was finished before is not run again."""
     made, ear, put, stored = compose(), Ear(), Store.put, []
 

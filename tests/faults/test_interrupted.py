@@ -12,7 +12,7 @@ import pytest
 
 from fpl_tune.api import start_study as run_study
 from fpl_tune.execute.callback import Callback
-from fpl_tune.execute.job import STOP_FILE
+from fpl_tune.execute.manage import STOP_FILE
 from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
@@ -77,9 +77,7 @@ def test_the_second_signal_ends_at_once_with_its_code(
     assert left(root) == whole(made)
 
 
-def test_the_checkpoint_before_a_damaged_one_is_used(
-    compose: Any, left: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_checkpoint_before_a_damaged_one_is_used(compose, left, whole, tmp_path, monkeypatch) -> None:
     made, root, ear = compose(ONE), tmp_path / "damaged", Signals()
     assert run_study(made, root=root, callbacks=[Signals(3, signal.SIGTERM)]).exit_code == 143
     (slot,) = root.rglob("ckpt-*")
@@ -94,9 +92,7 @@ def test_the_checkpoint_before_a_damaged_one_is_used(
     assert left(root) == whole(made)
 
 
-def test_without_a_usable_checkpoint_a_cell_begins_anew(
-    compose: Any, left: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_usable_checkpoint_a_cell_begins_anew(compose, left, whole, tmp_path, monkeypatch) -> None:
     made, root = compose(ONE), tmp_path / "damaged"
     assert run_study(made, root=root, callbacks=[Signals(3, signal.SIGINT)]).exit_code == 130
     for path in root.rglob("round-*"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,9 +31,7 @@ def _finished(root: Path) -> set[str]:
     return {c.id for c in store.cells() if all((store.result(c, s) or {}).get("status") == "done" for s in (1, 2))}
 
 
-def test_killed_again_and_again_equals_undisturbed(
-    compose: Any, mortal: Any, left: Any, whole: Any, tmp_path: Path
-) -> None:
+def test_killed_again_and_again_equals_undisturbed(compose, mortal, left, whole, tmp_path) -> None:
     made = compose()
     draw, root, kills = random.Random(1), tmp_path / "killed", 0
     while True:

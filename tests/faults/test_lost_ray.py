@@ -97,9 +97,7 @@ def _newest(root: Path) -> int:
     return next(found.meta["round"] for found in checkpoint.usable(slot) if isinstance(found, Snapshot))
 
 
-def test_the_head_gone_is_exit_code_3_and_nothing_is_lost(
-    compose: Any, left: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_head_gone_is_exit_code_3_and_nothing_is_lost(compose, left, whole, tmp_path, monkeypatch) -> None:
     made, root = compose(BODY, LONG), tmp_path / "out"
     process = _start(tmp_path, "gcs_server")
     said, _ = process.communicate(timeout=120)

@@ -93,9 +93,7 @@ class Stop(Callback):
             raise KeyboardInterrupt
 
 
-def test_checkpoints_that_someone_else_wrote_run_nothing(
-    compose: Any, left: Any, whole: Any, tmp_path: Path, mark: Path
-) -> None:
+def test_checkpoints_that_someone_else_wrote_run_nothing(compose, left, whole, tmp_path, mark) -> None:
     """Pickles are no checkpoints; well-formed ones with other content than ours are not used."""
     made, root = compose(ONE), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):

@@ -16,9 +16,9 @@ from fpl_tune.testing import EVERYONE, toy_task
 
 
 @pytest.fixture(scope="module")
-def task() -> ClientTask:
-    """Pooled features of random images; modules whose methods need pixels or patches have a task of their own."""
-    return toy_task()
+def task(request: pytest.FixtureRequest) -> ClientTask:
+    """Pooled features of random images, or what the module's TASK says."""
+    return toy_task(**getattr(request.module, "TASK", {}))
 
 
 @pytest.fixture

@@ -10,14 +10,11 @@ import torch.nn.functional as F
 
 from fpl_tune.method import normalize
 from fpl_tune.methods.capt import CAPT
-from fpl_tune.testing import EVERYONE, toy_task
+from fpl_tune.testing import EVERYONE
+
+TASK = dict(needs="pixels", sizes=(9, 5, 7, 3))
 
 SMALL = CAPT(n_own=2)
-
-
-@pytest.fixture(scope="module")
-def task():
-    return toy_task("pixels", sizes=(9, 5, 7, 3))
 
 
 @pytest.fixture
@@ -83,10 +80,3 @@ def test_own_contexts_are_averaged_by_what_clients_hold(task, rows):
             wanted = sum(heard) / len(heard) if heard else state.shared["own"][k]
         torch.testing.assert_close(merged["own"][k], torch.zeros_like(merged["own"][k]) + wanted)
     assert 0 in task.counts[clients], "some client lacks some class"
-
-
-def test_sent_scalars_are_the_published_ones_and_the_histogram(paper_task):
-    task = paper_task(n_classes=100)
-    sent = CAPT().traffic(task, CAPT().init(task, torch.Generator()), torch.arange(2))
-    assert sum(sent.up.values()) == sum(sent.down.values()) == 548_096 + 100
-    assert sent.up["histogram"] == sent.down["prior"] == 100

@@ -7,12 +7,9 @@ import torch
 
 from fpl_tune.method import normalize
 from fpl_tune.methods.feddpt import FedDPT
-from fpl_tune.testing import EVERYONE, play, toy_task
+from fpl_tune.testing import EVERYONE, play
 
-
-@pytest.fixture(scope="module")
-def task():
-    return toy_task("pixels")
+TASK = dict(needs="pixels")
 
 
 def _trained(method, task):

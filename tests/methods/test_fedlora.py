@@ -5,7 +5,6 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import replace
 
-import pytest
 import torch
 import torch.nn.functional as F
 
@@ -14,12 +13,9 @@ from fpl_tune.method import generator, normalize
 from fpl_tune.methods.fedlora import FedLoRA, low_rank_part
 from fpl_tune.testing import EVERYONE, play, toy_task
 
+TASK = dict(sizes=(3, 2, 2, 1))
+
 SMALL = FedLoRA(alpha=2.0)
-
-
-@pytest.fixture(scope="module")
-def task():
-    return toy_task(sizes=(3, 2, 2, 1))
 
 
 def test_it_starts_as_zero_shot(task, whole):

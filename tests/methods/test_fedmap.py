@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 import torch.nn.functional as F
 
 from fpl_tune.method import generator, normalize
 from fpl_tune.methods.fedmap import FedMAP
-from fpl_tune.testing import EVERYONE, play, toy_task
+from fpl_tune.testing import EVERYONE, play
+
+TASK = dict(needs="pixels", sizes=(5, 2, 3, 1))
 
 SMALL = FedMAP(n_tokens=2, depth=2, structure=3.0, momentum=0.8)
-
-
-@pytest.fixture(scope="module")
-def task():
-    return toy_task("pixels", sizes=(5, 2, 3, 1))
 
 
 def test_loss_gradient_and_prototypes_are_those_of_clients_alone(task, whole_batch, assert_equal_to_clients_alone):

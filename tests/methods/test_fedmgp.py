@@ -10,12 +10,9 @@ from fpl_tune.config.specs import OptimSpec
 from fpl_tune.method import Batch, Local, generator
 from fpl_tune.methods.fedmgp import FedMGP
 from fpl_tune.simulation.task import ClientTask
-from fpl_tune.testing import EVERYONE, play, toy_task
+from fpl_tune.testing import EVERYONE, play
 
-
-@pytest.fixture(scope="module")
-def task() -> ClientTask:
-    return toy_task("pixels")
+TASK = dict(needs="pixels")
 
 
 def begin(task: ClientTask, method: FedMGP) -> Local:
@@ -114,15 +111,6 @@ def test_draws_follow_the_scores(task: ClientTask) -> None:
         groups, torch.zeros(1, 1, 2).double(), torch.rand(40_000, 3, generator=generator("even")).double()
     )
     assert (even[:, 0].bincount() / 40_000).tolist() == pytest.approx([1 / 3] * 3, abs=0.01)
-
-
-def test_two_groups_of_the_paper_have_5120_numbers(paper_task: Any) -> None:
-    task = paper_task(words=lambda _: torch.zeros(2, 512))
-    state = FedMGP().init(task, generator("size"))
-    sent = FedMGP().traffic(task, state, EVERYONE)
-    assert sum(int(v) for v in sent.up.values()) == 5_120
-    assert sent.up == sent.down
-    assert sum(state.personal[f"groups.{part}"][0].numel() for part in ("text", "visual")) == 12_800
 
 
 def test_a_slots_pair_comes_from_one_group(task: ClientTask) -> None:

@@ -11,14 +11,11 @@ from torch import nn
 
 from fpl_tune.method import normalize
 from fpl_tune.methods.fedmvp import FedMVP, _scramble
-from fpl_tune.testing import EVERYONE, play, toy_task
+from fpl_tune.testing import EVERYONE, play
+
+TASK = dict(needs="pixels", sizes=(5, 2, 3, 1))
 
 SMALL = FedMVP(n_tokens=2, attributes=("{}", "a {} with colours."))
-
-
-@pytest.fixture(scope="module")
-def task():
-    return toy_task("pixels", sizes=(5, 2, 3, 1))
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,9 @@ from fpl_tune.method import Batch, generator
 from fpl_tune.methods._transport import transport
 from fpl_tune.methods.fedotp import FedOTP
 from fpl_tune.simulation.task import ClientTask
-from fpl_tune.testing import EVERYONE, play, toy_task
+from fpl_tune.testing import EVERYONE, play
 
-
-@pytest.fixture(scope="module")
-def task() -> ClientTask:
-    return toy_task("patches")
+TASK = dict(needs="patches")
 
 
 def similarities(*lead: int, seed: int = 0) -> Tensor:

@@ -11,11 +11,7 @@ from fpl_tune.method import Batch, Local, Tree, generator
 from fpl_tune.methods.fedpgp import FedPGP
 from fpl_tune.simulation.evaluate import evaluate
 from fpl_tune.simulation.task import ClientTask
-from fpl_tune.testing import EVERYONE, play, toy_task
-
-
-def first_batch(task: ClientTask) -> Batch:
-    return task.train.batch(EVERYONE, torch.arange(3).expand(4, -1))
+from fpl_tune.testing import EVERYONE, play
 
 
 def begin(method: FedPGP, task: ClientTask) -> Local:
@@ -29,9 +25,7 @@ def begin(method: FedPGP, task: ClientTask) -> Local:
     ("pairs", "signs"),
     [("both", "meant"), ("negative", "meant"), ("positive", "meant"), ("negative", "printed"), ("positive", "printed")],
 )
-def test_loss_and_gradient_are_those_of_clients_alone(
-    task: ClientTask, rank: Any, pairs: Any, signs: Any, assert_equal_to_clients_alone: Any
-) -> None:
+def test_loss_and_gradient_are_those_of_clients_alone(task, rank, pairs, signs, assert_equal_to_clients_alone) -> None:
     method = FedPGP(n_ctx=3, rank=rank, mu=0.7, temperature=0.4, pairs=pairs, signs=signs)
     local = begin(method, task)
     local = local._replace(params={name: leaf.detach() for name, leaf in local.params.items()})
@@ -48,9 +42,9 @@ def test_loss_and_gradient_are_those_of_clients_alone(
     assert_equal_to_clients_alone(method, task, local, plain)
 
 
-def test_the_placeholder_anchor_is_the_text_of_as_many_x(task: ClientTask) -> None:
+def test_the_placeholder_anchor_is_the_text_of_as_many_x(task: ClientTask, batch: Batch) -> None:
     placeholder, hand = (FedPGP(n_ctx=3, rank=2, anchor=a) for a in ("placeholder", "hand"))
-    local, batch = begin(placeholder, task), first_batch(task)
+    local = begin(placeholder, task)
     anchor = F.normalize(task.towers.encode_text([f"X X X {name}." for name in task.known.names]), dim=-1)
     z_i, z_g = task.encode_prompts(placeholder.personal(local)), task.encode_prompts(local.params["prompt"])
     gap = placeholder.loss(task, local, batch)[0] - hand.loss(task, local, batch)[0]
@@ -60,9 +54,9 @@ def test_the_placeholder_anchor_is_the_text_of_as_many_x(task: ClientTask) -> No
 
 
 @pytest.mark.parametrize("rank", [1, "full"])
-def test_copies_are_more_wrong_answers(task: ClientTask, rank: Any) -> None:
+def test_copies_are_more_wrong_answers(task: ClientTask, batch: Batch, rank: Any) -> None:
     method = FedPGP(n_ctx=2, rank=rank, copies=2, mu=0.7, temperature=0.4)
-    local, batch = begin(method, task), first_batch(task)
+    local = begin(method, task)
     logits, losses = method.logits(task, local, batch), method.loss(task, local, batch)[0]
     assert logits.shape == (4, 3, 2 * task.n_classes)
     for client in range(4):
@@ -91,14 +85,3 @@ def test_an_image_that_a_copy_claims_is_wrong(task: ClientTask) -> None:
     (scores,) = evaluate(method, [task], [method.init(task, generator("copies"))])
     assert bool((scores["test"].accuracy == 0).all())
     assert bool((scores["test"].loss > 1).all())  # at least log(1 + e)
-
-
-def test_parameters_of_the_paper(task: ClientTask) -> None:
-    wide = toy_task()
-    wide.text_width = 512
-    state = FedPGP().init(wide, generator("sizes"))
-    assert sum(leaf[0].numel() for leaf in state.personal.values()) == 4_224
-    traffic = FedPGP().traffic(wide, state, EVERYONE)
-    assert traffic.up == traffic.down == {"prompt": 8_192}
-    full = FedPGP(rank="full").init(wide, generator("sizes"))
-    assert {n: leaf[0].numel() for n, leaf in full.personal.items()} == {"delta": 8_192}

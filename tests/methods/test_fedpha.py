@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -21,9 +19,7 @@ def begin(task: ClientTask, method: FedPHA) -> Local:
 
 
 @pytest.mark.parametrize("projection", ["null", "row"])
-def test_loss_and_gradient_are_those_of_clients_alone(
-    task: ClientTask, projection: Any, assert_equal_to_clients_alone: Any
-) -> None:
+def test_loss_and_gradient_are_those_of_clients_alone(task, projection, assert_equal_to_clients_alone) -> None:
     method = FedPHA(n_ctx=4, ratio=0.5, alpha=0.5, pull=30.0, push=2.0, projection=projection)
     local = begin(task, method)
     prompt = local.params["prompt"][0]  # its Gram matrix' eigenvectors are the right singular vectors, weakest first

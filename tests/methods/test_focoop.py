@@ -70,9 +70,7 @@ def test_noise_that_drowns_the_features_is_refused() -> None:
     assert FOCoOp(rate=1.0, form="released").rate == 1
 
 
-def test_as_released_it_is_cross_entropy_over_classes_and_outer_contexts(
-    task: ClientTask, assert_equal_to_clients_alone: Any
-) -> None:
+def test_as_released_it_is_cross_entropy_over_classes_and_outer_contexts(task, assert_equal_to_clients_alone) -> None:
     def plain(client: int, leaf: Tree, images: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(task.scale * F.normalize(images, dim=-1) @ torch.cat(features(task, leaf)).T, labels)
 

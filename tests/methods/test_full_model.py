@@ -9,7 +9,7 @@ import torch
 
 from fpl_tune.config.specs import OptimSpec
 from fpl_tune.methods.full_model import FullModel
-from fpl_tune.testing import EVERYONE, play, toy_task
+from fpl_tune.testing import play, toy_task
 
 
 @pytest.mark.parametrize("kind", ["vit", "resnet"])
@@ -32,11 +32,3 @@ def test_a_client_trains_as_a_copy_of_the_tower_would(kind):
     for name, parameter in tower.named_parameters():
         torch.testing.assert_close(after.shared[f"tower.{name}"], parameter.detach(), rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(after.shared["head.weight"], head.weight.detach(), rtol=1e-6, atol=1e-9)
-
-
-def test_every_weight_travels(paper_task):
-    task = toy_task("pixels")
-    state = FullModel().init(task, torch.Generator())
-    tower = sum(p.numel() for p in task.visual().parameters())
-    sent = FullModel().traffic(task, state, EVERYONE)
-    assert sum(sent.up.values()) == sum(sent.down.values()) == tower + task.n_classes * (task.embed_dim + 1)

@@ -9,12 +9,9 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import normalize
 from fpl_tune.methods.ivlp import IVLP
 from fpl_tune.methods.vpt import VPT
-from fpl_tune.testing import EVERYONE, play, toy_task
+from fpl_tune.testing import EVERYONE, play
 
-
-@pytest.fixture(scope="module")
-def task():
-    return toy_task("pixels", sizes=(3, 2, 2, 1))
+TASK = dict(needs="pixels", sizes=(3, 2, 2, 1))
 
 
 def test_with_the_words_of_the_template_it_starts_as_vpt(task, whole):

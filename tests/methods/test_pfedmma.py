@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 import torch
 import torch.nn.functional as F
 
 from fpl_tune.methods.pfedmma import PFedMMA, _branch
-from fpl_tune.testing import EVERYONE, play, toy_task
+from fpl_tune.testing import EVERYONE, play
+
+TASK = dict(needs="pixels", sizes=(3, 2, 2, 1))
 
 SMALL = PFedMMA(blocks=2, rank=3, alpha=0.5)
-
-
-@pytest.fixture(scope="module")
-def task():
-    return toy_task("pixels", sizes=(3, 2, 2, 1))
 
 
 def _trained(method, task, **options):
@@ -81,12 +77,3 @@ def test_text_features_differ_between_clients_unless_they_are_the_first_ones(tas
         torch.testing.assert_close(found, own[:1].expand_as(found))
     assert not torch.allclose(two.personal["text.up.bias"], one.personal["text.up.bias"])
     assert stale.logits(task, stale.deploy(task, two, EVERYONE), same).shape == (4, 1, 6)
-
-
-def test_learned_and_sent_scalars_are_the_published_ones(paper_task):
-    task = paper_task(n_clients=1, domain=torch.zeros(1))
-    state = PFedMMA().init(task, torch.Generator())
-    learned = sum(leaf.numel() for tree in (state.shared, state.personal) for leaf in tree.values())
-    assert learned == 674_560
-    sent = PFedMMA().traffic(task, state, torch.arange(1))
-    assert sum(sent.up.values()) == sum(sent.down.values()) == 8_448

@@ -101,9 +101,7 @@ def test_shares_of_the_experts_sum_to_one_in_falling_order(task: ClientTask, who
     assert bool((shares[:, 1:].diff(dim=1) <= 0).all())
 
 
-def test_cutting_the_batch_for_memory_changes_nothing(
-    task: ClientTask, whole_batch: Whole, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cutting_the_batch_for_memory_changes_nothing(task, whole_batch, monkeypatch) -> None:
     method = PFedMoAP(**SMALL)
     local, batch = method.start(task, after_rounds(method, task, [0, 1, 2, 3]), EVERYONE), whole_batch(task)
     whole = method.logits(task, local, batch)

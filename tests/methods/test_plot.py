@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 import torch
 import torch.nn.functional as F
 
@@ -8,12 +7,9 @@ from fpl_tune.method import Batch, generator
 from fpl_tune.methods._transport import transport
 from fpl_tune.methods.plot import PLOT
 from fpl_tune.simulation.task import ClientTask
-from fpl_tune.testing import EVERYONE, play, toy_task
+from fpl_tune.testing import EVERYONE, play
 
-
-@pytest.fixture(scope="module")
-def task() -> ClientTask:
-    return toy_task("patches")
+TASK = dict(needs="patches")
 
 
 def test_the_plan_is_sinkhorns() -> None:

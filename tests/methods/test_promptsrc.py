@@ -13,12 +13,9 @@ from fpl_tune.methods.ivlp import IVLP
 from fpl_tune.methods.promptsrc import PromptSRC
 from fpl_tune.testing import EVERYONE, play, toy_task
 
+TASK = dict(needs="pixels", sizes=(3, 2, 2, 1))
+
 SMALL = PromptSRC(n_ctx=2, n_tokens=2, depth=2)
-
-
-@pytest.fixture(scope="module")
-def task():
-    return toy_task("pixels", sizes=(3, 2, 2, 1))
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -89,8 +88,6 @@ def test_options_out_of_range_are_refused(option: str, value: Any, rule: str) ->
 
 
 @pytest.mark.parametrize(("name", "fields", "sizes", "rule"), TASKS, ids=lambda value: str(value)[:40])
-def test_tasks_that_do_not_fit_are_refused(
-    name: str, fields: dict[str, Any], sizes: dict[str, Any], rule: str, paper_task: Callable[..., Any]
-) -> None:
+def test_tasks_that_do_not_fit_are_refused(name, fields, sizes, rule, paper_task) -> None:
     with pytest.raises(ConfigError, match=rule):
         methods.build({"name": name, **fields}).check(paper_task(**sizes))

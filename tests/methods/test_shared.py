@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from fpl_tune.wrappers.finetuned import FineTuned
 
 # Name, options, sizes that differ from DomainNet's under ViT-B, and scalars that a client sends and receives.
 SENT: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, int] | int]] = [
+    ("capt", {}, {"n_classes": 100}, 548_096 + 100),  # and the histogram of labels
     ("clip_fc", {}, {}, 262_656),
     ("dpfpl", {}, {}, {"prompt": 8_192}),
     ("fedapt", {}, {}, 2_829_312),
@@ -34,8 +34,10 @@ SENT: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, int] | int]] = [
     ("fedmap", {}, {}, 12 * 768 + 345 * 512 + 345),  # prompts, prototypes and which classes were seen
     # MaPLe's paper counts 3.55 M parameters: nine prompts of 2 x 512 and nine maps from 512 to 768.
     ("fedmaple", {"words": ""}, {}, 9 * 2 * 512 + 9 * (512 * 768 + 768)),
+    ("fedmgp", {}, {}, 5_120),
     ("fedmvp", {}, {}, 9_845_760),
     ("fedper", {}, {}, {"base": 4_096}),
+    ("fedpgp", {}, {}, {"prompt": 8_192}),
     ("fedpha", {}, {}, {"prompt": 8_192}),
     ("focoop", {}, {}, (345 + 100) * 8_192),
     ("fedtpg", {}, {}, 4_206_080),
@@ -44,6 +46,7 @@ SENT: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, int] | int]] = [
     ("kgcoop", {"words": ""}, {}, {"prompt": 2_048}),
     ("linear_head", {}, {}, 176_985),
     ("linear_head", {}, {"embed_dim": 2048}, 706_905),
+    ("pfedmma", {}, {}, 8_448),
     ("plot", {}, {}, {"prompt": 32_768}),
     ("prograd", {"words": ""}, {}, {"prompt": 2_048}),
     ("promptfolio", {}, {}, {"prompt": 8_192}),
@@ -54,13 +57,27 @@ SENT: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, int] | int]] = [
 
 
 @pytest.mark.parametrize(("name", "fields", "sizes", "wanted"), SENT)
-def test_sent_scalars_are_the_published_ones(
-    name: str, fields: dict[str, Any], sizes: dict[str, Any], wanted: Any, paper_task: Callable[..., Any]
-) -> None:
-    task, method = paper_task(hand_text=torch.zeros(345, 512), **sizes), methods.build({"name": name, **fields})
+def test_sent_scalars_are_the_published_ones(name, fields, sizes, wanted, paper_task) -> None:
+    known = {"hand_text": torch.zeros(345, 512), "words": lambda _: torch.zeros(2, 512)}
+    task, method = paper_task(**known, **sizes), methods.build({"name": name, **fields})
     sent = method.traffic(task, method.init(task, generator("size")), torch.arange(6))
     for way in sent:
         assert (way if isinstance(wanted, dict) else sum(way.values())) == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "wanted"),
+    [
+        ("fedmgp", {}, 12_800),  # five groups of texts and images
+        ("fedpgp", {}, 4_224),
+        ("fedpgp", {"rank": "full"}, 8_192),
+        ("pfedmma", {}, 674_560 - 8_448),
+    ],
+)
+def test_personal_scalars_are_the_published_ones(name, fields, wanted, paper_task) -> None:
+    task, method = paper_task(words=lambda _: torch.zeros(2, 512)), methods.build({"name": name, **fields})
+    personal = method.init(task, generator("size")).personal
+    assert sum(leaf[0].numel() for leaf_name, leaf in personal.items() if "place" not in leaf_name) == wanted
 
 
 BY_SIZE = "fedcocoop fedlora fedmaple fedotp fedper full_model ivlp linear_head pfedmoap plot promptfl promptfolio vpt"

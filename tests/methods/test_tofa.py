@@ -31,9 +31,7 @@ def discriminant(image: torch.Tensor, label: torch.Tensor, weight: torch.Tensor,
 
 
 @pytest.mark.parametrize(("alpha", "prior"), [(0.0, False), (0.5, True), (math.inf, False)])
-def test_logits_are_the_discriminant_of_weighted_images(
-    task: ClientTask, batch: Batch, alpha: float, prior: bool
-) -> None:
+def test_logits_are_the_discriminant_of_weighted_images(task, batch, alpha, prior) -> None:
     """α = 0 knows the client's own images alone; α = inf everybody's alone."""
     method = TOFA(alpha=alpha, prior=prior, shrink=0.3, inference="visual")
     state = play(method, [task], cohorts=[[0, 1, 2, 3]])[-1][0]

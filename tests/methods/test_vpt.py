@@ -7,12 +7,9 @@ import torch
 
 from fpl_tune.method import normalize
 from fpl_tune.methods.vpt import VPT
-from fpl_tune.testing import EVERYONE, play, toy_task
+from fpl_tune.testing import EVERYONE, play
 
-
-@pytest.fixture(scope="module")
-def task():
-    return toy_task("pixels", sizes=(3, 2, 2, 1))
+TASK = dict(needs="pixels", sizes=(3, 2, 2, 1))
 
 
 @pytest.mark.parametrize("depth", [1, 3])

@@ -88,6 +88,26 @@ def test_trials_are_pruned_in_threads_with_a_database(compose: Any, tmp_path: Pa
     assert {trial.last_step for trial in study.trials} == {2}
 
 
+def test_seeds_are_the_steps_of_a_pruner_that_compares_by_seed(compose: Any, tmp_path: Path) -> None:
+    compose(SEARCH)
+    search = fpl_tune.objective(str(tmp_path / "tiny.yaml"), "seeds=[3,5]", "protocol.rounds=1", report="seeds")
+    whole = fpl_tune.objective(str(tmp_path / "tiny.yaml"), "seeds=[3,5]", "protocol.rounds=1")
+    study, other = (optuna.create_study(directions=search.directions) for _ in range(2))
+    study.enqueue_trial({"optim.lr": 0.1})
+    study.optimize(search, n_trials=1)
+    other.enqueue_trial({"optim.lr": 0.1})
+    other.optimize(whole, n_trials=1)
+    (trial,) = study.trials
+    assert trial.intermediate_values == dict(zip((3, 5), trial.user_attrs["by_seed"]["val/acc_mean"], strict=True))
+    assert trial.value == other.trials[0].value
+    assert study.metric_names == ["val/acc_mean"]
+    study.pruner = optuna.pruners.ThresholdPruner(lower=2.0)  # accuracies are below
+    study.optimize(search, n_trials=1)
+    assert (study.trials[-1].state.name, list(study.trials[-1].intermediate_values)) == ("PRUNED", [3])
+    with pytest.raises(ConfigError, match="report must be 'rounds' or 'seeds', but is 'steps'"):
+        fpl_tune.objective(str(tmp_path / "tiny.yaml"), report="steps")  # type: ignore[arg-type]
+
+
 def test_a_study_without_one_search_is_refused(compose: Any, tmp_path: Path) -> None:
     compose("axes: {optim: {lr: [0.1]}}")
     with pytest.raises(ConfigError, match="has none"):

@@ -70,7 +70,7 @@ def test_noise_keeps_what_cannot_be_told_apart(cells: list[Any]) -> None:
     """Once nothing else can reach the rung, cells within the noise of its cutoff go on."""
     values = [0.50, 0.52, 0.54, 0.49, 0.55, 0.48]
     for confidence, spread, expected in ((0.0, 0.2, 2), (1.0, 0.2, 6), (1.0, 0.0001, 2)):
-        pruner = Pruner(PruneSpec(rule="halving", reduction=3, confidence=confidence))
+        pruner = Pruner(PruneSpec(rule="halving", first_rung=1, reduction=3, confidence=confidence))
         made = [pruner.decide(cell, rounds([value], spread=spread)) for cell, value in zip(cells, values, strict=True)]
         paused = [Paused(cell, 1) for cell, decision in zip(cells, made, strict=True) if decision == PAUSE]
         promoted = pruner.promote(paused)
@@ -83,7 +83,7 @@ def test_noise_keeps_what_cannot_be_told_apart(cells: list[Any]) -> None:
 
 
 def test_the_lowest_rung_is_settled_first_and_one_cell_always_goes_on(cells: list[Any]) -> None:
-    pruner = Pruner(PruneSpec(rule="halving", reduction=3, confidence=0))
+    pruner = Pruner(PruneSpec(rule="halving", first_rung=1, reduction=3, confidence=0))
     for cell, value in zip(cells[:2], (0.4, 0.5), strict=True):
         assert pruner.decide(cell, rounds([value])) == PAUSE
     assert pruner.decide(cells[2], rounds([0.6, 0.6, 0.6])) == PAUSE
@@ -92,9 +92,26 @@ def test_the_lowest_rung_is_settled_first_and_one_cell_always_goes_on(cells: lis
     assert pruner.settle(paused[2:], ()) == ([Paused(cells[2], 3)], [])
 
 
+def test_one_published_point_reaches_the_end(compose: Compose, tmp_path: Path, opened: Any) -> None:
+    """The best of them at each rung goes on, however far behind it is."""
+    made = compose("axes: {}\nsearch: {sampler: random, trials: 7, only: [optim.lr]}", "protocol.rounds=5")
+    search, _ = opened(made, tmp_path)
+    cells = list(iter(search.request, None))
+    values = [0.2 if cell.id in search.published else 0.5 + 0.01 * number for number, cell in enumerate(cells)]
+    pruner = Pruner(PruneSpec(rule="halving", first_rung=1, confidence=0), [], search)
+    paused = [
+        Paused(cell, 1) for cell, v in zip(cells, values, strict=True) if pruner.decide(cell, rounds([v])) == PAUSE
+    ]
+    waiting = [p for p in paused if p not in pruner.promote(paused)]
+    going, pruned = pruner.settle(waiting, ())
+    assert [p.cell.id in search.published for p in going] == [True]
+    assert len(search.published) > 1
+    assert sum(p.cell.id in search.published for p in pruned) == len(search.published) - 1
+
+
 def test_cells_on_other_data_are_no_peers(compose: Compose) -> None:
     made = expand(compose("axes: {data: {shots: [2, 4]}, optim: {lr: [1, 2, 3]}}", "protocol.rounds=9"))
-    pruner = Pruner(PruneSpec(rule="halving", reduction=2, confidence=0))
+    pruner = Pruner(PruneSpec(rule="halving", first_rung=1, reduction=2, confidence=0))
     assert [pruner.decide(cell, rounds([v])) for cell, v in zip(made[:2], (0.8, 0.9), strict=True)] == [PAUSE, GO]
     assert [pruner.decide(cell, rounds([v])) for cell, v in zip(made[3:5], (0.1, 0.2), strict=True)] == [PAUSE, GO]
 
@@ -102,7 +119,7 @@ def test_cells_on_other_data_are_no_peers(compose: Compose) -> None:
 def test_references_and_the_last_round_are_never_pruned(compose: Compose) -> None:
     body = "axes: {optim: {lr: [1, 2]}}\nreferences: [{method: zeroshot, optim.lr: 1}]"
     made = expand(compose(body, "protocol.rounds=3"))
-    pruner = Pruner(PruneSpec(rule="halving", reduction=2, confidence=0))
+    pruner = Pruner(PruneSpec(rule="halving", first_rung=1, reduction=2, confidence=0))
     pruner.decide(made[0], rounds([0.9]))
     assert pruner.decide(made[1], rounds([0.1, 0.1, 0.1])) == GO
     assert pruner.decide(made[2], rounds([0.0])) == GO
@@ -146,12 +163,13 @@ def test_a_pruner_of_optuna_or_a_plug_in_stops_trials(
 )
 def test_rungs_fall_on_validated_rounds_before_the_last(compose: Compose, every: int, expected: tuple[int]) -> None:
     made = compose("axes: {}", "protocol.rounds=20", f"protocol.eval_every={every}")
-    assert rungs(PruneSpec(rule="halving"), made) == expected
+    assert rungs(PruneSpec(rule="halving", first_rung=1), made) == expected
     assert rungs(PruneSpec(rule=None), made) == ()
+    assert rungs(PruneSpec(rule="halving"), made) == ((7 + -7 % every,) if expected else ()), "a third of the rounds"
 
 
 def test_the_cost_of_a_trial_is_what_a_third_at_each_rung_leaves(compose: Compose) -> None:
-    made, spec = compose("axes: {}", "protocol.rounds=9"), PruneSpec(rule="halving")
+    made, spec = compose("axes: {}", "protocol.rounds=9"), PruneSpec(rule="halving", first_rung=1)
     assert expected_cost(spec, made, 2) == pytest.approx((1 + 2 / 3 + 6 / 9 + 9 / 27) / 18)
     assert expected_cost(PruneSpec(rule=None), made, 2) == 1
 
@@ -227,7 +245,7 @@ def test_a_pruned_cell_is_stored_at_its_round_and_not_run_again(
         return [{**record, "val/acc_mean": 1 - self.run.optim.lr} for record in step(self)]
 
     monkeypatch.setattr(Simulation, "step", graded)
-    body = "axes: {optim: {lr: [0.1, 0.2, 0.05]}}\nprune: {rule: halving, reduction: 2, confidence: 0}"
+    body = "axes: {optim: {lr: [0.1, 0.2, 0.05]}}\nprune: {rule: halving, first_rung: 1, reduction: 2, confidence: 0}"
     made = compose(body, "protocol.rounds=4")
     outcome = run_study(made, root=tmp_path)
     assert outcome.exit_code == 0

@@ -35,6 +35,9 @@ def test_published_values_come_first_and_only_inside_the_range(compose: Compose,
     narrowed = read_space(["promptfl"], narrow, [])
     assert not narrowed.published
     assert list(narrowed.outside) == list(space.published)
+    outside = compose(LR, "search.space={optim.lr:{low:0.9,high:1.0}}")
+    with pytest.warns(Notice, match=r"Published points outside search.space are not tried: lr=0\.\d+; lr"):
+        params(outside, tmp_path / "narrow", most=1)
 
 
 def test_a_published_point_leaves_nothing_to_the_sampler(compose: Compose, tmp_path: Path, opened: Any) -> None:

@@ -56,9 +56,7 @@ def _played(method: Method, device: torch.device, spec: OptimSpec, **more: Any) 
     ],
     ids=["views and AdamW", "ResNet and cosine", "bfloat16", "float16"],
 )
-def test_rounds_and_stages_end_where_they_end_on_the_cpu(
-    sim: torch.device, method: Method, spec: dict[str, Any], more: dict[str, Any], tolerance: float
-) -> None:
+def test_rounds_and_stages_end_where_they_end_on_the_cpu(sim, method, spec, more, tolerance) -> None:
     optimiser = OptimSpec(**{"lr": 0.02, "batch": 4, **spec})
     found, wanted = (_played(method, where, optimiser, **more) for where in (sim, torch.device("cpu")))
     for tree, other in zip(found, wanted, strict=True):
@@ -84,9 +82,7 @@ def test_a_round_waits_a_few_times_whatever_its_number_of_steps(sim: torch.devic
     assert waits[0] == waits[1] <= 15, waits
 
 
-def test_a_round_without_memory_begins_again_with_half_the_clients(
-    sim: torch.device, feature_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_round_without_memory_begins_again_with_half_the_clients(sim, feature_cache, monkeypatch) -> None:
     tried: list[int] = []
     fits = 1
 
@@ -106,9 +102,7 @@ def test_a_round_without_memory_begins_again_with_half_the_clients(
         _trial(feature_cache, sim).run_all()
 
 
-def test_a_trial_whose_steps_cannot_be_recorded_says_so_once(
-    sim: torch.device, feature_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_whose_steps_cannot_be_recorded_says_so_once(sim, feature_cache, monkeypatch) -> None:
     """Over its rounds and stages; its figures are those of eager steps."""
     stages = ["stages=[{method:{name:promptfl,n_ctx:2},rounds:2,epochs:1},{method:null,rounds:1,epochs:1}]"]
     asked: list[object] = []

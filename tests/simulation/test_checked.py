@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fpl_tune.method import Local, State, generator
+from fpl_tune.method import Local, State, Traffic, generator
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.simulation.checked import MethodError, checked
 from fpl_tune.testing import EVERYONE, play, toy_task
@@ -22,6 +22,14 @@ GROWN = State({"prompt": torch.zeros(3, 32)}, {}, {})
         ("start", ({}, {}), r"Mine\.start must return a Local, but returned a tuple\."),
         ("start", Local({"prompt": torch.zeros(1, 2, 32)}, {}), r"a row for each of the 2 clients, but .*\(1, 2, 32\)"),
         ("loss", (torch.zeros(()), {}), r"Mine\.loss must return the losses \(2,\) and the buffers\."),
+        ("loss", None, r"Mine\.loss must return a tuple, but returned None"),
+        ("logits", None, r"Mine\.logits must return a Tensor, but returned None"),
+        (
+            "traffic",
+            Traffic({"prompt": -1}, {}),
+            r"an int >= 0, or int64 \[2\], but returned \(\{'prompt': -1\}, \{\}\)",
+        ),
+        ("traffic", Traffic({"prompt": torch.ones(2)}, {}), r"Mine\.traffic must count scalars by an int"),
         ("merge", GROWN, r"Mine\.merge must keep .* \{'prompt': \(2, 32\)\}, but returned \{'prompt': \(3, 32\)\}\."),
     ],
 )
@@ -31,10 +39,34 @@ def test_a_wrong_result_names_class_and_hook(hook: str, returned: Any, message: 
         play(checked(mine(n_ctx=2)), [toy_task()], cohorts=[[0, 1]])
 
 
-def test_logits_of_other_classes_are_refused() -> None:
-    mine, task = type("Mine", (PromptFL,), {"logits": lambda *_: torch.zeros(4, 2, 5)}), toy_task()
+@pytest.mark.parametrize(
+    ("hook", "returned", "message"),
+    [
+        ("logits", torch.zeros(4, 2, 5), r"logits must return \(4, 2, 6\), but returned \(4, 2, 5\)\."),
+        ("certainty", torch.zeros(4), r"certainty must return \(4, 2\), but returned \(4,\)\."),
+        ("diagnose", {"share": 1.0}, r"diagnose must return \[C, n\] shares by name, but returned {'share': 1\.0}\."),
+    ],
+)
+def test_logits_and_what_follows_from_them_have_their_shapes(hook: str, returned: Any, message: str) -> None:
+    mine, task = type("Mine", (PromptFL,), {hook: lambda *_: returned}), toy_task()
     method = checked(mine(n_ctx=2))
     local = method.start(task, method.init(task, generator("begin")), EVERYONE)
     batch = task.train.batch(EVERYONE, torch.arange(2).expand(4, -1))
-    with pytest.raises(MethodError, match=r"Mine\.logits must return \(4, 2, 6\), but returned \(4, 2, 5\)\."):
-        method.logits(task, local, batch)
+    with pytest.raises(MethodError, match=rf"Mine\.{message}"):
+        getattr(method, hook)(task, local, batch)
+
+
+def test_an_exit_is_an_error_and_the_end_of_the_process_is_not() -> None:
+    class Ended(SystemExit):
+        """As a signal's."""
+
+    def ends(problem: SystemExit) -> Any:
+        def check(*_: Any) -> None:
+            raise problem
+
+        return checked(type("Mine", (PromptFL,), {"check": check})(n_ctx=2))
+
+    with pytest.raises(MethodError, match=r"Mine\.check called sys\.exit\(3\)\."):
+        ends(SystemExit(3)).check(toy_task())
+    with pytest.raises(Ended):
+        ends(Ended(3)).check(toy_task())

@@ -55,18 +55,6 @@ def test_every_flipped_bit_and_every_cut_is_found(tmp_path: Path) -> None:
             assert all(torch.equal(leaf, _snapshot(1).tensors[name]) for name, leaf in found.tensors.items())
 
 
-def test_the_one_before_a_damaged_one_is_found(tmp_path: Path) -> None:
-    for number in (2, 4):
-        checkpoint.write(tmp_path, _snapshot(number))
-    newest = checkpoint.list_newest(tmp_path)[0]
-    newest.write_bytes(newest.read_bytes()[:-1])
-    first, second = checkpoint.usable(tmp_path)
-    assert isinstance(first, Damaged)
-    assert str(newest) in str(first)
-    assert isinstance(second, Snapshot)
-    assert second.meta["round"] == 2
-
-
 def test_a_file_without_our_mark_is_no_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "round-000001.safetensors"
     save_file({"meta": torch.zeros(3, dtype=torch.uint8)}, path)

@@ -35,9 +35,7 @@ def test_static_steps_end_where_shrinking_ones_end(sizes: tuple[int, ...]) -> No
     assert_same(static, eager, tolerance=1e-8)
 
 
-def test_a_replayed_step_is_one_launch_and_a_graph_serves_all_rounds(
-    sim: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replayed_step_is_one_launch_and_a_graph_serves_all_rounds(sim, monkeypatch) -> None:
     recorded = 0
 
     def counted(*args: Any) -> Any:
@@ -106,9 +104,7 @@ class _Differs(PromptFL):
         return loss * (2 if calls == 2 else 1), fixed
 
 
-def test_a_replay_that_differs_from_the_step_is_refused_or_runs_eagerly(
-    sim: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replay_that_differs_from_the_step_is_refused_or_runs_eagerly(sim, monkeypatch) -> None:
     """It is compared once, and the steps that were compared are not counted."""
     task, cohorts = toy_task(device=sim), [(0, 2), (1, 2)]
     with pytest.raises(Disagrees, match=r"replayed, it changes params prompt, .*loss in another way"):

@@ -105,15 +105,6 @@ def test_a_seed_alone_gives_the_same_figures_as_among_others(cache: Path) -> Non
         assert found["train/loss"] == pytest.approx(wanted["train/loss"], rel=1e-5)
 
 
-@pytest.mark.parametrize("block", [1, 3])
-def test_blocks_of_clients_change_nothing(cache: Path, block: int) -> None:
-    whole = _trial(cache, seeds=(1,)).run_all()[0][-1]
-    run = config.compose_run(CORNER)
-    parts = Simulation(run, (1,), cache_dir=cache, block=block).run_all()[0][-1]
-    assert parts["clients/test"] == whole["clients/test"]
-    assert parts["train/loss"] == pytest.approx(whole["train/loss"], rel=1e-5)
-
-
 @pytest.mark.parametrize("method", ["promptfl", "feddpt"])
 def test_memory_bounds_the_clients_trained_at_once(cache: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     """What a step keeps grows with the clients as one client's count says, and the budget is divided by it."""
@@ -187,11 +178,6 @@ def test_a_trial_leaves_no_tensors_behind(cache: Path) -> None:
 
     tensors()
     assert tensors() == tensors()
-
-
-def test_divergence_names_seed_round_and_remedy(cache: Path) -> None:
-    with pytest.raises(Diverged, match=r"training diverged: .* \(seed 1, .*round \d+\); lower optim.lr"):
-        _trial(cache, "optim.lr=1e30", "protocol.rounds=5").run_all()
 
 
 def test_a_loss_out_of_any_sane_range_has_diverged(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,14 +30,19 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "role": lambda data: data.replace(b'"role": "', b'"role": "no such '),
     "status": lambda data: data.replace(b'"status": "', b'"status": "no such '),
     "ids": lambda data: b'{"cells": ["../../x"]}',
+    "repeated": lambda data: data.replace(b'"cells": [', b'"cells": ["0123456789abcdef", "0123456789abcdef", '),
+    "metric": lambda data: data.replace(b'"val/acc_mean": ', b'"val/acc_mean": "high", "was": '),
+    "round": lambda data: data.replace(b'"round": 2', b'"round": 1'),
 }
 CASES = [
     *((name, damage) for name in (*CELL, "cells.json") for damage in ("head", "truncated", "text")),
-    *(("seed=2/metrics.jsonl", damage) for damage in ("nested", "empty")),
+    *(("seed=2/metrics.jsonl", damage) for damage in ("nested", "empty", "metric", "round")),
+    ("seed=2/result.json", "metric"),
     ("cell.json", "nested"),
     ("cell.json", "role"),
     ("seed=2/result.json", "status"),
     ("cells.json", "ids"),
+    ("cells.json", "repeated"),
 ]
 
 

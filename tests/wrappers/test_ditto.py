@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
-from fpl_tune.method import Local, Method, Tree, generator
+from fpl_tune.method import Local, generator
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.simulation.task import ClientTask
@@ -16,9 +14,7 @@ from fpl_tune.wrappers.ditto import Ditto
 PROMPT = PromptFL(n_ctx=2)
 
 
-def test_the_copys_gradient_is_its_own_and_the_way_from_what_was_received(
-    task: ClientTask, gradients: Callable[[Method, Local], Tree]
-) -> None:
+def test_the_copys_gradient_is_its_own_and_the_way_from_what_was_received(task, gradients) -> None:
     method = Ditto(PROMPT, lam=0.7)
     local = method.start(task, play(method, [task])[-1][0], EVERYONE)
     found, copies = gradients(method, local), local.params["prompt.ditto"]

@@ -16,9 +16,7 @@ PROMPT = PromptFL(n_ctx=2)
 MIXED = PFedMoAP(n_ctx=2, experts=3, d_gating=12, heads=3)
 
 
-def test_the_proximal_gradient_is_mu_times_the_way_from_what_was_received(
-    task: ClientTask, gradients: Gradients
-) -> None:
+def test_the_proximal_gradient_is_mu_times_the_way_from_what_was_received(task, gradients) -> None:
     method = Proximal(PROMPT, mu=0.7)
     local = method.start(task, method.init(task, generator("prox")), EVERYONE)
     away = torch.randn(local.params["prompt"].shape, generator=generator("away"), dtype=task.dtype)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fpl_tune.config import RunSpec, Study
-from fpl_tune.core.device import memory, resolve
+from fpl_tune.core.device import fixed_settings, memory, resolve
 from fpl_tune.core.errors import ConfigError, FplTuneError
 from fpl_tune.core.formatting import counted, duration, size
 from fpl_tune.core.metrics import check_reported
@@ -142,30 +142,29 @@ def make_plan(spec: Study, *, root: Path) -> Plan:
     prune.check(spec, [cell.run for cell in cells if cell.candidate])
     items = _items(spec, Store(root, spec.name), cells)
     left = [item for item in items if item.missing]
-    loaded = preflight.check([item.run for item in left], len(spec.seed_list()), setup, [item.label for item in left])
-    paces = earlier_paces(root, spec.name, {cost_key(item.run) for item in left})
     device = setup.device if setup.address is None else resolve("auto")
     room = bounds.block_room(torch.device(device))
+    with fixed_settings(setup.threads):
+        loaded = preflight.check([i.run for i in left], len(spec.seed_list()), setup, [i.label for i in left])
+        paces = earlier_paces(root, spec.name, {cost_key(item.run) for item in left})
+        for item in left:
+            n, pace = len(item.missing), paces.get(cost_key(item.run))
+            try:
+                item.typical = pace is None
+                pace = loaded.typical_pace(item.run, device) if pace is None else pace
+                up, down = loaded.bytes_of(item.run)
+                item.peak_memory_bytes = PROCESS_BYTES + loaded.memory_of(item.run, n).peak(room)
+            except FplTuneError:
+                raise
+            except Exception as problem:
+                raise ConfigError(f"{item.label} cannot be planned: {describe_error(problem)}") from problem
+            runs = item.trials * n * item.cost
+            item.bytes_up, item.bytes_down = round(runs * up), round(runs * down)
+            item.seconds = item.trials * TRIAL_SECONDS + runs * item.run.rounds * pace
     starting = RAY_SECONDS if left and spec.execution.executor == "ray" else 0.0
     free = [starting] * setup.parallel  # a heap of the times at which workers become free
-    for item in left:
-        n = len(item.missing)
-        pace = paces.get(cost_key(item.run))
-        try:
-            item.typical = pace is None
-            pace = loaded.typical_pace(item.run, device) if pace is None else pace
-            up, down = loaded.bytes_of(item.run)
-            item.peak_memory_bytes = PROCESS_BYTES + loaded.memory_of(item.run, n).peak(room)
-        except FplTuneError:
-            raise
-        except Exception as problem:
-            raise ConfigError(f"{item.label} cannot be planned: {describe_error(problem)}") from problem
-        runs = item.trials * n * item.cost
-        item.bytes_up, item.bytes_down = round(runs * up), round(runs * down)
-        each = TRIAL_SECONDS + item.cost * item.run.rounds * n * pace
-        item.seconds = item.trials * each
-        for _ in range(item.trials):
-            heapq.heapreplace(free, free[0] + each)
+    for each in sorted((item.seconds / item.trials for item in left for _ in range(item.trials)), reverse=True):
+        heapq.heapreplace(free, free[0] + each)
     peak = max((item.peak_memory_bytes for item in items), default=0)
     return Plan(tuple(items), max(free), setup.parallel, tuple(_reasons(peak, setup)))
 

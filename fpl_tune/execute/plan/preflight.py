@@ -15,7 +15,7 @@ import torch
 from fpl_tune import methods
 from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
-from fpl_tune.core.device import is_out_of_memory, memory
+from fpl_tune.core.device import fixed_settings, is_out_of_memory, memory
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.data import Dataset, load
 from fpl_tune.execute.gpus import gpus_here
@@ -27,6 +27,7 @@ from fpl_tune.simulation import bounds
 from fpl_tune.simulation.bounds import Memory
 from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.task import ClientTask, towers_for
+from fpl_tune.simulation.worlds import threads_of
 
 CONTEXT_BYTES = 600 << 20
 """GPU memory of a process besides its tensors: the CUDA context and its libraries."""
@@ -152,7 +153,12 @@ def _check(run: RunSpec, loaded: Loaded, seeds: int, room: int | None, gpu: int 
         loaded.checked.add((id(task), n_ctx))
         loaded.towers_of(run).sentences(loaded.dataset_of(run).classes, n_ctx)  # they fit into the text tower
     for stage in run.stages:
-        stage.method.check(task)
+        try:
+            checked(stage.method).check(task)
+        except ConfigError:
+            raise
+        except Exception:
+            return  # a method's own error: the run reports it with its place
         if stage.method.needs == "patches" and task.n_patches is None:
             of = methods.name_of(run.method)
             raise ConfigError(f"{of} needs patch features, but {run.clip.name} has none. Choose another clip.")
@@ -190,7 +196,8 @@ def gpu_share(run: RunSpec, seeds: int, total: int) -> float:
         A share between `SMALLEST` and 1, in hundredths; 1 where the method fails.
     """
     try:
-        peak = _loaded().memory_of(run, seeds).peak(int(bounds.BLOCK_SHARE * total))
+        with fixed_settings(threads_of(run)):
+            peak = _loaded().memory_of(run, seeds).peak(int(bounds.BLOCK_SHARE * total))
     except Exception:  # a method's own error: the trial reports it with its place
         return 1.0
     share = (SLACK * peak + CONTEXT_BYTES) / total

@@ -27,7 +27,8 @@ from fpl_tune.core.device import resolve
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, Notice, unknown
 from fpl_tune.core.paths import cache_root
 from fpl_tune.core.spec import validated
-from fpl_tune.execute.job import ExecutionContext, Job, JobRun, stop_requested
+from fpl_tune.execute.job import ExecutionContext, Job, JobRun
+from fpl_tune.execute.manage import stop_requested
 from fpl_tune.execute.ray.nodes import differing
 from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Damaged, Snapshot

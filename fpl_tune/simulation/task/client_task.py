@@ -86,6 +86,13 @@ class ClientTask:
     def table(self, split: Literal["train", "val"]) -> Table:
         return {"train": self.train, "val": self.val}[split].table()
 
+    def without(self, unseen: Tensor) -> ClientTask:
+        """The same task, where the clients `unseen` (bool [N]) have no images but those of the test set `unseen`."""
+        classes, main = self.tests[self.primary]
+        tests = {name: (k, held.only(~unseen)) for name, (k, held) in self.tests.items()}
+        tests["unseen"] = (classes, main.only(unseen))
+        return replace(self, train=self.train.only(~unseen), val=self.val.only(~unseen), tests=tests)
+
     def under(self, classes: Classes) -> ClientTask:
         """The same task with logits over other classes (novel classes at test time)."""
         return self if classes is self.known else replace(self, known=classes)

@@ -81,6 +81,13 @@ class ClientData:
         """Index of the spare last row of every client's table."""
         return self.rows.shape[1] - 1
 
+    def only(self, clients: Tensor) -> ClientData:
+        """The same split, where other clients than these (bool [N]) have no images."""
+        found = copy(self)
+        found.mask, found.size = self.mask & clients[:, None], self.size * clients
+        found.sizes, found.same_for_all = found.size.tolist(), False
+        return found
+
     def widen(self, width: int) -> None:
         """Gives every client's table `width` rows, so that tables of several seeds lie side by side."""
         more = (0, max(0, width - self.rows.shape[1]))

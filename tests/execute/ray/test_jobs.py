@@ -15,7 +15,8 @@ import torch
 from fpl_tune import FederatedTrainable, config
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.execute import job as job_module
-from fpl_tune.execute.job import STOP_FILE, ExecutionContext, Job
+from fpl_tune.execute.job import ExecutionContext, Job
+from fpl_tune.execute.manage import STOP_FILE
 from fpl_tune.execute.ray import executor, trainable
 from fpl_tune.execute.ray.executor import JobSearcher, cause_of_death
 from fpl_tune.execute.ray.trainable import REPORT, STUDY
