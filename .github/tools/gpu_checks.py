@@ -55,7 +55,7 @@ ROUNDS = {
     "PromptFL, compact CLIP": (),
     "pFedMoAP, RN50": ("method=pfedmoap", "clip=rn50"),
     "pFedMMA on pixels, ViT-B/16": ("method=pfedmma", "clip=vit_b16", "optim.batch=4"),
-    "FedLoRA on pixels, ViT-B/16": ("method=fedlora", "clip=vit_b16", "optim.batch=4"),
+    "FedLoRA on pixels, ViT-B/16": ("method=fedlora", "method.towers=both", "clip=vit_b16", "optim.batch=4"),
 }
 """Rounds that are measured beside `plan`'s estimate of their memory."""
 SMALL = ("protocol=quick", "data.train_per_class=4", "data.test_per_class=1", "data.shots=2")

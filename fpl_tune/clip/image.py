@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fpl_tune.clip.opened import finish_block, run_block
+from fpl_tune.clip.text import Cost
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import Adapter
 
@@ -130,6 +131,23 @@ def prompted(
     features, looks = _last_block(blocks[-1], x, slice(first, first + n_tokens), branches[-1], n_clients, cosine=cosine)
     features = visual.ln_post(features) @ visual.proj
     return features.unflatten(0, (n_clients, n_images)), looks.unflatten(0, (n_clients, n_images))
+
+
+def cost(visual: Any, n_images: int, n_tokens: int = 0, below: int = 0) -> Cost:
+    """Tokens and operations of `prompted`, with gradients through all blocks but the first `below`.
+
+    What a backward pass costs is as `fpl_tune.clip.text.cost` counts it; branches of adapters are left out.
+    """
+    width, blocks = visual.conv1.out_channels, visual.transformer.resblocks
+    n_whole = len(blocks) - 1  # the last block is one of class tokens
+    n_patches = math.prod(visual.grid_size)
+    rows, hidden = 1 + n_patches + n_tokens, blocks[0].mlp.c_fc.out_features
+    whole, last = rows * (4 * width**2 + 2 * width * hidden), 2 * rows * width**2 + 2 * width * (width + hidden)
+    pairs, head = rows**2 * width, width * visual.proj.shape[1]
+    stem = n_patches * math.prod(visual.conv1.weight.shape)
+    forward = stem + n_whole * (whole + 2 * pairs) + last + 2 * rows * width + head
+    backward = max(0, n_whole - below) * (whole + 4 * pairs) + (below <= n_whole) * (last + 4 * rows * width) + head
+    return Cost(n_images * rows, 2 * n_images * forward, 2 * n_images * backward)
 
 
 def embedded(visual: Any, pixels: Tensor) -> Tensor:

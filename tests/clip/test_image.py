@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fpl_tune.clip import Towers
+from fpl_tune.clip.image import cost
+from fpl_tune.core.adapter import Adapter
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.testing import toy_towers
 
@@ -137,3 +139,29 @@ def test_images_in_several_passes_are_images_in_one(vit, monkeypatch, patches):
     whole = vit.encode_images(pixels, patches=patches)
     monkeypatch.setattr("fpl_tune.clip.towers._PIXELS_CPU", 3 * 32**2)
     torch.testing.assert_close(vit.encode_images(pixels, patches=patches), whole, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("below", [0, 2, 3])
+def test_operations_are_those_that_pytorch_counts(below: int) -> None:
+    """With prompts at the input, or added to what the second or the last of three blocks returns."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    towers = toy_towers()
+    pixels, tokens = torch.randn(2, 3, 3, 32, 32, dtype=torch.float64), torch.zeros(2, 2, 32, dtype=torch.float64)
+    bias = torch.zeros(2, 1, 32, dtype=torch.float64)
+    adapter = (
+        Adapter(lambda leaf, x: leaf["bias"][:, None].expand_as(x), {"bias": bias}, first=below - 1) if below else None
+    )
+    learned = bias if below else tokens
+    learned.requires_grad_()
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as forward:
+        features, _ = towers.encode_prompted_images(pixels, tokens, adapter=adapter)
+    with FlopCounterMode(display=False) as backward:
+        features.sum().backward()
+    found = cost(towers.model.visual, 6, 2, below)
+    looks = 2 * 6 * 2 * 32  # the class token's products with the prompts' keys
+    assert found.tokens == 6 * 19
+    if not below:  # without gradients, blocks run in a kernel that the counter does not know
+        assert found.forward == forward.get_total_flops() - looks
+    assert found.backward == backward.get_total_flops()

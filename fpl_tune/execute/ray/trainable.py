@@ -190,7 +190,16 @@ def _base() -> dict[str, Any]:
 
 
 def _flat(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields by dotted name. A mapping with a name chooses the group's option."""
+    """Fields by dotted name. A mapping with a name chooses the group's option.
+
+    Raises:
+        ConfigError: a field has two values.
+    """
+    for name in node:
+        group, _, field = name.partition(".")
+        inside = node.get(group) if field else None
+        if isinstance(inside, Mapping) and field in inside:
+            raise ConfigError(f"{name} has two values: {inside[field]!r} in {group}, and {node[name]!r}. Remove one.")
     found = config.flatten(node, whole=lambda name, _: name == "optim.groups")
     return {"method" if name == "method.name" else name: value for name, value in found.items()}
 

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fpl_tune.clip import Towers
+from fpl_tune.clip import Towers, image
 from fpl_tune.clip.allocator import trim
 from fpl_tune.clip.blocks import linear
 from fpl_tune.clip.text import cost
+from fpl_tune.core.adapter import Adapter
 
 Progress = Callable[[float, float, str], object]
 """Called with the work done, the total work, and the current step."""
@@ -100,8 +101,14 @@ def images_progress(report: Progress | None) -> Callable[[int, int, str], object
     return None if report is None else lambda done, total, pool: report(done, total, f"encoding the images of {pool}")
 
 
+def _learns(*given: Tensor | Adapter | None) -> bool:
+    """Whether gradients are asked for any of these."""
+    leaves = [leaf for each in given for leaf in (each.leaf.values() if isinstance(each, Adapter) else (each,))]
+    return torch.is_grad_enabled() and any(leaf is not None and leaf.requires_grad for leaf in leaves)
+
+
 class Meter:
-    """Measures what runs within `on`: seconds, peak memory, and tokens and operations of text encoding."""
+    """Measures what runs within `on`: seconds, peak memory, and tokens and operations in the towers."""
 
     def __init__(self, towers: Towers) -> None:
         self._towers = towers
@@ -109,24 +116,39 @@ class Meter:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Counts every call of the towers' prompt encoder."""
-        towers, original = self._towers, self._towers.encode_prompts
+        """Counts every call of the towers' encoders of prompts and of images with prompts or adapters."""
+        towers, original, original_images = (
+            self._towers,
+            self._towers.encode_prompts,
+            self._towers.encode_prompted_images,
+        )
 
         def counted(context: Tensor, sentences: Any, *, per_class: bool = False, **more: Any) -> Tensor:
             own = 3 if per_class else 2
             prompts = context.shape[:-own].numel()
             found = cost(towers.text, sentences, prompts, per_class=per_class, plain=more.get("plain", False))
-            learning = torch.is_grad_enabled() and context.requires_grad
+            learning = _learns(context, more.get("deep"), more.get("adapter"))
             self.tokens += found.tokens
             self.operations += found.forward + (found.backward if learning else 0)
             return original(context, sentences, per_class=per_class, **more)
 
+        def counted_images(pixels: Tensor, tokens: Tensor, **more: Any) -> tuple[Tensor, Tensor]:
+            adapter, images = more.get("adapter"), pixels.shape[:-3].numel()
+            below = 0
+            if adapter is not None and not _learns(tokens, more.get("deep")):  # what is added needs no block's gradient
+                below = adapter.first + (adapter.place == "block")
+            found = image.cost(towers.model.visual, images, tokens.shape[1], below)
+            self.tokens += found.tokens
+            self.operations += found.forward + (found.backward if _learns(tokens, more.get("deep"), adapter) else 0)
+            return original_images(pixels, tokens, **more)
+
         towers.encode_prompts = counted  # type: ignore[method-assign]
+        towers.encode_prompted_images = counted_images  # type: ignore[method-assign]
         peak, began = Peak(towers.device), time.perf_counter()
         try:
             yield
         finally:
-            del towers.encode_prompts
+            del towers.encode_prompts, towers.encode_prompted_images
         wait(towers.device)
         self.seconds, self.peak_bytes = time.perf_counter() - began, peak.bytes()
 

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fpl_tune import methods
 from fpl_tune.config import RunSpec
-from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted
 from fpl_tune.data import features
 from fpl_tune.simulation.batches import Cohort
@@ -27,14 +26,8 @@ PLAIN_STEPS = 2  # of the plain path are measured and scaled to the number of st
 
 
 def bench_round(run: RunSpec, device: str = "cpu", *, cache_dir: Path, progress: Progress | None = None) -> list[Row]:
-    """One round of one seed, training and evaluation, of any method; the second round, so that experts exist.
-
-    Raises:
-        ConfigError: the method needs pixels.
-    """
+    """One round of one seed, training and evaluation, of any method; the second round, so that experts exist."""
     trial = Simulation(run, [1], cache_dir=cache_dir, device=device, progress=images_progress(progress))
-    if trial.stages[0].method.needs == "pixels":
-        raise ConfigError("bench round compares image encoding in and out of the loop; this method needs pixels.")
     steps, meter = Steps(7, progress), Meter(trial.world.towers)
     steps("the round before", 2)
     trial.step()
@@ -50,15 +43,19 @@ def bench_round(run: RunSpec, device: str = "cpu", *, cache_dir: Path, progress:
 
 
 def plain_task(trial: Simulation, cache_dir: Path) -> ClientTask:
-    """The first seed's task on the plain path: every use encodes the images, sentences are whole, nothing is cached."""
+    """The first seed's task on the plain path: every use encodes the images, sentences are whole, nothing is cached.
+
+    A method that needs pixels runs the image tower itself, on either path.
+    """
     task, world = trial.tasks[0], trial.world
-    patches = trial.stages[0].method.needs == "patches"
+    needs = trial.stages[0].method.needs
 
     class InLoop:
         """Encodes pixels at every use."""
 
         def normalise(self, images: Tensor) -> Tensor:
-            return task.towers.encode_images(task.towers.normalise(images), patches=patches)
+            pixels = task.towers.normalise(images)
+            return pixels if needs == "pixels" else task.towers.encode_images(pixels, patches=needs == "patches")
 
     def seen(data: ClientData, images: Tensor) -> ClientData:
         rows = [r[m].cpu().numpy() for r, m in zip(data.rows, data.mask, strict=True)]

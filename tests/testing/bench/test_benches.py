@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from fpl_tune import config
+from fpl_tune.clip.image import cost as image_cost
 from fpl_tune.clip.text import cost
+from fpl_tune.core.adapter import Adapter
 from fpl_tune.simulation.engine import run_round
 from fpl_tune.simulation.simulation import Cohort, Simulation
 from fpl_tune.testing import bench, toy_towers
@@ -27,6 +29,7 @@ KEYS = [
     "peak_memory_bytes",
     "note",
 ]
+SHAPES = {"a": (32, 2), "b": (2, 32)}
 TINY = [
     "data.train_per_class=2",
     "data.test_per_class=1",
@@ -36,6 +39,10 @@ TINY = [
     "protocol.epochs=1",
     "optim.batch=4",
 ]
+
+
+def _low_rank(leaf: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    return x @ leaf["a"] @ leaf["b"]
 
 
 @pytest.fixture(autouse=True)
@@ -62,19 +69,21 @@ def test_text(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found[1]["plain_seconds"] == pytest.approx(3 * found[0]["plain_seconds"])
 
 
-def test_a_round(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["promptfl", "pfedmma"])
+def test_a_round(method: str, tmp_path: Path) -> None:
     told: list[tuple[float, float, str]] = []
 
     def progress(done: float, total: float, what: str) -> None:
         if not what.startswith("encoding"):
             told.append((done, total, what))
 
-    found = bench.bench_round(config.compose_run(TINY), cache_dir=tmp_path, progress=progress)
+    run = config.compose_run([*TINY, f"method={method}"])
+    found = bench.bench_round(run, cache_dir=tmp_path, progress=progress)
     _assert_sound(found, told)
-    assert [row["bench"] for row in found] == ["round promptfl compact"]
+    assert [row["bench"] for row in found] == [f"round {method} compact"]
 
 
-@pytest.mark.parametrize("method", ["promptfl", "fedotp"])
+@pytest.mark.parametrize("method", ["promptfl", "fedotp", "ivlp"])
 def test_the_plain_path_computes_the_same(method: str, tmp_path: Path) -> None:
     trial = Simulation(config.compose_run([*TINY, f"method={method}"]), [1], cache_dir=tmp_path)
     trial.step()
@@ -87,6 +96,19 @@ def test_the_plain_path_computes_the_same(method: str, tmp_path: Path) -> None:
     for part in ("shared", "personal"):
         for fast, slow in zip(*(getattr(state, part).values() for state in trained), strict=True):
             torch.testing.assert_close(fast, slow, rtol=1e-3, atol=5e-5)  # patches are kept in half precision
+
+
+def test_the_meter_counts_blocks_above_the_first_adapter_twice() -> None:
+    towers = toy_towers()
+    pixels, tokens = torch.zeros(1, 3, 3, 32, 32, dtype=torch.float64), torch.zeros(1, 0, 32, dtype=torch.float64)
+    factors = {name: torch.zeros(1, 1, *shape, dtype=torch.float64) for name, shape in SHAPES.items()}
+    adapter = Adapter(_low_rank, {name: leaf.requires_grad_() for name, leaf in factors.items()}, 1, "attention")
+    found = image_cost(towers.model.visual, 3, below=1)
+    for place, below in (("attention", 1), ("block", 2)):
+        meter = Meter(towers)
+        with meter.on():
+            towers.encode_prompted_images(pixels, tokens, adapter=adapter._replace(place=place))
+        assert meter.operations == found.forward + image_cost(towers.model.visual, 3, below=below).backward
 
 
 def test_the_meter_counts_every_call() -> None:
