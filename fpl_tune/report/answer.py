@@ -88,8 +88,9 @@ def main_chart(facts: Facts) -> dict[str, tuple[Spec, str]]:
     """History of a search, curve along the axis of a sweep, or rows of cells with their intervals."""
     if not facts.finished:
         return {}
+    dashed = ", dashed lines are references" if facts.references else ""
     if facts.searched:
-        caption = "A point per trial by its number; the line is the best so far, dashed lines are references"
+        caption = f"A point per trial by its number in Optuna; the line is the best so far{dashed}"
         return {"history": (history(facts), f"{caption}; {facts.basis}.")}
     axes = [a for a in facts.axes if facts.table.loc[[c.id for c in facts.own], a].notna().any()]
     numbers = [a for a in axes if numeric(facts.table[a])]
@@ -101,7 +102,7 @@ def main_chart(facts: Facts) -> dict[str, tuple[Spec, str]]:
     if x is None and len(facts.own) > ROWS:
         spread += f"; the {ROWS} cells that validation puts first"
     charted = {"curve": facts.metric, **({"curve_validation": VAL} if x in numbers and facts.metric != VAL else {})}
-    said = f"{spread}; the ring marks the choice by validation, dashed lines are references; {facts.basis}."
+    said = f"{spread}; the ring marks the choice by validation{dashed}; {facts.basis}."
     return {
         name: (curve(facts, x, metric), f"{upper(quantity(metric, unit=False))}; {said}")
         for name, metric in charted.items()
@@ -114,12 +115,16 @@ def curve(facts: Facts, axis: str | None, metric: str) -> Spec:
     numbers = x["type"] == "quantitative"
     families = {cell.id: facts.reference.family(cell) for cell in facts.cells if cell.role == "reference"}
     own = [cell for cell in facts.finished if cell.candidate]
+    references = [cell for cell in facts.finished if cell.id in families]
     if axis is None:
-        own = sorted(own, key=lambda cell: -facts.table.loc[cell.id, "val"])[:ROWS]
+        own, references = (
+            sorted(cells, key=lambda cell: -facts.table.loc[cell.id, "val"])[:most]
+            for cells, most in ((own, ROWS), (references, SERIES))
+        )
     rows: list[dict[str, Any]] = []
     levels: dict[str, dict[str, Any]] = {}
     ranks: dict[str, int] = {}
-    for cell in [*own, *(cell for cell in facts.finished if cell.id in families)]:
+    for cell in [*own, *references]:
         seeds, (mean, std) = facts.seeds(cell), facts.spread(cell, metric)
         half = std if numbers else t_half_width(std / math.sqrt(len(seeds)), len(seeds))
         others = {name: value for name, value in cell.varied.items() if axis and name in facts.axes and name != axis}
@@ -145,7 +150,7 @@ def history(facts: Facts) -> Spec:
         if not math.isnan(val):
             best[part] = max(best.get(part, val), val)
             ranks.setdefault(part, facts.ages[cell.id])
-            rows.append({"trial": cell.number, "validation": best[part], "series": part})
+            rows.append({"trial": facts.trial(cell), "validation": best[part], "series": part})
     x, y = charts.number("trial", "trial", "d"), charts.measured(VAL, "validation")
     levels = [{"validation": facts.table.loc[cell.id, "val"], "label": facts.name(cell),
                "series": facts.reference.family(cell) or cell.label} for cell in facts.references]  # fmt: skip

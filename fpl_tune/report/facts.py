@@ -23,6 +23,7 @@ from fpl_tune.study.selection import Choice, choose
 from fpl_tune.study.status import COUNTED
 
 if TYPE_CHECKING:
+    from fpl_tune.search.suggest import CellSearch
     from fpl_tune.study.cells import Cell
     from fpl_tune.study.store import Store
 
@@ -147,14 +148,22 @@ class Facts:
 
     def name(self, cell: Cell) -> str:
         """What the page calls a cell: its label or, where that is long, its part of the axes and its number."""
-        kind = "trial" if cell.role == "trial" else "cell"
-        return cell.label if len(cell.label) <= LONG else f"{self.part(cell)[:LONG]} {kind} {cell.number}".strip()
+        kind, number = ("trial", self.trial(cell)) if cell.role == "trial" else ("cell", cell.number)
+        return cell.label if len(cell.label) <= LONG else f"{self.part(cell)[:LONG]} {kind} {number}".strip()
+
+    @cached_property
+    def _searches(self) -> list[CellSearch]:
+        return searches(self.spec) if self.searched else []
 
     @cached_property
     def published(self) -> set[str]:
         """Ids of the trials that a search takes from the papers."""
-        parts = searches(self.spec) if self.searched else []
-        return {key for part in parts for key in part.published}
+        return {key for part in self._searches for key in part.published}
+
+    def trial(self, cell: Cell) -> int:
+        """Number of a trial in its study of Optuna, which is that of its part of the axes."""
+        own = (part.numbers for part in self._searches if cell.number in part.numbers)
+        return next((numbers.index(cell.number) for numbers in own), cell.number)
 
     def logarithmic(self, axis: str) -> bool:
         """Whether the values of a field span a factor of 10."""
@@ -234,7 +243,7 @@ class Facts:
         for cell in self.listed:
             row = self.table.loc[cell.id].to_dict()
             found.append({
-                "number": self.keys[cell.id], "trial": cell.number,
+                "number": self.keys[cell.id], "trial": self.trial(cell),
                 "label": self.name(cell), "role": cell.role, "status": row["status"],
                 "series": self.part(cell) or ("references" if cell.role == "reference" else "cells"),
                 "best": cell.id in self.chosen, "seeds": int(row["n"]),

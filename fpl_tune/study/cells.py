@@ -20,6 +20,7 @@ from fpl_tune.study.records import Cell, Role, axes_of, label, shown, unfold
 
 __all__ = ["CELLS", "Cell", "Role", "apply", "axes_of", "expand", "grid", "label", "shown", "variant"]
 
+_TRAINING = ("optim", "protocol")
 CELLS = 100_000
 """Largest number of cells of the axes."""
 
@@ -58,7 +59,8 @@ def variant(node: Mapping[str, Any], overrides: Mapping[str, Any]) -> RunSpec:
 def expand(spec: Study) -> list[Cell]:
     """All cells of the axes, then the references; equal configurations once.
 
-    A reference has a cell for every value of the axes outside the method that it leaves open.
+    A reference has a cell for every value of the axes outside the method that it leaves open; one that trains nothing,
+    such as zero-shot CLIP, is run once for all settings of training.
 
     Raises:
         ConfigError: an axis or reference that names no field, or a value that its field refuses.
@@ -101,5 +103,11 @@ def _references(spec: Study) -> Iterator[tuple[dict[str, Any], RunSpec]]:
             for name, values in axes_of(spec.axes).items()
             if name.split(".")[0] != "method" and name not in overrides and not isinstance(values[0], Mapping)
         }
+        untrained: list[dict[str, Any]] = []
         for varied, run in grid(spec, {name: [value] for name, value in overrides.items()} | open_axes):
+            if not run.learns:
+                kept = {n: v for n, v in varied.items() if n in overrides or n.split(".")[0] not in _TRAINING}
+                if kept in untrained:
+                    continue
+                untrained.append(varied := kept)
             yield {**named, **varied}, run

@@ -5,18 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fpl_tune.core.files import digest, stamp, stamps, write_text
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Job
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
-from fpl_tune.track import server
+from fpl_tune.track import runs, server
 from fpl_tune.track.writer import Writer
 
 _log = logging.getLogger("fpl_tune.track")
+_WRITTEN = "mlflow.digest"
+"""File of what was there when all runs of a study had been written."""
 
 
 class Recorder(Callback):
@@ -61,7 +65,7 @@ class Recorder(Callback):
 
     def on_study_end(self, store: Store, outcome: Outcome) -> None:
         """Sends what is left, closes the parent run, and waits for both; not after Ctrl-C while MLflow is not open."""
-        if outcome.exit_code >= 128 and not self._opened:
+        if not self._opened and (outcome.exit_code >= 128 or self._is_written()):
             self.on_abort()
             return
         self._thread.submit(self._guarded, self._write_all)
@@ -81,6 +85,21 @@ class Recorder(Callback):
             writer = Writer(self._store)
         writer.write_all()
         self.problem = None
+        with suppress(OSError):  # a full disk: the next run looks again
+            write_text(self._store.folder / _WRITTEN, self._state())
+
+    def _is_written(self) -> bool:
+        """Whether nothing changed since all runs were written, so that MLflow, which takes 2 s, is not imported."""
+        path = self._store.folder / _WRITTEN
+        return path.is_file() and path.read_text(encoding="utf-8") == self._state() != ""
+
+    def _state(self) -> str:
+        """Digest of the study's files and of MLflow's, which other studies and users write; empty for a server."""
+        folder, database = self._store.folder, server.sqlite_file(uri := server.address(self._store.root))
+        if database is None:
+            return ""
+        study = (folder / "study.yaml").read_text(encoding="utf-8")
+        return digest(repr([runs.FORMAT, uri, study, stamp(database), *stamps(folder / "cells")]))
 
     def _later(self, call: Callable[[], object]) -> None:
         """Runs a call in the thread, unless an earlier one failed."""

@@ -55,8 +55,8 @@ def connect(uri: str) -> MlflowClient:
         from mlflow import MlflowClient
 
         quiet()  # importing it set its loggers again
-        if uri.startswith("sqlite:///"):
-            _create(uri)
+        if path := sqlite_file(uri):
+            _create(path)
         elif not uri.startswith(("http", "databricks")):
             _probe(uri)
         client = MlflowClient(uri)
@@ -120,12 +120,16 @@ def _probe(uri: str) -> None:
         engine.dispose()
 
 
-def _create(uri: str) -> None:
+def sqlite_file(uri: str) -> Path | None:
+    """The file of a tracking URI; None where it is a server or another database."""
+    return Path(uri.removeprefix("sqlite:///").split("?")[0]) if uri.startswith("sqlite:///") else None
+
+
+def _create(path: Path) -> None:
     """Creates a SQLite file with MLflow's tables, under another name that is replaced when it is complete.
 
     Two concurrent migrations of one file, or one that is killed, would leave a corrupt file.
     """
-    path = Path(uri.removeprefix("sqlite:///").split("?")[0])
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -106,12 +106,12 @@ METHODS = "axes: {method: [promptfl, fedpgp], optim: {lr: [0.01, 0.1]}}\nreferen
 
 
 def test_a_reference_of_a_method_that_is_an_axis_too_keeps_its_name(make_store):
-    facts = Facts(make_store(body=METHODS))
-    assert facts.reference.name == "zeroshot"
+    facts = Facts(make_store(body=METHODS.replace("zeroshot", "coop")))
+    assert facts.reference.name == "coop"
     for cell in facts.own:
         other = facts.reference.of(cell)
         assert other is not None
-        assert methods.name_of(other.run.method) == "zeroshot"
+        assert methods.name_of(other.run.method) == "coop"
         assert other.run.optim.lr == cell.run.optim.lr
     assert not any(facts.reference.holds(cell) for cell in facts.own)
 

@@ -54,13 +54,15 @@ def test_seeds_with_another_split_are_not_paired(make_store):
 
 
 def test_a_cell_is_tested_against_the_reference_at_its_own_place_of_the_axes(make_store):
-    body = "axes: {method: {n_ctx: [2, 4]}, optim: {lr: [0.01, 0.1]}}\nreferences: [{method: zeroshot}]\nseeds: 2\n"
-    facts = Facts(make_store(body=body))
+    body = "axes: {method: {n_ctx: [2, 4]}, optim: {lr: [0.01, 0.1]}}\nreferences: [{method: coop}, {method: zeroshot}]"
+    facts, zero = (Facts(make_store(body=f"{body}\nseeds: 2\n"), reference=name) for name in (None, "zeroshot"))
     for cell in facts.own:
-        other = facts.reference.of(cell)
+        other, untrained = facts.reference.of(cell), zero.reference.of(cell)
         assert other is not None
+        assert untrained is not None
         assert other.role == "reference"
         assert other.run.optim.lr == cell.run.optim.lr
+        assert untrained.label == "zeroshot", "there is one"
 
 
 def test_without_references_a_cell_is_tested_against_the_best_of_its_setting(make_store):

@@ -50,6 +50,14 @@ def test_equal_values_written_differently_are_one_cell(compose: Callable[..., An
     assert methods.build({"name": "pfedmoap", "lam": 1}) == methods.build({"name": "pfedmoap", "lam": 1.0, "heads": 8})
 
 
+def test_a_reference_that_trains_nothing_is_run_once_for_all_settings_of_training(compose: Callable[..., Any]) -> None:
+    body = "axes: {optim.lr: [0.1, 0.2], protocol.rounds: [1, 2], data.shots: [2, 4]}\nreferences: [{method: zeroshot}]"
+    assert [c.label for c in expand(compose(body)) if c.role == "reference"] == [
+        "zeroshot, shots=2",
+        "zeroshot, shots=4",
+    ]
+
+
 def test_references_leave_the_axes_of_the_method_and_stand_at_the_others(compose: Callable[..., Any]) -> None:
     made = compose("axes: {data: {shots: [2, 4]}, method: {n_ctx: [2, 4]}}\nreferences: [{method: zeroshot}]")
     cells = expand(made)

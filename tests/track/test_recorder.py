@@ -49,6 +49,39 @@ def test_follows_a_study(make_store, uri, tmp_path, keyed, statuses):
     assert "report.html" in {f.path for f in server.connect(uri).list_artifacts(parent)}
 
 
+def test_mlflow_is_left_alone_while_nothing_changes(make_store, uri, keyed, monkeypatch):
+    store = make_store(body=SMALL)
+    follow(track.Recorder(), store)
+    opened: list[Store] = []
+
+    class Opened(recording.Writer):
+        def __init__(self, store: Store) -> None:
+            opened.append(store)
+            super().__init__(store)
+
+    monkeypatch.setattr(recording, "Writer", Opened)
+
+    def again() -> int:
+        opened.clear()
+        recorder = track.Recorder()
+        recorder.on_study_start(store, store.cells(), [])
+        recorder.on_study_end(store, DONE)
+        return len(opened)
+
+    assert again() == 0
+    server.connect(uri).delete_run(keyed(uri)[store.cells()[0].id].info.run_id)
+    assert again() == 1
+    assert len(keyed(uri)) == 3, "what someone deleted is written again"
+    assert again() == 0
+    (cell, _), (result, history) = (
+        store.cells(),
+        (store.result(store.cells()[0], 1), store.history(store.cells()[0], 1)),
+    )
+    assert result is not None
+    store.put(cell, 1, history, {**result, "split_hash": "other"})
+    assert again() == 1
+
+
 def test_the_driver_does_not_wait_for_mlflow(make_store, uri, tmp_path, monkeypatch, statuses):
     """The recorder hears of every cell while nothing can be written."""
     store = make_store(body=SMALL)
