@@ -27,13 +27,14 @@ BODY = """
 axes: {}
 search:
   sampler: random
-  seed: 1  # with which a trial differs from the first in all fields
+  seed: 2  # with which a trial differs from the first in all fields
   trials: 6
   only: [optim.lr, method.n_ctx, protocol.epochs]
   space:
     optim.lr: {low: 0.001, high: 0.5, log: true}
     method.n_ctx: {choices: [1, 2, 4, 16]}
     protocol.epochs: {choices: [1, 2]}
+prune: {rule: null}
 tracking: {enabled: false}
 """
 
