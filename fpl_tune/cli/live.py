@@ -61,11 +61,9 @@ class Watcher(Callback):
             if self._bars.disable:
                 self._console.print(f"{counted(self._total, 'cell')} to run, {len(before)} done before")
 
-    def on_trials_remaining(self, trials: int) -> None:
-        self._unasked = trials
-
-    def on_trials_queued(self, cells: Sequence[Cell]) -> None:
+    def on_trials_queued(self, cells: Sequence[Cell], remaining: int) -> None:
         self._known |= {cell.id for cell in cells}
+        self._unasked = remaining
 
     def on_stale(self, cell: Cell, reasons: Sequence[str]) -> None:
         self._console.print(f"{cell.label} runs again: {'; '.join(reasons)}", style="yellow")

@@ -27,11 +27,8 @@ class Callback:
             jobs: what is queued.
         """
 
-    def on_trials_remaining(self, trials: int) -> None:
-        """The search has a number of trials left to suggest; also called before `on_study_start`."""
-
-    def on_trials_queued(self, cells: Sequence[Cell]) -> None:
-        """The search has suggested these trials."""
+    def on_trials_queued(self, cells: Sequence[Cell], remaining: int) -> None:
+        """The search has suggested these trials, and has a number of them left; also called before `on_study_start`."""
 
     def on_stale(self, cell: Cell, reasons: Sequence[str]) -> None:
         """Stored results of a cell are out of date and run again."""

@@ -92,10 +92,8 @@ class Eta(Callback):
         for job in jobs:
             self._expect(job.cell, job.seeds)
 
-    def on_trials_remaining(self, trials: int) -> None:
-        self._trials = trials
-
-    def on_trials_queued(self, cells: Sequence[Cell]) -> None:
+    def on_trials_queued(self, cells: Sequence[Cell], remaining: int) -> None:
+        self._trials = remaining
         for cell in cells if self._seeds else ():  # those before the study starts are among its jobs
             self._expect(cell, self._seeds)
 

@@ -75,7 +75,7 @@ class Scheduler:
                 self._report_to_pruner(cell)
         if self.search:
             self._request(len(self.search.parts))  # one of every part: all are checked before any runs
-            self.notify(Callback.on_trials_remaining, self.search.remaining)
+            self.notify(Callback.on_trials_queued, [], self.search.remaining)
         self.notify(Callback.on_study_start, self.store, list(self.cells.values()), self.jobs_with(JobStatus.QUEUED))
 
     def _report_to_pruner(self, cell: Cell) -> None:
@@ -269,8 +269,7 @@ class Scheduler:
             queued = any(job.cell.id == cell.id for job in self.jobs.values())
             if not queued:
                 self._report_to_search(cell)
-            self.notify(Callback.on_trials_remaining, self.search.remaining)
-            self.notify(Callback.on_trials_queued, [cell] if queued else [])
+            self.notify(Callback.on_trials_queued, [cell] if queued else [], self.search.remaining)
 
     def receive(self, job: Job, report: Report) -> bool:
         """Receives the report of a job's step. Returns whether the job goes on.

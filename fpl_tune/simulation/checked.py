@@ -54,7 +54,7 @@ class _Checked:
             if type(problem) is not SystemExit:  # a signal's, which ends the process
                 raise
             raise MethodError(f"{type(self._method).__name__}.{hook} called sys.exit({problem.code!r}).") from problem
-        except Exception:
+        except (AttributeError, IndexError, TypeError, ValueError):  # not the device's
             if hook == "loss":  # most often of the logits, whose fault it may be
                 self._call("logits", *args)
             raise

@@ -24,7 +24,8 @@ class Moon(Wrapper):
 
     z are unit features of the model in training, z_received of the model that it started the round from, z_last of the
     client's model after the last round that it trained in; in its first round the two are the same, and nothing pulls.
-    The mean is over the images of a batch or, where training changes the text alone, over all classes.
+    The mean is over the images of a batch or, where training changes the text alone, over all classes. A step encodes
+    what is trained a second time, and images twice more, without gradients.
 
     inner: the method whose loss is extended; one with `Method.representation`.
     mu: μ >= 0; 0 is `inner`. The paper found 5 (CIFAR-10) and 1 (CIFAR-100, Tiny-ImageNet) best of 0.1, 1, 5 and 10.

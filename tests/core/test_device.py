@@ -105,3 +105,13 @@ def test_memory_has_many_errors(error: Exception) -> None:
 def test_some_errors_end_the_context(text: str) -> None:
     assert device.is_poisoned(RuntimeError(text))
     assert not device.is_out_of_memory(RuntimeError(text))
+
+
+def test_settings_that_a_block_changes_are_named_and_set_back() -> None:
+    with device.fixed_settings(threads=1) as changed:
+        torch.set_default_dtype(torch.float64)
+        torch.set_default_device("meta")
+        torch.set_grad_enabled(False)
+    assert sorted(changed) == ["default_device", "default_dtype", "grad_enabled"]
+    assert torch.ones(1, requires_grad=True).sin().requires_grad
+    assert torch.equal(torch.ones(1), torch.ones(1, dtype=torch.float32, device="cpu"))

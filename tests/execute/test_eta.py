@@ -76,8 +76,7 @@ def test_trials_to_come_cost_as_much_as_the_others(compose: Any, tmp_path: Path,
     cells = [replace(cell, role="trial", id=f"{cell.id}t") for cell in cells]
     left = Eta()
     left.on_study_start(Store(tmp_path, "tiny"), [], [])
-    left.on_trials_remaining(3)
-    left.on_trials_queued(cells)
+    left.on_trials_queued(cells, 3)
     left.on_job_start(cells[0], SEEDS)
     left.on_round_end(cells[0], records(1, 1.0))
     assert left.seconds == pytest.approx(2 + (1 + 3) * 4), "two rounds of two seeds each"

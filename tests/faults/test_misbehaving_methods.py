@@ -16,7 +16,6 @@ import sys
 import torch
 from pydantic.dataclasses import dataclass
 import fpl_tune.method as fl
-from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods.promptfl import PromptFL
 
 def each(found, change):
@@ -52,12 +51,9 @@ WAYS = {
 }
 
 @dataclass(frozen=True, config=fl.SPEC)
-class Misbehaving(FederatedAveraging):
+class Misbehaving(PromptFL):
     hook: str = "none"
     how: str = "well"
-    n_ctx: int = 16
-    weights: str = "size"
-    init, logits = PromptFL.init, PromptFL.logits
 
     def diagnose(self, task, local, batch):
         return {"share": self.logits(task, local, batch)[..., 0]}
@@ -71,7 +67,6 @@ def altered(hook):
 
 for hook in ("check", "init", "start", "logits", "loss", "merge", "deploy", "diagnose", "metrics", "traffic"):
     setattr(Misbehaving, hook, altered(hook))
-Misbehaving.__abstractmethods__ = frozenset()
 '''
 HOOKS = ["init", "start", "logits", "loss", "merge", "deploy", "diagnose", "metrics", "traffic"]
 PLACE = r"\(.*misbehaving\.py:\d+\)$"  # a leaf of another shape fails where it is read

@@ -141,7 +141,8 @@ def test_the_share_of_secret_cohorts_is_the_protocols(tmp_path: Path) -> None:
     def simulation(*overrides: str) -> Simulation:
         words = ["method=promptfl_dp", "method.bound=update", "method.epsilon=1", "method.delta=1e-5", "protocol=quick"]
         words += ["method.calibration=accountant", "method.rounds=2", "method.sampling=secret", "protocol.rounds=2"]
-        run = config.compose_run([*words, "partition.n_clients=4", "data.shots=2", *overrides])
+        words += ["data.train_per_class=4", "data.test_per_class=1", "data.domains=[photo]", "data.shots=2"]
+        run = config.compose_run([*words, "partition.n_clients=4", *overrides])
         return Simulation(run, [1], cache_dir=tmp_path)
 
     whole = simulation("protocol.participation=1")
