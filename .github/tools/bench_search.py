@@ -7,6 +7,7 @@ seeds have all run all rounds are found. Randomness differs from order to order;
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import math
 import tempfile
@@ -202,8 +203,9 @@ SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
     "random": lambda order: RandomSampler(seed=order),
     "TPE": lambda order: TPESampler(seed=order),
     "GP": lambda order: GPSampler(seed=order),
-    "CMA-ES": lambda order: CmaEsSampler(seed=order, warn_independent_sampling=False),
 }
+if importlib.util.find_spec("cmaes"):
+    SAMPLERS["CMA-ES"] = lambda order: CmaEsSampler(seed=order, warn_independent_sampling=False)
 PRUNERS: dict[str, Callable[[Replay], BasePruner] | None] = {
     "": None,
     " + Hyperband": _hyperband,

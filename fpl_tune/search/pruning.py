@@ -249,17 +249,20 @@ class Pruner:
     def _near_the_best(self, rung: Rung) -> list[str]:
         """Cells of a rung that are within the noise of its cutoff; at least one, and one published point.
 
-        A published point reaches the end, so that the gain over it is known.
+        A published point reaches the end, so that the gain over it is known. Without noise, ranks decide: where many
+        cells tie, a budget does not pay them all.
         """
         scores, ranked = self._rungs[rung], self._ranked(rung)
-        cutoff = scores[ranked[max(1, len(ranked) // self.spec.reduction) - 1]]
-
-        def noise(name: str) -> float:
-            return self.spec.confidence * math.hypot(scores[name].error, cutoff.error)
-
+        room = max(1, len(ranked) // self.spec.reduction)
+        cutoff = scores[ranked[room - 1]]
+        chosen = ranked[:room]
+        for name in ranked[room:] if self.spec.confidence > 0 else ():
+            noise = self.spec.confidence * math.hypot(scores[name].error, cutoff.error)
+            chosen += [name] if cutoff.mean - scores[name].mean <= noise else []
         known = [name for name in ranked if self._search is not None and name in self._search.published]
-        kept = known[:1] if self._passed[rung].isdisjoint(known) else []
-        return [name for name in ranked if cutoff.mean - scores[name].mean <= noise(name) or name in kept]
+        if known and self._passed[rung].isdisjoint(known):
+            chosen.append(known[0])
+        return chosen
 
     def promote(self, paused: Collection[Paused]) -> list[Paused]:
         """Selects the paused cells that may resume, the furthest and best first."""

@@ -92,6 +92,15 @@ def test_the_lowest_rung_is_settled_first_and_one_cell_always_goes_on(cells: lis
     assert pruner.settle(paused[2:], ()) == ([Paused(cells[2], 3)], [])
 
 
+def test_of_cells_that_tie_a_third_goes_on(cells: list[Any]) -> None:
+    pruner = Pruner(PruneSpec(rule="halving", first_rung=1, confidence=0))
+    paused = [Paused(cell, 1) for cell in cells if pruner.decide(cell, rounds([1.0])) == PAUSE]
+    going = len(cells) - len(paused) + len(pruner.promote(paused))
+    assert going == 2
+    waiting = [p for p in paused if p not in pruner.promote(paused)]
+    assert pruner.settle(waiting, ())[0] == []
+
+
 def test_one_published_point_reaches_the_end(compose: Compose, tmp_path: Path, opened: Any) -> None:
     """The best of them at each rung goes on, however far behind it is."""
     made = compose("axes: {}\nsearch: {sampler: random, trials: 7, only: [optim.lr]}", "protocol.rounds=5")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -52,6 +53,29 @@ def test_a_table_is_read_as_it_was_simulated(table: Table) -> None:
     np.testing.assert_allclose(table.val[:, :, -1].mean((1, 2)), (np.arange(N) + 42.5) / 100)
     assert table.published == 3
     assert table.points[0] == {"optim.lr": 0.002, "method.n_ctx": 16}
+
+
+@pytest.mark.parametrize("name", search_table.NAMES)
+def test_the_published_tables_are_what_their_card_says(name: str) -> None:
+    published, study = load_table.load(name), search_table.search_of(name)[0]
+    assert len(published.points) == 256
+    assert published.val.shape[:3] == published.test.shape[:3] == (256, 3, 6)
+    assert published.rounds[-1] == study.protocol.rounds
+    assert np.isfinite(published.val).all()
+    path = load_table.TABLES / f"{name}.npz"
+    card = (load_table.TABLES.parent / "docs" / "search.md").read_text()
+    assert f"{name} `{hashlib.sha256(path.read_bytes()).hexdigest()}`" in card
+
+
+def test_the_tables_are_small() -> None:
+    assert sum(path.stat().st_size for path in load_table.TABLES.glob("*.npz")) <= 2 << 20
+
+
+@pytest.mark.parametrize("name", search_table.NAMES)
+def test_published_configurations_are_those_of_the_search_space(name: str) -> None:
+    _, search = search_table.search_of(name)
+    published = load_table.load(name)
+    assert published.points[: published.published] == search_table.design(search, published.published)
 
 
 def test_equal_lines_give_equal_bytes(folder: Path) -> None:
