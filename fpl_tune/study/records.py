@@ -75,8 +75,11 @@ def axes_of(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
     found = flatten(axes)
     for dotted, values in found.items():
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+            axis, *names = dotted.split(".")
+            variants = f"{axis}=[{{label: {names[0]}, method.lam: 0.5}}, ...]" if names and axis not in GROUPS else ""
             raise ConfigError(
-                f"An axis is a list of at least one value, but axes.{dotted} is {values!r}. Write axes.{dotted}=[a,b]."
+                f"An axis is a list of at least one value, but axes.{dotted} is {values!r}. Write axes."
+                f"{variants or f'{dotted}=[a,b]'}."
             )
     return {dotted: list(values) for dotted, values in found.items()}
 

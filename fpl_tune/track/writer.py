@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
+from urllib.request import url2pathname
 
 from filelock import FileLock
 
@@ -128,6 +130,9 @@ class Writer:
         self.delete(entry.key, keep=1 if entry.key == STUDY else 0)
         kept = self.runs[entry.key]
         run = kept[0].info.run_id if kept else self._create(entry)
+        if kept and (place := str(kept[0].info.artifact_uri)).startswith("file:"):
+            for left in Path(url2pathname(urlparse(place).path)).glob(".artifact.uploading.*"):  # of a killed process
+                left.unlink()
         self.client.log_batch(
             run,
             metrics=[Metric(p.key, p.value, p.timestamp, p.step) for p in entry.metrics],

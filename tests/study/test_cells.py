@@ -50,6 +50,11 @@ def test_equal_values_written_differently_are_one_cell(compose: Callable[..., An
     assert methods.build({"name": "pfedmoap", "lam": 1}) == methods.build({"name": "pfedmoap", "lam": 1.0, "heads": 8})
 
 
+def test_variants_that_are_no_list_are_shown_as_one(compose: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match=r"Write axes\.variant=\[\{label: Ours, method\.lam: 0\.5\}, \.\.\.\]"):
+        expand(compose("axes: {variant: {Ours: {method.n_ctx: 2}}}"))
+
+
 def test_a_reference_that_trains_nothing_is_run_once_for_all_settings_of_training(compose: Callable[..., Any]) -> None:
     body = "axes: {optim.lr: [0.1, 0.2], protocol.rounds: [1, 2], data.shots: [2, 4]}\nreferences: [{method: zeroshot}]"
     assert [c.label for c in expand(compose(body)) if c.role == "reference"] == [
