@@ -30,6 +30,7 @@ def _quiet() -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
+@pytest.mark.filterwarnings("ignore:Published points outside")
 def test_the_values_are_those_of_the_study(compose: Any, tmp_path: Path) -> None:
     made = compose(SEARCH + "prune: {rule: null}\n")
     assert start_study(made, root=tmp_path / "out").failed == 0
