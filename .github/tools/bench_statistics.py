@@ -23,8 +23,6 @@ from fpl_tune.analysis.tables import Bools, Floats, seed_means
 
 Row = dict[str, Any]
 
-CELLS = 4
-"""Cells beside the reference."""
 ROPE = 0.01
 SEEDS = (3, 5, 10)
 
@@ -33,11 +31,15 @@ SEEDS = (3, 5, 10)
 class World:
     """Noise of a study; standard deviations are shares."""
 
+    cells: int = 4
+    """Beside the reference."""
     level: float = 0.7
     cell: float = 0.012
     """Of a seed of one cell, which moves all of its clients alike: their correlation."""
     unstable: float = 0.0
     """Share of cells whose seeds vary by 0.05 instead."""
+    graded: float = 1.0
+    """Cells vary by `cell` up to as many times as much, evenly on a logarithmic scale."""
     collapse: float = 0.0
     """Share of runs that lose 15 points."""
     missing: float = 0.0
@@ -58,6 +60,9 @@ WORLDS = {
     "ceiling, a tenth missing": World(level=0.985, missing=0.1),
     "collapse, one run in seven": World(collapse=1 / 7),
     "unstable cells": World(cell=0.008, unstable=0.35),
+    "20 cells": World(cells=19),
+    "20 cells, a third unstable": World(cells=19, cell=0.008, unstable=0.35),
+    "20 cells, graded noise": World(cells=19, cell=0.008, graded=6),
     "reference chosen": World(chosen=True),
 }
 
@@ -89,7 +94,8 @@ def bench_statistics(studies: int = 2000, progress: Callable[[float, float, str]
 def draw(world: World, truth: Floats, seeds: int, studies: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Draws studies [studies, cells, seeds] of cells with the means level + `truth` [cells], and their resolution."""
     cells = len(truth)
-    spread = np.where(rng.random((studies, cells, 1)) < world.unstable, 0.05, world.cell)
+    spread = world.cell * world.graded ** rng.permuted(np.tile(np.linspace(0, 1, cells), (studies, 1)), axis=1)
+    spread = np.where(rng.random((studies, cells, 1)) < world.unstable, 0.05, spread[..., None])
     values = world.level + truth[:, None] + rng.normal(0, 0.01, (studies, 1, seeds))
     values = values + spread * rng.normal(0, 1, (studies, cells, seeds))
     values = values - 0.15 * (rng.random(values.shape) < world.collapse)
@@ -123,26 +129,26 @@ def errors(name: str, studies: int, seeds: tuple[int, ...] = SEEDS) -> list[Row]
     rows: dict[str, list[float]] = {}
     for n in seeds:
         rng = np.random.default_rng([n, list(WORLDS).index(name)])
-        values, resolution = draw(world, np.zeros(1 + CELLS), n, studies, rng)
+        values, resolution = draw(world, np.zeros(1 + world.cells), n, studies, rng)
         said, half, aside = _judged(world, values, resolution, rng)
-        rows.setdefault("false better or worse, any of 4 rows", []).append(float(np.isin(said, WRONG).any(1).mean()))
+        rows.setdefault("false better or worse, any row", []).append(float(np.isin(said, WRONG).any(1).mean()))
         if not world.chosen:
             before = _holm_rejects(values)
             rows.setdefault("  the same by paired t and Holm", []).append(float(before.any(1).mean()))
-        away = np.zeros(1 + CELLS)
+        away = np.zeros(1 + world.cells)
         away[1:] = ROPE if world.level < 0.9 else -ROPE
         other, resolution = draw(world, away, n, studies, rng)
         if not world.chosen:
             equal = _judged(world, other, resolution, rng)[0] == "equal"
             rows.setdefault("false equal at the border, a row", []).append(float(equal.mean()))
             gap = np.abs(seed_means(values[:, 1:] - values[:, :1]))
-            rows.setdefault("intervals that cover, all 4 rows", []).append(
+            rows.setdefault("intervals that cover, all rows", []).append(
                 float(((gap <= half) | aside | np.isnan(half)).all(1).mean())
             )
         if world.collapse:
             rows.setdefault("rows that are warned of, of all rows", []).append(float(aside.mean()))
-    wanted = {"false better or worse, any of 4 rows": "<= 0.05", "false equal at the border, a row": "<= 0.05",
-              "intervals that cover, all 4 rows": ">= 0.95"}  # fmt: skip
+    wanted = {"false better or worse, any row": "<= 0.05", "false equal at the border, a row": "<= 0.05",
+              "intervals that cover, all rows": ">= 0.95"}  # fmt: skip
     return [_row(name, what, found, wanted.get(what, ""), seeds) for what, found in rows.items()]
 
 

@@ -2,10 +2,11 @@
 
 Values of cells c and seeds s follow value = cell + seed + residual. The residual variance, pooled over the cells that
 are compared with one another, has many degrees of freedom, so that few seeds decide much. The interval of a difference
-is the wider of two: by the pooled variance, corrected for the number of comparisons (Bonferroni), and Student's by the
-pair's own differences, uncorrected, which guards against variances that only seem to agree. A cell that clearly varies
-more than the others is not pooled: its interval is Student's, corrected. No interval is narrower than the resolution of
-the test set allows: n seeds that agree to the last image are known to one image in n test sets, not exactly.
+is the widest of three: by the pooled variance and by its mean with the variance of the pair's own differences, both
+corrected for the number of comparisons (Bonferroni), and Student's by the pair's own differences, uncorrected. The last
+two guard against variances that only seem to agree, the second where cells are many. A cell that clearly varies more
+than the others is not pooled: its interval is Student's, corrected. No interval is narrower than the resolution of the
+test set allows: n seeds that agree to the last image are known to one image in n test sets, not exactly.
 """
 
 from __future__ import annotations
@@ -83,13 +84,18 @@ def estimate(
     least = np.asarray(resolution, float)[..., None] * math.sqrt(2) / n  # of a mean's error
     counted = np.maximum((seeds > 1).sum(-1, keepdims=True), 1) if tests is None else max(tests, 1)
     error = 1 - level
-    known = (seeds > 1) & (freedom > 0)
-    both = [
+    own_freedom = np.maximum(seeds - 1, 1)
+    three = [
         special.stdtrit(np.maximum(free, 1), 1 - share / 2) * np.fmax(np.sqrt(variance / n), least)
-        for free, share, variance in ((freedom, error / counted, pooled), (seeds - 1, error, own))
+        for variance, free, share in (
+            (pooled, freedom, error / counted),
+            ((pooled + own) / 2, np.minimum(2 * own_freedom, freedom), error / counted),
+            (own, own_freedom, error),
+        )
     ]
+    known = (seeds > 1) & (freedom > 0)
     unknown = np.isnan(least) & (np.maximum(pooled, own) <= 0)
-    half = np.where(known & np.logical_not(unknown), np.maximum(*both), np.nan)
+    half = np.where(known & np.logical_not(unknown), np.maximum.reduce(three), np.nan)
     return Estimates(difference, half, seeds.astype(int), odd)
 
 

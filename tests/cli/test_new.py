@@ -47,7 +47,7 @@ def test_a_study_of_a_method_in_the_folder_runs(command: Command, here: Path) ->
         "references: [{method: 'own_method:OwnMethod'}]\naxes: {method: {beta: [0.0]}}\n"
     )
     assert len(expand(compose_study("other"))) == 2
-    assert len(expand(spec)) == 4, "two learning rates and a reference for each"
+    assert len(expand(spec)) == 3, "two learning rates, and a reference that trains nothing and so has none"
     quick = f"{SMALL} execution.executor=inline tracking.enabled=false protocol.rounds=1 seeds=1"
     done = command("study", "own", *quick.split(), "method.n_ctx=2")
     assert done.code == 0, done.err

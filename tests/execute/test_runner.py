@@ -276,12 +276,13 @@ def test_permuting_test_labels_changes_nothing_that_is_chosen(
     for cell in one.cells():
         for seed in (1, 2):
             results = [s.result(cell, seed) for s in (one, two)]
-            assert results[0] is not None
-            assert results[1] is not None
+            if results[0] is None or results[1] is None:  # of a trial that was pruned after its first seed
+                assert results == [None, None]
+                assert seed == 2
+                continue
             assert results[0]["status"] == results[1]["status"]
             assert results[0]["rounds"] == results[1]["rounds"]
-            rounds = [r["rules"]["best_val"]["round"] for r in results if r is not None]
-            assert rounds[0] == rounds[1]
+            assert results[0]["rules"]["best_val"]["round"] == results[1]["rules"]["best_val"]["round"]
     for rule in ("final", "best_val"):
         assert best(one, rule).cell.id == best(two, rule).cell.id
     assert best(one).test != best(two).test
