@@ -119,10 +119,9 @@ class Eta(Callback):
         self._last = time.monotonic()
         self._expect(cell, seeds)
         if left := self._left.get(cell.id):
-            for seed in (
-                seeds if left.part is not None else ()
-            ):  # it failed and begins anew; one that was paused goes on
-                left.records.pop(seed, None)
+            if left.part is not None:  # it failed and begins anew; one that was paused goes on
+                for seed in seeds:
+                    left.records.pop(seed, None)
             left.part = Part(left.expected.kind, self._free.pop(0) if self._free else self._last)
             self._parts.append(left.part)
         self._slots = max(self._slots, sum(other.part is not None for other in self._left.values()))

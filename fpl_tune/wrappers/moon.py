@@ -54,10 +54,8 @@ class Moon(Wrapper):
 
     def start(self, task: Task, state: State, clients: Tensor) -> Local:
         local = super().start(task, state, clients)
-        trained, others = (
-            state.personal["moon.trained"][clients],
-            {"received": local.params, "last": dict(local.params)},
-        )
+        trained = state.personal["moon.trained"][clients]
+        others = {"received": local.params, "last": dict(local.params)}
         for name, leaf in local.params.items():
             own = state.personal[f"moon.{name}"][clients]
             others["last"][name] = torch.where(trained.view(-1, *[1] * (leaf.ndim - 1)), own, leaf)
