@@ -14,6 +14,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted, size
 from fpl_tune.method import State, Tree
 from fpl_tune.simulation.batches import cohort_size
+from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.engine import kept_bytes
 from fpl_tune.simulation.task import ClientTask
 
@@ -63,7 +64,7 @@ def estimate(run: RunSpec, task: ClientTask, state: State, step: int | None = No
         state: its initial state.
         step: what `step_bytes` found; None: it is asked.
     """
-    model, method = task.towers.model, run.stages[0].method
+    model, method = task.towers.model, checked(run.stages[0].method)
     sets = {id(held.images): held.images for held in (task.train, task.val, *(held for _, held in task.tests.values()))}
     with torch.no_grad():
         local = method.start(task, state, task.size.argmax()[None])
@@ -82,7 +83,7 @@ def step_bytes(run: RunSpec, task: ClientTask, state: State) -> int:
     """Bytes that one step of one client keeps for its gradient. Those of pixels, which are costly to count, grow in
     proportion to the images of the step, and are counted for one and for two."""
     _ = task.hand_text  # encoded once and kept: no part of a step
-    method, batch = run.stages[0].method, run.optim.batch
+    method, batch = checked(run.stages[0].method), run.optim.batch
     if method.needs != "pixels":
         return kept_bytes(method, task, state, run.optim) // _halved(run)
     one, two = (kept_bytes(method, task, state, replace(run.optim, batch=n)) for n in (1, 2))

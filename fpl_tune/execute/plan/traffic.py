@@ -14,6 +14,7 @@ from fpl_tune.config import RunSpec
 from fpl_tune.data import Dataset
 from fpl_tune.data.transform import pools_and_views
 from fpl_tune.method import Adapter, State, derive
+from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.simulation import BYTES_PER_SCALAR
 from fpl_tune.simulation.task import ClientTask, SharedData
 from fpl_tune.simulation.worlds import draw_clients, task_of
@@ -36,7 +37,7 @@ def bytes_sent(run: RunSpec, seed: int, task: ClientTask) -> tuple[int, int]:
     up = down = number = 0
     state: State | None = None
     for stage in run.stages if run.learns else run.stages[:1]:
-        method = stage.method
+        method = checked(stage.method)
         state = method.init(task, torch.Generator().manual_seed(derive("init", seed)), state)
         recent: list[tuple[int, int]] = []
         rounds = stage.rounds if run.learns else 1

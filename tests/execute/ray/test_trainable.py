@@ -233,7 +233,8 @@ def test_tuner_with_population_based_training_and_restore(session: None, tmp_pat
     rule = PopulationBasedTraining(
         "training_iteration", perturbation_interval=1, hyperparam_mutations=mutations, synch=True, quantile_fraction=0.5
     )
-    space = {**TINY, "method": "pfedmoap", "method.experts": 2, "seeds": 1, "protocol.rounds": 4, **mutations}
+    space = {**TINY, "method": "pfedmoap", "method.experts": 2, "seeds": 1, **mutations}
+    space["protocol"] = {"rounds": 4, "epochs": 1}
     results = tuned(space, tmp_path, scheduler=rule, num_samples=2)
     assert not results.errors
     assert [r.metrics["training_iteration"] for r in results] == [4, 4]
