@@ -47,6 +47,7 @@ class Watcher(Callback):
         self._tasks: dict[str, TaskID] = {}
         self._known: set[str] = set()
         self._unasked = self._complete = 0  # trials that the search has not suggested yet; cells that ended
+        self._pruned = 0  # cells that ended early, and have no line of their own
         self._folder = Path()
         self._best = -math.inf, ""
 
@@ -88,7 +89,9 @@ class Watcher(Callback):
         self.on_job_pause(cell, list(results))
         self._complete += 1
         self._update()
-        if self._bars.disable:
+        if self._bars.disable and {r["status"] for r in results.values()} == {Status.PRUNED}:
+            self._pruned += 1  # often dozens at once, at the end of a search
+        elif self._bars.disable:
             states = sorted({str(r["status"]) for r in results.values()} - {str(Status.DONE)})
             text = self._validation(cell, results) or ", ".join(states)
             more = self._complete < self._total and self._eta.seconds is not None
@@ -100,6 +103,8 @@ class Watcher(Callback):
 
     def on_study_end(self, store: Store, outcome: Outcome) -> None:
         self._bars.stop()
+        if self._pruned:
+            self._console.print(f"{counted(self._pruned, 'cell')} stopped early by prune.rule")
 
     def on_abort(self) -> None:
         self._bars.stop()

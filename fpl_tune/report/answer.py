@@ -36,7 +36,7 @@ ROWS = 24
 
 def sentence(facts: Facts, tests: pd.DataFrame) -> str:
     """The answer: the best cell, its value, what it gains over the reference and how sure that is."""
-    done = int((facts.table["status"] == Status.DONE.value).sum())
+    done = int((facts.table["status"] == Status.DONE.value).sum()) + len(facts.pruned)
     so_far = "" if done == len(facts.table) else f"So far, {done} of {counted(len(facts.table), 'cell')} done: "
     if facts.choice is None or facts.best is None:
         return f"{so_far}Nothing is chosen, since no two finished cells compare on validation."
@@ -71,6 +71,9 @@ def sentence(facts: Facts, tests: pd.DataFrame) -> str:
 def decided(facts: Facts, tests: pd.DataFrame) -> Part:
     """Who won, and how sure is that?"""
     part = Part(charts=main_chart(facts))
+    if facts.pruned:
+        whole = f"{len(facts.own) - len(facts.pruned)} of {len(facts.own)} {'trials' if facts.searched else 'cells'}"
+        part.texts.append(f"{whole} ran whole; the others were stopped early and are not compared.")
     if len(tests):
         counts = tests["verdict"].value_counts()
         summary = ", ".join(f"{counts[v]} {v}" for v in ("better", "worse", "equal", "undecided") if v in counts)
@@ -90,7 +93,8 @@ def main_chart(facts: Facts) -> dict[str, tuple[Spec, str]]:
         return {}
     dashed = ", dashed lines are references" if facts.references else ""
     if facts.searched:
-        caption = f"A point per trial by its number in Optuna; the line is the best so far{dashed}"
+        early = ", small if it was stopped early" if facts.pruned else ""
+        caption = f"A point per trial by its number in Optuna{early}; the line is the best so far{dashed}"
         return {"history": (history(facts), f"{caption}; {facts.basis}.")}
     axes = [a for a in facts.axes if facts.table.loc[[c.id for c in facts.own], a].notna().any()]
     numbers = [a for a in axes if numeric(facts.table[a])]
@@ -148,9 +152,10 @@ def history(facts: Facts) -> Spec:
     for cell in sorted(facts.own, key=lambda cell: cell.number):
         val, part = float(facts.table.loc[cell.id, "val"]), facts.part(cell) or "cells"
         if not math.isnan(val):
-            best[part] = max(best.get(part, val), val)
+            if cell.id not in facts.pruned:
+                best[part] = max(best.get(part, val), val)
             ranks.setdefault(part, facts.ages[cell.id])
-            rows.append({"trial": facts.trial(cell), "validation": best[part], "series": part})
+            rows += [{"trial": facts.trial(cell), "validation": best[part], "series": part}] if part in best else []
     x, y = charts.number("trial", "trial", "d"), charts.measured(VAL, "validation")
     levels = [{"validation": facts.table.loc[cell.id, "val"], "label": facts.name(cell),
                "series": facts.reference.family(cell) or cell.label} for cell in facts.references]  # fmt: skip
@@ -161,7 +166,8 @@ def history(facts: Facts) -> Spec:
         y, charts.measured(facts.metric), charts.number("seeds", "seeds"), charts.number("MB", "MB"),
     )  # fmt: skip
     exists = "isValid(datum.validation) && datum.role == 'trial'"
-    trials = charts.layer("point", {**where, "color": colour, "tooltip": said, "opacity": charts.visible()}, size=60)
+    trials = charts.layer("point", {**where, "color": colour, "tooltip": said, "opacity": charts.visible()})
+    trials["encoding"]["size"] = {"condition": {"test": f"datum.status == '{Status.PRUNED}'", "value": 20}, "value": 60}
     layers = [
         {**trials, "transform": [{"filter": exists}], "params": [charts.SHOWN]},
         charts.layer("line", {**where, "color": colour}, rows, interpolate="step-after"),

@@ -144,12 +144,12 @@ def matters(facts: Facts, tests: pd.DataFrame) -> Part | None:
         groups.setdefault(facts.part(cell) if facts.searched else "", []).append(cell.id)
     for group, ids in groups.items():
         before = f"{group}: " if group else ""
-        table = facts.table.loc[ids].dropna(subset=["val"])
+        table = facts.table.loc[ids].drop(labels=facts.pruned, errors="ignore").dropna(subset=["val"])
         fields = [axis for axis in facts.axes if table[axis].map(repr).nunique() > 1]
         if len(fields) < 2:
             continue
         frame = facts.long()
-        noise = analysis.noise_of(frame.loc[frame["cell"].isin(ids)])
+        noise = analysis.noise_of(frame.loc[frame["cell"].isin(table.index)])
         found = analysis.importance(table.rename(columns={"val": "value"}), fields, noise=noise)
         called = found["field"].map(lambda name: facts.titles.get(str(name), str(name)))
         bars += [{"name": f"{before}{name}", "value": 100 * share}

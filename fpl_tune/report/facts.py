@@ -20,7 +20,7 @@ from fpl_tune.study.cells import axes_of, label, shown
 from fpl_tune.study.partition import Shares, shares
 from fpl_tune.study.results import VAL
 from fpl_tune.study.selection import Choice, choose
-from fpl_tune.study.status import COUNTED
+from fpl_tune.study.status import COUNTED, Status
 
 if TYPE_CHECKING:
     from fpl_tune.search.suggest import CellSearch
@@ -124,9 +124,14 @@ class Facts:
     @property
     def basis(self) -> str:
         """How many seeds and which round a value of the page rests on, for captions."""
-        n = sorted({int(n) for n in self.table["n"] if n})
+        n = sorted({int(n) for n in self.table["n"].drop(labels=self.pruned) if n})
         seeds = "–".join(map(str, dict.fromkeys([n[0], n[-1]]))) if n else "no"
         return f"n = {seeds} {'seed' if n == [1] else 'seeds'}, rule “{self.rule}”"
+
+    @cached_property
+    def pruned(self) -> list[str]:
+        """Ids of the cells that were stopped early: their values, of fewer rounds or seeds, are not compared."""
+        return [cell.id for cell in self.cells if self.table.loc[cell.id, "status"] == Status.PRUNED]
 
     @cached_property
     def finished(self) -> list[Cell]:
@@ -135,11 +140,12 @@ class Facts:
 
     @cached_property
     def listed(self) -> list[Cell]:
-        """Cells as tables list them: in the study's order, but trials from the best on validation down."""
+        """Cells as tables list them: in the study's order, but trials from the best on validation down, pruned ones
+        after the others."""
         if not self.searched:
             return self.cells
         val = self.table["val"].fillna(-1.0)
-        return [*sorted(self.own, key=lambda cell: -val[cell.id]), *self.references]
+        return [*sorted(self.own, key=lambda cell: (cell.id in self.pruned, -val[cell.id])), *self.references]
 
     def part(self, cell: Cell) -> str:
         """Where a cell stands on the study's axes, whatever was searched there; empty where there are none."""

@@ -130,13 +130,13 @@ def compared(
 
 
 def against(facts: Facts, reference: Reference | None = None) -> pd.DataFrame:
-    """Compares every cell that has results with its reference; see `analysis.compare`.
+    """Compares every cell that has results, and was not pruned, with its reference; see `analysis.compare`.
 
     Returns:
         The comparisons, index cell id. `attrs["apart"]` holds the number of cells that have no seed on the same
         partition as their reference, and so no row.
     """
-    reference, ran = reference or facts.reference, set(facts.values["cell"])
+    reference, ran = reference or facts.reference, {*facts.values["cell"]} - {*facts.pruned}
     pairs = {
         cell.id: base.id
         for cell in facts.cells
