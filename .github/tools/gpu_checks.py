@@ -32,6 +32,7 @@ from gpu_steps import Size, StepsOfRounds, text_towers
 from method_cases import METHODS, node
 from simulated_device import simulated
 from simulated_gpu import count_step
+from step_contract import moved
 from torch.utils.flop_counter import FlopCounterMode
 
 from fpl_tune import config, methods
@@ -73,7 +74,7 @@ def contract(device: torch.device) -> Iterator[Row]:
 
 def _equals_cpu(method: methods.Method, device: torch.device) -> str:
     wanted, found = (_played(method, where) for where in (torch.device("cpu"), device))
-    assert_same(_moved(found), wanted, tolerance=1e-8)
+    assert_same(moved(found, torch.Tensor.cpu), wanted, tolerance=1e-8)
     return ""
 
 
@@ -85,7 +86,9 @@ def graphs(device: torch.device) -> Iterator[Row]:
 
 
 def _replayed_equals_eager(method: methods.Method, device: torch.device) -> str:
-    eager, replayed = (_moved(_played(method, device, graphs)) for graphs in (None, Graphs(always=True)))
+    eager, replayed = (
+        moved(_played(method, device, graphs), torch.Tensor.cpu) for graphs in (None, Graphs(always=True))
+    )
     try:
         assert_same(replayed, eager)
     except AssertionError:
@@ -114,10 +117,6 @@ def _played(method: methods.Method, device: torch.device, graphs: Graphs | None 
     state = play(method, [task], cohorts=COHORTS, graphs=graphs)[-1][0]
     evaluate(method, [task], [state])
     return state
-
-
-def _moved(state: State) -> State:
-    return State(*({name: leaf.cpu() for name, leaf in tree.items()} for tree in state))
 
 
 def recovery(device: torch.device) -> Iterator[Row]:

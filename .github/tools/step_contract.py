@@ -38,7 +38,7 @@ def a_step_waits_for_nothing(case: Toy) -> None:
 def _check_steps(case: Toy, device: torch.device) -> None:
     method = case.method
     here = tuple(toy_task(method.needs, kind=case.kind, seed=s, sizes=z, device=device) for s, z in enumerate(SIZES))
-    stored = [_moved(case.history[-2], lambda leaf: leaf.to(device)) for _ in range(2)]
+    stored = [moved(case.history[-2], lambda leaf: leaf.to(device)) for _ in range(2)]
     last = {"cohorts": COHORTS[-1:], "first": len(COHORTS), "states": stored}
     local = method.start(here[0], stored[0], torch.arange(2, device=device))  # of one client, copies are views
     alone = _launches(method, here[0], local) if local.params else 0  # fills caches
@@ -51,7 +51,7 @@ def _check_steps(case: Toy, device: torch.device) -> None:
 
     with counting() as seen, patch.object(type(method), "loss", counted):
         (*_, (after, _)) = play(method, here, **last)
-    assert_same(_moved(after, torch.Tensor.cpu), case.history[-1], tolerance=1e-8)
+    assert_same(moved(after, torch.Tensor.cpu), case.history[-1], tolerance=1e-8)
     assert seen.waits <= _WAITS, f"a round waits {seen.waits} times: {seen.syncs}, {seen.copies}"
     assert bool(began) == bool(local.params)
     if began:
@@ -64,7 +64,7 @@ def _check_steps(case: Toy, device: torch.device) -> None:
         assert found <= most, f"a step of six clients launches {found:.0f} kernels; that of two, {alone}"
     graphs = Graphs(always=True) if method.batched else None
     (blocks,) = play(method, here[:1], block=2, graphs=graphs, **{**last, "states": stored[:1]})[-1]
-    assert_same(_moved(blocks, torch.Tensor.cpu), case.history[-1], tolerance=1e-8)
+    assert_same(moved(blocks, torch.Tensor.cpu), case.history[-1], tolerance=1e-8)
 
 
 def _launches(method: Method, task: ClientTask, local: Local) -> int:
@@ -78,5 +78,5 @@ def _launches(method: Method, task: ClientTask, local: Local) -> int:
     return seen.launches.total()
 
 
-def _moved(state: State, to: Callable[[torch.Tensor], torch.Tensor]) -> State:
+def moved(state: State, to: Callable[[torch.Tensor], torch.Tensor]) -> State:
     return State(*({name: to(leaf) for name, leaf in tree.items()} for tree in state))

@@ -150,8 +150,9 @@ def identity(run: RunSpec) -> str:
     """The id of a cell: 16 hex digits of its canonical configuration without `data.root`, which is a machine's."""
     node = {name: vars(getattr(run, name)) for name in _SPECS} | _trained(run, newer=False)
     node["data"] = {name: value for name, value in node["data"].items() if name != "root"}
-    newer = {"unseen": 0.0, "global_model": False}  # as `Method.newer`: ids of earlier cells stay what they were
-    node["protocol"] = {n: value for n, value in node["protocol"].items() if n not in newer or value != newer[n]}
+    for name in ("unseen", "global_model"):  # as `Method.newer`: ids of earlier cells stay what they were
+        if node["protocol"][name] == getattr(ProtocolSpec, name):
+            node["protocol"] = {n: value for n, value in node["protocol"].items() if n != name}
     return digest(json.dumps(node, sort_keys=True, separators=(",", ":")))
 
 

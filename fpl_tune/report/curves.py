@@ -144,7 +144,7 @@ def matters(facts: Facts, tests: pd.DataFrame) -> Part | None:
         groups.setdefault(facts.part(cell) if facts.searched else "", []).append(cell.id)
     for group, ids in groups.items():
         before = f"{group}: " if group else ""
-        table = facts.table.loc[ids].drop(labels=facts.pruned, errors="ignore").dropna(subset=["val"])
+        table = facts.table.loc[[key for key in ids if key not in facts.pruned]].dropna(subset=["val"])
         fields = [axis for axis in facts.axes if table[axis].map(repr).nunique() > 1]
         if len(fields) < 2:
             continue

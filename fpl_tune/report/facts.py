@@ -124,14 +124,14 @@ class Facts:
     @property
     def basis(self) -> str:
         """How many seeds and which round a value of the page rests on, for captions."""
-        n = sorted({int(n) for n in self.table["n"].drop(labels=self.pruned) if n})
+        n = sorted({int(n) for n in self.table.loc[~self.table.index.isin(self.pruned), "n"] if n})
         seeds = "–".join(map(str, dict.fromkeys([n[0], n[-1]]))) if n else "no"
         return f"n = {seeds} {'seed' if n == [1] else 'seeds'}, rule “{self.rule}”"
 
     @cached_property
-    def pruned(self) -> list[str]:
+    def pruned(self) -> set[str]:
         """Ids of the cells that were stopped early: their values, of fewer rounds or seeds, are not compared."""
-        return [cell.id for cell in self.cells if self.table.loc[cell.id, "status"] == Status.PRUNED]
+        return set(self.table.index[self.table["status"] == Status.PRUNED.value])
 
     @cached_property
     def finished(self) -> list[Cell]:

@@ -136,7 +136,7 @@ def against(facts: Facts, reference: Reference | None = None) -> pd.DataFrame:
         The comparisons, index cell id. `attrs["apart"]` holds the number of cells that have no seed on the same
         partition as their reference, and so no row.
     """
-    reference, ran = reference or facts.reference, {*facts.values["cell"]} - {*facts.pruned}
+    reference, ran = reference or facts.reference, set(facts.values["cell"]) - facts.pruned
     pairs = {
         cell.id: base.id
         for cell in facts.cells

@@ -101,17 +101,19 @@ def evaluate(store: Store, rule: str | None = None) -> list[Judged]:
         The claims in the study's order. One whose cells the study does not run is undecided.
     """
     spec, cells = store.spec(), store.cells()
-    names, table = {cell.id: cell.label for cell in cells}, cache(store.frame)
+    names = {cell.id: cell.label for cell in cells}
+    values = cache(lambda metric: results.values(store.frame(metric), rule or spec.report.rule, metric))
     found = []
     for name, claim in spec.report.claims.items():
         metric, asked = claim.metric or spec.report.metric, (name, claim.source, claim.says)
-        frame = results.values(table(metric), rule or spec.report.rule, metric)
+        frame = values(metric)
         try:
             compared = contrasts(name, claim, cells)
         except ConfigError as problem:
             found.append(Judged(*asked, "undecided", f"The study as it ran does not answer it: {problem}"))
             continue
-        if missing := [cell for contrast in compared for cell in contrast if cell not in set(frame["cell"])]:
+        ran = set(frame["cell"])
+        if missing := [cell for contrast in compared for cell in contrast if cell not in ran]:
             found.append(Judged(*asked, "undecided", f"There is no result of {names[missing[0]]}."))
             continue
         unit = 100.0 if percent(metric) else 1.0

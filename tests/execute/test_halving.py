@@ -9,6 +9,7 @@ from typing import Any
 import optuna
 import pytest
 
+from fpl_tune.config import Study
 from fpl_tune.execute import inline
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.runner import run_study
@@ -78,15 +79,10 @@ def test_a_paused_trial_resumes_from_its_checkpoint_and_no_round_runs_twice(
     assert [len(store.history(cell, 2)) for cell in store.cells()] == [r for _, r in found.values()]
 
 
-@pytest.mark.parametrize("after", [2, 8, *(pytest.param(n, marks=pytest.mark.system) for n in (1, 3, 5, 10))])
-def test_a_study_killed_among_paused_trials_ends_as_undisturbed(
-    compose: Compose, tmp_path: Path, stepped: list[tuple[float, int]], monkeypatch: pytest.MonkeyPatch, after: int
+def run_until_killed(
+    made: Study, root: Path, stepped: list[tuple[float, int]], after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process dies before its round `after` + 1; what waits at a rung is rebuilt from the checkpoints."""
-    made = compose(BODY, "protocol.rounds=4")
-    run_study(made, root=tmp_path / "whole", executor=inline.execute)
-    whole = len(stepped)
-    stepped.clear()
+    """Runs a study whose process dies before its round `after` + 1."""
     step = Simulation.step
 
     def dying(self: Simulation) -> list[Record]:
@@ -97,7 +93,19 @@ def test_a_study_killed_among_paused_trials_ends_as_undisturbed(
     with monkeypatch.context() as patch:
         patch.setattr(Simulation, "step", dying)
         with pytest.raises(KeyboardInterrupt):
-            run_study(made, root=tmp_path / "killed", executor=inline.execute)
+            run_study(made, root=root, executor=inline.execute)
+
+
+@pytest.mark.parametrize("after", [2, 8, *(pytest.param(n, marks=pytest.mark.system) for n in (1, 3, 5, 10))])
+def test_a_study_killed_among_paused_trials_ends_as_undisturbed(
+    compose: Compose, tmp_path: Path, stepped: list[tuple[float, int]], monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """The process dies before its round `after` + 1; what waits at a rung is rebuilt from the checkpoints."""
+    made = compose(BODY, "protocol.rounds=4")
+    run_study(made, root=tmp_path / "whole", executor=inline.execute)
+    whole = len(stepped)
+    stepped.clear()
+    run_until_killed(made, tmp_path / "killed", stepped, after, monkeypatch)
     assert run_study(made, root=tmp_path / "killed", executor=inline.execute).exit_code == 0
     found, expected = rounds_of(tmp_path / "killed"), rounds_of(tmp_path / "whole")
     assert found["lr=0.1"] == ("done", 4)
@@ -113,17 +121,7 @@ def test_checkpoints_at_a_url_are_resumed_after_a_kill(
     """The study's folder holds no checkpoints, as where another node wrote them."""
     url = f"execution.checkpoints=file://{tmp_path / 'bucket'}"
     made = compose(BODY, "protocol.rounds=4", url)
-    step = Simulation.step
-
-    def dying(self: Simulation) -> list[Record]:
-        if len(stepped) == 6:
-            raise KeyboardInterrupt
-        return step(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Simulation, "step", dying)
-        with pytest.raises(KeyboardInterrupt):
-            run_study(made, root=tmp_path / "out", executor=inline.execute)
+    run_until_killed(made, tmp_path / "out", stepped, 6, monkeypatch)
     for path in (tmp_path / "out").rglob("round-*.safetensors"):
         path.unlink()
     assert run_study(made, root=tmp_path / "out", executor=inline.execute).exit_code == 0
@@ -187,16 +185,6 @@ def test_a_search_with_a_budget_that_is_killed_ends_as_undisturbed(
     made = compose(SEARCH, "protocol.rounds=4", "execution.checkpoint_every=1")
     run_study(made, root=tmp_path / "whole", executor=inline.execute)
     stepped.clear()
-    step = Simulation.step
-
-    def dying(self: Simulation) -> list[Record]:
-        if len(stepped) == after:
-            raise KeyboardInterrupt
-        return step(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Simulation, "step", dying)
-        with pytest.raises(KeyboardInterrupt):
-            run_study(made, root=tmp_path / "killed", executor=inline.execute)
+    run_until_killed(made, tmp_path / "killed", stepped, after, monkeypatch)
     assert run_study(made, root=tmp_path / "killed", executor=inline.execute).exit_code == 0
     assert trials_of(tmp_path / "killed") == trials_of(tmp_path / "whole")

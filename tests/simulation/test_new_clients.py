@@ -20,17 +20,9 @@ from fpl_tune.testing import play, toy_task
 from fpl_tune.wrappers.ditto import Ditto
 from fpl_tune.wrappers.finetuned import FineTuned
 
-CORNER = (
-    "data.domains=[photo]",
-    "data.train_per_class=10",
-    "data.test_per_class=4",
-    "data.shots=4",
-    "partition.name=disjoint",
-    "partition.n_clients=10",
-    "protocol.rounds=2",
-    "protocol.epochs=1",
-    "method.n_ctx=2",
-)
+from .conftest import CORNER
+
+SMALL = (*CORNER, "partition.n_clients=10", "protocol.rounds=2", "method.n_ctx=2")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +31,7 @@ def task() -> ClientTask:
 
 
 def simulate(feature_cache: Path, *overrides: str, seeds: tuple[int, ...] = (1,)) -> Simulation:
-    return Simulation(compose_run([*CORNER, *overrides]), seeds, cache_dir=feature_cache)
+    return Simulation(compose_run([*SMALL, *overrides]), seeds, cache_dir=feature_cache)
 
 
 def test_unseen_clients_never_train_and_have_a_test_set_of_their_own(feature_cache: Path) -> None:

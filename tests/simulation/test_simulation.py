@@ -20,17 +20,9 @@ from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.engine import kept_bytes
 from fpl_tune.simulation.simulation import Simulation
 
-CORNER = (
-    "data.domains=[photo]",
-    "data.train_per_class=10",
-    "data.test_per_class=4",
-    "data.shots=4",
-    "partition.name=disjoint",
-    "partition.n_clients=4",
-    "optim.batch=8",
-    "protocol.rounds=3",
-    "protocol.epochs=1",
-)
+from .conftest import CORNER
+
+SMALL = (*CORNER, "partition.n_clients=4", "optim.batch=8", "protocol.rounds=3")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +31,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _trial(cache: Path, *overrides: str, seeds: tuple[int, ...] = (1, 2)) -> Simulation:
-    return Simulation(config.compose_run([*CORNER, *overrides]), seeds, cache_dir=cache)
+    return Simulation(config.compose_run([*SMALL, *overrides]), seeds, cache_dir=cache)
 
 
 def _untimed(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -108,7 +100,7 @@ def test_a_seed_alone_gives_the_same_figures_as_among_others(cache: Path) -> Non
 @pytest.mark.parametrize("method", ["promptfl", "feddpt"])
 def test_memory_bounds_the_clients_trained_at_once(cache: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     """What a step keeps grows with the clients as one client's count says, and the budget is divided by it."""
-    trial = Simulation(config.compose_run([*CORNER, f"method={method}"]), (1,), cache_dir=cache)
+    trial = Simulation(config.compose_run([*SMALL, f"method={method}"]), (1,), cache_dir=cache)
     task, state, spec = trial.tasks[0], trial.states[0], trial.run.optim
     how = trial.stages[0].method
     one = kept_bytes(how, task, state, spec)
