@@ -260,9 +260,14 @@ def test_a_study_without_results_still_has_a_page(make_store):
 
 
 def test_text_of_the_user_is_escaped(make_store):
-    body = "title: '<b>&_%'\naxes: {optim: {lr: [0.01, 0.1]}}\nseeds: 2\n"
-    page = report.build(make_store(body=body)).read_text()
+    """In the page's text and in the data of its charts, which lie in scripts."""
+    label = "</script><img src=x onerror=alert(1)>"
+    body = f"title: '<b>&_%'\naxes: {{bundle: [{{label: '{label}', method.n_ctx: 2}}, {{label: b, method.n_ctx: 4}}]}}\n"
+    page = report.build(make_store(body=f"{body}note: '{label}'\nseeds: 2\n")).read_text()
     assert "<h1>&lt;b&gt;&amp;_%</h1>" in page
+    assert "&lt;/script&gt;&lt;img" in page
+    assert "<img src=x" not in page
+    assert "</script><img" not in page
 
 
 def test_tables_agree_with_each_other(make_store):
