@@ -22,6 +22,7 @@ from fpl_tune.methods._averaging import Weights
 from fpl_tune.methods._blocks import Template, linear, mapped, new_layers, require_vit
 from fpl_tune.methods._deep import see
 from fpl_tune.methods._network import HIDDEN, PromptNetwork, feed_forward, new_norms, normed, xavier
+from fpl_tune.methods._noise import new_keys, uniform
 
 
 @dataclass(frozen=True, config=fl.SPEC)
@@ -68,9 +69,7 @@ class FedMVP(PromptNetwork):
 
     def start(self, task: Task, state: State, clients: Tensor) -> Local:
         local = super().start(task, state, clients)
-        drawn = torch.randint(1 << 30, (task.n_clients,), generator=task.rng("mirror")).to(task.device)
-        local.buffers["mirror"] = drawn[clients]
-        return local
+        return local._replace(buffers=local.buffers | new_keys(task, clients))
 
     def _sentences(self, task: Task) -> Tensor:
         """[m, K, D] unit features of the attribute sentences."""
@@ -107,20 +106,12 @@ class FedMVP(PromptNetwork):
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         image = self._image(task, local, batch.image)
-        loss, key = fl.cross_entropy(self._scores(task, local, image), batch), local.buffers["mirror"]
+        loss, keys = fl.cross_entropy(self._scores(task, local, image), batch), local.buffers
         if self.consistency:
-            mirrored = (_scramble(batch.index + key[:, None]) & 1).bool()
+            mirrored = uniform(keys, 0, batch.mask.shape[1]) < 0.5
             with torch.no_grad():
                 pixels = torch.where(mirrored[..., None, None, None], batch.image.flip(-1), batch.image)
                 none = pixels.new_zeros(len(pixels), 0, task.vision_width or 0)
                 still = fl.normalize(task.encode_images(pixels, none)[0])
             loss = loss + self.consistency * fl.mean_over(1 - (image * still).sum(-1), batch.mask)
-        return loss, local.buffers | {"mirror": _scramble(key)}
-
-
-def _scramble(x: Tensor) -> Tensor:
-    """Numbers below 2³² that look random: MurmurHash3's last step, drawn on the device by client, image and step."""
-    x = (x + 0x9E3779B9) & 0xFFFFFFFF
-    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
-    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
-    return x ^ (x >> 16)
+        return loss, {**keys, "drawn": keys["drawn"] + 1}

@@ -78,14 +78,7 @@ def world_of(run: RunSpec, *, cache_dir: Path, device: str = "cpu", progress: An
     if key not in _worlds:
         _worlds.clear()  # one world at a time: features of a large data set are the bulk of a trial's memory
         _worlds[key] = SharedData.build(
-            run.clip,
-            run.data,
-            needs,
-            view,
-            cross=run.protocol.cross,
-            cache_dir=cache_dir,
-            device=device,
-            progress=progress,
+            run.clip, run.data, needs, view, run.protocol.cross, cache_dir=cache_dir, device=device, progress=progress
         )
     return _worlds[key]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,8 @@ class SharedData:
         data: DataSpec,
         needs: str,
         view: str | None = None,
-        *,
         cross: Sequence[str] = (),
+        *,
         cache_dir: Path,
         device: str = "cpu",
         progress: Any = None,
@@ -79,18 +80,12 @@ class SharedData:
         keep_freed_memory()
         towers = towers_for(clip, device)
         dataset = load(data)
-        tables = [
-            features(pool, towers, needs, cache_dir=cache_dir, view=look, progress=progress)
-            for pool, look in pools_and_views(dataset, data.views, view)
-        ]
-        others = {name: load(cross_data(data, name)) for name in cross}
-        tables += [
-            features(other.test, towers, needs, cache_dir=cache_dir, progress=progress) for other in others.values()
-        ]
-        train, test, *more = _placed(tables, towers.device)
-        views, tested = more[: len(more) - len(others)], more[len(more) - len(others) :]
-        found = {name: (other, images) for (name, other), images in zip(others.items(), tested, strict=True)}
-        return cls(towers, dataset, clip, train, test, views[: data.views], views[data.views :], found)
+        read = partial(features, towers=towers, needs=needs, cache_dir=cache_dir, progress=progress)
+        tables = [read(pool, view=look) for pool, look in pools_and_views(dataset, data.views, view)]
+        train, test, *views = _placed(tables, towers.device)
+        tested = {name: load(cross_data(data, name)) for name in cross}
+        others = {name: (other, read(other.test)) for name, other in tested.items()}
+        return cls(towers, dataset, clip, train, test, views[: data.views], views[data.views :], others)
 
     def classes(self, dataset: Dataset, ids: Sequence[int] | np.ndarray) -> Classes:
         names, template = tuple(dataset.classes[i] for i in ids), self.clip.template
